@@ -1,17 +1,17 @@
-"""Domain adaptation: continue a BERT-mini of Wikipedia on biomedical text; evaluate on both and on ChemProt.
+"""Domain adaptation: continues the training of a BERT-mini from Wikipedia on biomedical text, and evaluates it.
 
     python benchmarks/adapt.py --data=DIR --out=out/adapt
 
-DIR holds corpus/ with enwiki-*.txt.gz and enwiki-validation.txt, and domain/ with chemprot/ and PubMedQA's labelled
-abstracts (pubmedqa_ori_pqal.json). Each run is a command of bertjax, so a stopped benchmark continues:
+DIR contains corpus/ with enwiki-*.txt.gz and enwiki-validation.txt, and domain/ with chemprot/ and PubMedQA's labelled
+abstracts (pubmedqa_ori_pqal.json). Each run is a command of bertjax, so an interrupted benchmark can be continued:
 
 1. `start`: configs/pretrain_mini.py on Wikipedia.
 2. `adapted`: configs/adapt.py from `start`, on 900 abstracts and the sentences of ChemProt's training set.
 3. `words`: the same as `adapted`, with the best candidates of `run=vocab` added as pieces.
 4. ChemProt from each of the three models, with --seeds seeds.
 
-The other 100 abstracts and Wikipedia's validation text are held out. The script prints the tables of docs/data.md. The
-losses of `words` are those of another vocabulary, so compare them only with step 0 of the same run.
+The other 100 abstracts and Wikipedia's validation text are held out. The script prints the tables of docs/data.md.
+`words` has another vocabulary, so compare its losses only with step 0 of the same run.
 """
 
 import json
@@ -37,12 +37,12 @@ _EPOCHS = flags.DEFINE_float('epochs', 5.0, 'The number of epochs of ChemProt.')
 _TASK_RATE = flags.DEFINE_float('task_rate', 1e-4, 'The learning rate of ChemProt.')
 _MODEL = flags.DEFINE_multi_string('set', [], 'A key and value of the first run, such as model.width=64.')
 
-HELD_OUT = 100  # abstracts
-SENTENCES = 8  # of ChemProt, per document
+HELD_OUT = 100  # the number of held-out abstracts
+SENTENCES = 8  # the number of sentences of ChemProt in a document
 
 
-def texts(data: pathlib.Path, out: pathlib.Path) -> None:
-    """Writes bio.txt, bio-heldout.txt and chemprot/."""
+def write_texts(data: pathlib.Path, out: pathlib.Path) -> None:
+    """Writes bio.txt and bio-heldout.txt."""
     records = json.loads((data / 'domain/pubmedqa_ori_pqal.json').read_text(encoding='utf-8')).values()
     abstracts = ['\n'.join([*record['CONTEXTS'], record['LONG_ANSWER']]) for record in records]
     lines = (data / 'domain/chemprot/train.jsonl').read_text(encoding='utf-8').splitlines()
@@ -63,8 +63,8 @@ def run(recipe: str, workdir: pathlib.Path, *keys: str) -> None:
         write_atomic(done, '')
 
 
-def heldout(workdir: pathlib.Path) -> Iterator[tuple[str, str, float, float]]:
-    """Yields (name of the text, name of the figure, value at step 0, value at the end)."""
+def read_heldout(workdir: pathlib.Path) -> Iterator[tuple[str, str, float, float]]:
+    """Yields (name of the text, name of the metric, value at step 0, value at the end)."""
     heldout_texts = json.loads((workdir / 'summary.json').read_text(encoding='utf-8'))['heldout_texts']
     for name, (first, last) in heldout_texts.items():
         for figure in ('mlm_loss', 'mlm_accuracy'):
@@ -72,11 +72,10 @@ def heldout(workdir: pathlib.Path) -> Iterator[tuple[str, str, float, float]]:
 
 
 def main(argv: list[str]) -> None:
-    """Runs everything, and prints the tables."""
     del argv
     data, out = pathlib.Path(_DATA.value), pathlib.Path(_OUT.value)
     out.mkdir(parents=True, exist_ok=True)
-    texts(data, out)
+    write_texts(data, out)
     wiki = f'{data}/corpus/enwiki-0*.txt.gz'
     measured = f'heldout_texts=bio={out}/bio-heldout.txt,wiki={data}/corpus/enwiki-validation.txt'
     start, trained = pathlib.Path(_FROM.value or out / 'start'), ['adapted', 'words']
@@ -91,7 +90,7 @@ def main(argv: list[str]) -> None:
     run('configs/adapt.py', out / 'words', *shared, *training, f'vocab.add={out}/listed/candidates.txt')
     print('\n| run | text | figure | step 0 | end |\n|---|---|---|---|---|')
     for name in trained:
-        for text, figure, first, last in heldout(out / name):
+        for text, figure, first, last in read_heldout(out / name):
             print(f'| {name} | {text} | {figure} | {first:.3f} | {last:.3f} |')
     print('\n| start of ChemProt | accuracy on test | macro F1 | seeds |\n|---|---|---|---|')
     for name in ('start', 'adapted', 'words'):

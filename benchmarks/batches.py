@@ -13,9 +13,9 @@ def random_batch(
     Args:
       rows, seq_len, predictions: B, S and P.
       vocab_size: The number of pieces.
-      sequences: The number of sequences per row. Rows of several sequences are packed: cut at random into parts of at
-        least 16 positions.
-      shortest: The fraction of real positions in the first row. It grows linearly to 1 in the last row.
+      sequences: The number of sequences per row. If it is above 1, a row is packed: it is split at random into
+        sequences of at least 16 positions.
+      shortest: The fraction of real positions in the first row. The fraction grows linearly to 1 in the last row.
     """
     rng = np.random.default_rng(0)
     batch = {

@@ -1,10 +1,11 @@
-"""Store and word counts by Apache Beam's DirectRunner, compared with the local build; the size of the files.
+"""Building a store and counting words with Apache Beam's DirectRunner, compared with the local build.
 
     python benchmarks/beam_build.py --corpus='texts/*.txt' --tokenizer=vocab.txt
 
-The script measures the CPU time of all processes of a side, which other work on the machine hardly affects, and also
-prints the wall time. The sides run in turn, each in a new process; the times exclude imports. The script checks that
-all stores have the same bytes. Needs the extras `beam` and, for the figures of the docs, `fast`.
+The script measures the CPU time of all processes of each build, which other work on the machine hardly affects, and
+prints the wall time and the size of the files. The builds run in turn, each in a new process. The times exclude
+imports. The script checks that all stores have the same bytes. It needs the extras `beam` and, for the figures in the
+documentation, `fast`.
 """
 
 import filecmp
@@ -44,17 +45,17 @@ SIDES = {
 }
 
 
-def _used() -> float:
-    """Returns the CPU seconds so far of this process and its finished children."""
+def _cpu_seconds() -> float:
+    """Returns the CPU seconds that this process and its finished children have used."""
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in usage)
 
 
 @contextmanager
 def _timed(results: dict[str, float], name: str) -> Iterator[None]:
-    used, began = _used(), time.perf_counter()
+    used, began = _cpu_seconds(), time.perf_counter()
     yield
-    results[name] = _used() - used
+    results[name] = _cpu_seconds() - used
     results[f'{name}, wall'] = time.perf_counter() - began
 
 
@@ -104,7 +105,6 @@ def _words(beam: str, folder: str) -> dict[str, float]:
 
 
 def main(argv: list[str]) -> None:
-    """Runs the sides in turn, and prints medians."""
     if _SIDE.value:
         beam = SIDES[_SIDE.value]
         print(json.dumps({**_store(beam, f'{_FOLDER.value}/{_SIDE.value}'), **_words(beam, _FOLDER.value)}))

@@ -7,20 +7,20 @@
     python benchmarks/break_it.py --only=corpora:17         # repeat one attempt
 
     kills       kill a pre-training or a fine-tuning (SIGKILL) up to three times at random moments, then let it finish
-    operations  kill a pre-training at one of its file operations while it builds the store, saves or exports;
+    operations  kill a pre-training at one of its file operations, while it builds the store, saves or exports;
                 task_operations does the same with a fine-tuning
     flips       change, cut or remove a region of a checkpoint file
     files       damage another file of the workdir in the same way, and start the run again
-    corpora     build a store from hostile text: invalid UTF-8, JSON or gzip, broken links, too much of something
+    corpora     build a store from hostile text: invalid UTF-8, JSON or gzip, broken links, extreme sizes
     configs     set a key of a recipe to a senseless value
     overrides   edit words of a command line: keys, values, flags, verbs, arguments of recipes
     api         call `bertjax.load` and every method of a model with arguments of all types
     tasks       edit, cut, recode or remove files of a task; every twelfth attempt trains on them
     end_to_end  train on text like that of `corpora` for two steps, and export
 
-Every attempt is a function of --seed, its kind and its number. An attempt holds if the run ends with the same bits as
-an undisturbed run, or refuses in one line with exit status 2. It must not hang, raise, or use damaged bytes. The exit
-status is 1 if an attempt did not hold. Needs the extra `test`.
+An attempt is a function of --seed, its kind and its number. bertjax holds in an attempt if the run ends with the same
+bits as an undisturbed run, or refuses in one line with exit status 2. It must not hang, raise an exception, or use
+damaged bytes. The exit status of the script is 1 if bertjax did not hold in an attempt. Needs the extra `test`.
 """
 
 import datetime
@@ -48,6 +48,7 @@ from report import write_between
 from bertjax.files.atomic import write_atomic
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+# {kind: (function that makes an attempt, default number of attempts)}; 0 makes all attempts of the kind.
 KINDS = {
     'kills': (kills.kill_at_moment, 200),
     'operations': (functools.partial(kills.kill_at_operation, kind='nsp'), 0),
@@ -74,7 +75,6 @@ BEGIN, END = '<!-- made by benchmarks/break_it.py --keep -->', '<!-- to here -->
 
 
 def main(argv: list[str]) -> None:
-    """Makes the attempts, and prints those that did not hold and the counts."""
     del argv
     logging.set_verbosity(logging.WARNING)
     folder = pathlib.Path(_OUT.value or tempfile.mkdtemp(prefix='break_it-')).resolve()

@@ -8,7 +8,7 @@ batches and epochs, three seeds each:
     labels          starts from blocks 0, 3 and 5 of the pre-trained model, and learns from labels only
     labels, copied  starts from the same blocks of the teacher, and learns from labels only
     soft            starts like `labels, copied`, and learns from labels and the teacher's outputs at temperature 2
-    layers, soft    like `soft`, but the first half of the steps learns its hidden states and attention, no labels
+    layers, soft    like `soft`, but the first half of the steps learns only the teacher's hidden states and attention
 
 Each run is a process `python -m bertjax.main`. A finished run writes KEPT/NAME.json and is not repeated. The table at
 the end has all finished runs. DATA is the folder that benchmarks/results.py uses. Needs the extra `bench`.
@@ -41,7 +41,7 @@ _STEPS = flags.DEFINE_integer('steps', 0, 'If > 0, the number of steps of each r
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = {'rte': 'RTE', 'sst2': 'SST-2'}
 SHARED = {'learning_rate': 5e-5, 'batch_size': 32, 'epochs': 3.0, 'eval_every': 0, 'checkpoint_every': 0}
-OF_TASK = {'rte': {}, 'sst2': {'max_train_records': 6735}}  # a tenth
+OF_TASK = {'rte': {}, 'sst2': {'max_train_records': 6735}}  # a tenth of SST-2
 LABELS = {'soft': 0.0, 'hard': 1.0}
 KINDS = {
     'labels': LABELS,
@@ -91,27 +91,27 @@ def run(task: str, kind: str, seed: int) -> dict[str, Any]:
     teacher = pathlib.Path(_KEPT.value).resolve() / 'runs' / f'{task}-teacher'
     distill = {'teacher': checkpoint(_INIT.value) if kind == 'labels' else teacher, 'num_layers': 3, **KINDS[kind]}
     keys = {**shared, 'seed': seed, **{f'distill.{key}': value for key, value in distill.items()}}
-    name = f'{task}-{dashed(kind)}-{seed}'
+    name = f'{task}-{file_name(kind)}-{seed}'
     return execute(name, f'configs/distilbert.py:glue:{task}', keys)
 
 
-def dashed(kind: str) -> str:
-    """Returns a kind as it is written in file names."""
+def file_name(kind: str) -> str:
+    """Returns the name of a kind in file names."""
     return kind.replace(', ', '-')
 
 
-def table() -> str:
-    """Returns a table of the dev accuracy of all finished runs in percent: mean and standard deviation over seeds."""
+def make_table() -> str:
+    """Returns a table of the dev accuracy of all finished runs in per cent: mean and standard deviation over seeds."""
     lines = ['| student of 3 of 6 blocks | ' + ' | '.join(map(str, FOLDERS.values())) + ' |', '|---|---|---|']
-    cells = [cell(f'{task}-teacher.json') for task in FOLDERS]
+    cells = [make_cell(f'{task}-teacher.json') for task in FOLDERS]
     lines.append('| its teacher, 6 blocks | ' + ' | '.join(cells) + ' |')
     for kind in KINDS:
-        cells = [cell(f'{task}-{dashed(kind)}-[0-9].json') for task in FOLDERS]
+        cells = [make_cell(f'{task}-{file_name(kind)}-[0-9].json') for task in FOLDERS]
         lines.append(f'| {kind} | ' + ' | '.join(cells) + ' |')
     return '\n'.join(lines)
 
 
-def cell(pattern: str) -> str:
+def make_cell(pattern: str) -> str:
     """Returns the cell for the results whose file names match `pattern`."""
     results = [json.loads(path.read_text(encoding='utf-8')) for path in pathlib.Path(_KEPT.value).glob(pattern)]
     values = [100 * one['splits']['dev']['accuracy'] for one in results]
@@ -123,15 +123,14 @@ def cell(pattern: str) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Runs the unfinished runs, and prints the table."""
     del argv
     if not _DATA.value:
         raise app.UsageError('--data: expected the folder of the data')
     for name in [name for name in _TASKS.value if name not in FOLDERS]:
         raise app.UsageError(f'--tasks={name}: expected some of {", ".join(FOLDERS)}')
-    kinds = [kind for kind in KINDS if not _KINDS.value or dashed(kind) in _KINDS.value]
+    kinds = [kind for kind in KINDS if not _KINDS.value or file_name(kind) in _KINDS.value]
     if not kinds:
-        raise app.UsageError(f'--kinds={",".join(_KINDS.value)}: expected some of {", ".join(map(dashed, KINDS))}')
+        raise app.UsageError(f'--kinds={",".join(_KINDS.value)}: expected some of {", ".join(map(file_name, KINDS))}')
     for task in _TASKS.value:
         for seed in range(_SEEDS.value):
             for kind in kinds:
@@ -139,7 +138,7 @@ def main(argv: list[str]) -> None:
                 print(
                     f'{task}, {kind}, seed {seed}: dev accuracy {result["splits"]["dev"]["accuracy"]:.3f}', flush=True
                 )
-    print(table())
+    print(make_table())
 
 
 if __name__ == '__main__':

@@ -1,7 +1,7 @@
 """The fine-tunings of docs/performance.md: recipes, data and settings, and functions that make subsets of the data.
 
-The data does not come with bertjax: the folders glue/, squad/, ner/ and multiple_choice/ hold the files of the
-benchmarks. Hashes and counts select the subsets, so these are the same every time.
+The data does not come with bertjax: the folders glue/, squad/, ner/ and multiple_choice/ contain the files of the
+benchmarks. Hashes and counts select the subsets, so the subsets are always the same.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ class Experiment:
       name: The short name.
       title: The title in the table.
       recipe: The value of --config.
-      folder: The folder of the data: in OUT/data if `make` writes it, else in --data.
+      folder: The folder of the data, in OUT/data if `make` writes the data, else in --data.
       figures: {(split, metric): the published figures}. The first entry is the score of the comparison.
       settings: {config key: its value}.
       seeds: The number of seeds, from 0.
@@ -43,7 +43,7 @@ class Experiment:
     minutes: float = 10.0
 
     def settings_of(self, seed: int, steps: int) -> dict[str, Any]:
-        """Returns the config keys of a run except paths."""
+        """Returns the config keys of a run, except those with paths."""
         return {'seed': seed, **self.settings, **({'steps': steps} if steps else {})}
 
     def data(self, source: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
@@ -93,12 +93,12 @@ def _squad2(source: pathlib.Path, target: pathlib.Path) -> None:
 def _select_questions(articles: Sequence[dict], count: int) -> list[dict]:
     """Returns the articles with only the `count` questions that have the lowest hashes."""
     ids = [qa['id'] for article in articles for paragraph in article['paragraphs'] for qa in paragraph['qas']]
-    chosen = set(sorted(ids, key=lambda name: hashlib.sha256(name.encode()).digest())[:count])
-    fewer = []
+    selected_ids = set(sorted(ids, key=lambda name: hashlib.sha256(name.encode()).digest())[:count])
+    result = []
     for article in articles:
-        paragraphs = [{**p, 'qas': [qa for qa in p['qas'] if qa['id'] in chosen]} for p in article['paragraphs']]
-        fewer.append({**article, 'paragraphs': [paragraph for paragraph in paragraphs if paragraph['qas']]})
-    return fewer
+        paragraphs = [{**p, 'qas': [qa for qa in p['qas'] if qa['id'] in selected_ids]} for p in article['paragraphs']]
+        result.append({**article, 'paragraphs': [paragraph for paragraph in paragraphs if paragraph['qas']]})
+    return result
 
 
 def _write_squad(path: pathlib.Path, articles: Sequence[dict], version: str) -> None:

@@ -2,17 +2,17 @@
 
     python benchmarks/finetune.py --init=CHECKPOINT --data=GLUE
 
-The script compares three trainings, each in a process that sleeps while another trains:
+The script compares three trainings. Each runs in a process that waits while another process trains:
 
 * bertjax, which groups rows by length and pads them to a few lengths;
 * Trainer as set up by examples/pytorch/text-classification/run_glue.py, with all rows padded to 128;
-* Trainer with rows grouped by length and padded to the longest of their batch.
+* Trainer with rows grouped by length and padded to the longest row of their batch.
 
 Checkpoint, records, batch size, learning rate and number of threads are the same. The script prints rows per second,
 the compile time, the final figures on dev, and the ratios, as medians over the epochs.
 
-Needs the extra `bench`. CHECKPOINT is the directory of a BERT, and GLUE the output of GLUE's download script. --rows=0
-uses all of train. 2,048 rows of both tasks take half an hour on 2 cores.
+Needs the extra `bench`. CHECKPOINT is the directory of a BERT model, and GLUE is the output of GLUE's download script.
+--rows=0 uses all of train. 2,048 rows of both tasks take half an hour on 2 cores.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ Turns = multiprocessing.connection.Connection
 
 
 def recipe(task: str, folder: str, rows: int, epochs: int, learning_rate: float) -> ConfigDict:
-    """Returns the config that all three train; writes the first rows of the task to a subfolder of `folder`."""
+    """Returns the config of all three trainings; writes the first rows of the task to a subfolder of `folder`."""
     task_folder = pathlib.Path(folder) / FOLDERS[task]
     if not task_folder.exists():
         task_folder.mkdir()
@@ -71,8 +71,8 @@ def recipe(task: str, folder: str, rows: int, epochs: int, learning_rate: float)
 
 
 def ours(config: ConfigDict, folder: str, turns: Turns) -> None:
-    """Trains an epoch with bertjax on each message; sends its seconds, and finally the figures."""
-    os.environ[VARIABLE] = ''  # compilation is measured, too
+    """Trains an epoch with bertjax on each message, and sends its seconds. At the end, sends the figures on dev."""
+    os.environ[VARIABLE] = ''  # no cache, because compilation is also measured
     data = data_from_source(finetuning_settings(config), pathlib.Path(folder))
     tuning = Finetuning(data, pathlib.Path(folder), make_mesh(config.mesh, claim_devices()))
     (phase,), epochs = tuning.phases(), int(config.epochs)
@@ -102,19 +102,17 @@ class InTurn(transformers.TrainerCallback):
         self._turns = turns
 
     def on_epoch_begin(self, *_: object, **__: object) -> None:
-        """Waits for a message."""
         self._turns.recv()
         self._start = time.perf_counter()
 
     def on_epoch_end(self, *_: object, **__: object) -> None:
-        """Sends the seconds of the epoch."""
         self._turns.send(time.perf_counter() - self._start)
 
 
 def theirs(config: ConfigDict, folder: str, turns: Turns, padding: str) -> None:
     """Does the same as `ours` with transformers' Trainer."""
     transformers.logging.set_verbosity_error()
-    torch.set_num_threads(len(os.sched_getaffinity(0)))  # like XLA; the default of torch ignores hyper-threads
+    torch.set_num_threads(len(os.sched_getaffinity(0)))  # like XLA; torch's default does not use hyper-threads
     data = data_from_source(finetuning_settings(config), pathlib.Path(folder))
     peer = Peer(config, data, data.split('train', training=True), padding=padding, callbacks=[InTurn(turns)])
     turns.send({'compiling': 0.0})
@@ -124,7 +122,6 @@ def theirs(config: ConfigDict, folder: str, turns: Turns, padding: str) -> None:
 
 
 def compare(config: ConfigDict, folder: str) -> None:
-    """Runs the three trainings in turn, and prints the results."""
     context = multiprocessing.get_context('spawn')
     turns: dict[str, Turns] = {}
     children = []
@@ -148,7 +145,6 @@ def compare(config: ConfigDict, folder: str) -> None:
 
 
 def show(config: ConfigDict, facts: dict, rounds: list[dict[str, float]], figures: dict[str, dict]) -> None:
-    """Prints rates, quality and ratios."""
     rows, compiling = facts[OURS]['rows'], facts[OURS]['compiling']
     totals = {name: sum(seconds[name] for seconds in rounds) + facts[name]['compiling'] for name in figures}
     lengths = ', '.join(map(str, facts[OURS]['lengths']))
@@ -164,7 +160,6 @@ def show(config: ConfigDict, facts: dict, rounds: list[dict[str, float]], figure
 
 
 def main(argv: list[str]) -> None:
-    """Compares the trainings on each task."""
     del argv
     cores = len(os.sched_getaffinity(0))
     print(

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Times pre-training steps on a GPU, compared with transformers; takes under ten minutes on an H200, without a network.
+# Times pre-training steps on a GPU, compared with transformers. Takes under ten minutes on an H200; needs no network.
 #
 #     bash benchmarks/gpu.sh [flags of benchmarks/gpu_step.py]
 #
@@ -8,9 +8,9 @@
 #     pip install -e . 'jax[cuda13]' transformers
 #     pip install torch --index-url https://download.pytorch.org/whl/cu130
 #
-# JAX and PyTorch each install CUDA libraries; those of CUDA 13 are compatible. Without torch or transformers the column
-# of the peer is empty. --corpus='texts/*.txt' --tokenizer=vocab.txt uses real text for the packed row. With OUT=FOLDER
-# the script also writes the figures to FOLDER/gpu.json after every row. Compiled programs are cached
+# JAX and PyTorch each install CUDA libraries. For CUDA 13, these are compatible. Without torch or transformers, the
+# column of the peer is empty. --corpus='texts/*.txt' --tokenizer=vocab.txt uses real text for the packed row. With
+# OUT=FOLDER, the script also writes the figures to FOLDER/gpu.json after every row. Compiled programs are cached
 # (~/.cache/bertjax/compiled, or JAX_COMPILATION_CACHE_DIR), so a second run starts faster.
 set -euo pipefail
 cd "$(dirname "$0")/.."

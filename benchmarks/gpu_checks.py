@@ -1,4 +1,4 @@
-"""Quick checks that a GPU computes the same as the CPU, which benchmarks/gpu_step.py runs before it times steps."""
+"""Quick checks that a GPU and the CPU compute the same. benchmarks/gpu_step.py runs them before it times steps."""
 
 from collections.abc import Callable
 from typing import Any

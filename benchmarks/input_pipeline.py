@@ -1,13 +1,13 @@
-"""Input pipeline: bertjax's examples compared with transformers' masking collator, in turn, in one thread.
+"""Input pipeline: bertjax's examples compared with transformers' masking collator, in one thread.
 
     python benchmarks/input_pipeline.py --corpus='texts/*.txt' --tokenizer=vocab.txt
 
 bertjax makes pairs, truncates, builds rows and masks from the token store, at S=128 and S=512, packed and unpacked.
-DataCollatorForLanguageModeling (with numpy) only masks finished rows, which is less than half of the work. The rates
-are per second of CPU time, which other work on the machine hardly affects. Needs the extra `bench`.
+DataCollatorForLanguageModeling (with numpy) only masks finished rows, which is less than half of the work. Both run in
+turn. The rates are per second of CPU time, which other work on the machine hardly affects. Needs the extra `bench`.
 
-At the end the script measures a loader of slow batches, as from a slow disk: each batch sleeps for --late seconds, each
-step for a quarter of that, and one, two or four threads make the batches.
+At the end, the script measures a loader of slow batches, as from a slow disk: each batch sleeps for --late seconds,
+each step sleeps for a quarter of this time, and one, two or four threads make the batches.
 """
 
 import os
@@ -26,7 +26,7 @@ from bertjax.corpus.build import build_store
 from bertjax.corpus.store import open_store
 from bertjax.data.loader import Loader
 from bertjax.data.masking import UNITS, MaskOptions
-from bertjax.data.packed import PackedExamples
+from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.pairs import PairOptions
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.parallel.mesh import make_mesh
@@ -39,7 +39,7 @@ _BATCH = flags.DEFINE_integer('batch_size', 256, 'The number of rows per batch.'
 _ROUNDS = flags.DEFINE_integer('rounds', 7, 'The number of rounds.')
 _SECONDS = flags.DEFINE_float('seconds', 0.4, 'The approximate seconds of a round.')
 _LATE = flags.DEFINE_float('late', 0.02, 'The seconds that a slow batch sleeps.')
-_STEPS = 150  # of the loop over slow batches
+_STEPS = 150  # the number of steps of the loop over slow batches
 # Rows of BERT-base at S=128 per second of 8 TPU v6e chips at half of their peak, 918 TFLOP/s. The blocks need
 # 6 · 85.6e6 · 128 FLOPs per row, and attention and head 7 % more.
 _DEMAND = 52_000
@@ -64,7 +64,7 @@ class SlowExamples:
 
 
 def waiting_share(threads: int) -> float:
-    """Returns the fraction of time that a loop over slow batches waits for them; checks the order of the batches."""
+    """Returns the fraction of its time that a loop waits for slow batches; checks the order of the batches."""
     sharding = batch_sharding(make_mesh({'data': -1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1]))
     loader = Loader(SlowExamples(), first=0, batch_size=8, sharding=sharding, threads=threads)
     waited, began = 0.0, time.perf_counter()
@@ -81,7 +81,6 @@ def waiting_share(threads: int) -> float:
 
 
 def main(argv: list[str]) -> None:
-    """Prints the medians for each masking unit, and the number of cores that a host of TPUs would need."""
     del argv
     rows, tokenizer = _BATCH.value, load_tokenizer(_TOKENIZER.value)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,17 +1,17 @@
 """The ladder from BERT's recipe to that of configs/budget.py: one change at a time, in equal processor time.
 
-    python benchmarks/ladder.py --corpus='TEXTS/*.txt.gz' --heldout=FILE.txt --pairs=blimp.jsonl.gz --minutes=20
+    python benchmarks/ladder.py --corpus='TEXTS/*.txt.gz' --heldout=FILE.txt --pairs=pairs.jsonl --minutes=20
 
-A rung keeps the changes of the rungs below it, except those of side steps, which only apply to themselves. Every rung
-is a run of `python -m bertjax.main` with the number of steps that fits the processor time, computed from two short
-runs. A finished run writes KEPT/NAME-SEED-MINUTESm.json and is not repeated. The measures are the masked-LM loss on the
-held-out text with 15 % masks, in nats per piece and in bits per byte (so that vocabularies compare), and the accuracy
-on the minimal pairs.
+A rung keeps the changes of the rungs below it. The change of a side step applies only to this side step. Every rung is
+a run of `python -m bertjax.main`. Its number of steps fits the processor time, and is computed from a short run. A
+finished run writes KEPT/NAME-SEED-MINUTESm.json and is not repeated. The measures are the masked-LM loss on the
+held-out text with 15 % masks, in nats per piece and in bits per byte (which are comparable across vocabularies), and
+the accuracy on the minimal pairs. A tenth of BLiMP is enough: zcat blimp.jsonl.gz | awk 'NR % 10 == 1' > pairs.jsonl.
 
     python benchmarks/ladder.py --report
 
-prints the table of what is finished, and a fit of the loss against size and tokens for config.budget. The text and
-the pairs do not come with bertjax.
+prints the table of the finished runs, and a fit of the loss as a function of size and tokens for config.budget. The
+text and the pairs do not come with bertjax.
 """
 
 import dataclasses
@@ -35,9 +35,9 @@ from bertjax.pretrain.heldout_texts import split_name
 from bertjax.text.tokenizer import load_tokenizer
 
 _CORPUS = flags.DEFINE_string('corpus', None, 'The text to train on, see config.corpus.')
-_HELDOUT = flags.DEFINE_string('heldout', None, 'A file of other text.')
+_HELDOUT = flags.DEFINE_string('heldout', None, 'A file of held-out text.')
 _PAIRS = flags.DEFINE_string('pairs', '', 'A file of minimal pairs, see configs/minimal_pairs.py; empty: none.')
-_MINUTES = flags.DEFINE_float('minutes', 20.0, 'The processor time of a run.')
+_MINUTES = flags.DEFINE_float('minutes', 20.0, 'The processor time of a run, in minutes.')
 _SEEDS = flags.DEFINE_list('seeds', ['0'], 'The seeds.')
 _ONLY = flags.DEFINE_list('only', [], 'The names of rungs; default: all.')
 _OUT = flags.DEFINE_string('out', 'out/ladder', 'The folder of the runs.')
@@ -46,9 +46,8 @@ _REPORT = flags.DEFINE_bool('report', False, 'Print the table of the finished ru
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 Keys = dict[str, Any]
-_PROBE = (10, 60)  # the steps of the two short runs
 
-# BERT's recipe (arXiv 1810.04805) at a size for minutes: 3 layers of width 192.
+# BERT's recipe (arXiv 1810.04805) for a model that trains in minutes: 3 layers of width 192.
 BERT: Keys = {
     'vocab.size': 4096, 'seq_len': 64, 'max_predictions': 10, 'batch_size': 64, 'learning_rate': 1e-3,
     'warmup_fraction': 0.1, 'corpus_options.heldout': 0.02, 'model.num_layers': 3, 'model.width': 192,
@@ -59,11 +58,12 @@ BERT: Keys = {
 
 @dataclasses.dataclass(frozen=True)
 class Rung:
-    """One change: its name, its keys, and whether the next rungs keep it."""
+    """One change: its name, its keys, and whether the rungs above keep it."""
 
     name: str
     keys: Keys
     kept: bool = True
+    peer: str = ''  # the model that transformers' Trainer trains in place of bertjax
 
 
 def _size_keys(layers: int, width: int, heads: int) -> Keys:
@@ -106,12 +106,18 @@ LADDER = (
     Rung('vocabulary of 16384', {'vocab.size': 16384}, kept=False),
     Rung('wsd', {'schedule.name': 'wsd', 'schedule.decay_fraction': 0.3, 'schedule.decay': 'linear'}, kept=False),
     Rung('average of weights', {'ema_decay': 0.995}, kept=False),
+    Rung('bfloat16', {'model.dtype': 'bfloat16'}, kept=False),
+    # What a user would run otherwise, see benchmarks/peers/masked_lm.py.
+    Rung('transformers, BERT', {}, kept=False, peer='bert'),
+    Rung('transformers, ModernBERT', {}, kept=False, peer='modernbert'),
     *(Rung(f'{size[0]} x {size[1]}', _size_keys(*size), kept=False) for size in SIZES[:5]),
 )  # fmt: skip
 
 
 def rung_keys(rung: Rung) -> Keys:
-    """Returns the keys of a rung with those that it builds on: of the kept rungs below it."""
+    """Returns the keys of a rung with those that it builds on: of the kept rungs below it; BERT's for a peer."""
+    if rung.peer:
+        return BERT
     below = LADDER[: LADDER.index(rung)]
     return BERT | {name: value for kept in below if kept.kept for name, value in kept.keys.items()} | rung.keys
 
@@ -127,7 +133,7 @@ class Run:
         self.kept, self.folder = pathlib.Path(_KEPT.value) / f'{self.name}.json', pathlib.Path(_OUT.value) / self.name
 
     def train(self, folder: pathlib.Path, steps: int, **more: Any) -> float:
-        """Trains in `folder` unless it is finished, and returns the processor time in seconds."""
+        """Trains in `folder`, unless the run is finished, and returns the used processor time in seconds."""
         vocabulary = pathlib.Path(_OUT.value) / f'text-{self.keys["vocab.size"]}'
         shared = {'tokenizer': vocabulary / 'tokenizer', 'data': vocabulary / 'store'}
         if folder != vocabulary and not (shared['data'] / 'manifest.json').exists():
@@ -147,22 +153,28 @@ class Run:
         return _processor_time([*command, *(f'--config.{key}={value}' for key, value in keys.items())])
 
     def seconds_per_step(self) -> float:
-        """Returns the processor time of a step, the less of two measurements, made once for every seed."""
-        path = self.probe.with_suffix('.json')
-        if not path.exists():
-            spent = [
-                [self.train(pathlib.Path(f'{self.probe}{n}{again}'), n, seed=0, eval_examples=64) for n in _PROBE]
-                for again in 'ab'
-            ]
-            write_atomic(path, json.dumps(min((long - short) / (_PROBE[1] - _PROBE[0]) for short, long in spent)))
-        return json.loads(path.read_text())
+        """Returns the processor time of a step, measured once for every seed.
+
+        It is the shortest time of two steps, times the number of cores: other programs on the machine make the
+        processor time itself longer.
+        """
+        if not (self.probe / 'summary.json').exists():
+            self.train(self.probe, 60, seed=0, eval_examples=64, log_every=2)
+        rows = [json.loads(line) for line in (self.probe / 'metrics.jsonl').read_text().splitlines()]
+        seconds = [row['seconds_per_step'] for row in rows if row['split'] == 'train']
+        return len(os.sched_getaffinity(0)) * min(seconds[:-1])  # the last row waits for no further step
+
+    def fit(self, steps: int) -> float:
+        """Trains in the folder of the run, and returns the processor time in seconds."""
+        return self.train(self.folder, steps)
 
     def finish(self) -> dict[str, Any]:
-        """Trains for the processor time, measures, and writes the result."""
+        """Trains for the given processor time, measures, and writes the result."""
         steps = round(60 * _MINUTES.value / self.seconds_per_step())
-        seconds = self.train(self.folder, steps)
+        seconds = self.fit(steps)
         rows = [json.loads(line) for line in (self.folder / 'metrics.jsonl').read_text().splitlines()]
-        (loss,) = [row['mlm_loss'] for row in rows if row['split'] == split_name('other') and row['step'] > 0]
+        losses = {row['step']: row['mlm_loss'] for row in rows if row['split'] == split_name('other')}
+        loss = losses[0 if self.rung.peer else steps]
         result = {
             'name': self.rung.name, 'seed': self.seed, 'minutes': _MINUTES.value, 'steps': steps,
             'seconds_per_step': self.seconds_per_step(), 'seconds': seconds,
@@ -188,6 +200,36 @@ class Run:
         return {name: json.loads(path.read_text())[name] for name in ('accuracy', 'standard_error')}
 
 
+_PEER_SIZE = {'layers': 'num_layers', 'width': 'width', 'heads': 'num_heads'}
+
+
+class Peer(Run):
+    """A run of transformers' Trainer, whose model bertjax measures."""
+
+    def seconds_per_step(self) -> float:
+        """Returns the processor time of a step as for a run of bertjax."""
+        if not (self.probe / 'seconds.json').exists():
+            self._train(self.probe, 20)
+        return len(os.sched_getaffinity(0)) * min(json.loads((self.probe / 'seconds.json').read_text()))
+
+    def fit(self, steps: int) -> float:
+        """Trains, loads the model into a run of bertjax, which evaluates it, and returns the time of the training."""
+        folder = self.folder.with_name(f'{self.name}-trainer')
+        seconds = self._train(folder, steps)
+        mode = {'pairs.mode': 'full_sentences', 'model.num_segments': 0 if self.rung.peer == 'modernbert' else 2}
+        self.train(self.folder, 1, init=folder / 'model', architecture_from='init', learning_rate=1e-12, **mode)
+        return seconds
+
+    def _train(self, folder: pathlib.Path, steps: int) -> float:
+        size = {name: self.keys[f'model.{key}'] for name, key in _PEER_SIZE.items()}
+        settings = {
+            **size, 'model': self.rung.peer, 'corpus': _CORPUS.value, 'seq_len': 512, 'steps': steps, 'seed': self.seed,
+            'tokenizer': f'{_OUT.value}/text-{self.keys["vocab.size"]}/tokenizer',
+        }  # fmt: skip
+        folder.mkdir(parents=True, exist_ok=True)
+        return _processor_time([sys.executable, 'benchmarks/peers/masked_lm.py', str(folder), json.dumps(settings)])
+
+
 def _processor_time(command: list[str]) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, cwd=REPOSITORY, env=os.environ | {'JAX_PLATFORMS': 'cpu'}, capture_output=True)
@@ -198,7 +240,6 @@ def _processor_time(command: list[str]) -> float:
 
 
 def report() -> None:
-    """Prints a table of the finished runs in Markdown."""
     results = [json.loads(path.read_text()) for path in pathlib.Path(_KEPT.value).glob('*.json')]
     print(
         '| change | minutes | seed | steps | MLM loss | bits per byte | minimal pairs |\n|---|---|---|---|---|---|---|'
@@ -244,13 +285,12 @@ def fit(results: list[Keys]) -> str:
 
 
 def main(_: Any) -> None:
-    """Runs the rungs, or prints the table."""
     if _REPORT.value:
         report()
         return
-    runs = [Run(rung, int(seed)) for seed in _SEEDS.value for rung in LADDER]
+    runs = [(Peer if rung.peer else Run)(rung, int(seed)) for seed in _SEEDS.value for rung in LADDER]
     runs = [run for run in runs if not run.kept.exists() and (not _ONLY.value or run.rung.name in _ONLY.value)]
-    for run in runs:  # first, because a machine that does other work meanwhile needs more processor time per step
+    for run in runs:  # first, while the machine does nothing else
         print(f'{run.rung.name}: {run.seconds_per_step():.3f} s per step', flush=True)
     for run in runs:
         result = run.finish()

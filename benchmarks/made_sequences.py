@@ -6,8 +6,8 @@ The script is deterministic. It writes
   patients.jsonl   {"codes": [[...], ...], "segments": [...]}: for each visit the diagnoses (segment type 0), then the
                    medications (1), like the data of G-BERT (arXiv 1906.00346)
   codes.txt        the codes, one per line
-  ancestors.npy    [codes, 128] float32: for each code the mean of the random vectors of the code and its ancestors in
-                   the tree of codes, so codes of the same chapter are similar
+  ancestors.npy    [codes, 128] float32: for each code, the mean of the random vectors of the code and its ancestors in
+                   the tree of codes, so that codes of the same chapter are similar
   films.jsonl      {"tokens": [[...], ...], "segments": [...]}: ids of words (type 0), then of pictures (1), like the
                    data of VideoBERT (arXiv 1904.01766)
   films.txt        the words, then the pictures, one per line, in the order of the ids
@@ -32,14 +32,14 @@ CHAPTERS, CATEGORIES, CODES = 8, 4, 6  # a tree: D3.2.5 is diagnosis 5 of catego
 SCENES, WORDS, PICTURES = 12, 20, 15
 
 
-def tree(letter: str) -> list[str]:
+def make_tree(letter: str) -> list[str]:
     """Returns the leaves of a tree of codes."""
     counts = (range(CHAPTERS), range(CATEGORIES), range(CODES))
     return [f'{letter}{a}.{b}.{c}' for a in counts[0] for b in counts[1] for c in counts[2]]
 
 
-def patient(draw: random.Random) -> dict:
-    """Returns a patient. The illness is a category; most diagnoses and medications are codes of this category."""
+def make_patient(draw: random.Random) -> dict:
+    """Returns a patient. The illness is a category, and most diagnoses and medications are codes of this category."""
     chapter, category = draw.randrange(CHAPTERS), draw.randrange(CATEGORIES)
     codes, segments = [], []
     for _ in range(draw.randint(1, 4)):
@@ -53,8 +53,8 @@ def patient(draw: random.Random) -> dict:
     return {'codes': codes, 'segments': segments}
 
 
-def film(draw: random.Random, first: int) -> dict:
-    """Returns a film of several scenes; each scene has its own words and pictures. The ids begin at `first`."""
+def make_film(draw: random.Random, first: int) -> dict:
+    """Returns a film of several scenes with different words and pictures. The ids begin at `first`."""
     tokens, segments = [], []
     for _ in range(draw.randint(2, 5)):
         scene = draw.randrange(SCENES)
@@ -65,7 +65,7 @@ def film(draw: random.Random, first: int) -> dict:
     return {'tokens': tokens, 'segments': segments}
 
 
-def ancestors(codes: list[str], width: int) -> np.ndarray:
+def average_ancestors(codes: list[str], width: int) -> np.ndarray:
     """Returns float32 [codes, width]: for D3.2.5 the scaled mean of the vectors of 'D', 'D3', 'D3.2' and 'D3.2.5'."""
     rng = np.random.default_rng(0)
     vectors: dict[str, np.ndarray] = {}
@@ -78,18 +78,17 @@ def ancestors(codes: list[str], width: int) -> np.ndarray:
 
 
 def main(argv: list[str]) -> None:
-    """Writes the files."""
     del argv
     out, draw = pathlib.Path(_OUT.value), random.Random(0)
     out.mkdir(parents=True, exist_ok=True)
-    codes = [*tree('D'), *tree('M')]
-    patients = (json.dumps(patient(draw)) for _ in range(_PATIENTS.value))
+    codes = [*make_tree('D'), *make_tree('M')]
+    patients = (json.dumps(make_patient(draw)) for _ in range(_PATIENTS.value))
     write_atomic(out / 'patients.jsonl', '\n'.join(patients) + '\n')
     write_atomic(out / 'codes.txt', '\n'.join(codes) + '\n')
-    np.save(out / 'ancestors.npy', ancestors(codes, _WIDTH.value))
+    np.save(out / 'ancestors.npy', average_ancestors(codes, _WIDTH.value))
     words = [f'word{scene}.{i}' for scene in range(SCENES) for i in range(WORDS)]
     pictures = [f'picture{scene}.{i}' for scene in range(SCENES) for i in range(PICTURES)]
-    films = (json.dumps(film(draw, len(SPECIAL_TOKENS))) for _ in range(_FILMS.value))
+    films = (json.dumps(make_film(draw, len(SPECIAL_TOKENS))) for _ in range(_FILMS.value))
     write_atomic(out / 'films.jsonl', '\n'.join(films) + '\n')
     write_atomic(out / 'films.txt', '\n'.join([*SPECIAL_TOKENS, *words, *pictures]) + '\n')
     print(f'{_PATIENTS.value:,} patients, {len(codes)} codes, {_FILMS.value:,} films in {out}')

@@ -1,9 +1,9 @@
-"""Training several seeds together by `vmap`, compared with training them one after another, on the default devices.
+"""Training several seeds together with `vmap`, compared with training them one after another, on the default devices.
 
     python benchmarks/members.py --config=configs/glue.py:rte --config.init=DIR --config.data=DIR --members=4
 
 Both train on the same rows with the programs of `config.sweep`: `sweep.together=1` and `sweep.together=MEMBERS`. The
-script prints the compile times, the steps per second of all members, and the ratio, which is the gain of `vmap`.
+script prints the compile times, the steps of a member per second, and the ratio of these rates, the gain from `vmap`.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ class Run:
         self._loader = phase.load(0)
 
     def seconds(self, steps: int) -> float:
-        """Runs the next steps; returns their seconds."""
+        """Runs the next steps, and returns the elapsed seconds."""
         start = time.perf_counter()
         for _ in range(steps):
             self._state, metrics = self._step(self._state, next(self._loader))
@@ -55,20 +55,18 @@ class Run:
         return time.perf_counter() - start
 
     def close(self) -> None:
-        """Stops the loader."""
         self._loader.close()
 
 
-def seeds(settings: FinetuningSettings, members: int) -> FinetuningSettings:
-    """Returns the settings of a sweep over this number of seeds."""
+def with_seeds(settings: FinetuningSettings, members: int) -> FinetuningSettings:
+    """Returns the settings with a sweep over `members` seeds."""
     return dataclasses.replace(settings, sweep=dataclasses.replace(settings.sweep, seeds=tuple(range(members))))
 
 
 def main(argv: list[str]) -> None:
-    """Measures both, and prints the results."""
     del argv
     members, steps = _MEMBERS.value, _STEPS.value
-    folder, settings = pathlib.Path(tempfile.mkdtemp()), seeds(finetuning_settings(_CONFIG.value), members)
+    folder, settings = pathlib.Path(tempfile.mkdtemp()), with_seeds(finetuning_settings(_CONFIG.value), members)
     data = data_from_source(settings, folder)
     mesh, lengths = make_mesh(settings.mesh_axes, claim_devices()), settings.max_padded_lengths or MAX_LENGTHS
     train, model = prepare(data, mesh, lengths, selection_key='config.sweep')

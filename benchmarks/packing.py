@@ -1,9 +1,9 @@
-"""Pre-training steps on real text, packed and unpacked, in turn: real tokens per second.
+"""Pre-training steps on real text: packed rows compared with unpacked rows, in real tokens per second.
 
     python benchmarks/packing.py --corpus='texts/*.txt' --tokenizer=vocab.txt --size=mini --batch_size=4
 
-Both train the same model on the same text with dropout, on consecutive batches. The script prints the medians, the
-fraction of real positions, the ratio of real tokens per second, and the rows per second that are made from the store.
+Both train the same model with dropout on consecutive batches of the same text, in turn. The script prints the medians,
+the fraction of real positions, the ratio of real tokens per second, and how many rows per second the store yields.
 """
 
 import os
@@ -38,7 +38,7 @@ _DTYPE = flags.DEFINE_enum('dtype', 'float32', ['float32', 'bfloat16'], 'The dty
 _LENGTH = flags.DEFINE_integer('seq_len', 512, 'S; 15.6 % of the positions are predicted.')
 _BATCH = flags.DEFINE_integer('batch_size', 4, 'The number of rows per step.')
 _STEPS = flags.DEFINE_integer('steps', 8, 'The number of timed steps.')
-_ROWS = 256  # per batch, for the time to make rows
+_ROWS = 256  # the number of rows per batch when making rows is timed
 
 
 class Side:
@@ -80,7 +80,6 @@ def rate(make: Callable[[int], object], seconds: float = 3.0) -> float:
 
 
 def main(argv: list[str]) -> None:
-    """Times both in turn, and prints medians and ratios."""
     del argv
     tokenizer, times, tokens = load_tokenizer(_TOKENIZER.value), {}, {}
     with tempfile.TemporaryDirectory() as folder:

@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Sequence
 
 CPUINFO = pathlib.Path('/proc/cpuinfo')
-_BFLOAT16 = {'avx512_bf16', 'amx_bf16', 'bf16'}  # the last is ARM's
+_BFLOAT16 = {'avx512_bf16', 'amx_bf16', 'bf16'}  # bf16 is the name on ARM
 
 
 def computes_bfloat16() -> bool:
@@ -21,7 +21,7 @@ def computes_bfloat16() -> bool:
 
 
 def native(modes: Sequence[str]) -> list[str]:
-    """Returns the modes of PyTorch without those that are very slow on this CPU; prints the names of these."""
+    """Returns the modes of PyTorch that are not very slow on this CPU, and prints the names of the others."""
     slow = [] if computes_bfloat16() else [mode for mode in modes if 'bfloat16' in mode]
     if slow:
         print(

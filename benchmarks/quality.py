@@ -1,15 +1,15 @@
-"""Time to quality: the held-out loss of BERT-mini, pre-trained by bertjax and by transformers with PyTorch, in turn.
+"""Time to quality: the held-out loss of BERT-mini, pre-trained by bertjax and by transformers with PyTorch.
 
     OMP_WAIT_POLICY=passive python benchmarks/quality.py --corpus='texts/*.txt' --tokenizer=vocab.txt
 
-For each seed both start from the same weights, and train on the same rows (text, pairs, masks) with the same recipe:
+For each seed, both start from the same weights, and train on the same rows (text, pairs, masks) with the same recipe:
 AdamW, linear warm-up and decay, clipping, and dropout with different random bits. They alternate in blocks of steps, in
-one process. After equal numbers of examples bertjax evaluates both on the same held-out rows. The script prints the
+one process. After equal numbers of examples, bertjax evaluates both on the same held-out rows. The script prints the
 losses, their standard deviation over the seeds, and examples per second. The times exclude making rows, evaluation and
-compilation; the compile time is printed separately.
+compilation. The compile time is printed separately.
 
-Figures are written to KEPT/SIZE-SEED.json during the run. --report prints them, also those of an interrupted run. A
-finished seed is not repeated; an interrupted one starts again. On a shared machine compare the CPU times on one core:
+Figures are written to KEPT/SIZE-SEED.json during the run. --report prints them, even if a run was interrupted. A
+finished seed is not repeated. An interrupted seed starts again. On a shared machine, compare the CPU times on one core:
 run with `taskset -c 0` and --threads=1. Needs the extra `bench`.
 """
 
@@ -46,7 +46,7 @@ from bertjax.train.phase import Phase
 from bertjax.train.vmapped_runs import VmappedRun
 
 _CORPUS = flags.DEFINE_string('corpus', 'pydoc:', 'See config.corpus.')
-_TOKENIZER = flags.DEFINE_string('tokenizer', '', "See config.tokenizer; '': train a vocabulary of 4,096 pieces.")
+_TOKENIZER = flags.DEFINE_string('tokenizer', '', "See config.tokenizer; '' trains a vocabulary of 4,096 pieces.")
 _SIZE = flags.DEFINE_enum('size', 'mini', ['tiny', 'mini', 'small'], 'The size of the model.')
 _MODE = flags.DEFINE_enum('mode', 'eager', MODES, 'The mode of transformers; bfloat16 is by autocast.')
 _DTYPE = flags.DEFINE_enum('dtype', 'float32', ['float32', 'bfloat16'], 'The dtype of bertjax.')
@@ -68,7 +68,7 @@ VERSIONS = {name: importlib.metadata.version(name) for name in ('jax', 'flax', '
 
 
 def recipe() -> ConfigDict:
-    """Returns the config of both: configs/pretrain_mini.py, shorter and with dropout."""
+    """Returns the config of both trainings: configs/pretrain_mini.py, shorter and with dropout."""
     config = pretraining_config(_SIZE.value, corpus=_CORPUS.value, tokenizer=_TOKENIZER.value)
     config.update(batch_size=_BATCH.value, steps=_STEPS.value, learning_rate=_RATE.value, warmup_fraction=0.1)
     config.update(eval_examples=_EVAL.value)
@@ -85,12 +85,11 @@ def facts(seed: int) -> dict[str, Any]:
 
 
 def path_of(seed: int) -> pathlib.Path:
-    """Returns the path of the figures of a seed."""
     return pathlib.Path(_KEPT.value) / f'{_SIZE.value}-{seed}.json'
 
 
 def read_figures(seed: int) -> dict[str, Any] | None:
-    """Returns the figures of a seed; None if there are none with these settings."""
+    """Returns the figures of a seed; None if there are no figures with these settings."""
     figures = json.loads(path_of(seed).read_text(encoding='utf-8')) if path_of(seed).exists() else None
     return figures if figures and figures['run'] == facts(seed) else None
 
@@ -161,7 +160,7 @@ class Comparison:
             for begin in range(0, _STEPS.value, _BLOCK.value):
                 firsts = [step * batch for step in range(begin, begin + _BLOCK.value)]
                 rows = [(first, examples.batch(first + np.arange(batch))) for first in firsts]
-                # The two sides also alternate in going first.
+                # The two sides also alternate in which one trains first.
                 for name in SIDES if begin // _BLOCK.value % 2 else SIDES[::-1]:
                     times[name].append(timed_block(sides[name], rows))
                 if (begin + _BLOCK.value) % _EVERY.value == 0:
@@ -174,10 +173,9 @@ def _shown(values: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Trains the unfinished seeds, and prints the tables."""
     del argv
     if _STEPS.value % _EVERY.value or _EVERY.value % _BLOCK.value:
-        raise app.UsageError('--eval_every must divide --steps, and --block --eval_every')
+        raise app.UsageError('--eval_every must divide --steps, and --block must divide --eval_every')
     if _REPORT.value:
         results = [figures for seed in range(_SEEDS.value) if (figures := read_figures(seed))]
         if not any(result['times'][SIDES[0]] for result in results):
@@ -201,7 +199,6 @@ def main(argv: list[str]) -> None:
 
 
 def print_tables(results: Sequence[Mapping[str, Any]]) -> None:
-    """Prints the versions and settings, the losses, and the speeds."""
     versions = ', '.join(f'{name} {version}' for name, version in results[0]['versions'].items())
     print(
         f'{platform.processor() or platform.machine()}, {results[0]["run"]["cores"]} cores, {versions}; {_SIZE.value}, '

@@ -14,9 +14,9 @@ Result = Mapping[str, Any]
 
 
 def loss_table(results: Sequence[Result]) -> list[str]:
-    """Returns a table of the losses of both: mean and standard deviation over the seeds that reached each point.
+    """Returns a table of the losses of both sides: mean and standard deviation over the seeds that reached each point.
 
-    The table also has the mean difference of the two runs of a seed. The difference is within the spread if it is at
+    The table also has the mean difference between the two runs of a seed. A difference is within the spread if it is at
     most the standard deviation over seeds, pooled over both sides.
     """
     lines = [f'{"examples":>9} {"seeds":>5}  {"bertjax":>15}  {"transformers":>15}  {"difference":>15}  within spread']
@@ -41,7 +41,7 @@ def _verdict(ours: Sequence[float], theirs: Sequence[float]) -> str:
 
 
 def speed_lines(results: Sequence[Result], examples: int) -> list[str]:
-    """Returns lines with the examples per second of both, by CPU time and wall time, and the median ratios of blocks.
+    """Returns lines with the examples per second of both sides, by CPU time and wall time, and their median ratios.
 
     Args:
       results: The figures of all seeds.

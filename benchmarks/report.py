@@ -9,11 +9,11 @@ from experiments import Experiment
 
 from bertjax.files.atomic import write_atomic
 
-# The difference in points from which two single-seed results count as different; other seeds differ by less.
+# Two single-seed results count as different if they differ by more points than this. Seeds of a task differ by less.
 NOTABLE = 2.0
 COLOURS = {'bertjax': '#1f4e9c', 'trainer': '#b2452b'}
 NAMES = {'bertjax': 'bertjax', 'trainer': 'transformers Trainer'}
-# The table is written between these marks of a page.
+# The table is written between these marks in a page.
 BEGIN, END = '<!-- made by benchmarks/results.py --report -->', '<!-- to here -->'
 
 FinishedRuns = Sequence[tuple[Experiment, str, dict[str, Any]]]
@@ -47,19 +47,19 @@ def write_report(kept: pathlib.Path, finished: FinishedRuns) -> None:
 
 
 def write_between(page: pathlib.Path, begin: str, end: str, lines: Sequence[str]) -> None:
-    """Replaces the text between two marks of a page by lines."""
+    """Replaces the text between two marks of a page with lines."""
     before, rest = page.read_text(encoding='utf-8').split(begin)
     write_atomic(page, '\n'.join([before + begin, '', *lines, '', end + rest.split(end)[1]]))
 
 
 def scores(place: tuple[str, str], results: Sequence[dict[str, Any]]) -> list[float]:
-    """Returns a figure of each seed in points, without undefined values."""
+    """Returns the value of a metric for each seed, in points, without undefined values."""
     values = [result['splits'][place[0]][place[1]] for result in results]
     return [100 * value for value in values if value is not None]
 
 
 def differs(ours: Sequence[float], theirs: Sequence[float]) -> bool:
-    """Returns whether the ranges of two lists of scores are disjoint; for one seed each: differ by over NOTABLE."""
+    """Returns whether the ranges of two lists of scores are disjoint, or two single scores differ by over NOTABLE."""
     if not ours or not theirs:
         return False
     if len(ours) == len(theirs) == 1:
@@ -78,7 +78,7 @@ def _line(experiment: Experiment, place: tuple[str, str], published: str, result
 
 
 def pooled_difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[float, float]:
-    """Returns the mean difference of the two frameworks over tasks, and its standard error over seeds.
+    """Returns the mean difference between the two frameworks over tasks, and its standard error over seeds.
 
     The variance of a task with several seeds is pooled over the two frameworks. A task with one seed per framework is
     assumed to have the mean variance of the other tasks.
@@ -98,7 +98,7 @@ def pooled_difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) 
 
 
 def _pooled(results: Sequence[tuple[Experiment, Results]]) -> str:
-    """Returns a line about the first figure of each task that both have run; '' if no task has several seeds."""
+    """Returns a line about the first metric of each task that both have run; '' if no task has several seeds."""
     pairs = []
     for experiment, each in results:
         first = next(iter(experiment.figures))

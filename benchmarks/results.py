@@ -1,4 +1,4 @@
-"""Fine-tune every task of docs/performance.md with bertjax and with transformers' Trainer, and keep the figures.
+"""Fine-tunes every task of docs/performance.md with bertjax and with transformers' Trainer, and keeps the figures.
 
     python benchmarks/results.py --data=DATA --kept=out/results
     python benchmarks/results.py --kept=out/results --report
@@ -42,7 +42,7 @@ FLAGS = flags.FLAGS
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 VERSIONS = {name: importlib.metadata.version(name) for name in ('jax', 'flax', 'torch', 'transformers')}
 PROGRAMS = {'bertjax': ['-m', 'bertjax.main'], 'trainer': ['benchmarks/trainer.py']}
-# Flags for bertjax, so that it does not evaluate or save during training, and does not export, like the Trainer.
+# Flags that make bertjax, like the Trainer, neither evaluate nor save during training, nor export.
 SPARE = ['--config.eval_every=0', '--config.checkpoint_every=0', '--config.export=false']
 
 
@@ -56,7 +56,6 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of the result file."""
         return f'{self.experiment.name}-{self.framework}-{self.seed}'
 
 
@@ -107,7 +106,6 @@ def execute(run: Run) -> dict[str, Any]:
 
 
 def describe(run: Run, result: dict[str, Any] | None) -> str:
-    """Returns a line about a run."""
     if result is None:
         return f'{run.name:>24}  not finished, takes about {run.experiment.minutes:.0f} minutes'
     figures = (f'{split} {metric} {result["splits"][split][metric]:.3f}' for split, metric in run.experiment.figures)
@@ -115,7 +113,6 @@ def describe(run: Run, result: dict[str, Any] | None) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Lists the runs, runs the unfinished ones, or writes the report."""
     del argv
     known = [experiment.name for experiment in EXPERIMENTS]
     for name in [name for name in _ONLY.value if name not in known]:

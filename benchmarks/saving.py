@@ -2,11 +2,11 @@
 
     python benchmarks/saving.py --size=large
 
-Parameters and moments are on one device, and `Checkpoints.save` saves them as in a run, while updates continue. Each
-update reads and writes the whole donated state, like the end of a training step. The script prints the seconds of one
-copy of the state, the seconds that `Checkpoints.save` blocks, the seconds of the updates until the checkpoint is
-complete, compared with an update without a save, and the peak memory beyond the state. It needs up to three times the
-memory of the state.
+Parameters and moments are on one device. `Checkpoints.save` saves them as in a run, while updates continue. Each update
+reads and writes the whole donated state, like the end of a training step. The script prints the seconds of one copy of
+the state, the seconds that `Checkpoints.save` blocks, the seconds of the updates until the checkpoint is complete, the
+seconds of an update without a save, and the peak memory in addition to the state. It needs up to three times the memory
+of the state.
 """
 
 import pathlib
@@ -44,7 +44,7 @@ def _peak() -> int:
 
 
 def _copy_seconds(state: TrainState) -> float:
-    """Returns the seconds of a copy by numpy, which allocates all of its memory, as a save does."""
+    """Returns the seconds of a copy by numpy. Like a save, the copy allocates all of its memory."""
     began = time.perf_counter()
     copies = [np.array(x) for x in jax.tree.leaves(state)]
     elapsed = time.perf_counter() - began

@@ -1,21 +1,21 @@
-"""Estimate the step time on up to 1,024 chips from two reports of run=compile.
+"""Estimates the step time on up to 1,024 chips from two reports of run=compile.
 
     python benchmarks/scaling.py out/rows32/compile.json out/rows64/compile.json
 
 The reports must be of one model on one slice with two or more batch sizes (`--config.batch_size=…`), data parallel and
-with grad_accum_steps 1. The computation of a chip is modelled as a + b x (rows per chip), fitted to the reports. The
-communication uses the link bandwidths of docs/performance.md. Between slices it uses the data centre's network: after
-a reduction inside each slice, a chip exchanges its share with the corresponding chips of the other slices. The exposed
-fraction of the communication is that of the last report.
+with grad_accum_steps 1. The computation time of a chip is modelled as a + b x (rows per chip), fitted to the reports.
+The communication time follows from the link bandwidths of docs/performance.md. Slices communicate over the data
+centre's network: after a reduction inside each slice, a chip exchanges its share with the corresponding chips of the
+other slices. The exposed fraction of the communication is taken from the last report.
 
-The model ignores latency and waiting for the slowest chip. Nothing is measured.
+The model ignores latency and waiting for the slowest chip. The script measures nothing.
 
-The script prints the step time with the rows per chip of the last report. For each global batch it then prints the
+The script prints the step time with the rows per chip of the last report. Then it prints, for each global batch, the
 largest number of chips for which the last doubling makes training at least WORTH times as fast, with data parallelism.
-With `--blocks` and `--width` of the model it also tries tensor parallelism over 2 to 8 chips. Tensor parallelism is
-assumed to divide the computation, and to sum the activations of a block four times over these chips, in bfloat16.
+With `--blocks` and `--width` of the model, it also tries tensor parallelism over 2 to 8 chips. It assumes that tensor
+parallelism divides the computation, and sums the activations of a block four times over these chips, in bfloat16.
 
-With `--published` the reports must be of BERT-large at S=512; the script compares them with the step times of MLPerf.
+With `--published`, the reports must be of BERT-large at S=512. The script compares them with the step times of MLPerf.
 """
 
 import json
@@ -33,7 +33,7 @@ from bertjax.cost.collectives import SENT_SHARES
 from bertjax.parallel.topology import GENERATIONS, ici_bandwidth, slice_chips
 
 _BATCHES = flags.DEFINE_list('batches', ['256', '1024', '4096', '8192', '32768'], 'The global batch sizes.')
-_WORTH = flags.DEFINE_float('worth', 1.5, 'The minimal speedup by doubling the chips.')
+_WORTH = flags.DEFINE_float('worth', 1.5, 'The minimum speedup from doubling the chips.')
 
 _BLOCKS = flags.DEFINE_integer('blocks', 0, 'The number of blocks of the model, for tensor parallelism.')
 _WIDTH = flags.DEFINE_integer('width', 0, 'The width of the model, for tensor parallelism.')
@@ -63,8 +63,8 @@ class Published(NamedTuple):
     seconds: float
 
 
-# Source: github.com/mlcommons/training_results_v0.7, Google/results/SYSTEM/bert/result_0.txt: the median time of a
-# block of 163 steps (53.93 and 18.17 s), which includes an evaluation of 10,000 or 12,288 sequences.
+# Source: github.com/mlcommons/training_results_v0.7, Google/results/SYSTEM/bert/result_0.txt. The time is the median of
+# a block of 163 steps (53.93 and 18.17 s), which includes an evaluation of 10,000 or 12,288 sequences.
 # Google/systems/SYSTEM.json has the number of chips.
 PUBLISHED = (
     Published('tpu-v4-128-TF', 'v4', 64, 3072, 53.93 / 163),
@@ -91,7 +91,7 @@ class Model:
         self.rows = rows[-1]
         self.seq_len = last['seq_len']
         self._flops = last['mfu_estimate'] * last['estimated_step_s'] / self.rows  # seconds of a row at peak
-        # Pairs of a function for the sent share, and bytes that do not depend on the number of chips.
+        # Pairs: a function that returns the sent share, and the bytes, which do not depend on the number of chips.
         self._sent = [
             (SENT_SHARES[row['kind']], row['bytes'] / SENT_SHARES[row['kind']](row['chips'])) for row in last['sent']
         ]
@@ -99,7 +99,7 @@ class Model:
         self.exposed = sum(row['exposed_s'] for row in last['sent']) / seconds if seconds else 0.0
 
     def slices(self, chips: int) -> tuple[str, int]:
-        """Returns the topology of a slice and the number of slices that have `chips` chips in total."""
+        """Returns the topology of a slice, and the number of slices for `chips` chips in total."""
         shapes = {slice_chips(f'{self.generation}:{shape}'): shape for shape in SLICES[self.generation]}
         largest = min(max(shapes), chips)
         return f'{self.generation}:{shapes[largest]}', chips // largest
@@ -119,7 +119,7 @@ class Model:
 
         Args:
           chips: The number of chips.
-          rows: The number of all rows divided by the number of all chips.
+          rows: The total number of rows divided by the total number of chips.
           tensor: The number of chips that share rows and parameters.
           activation: The bytes of activations per row and step that are summed over these chips.
         """
@@ -135,7 +135,6 @@ class Model:
         return seconds
 
     def mfu(self, rows: float, seconds: float) -> float:
-        """Returns the MFU of a step of `seconds` with `rows` rows per chip."""
         return self._flops * rows / seconds
 
 

@@ -1,7 +1,7 @@
 """The two sides of benchmarks/quality.py: a pre-training of bertjax and one of transformers' BertForPreTraining.
 
-Both train on bertjax's rows with the batch size, schedule and optimiser of one phase; their dropout masks differ.
-Parameters are converted between the two through a Hugging Face directory.
+Both train on bertjax's rows with the batch size, schedule and optimiser of one phase. Their dropout masks differ. A
+Hugging Face directory transfers parameters between the two.
 """
 
 import pathlib
@@ -39,7 +39,7 @@ class Ours:
         self._metrics: Any = None
 
     def step(self, first: int, rows: Mapping[str, np.ndarray]) -> None:
-        """Runs one update on `rows`, the examples from number `first`."""
+        """Runs one update on `rows`, the examples from number `first` on."""
         mesh, count = self._phase.setup.mesh, self._phase.settings.batch_size
         arrays = global_arrays(rows, batch_sharding(mesh), count)
         self._state, self._metrics = self._step(
@@ -61,7 +61,7 @@ class Theirs:
     """transformers' BertForPreTraining with torch's AdamW, clipping, and transformers' linear schedule.
 
     Args:
-      source: A Hugging Face directory, whose config sets the dropout rates.
+      source: A Hugging Face directory. Its config sets the dropout rates.
       setup: The setup of the bertjax side, which defines the tree of `params`.
       settings: The settings of a pre-training in one phase with adamw.
       steps: The number of steps of the run.

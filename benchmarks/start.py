@@ -1,16 +1,16 @@
-"""Time of complete fine-tuning commands on the CPU: bertjax compared with transformers' Trainer, in turn.
+"""Time of complete fine-tuning commands on the CPU: bertjax compared with transformers' Trainer.
 
     python benchmarks/start.py --recipe=configs/glue.py:rte --init=CHECKPOINT --data=RTE --records=768
 
-A round has four commands, timed from the start of the interpreter to its end: `python -m bertjax.main` with an empty
-compilation cache; the same in another workdir with the cache of the first; benchmarks/trainer.py with rows grouped by
-length; and benchmarks/trainer.py with rows padded to the maximal length. Each evaluates after the last step, and none
-saves a model. The script prints wall times, CPU times and their ratios, as medians over the rounds, and for bertjax the
-time until the end of the first step.
+A round runs four commands in turn, each timed from the start of the interpreter to its end: `python -m bertjax.main`
+with an empty compilation cache; the same in another workdir with the cache of the first; benchmarks/trainer.py with
+rows grouped by length; and benchmarks/trainer.py with rows padded to the maximum length. Each evaluates after the last
+step, and none saves a model. The script prints wall times, CPU times and their ratios, as medians over the rounds. For
+bertjax, it also prints the time until the end of the first step.
 
-Other work on the machine affects the wall times. CPU times on one core (`taskset -c 0`) are the most reliable; threads
-that spin add to the CPU time, but PyTorch's threads are set to sleep. Needs the extra `bench`. A round of RTE takes 10
-minutes on 2 cores.
+Other work on the machine affects the wall times. CPU times on one core (`taskset -c 0`) are the most reliable. Spinning
+threads would add to the CPU time, so PyTorch's threads are set to sleep. Needs the extra `bench`. A round of RTE takes
+10 minutes on 2 cores.
 
 A second start of RTE took 5.6 s of CPU time until the end of the first step (23 November 2026, jax 0.10.2): imports
 1.0, checkpoint and state 0.6, tracing and lowering of gradients and update 1.2, loading both programs 0.7, the first
@@ -45,7 +45,7 @@ _ROUNDS = flags.DEFINE_integer('rounds', 3, 'The number of rounds.')
 _ONLY = flags.DEFINE_list('only', [], 'Some of first, second, grouped, padded; default: all. second needs first.')
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
-# Flags for bertjax, so that it evaluates only at the end and saves no model, like the Trainer.
+# Flags that make bertjax, like the Trainer, evaluate only at the end and save no model.
 SPARE = ['--config.eval_every=0', '--config.checkpoint_every=0', '--config.export=false']
 FIRST, SECOND = 'bertjax, first start', 'bertjax, second start'
 GROUPED, PADDED = 'Trainer, group_by_length', 'Trainer, padded to the longest'
@@ -60,7 +60,7 @@ class Times:
       passed: The wall time.
       processor: The CPU time, user and system, of all threads.
       first: The wall time until the end of the first step; 0 if unknown.
-      first_processor: The CPU time until then.
+      first_processor: The CPU time until the end of the first step.
     """
 
     passed: float
@@ -70,7 +70,6 @@ class Times:
 
 
 def command(name: str, workdir: str) -> list[str]:
-    """Returns the command of a name in NAMES."""
     ours = name in (FIRST, SECOND)
     padding = {GROUPED: 'group_by_length', PADDED: 'max_length'}
     return [
@@ -141,7 +140,6 @@ def show(rounds: Sequence[dict[str, Times]]) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Runs the commands in turn, and prints the times."""
     del argv
     packages = ('jax', 'flax', 'torch', 'transformers')
     versions = ', '.join(f'{name} {importlib.metadata.version(name)}' for name in packages)

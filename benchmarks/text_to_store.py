@@ -1,12 +1,12 @@
-"""Text to a token store: bertjax with one and two workers, compared with google-research/bert, in turn.
+"""Text to a token store: bertjax with one and two workers, compared with google-research/bert.
 
     python benchmarks/text_to_store.py --corpus='texts/*.txt' --tokenizer=vocab.txt --google=bert
 
 bertjax reads the text, splits sentences, encodes, finds duplicates and writes the store. google-research/bert
-(`create_training_instances` of create_pretraining_data.py, from a checkout) gets split sentences of the first
---google_megabytes of the same text; it encodes, makes pairs and masks once, and writes nothing. The script measures the
-CPU time of all processes, which other work on the machine hardly affects, and also prints the wall time. Each build is
-a new process. The figures of the docs need the extra `fast`.
+(`create_training_instances` of create_pretraining_data.py, from a checkout) reads split sentences of the first
+--google_megabytes of the same text. It encodes them, makes pairs and masks once, and writes nothing. The builds run in
+turn, each in a new process. The script measures the CPU time of all processes, which other work on the machine hardly
+affects, and also prints the wall time. The figures in the documentation need the extra `fast`.
 """
 
 import glob
@@ -32,7 +32,7 @@ from bertjax.text.tokenizer import load_tokenizer
 
 _CORPUS = flags.DEFINE_string('corpus', None, 'A file or glob of plain text.', required=True)
 _TOKENIZER = flags.DEFINE_string('tokenizer', None, 'A vocab.txt.', required=True)
-_GOOGLE = flags.DEFINE_string('google', '', 'A checkout of google-research/bert; empty leaves it out.')
+_GOOGLE = flags.DEFINE_string('google', '', 'A checkout of google-research/bert; empty: none.')
 _GOOGLE_MB = flags.DEFINE_float('google_megabytes', 2.0, 'The size of the text for google-research/bert.')
 _ROUNDS = flags.DEFINE_integer('rounds', 3, 'The number of builds per side.')
 _SIDE = flags.DEFINE_string('side', '', 'Internal: the side that this process runs.')
@@ -68,7 +68,7 @@ def _ours(workers: int) -> dict[str, float]:
 
 
 def _path(run: dict[str, float], workers: int) -> float:
-    """Estimates the wall time in seconds with one core per worker; workers share shards, so they end together."""
+    """Estimates the wall time in seconds with one core per worker, if all workers end at the same time."""
     return run['alone'] + (run['parent'] - run['alone'] + run['workers']) / workers
 
 
@@ -95,7 +95,6 @@ def _theirs() -> dict[str, float]:
 
 
 def main(argv: list[str]) -> None:
-    """Runs the sides in turn, and prints medians and ratios."""
     if _SIDE.value:
         print(json.dumps(_theirs() if _SIDE.value == 'google' else _ours(int(_SIDE.value))))
         return

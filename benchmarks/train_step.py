@@ -1,20 +1,21 @@
-"""Pre-training steps on the CPU: bertjax compared with transformers in PyTorch, in turn, in one process.
+"""Pre-training steps on the CPU: bertjax compared with transformers in PyTorch, in one process.
 
     OMP_WAIT_POLICY=passive python benchmarks/train_step.py --size=mini --batch_size=16
     OMP_WAIT_POLICY=passive python benchmarks/train_step.py --packed --corpus='texts/*.txt' --tokenizer=vocab.txt
 
-All train the same architecture with dropout: forward, backward, clipping, Adam. The ids are random, and 23 % of the
-positions are padding. With --packed the rows are 512 positions of a text: a row of bertjax holds several examples, and
-transformers gets a row for each of these examples, padded to 512, or in modes that end in `-longest` to the longest of
-the batch. The script prints for each mode the median wall time and CPU time of a step, real tokens per second of CPU
-time, and the speedup of the first mode. It also prints the CPU time of the matrix products alone in float32, by the
-faster of XLA and PyTorch. On a shared machine compare the CPU times on one core: run with `taskset -c 0` and
---threads=1. On a CPU without bfloat16 instructions PyTorch's bfloat16 modes are left out unless --modes names them,
-because a step takes many minutes. Needs the extra `bench`; torch.compile needs a C++ compiler.
+All modes train the same architecture with dropout: forward, backward, clipping, Adam. The ids are random, and 23 % of
+the positions are padding. With --packed, the rows are 512 positions of a text. A row of bertjax contains several
+examples. transformers reads each of these examples in a separate row, padded to 512, or to the longest of the batch in
+modes that end in `-longest`. The modes run in turn. The script prints for each mode the median wall time and CPU time
+of a step, real tokens per second of CPU time, and the speedup of the first mode. It also prints the CPU time of the
+matrix products alone in float32, with the faster of XLA and PyTorch. On a shared machine, compare the CPU times on one
+core: run with `taskset -c 0` and --threads=1. On a CPU without bfloat16 instructions, PyTorch's bfloat16 modes are
+skipped unless --modes names them, because a step takes many minutes. Needs the extra `bench`. torch.compile needs a C++
+compiler.
 
 The limits of a step on 23 November 2026 (one core with AVX-512 and AMX, jax 0.10.2, torch 2.13.0): float32 products
 reach 126 to 163 GFLOP/s in XLA (YNNPACK) and 150 to 168 in PyTorch (MKL). They take 51 % of a step of mini and 63 % of
-a step of base. In bfloat16 the same products reach 646 to 680 GFLOP/s in XLA, and 1,044 to 1,266 in PyTorch (oneDNN).
+a step of base. In bfloat16, the same products reach 646 to 680 GFLOP/s in XLA, and 1,044 to 1,266 in PyTorch (oneDNN).
 """
 
 import os
@@ -67,7 +68,7 @@ _THREADS = flags.DEFINE_integer(
     'threads', 0, 'The number of threads of PyTorch; 0: its default. XLA uses all cores of the process.'
 )
 VOCABULARY = 30522
-WARM = 3  # untimed steps of each mode; torch.compile compiles up to three times, for two shapes and for any shape
+WARM = 3  # the untimed steps of each mode: torch.compile compiles up to three times, for two shapes and for any shape
 
 Batch = dict[str, np.ndarray]
 
@@ -103,7 +104,7 @@ def batches(config: ConfigDict) -> list[tuple[Batch, Batch]]:
 
 
 def ours(config: ConfigDict, dtype: str, rows: list[Batch]) -> Callable[[int], None]:
-    """Returns a function that runs a step of bertjax on the batch of a number, and waits for it."""
+    """Returns a function that runs a step of bertjax on the batch with a given number, and waits for its end."""
     config.model.dtype = dtype
     settings, mesh = pretraining_settings(config), make_mesh(config.mesh, claim_devices())
     setup = build_pretraining_setup(settings, settings.model_config(VOCABULARY), mesh)
@@ -175,7 +176,6 @@ def timed(step: Callable[[], object]) -> tuple[float, float]:
 
 
 def main(argv: list[str]) -> None:
-    """Times all modes in turn, and prints medians and ratios."""
     del argv
     if _PACKED.value and not _TOKENIZER.value:
         raise app.UsageError('--packed: expected --tokenizer as well')

@@ -1,8 +1,8 @@
-"""Fine-tune with transformers' Trainer and PyTorch, from the same command line as bertjax.
+"""Fine-tunes with transformers' Trainer and PyTorch, from the same command line as bertjax.
 
     python benchmarks/trainer.py --config=configs/glue.py:rte --workdir=out/rte_peer --config.init=DIR --config.data=DIR
 
-By default the batches have rows of similar length, as in bertjax; see --padding. The script writes the figures of
+By default, the batches have rows of similar length, as in bertjax; see --padding. The script writes the metrics of
 bertjax's tasks to WORKDIR/results.json. Needs the extra `bench`.
 """
 
@@ -29,7 +29,6 @@ _WORKDIR = flags.DEFINE_string('workdir', None, 'See --workdir of bertjax.main.'
 
 
 def main(argv: list[str]) -> None:
-    """Trains, evaluates, and writes the results."""
     del argv
     transformers.logging.set_verbosity_error()
     config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)

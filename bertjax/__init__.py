@@ -1,7 +1,7 @@
 """bertjax: pre-train and fine-tune BERT in JAX.
 
-`bertjax.train(recipe, workdir)` trains, see program.py, and `bertjax.load(path)` loads a trained model in a program or
-a notebook, see api.py. `python -m bertjax.main` is the same program on the command line.
+In Python, `bertjax.train(recipe, workdir)` trains a model (program.py), and `bertjax.load(path)` loads a trained model
+(api.py). On the command line, `python -m bertjax.main` runs the same program.
 """
 
 import importlib
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy imports: the worker processes that build a corpus also import this package, but do not need JAX.
+    # Imports are lazy, because the worker processes that encode a corpus import this package but do not need JAX.
     if name in ('program', 'train'):  # `train` is a package that can be called.
         return importlib.import_module(f'bertjax.{name}')
     for module, names in _MODULES.items():

@@ -1,4 +1,4 @@
-"""The flags of the command line, the errors about them, and the recipe that they name."""
+"""The flags of the command line and their short form, the errors about them, and the recipe that they name."""
 
 import re
 import sys
@@ -9,10 +9,11 @@ from ml_collections import config_flags
 
 from bertjax import __version__
 from bertjax.config.check import check_key
-from bertjax.config.files import Recipe, find_recipe, load_recipe
+from bertjax.config.files import Recipe, find_recipe, load_recipe, recipe_names
 from bertjax.config.plain import flatten
 from bertjax.config.recipes import finetuning_config, pretraining_config
-from bertjax.config.suggestions import FLAGS, VERBS, nearest_name
+from bertjax.config.saved_config import changed_keys
+from bertjax.config.suggestions import ALIASES, FLAGS, VERBS, nearest_name
 from bertjax.errors import UserError
 from bertjax.parallel.process_flags import ProcessFlags
 from bertjax.usage import example_recipe, program_help, recipe_help, verbs
@@ -25,9 +26,11 @@ WORKDIR = flags.DEFINE_string('workdir', None, 'The folder of the run; it is cre
 _COORDINATOR = flags.DEFINE_string('coordinator_address', None, 'HOST:PORT of the first process.')
 _COUNT = flags.DEFINE_integer('num_processes', None, 'The number of processes of the run.')
 _NUMBER = flags.DEFINE_integer('process_id', None, 'The index of this process, from 0.')
+_KEY_VALUE = re.compile(r'[\w.\[\]]+=')
+_VALUE_FLAGS = ('config', 'workdir', 'coordinator_address', 'num_processes', 'process_id', 'flagfile', 'verbosity')
+_NEEDS_VALUE = re.compile(rf'--?({"|".join(_VALUE_FLAGS)}|config\.[^=]+)')
 # The flags that an error may suggest for a misspelt flag.
-_FLAGS = ('config', 'workdir', 'coordinator_address', 'num_processes', 'process_id')
-_FLAGS += ('flagfile', 'help', 'helpfull', 'verbosity', 'version')
+_FLAGS = (*_VALUE_FLAGS, 'help', 'helpfull', 'version')
 
 
 def read_process_flags() -> ProcessFlags:
@@ -36,16 +39,21 @@ def read_process_flags() -> ProcessFlags:
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:
-    """Parses the flags as absl does, but raises every mistake as a UserError with a fix."""
+    """Parses the flags as absl does, but raises every mistake as a UserError with a fix.
+
+    Returns:
+      The program, and if the command line has the short form, the flags that it is short for.
+    """
     if any(argument in ('--help', '-h', '-help', '--helpshort') for argument in argv[1:]):
-        recipes = _recipes(_expand_flags(argv))
+        recipes = _recipes(to_flags(argv))
         print(recipe_help(recipes[0]) if recipes else program_help())
         raise SystemExit(0)
     if '--version' in argv[1:]:
         print(f'bertjax {__version__}')
         raise SystemExit(0)
     _check_names(argv)
-    argv = _expand_flags(argv)
+    is_short = any(not argument.startswith('-') for argument in argv[1:])
+    argv = long_form = to_flags(argv)
     recipes, recipe_keys = _recipes(argv), {}
     if len(recipes) > 1:
         found, fix = f'{recipes[0]} and {recipes[1]}', 'leave all but one out'
@@ -60,6 +68,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         recipe_keys = flatten(load_recipe(recipe))  # Loaded before absl, which hides errors in it.
         _check_keys(argv, recipe_keys)
         argv = [f'--config={recipe}' if re.match(r'--?config=', a) else a for a in argv]
+    sys.argv = long_form  # ml_collections reads the changes from it.
     try:
         rest = flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as e:
@@ -72,23 +81,62 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         found = 'a value that is nested too deeply'
         raise UserError('command line', found, 'flags as in --help', 'correct the flag') from None
     if len(rest) > 1:
-        raise _not_a_flag_error(rest[1], recipes)
-    return rest
+        raise UserError('command line', repr(rest[1]), 'only flags', 'see --help')
+    return [argv[0], *(long_form[1:] if is_short else ())]
 
 
-def _expand_flags(argv: Sequence[str]) -> list[str]:
-    """Returns the arguments with --flagfile replaced by its flags, and `--config RECIPE` by `--config=RECIPE`."""
+def to_flags(argv: Sequence[str]) -> list[str]:
+    """Returns the arguments as flags of the form --NAME=VALUE, without --flagfile.
+
+    The word RECIPE is short for --config=RECIPE, and KEY=VALUE for --config.KEY=VALUE. There KEY may also be a flag
+    such as `workdir`, or one of `ALIASES`.
+
+    Raises:
+      UserError: A word is neither a recipe nor KEY=VALUE, or the file of --flagfile is wrong.
+    """
     try:
         expanded = flags.FLAGS.read_flags_from_files(list(argv[1:]), force_gnu=False)
     except flags.Error as e:
         raise UserError('--flagfile', str(e), 'a file with one flag per line', 'check the path') from None
     arguments = [argv[0]]
     for argument in expanded:
-        if re.fullmatch(r'--?config', arguments[-1]):
+        if not argument.startswith('-') and _NEEDS_VALUE.fullmatch(arguments[-1]):
             arguments[-1] += f'={argument}'
         else:
             arguments.append(argument)
-    return arguments
+    words = [argument for argument in arguments[1:] if not argument.startswith('-') and not _KEY_VALUE.match(argument)]
+    for word in words:
+        _check_recipe(word)
+    recipes = [f'--config={word}' for word in words]
+    named = _recipes([*recipes, *arguments])
+    pairs = [argument for argument in arguments if _KEY_VALUE.match(argument)]
+    keys = flatten(load_recipe(find_recipe(named[0]))) if named and pairs else {}
+    rest = (_pair_flag(argument, keys) if argument in pairs else argument for argument in arguments[1:])
+    return [argv[0], *recipes, *(argument for argument in rest if argument not in words)]
+
+
+def _pair_flag(pair: str, keys: Collection[str]) -> str:
+    """Returns the flag that `KEY=VALUE` is short for, with a recipe that has these keys."""
+    key, _, value = pair.partition('=')
+    if key in ALIASES:
+        key = next((ours for ours in FLAGS[key] if ours in (*keys, *_FLAGS)), key)
+    is_flag = key in _FLAGS or key.startswith('config.')
+    return f'--{key}={value}' if is_flag else f'--config.{key}={value}'
+
+
+def _check_recipe(word: str) -> None:
+    """Raises a UserError unless `word` is a recipe."""
+    try:
+        find_recipe(word)
+    except UserError:
+        if not re.fullmatch(r'\w+', word):
+            raise
+        recipe = nearest_name(word, recipe_names(), {}, similarity=0.7)
+        verb = nearest_name(word, verbs(), VERBS, similarity=0.7)
+        flag = nearest_name(word, _FLAGS, {}, similarity=0.7)
+        near = recipe or (f'{example_recipe(verb)} run={verb}' if verb else flag and f'--{flag}')
+        fix = f'did you mean {near}?' if near else 'see --help'
+        raise UserError('command line', repr(word), 'the name or the path of a recipe, or KEY=VALUE', fix) from None
 
 
 def _recipes(argv: Sequence[str]) -> list[str]:
@@ -128,27 +176,6 @@ def _unknown_flag_error(name: str, recipe_keys: Collection[str]) -> UserError:
     return UserError(f'--{name}', 'an unknown flag', '--config, --workdir or --config.KEY', fix)
 
 
-def _not_a_flag_error(word: str, recipes: Sequence[str]) -> UserError:
-    """Returns the error for a word without --: a verb, a recipe, or KEY=VALUE, as other programs accept it."""
-    verb = nearest_name(word, verbs(), VERBS, similarity=0.7)
-    try:
-        recipe = '' if recipes else find_recipe(word)
-    except UserError:
-        recipe = ''
-    if recipe:
-        fix = f'did you mean --config={word}?'
-    elif word.partition('=')[0] in _FLAGS or re.match(r'config\.', word):
-        fix = f'did you mean --{word}?'
-    elif re.match(r'[\w.]+=', word):
-        fix = f'did you mean --config.{word}?'
-    elif verb:
-        example = '' if recipes else f'--config={example_recipe(verb)} '
-        fix = f'did you mean {example}--config.run={verb}?'
-    else:
-        fix = 'see --help'
-    return UserError('command line', repr(word), 'only flags', fix)
-
-
 def _wrong_value_error(message: str) -> UserError:
     match = re.match(r'flag --(\S+?)=(.*?): (.*)', message, re.DOTALL)
     key, value, reason = match.groups() if match else ('config', '', message)
@@ -166,5 +193,5 @@ def read_recipe() -> Recipe:
     """
     if CONFIG.value is None:
         raise no_recipe_error()
-    (name,) = _recipes(_expand_flags(sys.argv))
-    return Recipe(name, CONFIG.value, set(config_flags.get_override_values(flags.FLAGS['config'])))
+    (name,) = _recipes(to_flags(sys.argv))
+    return Recipe(name, CONFIG.value, {*config_flags.get_override_values(flags.FLAGS['config']), *changed_keys(name)})

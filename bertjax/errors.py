@@ -1,6 +1,6 @@
 """The exceptions that end a run without being a bug of bertjax."""
 
-_MAX_QUOTE = 600  # The most characters that a message quotes from a value; a value may be a whole file.
+_MAX_QUOTE = 600  # The maximal number of characters that a message quotes from a value, which may be a whole file.
 
 
 def printable(text: str) -> str:
@@ -51,7 +51,7 @@ class UserError(Exception):
 
 
 class StoppedError(Exception):
-    """The run ended early on purpose; `str` gives the reason and the next step, `exit_status` the exit status."""
+    """The run ended early on purpose. The message gives the reason and the next step."""
 
     exit_status = 1
 

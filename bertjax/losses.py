@@ -1,4 +1,4 @@
-"""Losses and accuracies as sums and weights, which are divided once for the full batch."""
+"""Losses and accuracies as pairs (sum, weight). Sums are divided by weights once, for the full batch."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     Returns:
       float32 [...].
     """
-    # A comparison instead of a gather, because a gather would need the full logits on each device if C is sharded.
+    # A comparison is used, because a gather would need the full logits on each device if C is sharded.
     is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
     normaliser = _log_sum_exp if platform() == 'cpu' else functools.partial(jax.nn.logsumexp, axis=-1)
     return normaliser(logits) - jnp.where(is_label, logits, 0.0).sum(-1)
@@ -89,7 +89,7 @@ class DistillLoss:
 
     Attributes:
       elements: (student outputs, teacher outputs, batch, temperature) -> the loss of each element, float32.
-      weights: The batch array that holds the weights of the elements.
+      weights: The name of the batch array with the weights of the elements.
     """
 
     elements: Callable[[Any, Any, Mapping[str, jax.Array], float], jax.Array]
@@ -104,16 +104,16 @@ class Objective:
       inputs: The batch arrays that the model takes, in the order of its arguments.
       losses: (outputs, batch) -> {name: (sum, weight)}, the reported losses and accuracies of a batch.
       weights: batch -> {name: weight} of the losses that are minimised. The minimised function is the sum of their
-        means; the weights depend on the batch alone.
-      distill_loss: The loss on the outputs of a teacher; None if it is not defined for this head.
+        means. The weights depend only on the batch.
+      distill_loss: The loss on the outputs of a teacher; None if there is none for this head.
       factors: {name: factor} of the minimised losses; the default factor is 1.
-      capture: The intermediate values to capture (model/capture.py). `losses` gets them among the outputs.
-      teacher_fn: (teacher parameters, batch) -> teacher outputs. `losses` gets them as `batch['teacher']`.
+      capture: The intermediate values to capture (model/capture.py). They are passed to `losses` among the outputs.
+      teacher_fn: (teacher parameters, batch) -> teacher outputs. They are passed to `losses` as `batch['teacher']`.
       init_aux: key -> boxed parameters of the objective. They are trained with the parameters of the model, stored
         beside them under AUX, and passed to `losses` among the outputs.
       keywords: The batch arrays that the model takes as keyword arguments.
-      whole_batch: Whether `losses` compares the rows of a batch with each other, and therefore gets the outputs of all
-        rows, of all devices and parts, with the arrays of the batch that are not inputs (train/whole_batch.py).
+      whole_batch: Whether `losses` compares the rows of a batch with each other. It then gets the outputs of the rows
+        of all devices and parts, and the arrays of the batch that are not inputs (train/whole_batch.py).
     """
 
     inputs: tuple[str, ...]
@@ -128,7 +128,7 @@ class Objective:
     whole_batch: bool = False
 
 
-AUX = 'objective'  # the key of the objective's parameters among those of the model
+AUX = 'objective'  # the key of the objective's parameters beside the parameters of the model
 
 
 def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
@@ -151,9 +151,9 @@ def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax
 
 
 def with_z_loss(objective: Objective, factor: float) -> Objective:
-    """Adds `factor` · mean of (log Σ exp(logits))² over the predicted positions (PaLM, arXiv 2204.02311, section 5).
+    """Adds a loss: `factor` · mean of (log Σ exp(logits))² over predicted positions (arXiv 2204.02311, section 5).
 
-    The new loss is `z_loss`, whose reported mean does not include the factor. Returns `objective` for a factor of 0.
+    The new loss is `z_loss`. Its reported mean does not include the factor. A factor of 0 adds no loss.
     """
     if not factor:
         return objective
@@ -181,7 +181,7 @@ PRETRAINING = Objective(
     ),
 )
 
-# The same objective for packed rows, whose arrays of pairs have one more axis, of examples.
+# The objective for packed rows. The arrays of sentence pairs have an additional axis: the sequences of a row.
 PACKED_PRETRAINING = dataclasses.replace(
     PRETRAINING, inputs=(*PRETRAINING.inputs, 'sequence_ids', 'position_ids', 'cls_positions')
 )
@@ -190,7 +190,7 @@ PACKED_PRETRAINING = dataclasses.replace(
 def classification_losses(
     outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """Computes the cross entropy of `logits` [B, C] with int32 `labels` [B], classes or indices of endings."""
+    """Computes the cross entropy of `logits` [B, C] with int32 `labels` [B] (classes or indices of endings)."""
     losses = classification_sums(outputs['logits'], batch['labels'], batch['weights'], 'label')
     return {'loss': losses['label_loss'], 'accuracy': losses['label_accuracy']}
 
@@ -198,7 +198,7 @@ def classification_losses(
 def build_class_weighted(class_weights: Sequence[float]) -> Objective:
     """Builds CLASSIFICATION with a weight per class: Σ w ℓ / Σ w, as in torch's CrossEntropyLoss(weight=w).
 
-    The accuracy does not use the class weights. Only their ratios matter, so they are scaled to a minimum of 1.
+    The accuracy does not use the class weights. Only the ratios of the weights matter, so their minimum is scaled to 1.
     """
     table = tuple(weight / min(class_weights) for weight in class_weights)
 
@@ -263,7 +263,7 @@ def regression_losses(
 def token_losses(
     outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """Computes the cross entropy of `token_logits` [B, S, C] with int32 `token_labels` [B, S], by `token_weights`."""
+    """Computes the cross entropy of `token_logits` [B, S, C] with int32 `token_labels` [B, S]."""
     losses = classification_sums(outputs['token_logits'], batch['token_labels'], batch['token_weights'], 'token')
     return {'loss': losses['token_loss'], 'accuracy': losses['token_accuracy']}
 
@@ -273,8 +273,8 @@ def span_losses(
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
     """Computes the mean cross entropy of `start_logits` and `end_logits` [B, S] with int32 `start` and `end` [B].
 
-    The softmax excludes padding, so the loss of a row does not depend on the padded length of its batch. transformers
-    includes padding, and so does google-research/bert, where all rows have the same length.
+    The softmax excludes padding, so the loss of a row does not depend on the padded length of its batch. In contrast,
+    transformers and google-research/bert, where all rows have the same length, include padding.
     """
     padding = jnp.where(batch['attention_mask'] > 0, 0.0, -1e9)  # [B, S]
     first = classification_sums(outputs['start_logits'] + padding, batch['start'], batch['weights'], 'start')
@@ -300,7 +300,7 @@ def _distill_choices(student: Any, teacher: Any, batch: Mapping[str, jax.Array],
 
 
 def _distill_labels(student: Any, teacher: Any, batch: Mapping[str, jax.Array], temperature: float) -> jax.Array:
-    """Treats each label as a choice between two logits, x and 0, and averages over the labels -> [B]."""
+    """Computes the divergence [B] of the binary decisions, with logits x and 0, averaged over the labels."""
     pairs = (jnp.stack([x['logits'], jnp.zeros_like(x['logits'])], -1) for x in (student, teacher))
     return divergence(*pairs, temperature).mean(-1)
 
@@ -311,7 +311,7 @@ def _distill_scores(student: Any, teacher: Any, batch: Mapping[str, jax.Array], 
 
 
 def _distill_spans(student: Any, teacher: Any, batch: Mapping[str, jax.Array], temperature: float) -> jax.Array:
-    """Averages the divergences of the first and the last token [B]; padding is excluded."""
+    """Averages the divergences of the first and of the last token [B], without padding."""
     padding = jnp.where(batch['attention_mask'] > 0, 0.0, -1e9)  # [B, S]
     ends = ('start_logits', 'end_logits')
     return sum(divergence(student[name] + padding, teacher[name] + padding, temperature) for name in ends) / 2

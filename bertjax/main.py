@@ -2,16 +2,22 @@
 
 `python -m bertjax` does the same, and `python -m bertjax.main` needs no installation.
 
-The module reads the flags and the recipe, and runs the verb `config.run` as `bertjax.run` does in Python.
+The module reads the flags and the recipe, and runs the verb config.run. `bertjax.run` does the same in Python.
 
-Exit status: 0 done; 1 a bug, or a workdir in a bucket that could not be published; 2 a mistake that the user can fix,
-reported in one line; 3 stopped on non-finite steps; 4 another process of the run was lost, or the run hung; 75 saved
-after SIGTERM or Ctrl-C, and the same command continues; 130 or 143 ended at once by a third Ctrl-C or SIGTERM, or by
-the first one outside of training.
+Exit status:
+  0           success
+  1           a bug, or a workdir in a bucket that could not be published
+  2           a mistake that the user can fix, reported in one line
+  3           a stop because of non-finite steps
+  4           a lost process of the run, or no progress for too long
+  75          a stop by SIGTERM or Ctrl-C after a checkpoint was saved; the same command continues
+  130 or 143  an immediate stop by a third Ctrl-C or SIGTERM, or by the first one outside of training
 """
 
+import functools
 import gc
 import logging as std_logging
+import shlex
 import signal
 import sys
 import traceback
@@ -21,7 +27,7 @@ from typing import Any
 if __name__ == '__main__' and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(
         signal.SIGINT, signal.SIG_DFL
-    )  # Until all imports are done, because JAX swallows a KeyboardInterrupt during garbage collection.
+    )  # During the imports Ctrl-C ends the process, because JAX may swallow a KeyboardInterrupt.
 
 from absl import app, flags, logging
 
@@ -44,12 +50,15 @@ from bertjax.usage import load_verb, verbs
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs the verb of the parsed flags, together with the other processes of the run."""
-    del argv
-    run_verb(read_recipe(), WORKDIR.value, _join_processes)
+    """Runs the verb of the parsed flags, together with the other processes of the run.
+
+    Args:
+      argv: The result of `parse_flags`.
+    """
+    run_verb(read_recipe(), WORKDIR.value, functools.partial(_prepare, argv[1:]))
 
 
-def _join_processes(name: str, verb: Verb) -> None:
+def _prepare(flags_of_words: Sequence[str], name: str, verb: Verb) -> None:
     """Joins the other processes of the run, if there are several, and makes Ctrl-C a KeyboardInterrupt."""
     process_flags = read_process_flags()
     process_flags.check()
@@ -60,12 +69,14 @@ def _join_processes(name: str, verb: Verb) -> None:
             raise UserError(f'--config.run={name}', 'several processes', f'one, or one of {distributed_verbs}', fix)
         supervise()
         distributed.join(process_flags)
+    if flags_of_words and verb.trains and distributed.is_primary():
+        print(shlex.join(['bertjax', *flags_of_words]))
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _report_errors(function):
-    """Wraps a function so that an exception that is not a bug becomes a line on stderr and an exit status."""
+    """Wraps a function so that exceptions other than bugs become a line on stderr and an exit status."""
 
     def call(argv):
         try:
@@ -103,7 +114,7 @@ class _PlainFormatter(std_logging.Formatter):
 
 
 def _print_unraisable(fault: Any) -> None:
-    """Prints an unraisable exception, unless it is from tensorstore's threads after a failed save, which has raised."""
+    """Prints an unraisable exception, unless it follows a failed save in tensorstore's threads, which is reported."""
     if str(fault.exc_value) != 'Event loop is closed':
         sys.__unraisablehook__(fault)
 

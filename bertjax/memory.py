@@ -12,8 +12,9 @@ from bertjax.cores import available_cores
 from bertjax.errors import UserError
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # Parameters of mallopt in glibc's malloc.h.
-_THRESHOLD = 128 * 1024  # Bytes; glibc's initial value, which it adapts.
-# Bytes of address space. A run of the smallest model takes 1.9 GB on two cores, mostly for libraries and threads.
+_THRESHOLD = 128 * 1024  # In bytes: the initial value of glibc, which glibc adapts.
+# The required address space in bytes. A run of the smallest model takes 1.9 GB on two cores, mostly for libraries and
+# threads.
 _BASE_BYTES, _BYTES_PER_CORE = 2 << 30, 128 << 20
 # The messages of XLA, C++ and Python.
 _EXHAUSTED = re.compile(r"RESOURCE_EXHAUSTED:.*(memory|allocat)|std::bad_alloc|can't start new thread", re.DOTALL)
@@ -24,8 +25,8 @@ def return_freed_memory() -> None:
     """Makes glibc return the memory of freed arrays to the system at once.
 
     By default glibc raises its threshold to the size of freed blocks, up to 32 MB, and keeps smaller blocks. Arrays
-    that are read and converted one by one would then leave gaps as large as the model. Do not use this function in
-    training, where each step allocates the same buffers again. With another C library it does nothing.
+    that are read and converted one by one would then leave gaps as large as the model. Do not call this function in
+    training, where each step allocates the same buffers again. It does nothing with another C library.
     """
     if sys.platform != 'linux':
         return

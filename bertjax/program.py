@@ -2,16 +2,16 @@
 
     recipe = bertjax.recipe('glue:rte', learning_rate=3e-5, **{'optimizer.b2': 0.98})
     run = bertjax.train(recipe, 'out/rte')           --config=glue:rte --config.learning_rate=3e-5 … --workdir=out/rte
-    run.metrics('dev'), run.summary, run.model       the figures, and the model as `bertjax.load` gives it
+    run.metrics('dev'), run.summary, run.model       the figures, and the model that `bertjax.load` returns
     bertjax.run('predict', recipe, 'out/rte', split='test')                                       --config.run=predict
 
-The same recipe in the same workdir has the same checks, bits and files as on the command line, and either of the two
-continues what the other began. Errors are exceptions: `bertjax.UserError` for a mistake, in one line.
+The same recipe in the same workdir gives the same checks, bits and files as on the command line. Each of the two can
+continue a run that the other one started. Errors are exceptions; `bertjax.UserError` describes a mistake in one line.
 
-Ctrl-C (SIGINT) or SIGTERM saves the training and raises `bertjax.PreemptedError`: the same call continues. The third
-signal raises KeyboardInterrupt at once. In a thread other than the main one, signals have no effect on the training.
-config.hang_minutes ends the whole process, as on the command line. A run of several processes needs the command line.
-On a GPU, call `train` before JAX computes anything else: XLA reads the flags that bertjax sets only once.
+Ctrl-C (SIGINT) or SIGTERM saves the training and raises `bertjax.PreemptedError`; the same call continues the training.
+The third signal raises KeyboardInterrupt at once. In a thread other than the main thread, signals do not affect the
+training. config.hang_minutes ends the whole process, as on the command line. Runs of several processes need the command
+line. On a GPU, call `train` before JAX computes anything else, because XLA reads the flags set by bertjax only once.
 """
 
 import contextlib
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from bertjax.config.files import Recipe, find_recipe, load_recipe
 from bertjax.config.plain import flatten
 from bertjax.config.ranges import format_value
+from bertjax.config.saved_config import changed_keys
 from bertjax.config.verb import Verb
 from bertjax.errors import StoppedError, UserError
 from bertjax.files.paths import is_remote
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from bertjax.api import Bert
 
 OnRow = Callable[[dict[str, Any]], object]
-# The file with the figures of a workdir: of a sweep, of a task or a benchmark, of a pre-training.
+# The files with the results of a sweep, of a task or benchmark, and of a pre-training.
 _SUMMARIES = ('sweep.json', 'results.json', 'summary.json')
 
 
@@ -55,8 +56,8 @@ def recipe(name: str | os.PathLike, **keys: Any) -> Recipe:
 
     Args:
       name: The recipe as in --config: 'pretrain_tiny', 'glue:rte', 'my/recipe.py:argument'.
-      **keys: The values of keys, such as learning_rate=3e-5; **{'optimizer.b2': 0.98} for a key in a group. `data` of a
-        task and `corpus` of a pre-training may be rows in place of a path, see `train`.
+      **keys: The values of keys, such as learning_rate=3e-5, or **{'optimizer.b2': 0.98} for a key in a group. The keys
+        `data` of a task and `corpus` of a pre-training may be rows instead of a path, see `train`.
 
     Raises:
       UserError: The recipe or a key does not exist, or a value is outside its range.
@@ -66,7 +67,7 @@ def recipe(name: str | os.PathLike, **keys: Any) -> Recipe:
     name = os.fspath(name)
     config = load_recipe(find_recipe(name))
     config.lock()
-    return Recipe(name, config).with_keys(keys)
+    return Recipe(name, config, changed_keys(name)).with_keys(keys)
 
 
 def run(
@@ -107,17 +108,17 @@ def train(
         run = bertjax.train('classify', 'out/mine', init='out/tiny', data={'train': rows, 'dev': other_rows})
         run = bertjax.train('pretrain_tiny', 'out/tiny', corpus=['a document', 'another'])
 
-    Rows in place of files are written once to WORKDIR/rows, as JSON lines, and then read like any file. `data` of a
-    task is the rows of train, or {split: rows}. Rows are an iterable of dicts, a `datasets.Dataset` or a pandas
-    DataFrame, with the columns that a file would have. `corpus` of a pre-training is an iterable of texts, each a
-    document, or of such rows.
+    Rows that are given instead of files are written once to WORKDIR/rows as JSON lines, and then read like any file.
+    Rows are an iterable of dicts, a `datasets.Dataset` or a pandas DataFrame, with the columns that a file would have.
+    `data` of a task is the training rows, or {split: rows}. `corpus` of a pre-training is rows, or an iterable of
+    documents as text.
 
     Args:
       recipe: The recipe, or its name.
       workdir: The workdir, also in a bucket.
-      on_row: A function that gets each new row of metrics.jsonl as a dict, once it is written. In a sweep the row also
-        has `trial`. If the function raises an error, a warning is logged and it gets no more rows.
-      quiet: Whether to print nothing but warnings. Standard output of the whole process is discarded meanwhile, except
+      on_row: A function that is called with each new row of metrics.jsonl, a dict, after the row is written. In a sweep
+        the row also has `trial`. If the function raises an error, a warning is logged and it is not called again.
+      quiet: Whether to print only warnings. During the call, standard output of the whole process is discarded, except
         in `on_row`.
       **keys: Further values of keys of the recipe.
 
@@ -126,7 +127,7 @@ def train(
 
     Raises:
       UserError: A mistake in the recipe, the data or the workdir, in one line.
-      PreemptedError: Ctrl-C or SIGTERM stopped the training, which is saved. The same call continues.
+      PreemptedError: Ctrl-C or SIGTERM stopped the training, which was saved. The same call continues it.
       NonFiniteError: The loss or the gradient was not finite in three steps in a row.
     """
     request = _as_recipe(recipe).with_keys(keys)
@@ -156,7 +157,7 @@ class FinishedRun:
         return load(self._workdir)
 
     def metrics(self, split: str | None = None) -> list[dict[str, Any]]:
-        """Returns the rows of metrics.jsonl, of one split such as 'train', 'heldout' or 'dev', or of all.
+        """Returns the rows of metrics.jsonl of one split, such as 'train', 'heldout' or 'dev'; None means all splits.
 
         The rows of a sweep are those of its trials, with a field `trial`.
         """
@@ -168,14 +169,14 @@ class FinishedRun:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The figures of the finished run: its summary.json, results.json, or sweep.json. {} if there are none."""
+        """The results of the finished run: its summary.json, results.json or sweep.json; {} if there is none."""
         path = next((path for name in _SUMMARIES if (path := self._file(name)).exists()), None)
         return read_json_object(path, 'train again, or restore the file') if path else {}
 
     @property
     def _workdir(self) -> str:
         if self.workdir is None:
-            raise UserError('workdir', 'nothing', 'a workdir', 'give one in the call')
+            raise UserError('workdir', 'nothing', 'a workdir', 'give a workdir in the call')
         return os.fspath(self.workdir)
 
     def _file(self, name: str) -> pathlib.Path:
@@ -188,7 +189,7 @@ class FinishedRun:
 def _as_recipe(value: Recipe | str | os.PathLike) -> Recipe:
     if not isinstance(value, Recipe):
         return recipe(value)
-    # A program may also have set keys of `config` itself.
+    # The program may also have set keys of `config` directly.
     original = flatten(load_recipe(find_recipe(value.name)))
     changed = {key for key, x in flatten(value.config).items() if original.get(key) != x}
     return dataclasses.replace(value, flag_keys=frozenset((*value.flag_keys, *changed)))
@@ -237,4 +238,4 @@ def _check_one_process(name: str, verb: Verb) -> None:
     del verb
     if ProcessFlags().is_one_of_several() or distributed.is_multiprocess():
         fix = f'start {name} from the command line in each process: docs/scaling.md'
-        raise UserError('this process', 'one of several processes', 'a single one in Python', fix)
+        raise UserError('this process', 'one of several processes', 'a single process in Python', fix)

@@ -16,7 +16,7 @@ from bertjax.terminal import Console
 _BAR_DELAY = 2.0  # Seconds before a bar appears.
 _LINE_INTERVAL = 10.0  # Seconds between the lines that replace a bar.
 
-Advance = Callable[[int], object]  # Called with the number of newly finished items.
+Advance = Callable[[int], object]  # A function that is called with the number of newly finished items.
 
 
 def make_bar(*columns: ProgressColumn, console: Console, **options: Any) -> Progress:
@@ -69,7 +69,7 @@ def show_progress(title: str, total: int | None, *, lines: bool = False) -> Iter
 
 
 def ensure_progress(advance: Advance | None, title: str, total: int) -> contextlib.AbstractContextManager[Advance]:
-    """Returns a context manager that yields `advance`, or, if `advance` is None, the one of a new progress bar."""
+    """Returns a context manager that yields `advance` or, if it is None, the function of a new progress bar."""
     return contextlib.nullcontext(advance) if advance else show_progress(title, total)
 
 
@@ -77,7 +77,7 @@ def scale_progress(advance: Advance, total: int, steps: int) -> Advance:
     """Returns a function that converts finished steps to finished items, and passes the items to `advance`.
 
     Args:
-      advance: Called with the number of newly finished items.
+      advance: The function that is called with the number of newly finished items.
       total: The number of items, such as texts.
       steps: The number of steps for all items, such as the masks of the texts.
     """
@@ -98,7 +98,7 @@ def format_duration(seconds: float) -> str:
 
 
 class _Time(ProgressColumn):
-    """A column with the remaining time, or with the elapsed time at the end."""
+    """A column with the remaining time and, at the end, the elapsed time."""
 
     max_refresh = 0.5
 

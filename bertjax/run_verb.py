@@ -1,4 +1,4 @@
-"""Run a verb: the checks of a recipe and a workdir, and the call, for the command line and for Python."""
+"""Check a recipe and a workdir, and run a verb, for the command line and for Python."""
 
 import contextlib
 import inspect
@@ -14,7 +14,7 @@ from bertjax.config.files import Recipe
 from bertjax.config.suggestions import VERBS, nearest_name
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
-from bertjax.files import disk, mapped
+from bertjax.files import disk, memory_map
 from bertjax.files.paths import check_address, is_remote
 from bertjax.usage import example_recipe, load_verb, verbs
 
@@ -28,7 +28,7 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
       prepare: A function (name, declaration of the verb) that is called after the checks, before the verb starts.
 
     Raises:
-      UserError: The config or the workdir is wrong; see also the verbs, `commands`.
+      UserError: The config or the workdir is wrong, or the verb raises the error.
     """
     config, in_bucket = recipe.config, is_remote(workdir or '')
     if in_bucket:
@@ -44,7 +44,7 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
         raise UserError('--workdir', 'nothing', 'a folder for the run', 'for example --workdir=out/tiny')
     if verb.devices:
         memory.check_address_space()
-    mapped.explain_bus_errors()
+    memory_map.explain_bus_errors()
     prepare(config.run, verb)
     if verb.trains and (note := recipe.describe_default_argument()):
         print(note)
@@ -59,7 +59,7 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
 
 
 def explain_error(error: Exception, workdir: str | None) -> UserError | None:
-    """Converts an error of the machine, such as a full disk or a lack of memory, to a UserError; None for others."""
+    """Converts an error of the machine, such as a full disk or a lack of memory, to a UserError; else returns None."""
     return disk.explain_os_error(error, workdir or '.') or memory.out_of_memory_error(error)
 
 
@@ -85,10 +85,10 @@ def _find_verb(recipe: Recipe) -> types.ModuleType:
     module = load_verb(name)
     if module.VERB.needs not in ('', *config):
         found, fix = f'a recipe without config.{module.VERB.needs}', f'give a recipe such as {example_recipe(name)}'
-        raise UserError(f'--config.run={name}', found, 'a recipe that has it', fix)
+        raise UserError(f'--config.run={name}', found, 'a recipe with this key', fix)
     if 'distill' in config and not module.VERB.teacher:
         fix = 'leave out --config.run, or give a recipe without a teacher'
-        raise UserError(f'--config.run={name}', 'a recipe with config.distill', 'run=distill', fix)
+        raise UserError(f'--config.run={name}', 'a recipe with config.distill', '--config.run=distill', fix)
     return module
 
 

@@ -26,7 +26,7 @@ _ESCAPES |= {code: f'\\u{code:04x}' for code in (*_BIDI, 0x2028, 0x2029)}
 class Console(rich.console.Console):
     """A console that escapes the control characters of printed strings, but keeps its own colours.
 
-    In a notebook it prints plain text as elsewhere; with force_jupyter=None rich displays HTML there, line by line.
+    In a notebook it prints plain text, as elsewhere. With force_jupyter=None, rich instead displays HTML, line by line.
     """
 
     def __init__(self, *arguments, force_jupyter: bool | None = False, **options):
@@ -34,7 +34,7 @@ class Console(rich.console.Console):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a bar can be drawn; False in a notebook, which prints every cursor movement."""
+        """Whether a bar can be drawn. It cannot in a notebook, which prints every cursor movement."""
         return _NOTEBOOK not in os.environ and super().is_terminal
 
     @property
@@ -50,12 +50,12 @@ class Console(rich.console.Console):
         self._file = file
 
     def render_str(self, text: str, **style) -> Text:
-        """Escapes control characters; rich calls it for every string, also in tables."""
+        """Escapes control characters. rich calls this method for every string, also in tables."""
         return super().render_str(text.translate(_ESCAPES), **style)
 
 
 class _OutputBytes(io.FileIO):
-    """Standard output or error as bytes. Once the reader has closed it, it discards writes, and the run continues."""
+    """Standard output or error as bytes. When the reader has closed it, writes are discarded and the run continues."""
 
     def write(self, data) -> int | None:
         try:
@@ -63,7 +63,7 @@ class _OutputBytes(io.FileIO):
         except OSError as error:
             with contextlib.suppress(OSError):
                 error.filename = os.readlink(f'/proc/self/fd/{self.fileno()}')
-            _discard(self.fileno())  # Otherwise Python would write again at exit, and print the error.
+            _discard(self.fileno())  # Otherwise Python would write again at exit and print the error.
             if error.errno not in (errno.EPIPE, errno.EIO):  # The pipe's reader has ended, or the terminal is closed.
                 raise
             return len(data)
@@ -101,10 +101,12 @@ def is_shown(record: logging.LogRecord) -> bool:
 
 
 def invocation() -> str:
-    """Returns the command that started the program, without its flags: `bertjax`, `python3 -m bertjax.main` or
-    `python -m bertjax`."""
+    """Returns the command that started the program, without its flags.
+
+    Examples are `bertjax`, `python3 -m bertjax.main` and `python -m bertjax`.
+    """
     program = pathlib.Path(sys.argv[0])
-    if program.suffix == '.py' or program.name in ('', '-c', '-m'):  # The others are Python without a file.
+    if program.suffix == '.py' or program.name in ('', '-c', '-m'):  # The other names mean that Python runs no file.
         module = 'bertjax' if program.stem == '__main__' else 'bertjax.main'
         return f'{shlex.quote(sys.orig_argv[0])} -m {module}'
     return program.name if shutil.which(program.name) else shlex.quote(str(program))
@@ -113,9 +115,9 @@ def invocation() -> str:
 def guard_streams() -> None:
     """Makes standard input, output and error safe to use for the rest of the process.
 
-    A closed stream reads and writes nothing. A pipe whose reader ends, as in `| head -1`, discards further output. A
-    character that the locale's encoding lacks is written as an escape. Streams that other code has replaced, such as a
-    test, do not change.
+    A closed stream reads and writes nothing. If the reader of a pipe ends, as in `| head -1`, further output is
+    discarded. A character that the locale's encoding lacks is written as an escape. Streams that other code, such as a
+    test, has replaced are not changed.
     """
     for number, name in enumerate(('stdin', 'stdout', 'stderr')):
         stream = getattr(sys, name)
@@ -133,7 +135,7 @@ def guard_streams() -> None:
 def _guard(stream: TextIO, number: int) -> TextIO:
     stream.flush()
     buffer = io.BufferedWriter(_OutputBytes(number, 'w', closefd=False))
-    # All streams write through to one buffer, so that their output stays in order.
+    # All streams write through to the same buffer, so that their output stays in order.
     options = {'errors': 'backslashreplace', 'write_through': True}
     options['line_buffering'] = stream.line_buffering or stream.write_through
     guarded = _Text(buffer, stream.encoding, **options)

@@ -17,32 +17,34 @@ from bertjax.workdir.differences import align_columns, format_literal
 
 _PROGRAM = """bertjax: pre-train and fine-tune BERT.
 
-  bertjax --config=RECIPE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]
+  bertjax RECIPE[:ARGUMENT] [KEY=VALUE ...] --workdir=DIR                     the short form of
+  bertjax --config=RECIPE[:ARGUMENT] [--config.KEY=VALUE ...] --workdir=DIR
   python -m bertjax.main ...     the same, where bertjax is not installed
 
   --config=RECIPE     a file such as configs/pretrain_tiny.py, or the name of a recipe that comes with bertjax:
 {recipes}
+  --config=FILE.yaml  a saved config: `recipe: NAME` and the changed keys, or all keys, such as a run's config.json
   --workdir=DIR       the folder of the run, for config.json, tokenizer/, store/, checkpoints/, metrics.jsonl, export/
   --config.KEY=VALUE  changes one key of the recipe, for example --config.batch_size=64
   --config.run=VERB   the verb to run, see below; each recipe has a default
   --verbosity=1       prints more, such as the mesh, the attention implementation and the parameters with weight decay
-  --help              with --config=RECIPE: the documentation and the keys of the recipe
+  --help RECIPE       prints the documentation and the keys of a recipe
   --version           prints the version of bertjax
 
 Verbs:
 {verbs}
 
 First steps:
-  bertjax --config=pretrain_tiny --workdir=out/tiny
-  bertjax --config=pretrain_tiny --workdir=out/mine --config.corpus='texts/*.txt'
-  bertjax --config=glue:rte --workdir=out/rte --config.init=out/tiny
+  bertjax pretrain_tiny --workdir=out/tiny
+  bertjax pretrain_tiny corpus='texts/*.txt' --workdir=out/mine
+  bertjax glue:rte init=out/tiny lr=3e-5 --workdir=out/rte
 
 The same command in the same workdir continues the run. --helpfull lists all flags.
 """
 
 
 def verbs() -> list[str]:
-    """Returns the names of the verbs, each a file in bertjax/commands/."""
+    """Returns the names of the verbs, which are the names of the files in bertjax/commands/."""
     return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
 
 
@@ -72,7 +74,7 @@ def _purpose(verb: str) -> str:
 
 
 def recipe_help(recipe: str) -> str:
-    """Returns the docstring of `NAME[:ARGUMENT]` or `FILE.py[:ARGUMENT]`, and its keys with values and ranges.
+    """Returns the docstring of the recipe `NAME[:ARGUMENT]` or `FILE.py[:ARGUMENT]`, and its keys, values and ranges.
 
     Raises:
       UserError: The recipe does not exist, or raises an error.
@@ -84,7 +86,7 @@ def recipe_help(recipe: str) -> str:
     rows = [
         (f'  {name}', format_literal(value), _describe_key(keys.get(name))) for name, value in flatten(config).items()
     ]
-    heading = f'Keys of --config={recipe}, to be changed with --config.KEY=VALUE:'
+    heading = f'Keys of --config={recipe}; change them with --config.KEY=VALUE:'
     return '\n'.join([ast.get_docstring(ast.parse(text)) or '', '', heading, *align_columns(rows), ''])
 
 

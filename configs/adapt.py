@@ -2,10 +2,10 @@
 
     python -m bertjax.main --config=configs/adapt.py --workdir=out/adapted --config.init=CHECKPOINT --config.corpus=PATH
 
-CHECKPOINT is the workdir of a pre-training, a Hugging Face directory, or org/name on the hub. The run uses its
-architecture and its vocabulary. --config.vocab.add=FILE, with one word per line, adds words as pieces.
+CHECKPOINT is the workdir of a pre-training, a Hugging Face directory, or org/name on the hub. The run uses the
+architecture and the vocabulary of CHECKPOINT. --config.vocab.add=FILE, with one word per line, adds words as pieces.
 With --config.run=vocab --config.vocab.candidates=1000, the same command lists words of the corpus that the vocabulary
-splits. --config.heldout_texts=wiki=FILE also evaluates on other text, to show how much the model forgets.
+splits into pieces. --config.heldout_texts=wiki=FILE also evaluates on other text, to show how much the model forgets.
 
 Hardware: depends on the checkpoint; benchmarks/adapt.py adapts a BERT-mini on 2 CPU cores (docs/data.md). The learning
 rate, 2e-5, is the one that google-research/bert's README recommends for additional steps from a checkpoint. The useful
@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
     config.architecture_from = 'init'
     config.batch_size = 32
     config.steps = 10_000
-    # Adam's moments start at 0, because a checkpoint has none; bias correction compensates for this.
+    # Adam's moments start at 0, because the checkpoint has none. AdamW's bias correction compensates for this.
     config.optimizer.name = 'adamw'
     config.learning_rate = 2e-5
     config.warmup_fraction = 0.1

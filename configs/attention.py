@@ -4,7 +4,7 @@
 
 INIT is a pre-trained or fine-tuned model, as for bertjax.load: a workdir, a directory of weights, or org/name on the
 hub; the default is the model of the workdir. FILE has one text per line (or a pair, separated by a tab), or it is JSON
-lines, a table or Parquet with a column `text`, or CoNLL-U; its suffix decides. '-' is standard input.
+lines, a table or Parquet with a column `text`, or CoNLL-U. Its suffix gives its format. '-' is standard input.
 --config.attention.texts="('a text', 'another')" gives a few texts on the command line.
 
 The files in WORKDIR/attention are attention.html, heads.json and weights.safetensors. CoNLL-U input adds

@@ -2,14 +2,14 @@
 
     python -m bertjax.main --config=configs/classify.py --workdir=out/spam --config.init=CHECKPOINT --config.data=DIR
 
-DIR holds train.csv and, if available, dev.csv (or val.csv …) and test.csv, with the columns `text` and `label`. Other
-formats are .tsv, .jsonl and .json, each also gzipped as .gz, .parquet, .arrow, and folders that `datasets` saved. DIR
-can also be a single file. Without a dev file, a tenth of the training records is dev.
+DIR has train.csv and, if available, dev.csv (or val.csv …) and test.csv, with the columns `text` and `label`. Other
+formats are .tsv, .jsonl and .json (also gzipped, as .gz), .parquet, .arrow, and folders that `datasets` saved. DIR can
+also be a single file. If there is no dev file, a tenth of the training records becomes dev.
 For other column names: --config.task.text_a=message --config.task.label=category. To predict texts, one per line:
 
     python -m bertjax.main --config=configs/classify.py --workdir=out/spam --config.run=predict --config.input=FILE
 
-Your own recipe has ten lines. This one classifies spam, from a table without a header:
+A recipe of your own has ten lines. This recipe classifies spam, from a table without a header:
 
     from bertjax.config.recipes import finetuning_config
 
@@ -28,13 +28,13 @@ Arguments, as in --config=configs/classify.py:long=windows,seq=512
 |------------|--------------------------------------------------------------------------------------------------------|
 | regression | the label is a number; scored by Spearman's correlation                                                |
 | seq=N      | tokens of the longest sequence, 128                                                                    |
-| long=HOW   | how to shorten longer texts: truncate; head_tail, a quarter of the tokens from the start and the rest  |
-|            | from the end (arXiv 1905.05583: 128 and 382 tokens, the best of its table 2); windows, the whole text  |
-|            | in overlapping windows whose outputs are averaged                                                      |
+| long=HOW   | how to read longer texts. truncate: the start; head_tail: a quarter of the tokens from the start, the  |
+|            | rest from the end (arXiv 1905.05583: 128 and 382 tokens, the best of its table 2); windows: the whole  |
+|            | text in overlapping windows, whose outputs are averaged                                                |
 
 Hardware: any; 4,000 sentences with a model of 6 layers and width 384 take minutes on 2 CPU cores, and with a base
-model a minute on one accelerator (not run here). The results depend on the data: the run first prints the frequency of
-the most frequent label, and at its end a confusion table.
+model a minute on one accelerator (not run here). The results depend on the data. The run prints the frequency of the
+most frequent label at its start, and a confusion table at its end.
 """
 
 from ml_collections import ConfigDict
@@ -43,12 +43,11 @@ from bertjax.config.recipes import finetuning_config, parse_argument
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, long='truncate', regression=False, seq=128)
+    args = parse_argument(argument, long='truncate', regression=False, seq=128)
     config = finetuning_config(
         'classification',
-        regression=chosen.regression,
-        long=chosen.long,
+        regression=args.regression,
+        long=args.long,
     )
-    config.seq_len = chosen.seq
+    config.seq_len = args.seq
     return config

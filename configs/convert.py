@@ -7,7 +7,7 @@ Orbax, or org/name on the hub, as for bertjax.load; the default is the model of 
 --config.convert.formats (hf, orbax, google, stablehlo, onnx, separated by commas) the command writes a folder in
 WORKDIR/export with the heads, the labels and the tokenizer. Existing folders are not replaced. See docs/models.md.
 
-Hardware: any with memory for the model; a CPU is enough.
+Hardware: any machine with memory for the model; a CPU is enough.
 """
 
 from ml_collections import ConfigDict
@@ -16,5 +16,4 @@ from bertjax.config.recipes import inference_config
 
 
 def get_config() -> ConfigDict:
-    """Returns the defaults."""
     return inference_config('convert', formats='hf')  # some of hf, orbax, google, stablehlo, onnx, separated by commas

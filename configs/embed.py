@@ -2,14 +2,14 @@
 
     python -m bertjax.main --config=configs/embed.py --workdir=out/embed --config.init=CHECKPOINT --config.data=DIR
 
-DIR holds train.jsonl and, if available, dev.jsonl and test.jsonl (or .csv, .tsv, .parquet …). The columns decide how
-they are used; config.task.anchor=question and similar keys name other columns:
+DIR has train.jsonl and, if available, dev.jsonl and test.jsonl (or .csv, .tsv, .parquet …). The columns determine the
+loss and the metric. Keys such as config.task.anchor=question name other columns:
 
 | columns                          | training                                        | dev and test                 |
 |----------------------------------|-------------------------------------------------|------------------------------|
 | anchor, positive, maybe negative | in-batch negatives; `negative` may be a list    | search among all their texts |
 | text_a, text_b, score            | CoSENT, or config.task.loss=cosine              | Spearman's correlation       |
-| text                             | SimCSE: a text and itself under other dropout   | -                            |
+| text                             | SimCSE: a text and itself with other dropout    | -                            |
 
 DIR can also be a folder of BEIR with corpus.jsonl, queries.jsonl and qrels/train.tsv, dev.tsv and test.tsv, or have
 SQuAD's files, whose questions search their paragraphs.
@@ -21,11 +21,11 @@ Arguments, as in --config=configs/embed.py:stsb
 | pairs    | pairs, with or without negatives, such as those of configs/mine_negatives.py; batches of 64, the default |
 | stsb     | GLUE's STS-B: the columns sentence1, sentence2 and score of its TSV                                     |
 | nli      | NLI triplets: the columns anchor, positive, negative; batches of 128                                    |
-| simcse   | unlabelled text: one epoch of batches of 64 at a low rate (arXiv 2104.08821)                            |
+| simcse   | unlabelled text: one epoch, batches of 64, learning rate 3e-5 (arXiv 2104.08821)                        |
 | pool=HOW | mean, cls, max …; the default is that of a CHECKPOINT of sentence-transformers, else mean               |
 | seq=N    | tokens of the longest text, 128                                                                         |
 
-A batch of thousands of rows fits in memory with config.grad_accum_steps: all its texts are negatives of each other.
+With config.grad_accum_steps, batches of thousands of rows fit in memory, and all their texts are still negatives.
 
 Hardware: any; STS-B with a model of 6 layers and width 384 takes minutes on 2 CPU cores. Expected results (not run
 here): a Spearman correlation of 0.847 on STS-B's test set with BERT-base (arXiv 1908.10084, table 2).
@@ -46,13 +46,12 @@ _TRAINING = {
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, data='pairs', pool='auto', seq=128)
-    if chosen.data not in _TRAINING:
+    args = parse_argument(argument, data='pairs', pool='auto', seq=128)
+    if args.data not in _TRAINING:
         expected = ', '.join(_TRAINING)
-        raise UserError('--config=FILE:data', repr(chosen.data), expected, 'for example configs/embed.py:stsb')
-    config = finetuning_config('embed', pool=chosen.pool, **_COLUMNS.get(chosen.data, {}))
-    config.seq_len = chosen.seq
-    for key, value in _TRAINING[chosen.data].items():
+        raise UserError('--config=FILE:data', repr(args.data), expected, 'for example configs/embed.py:stsb')
+    config = finetuning_config('embed', pool=args.pool, **_COLUMNS.get(args.data, {}))
+    config.seq_len = args.seq
+    for key, value in _TRAINING[args.data].items():
         config[key] = value
     return config

@@ -2,15 +2,16 @@
 
     python -m bertjax.main --config=configs/ettin.py:17m --workdir=out/ettin_17m --config.corpus=PATH
 
-1,700 billion tokens in packed rows of 1,024, 250 billion in rows of 8,192, and 50 billion more while the learning rate
-falls from half its value to 0 by 1 - sqrt. Rates and decay are those of JHU-CLSP/ettin-encoder-vs-decoder.
+The three phases have 1,700 billion tokens in packed rows of 1,024, 250 billion in rows of 8,192, and 50 billion during
+which the learning rate falls from half its value to 0 as 1 - sqrt. The learning rates and the weight decay are those of
+JHU-CLSP/ettin-encoder-vs-decoder.
 
-Differences from the original: the rate stays constant over the rows of 8,192 (there it falls to half), every phase has
-30 % masks (there 15 % in the last), a batch has the same number of tokens in every phase, and the global RoPE theta is
-160,000 from the start.
+Differences from the original: the learning rate is constant in the second phase (original: it falls to half), every
+phase has 30 % masks (original: 15 % in the last phase), a batch has the same number of tokens in every phase, and the
+global RoPE theta is 160,000 from the start.
 
-Hardware: a size's hours are its GFLOPs per token x 1.7e12 / (chips x the rate of a chip); on 64 chips of TPU v5e in
-bfloat16 at 45 % of their peak, computed, not run:
+Hardware: the duration is FLOPs per token x 1.7e12 / (number of chips x FLOP/s of a chip). The table has the hours for
+64 chips of TPU v5e in bfloat16 at 45 % of their peak; computed, not run:
 
 | argument | layers / width / heads | learning rate, decay | GFLOPs per token | hours for 1,700 billion tokens |
 |----------|------------------------|----------------------|------------------|--------------------------------|
@@ -43,7 +44,7 @@ def get_config(argument: str = '') -> ConfigDict:
     config = modern_config(size, learning_rate=rate, weight_decay=decay)
     config.grad_accum_steps = 9 if size == '1b' else 3
     config.steps = 423_855
-    # Percentages, so that --config.steps scales all phases: 360,277, 52,982 and 10,596 steps.
+    # Percentages (360,277, 52,982 and 10,596 steps), so that --config.steps scales all phases.
     config.phases = (
         modern_phase(1024, steps='85%', warmup_fraction=0.0024),
         modern_phase(8192, steps='12.5%', batch_size=576),

@@ -8,15 +8,15 @@ WORKDIR/features/FILE.npy belongs to the i-th text:
 
     features = numpy.load('out/tiny/features/FILE.npy', mmap_mode='r')
 
-After an interruption the same command continues. Formats: npy, safetensors, parquet (with the extra `arrow`), jsonl.
---config.input=- reads standard input. It writes to WORKDIR/features/stdin.FORMAT if config.extract.format is set, else
-JSON lines to standard output. docs/models.md has more, and docs/keys.md lists every key.
+After an interruption the same command continues. The formats are npy, safetensors, parquet (with the extra `arrow`)
+and jsonl. --config.input=- reads standard input and writes to WORKDIR/features/stdin.FORMAT if config.extract.format is
+set, else as JSON lines to standard output. docs/models.md has more, and docs/keys.md lists every key.
 
 Arguments, as in --config=configs/extract.py:sentences
 
 | argument  | meaning                                                                                          |
 |-----------|--------------------------------------------------------------------------------------------------|
-| sentences | as in sentence-transformers: the folder's pooling, else mean of the last layer; length 1 |
+| sentences | as in sentence-transformers: the pooling of the folder, else the mean; scaled to length 1        |
 | last_four | the last four layers, concatenated, for each token: the features of the paper's table 7          |
 
 Hardware: any; two CPU cores process some hundred sentences per second with a model of 6 layers and width 384.
@@ -28,11 +28,10 @@ from bertjax.config.recipes import inference_config, parse_argument
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, sentences=False, last_four=False)
+    args = parse_argument(argument, sentences=False, last_four=False)
     config = inference_config('extract')
-    if chosen.sentences:
+    if args.sentences:
         config.extract.normalize = True
-    if chosen.last_four:
+    if args.last_four:
         config.extract.layers, config.extract.combine, config.extract.pool = (-4, -3, -2, -1), 'concat', 'none'
     return config

@@ -2,7 +2,7 @@
 
     python -m bertjax.main --config=configs/glue.py:rte --workdir=out/rte --config.init=CHECKPOINT --config.data=DIR
 
-DIR is the output of GLUE's download script, or the folder of one task. Without --config.data the task comes from
+DIR is the output of GLUE's download script, or the folder of one task. Without --config.data, the data is read from
 tensorflow-datasets, which must have prepared it. CHECKPOINT is the workdir of a pre-training, a Hugging Face directory,
 or org/name on the hub.
 
@@ -37,7 +37,7 @@ test rows are arXiv 1810.04805, table 1 (F1 for QQP and MRPC, Spearman for STS-B
 | base, test  | 84.6/83.4 | 71.2 | 90.5 | 93.5  | 52.1 | 85.8  | 88.9 | 66.4 |
 | large, test | 86.7/85.9 | 72.1 | 92.7 | 94.9  | 60.5 | 86.5  | 89.3 | 70.1 |
 
-The paper excludes WNLI: its models were worse than the most frequent answer, 65.1 on test, because sentences of the
+The paper excludes WNLI. Its models were worse than the most frequent answer (65.1 on test), because sentences of the
 training set recur in dev with the opposite answer.
 """
 
@@ -48,16 +48,15 @@ from bertjax.errors import UserError
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, task='rte', seq=128, grid=False, seeds=0)
-    config = finetuning_config('glue', task=chosen.task)
-    config.seq_len = chosen.seq
-    if chosen.task == 'all':
+    args = parse_argument(argument, task='rte', seq=128, grid=False, seeds=0)
+    config = finetuning_config('glue', task=args.task)
+    config.seq_len = args.seq
+    if args.task == 'all':
         config.run = 'benchmark'
-    if chosen.seeds < 0:
-        raise UserError('--config=FILE:seeds', str(chosen.seeds), 'the number of seeds', 'for example seeds=5')
-    values = {'seeds': tuple(range(chosen.seeds))}
-    if chosen.grid:  # section 4.1 of the paper, and the smaller batch of its appendix A.3
+    if args.seeds < 0:
+        raise UserError('--config=FILE:seeds', str(args.seeds), 'the number of seeds', 'for example seeds=5')
+    values = {'seeds': tuple(range(args.seeds))}
+    if args.grid:  # section 4.1 of the paper, and the smaller batch of its appendix A.3
         values |= {'learning_rate': (5e-5, 4e-5, 3e-5, 2e-5), 'batch_size': (16, 32)}
     config.sweep = sweep(**values)
     return config

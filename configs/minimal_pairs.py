@@ -1,18 +1,19 @@
-"""Accuracy on minimal pairs: how often a masked language model prefers the good of two sentences, as for BLiMP.
+"""Accuracy on minimal pairs such as BLiMP's: how often a masked language model prefers the good sentence.
 
     python -m bertjax.main --config=configs/minimal_pairs.py --workdir=out/tiny --config.input=blimp.jsonl.gz
 
-The model, with an MLM head, is that of --workdir, or of --config.init=PATH, as for bertjax.load. The input is JSON
-lines with the fields of BLiMP (arXiv 1912.00582), or with those that the keys of config.minimal_pairs name. A sentence
-is scored by its pseudo-log-likelihood (arXiv 1910.14659): each piece is masked in turn. Equal scores count as wrong.
+The model is that of --workdir, or of --config.init=PATH, as for bertjax.load, and needs an MLM head. The input is JSON
+lines with the fields of BLiMP (arXiv 1912.00582), or with the fields that the keys of config.minimal_pairs name. The
+score of a sentence is its pseudo-log-likelihood (arXiv 1910.14659): each piece is masked in turn. Equal scores count as
+wrong.
 
 The accuracy by set, by phenomenon and over all sets, with standard errors, is printed and written to
 WORKDIR/minimal_pairs/NAME.json; NAME.jsonl has the scores of each pair. After an interruption the same command
 continues.
 
-Hardware: any; a sentence costs as much as one masked copy per piece. A CPU core computes 600 to 800 copies per second
-with a model of 4 layers and width 256. The 67,000 pairs of BLiMP are 1.3 million copies: by this rate a quarter of an
-hour on two cores (computed).
+Hardware: any; scoring computes one masked copy of a sentence per piece. A CPU core computes 600 to 800 copies per
+second with a model of 4 layers and width 256. At this rate BLiMP, 67,000 pairs or 1.3 million copies, takes a quarter
+of an hour on two cores (computed).
 """
 
 from ml_collections import ConfigDict
@@ -21,5 +22,4 @@ from bertjax.config.recipes import inference_config
 
 
 def get_config() -> ConfigDict:
-    """See the module's docstring."""
     return inference_config('minimal_pairs')

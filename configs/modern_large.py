@@ -2,11 +2,12 @@
 
     python -m bertjax.main --config=configs/modern_large.py --workdir=out/modern_large --config.corpus=PATH
 
-arXiv 2412.13663: as `configs/modern_base.py`, with 900 billion tokens at 5e-4 and 800 billion at 5e-5, and 5e-5 for the
-rows of 8,192. The original started from base's weights; this recipe starts from random ones.
+The phases are those of arXiv 2412.13663, as in `configs/modern_base.py`. The learning rate is 5e-4 for 900 billion
+tokens, then 5e-5 for 800 billion tokens and for the rows of 8,192. The original started from the weights of the base
+model; this recipe starts from random weights.
 
-Hardware: the 4.9e21 FLOPs take 64 chips of TPU v5e 9 days in bfloat16 at 52 % of their peak (computed from a compile of
-four layers, see docs/performance.md; not run).
+Hardware: 4.9e21 FLOPs, which take 9 days on 64 chips of TPU v5e in bfloat16 at 52 % of their peak (computed from a
+compile of four layers, see docs/performance.md; not run).
 """
 
 from ml_collections import ConfigDict
@@ -18,7 +19,7 @@ def get_config() -> ConfigDict:
     config = modern_config('400m', learning_rate=5e-4)
     config.grad_accum_steps = 6
     config.steps = 932_479
-    # Percentages, so that --config.steps scales all phases: 190,735, 169,542, 476,837 and 95,365 steps.
+    # Percentages (190,735, 169,542, 476,837 and 95,365 steps), so that --config.steps scales all phases.
     config.phases = (
         modern_phase(1024, steps='20.455%', warmup_fraction=0.0022),
         modern_phase(1024, steps='18.182%', learning_rate=5e-5),

@@ -15,11 +15,11 @@ Arguments, as in --config=configs/multi_label.py:long=windows,seq=512
 | argument | meaning                                                                                                |
 |----------|--------------------------------------------------------------------------------------------------------|
 | seq=N    | tokens of the longest sequence, 128                                                                    |
-| long=HOW | how to shorten longer texts: truncate, head_tail or windows, see configs/classify.py                   |
+| long=HOW | how to read longer texts: truncate, head_tail or windows, see configs/classify.py                      |
 
 Hardware: any; 4,000 sentences with a model of 6 layers and width 384 take minutes on 2 CPU cores (not run here at that
-size). The results depend on the data: the run first prints the frequency of each label, and at its end their
-precision, recall and F1.
+size). The results depend on the data. The run prints the frequency of each label at its start, and the precision,
+recall and F1 of each label at its end.
 """  # noqa: E501
 
 from ml_collections import ConfigDict
@@ -28,11 +28,10 @@ from bertjax.config.recipes import finetuning_config, parse_argument
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, long='truncate', seq=128)
+    args = parse_argument(argument, long='truncate', seq=128)
     config = finetuning_config(
         'multi_label',
-        long=chosen.long,
+        long=args.long,
     )
-    config.seq_len = chosen.seq
+    config.seq_len = args.seq
     return config

@@ -2,9 +2,9 @@
 
     python -m bertjax.main --config=configs/ner.py --workdir=out/ner --config.data=DIR --config.init=CHECKPOINT
 
-DIR holds train.txt, dev.txt and test.txt (or eng.train, eng.testa, eng.testb) with one word per line. Spaces or tabs
+DIR has train.txt, dev.txt and test.txt (or eng.train, eng.testa, eng.testb) with one word per line. Spaces or tabs
 separate the columns, and the last column has the tags (IOB1, IOB2, BIOES …). A blank line ends a sentence, and
--DOCSTART- begins a document. DIR can also hold train.jsonl … with {"tokens": [words], "ner_tags": [tags]}, or Parquet
+-DOCSTART- begins a document. DIR can also have train.jsonl … with {"tokens": [words], "ner_tags": [tags]}, or Parquet
 or Arrow files of the same form. Without --config.data the data is CoNLL-2003, prepared by tensorflow-datasets.
 CHECKPOINT should be a cased model.
 
@@ -15,10 +15,10 @@ Arguments, as in --config=configs/ner.py:context or :features=sum_last_four,unit
 
 | argument       | meaning                                                                                            |
 |----------------|----------------------------------------------------------------------------------------------------|
-| context        | fill rows with the surrounding sentences, as in the paper: better and slower                       |
+| context        | fill rows with the surrounding sentences, as in the paper; more accurate and slower                |
 | plain          | tags other than entities, such as parts of speech; scored by accuracy                              |
-| features=NAME  | the paper's feature-based approach: a two-layer BiLSTM on layers of a frozen encoder: embeddings,  |
-|                | second_to_last, last, sum_last_four, concat_last_four, sum_all                                     |
+| features=NAME  | the paper's feature-based approach, a two-layer BiLSTM on layers of a frozen encoder; NAME is      |
+|                | embeddings, second_to_last, last, sum_last_four, concat_last_four or sum_all                       |
 | units=N        | units of each direction of the BiLSTM, 768 as in the paper; 0: no BiLSTM                           |
 
 Expected F1 on CoNLL-2003 (arXiv 1810.04805, table 7, with `context`; not run here):
@@ -44,24 +44,23 @@ LAYERS = ('embeddings', 'second_to_last', 'last', 'sum_last_four', 'concat_last_
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, features='', units=768, context=False, plain=False)
-    if chosen.features and chosen.features not in LAYERS:
-        found, expected = repr(chosen.features), 'one of ' + ', '.join(LAYERS)
+    args = parse_argument(argument, features='', units=768, context=False, plain=False)
+    if args.features and args.features not in LAYERS:
+        found, expected = repr(args.features), 'one of ' + ', '.join(LAYERS)
         raise UserError('--config=FILE:features', found, expected, 'for example features=concat_last_four')
-    if chosen.units != 768 and not chosen.features:
+    if args.units != 768 and not args.features:
         fix = 'for example features=last,units=256; for a BiLSTM on a fine-tuned encoder set config.task.bilstm_units'
-        raise UserError('--config=FILE:units', str(chosen.units), 'features as well', fix)
+        raise UserError('--config=FILE:units', str(args.units), 'features as well', fix)
     config = finetuning_config(
         'tagging',
-        scheme='plain' if chosen.plain else 'auto',  # or iob1, iob2, bioes, bilou, bmes, ioe1, ioe2
-        context=chosen.context,
-        layers=chosen.features or 'last',
-        bilstm_units=chosen.units if chosen.features else 0,
-        frozen=bool(chosen.features),
+        scheme='plain' if args.plain else 'auto',  # or iob1, iob2, bioes, bilou, bmes, ioe1, ioe2
+        context=args.context,
+        layers=args.features or 'last',
+        bilstm_units=args.units if args.features else 0,
+        frozen=bool(args.features),
     )
     config.learning_rate = 5e-5
-    if chosen.features:
+    if args.features:
         config.trainable = 'head'
         config.learning_rate = 1e-3
         config.epochs = 10.0

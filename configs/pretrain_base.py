@@ -2,12 +2,12 @@
 
     python -m bertjax.main --config=configs/pretrain_base.py --workdir=out/pretrain_base --config.corpus=PATH
 
-arXiv 1810.04805, appendix A.2 and google-research/bert: 1,000,000 steps of 256 sequences, 90 % of them at 128
-positions.
+As in arXiv 1810.04805, appendix A.2, and google-research/bert, there are 1,000,000 steps of 256 sequences, and 90 % of
+the steps have 128 positions.
 
-Hardware: 16 chips of TPU v5e, in bfloat16; by the compiler's estimate of a step (docs/scaling.md) 4.4 hours for the
-first 90 % of the steps and 1.2 for the rest, not run here. Expected: held-out perplexity 3.99 (paper, table 6), MNLI
-84.6.
+Hardware: 16 chips of TPU v5e, in bfloat16. The compiler's estimate of a step (docs/scaling.md) gives 4.4 hours for the
+first 90 % of the steps and 1.2 hours for the rest; not run here. Expected: held-out perplexity 3.99 (paper, table 6),
+MNLI 84.6.
 
 Arguments, as in --config=configs/pretrain_base.py:ltr or :size=l6_d768_h3,masking=100/0/0
 
@@ -33,18 +33,17 @@ from bertjax.model.config import SIZES
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, size='base', no_nsp=False, ltr=False, masking='80/10/10', cased=False)
-    if chosen.size not in SIZES:
-        raise UserError('--config=FILE:size', repr(chosen.size), 'one of ' + ', '.join(SIZES), 'choose one of them')
-    config = pretraining_config(chosen.size, phases=two_phases())
+    args = parse_argument(argument, size='base', no_nsp=False, ltr=False, masking='80/10/10', cased=False)
+    if args.size not in SIZES:
+        raise UserError('--config=FILE:size', repr(args.size), 'one of ' + ', '.join(SIZES), 'choose one of them')
+    config = pretraining_config(args.size, phases=two_phases())
     config.model.dtype = 'bfloat16'
-    config.model.scan_layers = False  # by the compiler's estimate faster on TPU: docs/performance.md
-    config.model.causal = chosen.ltr
-    config.vocab.lowercase = not chosen.cased
-    if chosen.no_nsp or chosen.ltr:
+    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/performance.md
+    config.model.causal = args.ltr
+    config.vocab.lowercase = not args.cased
+    if args.no_nsp or args.ltr:
         config.pairs.mode = 'doc_sentences'
-    config.masking.mask, config.masking.random = _masking(chosen.masking)
+    config.masking.mask, config.masking.random = _masking(args.masking)
     return config
 
 

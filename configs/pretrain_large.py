@@ -2,12 +2,12 @@
 
     python -m bertjax.main --config=configs/pretrain_large.py --workdir=out/pretrain_large --config.corpus=PATH
 
-arXiv 1810.04805, appendix A.2 and google-research/bert: 1,000,000 steps of 256 sequences, 90 % of them at 128
-positions.
+As in arXiv 1810.04805, appendix A.2, and google-research/bert, there are 1,000,000 steps of 256 sequences, and 90 % of
+the steps have 128 positions.
 
-Hardware: 32 chips of TPU v5e, in bfloat16; by the compiler's estimate of a step (docs/scaling.md) 7.9 hours for the
-first 90 % of the steps and 1.9 for the rest, not run here. Expected: held-out perplexity 3.23 (paper, table 6), MNLI
-86.7, SQuAD 1.1 dev F1 90.9.
+Hardware: 32 chips of TPU v5e, in bfloat16. The compiler's estimate of a step (docs/scaling.md) gives 7.9 hours for the
+first 90 % of the steps and 1.9 hours for the rest; not run here. Expected: held-out perplexity 3.23 (paper, table 6),
+MNLI 86.7, SQuAD 1.1 dev F1 90.9.
 """
 
 from ml_collections import ConfigDict
@@ -18,5 +18,5 @@ from bertjax.config.recipes import pretraining_config, two_phases
 def get_config() -> ConfigDict:
     config = pretraining_config('large', phases=two_phases())
     config.model.dtype = 'bfloat16'
-    config.model.scan_layers = False  # by the compiler's estimate faster on TPU: docs/performance.md
+    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/performance.md
     return config

@@ -2,12 +2,12 @@
 
     python -m bertjax.main --config=configs/pretrain_large_lamb.py --workdir=out/lamb --config.corpus=PATH
 
-Phase 0: 7,038 steps of 65,536 x 128, learning rate 6e-3; phase 1: 1,563 steps of 32,768 x 512, learning rate 4e-3. Each
-has a warm-up and a polynomial decay of power 0.5. The decay begins at the peak, at the end of the warm-up. NVIDIA's
-decay begins at step 0, so its highest learning rates are 0.85 and 0.93 of the nominal rates.
+Phase 0 has 7,038 steps of 65,536 x 128 with a learning rate of 6e-3. Phase 1 has 1,563 steps of 32,768 x 512 with a
+learning rate of 4e-3. Each phase has a warm-up and a polynomial decay of power 0.5. The decay begins at the end of the
+warm-up. NVIDIA's decay begins at step 0, so its highest learning rates are 0.85 and 0.93 of the nominal rates.
 
 Hardware: 256 chips of TPU v5e, in bfloat16, or 64 H100 (not tried), with 8 accumulation steps per batch
-(config.grad_accum_steps). By the compiler's estimate of a step (docs/scaling.md) 0.9 and 0.4 hours, not run here.
+(config.grad_accum_steps). The compiler's estimate of a step (docs/scaling.md) gives 0.9 and 0.4 hours; not run here.
 Expected: SQuAD 1.1 dev F1 of 90.58 (LAMB paper, table 1, its 64k/32k row of 8,599 steps).
 """
 
@@ -19,12 +19,12 @@ from bertjax.config.recipes import phase, pretraining_config
 def get_config() -> ConfigDict:
     config = pretraining_config('large')
     config.model.dtype = 'bfloat16'
-    config.model.scan_layers = False  # by the compiler's estimate faster on TPU: docs/performance.md
+    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/performance.md
     config.optimizer.name = 'lamb'
     config.schedule.name = 'polynomial'
     config.schedule.power = 0.5
     config.steps = 8601
-    # Percentages, so that --config.steps scales both phases: 7,038 and 1,563 of 8,601 steps.
+    # Percentages (7,038 and 1,563 of 8,601 steps), so that --config.steps scales both phases.
     config.phases = (
         phase(
             steps='81.828%',

@@ -2,25 +2,25 @@
 
     python -m bertjax.main --config=configs/relation.py --workdir=out/tacred --config.init=CHECKPOINT --config.data=DIR
 
-DIR holds train.json, dev.json and test.json in TACRED's format: rows with `token`, `subj_start`, `subj_end`,
-`obj_start`, `obj_end`, `subj_type`, `obj_type` and `relation`. Or it holds train.jsonl (dev, test) in the format of
-SciBERT's ChemProt: a `text` with the two entities between << >> and [[ ]], and a `label`.
+DIR has train.json, dev.json and test.json in TACRED's format: rows with `token`, `subj_start`, `subj_end`,
+`obj_start`, `obj_end`, `subj_type`, `obj_type` and `relation`. Or DIR has train.jsonl, dev.jsonl and test.jsonl in the
+format of SciBERT's ChemProt: a `text` with the two entities between << >> and [[ ]], and a `label`.
 
 Arguments, as in --config=configs/relation.py:starts,markers=typed
 
 | argument    | meaning                                                                                               |
 |-------------|-------------------------------------------------------------------------------------------------------|
-| markers=HOW | how to mark the entities: entity, [unusedN] pieces around them (arXiv 1906.03158); typed, with the    |
-|             | type: @ * person * Ann @ (arXiv 2102.01373); mask, the type instead of the words; words, << >> and    |
-|             | [[ ]] as words                                                                                        |
+| markers=HOW | how to mark the entities. entity: [unusedN] pieces around them (arXiv 1906.03158); typed: also the    |
+|             | type, as in @ * person * Ann @ (arXiv 2102.01373); mask: the type instead of the words; words: << >>  |
+|             | and [[ ]] as words                                                                                    |
 | starts      | the head reads the states of the two opening markers instead of [CLS] (arXiv 1906.03158, its best     |
 |             | variant); transformers has no such class, so there is no export to Hugging Face                       |
 | seq=N       | tokens of the longest sequence, 128                                                                   |
 
 The score is micro F1 without the label no_relation, as in TACRED's scorer. For data without that label it equals the
-accuracy; for ChemProt, papers also report `--config.task.metric=macro_f1`.
+accuracy. For ChemProt, papers also report macro F1 (--config.task.metric=macro_f1).
 
-Hardware: one accelerator; TACRED's 68,124 sentences, 3 epochs of a base model, are 6,387 steps of 32. Not run here.
+Hardware: one accelerator; 3 epochs of TACRED's 68,124 sentences are 6,387 steps of 32. Not run here.
 4,169 sentences of ChemProt with a model of 6 layers and width 384 take minutes on 2 CPU cores.
 
 Expected results (not run here): on TACRED's test set F1 of 70.1 with BERT-large and entity starts (arXiv 1906.03158;
@@ -34,14 +34,13 @@ from bertjax.config.recipes import finetuning_config, parse_argument
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, starts=False, markers='entity', seq=128)
+    args = parse_argument(argument, starts=False, markers='entity', seq=128)
     config = finetuning_config(
         'relation',
-        markers=chosen.markers,
-        pool='starts' if chosen.starts else 'cls',
+        markers=args.markers,
+        pool='starts' if args.starts else 'cls',
     )
-    config.seq_len = chosen.seq
+    config.seq_len = args.seq
     config.learning_rate = 3e-5
-    config.export = not chosen.starts
+    config.export = not args.starts
     return config

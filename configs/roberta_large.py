@@ -2,7 +2,8 @@
 
     python -m bertjax.main --config=configs/roberta_large.py --workdir=out/roberta_large --config.corpus=PATH
 
-500,000 steps of 8,192 sequences of 512, Adam with b2 0.98 and bias correction, no clipping, 30,000 steps of warm-up.
+The run has 500,000 steps of 8,192 sequences of 512, Adam with b2 0.98 and bias correction, no clipping, and a warm-up
+of 30,000 steps.
 
 The vocabulary is that of config.vocab or config.tokenizer. With the default, WordPiece, the model is exported as a
 BertForMaskedLM. With RoBERTa's byte-level pieces (--config.vocab.family=bpe --config.vocab.lowercase=False
@@ -20,7 +21,7 @@ from bertjax.config.recipes import pretraining_config
 def get_config() -> ConfigDict:
     config = pretraining_config('large')
     config.model.dtype = 'bfloat16'
-    config.model.scan_layers = False  # by the compiler's estimate faster on TPU: docs/performance.md
+    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/performance.md
     config.model.num_segments = 1
     config.pairs.mode = 'full_sentences'
     config.pairs.short_probability = 0.0

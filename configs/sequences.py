@@ -7,10 +7,10 @@ Each line is a document: a list of sentences, each a list of symbols (or of toke
 
     {"codes": [["E11", "I10"], ["C10AB", "N18"]], "segments": [0, 1]}
 
-The vocabulary is that of the corpus, or --config.tokenizer=FILE with one symbol per line. With
---config.corpus_options.segments=2 the data has segment types, whose number is --config.model.num_segments.
---config.embeddings=FILE.npy sets the initial embedding of each symbol. docs/data.md has an example with synthetic data
-and its results.
+The vocabulary has the symbols of the corpus, or of --config.tokenizer=FILE with one symbol per line. With
+--config.corpus_options.segments=2 the field `segments` gives the segment type of each sentence, 0 or 1;
+--config.model.num_segments must not be smaller. --config.embeddings=FILE.npy sets the initial embedding of each symbol.
+docs/data.md has an example with synthetic data and its results.
 
 The size, 2 layers of width 128, suits vocabularies of some thousand symbols. There are no sentence pairs: a document
 becomes one row or several rows. --config.pairs.mode=nsp adds next sentence prediction, as for text.

@@ -2,15 +2,15 @@
 
     python -m bertjax.main --config=configs/sick.py:e --workdir=out/sick_e --config.init=CHECKPOINT --config.data=DIR
 
-DIR holds SICK_train.txt, SICK_trial.txt (dev) and SICK_test_annotated.txt of SemEval-2014, task 1, with the columns
+DIR has SICK_train.txt, SICK_trial.txt (dev) and SICK_test_annotated.txt of SemEval-2014, task 1, with the columns
 pair_ID, sentence_A, sentence_B, relatedness_score and entailment_judgment, separated by tabs.
 
-Arguments: e, three labels, scored by accuracy; r, a score from 1 to 5, scored by Pearson's correlation.
+The argument is e (three labels, scored by accuracy) or r (a score from 1 to 5, scored by Pearson's correlation).
 
 Hardware: a base model on one accelerator takes a minute (4,439 pairs, 3 epochs, 417 steps of 32); not run here.
 Expected results: on SICK-E's test set the constant answer NEUTRAL has an accuracy of 56.7 %, and the best system of
-SemEval-2014 84.6 %; on SICK-R the best system had a Pearson correlation of 0.828 (Marelli et al. 2014, "SemEval-2014
-Task 1"). BERT should beat both.
+SemEval-2014 has 84.6 %. On SICK-R the best system has a Pearson correlation of 0.828 (Marelli et al. 2014,
+"SemEval-2014 Task 1"). BERT should beat both systems.
 """
 
 from ml_collections import ConfigDict
@@ -20,11 +20,10 @@ from bertjax.errors import UserError
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, part='e')
-    if chosen.part not in ('e', 'r'):
-        raise UserError('--config=FILE:part', repr(chosen.part), 'e or r', 'for example configs/sick.py:e')
-    scores = chosen.part == 'r'
+    args = parse_argument(argument, part='e')
+    if args.part not in ('e', 'r'):
+        raise UserError('--config=FILE:part', repr(args.part), 'e or r', 'for example configs/sick.py:e')
+    scores = args.part == 'r'
     return finetuning_config(
         'classification',
         text_a='sentence_A',

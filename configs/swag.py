@@ -2,15 +2,15 @@
 
     python -m bertjax.main --config=configs/swag.py --workdir=out/swag --config.data=DIR --config.init=CHECKPOINT
 
-DIR holds train.csv, val.csv and test.csv of github.com/rowanz/swagaf. An argument selects another layout, as in
+DIR has train.csv, val.csv and test.csv of github.com/rowanz/swagaf. An argument selects another layout, as in
 --config=configs/swag.py:codah
 
-| argument | DIR holds                                                                                              |
+| argument | DIR has                                                                                                |
 |----------|--------------------------------------------------------------------------------------------------------|
 | codah    | full_data.tsv of github.com/Websail-NU/CODAH, or one .tsv in its format; dev and test get a tenth each |
 | jsonl    | train.jsonl and dev.jsonl with lines {"prompt": text, "endings": [texts], "label": number}; or .parquet |
 
-Hardware: one accelerator; SWAG (73,546 questions, 3 epochs) is 13,791 steps of 16 questions, each four sequences. Not
+Hardware: one accelerator; SWAG (73,546 questions, 3 epochs) is 13,791 steps of 16 questions of four sequences each. Not
 run here at that size; CODAH with a small model takes minutes on 2 CPU cores (docs/performance.md).
 
 Learning rate, batch and epochs are the paper's (arXiv 1810.04805, section 4.4). Expected accuracy on SWAG dev: base
@@ -26,13 +26,12 @@ LAYOUTS = ('swag', 'codah', 'jsonl')
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, layout='swag')
-    if chosen.layout not in LAYOUTS:
-        found, expected = repr(chosen.layout), 'one of ' + ', '.join(LAYOUTS)
+    args = parse_argument(argument, layout='swag')
+    if args.layout not in LAYOUTS:
+        found, expected = repr(args.layout), 'one of ' + ', '.join(LAYOUTS)
         raise UserError('--config=FILE:layout', found, expected, 'choose one of them')
-    # The shares split a single .tsv of CODAH, whose official splits are five folds.
-    config = finetuning_config('multiple_choice', layout=chosen.layout, dev_share=0.1, test_share=0.1)
+    # The shares apply to a single .tsv of CODAH, whose official splits are five folds.
+    config = finetuning_config('multiple_choice', layout=args.layout, dev_share=0.1, test_share=0.1)
     config.batch_size = 16
     config.eval_batch_size = 32
     config.learning_rate = 2e-5

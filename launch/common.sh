@@ -4,7 +4,7 @@
 say() { printf '%s\n' "$*" >&2; }
 stop() { say "error: $*"; exit 2; }
 
-# Runs a command. With --dry-run it prints the quoted command instead, also if the output of the command is redirected.
+# Runs a command. With --dry-run it prints the quoted command instead, even if the output of the command is redirected.
 exec 3>&1
 run() {
   if [[ ${dry_run:-} ]]; then
@@ -23,10 +23,10 @@ need() {
 }
 
 # read_options "names with a value" "flags" "$@"
-# Parses --name=value, --flag and the arguments of bertjax after --. It sets the variables of these names, with _ for -.
-# The launcher must have initialised them to ''.
+# Parses --name=value, --flag and the arguments of bertjax after --. It sets the variables with the names of the
+# options, where _ replaces -. The launcher must have initialised them to ''.
 read_options() {
-  local _values=" $1 " _flags=" $2 " _option # no option can have these names
+  local _values=" $1 " _flags=" $2 " _option # no option has a name with a leading underscore
   shift 2
   while (($#)); do
     _option=${1%%=*} _option=${_option#--} _option=${_option//-/_}

@@ -3,7 +3,7 @@
 #
 #   launch/dask.sh --hosts=node1,node2 [options] -- --config=... --workdir=/shared/text --config.run=corpus
 #
-#   --hosts=A,B        machines for the workers, reachable by ssh without a password (default: this machine, for a try)
+#   --hosts=A,B        machines for the workers, reachable by ssh without a password (default: this machine, for tests)
 #   --workers=N        worker processes per machine (default: one per core)
 #   --interface=NAME   the network interface through which the machines reach this one, such as eth0
 #   --port=N           the port of the scheduler (default: any free port)
@@ -41,7 +41,7 @@ if [[ $hosts ]]; then
   IFS=, read -ra machines <<<"$hosts"
   address=(${interface:+"--interface=$interface"})
 fi
-# One thread per worker, because encoding text holds Python's global lock. --nworkers=-1 means one worker per core.
+# One thread per worker, because encoding text keeps Python's global lock. --nworkers=-1 means one worker per core.
 worker=(-m dask worker "--scheduler-file=$file" "--nworkers=${workers:--1}" --nthreads=1 --no-dashboard --death-timeout=60)
 
 # Job control puts each process into its own process group, so that Ctrl-C in a terminal reaches only this script.
@@ -51,7 +51,7 @@ scheduler='' build='' pids=()
 finish() {
   trap '' INT TERM HUP
   local deadline=$((SECONDS + 20)) pid
-  # Workers end when their scheduler ends, also on other machines.
+  # Workers, even on other machines, end when their scheduler ends.
   for pid in $build $scheduler; do kill -TERM "-$pid" 2>/dev/null || true; done
   for pid in $build "${pids[@]}" $scheduler; do
     while kill -0 "$pid" 2>/dev/null && ((SECONDS < deadline)); do sleep 0.1; done

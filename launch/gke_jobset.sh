@@ -27,7 +27,7 @@ read_options 'name image accelerator topology chips_per_host slices claim restar
 need name
 check_positive chips_per_host slices restarts
 
-# The manifest has JSON strings, because YAML is a superset of JSON, and JSON strings can hold any text.
+# The manifest has JSON strings, because they can contain any text, and YAML is a superset of JSON.
 json() { python3 -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "$@"; }
 string() { python3 -c 'import json, sys; print(json.dumps(sys.argv[1]))' "$1"; }
 
@@ -102,7 +102,7 @@ apply() {
     if run kubectl delete "jobset/$name" --ignore-not-found; then
       say "the JobSet could not be created; nothing is left running"
     else
-      say "LOOK: $name may still exist and cost money; this deletes it: launch/gke_jobset.sh delete --name=$name"
+      say "ATTENTION: $name may still exist and cost money; this deletes it: launch/gke_jobset.sh delete --name=$name"
     fi
     return 1
   fi

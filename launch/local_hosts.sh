@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs bertjax in several processes on this machine, to try a run with several hosts.
+# Runs bertjax in several processes on this machine, to test a run with several hosts.
 #
 #   launch/local_hosts.sh N --config=configs/pretrain_tiny.py --workdir=out/hosts [--config.KEY=VALUE ...]
 #

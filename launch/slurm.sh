@@ -4,7 +4,7 @@
 #   launch/slurm.sh --nodes=2 --gpus=8 [options] -- --config=configs/pretrain_large.py --workdir=/shared/run
 #
 #   --time=HH:MM:SS    the time limit; two minutes before it, the job saves a checkpoint and is requeued
-#   --restarts=N       the maximal number of requeues (100)
+#   --restarts=N       the maximum number of requeues (100)
 #   --partition=NAME --account=NAME
 #   --activate=FILE    the file to source first (.venv/bin/activate)
 #   --price=DOLLARS    the price per GPU and hour; with --hours=N, prints the cost
@@ -41,8 +41,8 @@ source $(printf '%q' "$activate")
 # If a preemption signals these scripts as well, they wait until the processes have saved.
 trap : TERM
 status=0
-# If a process ends with 1, 2 or 3, the others lose it and end with 4. srun returns the highest status, so 200 is added
-# to 1, 2 and 3.
+# If a process ends with 1, 2 or 3, the others lose it and end with 4. srun returns the highest status. Adding 200 to 1,
+# 2 and 3 therefore makes srun return them.
 srun --kill-on-bad-exit=0 bash -c 'trap : TERM; "\$@"; status=\$?; exit \$((status < 1 || status > 3 ? status : 200 + status))' - \\
   python -m bertjax.main $quoted || status=\$?
 ((status < 200)) || status=\$((status - 200))

@@ -25,7 +25,7 @@ runtime_version() {
 }
 
 # describe RESOURCE FIELD: prints the state; NONE if gcloud reports that the resource does not exist; UNKNOWN if gcloud
-# fails otherwise.
+# fails for another reason.
 describe() {
   local output
   if output=$(gcloud_tpus "$1" describe "$name" "--format=value($2)" 2>&1); then
@@ -38,9 +38,9 @@ describe() {
   fi
 }
 
-# Prints the state of the queued resource: WAITING_FOR_RESOURCES, PROVISIONING, FAILED, SUSPENDED, ... If that is ACTIVE,
-# prints the state of the machines: ACTIVE if they can be used, else PREEMPTED, GONE, ... The queued resource stays ACTIVE
-# for a while after a preemption.
+# Prints the state of the queued resource: WAITING_FOR_RESOURCES, PROVISIONING, FAILED, SUSPENDED, ... If it is ACTIVE,
+# prints the state of the machines instead: ACTIVE if they can be used, else PREEMPTED, GONE, ... The queued resource
+# stays ACTIVE for a while after a preemption.
 state() {
   local current
   current=$(describe queued-resources state.state)

@@ -20,7 +20,7 @@
 #   --mount=HOST:/SHARE  an NFS share that every machine mounts at /mnt/shared, for a workdir outside buckets
 #   --keep             up: do not delete the slice at the end. After status 1 the slice is always kept, because its disk
 #                      may have the only copy of some files
-#   --restarts=N       up: the maximal number of restarts and new requests (20)
+#   --restarts=N       up: the maximum number of restarts and new requests (20)
 #   --to=DIR           fetch: the target folder (out)
 #   --dry-run          print every command, run none
 #
@@ -49,7 +49,7 @@ on_all() { gcloud_tpus tpu-vm ssh "$name" --worker=all "--command=$1"; }
 on_first() { gcloud_tpus tpu-vm ssh "$name" --worker=0 "--command=$1"; }
 
 leave() {
-  [[ ! $costs || $dry_run ]] || say "LOOK: $name may still exist and cost money; this deletes it: $removal"
+  [[ ! $costs || $dry_run ]] || say "ATTENTION: $name may still exist and cost money; this deletes it: $removal"
 }
 trap leave EXIT
 trap 'exit 130' INT
@@ -77,8 +77,8 @@ copy() {
 
 install() {
   insist copy || return
-  # The folder is not removed, because it may have a workdir. uv installs a Python, because that of the machines is older
-  # than 3.11.
+  # The folder is not removed, because it may have a workdir. uv installs Python, because the machines have a version
+  # older than 3.11.
   # shellcheck disable=SC2016 # the remote shell expands it
   insist on_all 'set -e
     mkdir -p bertjax && rm -rf bertjax/bertjax bertjax/configs && tar xzf bertjax.tgz -C bertjax
@@ -99,7 +99,7 @@ need_arguments() {
   ((${#arguments[@]})) || stop "found no arguments of bertjax, expected them after --; for example -- --config=configs/pretrain_base.py --workdir=gs://..."
 }
 
-# Prints the value of the last --workdir= of the training, which is the one that bertjax uses.
+# Prints the last --workdir= of the training, because bertjax uses the last one.
 workdir() {
   local argument path=''
   for argument in "${arguments[@]}"; do
@@ -123,8 +123,8 @@ need_lasting_workdir() {
 train() {
   local quoted
   quoted=$(printf '%q ' "${arguments[@]}")
-  # The training continues if the connection ends. Its exit status is written to a file, because the status of gcloud may
-  # be an error of gcloud. Processes of an earlier training are stopped first, because only one process can use a TPU.
+  # The training continues if the connection ends. Its exit status is written to a file, because gcloud also fails for
+  # other reasons. Processes of an earlier training are stopped first, because only one process can use a TPU.
   on_all "cd bertjax && touch ~/bertjax.log
     if old=\$(cat ~/bertjax.pid 2>/dev/null) && kill -TERM -- -\$old 2>/dev/null; then
       for i in \$(seq 120); do kill -0 -- -\$old 2>/dev/null || break; sleep 1; done
@@ -182,8 +182,8 @@ fetch() {
   fi
 }
 
-# Sets `end` to the final exit status (1, 2 or 3) of any machine. After such an exit the other machines, possibly also the
-# first, end with 4, because they lost a process.
+# Sets `end` to the final exit status (1, 2 or 3) of any machine. After such an exit, the other machines end with 4,
+# because they lost a process. The first machine may be one of them.
 find_final_status() {
   local output
   # shellcheck disable=SC2016
@@ -229,7 +229,7 @@ prepare() {
   mount_share
 }
 
-# Creates the slice, installs bertjax and starts the training, each only if needed; then follows the training, see `watch`.
+# Creates the slice, installs bertjax and starts the training, each only if needed. Then calls `watch`.
 try() {
   local status=0
   if [[ $slice == NONE ]]; then

@@ -1,4 +1,4 @@
-"""A real browser without a window, for the pages that we write: Debian's Chromium, driven by Playwright."""
+"""A headless browser for the HTML pages that the package writes: Debian's Chromium, driven by Playwright."""
 
 import concurrent.futures
 import os
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-NARROW, WIDE = 400, 1400  # pixels: a telephone, a desk
+NARROW, WIDE = 400, 1400  # pixels: a phone, a desktop
 
 
 class Browser:
-    """Chromium, in a thread of its own: Playwright leaves a running event loop in its thread, which others may not."""
+    """Chromium in a separate thread, because Playwright leaves a running event loop in the thread that it uses."""
 
     def __init__(self, thread: concurrent.futures.Executor, chromium: Any):
         self._thread, self._chromium = thread, chromium
@@ -27,17 +27,17 @@ class Browser:
         dark: bool = False,
         leaves: bool = False,
     ) -> Any:
-        """Opens a file and gives what `look` returns of its page, a Playwright Page, when everything is drawn.
+        """Opens an HTML file, calls `look` on the page when everything is drawn, and returns the result of `look`.
 
-        Whatever the page is, it must have fetched nothing, logged no error, and fit its window; its charts must have no
-        button that uploads them and none over a legend.
+        The page must fetch nothing, log no error or warning, and fit the width of the window. No button of a chart may
+        upload the chart or cover the legend.
 
         Args:
-          path: of the HTML file.
-          look: looks at the page, clicks, asserts.
-          width: of the window, in pixels.
-          dark: what the reader's system prefers.
-          leaves: `look` follows a link to another of our pages.
+          path: The HTML file.
+          look: A function that inspects the Playwright Page.
+          width: The width of the window in pixels.
+          dark: Whether the system prefers dark colors.
+          leaves: Whether `look` follows a link to another page.
         """
         return self._thread.submit(self._visit, path.absolute().as_uri(), look, width, dark, leaves).result()
 
@@ -53,7 +53,7 @@ class Browser:
             page.goto(url)
             page.wait_for_selector('html[data-ready]')
             found = look(page)
-            assert not _standing_out(page)
+            assert not _overflowing(page)
             assert not _wrong_buttons(page)
         finally:
             context.close()
@@ -63,8 +63,8 @@ class Browser:
         return found
 
 
-def _standing_out(page: Any) -> list[str]:
-    """What stands out at the side of a page; what is wider than it is to scroll in a frame of its own."""
+def _overflowing(page: Any) -> list[str]:
+    """Elements that reach past the right edge of a page; wide content must scroll inside its own frame."""
     return page.evaluate("""() => {
       const width = document.documentElement.clientWidth;
       const framed = (e) => e && (getComputedStyle(e).overflowX !== 'visible' || framed(e.parentElement));
@@ -75,7 +75,7 @@ def _standing_out(page: Any) -> list[str]:
 
 
 def _wrong_buttons(page: Any) -> list[str]:
-    """Buttons of charts that send the chart to a server; legends that the bar of buttons overlaps."""
+    """Buttons that send a chart to a server, and charts whose button bar covers the legend."""
     return page.evaluate("""() => [...document.querySelectorAll('.plot')].flatMap((plot) => {
       const words = (e) => [e.title, e.dataset.title, e.ariaLabel, e.dataset.attr].filter(Boolean).join(' ');
       const upload = [...plot.querySelectorAll('.modebar-btn')].map(words)
@@ -88,13 +88,13 @@ def _wrong_buttons(page: Any) -> list[str]:
     })""")
 
 
-def launched() -> Iterator[Browser]:
-    """The browser; skips where there is none."""
-    api = pytest.importorskip('playwright.sync_api', reason='no playwright: this test opens a page in a browser')
+def launch_browser() -> Iterator[Browser]:
+    """Starts the browser and yields it; skips the test where no browser is installed."""
+    api = pytest.importorskip('playwright.sync_api', reason='needs playwright to open a page in a browser')
     path = shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
     if path is None:
-        pytest.skip('no chromium: this test opens a page in it (Debian: apt-get install chromium)')
-    # Chromium refuses its sandbox to root; a container's /dev/shm may be small.
+        pytest.skip('needs chromium to open a page (Debian: apt-get install chromium)')
+    # Chromium cannot use its sandbox as root; /dev/shm of a container may be too small for it.
     arguments = ['--no-sandbox', '--disable-dev-shm-usage'] if os.geteuid() == 0 else []
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         playwright = thread.submit(lambda: api.sync_playwright().start()).result()

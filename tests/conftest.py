@@ -9,30 +9,30 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Before jax is imported anywhere: the tests need a mesh of several devices, and never another platform than CPU.
+# Set before the first import of jax: the tests run on CPU only, with a mesh of several devices.
 os.environ['JAX_PLATFORMS'] = 'cpu'
-# Small models spend their time in the compiler: without its optimisations, in a third of the time.
+# Tests of small models spend most of their time in the compiler, which takes a third of the time without optimizations.
 os.environ['XLA_FLAGS'] = (
     '--xla_force_host_platform_device_count=8 --xla_cpu_parallel_codegen_split_count=1 '
     '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true '
-    # Later ones have no such flag, and abort.
+    # Later versions of XLA abort because they do not have this flag.
     + ('--xla_cpu_use_fusion_emitters=false' if importlib.metadata.version('jaxlib').startswith('0.10.') else '')
 )
 
 import jax
 import numpy as np
 import pytest
-from browsing import Browser, launched
+from browsing import Browser, launch_browser
 from flax import linen as nn
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
-# JAX and the tests themselves are hundreds of thousands of objects that stay: to look through them again and again for
-# garbage is a good part of what a test costs.
+# JAX and the tests are hundreds of thousands of permanent objects. Garbage collections that scan them again and again
+# would take a large part of the test time.
 gc.freeze()
 gc.set_threshold(100_000, 20, 50)
 
 
-# The fixtures that need packages of the extra `test-all`, which the default suite does not install.
+# Fixtures that need packages of the extra `test-all`; the default suite runs without these packages.
 SLOW_FIXTURES = {'browser', 'dask_cluster', 'google', 'object_server'}
 
 
@@ -46,49 +46,49 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope='session')
 def repository() -> pathlib.Path:
-    """The checkout's top folder."""
+    """The top folder of the checkout."""
     return REPOSITORY
 
 
 @pytest.fixture(scope='session')
 def shared() -> pathlib.Path:
-    """Real text, vocabularies and tasks that lie beside a developer's checkout; not part of the project."""
+    """A folder beside the checkout with real text, vocabularies and tasks, which only developers may have."""
     path = REPOSITORY.parent / 'shared' / 'data'
     if not path.is_dir():
-        pytest.skip(f'no real data at {path}: this test compares with it')
+        pytest.skip(f'needs the real data in {path}')
     return path
 
 
 @pytest.fixture(scope='session')
 def session_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A temporary folder that all workers of a session share."""
-    own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if 'PYTEST_XDIST_WORKER' in os.environ else own) / 'shared'
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if 'PYTEST_XDIST_WORKER' in os.environ else base) / 'shared'
     folder.mkdir(exist_ok=True)
     return folder
 
 
 @pytest.fixture(scope='session')
 def once(session_folder: pathlib.Path) -> Callable[[str, Callable[[pathlib.Path], object]], pathlib.Path]:
-    """once(name, fill) -> the folder `name`, filled by the first worker that asks for it; to be read only."""
+    """once(name, fill) -> the folder `name`, which the first worker that needs it fills; tests must not change it."""
 
-    def made(name: str, fill: Callable[[pathlib.Path], object]) -> pathlib.Path:
+    def fill_once(name: str, fill: Callable[[pathlib.Path], object]) -> pathlib.Path:
         folder, done = session_folder / name, session_folder / f'{name}.done'
         with (session_folder / f'{name}.lock').open('w') as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
             if not done.exists():
-                shutil.rmtree(folder, ignore_errors=True)  # of a worker that failed
+                shutil.rmtree(folder, ignore_errors=True)  # left by a worker that failed
                 folder.mkdir()
                 fill(folder)
                 done.touch()
         return folder
 
-    return made
+    return fill_once
 
 
 @pytest.fixture(scope='session')
 def object_server() -> Iterator[Any]:
-    """A server of s3://bucket, see `object_server.ObjectServer`."""
+    """A server for s3://bucket; see `object_server.ObjectServer`."""
     for needed in ('moto.server', 's3fs'):
         pytest.importorskip(needed, reason="needs the extra 'test-all'")
     import object_server
@@ -99,9 +99,9 @@ def object_server() -> Iterator[Any]:
 
 @pytest.fixture(scope='session')
 def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A scheduler and two workers of Dask, see `dask_cluster.Cluster`."""
+    """A Dask cluster with two workers; see `dask_cluster.Cluster`."""
     for needed in ('apache_beam', 'dask', 'distributed'):
-        pytest.importorskip(needed, reason='needs the extra dask')
+        pytest.importorskip(needed, reason="needs the extra 'dask'")
     import dask_cluster
 
     with dask_cluster.started(tmp_path_factory.mktemp('dask')) as cluster:
@@ -110,7 +110,7 @@ def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def bucket(object_server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Any:
-    """The server, its bucket empty, for a test with a cache of its own that loses no time between attempts."""
+    """The S3 server with an empty bucket; the test has its own cache and short pauses between retries."""
     from bertjax.remote import cache, retry
 
     monkeypatch.setenv('BERTJAX_CACHE', str(tmp_path / 'cache'))
@@ -124,8 +124,8 @@ def bucket(object_server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathli
 
 @pytest.fixture
 def google(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Iterator[Any]:
-    """A client of gs://bucket, an empty bucket of a stand-in for Google's server; with a cache of the test's own."""
-    pytest.importorskip('gcsfs', reason='of the extra gcs')
+    """A client of gs://bucket, an empty bucket of a local server; the test has its own cache."""
+    pytest.importorskip('gcsfs', reason="needs the extra 'gcs'")
     pytest.importorskip('gcp_storage_emulator.server', reason="needs the extra 'test-all'")
     import google_server
 
@@ -139,13 +139,13 @@ def google(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Iterator[
 
 @pytest.fixture(scope='session')
 def browser() -> Iterator[Browser]:
-    """A real browser, to open the pages in that we write."""
-    yield from launched()
+    """A browser that opens the HTML pages of the package."""
+    yield from launch_browser()
 
 
 @pytest.fixture(scope='session', autouse=True)
 def compile_cache(session_folder: pathlib.Path) -> pathlib.Path:
-    """JAX's persistent compilation cache: what one test of a session compiles, the others load."""
+    """The folder of JAX's persistent compilation cache, which all tests of a session share."""
     folder = session_folder / 'compiled'
     jax.config.update('jax_compilation_cache_dir', str(folder))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
@@ -155,10 +155,10 @@ def compile_cache(session_folder: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture(scope='session')
 def one_device(compile_cache: pathlib.Path) -> dict[str, str]:
-    """The environment of processes with one device, which load what another has compiled."""
-    quick = [flag for flag in os.environ['XLA_FLAGS'].split() if 'device_count' not in flag]
+    """The environment of processes that have one device and share the compilation cache of the session."""
+    xla_flags = [flag for flag in os.environ['XLA_FLAGS'].split() if 'device_count' not in flag]
     return os.environ | {
-        'XLA_FLAGS': ' '.join(quick),
+        'XLA_FLAGS': ' '.join(xla_flags),
         'JAX_COMPILATION_CACHE_DIR': str(compile_cache),
         'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
         'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
@@ -167,9 +167,10 @@ def one_device(compile_cache: pathlib.Path) -> dict[str, str]:
 
 @pytest.fixture(scope='session')
 def draw_params() -> Callable:
-    """draw_params(init, stddev=0.02, seed=0) -> normal numbers in place of init(key), scales around 1.
+    """draw_params(init, stddev=0.02, seed=0) -> normally distributed parameters of the shapes of init(key).
 
-    Compiling the initialisation of a small model takes longer than all that a test then does with it.
+    The mean is 1 for leaves named `scale` and 0 for all others. Compiling the real initialization would take longer
+    than the rest of a test.
     """
 
     def draw(init: Callable, stddev: float = 0.02, seed: int = 0):

@@ -1,4 +1,4 @@
-"""A real Dask cluster on this machine: a scheduler and worker processes, which a test may kill."""
+"""A local Dask cluster: a scheduler and worker processes that a test may kill."""
 
 import contextlib
 import os
@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
-# In each worker at its start, perhaps twice: small buckets of hashes, and a note of who has encoded a shard.
+# Each worker runs this at its start, perhaps twice: hash buckets are small, and a worker that encodes a shard leaves a
+# file named after its process id.
 _PRELOAD = """
 import os, pathlib
 from bertjax.corpus import duplicates, encode
@@ -24,7 +25,7 @@ store.encode_shard = encode_shard
 
 
 def environment() -> dict[str, str]:
-    """That of processes which import bertjax from this checkout."""
+    """The environment of processes that import bertjax from this checkout."""
     path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get('PYTHONPATH')])])
     return {**os.environ, 'PYTHONPATH': path}
 
@@ -33,9 +34,9 @@ class Cluster:
     """A scheduler and workers.
 
     Attributes:
-      flags: of config.beam.
-      workers: the processes of the workers.
-      scheduler: the process of the scheduler.
+      flags: The value of config.beam for this cluster.
+      workers: The worker processes.
+      scheduler: The scheduler process.
     """
 
     def __init__(self, folder: pathlib.Path, stack: contextlib.ExitStack, workers: int):
@@ -52,19 +53,19 @@ class Cluster:
         self.workers = [self.start_worker() for _ in range(workers)]
 
     def start_worker(self) -> subprocess.Popen:
-        """Starts a worker, which joins when it is ready."""
+        """Starts a worker process, which joins the cluster when it is ready."""
         file, preload = self._folder / 'scheduler.json', self._folder / 'preload.py'
         return self._start('worker', f'--scheduler-file={file}', f'--preload={preload}', '--nthreads=1', '--no-nanny')
 
     def encoders(self) -> set[int]:
-        """Process ids of the workers that have encoded a shard since the last call."""
+        """Returns the process ids of the workers that have encoded a shard since the last call."""
         paths = list((self._folder / 'encoded').iterdir())
         for path in paths:
             path.unlink()
         return {int(path.name) for path in paths}
 
     def wait_for_workers(self, count: int) -> None:
-        """Until so many workers have joined."""
+        """Waits until `count` workers have joined."""
         import distributed
 
         file = str(self._folder / 'scheduler.json')
@@ -87,6 +88,6 @@ class Cluster:
 
 @contextlib.contextmanager
 def started(folder: pathlib.Path, workers: int = 2) -> Iterator[Cluster]:
-    """The cluster, whose files are in an empty folder."""
+    """Runs a cluster whose files are in `folder`, which must be empty."""
     with contextlib.ExitStack() as stack:
         yield Cluster(folder, stack, workers)

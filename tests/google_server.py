@@ -1,4 +1,4 @@
-"""A server that speaks the protocol of Google Cloud Storage (gcp-storage-emulator), on this machine."""
+"""A local server for the protocol of Google Cloud Storage (gcp-storage-emulator)."""
 
 import contextlib
 import os
@@ -11,9 +11,9 @@ from gcsfs.core import GCSFileSystem
 
 from bertjax.remote import object_store
 
-# gcsfs ends the content of an upload with a line feed. The emulator reads the upload with Python's mail parser, which
-# removes a carriage return before that line feed, too: about one binary file in 256 arrives a byte short. RFC 2046 ends
-# a part with both characters; then the parser removes only these two.
+# gcsfs puts a line feed after the content of an upload. The emulator uses Python's mail parser, which also removes a
+# carriage return before that line feed, so about one binary file in 256 arrives one byte short. RFC 2046 ends a part
+# with a carriage return and a line feed; the parser removes only these two.
 _END, _RFC_2046_END = b'\n--==0==--', b'\r\n--==0==--'
 _decode = emulator._decode_raw_data
 
@@ -25,7 +25,7 @@ def _decode_upload(data: bytes, handler: Any) -> bytes | None:
 
 @contextlib.contextmanager
 def started() -> Iterator[GCSFileSystem]:
-    """Serves the empty bucket `bucket`, to this process and those that it starts; yields a client of its own."""
+    """Serves the empty bucket `bucket` to this process and its child processes; yields a separate client."""
     server = emulator.create_server('127.0.0.1', 0, in_memory=True, default_bucket='bucket')
     server.start()
     address = f'http://127.0.0.1:{server._api._httpd.server_address[1]}'
@@ -34,7 +34,7 @@ def started() -> Iterator[GCSFileSystem]:
             mock.patch.dict(os.environ, {'STORAGE_EMULATOR_HOST': address}),
             mock.patch.object(emulator, '_decode_raw_data', _decode_upload),
         ):
-            object_store._connect.cache_clear()  # clients of an earlier server
+            object_store._connect.cache_clear()  # drops the clients of an earlier server
             yield GCSFileSystem(use_listings_cache=False, token='anon', skip_instance_cache=True)
     finally:
         object_store._connect.cache_clear()

@@ -1,4 +1,4 @@
-"""A stand-in for the Hugging Face hub: as much of its HTTP API as pulling and pushing a model takes."""
+"""A stand-in for the Hugging Face hub with the part of its HTTP API that pulls and pushes a model."""
 
 import base64
 import contextlib
@@ -14,15 +14,21 @@ TOKEN = 'hf_token'
 
 
 class Hub:
-    """Its repositories: {name: {file: bytes}}; `private` is what was said of each that was made; `asked` the paths.
+    """The state of the server.
 
-    While `full`, nothing can be uploaded.
+    Attributes:
+      files: {repository: {file name: content}}.
+      private: Whether each repository was created as private.
+      requests: 'METHOD /path' of each request.
+      gated: Repositories that refuse access.
+      full: Whether uploads are refused.
+      address: The URL.
     """
 
     def __init__(self):
         self.files: dict[str, dict[str, bytes]] = {}
         self.private: dict[str, bool] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.gated: set[str] = set()
         self.full = False
         self.address = ''
@@ -46,15 +52,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get('Content-Length') or 0))
         path = self.path.partition('?')[0]
-        self.hub.asked.append(f'{self.command} {path}')
+        self.hub.requests.append(f'{self.command} {path}')
         if path == '/api/whoami-v2':
             known = self.headers.get('Authorization') == f'Bearer {TOKEN}'
             self._json({'name': 'me', 'orgs': [{'name': 'us'}]} if known else {}, 200 if known else 401)
         elif path == '/api/repos/create':
-            asked = json.loads(body)
-            name = f'{asked.get("organization") or "me"}/{asked["name"]}'
+            request = json.loads(body)
+            name = f'{request.get("organization") or "me"}/{request["name"]}'
             self.hub.files.setdefault(name, {})
-            self.hub.private[name] = asked.get('private') or asked.get('visibility') == 'private'
+            self.hub.private[name] = request.get('private') or request.get('visibility') == 'private'
             self._json({'url': f'{self.hub.address}/{name}', 'name': name, 'id': name})
         elif path == '/api/validate-yaml':
             self._json({'errors': [], 'warnings': []})
@@ -126,7 +132,7 @@ def _tag(data: bytes) -> str:
 
 @contextlib.contextmanager
 def serving() -> Iterator[Hub]:
-    """A hub on a port of this machine."""
+    """Serves a hub on a local port."""
     hub = Hub()
     handler = type('Handler', (_Handler,), {'hub': hub})
     with http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler) as server:

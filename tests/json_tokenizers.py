@@ -1,4 +1,4 @@
-"""Trains tokenizer.json files of the kinds that published encoders have, with the library `tokenizers`."""
+"""Trains tokenizer.json files like those of published encoders with the library `tokenizers`."""
 
 import json
 import pathlib
@@ -22,7 +22,7 @@ def _template(tokenizer: Tokenizer, cls: str, sep: str, between: str) -> process
 
 
 def modern(lines: Sequence[str], size: int) -> Tokenizer:
-    """ModernBERT's kind: byte-level BPE with OLMo's added tokens, and BERT's special tokens at the end."""
+    """Trains a tokenizer like ModernBERT's: byte-level BPE with OLMo's added tokens, then BERT's special tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
@@ -41,7 +41,7 @@ def modern(lines: Sequence[str], size: int) -> Tokenizer:
 
 
 def gemma(lines: Sequence[str], size: int) -> Tokenizer:
-    """Gemma's kind, which mmBERT has: BPE with byte fallback over the text with spaces replaced."""
+    """Trains a tokenizer like Gemma's and mmBERT's: BPE with byte fallback on text whose spaces are replaced."""
     special = ['<pad>', '<eos>', '<bos>', '<unk>', '<mask>']
     runs = ['[@BOS@]', *('\n' * n for n in range(1, 6)), *('▁' * n for n in range(2, 8))]
     trained = Tokenizer(models.BPE(unk_token='<unk>'))
@@ -64,7 +64,7 @@ def gemma(lines: Sequence[str], size: int) -> Tokenizer:
 
 
 def llama(lines: Sequence[str], size: int) -> Tokenizer:
-    """LLaMA's kind: as Gemma's, but the normaliser puts a space before the text."""
+    """Trains a tokenizer like LLaMA's: Gemma's with a space before the text."""
     tokenizer = gemma(lines, size)
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend('▁'), normalizers.Replace(' ', '▁')])
     tokenizer.pre_tokenizer = None
@@ -72,7 +72,7 @@ def llama(lines: Sequence[str], size: int) -> Tokenizer:
 
 
 def unigram(lines: Sequence[str], size: int) -> Tokenizer:
-    """XLM-RoBERTa's kind: a unigram model whose pre-tokenizer marks words, with two separators in a pair."""
+    """Trains a tokenizer like XLM-RoBERTa's: a unigram model that marks words and has two separators in a pair."""
     tokenizer = Tokenizer(models.Unigram())
     spaces = normalizers.Replace(Regex(' {2,}'), ' ')
     tokenizer.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), spaces])
@@ -89,7 +89,7 @@ def unigram(lines: Sequence[str], size: int) -> Tokenizer:
 
 
 def bare(lines: Sequence[str], size: int) -> Tokenizer:
-    """Byte-level BPE without an unknown token."""
+    """Trains byte-level BPE without an unknown token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -103,7 +103,7 @@ def bare(lines: Sequence[str], size: int) -> Tokenizer:
 
 
 def unmarked(lines: Sequence[str], size: int, **options: str) -> Tokenizer:
-    """BPE over words, as DNABERT-2's: no mark of words, or the one of `options` (GPT's </w>, WordPiece's ##)."""
+    """Trains BPE on words, like DNABERT-2's; `options` may add a word mark: GPT's </w> or WordPiece's ##."""
     tokenizer = Tokenizer(models.BPE(unk_token='[UNK]', **options))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -115,12 +115,12 @@ def unmarked(lines: Sequence[str], size: int, **options: str) -> Tokenizer:
 
 
 def suffixed(lines: Sequence[str], size: int) -> Tokenizer:
-    """GPT's kind: the end of a word is marked."""
+    """Trains a tokenizer like GPT's, which marks the end of a word."""
     return unmarked(lines, size, end_of_word_suffix='</w>')
 
 
 def prefixed(lines: Sequence[str], size: int) -> Tokenizer:
-    """BPE with WordPiece's mark of a continued word."""
+    """Trains BPE whose pieces inside a word begin with WordPiece's ##."""
     return unmarked(lines, size, continuing_subword_prefix='##')
 
 
@@ -131,7 +131,7 @@ KINDS |= {'prefixed': (prefixed, MODERN)}
 
 
 def write_modernbert(kind: str, lines: Sequence[str], directory: pathlib.Path, size: int = 600) -> Any:
-    """Writes a small ModernBertForMaskedLM of transformers with a tokenizer of one of KINDS; returns the model."""
+    """Writes a small ModernBertForMaskedLM and a tokenizer of a kind in KINDS; returns the model."""
     import torch
     import transformers
 
@@ -154,7 +154,7 @@ def write_modernbert(kind: str, lines: Sequence[str], directory: pathlib.Path, s
 
 
 def write_tokenizer(kind: str, lines: Sequence[str], directory: pathlib.Path, size: int = 2000) -> dict[str, Any]:
-    """Trains a tokenizer of one of KINDS and writes its files; returns its tokenizer_config.json."""
+    """Trains a tokenizer of a kind in KINDS and writes its files; returns the contents of tokenizer_config.json."""
     train, names = KINDS[kind]
     train(lines, size).save(str(directory / 'tokenizer.json'))
     config = {f'{key}_token': name for key, name in names.items()}

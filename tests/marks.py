@@ -7,7 +7,7 @@ import pytest
 
 
 def slow(*cases: Any) -> Iterator[Any]:
-    """Yields the parameters of slow tests, for a list of parametrize; a tuple is one value."""
+    """Yields cases marked as slow, for the list of a `parametrize`; a tuple is one value."""
     return (pytest.param(case, marks=pytest.mark.slow) for case in cases)
 
 

@@ -1,4 +1,4 @@
-"""Stands in for the metadata server of Google's cloud, which a TPU VM asks about its slice."""
+"""A stand-in for the metadata server of Google Cloud, which describes the slice of a TPU VM."""
 
 import contextlib
 import http.server
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 
 class MetadataServer(http.server.ThreadingHTTPServer):
-    """Has `attributes` of a machine, and fails the first `failures` times; `asked` is what it was asked for."""
+    """Serves `attributes` of a machine after `failures` failed requests; `requests` lists the requested names."""
 
     def __init__(self, attributes: dict[str, str], failures: int = 0):
         super().__init__(('127.0.0.1', 0), _Handler)
-        self.attributes, self.failures, self.asked = attributes, failures, []
+        self.attributes, self.failures, self.requests = attributes, failures, []
 
     @property
     def address(self) -> str:
@@ -24,7 +24,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         folder, _, name = self.path.rpartition('/')
         assert folder == '/computeMetadata/v1/instance/attributes' and self.headers['Metadata-Flavor'] == 'Google'
-        self.server.asked.append(name)
+        self.server.requests.append(name)
         if self.server.failures:
             self.server.failures -= 1
             self.send_error(503)
@@ -41,7 +41,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serve(attributes: dict[str, str], failures: int = 0) -> Iterator[MetadataServer]:
-    """A server that runs meanwhile."""
+    """Runs a server within the context."""
     with MetadataServer(attributes, failures) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()

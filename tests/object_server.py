@@ -1,4 +1,4 @@
-"""A real server that speaks S3 (moto's), on this machine, and what goes wrong between it and its clients."""
+"""A local S3 server (moto) that can inject faults into its answers."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from moto.s3.models import s3_backends
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-Fault = Callable[[str, str], str | None]  # method and path of a request -> one of the faults below, or None
+Fault = Callable[[str, str], str | None]  # (method, path) of a request -> a fault of `ObjectServer`, or None
 
 _BUSY = b'<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>'
 _DENIED = b'<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>'
@@ -25,22 +25,22 @@ class _Quiet(WSGIRequestHandler):
 
 
 class ObjectServer:
-    """The server; `asked` has its requests, and `fault` decides what becomes of each.
+    """The server; `requests` lists the (method, path) of each request, and `fault` chooses the fault of a request.
 
-    A fault is 'refuse' (503), 'deny' (403), 'cut' (half of the body comes) or 'spoil' (a byte of it is another, and
-    nothing in the answer tells).
+    A fault is 'refuse' (status 503), 'deny' (status 403), 'cut' (only half of the body is sent) or 'spoil' (one byte of
+    the body is changed, and the answer has no checksum).
     """
 
     def __init__(self):
         self._app = DomainDispatcherApplication(create_backend_app)
         self.fault: Fault = lambda method, path: None
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         self._lock = threading.Lock()
 
     def __call__(self, environ, start_response):
         method, path = environ['REQUEST_METHOD'], environ['PATH_INFO']
         with self._lock:
-            self.asked.append((method, path))
+            self.requests.append((method, path))
             fault = self.fault(method, path)
         if fault in ('refuse', 'deny'):
             environ['wsgi.input'].read(int(environ.get('CONTENT_LENGTH') or 0))
@@ -53,21 +53,24 @@ class ObjectServer:
             headers = [row for row in headers if not row[0].lower().startswith('x-amz-checksum')]
         start_response(status, headers)
         if fault == 'cut':
-            return [body[: len(body) // 2]]  # of the length that was announced
+            return [body[: len(body) // 2]]  # Content-Length is that of the whole body
         return [bytes([body[0] ^ 1]) + body[1:] if fault == 'spoil' else body]
 
     @contextlib.contextmanager
     def failing(self, fault: str, method: str, path: str, count: int = 1, after: int = 0) -> Iterator[list[str]]:
-        """The requests of a method whose path matches fail, `count` times after `after`; yields the paths that did."""
+        """Lets `count` requests fail after the first `after` ones; yields the paths of the failed requests.
+
+        These requests have this method, and their paths match the regular expression `path`.
+        """
         seen, failed = [], []
 
-        def decide(asked: str, at: str) -> str | None:
-            if asked != method or not re.search(path, at):
+        def decide(request_method: str, request_path: str) -> str | None:
+            if request_method != method or not re.search(path, request_path):
                 return None
-            seen.append(at)
+            seen.append(request_path)
             if not after < len(seen) <= after + count:
                 return None
-            failed.append(at)
+            failed.append(request_path)
             return fault
 
         self.fault = decide
@@ -78,14 +81,14 @@ class ObjectServer:
 
     @property
     def system(self) -> fsspec.AbstractFileSystem:
-        """A client of its own, for what a test looks at."""
+        """A separate client, with which a test inspects the bucket."""
         return fsspec.filesystem('s3', use_listings_cache=False)
 
     def clear(self) -> None:
         """Empties the bucket and the list of requests."""
         for path in self.system.find('bucket'):
             self.system.rm_file(path)
-        self.asked.clear()
+        self.requests.clear()
 
     def put(self, files: dict[str, bytes]) -> None:
         """Writes objects, {name: bytes}, into the bucket."""
@@ -93,18 +96,20 @@ class ObjectServer:
             self.system.pipe_file(f'bucket/{name}', data)
 
     def put_behind(self, files: dict[str, bytes]) -> None:
-        """The same from within `fault`, while no other request is answered."""
+        """Writes objects as `put` does, but may be called from `fault`, which blocks requests."""
         (account,) = s3_backends
         for name, data in files.items():
             s3_backends[account]['aws'].put_object('bucket', name, data)
 
     def contents(self, path: str) -> dict[str, bytes]:
-        """{path: content} of the objects below BUCKET/PATH."""
+        """Returns {path: content} of the objects below BUCKET/PATH."""
         return self.system.cat(self.system.find(path))
 
     def wait_for_step(self, path: str, step: int, *processes: subprocess.Popen) -> int:
-        """Until a whole checkpoint of this step or a later one is below BUCKET/PATH, which the processes are to write;
-        returns its step."""
+        """Waits for a complete checkpoint of `step` or later below BUCKET/PATH; returns the newest step.
+
+        The wait fails if one of `processes` ends.
+        """
         deadline, newest = time.monotonic() + 300, -1
         while newest < step:
             seals = (name.split('/') for name in self.names(path) if name.endswith('/seal.json'))
@@ -114,14 +119,14 @@ class ObjectServer:
         return newest
 
     def names(self, path: str) -> dict[str, int]:
-        """{name: bytes} of the objects below BUCKET/PATH."""
+        """Returns {name: size in bytes} of the objects below BUCKET/PATH."""
         found = self.system.find(path, detail=True)
         return {name.removeprefix(path).strip('/'): facts['size'] for name, facts in sorted(found.items())}
 
 
 @contextlib.contextmanager
 def started() -> Iterator[ObjectServer]:
-    """Serves the bucket `bucket`; the environment of this process and of those that it starts points there."""
+    """Serves the bucket `bucket`; environment variables point this process and its child processes to it."""
     server = ObjectServer()
     http = make_server('127.0.0.1', 0, server, threaded=True, request_handler=_Quiet)
     threading.Thread(target=http.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""The docs name what is there: files, config keys, recipes, verbs, anchors."""
+"""Everything that the documentation names exists: files, config keys, recipes, verbs, anchors and tests."""
 
 import functools
 import importlib.util
@@ -32,7 +32,7 @@ def recipe(path: pathlib.Path, argument: str = ''):
 
 @functools.cache
 def known_keys() -> set[str]:
-    """Every config key of every recipe, and the branches above them."""
+    """Every config key of every recipe, and the prefixes of nested keys."""
     keys: set[str] = set()
     recipes = [(path, '') for path in (REPOSITORY / 'configs').glob('*.py')]
     for path, argument in [*recipes, (REPOSITORY / 'configs' / 'distilbert.py', 'glue:rte')]:
@@ -46,20 +46,20 @@ def prose(page: pathlib.Path) -> str:
 
 
 def anchors(page: pathlib.Path) -> set[str]:
-    """The anchors that GitHub makes of a page's headings."""
+    """The anchors that GitHub gives to the headings of a page."""
     text = re.sub(r'```.*?```', '', prose(page), flags=re.DOTALL)
     titles = re.findall(r'^#+ (.+)$', text, re.MULTILINE)
     return {re.sub(r'[^\w\- ]', '', title.lower().replace('`', '')).replace(' ', '-') for title in titles}
 
 
-def test_the_pages_are_there():
+def test_the_pages_exist():
     names = {page.relative_to(REPOSITORY).as_posix() for page in PAGES}
-    wanted = {'index', 'data', 'pretraining', 'finetuning', 'models', 'scaling', 'keys', 'architecture'}
-    assert names >= {'CONTRIBUTING.md', 'CHANGELOG.md', *(f'docs/{name}.md' for name in wanted)}
+    expected = {'index', 'data', 'pretraining', 'finetuning', 'models', 'scaling', 'keys', 'architecture'}
+    assert names >= {'CONTRIBUTING.md', 'CHANGELOG.md', *(f'docs/{name}.md' for name in expected)}
 
 
-def test_a_reader_can_finish_them():
-    """The README in at most 700 words, the docs in at most 12 pages and 30,000 words, tables and commands included."""
+def test_the_documentation_is_short():
+    """At most 700 words in README.md, and 12 pages with 30,000 words in docs/, tables and commands included."""
     pages = [prose(page) for page in (REPOSITORY / 'docs').rglob('*.md')]
     assert len(pages) <= 12 and sum(len(re.findall(r'\S*\w\S*', page)) for page in pages) <= 30_000
     assert len(prose(REPOSITORY / 'README.md').split()) <= 700
@@ -67,7 +67,7 @@ def test_a_reader_can_finish_them():
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: pathlib.Path):
+def test_links_are_not_dead(page: pathlib.Path):
     dead = []
     for link in LINK.findall(re.sub(r'```.*?```', '', prose(page), flags=re.DOTALL)):
         if '://' in link:
@@ -88,7 +88,7 @@ def test_config_keys_exist(page: pathlib.Path):
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
 def test_keys_that_the_prose_names_exist(page: pathlib.Path):
-    """`masking.rate` and the like, with or without `config.` and a value."""
+    """Checks keys such as `masking.rate`, with or without `config.` and a value."""
     known = known_keys() | {f'phases.{key}' for key in to_plain(phase(steps=1))}
     groups = {key.partition('.')[0] for key in known if '.' in key}
     named = [key for key in NAMED_KEY.findall(prose(page)) if key.rpartition('.')[2] not in FILES]
@@ -112,28 +112,29 @@ def test_pages_that_the_code_names_exist():
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
 def test_named_tests_exist(page: pathlib.Path):
-    """That of each complaint, of docs/troubleshooting.md, among them."""
+    """Checks `tests/FILE.py::NAME`, also in the table of complaints in docs/troubleshooting.md."""
     named = re.findall(r'`(tests/[\w/]+\.py)::(\w+)`', prose(page))
     missing = [(path, name) for path, name in named if f'\ndef {name}(' not in prose(REPOSITORY / path)]
     assert not missing, f'{page.name}: {missing}'
 
 
 def test_each_complaint_has_a_test():
-    """Its thread, what is done about it, and at least one test that holds it."""
+    """Each row names the thread of the complaint, the answer to it and at least one test."""
     rows = re.findall(r'^\| (.+?) \| (.+) \| (.+) \|$', section('troubleshooting', COMPLAINTS), re.MULTILINE)[1:]
-    assert len(rows) == 22 and all('`tests/' in test and here for _, here, test in rows)
+    assert len(rows) == 22 and all('`tests/' in test and answer for _, answer, test in rows)
     assert all(re.search(r'\w#\d+', complaint) for complaint, *_ in rows)
 
 
-def test_what_a_run_may_start_from_is_said_alike():
-    """A name on the hub is pulled, for `init` as for a teacher: no page, recipe or comment says less."""
+def test_all_texts_say_that_a_model_may_be_pulled_from_the_hub():
+    """Each description of `config.init`, of a teacher and of `bertjax.load` mentions names on the hub."""
     paragraph, row = r'^(?:`CHECKPOINT` is|A teacher is|`load` takes)', r'^\| `(?:init|distill\.teacher)` .*$'
-    said = [text for page in PAGES for text in prose(page).split('\n\n') if re.match(paragraph, text)]
-    assert len(said) == 3
-    said += re.findall(row, prose(REPOSITORY / 'docs' / 'keys.md'), re.MULTILINE)
+    descriptions = [text for page in PAGES for text in prose(page).split('\n\n') if re.match(paragraph, text)]
+    assert len(descriptions) == 3
+    descriptions += re.findall(row, prose(REPOSITORY / 'docs' / 'keys.md'), re.MULTILINE)
     for path in (REPOSITORY / 'configs').glob('*.py'):
-        said += re.findall(r'CHECKPOINT is [^.]*', prose(path))
-    assert len(said) == 8 and all('hub' in text or 'bertjax.load' in text for text in said), said
+        descriptions += re.findall(r'CHECKPOINT is [^.]*', prose(path))
+    mentions_hub = ['hub' in text or 'bertjax.load' in text for text in descriptions]
+    assert len(descriptions) == 8 and all(mentions_hub), descriptions
     assert not [page.name for page in PAGES if 'Nothing is downloaded' in prose(page)]
 
 
@@ -149,8 +150,8 @@ def test_recipes_of_commands_build(page: pathlib.Path):
         assert recipe(REPOSITORY / name, argument)
 
 
-def test_a_command_has_keys_of_its_own_recipe():
-    """Not only those of some recipe: a key of pre-training is refused by a recipe for a task."""
+def test_a_command_uses_keys_of_its_recipe():
+    """A key must exist in the recipe of the command: recipes of tasks refuse keys of pre-training."""
     for page in PAGES:
         for line in re.findall(r'^.*bertjax\.main --config=configs/.*$', prose(page), re.MULTILINE):
             name, argument = re.search(r'--config=(configs/\w+\.py):?(glue:\w+)?', line).groups()
@@ -159,8 +160,8 @@ def test_a_command_has_keys_of_its_own_recipe():
             assert {*KEY.findall(line)} - {'KEY'} <= known, line
 
 
-def test_the_command_of_the_tests_is_the_readme_s():
-    """One command, that needs nothing before it; .ci/run takes it from there."""
+def test_continuous_integration_runs_the_test_command_of_the_readme():
+    """README.md has one command, which needs no earlier step; .ci/run reads it from there."""
     found = re.findall(r"^pip install -e '\.\[test\]'.*$", prose(REPOSITORY / 'README.md'), re.MULTILINE)
     assert found == ["pip install -e '.[test]' && python -m pytest"]
     installs = re.findall(r'^.*pip install.*$', prose(REPOSITORY / '.ci' / 'run'), re.MULTILINE)
@@ -170,26 +171,26 @@ def test_the_command_of_the_tests_is_the_readme_s():
 
 
 def section(page: str, title: str) -> str:
-    """What stands below a heading of the second order, as far as the next."""
+    """The text below a `##` heading, up to the next one."""
     text = prose(REPOSITORY / 'docs' / f'{page}.md')
     return text[text.index(f'\n## {title}\n') + 1 :].partition('\n## ')[0]
 
 
-def test_figures_of_glue_are_those_of_its_table():
+def test_the_metrics_and_files_of_glue_are_those_of_the_code():
     from bertjax.tasks.sentence.glue_table import TASKS
 
     rows = re.findall(
         r'^\| `(\w+)` \| `[^|]*\| ([a-z0-9, ]+) \| (`[^|]+)\|', section('finetuning', 'GLUE'), re.MULTILINE
     )
     assert {name for name, _, _ in rows} == set(TASKS) - {'ax'}
-    for name, figures, files in rows:
-        assert tuple(figures.split(', ')) == TASKS[name].measures
+    for name, metrics, files in rows:
+        assert tuple(metrics.split(', ')) == TASKS[name].measures
         splits = [*TASKS[name].splits.values(), *(TASKS['ax'].splits.values() if name == 'mnli' else ())]
         assert re.findall('`(.+?)`', files) == [split.server for split in splits if split.server]
 
 
 def test_the_layout_names_every_folder():
-    """Each folder of the package with one sentence, and no other."""
+    """The list in docs/architecture.md has one line for each folder of the package, and no others."""
     named = re.findall(r'^ {6}(\w[\w/]*)/ +\S', section('architecture', 'Layout'), re.MULTILINE)
     package = REPOSITORY / 'bertjax'
     folders = [path.parent.relative_to(package).as_posix() for path in package.rglob('*/__init__.py')]

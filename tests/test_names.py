@@ -1,4 +1,4 @@
-"""The names of the package: words that were replaced by the field's own terms stay out, and a class name is unique."""
+"""The names in the package: replaced names do not come back, and class names are unique."""
 
 import ast
 import collections
@@ -7,7 +7,7 @@ import re
 
 PACKAGE = pathlib.Path(__file__).parent.parent / 'bertjax'
 
-# Left: a name that readers had to learn here. Right: the term that they know.
+# {a name that only this project used: the standard term for it}
 REPLACED = {
     'mend': 'fix',
     'dear': 'save_residual',
@@ -40,10 +40,11 @@ REPLACED = {
 }
 MODULES = ('beginning', 'levels', 'session', 'saved', 'loaded', 'recorded', 'places', 'fitting', 'asked', 'kept')
 MODULES += ('whole', 'muted', 'votes', 'spread', 'means', 'sharing', 'groups', 'timesheet', 'teaching', 'apart')
+MODULES += ('mapped', 'past')
 
 
 def identifiers(tree: ast.AST) -> set[str]:
-    """The names that a module defines, imports, takes as a parameter, or uses."""
+    """The names of the classes, functions, variables, attributes and parameters in a module."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
@@ -68,7 +69,7 @@ def test_replaced_names_do_not_come_back():
 
 
 def test_a_class_name_is_unique():
-    """One name has one meaning: a reader who searches for a public class finds one."""
+    """A search for a public class finds one class."""
     places = collections.defaultdict(list)
     for path in sorted(PACKAGE.rglob('*.py')):
         for node in ast.parse(path.read_text(encoding='utf-8')).body:
@@ -77,13 +78,13 @@ def test_a_class_name_is_unique():
     assert not {name: files for name, files in places.items() if len(files) > 1}
 
 
-def test_no_folder_holds_more_than_can_be_looked_over():
+def test_no_folder_has_more_than_24_files():
     counts = collections.Counter(path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob('*.py'))
     assert not {folder: count for folder, count in counts.items() if count > 24}
 
 
-def test_words_that_only_this_package_used():
-    """In prose as well: docstrings, comments and messages."""
+def test_replaced_words_do_not_come_back_in_prose():
+    """Prose is the text of docstrings, comments and messages."""
     pattern = re.compile(r'\b(mend|mends|mended|is no writer|of a run of its own)\b')
     found = [path for path in PACKAGE.rglob('*.py') if pattern.search(path.read_text(encoding='utf-8'))]
     assert not found

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 COLAB = pathlib.Path(__file__).parent.parent / 'docs' / 'colab'
-# In place of the values of the cell `parameters`.
+# Replace the values of the cell that is tagged `parameters`.
 SMALL = {
     'pretrain': 'STEPS = 20',
     'finetune': 'STEPS, EPOCHS = 20, 1',
@@ -25,8 +25,8 @@ SMALL = {
 }
 
 
-def test_they_lead_to_the_repository():
-    """That of pyproject.toml, wherever a page or a notebook names it."""
+def test_links_lead_to_the_repository():
+    """Every page and notebook that names the repository uses the address in pyproject.toml."""
     top = COLAB.parent.parent
     repository = tomllib.loads((top / 'pyproject.toml').read_text(encoding='utf-8'))['project']['urls']['Repository']
     for path in COLAB.glob('*.ipynb'):
@@ -38,7 +38,7 @@ def test_they_lead_to_the_repository():
         assert {*named} <= {repository.removeprefix('https://github.com/')}, path
 
 
-def test_each_has_small_settings_and_a_badge():
+def test_each_notebook_has_small_settings_and_a_badge():
     notebooks = {path.stem: json.loads(path.read_text(encoding='utf-8')) for path in COLAB.glob('*.ipynb')}
     assert notebooks.keys() == SMALL.keys()
     for name, notebook in notebooks.items():
@@ -47,20 +47,20 @@ def test_each_has_small_settings_and_a_badge():
         badge = re.search(address, ''.join(cells[0]['source']))
         assert badge and badge[1] == name
         assert any('parameters' in cell['metadata'].get('tags', ()) for cell in cells)
-        assert any(cell.get('outputs') for cell in cells)  # what a reader sees who does not run it
-        assert '!python' not in str(cells)  # the program is called in Python
+        assert any(cell.get('outputs') for cell in cells)  # for readers who do not run the notebook
+        assert '!python' not in str(cells)  # a cell calls the program from Python instead
 
 
 @pytest.fixture(scope='module')
 def environment(one_device: dict[str, str]) -> dict[str, str]:
-    """Of a notebook, with the package of this checkout."""
+    """The environment variables of a notebook, which imports the package from this checkout."""
     path = os.pathsep.join([str(COLAB.parent.parent), os.environ.get('PYTHONPATH', '')])
     return one_device | {'PYTHONPATH': path}
 
 
 @pytest.fixture(scope='module')
 def tiny(once: Callable, environment: dict[str, str]) -> pathlib.Path:
-    """The encoder that all of them train: one notebook from nothing, the others find theirs done."""
+    """The finished encoder that all notebooks but `pretrain` find in out/; `pretrain` trains its own."""
     command = [sys.executable, '-m', 'bertjax', '--config=pretrain_tiny', '--workdir=out/tiny', '--config.steps=20']
     run = functools.partial(subprocess.run, command, env=environment, check=True, capture_output=True)
     return once('notebooks', lambda folder: run(cwd=folder)) / 'out'
@@ -68,7 +68,7 @@ def tiny(once: Callable, environment: dict[str, str]) -> pathlib.Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', SMALL)
-def test_it_runs(name: str, tmp_path: pathlib.Path, environment: dict[str, str], request, monkeypatch):
+def test_a_notebook_runs(name: str, tmp_path: pathlib.Path, environment: dict[str, str], request, monkeypatch):
     if name != 'pretrain':
         shutil.copytree(request.getfixturevalue('tiny'), tmp_path / 'out')
     for variable, value in environment.items():

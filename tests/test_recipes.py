@@ -1,4 +1,4 @@
-"""Every shipped recipe builds; those of pre-training train one step at reduced width, those of tasks make a model."""
+"""Every shipped recipe builds: pre-training recipes train one step at reduced width, task recipes build a model."""
 
 import dataclasses
 import importlib.util
@@ -59,10 +59,10 @@ def load(path: pathlib.Path, argument: str):
 
 
 TASKS = [path for path in CONFIGS if 'task' in load(path, '')]
-FINISHED_MODEL = [path for path in CONFIGS if load(path, '').run in INFERENCE_KEYS]  # a finished model
+FINISHED_MODEL = [path for path in CONFIGS if load(path, '').run in INFERENCE_KEYS]  # recipes that use a finished model
 CASES = {path: [(path, argument) for argument in ARGUMENTS.get(path.stem, [''])] for path in CONFIGS}
 NAME = {'ids': lambda value: getattr(value, 'stem', value)}
-DISTILLATIONS = [path for path in CONFIGS if 'distill' in load(path, '')]  # of tasks, too, by their argument
+DISTILLATIONS = [path for path in CONFIGS if 'distill' in load(path, '')]  # the argument may name a task
 PRETRAINING_CASES = [case for path, cases in CASES.items() if path not in (*TASKS, *FINISHED_MODEL) for case in cases]
 TASK_CASES = [case for path in TASKS for case in CASES[path]]
 TASK_CASES += [(path, task) for path in DISTILLATIONS for task in ('glue:rte', 'squad:v1', 'ner', 'swag', 'classify')]
@@ -73,12 +73,12 @@ def test_recipe_resolves(path: pathlib.Path, argument: str):
     config = load(path, argument)
     settings = pretraining_settings(config)
     settings.check()
-    settings.model_config(config.vocab.size)  # at full size: only described
+    settings.model_config(config.vocab.size)  # at full size, but no parameters are created
     phases = settings.resolve_phases(settings.total_steps(1e6))
     assert phases[0].first_step == 0 and all(a.last_step == b.first_step for a, b in itertools.pairwise(phases))
 
 
-# The slow run takes the step of all.
+# The slow suite takes a step with every recipe.
 QUICK = {('pretrain_tiny', '')}
 STEPS = [
     pytest.param(path, argument, marks=() if (path.stem, argument) in QUICK else pytest.mark.slow)
@@ -101,7 +101,7 @@ def test_recipe_takes_a_step(path: pathlib.Path, argument: str):
     settings = pretraining_settings(config)
     setup = build_pretraining_setup(settings, settings.model_config(100), mesh)
     phase = settings.resolve_phases(settings.total_steps(1e6))[-1]
-    # Any finite numbers do, and drawing them would take longer than the step.
+    # Any finite parameters suffice; random initialization would take longer than the step.
     state = jax.tree.map(lambda x: jax.device_put(np.full(x.shape, 0.01, x.dtype), x.sharding), setup.state)
     ones = {name: np.ones(shape, dtype) for name, (shape, dtype) in phase.batches[phase.seq_len].items()}
     batch = jax.device_put(ones, batch_sharding(mesh))
@@ -111,7 +111,7 @@ def test_recipe_takes_a_step(path: pathlib.Path, argument: str):
     assert np.isfinite(float(metrics['scalars']['grad_norm']))
 
 
-def test_what_is_suggested_for_names_of_other_programs_is_there():
+def test_the_keys_and_verbs_that_are_suggested_exist():
     known = {key for path in CONFIGS for key in flatten(load(path, ''))}
     for name, ours in KEYS.items():
         assert set(ours) <= known, name
@@ -128,8 +128,8 @@ def test_docstring_has_the_command(path: pathlib.Path):
     assert 'ardware' in text or 'CPU' in text
 
 
-def test_what_was_compiled_is_what_the_recipes_say():
-    """The table of docs/scaling.md: each phase as it is, on the chips of the docstring; each fits."""
+def test_the_table_of_compiled_phases_matches_the_recipes():
+    """docs/scaling.md lists each phase, the chips of the recipe's docstring, and memory that fits on a chip."""
     page = (CONFIGS[0].parent.parent / 'docs' / 'scaling.md').read_text(encoding='utf-8')
     row = (
         r'^\| (?:`configs/(\w+)\.py`)? ?\| (?:`v5e:(\d+)x(\d+)`)? ?\| (\d) \| (.+) \| ([\d.]+) \| [\d.]+ ms, \d+ % \|$'
@@ -137,20 +137,20 @@ def test_what_was_compiled_is_what_the_recipes_say():
     compiled, stem, chips = {}, '', 0
     for name, x, y, number, batch, gib in re.findall(row, page, re.MULTILINE):
         stem, chips = (name, int(x) * int(y)) if name else (stem, chips)
-        assert float(gib) < 15.75  # what the compiler gives a program of the 16 GiB
+        assert float(gib) < 15.75  # GiB that a program can use of the 16 GiB
         compiled[stem, int(number)] = batch, chips
-    wanted = {}
+    expected = {}
     for path in CONFIGS:
         named = re.search(r'Hardware: (\d+) chips of TPU v5e', path.read_text(encoding='utf-8'))
         if named:
             total = 1_000_000 if 'lamb' not in path.stem else 8601
             for phase in pretraining_settings(load(path, '')).resolve_phases(total):
                 parts = f', {phase.grad_accum_steps}' if phase.grad_accum_steps > 1 else ''
-                wanted[path.stem, phase.number] = f'{phase.batch_size} x {phase.seq_len}{parts}', int(named[1])
-    assert compiled == wanted and len({stem for stem, _ in wanted}) == 7
+                expected[path.stem, phase.number] = f'{phase.batch_size} x {phase.seq_len}{parts}', int(named[1])
+    assert compiled == expected and len({stem for stem, _ in expected}) == 7
 
 
-def test_ablations_say_what_the_paper_says():
+def test_ablations_have_the_settings_of_the_paper():
     base = CONFIGS[[path.stem for path in CONFIGS].index('pretrain_base')]
     masking = load(base, 'masking=0/20/80').masking
     assert (masking.mask, masking.random) == (0.0, 0.8)
@@ -162,13 +162,13 @@ def test_ablations_say_what_the_paper_says():
 
 
 def test_modern_phases_are_the_published_ones():
-    """Their tokens in billions and their rates: arXiv 2412.13663, arXiv 2507.11412 and the configs beside them."""
-    wanted = {
+    """Billions of tokens and learning rates are those of arXiv 2412.13663, arXiv 2507.11412 and their configs."""
+    expected = {
         ('modern_base', ''): [(1719, 8e-4), (250, 3e-4), (50, 3e-4)],
         ('modern_large', ''): [(900, 5e-4), (800, 5e-5), (250, 5e-5), (50, 5e-5)],
         ('ettin', '17m'): [(1700, 3e-3), (250, 3e-3), (50, 1.5e-3)],
     }
-    for (stem, argument), tokens_and_rates in wanted.items():
+    for (stem, argument), tokens_and_rates in expected.items():
         config = load(CONFIGS[[path.stem for path in CONFIGS].index(stem)], argument)
         phases = pretraining_settings(config).resolve_phases(config.steps)
         for phase, (billions, rate) in zip(phases, tokens_and_rates, strict=True):
@@ -189,7 +189,7 @@ def test_lamb_phases_are_the_published_ones():
     ]
 
 
-# What each kind of task takes from its training data.
+# The state that each kind of task learns from its training data.
 LEARNED = {'tagging': {'labels': ['O', 'B-x', 'I-x'], 'scheme': ''}, 'classification': {'labels': ['no', 'yes']}}
 LEARNED['relation'] = {'labels': ['no_relation', 'per:title']}
 LEARNED['multi_label'] = {'labels': ['a', 'b'], 'separator': '|'}
@@ -201,7 +201,7 @@ def test_task_recipe_makes_a_model(path: pathlib.Path, argument: str):
     assert config.run == ('distill' if path in DISTILLATIONS else 'benchmark' if argument == 'all' else 'finetune')
     check_ranges(config)
     if argument == 'all':
-        config.task.task = 'mnli'  # of them
+        config.task.task = 'mnli'  # one of the tasks
     settings = finetuning_settings(config)
     settings.check()
     assert all(trial.learning_rate > 0 for trial in make_trials(settings))
@@ -226,24 +226,24 @@ def test_recipe_that_uses_a_model_has_every_key(path: pathlib.Path):
 
 @pytest.mark.parametrize('path', TASKS, ids=lambda path: path.stem)
 def test_task_recipe_has_every_key(path: pathlib.Path):
-    """Those of the base, and the options of its kind, so that all can be set on the command line."""
+    """It declares all keys of fine-tuning and all options of its task, so the command line can set each of them."""
     config = load(path, '')
     assert set(flatten(config)) == set(config_keys(config)) >= {f'task.{name}' for name in options(config.task.kind)}
 
 
-def test_distillations_say_what_the_papers_say():
+def test_distillations_have_the_settings_of_the_papers():
     distilbert, tinybert = (DistillationSettings(**load(path, '').distill) for path in DISTILLATIONS)
     base = BertConfig(vocab_size=100, num_layers=12, width=96, num_heads=12, mlp_dim=16)
-    of_half, thin = (load(path, '').model for path in DISTILLATIONS)
-    student = dataclasses.replace(base, num_layers=of_half.num_layers)
+    half_depth, thin = (load(path, '').model for path in DISTILLATIONS)
+    student = dataclasses.replace(base, num_layers=half_depth.num_layers)
     assert distilbert.student_layers(base, student.num_layers) == (0, 2, 4, 7, 9, 11)
-    lesson = distilbert.make_spec(base, student)
-    assert {part: factor for part, factor in lesson.factors.items() if factor} == {'soft': 5, 'hard': 2, 'cosine': 1}
-    assert (lesson.temperature, lesson.projection) == (2.0, False)
+    spec = distilbert.make_spec(base, student)
+    assert {part: factor for part, factor in spec.factors.items() if factor} == {'soft': 5, 'hard': 2, 'cosine': 1}
+    assert (spec.temperature, spec.projection) == (2.0, False)
     assert (thin.num_layers, thin.width, thin.mlp_dim, thin.num_heads) == (4, 312, 1200, 12)
-    lesson = tinybert.make_spec(base, dataclasses.replace(base, num_layers=4, width=24))
-    assert {part for part, factor in lesson.factors.items() if factor} == {'embeddings', 'hidden', 'attention'}
-    assert lesson.layers == (2, 5, 8, 11) and lesson.projection
+    spec = tinybert.make_spec(base, dataclasses.replace(base, num_layers=4, width=24))
+    assert {part for part, factor in spec.factors.items() if factor} == {'embeddings', 'hidden', 'attention'}
+    assert spec.layers == (2, 5, 8, 11) and spec.projection
     task = DistillationSettings(**load(DISTILLATIONS[1], 'glue:rte').distill)
     assert task.has_two_stages and task.intermediate_steps(23 * 78, 78) == 20 * 78
     for path in DISTILLATIONS:
@@ -252,8 +252,8 @@ def test_distillations_say_what_the_papers_say():
 
 
 @pytest.mark.parametrize('path', [*TASKS, *(path for path in FINISHED_MODEL if path.stem in ARGUMENTS)], **NAME)
-def test_every_argument_of_the_docstring_is_tried(path: pathlib.Path):
-    """The first cells of its table of arguments, and what follows the colon in its commands."""
+def test_every_argument_in_the_docstring_is_tested(path: pathlib.Path):
+    """Arguments come from the first column of the table and from the commands in the docstring."""
     text = path.read_text(encoding='utf-8').split('"""')[1]
     table = re.search(r'^\| argument.*?(?=\n\n)', text, re.MULTILINE | re.DOTALL)
     cells = re.findall(r'^\| (\w+)(?:=\w+)? +\|', table.group(), re.MULTILINE) if table else []
@@ -263,7 +263,7 @@ def test_every_argument_of_the_docstring_is_tried(path: pathlib.Path):
     assert named and named <= tried, named - tried
 
 
-def test_task_recipes_say_what_the_paper_says():
+def test_task_recipes_have_the_settings_of_the_paper():
     glue, squad, ner, swag, sick = (next(p for p in TASKS if p.stem == name) for name in (
         'glue', 'squad', 'ner', 'swag', 'sick'
     ))  # fmt: skip

@@ -1,4 +1,4 @@
-"""The site of docs/ builds without a warning: no dead link, no module or page that is not there."""
+"""The site of docs/ builds without a warning: no dead link, no missing module or page."""
 
 import pathlib
 import shutil
@@ -13,7 +13,7 @@ DOCS = pathlib.Path(__file__).parent.parent / 'docs'
 
 
 @pytest.mark.slow
-def test_it_builds_strictly(tmp_path: pathlib.Path):
+def test_the_site_builds_strictly(tmp_path: pathlib.Path):
     repository = DOCS.parent
     for name in ('docs', 'bertjax'):
         shutil.copytree(repository / name, tmp_path / name, ignore=shutil.ignore_patterns('__pycache__'))
@@ -25,10 +25,10 @@ def test_it_builds_strictly(tmp_path: pathlib.Path):
     assert 'id="bertjax.api.load"' in reference and 'id="bertjax.api.Bert.encode"' in reference
 
 
-def test_every_page_has_its_place():
+def test_every_page_is_in_the_navigation():
     config = tomllib.loads((DOCS.parent / 'zensical.toml').read_text(encoding='utf-8'))
-    placed = list(_pages(config['project']['nav']))
-    assert sorted(placed) == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob('*.md'))
+    listed = list(_pages(config['project']['nav']))
+    assert sorted(listed) == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob('*.md'))
 
 
 def _pages(nav: Any):

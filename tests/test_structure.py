@@ -1,4 +1,4 @@
-"""The laws of the house that a machine can hold: import direction, jax-free folders, no stray paths."""
+"""The structure of the package: import direction, folders that do not need jax, unique names of test files."""
 
 import ast
 import collections
@@ -11,8 +11,8 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).parent.parent / 'bertjax'
 
-# A folder or file may import from itself and from the levels below it. Of config/, the declarations of keys stand above
-# what they declare, and the schema below it.
+# A folder or file may import from itself and from the levels below it. In config/, each file has a level: declarations
+# of keys are above the code that the keys configure.
 LEVELS = [
     {'__main__'},
     {'main'},
@@ -30,6 +30,7 @@ LEVELS = [
     {'train'},
     {'workdir'},
     {'config.tables'},
+    {'config.saved_config'},
     {'config.resume', 'config.recipes', 'config.files'},
     {'config.check'},
     {'tasks'},
@@ -49,7 +50,7 @@ LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 
 
 def imports(path: pathlib.Path) -> set[str]:
-    """Second components of the bertjax modules that a file imports: {'text', 'errors', ...}."""
+    """The names in LEVELS of the modules that a file imports: {'text', 'config.schema', ...}."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
         modules = []
@@ -68,7 +69,7 @@ def part(path: pathlib.Path) -> str:
 
 
 def _part(names) -> str:
-    """The name of a level: of config/ that of a file."""
+    """The name in LEVELS of a module: its folder, or `config.FILE` in config/."""
     return '.'.join(names[:2]) if names[0] == 'config' else names[0]
 
 
@@ -88,7 +89,7 @@ def test_imports_go_one_way():
 
 
 def module_graph(folder: str) -> dict[str, set[str]]:
-    """{module of a folder: those of the same folder that it imports, also within functions}."""
+    """{module: modules of the same folder that it imports, also within functions}."""
     graph = {path.stem: set() for path in (PACKAGE / folder).glob('*.py') if path.stem != '__init__'}
     for name, imported in graph.items():
         for node in ast.walk(ast.parse((PACKAGE / folder / f'{name}.py').read_text(encoding='utf-8'))):
@@ -120,7 +121,7 @@ def test_files_remote_text_corpus_metrics_and_data_do_not_need_jax():
     assert done.returncode == 0, done.stderr
 
 
-def test_a_training_imports_no_exporter():
+def test_pretraining_imports_no_exporter():
     program = 'import sys, bertjax.commands.pretrain\n'
     exporters = [f'bertjax.convert.{name}' for name in ('google.save', 'huggingface.save', 'onnx', 'stablehlo')]
     program += f'assert not {set(exporters)!r} & sys.modules.keys(), "an exporter was imported"\n'
@@ -129,14 +130,14 @@ def test_a_training_imports_no_exporter():
 
 
 def test_the_config_becomes_settings_and_goes_no_further():
-    """Verbs pass it to config.schema.from_config or to finetune/restore.py; everything else takes frozen records."""
-    allowed = {'commands', 'config.recipes', 'config.files', 'config.plain', 'command_line'}
+    """Verbs pass it to config.schema.from_config or finetune/restore.py; all other code takes frozen dataclasses."""
+    allowed = {'commands', 'config.recipes', 'config.files', 'config.plain', 'config.saved_config', 'command_line'}
     for path in PACKAGE.rglob('*.py'):
         reads = part(path) in allowed or path.stem in ('settings', 'restore')
         assert reads or 'ml_collections' not in path.read_text(encoding='utf-8'), path
 
 
 def test_no_two_test_files_have_one_name():
-    """pytest refuses the second of them, and only where both are collected."""
+    """pytest refuses the second file of a name, but only when it collects both."""
     names = collections.Counter(path.name for path in pathlib.Path(__file__).parent.rglob('test_*.py'))
     assert not [name for name, count in names.items() if count > 1]

@@ -1,4 +1,4 @@
-"""Tests escaped control characters, and streams that are closed, lose their reader, or have a small encoding."""
+"""Control characters are escaped; streams may be closed, lose their reader, or have a small encoding."""
 
 import io
 import os
@@ -12,7 +12,7 @@ from rich.table import Table
 from bertjax.errors import UserError, printable
 from bertjax.terminal import Console, invocation
 
-# A small program that prints lines directly, lines with rich, and text as from a file.
+# A small program that prints lines with print and with rich, and writes data.
 PROGRAM = """
 import sys
 from bertjax.terminal import Console, data_output, guard_streams
@@ -30,7 +30,7 @@ sys.exit(7)
 
 
 def run(repository, redirected: str = '', *arguments: str, **variables: str) -> subprocess.CompletedProcess:
-    """Runs PROGRAM through a shell, with its redirections."""
+    """Runs PROGRAM in a shell that redirects its streams as `redirected` says."""
     command = f'"$0" -c "$1" {" ".join(arguments)} {redirected}'
     environment = {**os.environ, 'PYTHONPATH': str(repository), **variables}
     words = ['bash', '-o', 'pipefail', '-c', command, sys.executable, PROGRAM]
@@ -77,7 +77,7 @@ def test_rich_escapes_characters_that_reorder_text():
     assert not set(file.getvalue()) & set(reorder)
 
 
-def test_streams_of_utf8(repository):
+def test_output_to_utf8_streams(repository):
     result = run(repository)
     assert result.returncode == 7
     lines = result.stdout.decode('utf-8').splitlines()
@@ -86,18 +86,18 @@ def test_streams_of_utf8(repository):
     assert len(lines) == 1504 and len(result.stderr.splitlines()) == 1500
 
 
-def test_streams_of_ascii(repository):
+def test_output_to_ascii_streams(repository):
     result = run(repository, LC_ALL='C', PYTHONUTF8='0', PYTHONCOERCECLOCALE='0')
     assert result.returncode == 7 and result.stderr.splitlines() == [b'line %d' % i for i in range(1, 3000, 2)]
     lines = result.stdout.splitlines()
     assert lines[0] == rb'first \u2026 \u2500\u2500' and lines[3].decode('utf-8') == '{"a": "… 😀 \x7f"}'
 
 
-def test_rich_keeps_its_colours(repository):
+def test_rich_keeps_its_colors(repository):
     assert b'\x1b[1msecond \\x1b[2J' in run(repository, '', '--colours').stdout
 
 
-def test_a_bar_on_a_terminal(repository):
+def test_output_is_escaped_beside_a_progress_bar(repository):
     """While a bar is active, rich replaces standard output."""
     program = """
 from rich.progress import Progress
@@ -121,7 +121,7 @@ data_output().write('{"file": "\\u202e"}\\n')
 
 
 @pytest.mark.parametrize('redirected', ['>&-', '2>&-', '<&-', '>&- 2>&- <&-', '| head -1', '2>&1 | head -1'])
-def test_a_stream_that_is_closed_or_loses_its_reader(repository, redirected):
+def test_a_closed_stream_or_a_lost_reader_is_no_error(repository, redirected):
     """Only the stream's output is lost: there is no message, and the exit status is the usual one."""
     result = run(repository, redirected)
     assert result.returncode == 7, result.stderr
@@ -130,14 +130,14 @@ def test_a_stream_that_is_closed_or_loses_its_reader(repository, redirected):
         assert result.stdout.decode('utf-8') in ('first … ──\n', 'line 1\n')
 
 
-def test_standard_output_on_a_full_disk(repository):
+def test_a_full_disk_for_standard_output_is_one_error(repository):
     """The error is raised once, with the path; Python's exit does not write again, which would give status 120."""
     result = run(repository, '> /dev/full')
     assert result.returncode == 1 and result.stderr.count(b'Traceback') == 1
     assert b"No space left on device: '/dev/full'" in result.stderr and b'Exception ignored' not in result.stderr
 
 
-def test_no_file_becomes_standard_output(repository, tmp_path):
+def test_an_opened_file_does_not_become_standard_output(repository, tmp_path):
     """A file that is opened after the streams were closed does not get the number of a stream."""
     program = f"""
 from bertjax.terminal import guard_streams
@@ -163,13 +163,13 @@ with open({str(tmp_path / 'data')!r}, 'w') as file:
         ('', '/my/python3 -m bertjax.main'),  # The interactive interpreter, which calls bertjax.train.
     ],
 )
-def test_how_the_program_was_called(monkeypatch, program, called):
+def test_the_invocation_repeats_the_command(monkeypatch, program, called):
     monkeypatch.setattr(sys, 'argv', [program, '--help'])
     monkeypatch.setattr(sys, 'orig_argv', ['/my/python3', '-m', 'anything', '--help'])
     assert invocation() == called
 
 
-def test_a_notebook_gets_no_moving_bars(monkeypatch):
+def test_a_notebook_gets_no_moving_progress_bars(monkeypatch):
     """`!bertjax …` in a notebook looks like a terminal, but the cell prints cursor movements as text."""
     monkeypatch.delenv('JPY_PARENT_PID', raising=False)
     assert Console(force_terminal=True).is_terminal

@@ -1,1 +1,1 @@
-"""The attempts of benchmarks/break_it.py, one file per kind."""
+"""The attempts of benchmarks/break_it.py, with one module per kind."""

@@ -19,7 +19,7 @@ from bertjax.errors import UserError
 from breaking.world import HANGS, Outcome, World, finite, limited
 
 MODELS = (FIRST, FIRST, 'rte', 'stsb', 'tagging', 'squad', 'choice')
-# {model: the methods that it supports}; these are called more often than the methods of other models.
+# {model: the methods that it supports}. They are called more often than the methods of other models.
 METHODS = {
     FIRST: ('fill', 'score', 'next_sentence', 'extend'),
     'rte': ('classify',),
@@ -30,7 +30,7 @@ METHODS = {
 }
 EVERY = ('encode', 'pieces', 'spans', 'attention', 'batch', 'save', 'with_params', 'load')
 
-# Single texts and pairs of texts; a call gets arguments of one of the two kinds.
+# Single texts and pairs of texts. A call has arguments of only one of these two kinds.
 ONE = ('the red river', 'a bird [MASK] over the old house', '[MASK] [MASK]', '', ' ', 'x' * 9000, 'the ' * 500, '\0')
 ONE += ('\ud800', '\U0001f600 é e\u0301', '[SEP] [CLS] [PAD]', 'a\u2028b\r\nc\td', '[MASK]' * 60, np.str_('a [MASK]'))
 TWO = (
@@ -68,31 +68,31 @@ GOOD: dict[str, tuple[Any, ...]] = {
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """Makes one call. It holds if it raises a UserError of one line and leaves no file, or returns finite results."""
+    """Makes one call. It must raise a UserError of one line and write no file, or return finite results."""
     rng = random.Random(f'{seed} api {number}')
     model = rng.choice(MODELS)
     method = rng.choice((*METHODS[model] * 6, *EVERY, rng.choice(sum(METHODS.values(), ()))))
-    place = world.place(f'api-{number}')
+    root = world.make_folder(f'api-{number}')
     function = _function(world, model, method)
-    arguments = _arguments(function, rng, {'path': _paths(world, model, method, place)})
+    arguments = _arguments(function, rng, {'path': _paths(world, model, method, root)})
     what = f'{model} {method}({", ".join(f"{name}={value!r:.60}" for name, value in arguments.items())})'
-    before = _files(place)
+    before = _files(root)
     try:
-        with contextlib.chdir(place), contextlib.redirect_stderr(io.StringIO()), limited(HANGS):
+        with contextlib.chdir(root), contextlib.redirect_stderr(io.StringIO()), limited(HANGS):
             result = function(**arguments)
     except UserError as error:
         wrong = '' if '\n' not in str(error) else 'more than one line'
-        new_files = _files(place) - before
+        new_files = _files(root) - before
         if new_files:
             wrong = f'refused, but wrote {sorted(new_files)[:5]}'
         outcome = str(error)
     except BaseException as error:
         wrong = outcome = '' if method == 'with_params' and isinstance(error, ValueError) else repr(error)
     else:
-        wrong, outcome = _wrong(method, arguments, result, place), 'done'
+        wrong, outcome = _wrong(method, arguments, result, root), 'done'
     if wrong:
         return Outcome(False, f'{what}: {wrong}')
-    shutil.rmtree(place)
+    shutil.rmtree(root)
     return Outcome(True, f'{what}: {outcome}')
 
 
@@ -117,32 +117,32 @@ def _arguments(function: Callable[..., Any], rng: random.Random, good: dict[str,
     return chosen
 
 
-def _paths(world: World, model: str, method: str, place: pathlib.Path) -> tuple[Any, ...]:
-    """Returns candidates for a path: for `load`, possible models; for `save`, folders in `place`."""
-    (place / 'full').mkdir()
-    (place / 'full' / 'file').write_text('text')
-    (place / 'empty').mkdir()
+def _paths(world: World, model: str, method: str, root: pathlib.Path) -> tuple[Any, ...]:
+    """Returns candidates for a path: for `load`, possible models; for `save`, folders in `root`."""
+    (root / 'full').mkdir()
+    (root / 'full' / 'file').write_text('text')
+    (root / 'empty').mkdir()
     if method == 'load':
         run = world.trained(model)
         made = (run, run, str(run), run / 'export' / 'hf', run / 'export', run / 'checkpoints', run / 'config.json')
-        return (*made, place, place / 'full' / 'file', f'{run}/', 'no/such', 'name', '', '.', '~', '\0', 'a' * 5000)
-    new = [place / 'new', str(place / 'new'), 'new', place / 'deeper' / 'new', place / 'empty', './new/', 'ä\u202e']
-    file = place / 'full' / 'file'
-    return (*new, *new, place / 'full', file, file / 'a', '', '.', '..', '\0', 'a' * 300)
+        return (*made, root, root / 'full' / 'file', f'{run}/', 'no/such', 'name', '', '.', '~', '\0', 'a' * 5000)
+    new = [root / 'new', str(root / 'new'), 'new', root / 'deeper' / 'new', root / 'empty', './new/', 'ä\u202e']
+    file = root / 'full' / 'file'
+    return (*new, *new, root / 'full', file, file / 'a', '', '.', '..', '\0', 'a' * 300)
 
 
-def _files(place: pathlib.Path) -> set[str]:
-    return {str(path.relative_to(place)) for path in place.rglob('*')}
+def _files(root: pathlib.Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob('*')}
 
 
-def _wrong(method: str, arguments: dict[str, Any], result: Any, place: pathlib.Path) -> str:
+def _wrong(method: str, arguments: dict[str, Any], result: Any, root: pathlib.Path) -> str:
     """Describes the fault of a result; '' if it has none."""
     if method == 'load':
         return '' if finite(result.encode('the river')) else 'features are not finite'
     if method == 'save':
         if arguments.get('format', 'hf') not in ('hf', 'orbax', 'google'):
             return ''
-        with contextlib.chdir(place):
+        with contextlib.chdir(root):
             same = bertjax.load(arguments['path']).encode('the river')
         return '' if finite(same) else 'the features of the saved model are not finite'
     if method == 'with_params':

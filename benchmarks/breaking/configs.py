@@ -27,20 +27,20 @@ VALUES = (
     'abc',
 )
 VALUES += ('abc', '()', "('a',)", '(1,2)', '{}', '10%', '-10%', '1e9%', 'nanepochs', '\x1b[31m', '../..', 'ä' * 300)
-# Keys that choose the action or its input, which other kinds of attempts change.
+# Keys that select the action or its input. Other kinds of attempts change them.
 LEFT_OUT = {'run', 'corpus', 'data', 'task.kind'}
 RUNS = (FIRST, 'rte', 'classification', 'tagging', 'squad', 'choice')
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """Trains for two steps with one changed key. It holds if it finishes, is refused in one line, or is not finite."""
+    """Trains for two steps with a changed key. The run must finish, refuse in one line, or stop at non-finite steps."""
     rng = random.Random(f'{seed} configs {number}')
     kind = rng.choice(RUNS)
     (recipe,) = (word.removeprefix('--config=') for word in world.arguments(kind, '') if word.startswith('--config='))
     keys = sorted(flatten(load_recipe(recipe)).keys() - LEFT_OUT)
     key, value = rng.choice(keys), rng.choice(VALUES)
-    world.reference(FIRST if kind == FIRST else 'rte')  # the encoder of the tasks
-    workdir = world.place(f'config-{number}') / 'run'
+    world.reference(FIRST if kind == FIRST else 'rte')  # makes the encoder of the tasks
+    workdir = world.make_folder(f'config-{number}') / 'run'
     short = ('--config.steps=2', '--config.export=false', '--config.eval_every=0', '--config.log_every=1')
     what = f'{kind}: --config.{key}={value!r:.40}'
     ended = world.call(*world.arguments(kind, workdir), *short, f'--config.{key}={value}')

@@ -18,10 +18,10 @@ WORDS = GOOD.split()
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """Runs `run=corpus` on good and hostile text. It holds if it writes a valid store, or refuses in one line."""
+    """Runs `run=corpus` on good and hostile text. It must write a valid store, or refuse in one line."""
     rng = random.Random(f'{seed} corpora {number}')
-    place = world.place(f'corpus-{number}')
-    folder = place / 'text'
+    root = world.make_folder(f'corpus-{number}')
+    folder = root / 'text'
     folder.mkdir()
     made = [write_file(folder, rng, k) for k in range(rng.randint(1, 4))]
     spec = rng.choice((str(folder), f'{folder}/*', f'{folder}/**/*', ','.join(map(str, sorted(folder.rglob('*'))))))
@@ -35,7 +35,7 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
     what = f'{", ".join(made)} as {options["format"]}'
     encoder = world.reference('nsp')[0] / 'export' / 'hf'
     ended = world.call(
-        f'--config={world.repository}/configs/pretrain_tiny.py', '--config.run=corpus', f'--workdir={place / "run"}',
+        f'--config={world.repository}/configs/pretrain_tiny.py', '--config.run=corpus', f'--workdir={root / "run"}',
         f'--config.corpus={spec}', f'--config.tokenizer={encoder}',
         *(f'--config.corpus_options.{key}={value}' for key, value in options.items()),
     )  # fmt: skip
@@ -45,10 +45,10 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
         return Outcome(False, f'{what}: control characters reach the terminal')
     if ended.status == 0:
         try:
-            open_store(place / 'run' / 'store')
+            open_store(root / 'run' / 'store')
         except UserError as error:
             return Outcome(False, f'{what}: status 0, but {error}')
-    shutil.rmtree(place, ignore_errors=True)
+    shutil.rmtree(root, ignore_errors=True)
     return Outcome(True, what)
 
 

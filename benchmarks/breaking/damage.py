@@ -1,4 +1,4 @@
-"""Damage to bytes of a checkpoint, which must not be used afterwards, and of other files of a workdir."""
+"""Damage to bytes of a checkpoint, which must then not be used, and to bytes of other files of a workdir."""
 
 import itertools
 import json
@@ -14,20 +14,20 @@ from bertjax.checkpoint import Checkpoints
 from bertjax.errors import UserError
 from breaking.world import Outcome, World, differing
 
-REGIONS = 32  # per file; an attempt damages one of them
+REGIONS = 32  # the number of regions of a file; an attempt damages one region
 
 
 def damage_checkpoint(world: World, seed: int, number: int) -> Outcome | None:
-    """Damages a region of a file of the newest checkpoint. It holds if the previous checkpoint is used instead."""
+    """Damages a region of a file of the newest checkpoint. The previous checkpoint must then be used."""
     workdir, _, _ = world.reference(FIRST)
     folder = workdir / 'checkpoints'
     steps = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
-    places = itertools.islice(_regions(folder / str(steps[-1])), number, None)
-    region = next(places, None)
+    regions = itertools.islice(_regions(folder / str(steps[-1])), number, None)
+    region = next(regions, None)
     if region is None:
         return None
     path, begin, end = region
-    copy = world.place(f'flip-{number}') / 'checkpoints'
+    copy = world.make_folder(f'flip-{number}') / 'checkpoints'
     shutil.copytree(folder, copy)
     rng = random.Random(f'{seed} flips {number}')
     what = _damage(copy / path.relative_to(folder), begin, end, rng)
@@ -48,10 +48,10 @@ def damage_checkpoint(world: World, seed: int, number: int) -> Outcome | None:
 
 
 def damage_workdir(world: World, seed: int, number: int) -> Outcome:
-    """Damages another file of an interrupted run. It holds if the run ends in the same bits, or refuses."""
+    """Damages another file of an interrupted run. The continued run must end with the same bits, or refuse."""
     rng = random.Random(f'{seed} files {number}')
     reference, expected, _ = world.reference(FIRST)
-    workdir = world.place(f'file-{number}')
+    workdir = world.make_folder(f'file-{number}')
     shutil.copytree(reference, workdir, dirs_exist_ok=True)
     steps = sorted(int(path.name) for path in (workdir / 'checkpoints').iterdir() if path.name.isdigit())
     rewound(workdir, step=steps[-2])
@@ -65,7 +65,7 @@ def damage_workdir(world: World, seed: int, number: int) -> Outcome:
     if ended.fault or ended.wrong:
         return Outcome(False, f'{what}: {ended.wrong}')
     if ended.status == 0:
-        # The run can train again, but it cannot restore the log rows of the damaged file.
+        # The run can repeat the training, but it cannot restore the rows of a damaged log.
         lost = not _all_rows(path) if name == 'metrics.jsonl' else name in differing(workdir, expected)
         path.unlink(missing_ok=True)
         differs = [file for file in differing(workdir, expected) if file != name]
@@ -98,7 +98,7 @@ def _parts(size: int) -> Iterator[tuple[int, int]]:
 
 
 def _damage(path: pathlib.Path, begin: int, end: int, rng: random.Random) -> str:
-    """Flips a bit, inverts bits, cuts, doubles or removes the region or file; returns a description."""
+    """Damages a region of a file, or cuts or removes the file. Returns a description of the damage."""
     data = bytearray(path.read_bytes())
     way = rng.choice(('a bit', 'a bit', 'a bit', 'noise', 'cut', 'gone', 'doubled'))
     at = rng.randrange(begin, end)

@@ -10,10 +10,10 @@ from breaking.world import Outcome, World, check_trained
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """Pre-trains on hostile text. It holds if it is refused in one line, or exports a model with finite figures."""
+    """Pre-trains on hostile text. The run must refuse in one line, or export a model with finite figures."""
     rng = random.Random(f'{seed} end_to_end {number}')
-    place = world.place(f'end_to_end-{number}')
-    folder = place / 'text'
+    root = world.make_folder(f'end_to_end-{number}')
+    folder = root / 'text'
     folder.mkdir()
     made = [write_file(folder, rng, k) for k in range(rng.randint(1, 3))]
     if rng.random() < 0.8:
@@ -30,12 +30,12 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
         changed['tokenizer'] = world.reference('nsp')[0] / 'export' / 'hf'
     settings = SMALL | {'corpus': folder, 'steps': 2, 'eval_every': 0, 'checkpoint_every': 0} | changed
     recipe = f'--config={world.repository}/configs/pretrain_tiny.py:adam'
-    ended = world.call(recipe, f'--workdir={place / "run"}', *_keys(**settings))
+    ended = world.call(recipe, f'--workdir={root / "run"}', *_keys(**settings))
     wrong = ended.wrong
     if not wrong and ended.status == 0:
-        wrong = check_trained(place / 'run')
+        wrong = check_trained(root / 'run')
     what = f'{", ".join(made)}; {", ".join(f"{key}={value!s:.20}" for key, value in changed.items())}'
     if wrong:
         return Outcome(False, f'{what}: {wrong}')
-    shutil.rmtree(place)
+    shutil.rmtree(root)
     return Outcome(True, f'{what}: {ended.err.strip().splitlines()[-1] if ended.status else "trained"}')

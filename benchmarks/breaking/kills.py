@@ -1,4 +1,4 @@
-"""SIGKILL at random moments and at file operations. The same command must then end in the same bits."""
+"""SIGKILL at random moments and at file operations. The same command must then end with the same bits."""
 
 import functools
 import pathlib
@@ -18,11 +18,11 @@ def kill_at_moment(world: World, seed: int, number: int) -> Outcome:
     """Kills a run up to three times, at random moments within the time of an undisturbed run."""
     rng, kind = random.Random(f'{seed} kills {number}'), RUNS[number % len(RUNS)]
     _, expected, seconds = world.reference(kind)
-    workdir = world.place(f'kill-{number}')
+    workdir = world.make_folder(f'kill-{number}')
     moments = []
     for _ in range(rng.randint(1, 3)):
         process = world.start(kind, workdir)
-        moment = rng.uniform(0.25, 1.0) * seconds  # earlier, Python is still importing
+        moment = rng.uniform(0.25, 1.0) * seconds  # before 0.25, Python is still importing
         time.sleep(moment)
         process.kill()
         process.wait()
@@ -31,13 +31,13 @@ def kill_at_moment(world: World, seed: int, number: int) -> Outcome:
 
 
 def kill_at_operation(world: World, seed: int, number: int, *, kind: str) -> Outcome | None:
-    """Kills a run before one of its file operations, in an order drawn from the seed; None if all were tried."""
+    """Kills a run before one of its file operations. The seed determines their order. Returns None after the last."""
     operations = _operations(world, kind)
     if number >= operations:
         return None
     at = random.Random(f'{seed} operations {kind}').sample(range(1, operations + 1), operations)[number]
     _, expected, _ = world.reference(kind)
-    workdir = world.place(f'{kind}-operation-{at}')
+    workdir = world.make_folder(f'{kind}-operation-{at}')
     status = world.start(kind, workdir, [*_killing(world), str(at), str(workdir), '-m', 'bertjax.main']).wait()
     what = f'{kind}, killed at file operation {at} of {operations}'
     if status not in (KILLED, 0):  # 0: thread timing changed, and the run had fewer operations
@@ -49,7 +49,7 @@ def kill_at_operation(world: World, seed: int, number: int, *, kind: str) -> Out
 def _operations(world: World, kind: str) -> int:
     """Returns the number of file operations of a run in its workdir."""
     world.reference(kind)
-    workdir = world.place(f'{kind}-counted')
+    workdir = world.make_folder(f'{kind}-counted')
     process = world.start(kind, workdir, [*_killing(world), '0', str(workdir), '-m', 'bertjax.main'])
     assert process.wait() == 0
     return int(workdir.with_suffix('.log').read_text().splitlines()[-1].split()[0])

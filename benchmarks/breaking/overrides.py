@@ -14,7 +14,7 @@ from breaking.configs import LEFT_OUT, VALUES
 from breaking.mutations import mutate
 from breaking.world import Outcome, World, check_trained
 
-# Names of golden_runs.RUNS. The runs of TRAINED are also continued after two steps of training.
+# Names of runs in golden_runs.RUNS. The runs in TRAINED are also continued after two steps of training.
 TRAININGS = (FIRST, 'two_phases', 'sop', 'muon', 'full_sentences', 'from_init', 'mixture', 'rte', 'stsb', 'tagging')
 TRAININGS += ('classification', 'squad', 'choice', 'tagging_features', 'sweep_alone', 'sweep_together')
 TRAINED = (FIRST, 'rte', 'stsb', 'classification', 'tagging', 'squad', 'choice')
@@ -34,7 +34,7 @@ VERBS += ('finetune', 'compile')
 IN_RANGE = (0, 1, 2, 3, 4, 5, 7, 8, 12, 16, 32, 48, 64, 100, 1000, 2**20, 2**31 - 1, 2**32 - 1, 0.0, 1e-9, 0.1, 0.5)
 IN_RANGE += (0.9, 0.999, 1.0, 2.5, 50.0, True, False, '', 'auto', 'all', 'head', 'last_1', 'last_2', '2%', '100%', '3')
 IN_RANGE += ('a', '1epochs', '0.1epochs', (), (1,), (0, 1), (0.1,), (0.0, 1e-4), ('all', 'head'), ('a', 'b'), '1:2')
-# Prefixes of keys that refuse nearly every value at once, and are changed less often.
+# Prefixes of keys that reject nearly every value immediately. They are changed less often.
 HARD = ('mesh.', 'init', 'ensemble', 'benchmark', 'push_', 'track', 'tokenizer', 'input', 'card.', 'distill.teacher')
 CONTINUED = ('evaluate', 'predict', 'export', 'report', 'show', 'baseline')
 FULL = 25  # every 25th attempt trains, evaluates and exports
@@ -44,13 +44,13 @@ ARGUMENTS += (':jsonl', ':e', ':ltr', ':features=sum_all,units=8', ':starts,mark
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """Starts a run with changed words in its command line. It holds if it is refused in one line, or can train.
+    """Starts a run with changed words in its command line. The run must refuse in one line, or be able to train.
 
-    Every attempt whose number is a multiple of FULL trains; the others stop before the first step.
+    Attempts whose number is a multiple of FULL train. The others stop before the first step.
     """
     rng = random.Random(f'{seed} overrides {number}')
-    world.trained('rte')  # and the encoder of the tasks
-    workdir = world.place(f'override-{number}') / 'run'
+    world.trained('rte')  # also makes the encoder of the tasks
+    workdir = world.make_folder(f'override-{number}') / 'run'
     if rng.random() < 0.75:
         words = world.arguments(rng.choice(TRAININGS), workdir)
     elif rng.random() < 0.6:
@@ -95,7 +95,7 @@ def _add(words: list[str], word: str) -> str:
 
 
 def _value(words: list[str], keys: dict[str, object], rng: random.Random) -> str:
-    """A key, and its usual value after some edits, or that of another key."""
+    """Sets a key to its edited default, to the default of another key, or to a senseless value."""
     key, other = rng.choice(list(keys)), rng.choice(list(keys))
     value = rng.choice((mutate(str(keys[key]), rng), mutate(str(keys[key]), rng), keys[other], rng.choice(VALUES)))
     return _add(words, f'--config.{key}={value}')
@@ -107,7 +107,7 @@ def _in_range(words: list[str], keys: dict[str, object], rng: random.Random, mos
     known = config_keys(load_recipe(recipe))
     key = rng.choice([key for key in known if key not in LEFT_OUT and (not key.startswith(HARD) or rng.random() < 0.1)])
     allowed = known[key].allowed
-    values = [value for value in (*IN_RANGE, *re.findall(r'[\w.]+', allowed.words)) if allowed.holds(value)]
+    values = [value for value in (*IN_RANGE, *re.findall(r'[\w.]+', allowed.words)) if allowed.contains(value)]
     values = [value for value in values if not isinstance(value, int | float) or value <= most]
     return _add(words, f'--config.{key}={rng.choice(values or [known[key].default])}')
 
@@ -121,7 +121,7 @@ def _key(words: list[str], keys: dict[str, object], rng: random.Random) -> str:
 
 
 def _form(words: list[str], keys: dict[str, object], rng: random.Random) -> str:
-    """Edits a word, or writes it in the form of another program."""
+    """Edits a word, or writes it in the syntax of another program."""
     at = rng.randrange(len(words))
     name, _, value = words[at].lstrip('-').partition('=')
     made = (mutate(words[at], rng), f'--{name}', f'--no{name}', f'-{name}={value}', f'{name}={value}')

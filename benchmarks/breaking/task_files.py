@@ -11,7 +11,7 @@ from golden_runs import FIRST, SHORT, _keys
 from breaking.mutations import mutate, mutate_lines, mutate_tree
 from breaking.world import Outcome, World, check_trained
 
-# {layout: (recipe, its folder in `data` or '' for files of `_made`, keys of the recipe)}.
+# {layout: (recipe, folder in `data`, keys of the recipe)}. If the folder is '', `_made` makes the files.
 LAYOUTS = {
     'rte': ('glue.py:rte', 'RTE', {}),
     'stsb': ('glue.py:stsb', 'STS-B', {}),
@@ -43,15 +43,15 @@ FULL = 12  # every 12th attempt trains, evaluates and exports
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """Fine-tunes on damaged files. It holds if it is refused in one line, or can train; some attempts train."""
+    """Fine-tunes on damaged files. The run must refuse in one line, or be able to train. Some attempts train."""
     rng = random.Random(f'{seed} tasks {number}')
-    world.trained('rte')  # and the encoder
+    world.trained('rte')  # also makes the encoder
     if rng.random() < 0.2:
         return _infer(world, rng, number)
-    place = world.place(f'task-{number}')
+    root = world.make_folder(f'task-{number}')
     kind = rng.choice(list(LAYOUTS))
     recipe, source, keys = LAYOUTS[kind]
-    data = place / 'data'
+    data = root / 'data'
     if source:
         shutil.copytree(world.folder / 'data' / source, data)
     else:
@@ -63,36 +63,36 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
     full = number % FULL == 0
     verb = rng.choice((*['finetune'] * 5, 'baseline', 'doctor')) if not full else 'finetune'
     settings = SHORT | {'data': data, 'run': verb, 'steps': 2, 'eval_every': 0, 'checkpoint_every': 0} | keys
-    words = (f'--config={world.repository}/configs/{recipe}', f'--workdir={place / "run"}', *_keys(**settings))
+    words = (f'--config={world.repository}/configs/{recipe}', f'--workdir={root / "run"}', *_keys(**settings))
     ended = world.call(*words, training=full)
     what = f'{kind} {verb}: {", ".join(changed)}'
     wrong = ended.wrong
     if not wrong and full and ended.status == 0:
-        wrong = check_trained(place / 'run')
-    if not wrong and ended.status and ((place / 'run' / 'export').exists() or (place / 'run' / 'checkpoints').exists()):
+        wrong = check_trained(root / 'run')
+    if not wrong and ended.status and ((root / 'run' / 'export').exists() or (root / 'run' / 'checkpoints').exists()):
         wrong = f'refused after computing: {ended.err.strip()[-200:]}'
     if wrong:
         return Outcome(False, f'{what}: {wrong}')
-    shutil.rmtree(place)
+    shutil.rmtree(root)
     return Outcome(True, f'{what}: {ended.err.strip().splitlines()[-1] if ended.status else "ready"}')
 
 
 def _infer(world: World, rng: random.Random, number: int) -> Outcome:
-    """Uses a trained model on a damaged input file. It holds if it is refused in one line, or finishes."""
-    place = world.place(f'task-{number}')
+    """Uses a trained model on a damaged input file. The run must refuse in one line, or finish."""
+    root = world.make_folder(f'task-{number}')
     kind = rng.choice(list(INFERENCE))
     recipe, source, keys = INFERENCE[kind]
-    input_file = place / pathlib.Path(source).name
+    input_file = root / pathlib.Path(source).name
     shutil.copy(world.folder / 'data' / source, input_file)
     changed = _damage_file(input_file, rng)
-    workdir = world.trained(kind) if 'run' in keys else place / 'run'
+    workdir = world.trained(kind) if 'run' in keys else root / 'run'
     settings = {'input': input_file} | ({} if 'run' in keys else {'init': world.trained(FIRST)}) | keys
     words = (f'--config={world.repository}/configs/{recipe}', f'--workdir={workdir}', *_keys(**settings))
     ended = world.call(*words)
     what = f'inference {kind}: {changed}'
     if ended.wrong:
         return Outcome(False, f'{what}: {ended.wrong}')
-    shutil.rmtree(place)
+    shutil.rmtree(root)
     return Outcome(True, f'{what}: {ended.err.strip().splitlines()[-1] if ended.status else "ready"}')
 
 

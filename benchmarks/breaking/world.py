@@ -26,7 +26,7 @@ import bertjax
 from bertjax.main import console
 
 HANGS = 120  # seconds after which a run of the tiny model counts as hanging
-# Small models spend most of their time in the compiler, so its expensive passes are turned off.
+# Runs of small models spend most of their time in the compiler, so its expensive passes are turned off.
 XLA_FLAGS = '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true'
 
 
@@ -44,8 +44,8 @@ class Outcome:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ended:
-    """The exit status and the output of a run; `fault` names an uncaught exception or a hang."""
+class CommandResult:
+    """The exit status and the output of a run. `fault` describes an uncaught exception or a hang."""
 
     status: int
     out: str
@@ -54,7 +54,7 @@ class Ended:
 
     @property
     def wrong(self) -> str:
-        """A description of the fault; '' if the run finished, or was refused in one line."""
+        """A description of the fault; '' if the run finished, or refused in one line."""
         if self.fault or 'Traceback' in self.err:
             return self.fault or self.err.strip().splitlines()[-1]
         if self.status == 2:
@@ -64,11 +64,11 @@ class Ended:
 
 
 class ComputesError(BaseException):
-    """Raised in place of the first step, when a run has passed all its checks."""
+    """Raised instead of the first step, after a run has passed all its checks."""
 
 
 class World:
-    """A folder with data, a subfolder for each attempt, and reference runs, which are made on first use."""
+    """A folder with data, a subfolder for each attempt, and reference runs, which are run on first use."""
 
     def __init__(self, folder: pathlib.Path, repository: pathlib.Path):
         self.folder, self.repository = folder, repository
@@ -83,12 +83,12 @@ class World:
         jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
         jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 
-    def place(self, name: str) -> pathlib.Path:
+    def make_folder(self, name: str) -> pathlib.Path:
         """Returns an empty folder for an attempt."""
-        place = self.folder / 'attempts' / name
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        return place
+        folder = self.folder / 'attempts' / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
 
     @functools.cache  # noqa: B019  only one World exists
     def reference(self, kind: str) -> tuple[pathlib.Path, dict, float]:
@@ -96,7 +96,7 @@ class World:
         if kind != FIRST:
             encoder = self.folder / 'data' / 'encoder'
             shutil.copytree(self.reference(FIRST)[0] / 'export', encoder / 'export', dirs_exist_ok=True)
-        workdir = self.place(f'reference-{kind}')
+        workdir = self.make_folder(f'reference-{kind}')
         self.finish(kind, workdir)  # compiles
         shutil.rmtree(workdir)
         began = time.monotonic()
@@ -110,23 +110,23 @@ class World:
         return [*words, f'--workdir={workdir}']
 
     def start(self, kind: str, workdir: pathlib.Path, program: Sequence[str] = ('-m', 'bertjax.main')):
-        """Starts the run in a new process; its output goes to the file WORKDIR.log."""
+        """Starts a run in a new process; its output goes to the file WORKDIR.log."""
         with workdir.with_suffix('.log').open('a') as log:
             command = [sys.executable, *program, *self.arguments(kind, workdir)]
             return subprocess.Popen(
                 command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
 
-    def finish(self, kind: str, workdir: pathlib.Path) -> Ended:
-        """Runs it to the end in a new process."""
+    def finish(self, kind: str, workdir: pathlib.Path) -> CommandResult:
+        """Runs a run of golden_runs.RUNS to its end in a new process."""
         process = self.start(kind, workdir)
         try:
             status = process.wait(timeout=HANGS)
         except subprocess.TimeoutExpired:
             process.kill()
-            return Ended(-9, '', '', 'it hangs')
+            return CommandResult(-9, '', '', 'it hangs')
         output = workdir.with_suffix('.log').read_text(errors='replace')
-        return Ended(status, '', output)
+        return CommandResult(status, '', output)
 
     @functools.cache  # noqa: B019  only one World exists
     def trained(self, kind: str) -> pathlib.Path:
@@ -134,16 +134,16 @@ class World:
         if kind == FIRST:
             return self.reference(FIRST)[0]
         self.reference('rte')  # makes the encoder
-        workdir = self.place(f'trained-{kind}') / 'run'
+        workdir = self.make_folder(f'trained-{kind}') / 'run'
         ended = self.call(*self.arguments(kind, workdir), '--config.steps=2', '--config.eval_every=0')
         assert ended.status == 0, ended
         return workdir
 
-    def call(self, *arguments: str, training: bool = True) -> Ended:
+    def call(self, *arguments: str, training: bool = True) -> CommandResult:
         """Runs the program in this process, which is faster than `finish`.
 
-        Its bits must not be compared with those of a new process. If `training` is false, a run ends with status 0
-        before its first step.
+        The bits of its results must not be compared with those of a new process. If `training` is False, a run ends
+        with status 0 before its first step.
         """
         out, err, fault, status = io.StringIO(), io.StringIO(), '', 0
         with (
@@ -163,7 +163,7 @@ class World:
                 pass
             except BaseException as error:
                 fault = repr(error)
-        return Ended(status, out.getvalue(), err.getvalue(), fault)
+        return CommandResult(status, out.getvalue(), err.getvalue(), fault)
 
 
 @contextlib.contextmanager
@@ -192,9 +192,9 @@ def limited(seconds: int) -> Iterator[None]:
 
 
 def contents(workdir: pathlib.Path) -> dict:
-    """Returns the content of a workdir, without values that depend on where a run was stopped.
+    """Returns the content of a workdir, without values that depend on where a run was interrupted.
 
-    Training rows are such values: each is a mean since the previous row or the start of the process.
+    Training rows are excluded, because each is a mean since the previous row or the start of the process.
     """
     content = observe(workdir)
     content.pop('summary.json', None)
@@ -224,7 +224,7 @@ def finite(value: Any) -> bool:
 
 
 def check_trained(workdir: pathlib.Path) -> str:
-    """Describes the fault of a workdir whose run ended with status 0; '' if it has none."""
+    """Describes the fault of a workdir whose run ended with status 0; '' if there is no fault."""
     results = workdir / 'results.json'
     rows = [json.loads(line) for line in (workdir / 'metrics.jsonl').read_text(encoding='utf-8').splitlines()]
     rows += [json.loads(results.read_text(encoding='utf-8'))] if results.exists() else []

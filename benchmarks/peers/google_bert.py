@@ -1,4 +1,4 @@
-"""Load google-research/bert's create_pretraining_data.py from a checkout, without TensorFlow 1."""
+"""Loads google-research/bert's create_pretraining_data.py from a checkout, without TensorFlow 1."""
 
 import sys
 import types

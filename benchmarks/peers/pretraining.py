@@ -1,4 +1,4 @@
-"""Training steps of transformers' BertForPreTraining; the default is the fastest form: compiled, SDPA, autocast."""
+"""Training steps of transformers' BertForPreTraining. The fastest options are default: compiled, SDPA, autocast."""
 
 from collections.abc import Callable, Mapping
 
@@ -19,7 +19,6 @@ def missing_device(device: str) -> str:
 
 
 def versions() -> str:
-    """Returns the versions of torch and transformers."""
     return f'torch {torch.__version__}, transformers {transformers.__version__}'
 
 
@@ -66,7 +65,7 @@ def make_step(
 def model_inputs(batch: Mapping[str, np.ndarray], device: str) -> Inputs:
     """Returns the keyword arguments of the model for an unpacked batch.
 
-    If no row is padded there is no attention mask, so that PyTorch can use its fastest kernel.
+    If no row is padded, there is no attention mask, so that PyTorch can use its fastest kernel.
     """
     on_device = {name: torch.from_numpy(x).to(device) for name, x in batch.items()}
     labels = torch.full(on_device['input_ids'].shape, -100, device=device)

@@ -15,18 +15,18 @@ class FrozenTagger(nn.Module):
       source: The directory of the encoder.
       outputs: The number of classes.
       layers: 'last', 'second_to_last', 'embeddings' or 'concat_last_four'.
-      units: The number of units of each direction of the LSTM.
+      units: The number of units in each direction of the LSTM.
       dropout: The dropout rate between the layers of the LSTM and before the projection.
     """
 
     def __init__(self, source: str, outputs: int, layers: str, units: int, dropout: float):
         super().__init__()
         self.encoder = transformers.BertModel.from_pretrained(source, add_pooling_layer=False).requires_grad_(False)
-        chosen = {'embeddings': [0], 'second_to_last': [-2], 'last': [-1], 'concat_last_four': [-4, -3, -2, -1]}
-        self.chosen = chosen[layers]
-        width = len(self.chosen) * self.encoder.config.hidden_size
+        indices = {'embeddings': [0], 'second_to_last': [-2], 'last': [-1], 'concat_last_four': [-4, -3, -2, -1]}
+        self.layer_indices = indices[layers]
+        width = len(self.layer_indices) * self.encoder.config.hidden_size
         self.lstm = nn.LSTM(width, units, 2, batch_first=True, dropout=dropout, bidirectional=True)
-        # As in bertjax: the bias of the forget gate is 1, the others are 0.
+        # As in bertjax, the bias of the forget gate is 1, and the other biases are 0.
         for name, parameter in self.lstm.named_parameters():
             if name.startswith('bias'):
                 nn.init.zeros_(parameter)
@@ -56,7 +56,7 @@ class FrozenTagger(nn.Module):
         """
         with torch.no_grad():
             states = self.encoder(input_ids, attention_mask, token_type_ids, output_hidden_states=True).hidden_states
-        features = torch.cat([states[i] for i in self.chosen], -1)  # [B, S, 4D]
+        features = torch.cat([states[i] for i in self.layer_indices], -1)  # [B, S, 4D]
         lengths = attention_mask.sum(1).cpu()
         packed = nn.utils.rnn.pack_padded_sequence(features, lengths, batch_first=True, enforce_sorted=False)
         hidden, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], True, 0.0, input_ids.shape[1])

@@ -1,7 +1,7 @@
-"""transformers' Trainer for a recipe of bertjax: models, collators and loop of transformers on bertjax's rows.
+"""transformers' Trainer for a recipe of bertjax: the models, collators and loop of transformers on bertjax's rows.
 
-Both frameworks train on the rows of bertjax; tests check that transformers' tokenizer gives the same ids. The tasks of
-bertjax compute the figures of both. Everything else is as in examples/pytorch of transformers.
+Both frameworks train on the rows of bertjax. Tests check that transformers' tokenizer gives the same ids. The tasks of
+bertjax compute the metrics of both. Everything else is as in examples/pytorch of transformers.
 """
 
 import tempfile
@@ -133,7 +133,7 @@ class Peer:
         )
 
     def rows(self, features: Features) -> list[Row]:
-        """Returns the rows, a dataset of Trainer."""
+        """Returns the rows as a dataset for Trainer."""
         rows = [self._row(features, i) for i in range(len(features))]
         if self._padding == 'max_length':
             rows = [{name: self._padded(name, value) for name, value in row.items()} for row in rows]
@@ -171,7 +171,7 @@ class Peer:
         return value + [filling] * (self._config.seq_len - len(value))
 
     def results(self) -> dict[str, Any]:
-        """Returns the figures of every labelled split, `splits`, and `collapsed`, as in results.json."""
+        """Returns `splits`, the metrics of every labelled split, and `collapsed`, as in results.json."""
         task, results = self._data.task, {'collapsed': None, 'splits': {}}
         for name in self._data.eval_splits:
             split = self._data.split(name)
@@ -195,7 +195,7 @@ class Peer:
         }
         if names == ('logits',):
             return outputs
-        # Token outputs: cut off the padding.
+        # Remove the padding of token outputs.
         return {
             name: [row[:length] for row, length in zip(values, features.lengths, strict=True)]
             for name, values in outputs.items()

@@ -12,7 +12,7 @@ from bertjax.tasks.reading.texts import Line
 
 
 class Texts(NamedTuple):
-    """The texts of a chunk of input. `second` has the second texts of pairs; None for single texts."""
+    """The texts of a chunk of input. `second` has the second texts of pairs, and is None for single texts."""
 
     first: list[str]
     second: list[str] | None
@@ -22,7 +22,7 @@ Chunk = Texts | list[Tree]
 
 
 def has_trees(path: str) -> bool:
-    """Returns whether the name of a file, plain or compressed, has a suffix of CoNLL-U."""
+    """Returns whether a file, plain or compressed, has the name suffix of CoNLL-U."""
     return bare_suffix(path) in ('.conllu', '.conll-u')
 
 
@@ -30,7 +30,7 @@ def tree_relations(path: str) -> tuple[list[str], int]:
     """Reads and checks a treebank; returns its sorted relations and the number of its sentences.
 
     Raises:
-      UserError: The file does not exist or has no words, or a line is malformed.
+      UserError: The file does not exist, has no words, or has a malformed line.
     """
     names: set[str] = set()
     count = 0
@@ -54,7 +54,7 @@ def count_texts(source: InputSource) -> tuple[int, int]:
         is_text = isinstance(item, Row)
         texts, blank = texts + is_text, blank + (not is_text)
     if not texts:
-        raise _no_text(source)
+        raise _no_text_error(source)
     return texts, blank
 
 
@@ -64,7 +64,7 @@ def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chun
     Args:
       source: The texts, or a CoNLL-U file, which `has_trees` recognizes by its name.
       size: The maximum size of a chunk.
-      quiet: Whether to skip printing the detected format.
+      quiet: Whether not to print the detected format.
 
     Raises:
       UserError: The file does not exist, has no text, is not UTF-8, or has a malformed line.
@@ -77,15 +77,15 @@ def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chun
         empty = False
         yield make_texts([row.values for row in rows])
     if empty:
-        raise _no_text(source)
+        raise _no_text_error(source)
 
 
-def _no_text(source: InputSource) -> UserError:
+def _no_text_error(source: InputSource) -> UserError:
     return UserError(source.path, 'no text', 'at least one text', 'check the input')
 
 
 def make_texts(rows: Sequence[Sequence[str]]) -> Texts:
-    """Converts rows to Texts. All rows must have one text, or all rows must have two."""
+    """Converts rows to Texts. Either all rows have one text, or all rows have two texts."""
     pairs = len(rows[0]) == 2
     return Texts([row[0] for row in rows], [row[1] for row in rows] if pairs else None)
 
@@ -96,13 +96,13 @@ def split_texts(texts: Sequence[str], where: str) -> list[tuple[str, ...]]:
     Raises:
       UserError: Single texts and pairs are mixed, a text has several tabs, or all texts are blank.
     """
-    rows = list(_rows(enumerate(texts, 1), where))
+    rows = list(_split_rows(enumerate(texts, 1), where))
     if not rows:
         raise UserError(where, 'only blank texts', 'a text', 'give a text, or omit the key')
     return rows
 
 
-def _rows(lines: Iterable[Line], where: str) -> Iterator[tuple[str, ...]]:
+def _split_rows(lines: Iterable[Line], where: str) -> Iterator[tuple[str, ...]]:
     first: tuple[int, int] | None = None  # The line number and the number of texts of the first row.
     for number, line in lines:
         if not line.strip():
@@ -111,6 +111,6 @@ def _rows(lines: Iterable[Line], where: str) -> Iterator[tuple[str, ...]]:
         first = first or (number, len(row))
         if len(row) != first[1] or len(row) > 2:
             as_first = f'{first[1]}, as in line {first[0]}'
-            expected = '1 or 2 texts, with a tab between' if first[0] == number else as_first
+            expected = '1 text, or 2 texts separated by a tab' if first[0] == number else as_first
             raise UserError(f'{where}:{number}', f'{len(row)} texts', expected, 'correct the line')
         yield row

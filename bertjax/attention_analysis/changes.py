@@ -1,4 +1,4 @@
-"""The changes of each layer between two checkpoints of one encoder: parameters, hidden states and attention."""
+"""Computes the changes of each layer between two checkpoints of an encoder: parameters, hidden states and attention."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +28,7 @@ def check_comparable(before: LoadedModel, after: LoadedModel) -> None:
     fix = 'name the checkpoint that the fine-tuning started from'
     if shape(before) != shape(after):
         sizes = lambda m: f'{m.config.num_layers} layers, width {m.config.width}'  # noqa: E731
-        found = f'an encoder of {sizes(before)}, or with other embeddings'
+        found = f'an encoder of {sizes(before)}, or with embeddings of another size'
         raise UserError('config.attention.compare', found, f'the encoder of {after.where}: {sizes(after)}', fix)
     if before.tokenizer.fingerprint != after.tokenizer.fingerprint:
         raise UserError('config.attention.compare', 'another tokenizer', f'the tokenizer of {after.where}', fix)
@@ -39,15 +39,15 @@ def parameter_changes(before: Any, after: Any) -> list[dict[str, float]]:
 
     Returns:
       A row per layer, starting with the embeddings (layer 0). A row has `layer` and `whole`, the distance of all
-      parameters of the layer. The row of a block also has the distance of each of PARTS (kernel and bias together) and
-      of `norms`.
+      parameters of the layer. The row of a block also has the distances of the parts in PARTS, each with kernel and
+      bias, and of `norms`.
     """
     old, new = _encoder(before), _encoder(after)
     sums: dict[tuple[int, str], np.ndarray] = {}
     for path, x in old.items():
         x, y = np.asarray(x, np.float64), np.asarray(new[path], np.float64)
         module, _, rest = path.partition('/')
-        if not module.startswith((f'{STACKED}_', 'embeddings')):  # The final norm of pre-LN belongs to no layer.
+        if not module.startswith((f'{STACKED}_', 'embeddings')):  # The final norm belongs to no layer.
             continue
         layer = int(module.removeprefix(f'{STACKED}_')) + 1 if module.startswith(STACKED) else 0
         kind = next((part for part in PARTS if rest.startswith(f'{part}/')), NORMS)
@@ -55,12 +55,12 @@ def parameter_changes(before: Any, after: Any) -> list[dict[str, float]]:
             sums[layer, name] = sums.get((layer, name), 0) + np.array([np.square(y - x).sum(), np.square(x).sum()])
     rows: dict[int, dict[str, float]] = {}
     for (layer, name), (difference, norm) in sums.items():
-        # The norm is clipped to a tiny number, so parameters that were 0 have a very large distance.
+        # The norm is clipped to a tiny number, so the distance of parameters that were 0 is very large.
         rows.setdefault(layer, {'layer': layer})[name] = _round(np.sqrt(difference / max(norm, 1e-30)))
-    return [{'layer': layer, **_in_order(rows[layer])} for layer in sorted(rows)]
+    return [{'layer': layer, **_sort_parts(rows[layer])} for layer in sorted(rows)]
 
 
-def _in_order(row: Mapping[str, float]) -> dict[str, float]:
+def _sort_parts(row: Mapping[str, float]) -> dict[str, float]:
     return {name: row[name] for name in (ALL_PARTS, *PARTS, NORMS) if name in row}
 
 
@@ -81,10 +81,13 @@ def change_sums(
       mask: float32 [B, S], 1 for tokens and 0 for padding.
 
     Returns:
-      A dict of sums. `cosine`, float32 [L + 1], sums 1 - cos of the two hidden states of each token; the first entry is
-      that of the embeddings. `cosine_cls`, float32 [L + 1], is the same sum over [CLS] only. `divergence`,
-      float32 [L, H], sums the Jensen-Shannon divergence in bits of the two attention distributions of each token, which
-      is 0 for equal and 1 for disjoint distributions. `positions` and `texts`, int32 [], are counts.
+      A dict of sums and counts:
+        cosine: float32 [L + 1], the sum of 1 - cos of the two hidden states of each token; the first entry is for the
+          embeddings.
+        cosine_cls: float32 [L + 1], the same sum over [CLS] only.
+        divergence: float32 [L, H], the sum of the Jensen-Shannon divergence in bits of the two attention distributions
+          of each token. The divergence is 0 for equal and 1 for disjoint distributions.
+        positions, texts: int32 [], the number of tokens and of texts.
     """
     x, y = before['hidden'].astype(jnp.float32), after['hidden'].astype(jnp.float32)
     norms = jnp.linalg.norm(x, axis=-1) * jnp.linalg.norm(y, axis=-1)
@@ -93,7 +96,7 @@ def change_sums(
     middle = (p + q) / 2
 
     def divergence(x: jax.Array) -> jax.Array:
-        """Returns the Kullback-Leibler divergence of a distribution from the mean of both, in bits."""
+        """Computes the Kullback-Leibler divergence of x from the mean of both distributions, in bits."""
         is_positive = x > _MIN_WEIGHT
         ratio = jnp.where(is_positive, x, 1) / jnp.where(is_positive, middle, 1)
         return jnp.where(is_positive, x * jnp.log2(ratio), 0).sum(-1)

@@ -10,8 +10,9 @@ from bertjax.errors import UserError
 from bertjax.tasks.reading.texts import Line, read_lines
 
 _COLUMNS = 10
-_RANGE = re.compile(r'([1-9][0-9]*)-([1-9][0-9]*)')  # The id of a multiword token: one surface form of several words.
-_EMPTY = re.compile(r'(0|[1-9][0-9]*)\.[1-9][0-9]*')  # The id of an empty node, which only the enhanced graph uses.
+# The ids of a multiword token, one surface form of several words, and of an empty node of the enhanced graph.
+_RANGE = re.compile(r'([1-9][0-9]*)-([1-9][0-9]*)')
+_EMPTY = re.compile(r'(0|[1-9][0-9]*)\.[1-9][0-9]*')
 _FIX = 'correct the line, or remove the sentence'
 
 
@@ -33,7 +34,7 @@ class Tree:
 
 
 def read_trees(path: epath.PathLike) -> Iterator[Tree]:
-    """Yields the sentences of a plain or compressed file, each as soon as its lines are read.
+    """Yields the sentences of a plain or compressed file, each one as soon as its lines are read.
 
     Comments, multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped, because only syntactic words have a head.
 
@@ -44,7 +45,7 @@ def read_trees(path: epath.PathLike) -> Iterator[Tree]:
 
 
 def parse_trees(lines: Iterable[Line], where: str) -> Iterator[Tree]:
-    """Yields the sentences in lines, see `read_trees`. `where` is the file name, for error messages."""
+    """Yields the sentences in lines as `read_trees` does. `where` is the file name for error messages."""
     rows: dict[int, tuple[int, str, str, str]] = {}  # {word number: (line, form, head, relation)}
     ranges: dict[int, int] = {}  # {last word of a multiword token: line}
     number = 0
@@ -74,11 +75,12 @@ def _add_line(
     if span := _RANGE.fullmatch(identifier):
         first, last = map(int, span.groups())
         if first != next_number or last <= first:
-            raise UserError(where, f'the multiword token {identifier}', f'one that begins with {next_number}', _FIX)
+            expected = f'a multiword token that begins with word {next_number}'
+            raise UserError(where, f'the multiword token {identifier}', expected, _FIX)
         ranges[last] = line
         return
     if identifier != str(next_number):
-        raise UserError(where, f'the word {identifier!r}', f'word {next_number}, the next of its sentence', _FIX)
+        raise UserError(where, f'the word {identifier!r}', f'word {next_number}, the next word of the sentence', _FIX)
     if not columns[1]:
         raise UserError(where, 'an empty form', 'a word', _FIX)
     rows[next_number] = (line, columns[1], columns[6], columns[7])
@@ -88,7 +90,8 @@ def _make_tree(rows: Mapping[int, tuple[int, str, str, str]], ranges: Mapping[in
     """Yields the tree of the lines after the last blank line, if they have words."""
     for last, line in ranges.items():
         if last > len(rows):
-            raise UserError(f'{where}:{line}', f'a multiword token to word {last}', f'{len(rows)} words', _FIX)
+            found, expected = f'a multiword token up to word {last}', f'at most {len(rows)}, the last word'
+            raise UserError(f'{where}:{line}', found, expected, _FIX)
     heads = []
     for word, (line, _, head, relation) in rows.items():
         at = f'{where}:{line}'

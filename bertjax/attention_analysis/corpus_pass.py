@@ -1,4 +1,4 @@
-"""Sums all measures on the devices, in constant memory, in one pass over a corpus."""
+"""Sums all measures over a corpus on the devices, in one pass and in constant memory."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,13 +55,12 @@ def measure(
     """Measures all chunks.
 
     Args:
-      runner: The runner of the model.
       chunks: The texts or trees, which may be read lazily.
-      unit: The unit of the heads' measures, 'piece' or 'word'.
+      unit: The unit of the measures of heads, 'piece' or 'word'.
       max_length: The maximum sequence length. Longer texts are truncated, and longer trees are skipped.
       relations: The relations of the trees; () for texts.
       before: The model to compare with; None for no comparison.
-      advance: A function that is called with the number of newly finished texts.
+      advance: A function that is called with the number of texts that were finished since the last call.
 
     Returns:
       The totals; `sums` is empty if all trees were too long.

@@ -49,7 +49,7 @@ class Findings:
 def make_findings(
     totals: Totals, unit: str, relations: Sequence[str], model: LoadedModel, before: LoadedModel | None
 ) -> Findings:
-    """Makes the statistics from the totals of a pass; see `corpus_pass.measure` for the arguments."""
+    """Makes the statistics from the totals of a pass. The other arguments are those of `corpus_pass.measure`."""
     sums, changes = totals.sums, []
     if before is not None:
         changes = change_rows(parameter_changes(before.params, model.params), change_means(sums['changes']))
@@ -75,24 +75,23 @@ def check_replaceable(folder: pathlib.Path, path: str) -> None:
     Raises:
       UserError: The folder has files of the user, or the input file.
     """
-    others = sorted(file.name for file in folder.iterdir() if file.name not in _OUTPUTS) if folder.is_dir() else []
+    other_files = sorted(file.name for file in folder.iterdir() if file.name not in _OUTPUTS) if folder.is_dir() else []
     if folder.is_dir() and path and pathlib.Path(path).expanduser().resolve().parent == folder.resolve():
-        others = [pathlib.Path(path).name]
-    if others:
+        other_files = [pathlib.Path(path).name]
+    if other_files:
         raise UserError(
             str(folder),
-            found=f'{others[0]}, which would be lost when the folder is replaced',
+            found=f'{other_files[0]}, which would be lost when the folder is replaced',
             expected='only files that run=attention wrote',
             fix='move the file, or give another --workdir',
         )
 
 
 def write_findings(folder: pathlib.Path, results: Findings, shown_texts: Sequence[ShownText], title: str) -> None:
-    """Writes the JSON files, the weights and the page. The folder is replaced.
+    """Writes the JSON files, the weights and the page into a folder, which is replaced.
 
     Args:
       folder: The output folder, WORKDIR/attention.
-      results: The statistics.
       shown_texts: The texts to show on the page.
       title: The title of the page, which names the model.
     """

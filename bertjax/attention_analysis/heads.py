@@ -31,14 +31,15 @@ def head_sums(weights: jax.Array, mask: jax.Array, separators: jax.Array) -> dic
       separators: float32 [B, S], 1 for [SEP].
 
     Returns:
-      A dict with the sum of each measure in MEASURES, float32 [L, H], and the counts `positions` and `texts`, int32 [].
+      A dict with the sum of each measure in MEASURES, float32 [L, H], and with the numbers `positions` and `texts`,
+      int32 [].
     """
     S = weights.shape[-1]
     positions = jnp.arange(S)
     distances = jnp.abs(positions[:, None] - positions).astype(weights.dtype)
 
     def total(values: jax.Array, queries: jax.Array) -> jax.Array:
-        """Sums values [L, B, H, Q] over the queries with 1 in `queries` [B, Q]; returns [L, H]."""
+        """Sums values [L, B, H, Q] over the queries that are 1 in `queries` [B, Q] -> [L, H]."""
         return jnp.einsum('LBHQ,BQ->LH', values, queries, precision='highest')
 
     is_positive = weights > 0

@@ -13,7 +13,7 @@ from bertjax.attention_analysis.shown_texts import MAX_SHOWN_TOKENS, ShownText, 
 from bertjax.pages.charts import Chart, Curve
 from bertjax.pages.page import Section, render_page
 
-_FREQUENT = 100  # Relations with fewer words are listed separately. Clark et al. list only frequent ones.
+_FREQUENT = 100  # Relations with fewer words are listed separately. Clark et al. list only frequent relations.
 _ARROW = dict(zip(DIRECTIONS, ('dependent → head', 'head → dependent'), strict=True))
 
 
@@ -34,10 +34,10 @@ def attention_page(
       relations: The rows of `relation_table`.
       changes: The rows of `change_rows`.
     """
-    sections = [_texts(shown_texts, _first_head(means, relations))] if shown_texts else []
-    sections += [_heads(means)]
-    sections += [_relations(relations)] if relations else []
-    sections += [_changes(changes)] if changes else []
+    sections = [_texts_section(shown_texts, _first_head(means, relations))] if shown_texts else []
+    sections += [_heads_section(means)]
+    sections += [_relations_section(relations)] if relations else []
+    sections += [_changes_section(changes)] if changes else []
     return render_page('attention.html.j2', title, about, sections, charts=bool(changes), assets=['attention'])
 
 
@@ -49,7 +49,7 @@ def _first_head(means: Mapping[str, np.ndarray], relations: Sequence[Mapping[str
     return int(layer) + 1, int(head) + 1
 
 
-def _texts(shown_texts: Sequence[ShownText], first: tuple[int, int]) -> Section:
+def _texts_section(shown_texts: Sequence[ShownText], first: tuple[int, int]) -> Section:
     layers, heads = shown_texts[0].weights.shape[:2]
     data = {'layers': layers, 'heads': heads, 'first': first, 'texts': [encode_for_page(text) for text in shown_texts]}
     count = f'{len(shown_texts)} text{"s" if len(shown_texts) > 1 else ""}'
@@ -62,7 +62,7 @@ def _texts(shown_texts: Sequence[ShownText], first: tuple[int, int]) -> Section:
     return Section('texts', 'Attention in texts', data, about)
 
 
-def _heads(means: Mapping[str, np.ndarray]) -> Section:
+def _heads_section(means: Mapping[str, np.ndarray]) -> Section:
     write = {name: _percent if unit == 'share' else '{:.2f}'.format for name, (_, _, unit) in MEASURES.items()}
     layers, heads = means['entropy'].shape
     data = {
@@ -95,7 +95,7 @@ def _heat_map(title: str, about: str, values: np.ndarray, largest: float, form: 
     return {'title': title, 'about': about, 'columns': range(1, values.shape[1] + 1), 'rows': rows}
 
 
-def _relations(rows: Sequence[Mapping[str, Any]]) -> Section:
+def _relations_section(rows: Sequence[Mapping[str, Any]]) -> Section:
     overall = {row['relation']: row for row in rows if row['relation'] in (ALL, WORDS)}
     single = [row for row in rows if row['relation'] not in overall]
     frequent = [row for row in single if row['words'] >= _FREQUENT] or single
@@ -115,9 +115,10 @@ def _relations(rows: Sequence[Mapping[str, Any]]) -> Section:
         'frequent': _FREQUENT,
     }
     about = (
-        'How often the word with the highest attention weight is the syntactic head: the weight from the dependent '
-        '(dependent → head) or to it (head → dependent). Weights to the pieces of a word are summed, weights from its '
-        'pieces are averaged. [CLS], [SEP], the word itself and roots are left out. After Clark et al. 2019, table 1.'
+        'How often the word with the highest attention weight is the syntactic head. The weights are those from the '
+        'dependent (dependent → head) or to the dependent (head → dependent). Weights to the pieces of a word are '
+        'summed, and weights from its pieces are averaged. [CLS], [SEP], the word itself and roots are excluded. The '
+        'table follows table 1 of Clark et al. 2019.'
     )
     return Section('relations', 'Heads that find syntax', data, about)
 
@@ -140,7 +141,7 @@ def _button(layer: int, head: int) -> Markup:
     return Markup('<button type="button" class="link" data-head="{0}">{0}</button>').format(f'{layer}-{head}')
 
 
-def _changes(rows: Sequence[Mapping[str, Any]]) -> Section:
+def _changes_section(rows: Sequence[Mapping[str, Any]]) -> Section:
     blocks = [row for row in rows if row['layer']]
     all_layers, block_layers = [row['layer'] for row in rows], [row['layer'] for row in blocks]
     distances = [row['parameters'][ALL_PARTS] for row in rows]

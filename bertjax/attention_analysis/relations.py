@@ -29,7 +29,7 @@ def predict_heads(weights: jax.Array, words: jax.Array) -> jax.Array:
       words: bool [B, U], True for units that are words.
 
     Returns:
-      int32 [2, L, B, H, U], the predicted unit for each of DIRECTIONS. Ties are resolved to the first unit.
+      int32 [2, L, B, H, U], the predicted unit for each of DIRECTIONS; the first unit in case of a tie.
     """
     units = weights.shape[-1]
     candidates = words[:, None, :] & ~jnp.eye(units, dtype=bool)  # [B, U, U]
@@ -55,10 +55,7 @@ Offsets = dict[str, collections.Counter[int]]
 
 
 def count_offsets(offsets: Offsets, trees: Iterable[Tree]) -> None:
-    """Adds the words of trees to `offsets`, {relation: {head position - word position: number of words}}.
-
-    Roots are skipped.
-    """
+    """Adds the words of trees, except roots, to `offsets`: {relation: {head position - word position: count}}."""
     for tree in trees:
         for word, (head, relation) in enumerate(zip(tree.heads, tree.relations, strict=True), 1):
             if head:
@@ -81,7 +78,7 @@ def relation_table(correct: np.ndarray, names: Sequence[str], offsets: Offsets) 
     index = {name: i for i, name in enumerate(names)}
     by_frequency = sorted(offsets, key=lambda name: (-offsets[name].total(), name))
     return [
-        _row(name, relations, correct, index, offsets)
+        _make_row(name, relations, correct, index, offsets)
         for name, relations in (
             (ALL, by_frequency),
             (WORDS, [name for name in by_frequency if name.split(':')[0] != PUNCTUATION]),
@@ -91,7 +88,7 @@ def relation_table(correct: np.ndarray, names: Sequence[str], offsets: Offsets) 
     ]
 
 
-def _row(
+def _make_row(
     name: str,
     relations: Sequence[str],
     correct: np.ndarray,
@@ -116,7 +113,7 @@ def _row(
 
 
 def best_heads_accuracy(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Returns the share of words whose head is predicted correctly by the best attention head of the word's relation.
+    """Returns the accuracy of predicting each word's head with the best attention head for the word's relation.
 
     This assumes that the relation of each word is known.
     """

@@ -16,7 +16,7 @@ from bertjax.attention_analysis.words import UNIT, merge_units
 from bertjax.inference.attention import compute_attention
 from bertjax.inference.runner import Runner
 
-MAX_SHOWN_TOKENS = 64  # The maximum number of tokens of a text on the page. Longer texts would not be readable.
+MAX_SHOWN_TOKENS = 64  # The maximum number of tokens of a text on the page, so that the page is readable.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ShownText:
     """The attention in one text, between pieces or between words.
 
     Attributes:
-      units: The pieces, or the words and special tokens. Their number is U.
+      units: The U pieces, or words and special tokens.
       weights: float32 [L, H, U, U], see `inference.attention.Attention`.
     """
 
@@ -38,7 +38,6 @@ def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], uni
     Texts are truncated to MAX_SHOWN_TOKENS tokens. Trees with more than MAX_SHOWN_TOKENS tokens are skipped.
 
     Args:
-      runner: The runner of the model.
       chunk: The texts or trees.
       relations: The relations of the trees; () for texts.
       unit: The unit of the attention, 'piece' or 'word'.
@@ -63,17 +62,17 @@ def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], uni
         count = int(unit_ids.max()) + 1
         merged = merge_units(weights[:, None], unit_ids[None], np.ones_like(unit_ids)[None])[:, 0, :, :count, :count]
         words = [tokenizer.decode(ids[unit_ids == number]).strip() for number in range(count)]
-        if not isinstance(chunk, Texts):  # The word forms of the treebank.
+        if not isinstance(chunk, Texts):  # The treebank has the word forms.
             words[1:-1] = chunk[i].words
         shown_texts.append(ShownText(words, np.asarray(merged)))
     return shown_texts
 
 
 def to_safetensors(shown_texts: Sequence[ShownText]) -> bytes:
-    """Returns the content of a safetensors file.
+    """Returns the content of a safetensors file with one array of weights per text, float32 [L, H, U, U].
 
-    The file has one array of weights per text, float32 [L, H, U, U]. The names of the arrays are `0`, `1`, …. The
-    metadata `units` is a JSON list with the list of units of each text.
+    The names of the arrays are `0`, `1`, …. The metadata entry `units` is a JSON list with the list of units of each
+    text.
     """
     arrays = {str(i): np.ascontiguousarray(text.weights) for i, text in enumerate(shown_texts)}
     return save(arrays, {'units': json.dumps([text.units for text in shown_texts], ensure_ascii=False)})
@@ -82,7 +81,7 @@ def to_safetensors(shown_texts: Sequence[ShownText]) -> bytes:
 def encode_for_page(text: ShownText) -> dict[str, Any]:
     """Encodes a text for the page: its `units`, and its `weights` as gzip-compressed base64 with one byte per weight.
 
-    The byte of a weight w is 255·√w, rounded. The error of w is at most 0.004. Small weights remain distinguishable.
+    The byte of a weight w is 255·√w, rounded, so the error of w is at most 0.004 and small weights are distinguishable.
     """
     quantised = np.rint(255 * np.sqrt(text.weights)).clip(0, 255).astype(np.uint8)
     data = gzip.compress(quantised.tobytes(), mtime=0)

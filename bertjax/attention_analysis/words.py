@@ -13,8 +13,8 @@ from bertjax.inference.encode import build_sequences
 from bertjax.tasks.tagging.features import word_pieces
 from bertjax.text.tokenizer import Tokenizer
 
-# The names of batch arrays, int32 [B, S]. UNIT has the unit (a word or a special token) of each position, from 0. HEAD
-# and RELATION have at index u the head unit and the relation number (from 1) of unit u; 0 for none.
+# The names of batch arrays, int32 [B, S]. UNIT has the unit (a word or a special token) of each position, from 0. At
+# index u, HEAD has the head unit of unit u, and RELATION has the number of its relation, from 1; 0 for none.
 UNIT, HEAD, RELATION = 'token_unit', 'token_head', 'token_relation'
 
 
@@ -23,7 +23,7 @@ def make_text_features(
 ) -> Features:
     """Makes the features of texts or pairs, with UNIT; see `encode.build_sequences`."""
     features = build_sequences(tokenizer, texts, pairs, max_length)
-    # A piece such as `##ly` after a special token, which only truncation can cause, counts as the start of a word.
+    # A piece such as `##ly` after a special token counts as the start of a word. Only truncation can cause this.
     special = np.isin(features.tokens, (tokenizer.cls_id, tokenizer.sep_id))
     continues = tokenizer.continues_word[features.tokens] & ~special & ~np.roll(special, 1)
     starts = np.cumsum(~continues)
@@ -34,12 +34,11 @@ def make_text_features(
 def make_tree_features(
     tokenizer: Tokenizer, trees: Sequence[Tree], relations: Sequence[str], max_length: int
 ) -> Features | None:
-    """Makes the features of trees, with UNIT, HEAD and RELATION; each word is tokenized by itself.
+    """Makes the features of trees, with UNIT, HEAD and RELATION. Each word is tokenized separately.
 
-    Word w is unit w, and [CLS] is unit 0.
+    Word w, counted from 1, is unit w, and [CLS] is unit 0.
 
     Args:
-      tokenizer: The tokenizer of the model.
       trees: The trees. Trees with more than `max_length` tokens are skipped, because a tree cannot be truncated.
       relations: The names of the relations. The number of a relation is its index plus 1.
       max_length: The maximum number of tokens.
@@ -68,8 +67,8 @@ def make_tree_features(
 def merge_units(weights: jax.Array, units: jax.Array, mask: jax.Array) -> jax.Array:
     """Converts attention between pieces to attention between units.
 
-    Weights to a word are summed over its pieces. Weights from a word are averaged over its pieces. The weights of a
-    unit therefore sum to 1. The method is that of Clark et al. 2019 (arXiv 1906.04341, section 4.1).
+    Weights to a word are summed over its pieces, and weights from a word are averaged over its pieces, so the weights
+    of a unit sum to 1. The method is that of Clark et al. 2019 (arXiv 1906.04341, section 4.1).
 
     Args:
       weights: float32 [L, B, H, S, S], queries before keys.

@@ -32,21 +32,21 @@ from bertjax.parallel.distributed import (
 
 
 class Checkpoints:
-    """The folder `checkpoints/`, with a sub-folder per step for the items state, position and config, and checksums.
+    """The folder `checkpoints/`. It has a sub-folder per step for the items state, position and config, and checksums.
 
     If processes have separate workdirs, only the primary process saves, and it saves the full state. The other
-    processes receive copies, and read those.
+    processes receive and read copies.
 
-    Saving is asynchronous. The arrays are copied to the host; then a thread writes them, reads back their structure,
+    Saving is asynchronous. The arrays are copied to the host. Then a thread writes them, reads back their structure,
     syncs the files and their checksums to disk, and removes old checkpoints (all but the newest `keep` and the one with
-    the lowest cost). A failed save raises at the next `save`, `wait` or `close`. All processes must call `save` and
-    `wait`, and these raise in all processes if the save failed in one.
+    the lowest cost). If a save fails, the next `save`, `wait` or `close` raises its error. All processes must call
+    `save` and `wait`, which raise in all processes if the save failed in one of them.
 
     Args:
       directory: The folder, which is created if needed.
       keep: The number of newest steps to keep.
-      log: Logs a line about each checkpoint that is removed or set aside.
-      read_only: Do not create, move or remove anything, for verbs that only read a run.
+      log: A function that logs a line about each checkpoint that is removed or set aside.
+      read_only: Whether to leave the folder unchanged, for verbs that only read a run.
 
     Raises:
       UserError: `keep` is below 1, or the folder is not writable.
@@ -93,7 +93,7 @@ class Checkpoints:
 
     @functools.cached_property
     def _manager(self) -> ocp.CheckpointManager:
-        # Orbax finds its files by a glob pattern that begins with the path.
+        # The path must not have wildcards, because Orbax finds its files by a glob pattern that begins with the path.
         directory = self._stack.enter_context(without_wildcards(self.directory))
         manager = ocp.CheckpointManager(
             directory,
@@ -122,9 +122,9 @@ class Checkpoints:
         """
         step = decide_on_primary(self._steps.newest)
         self._check_local_copy(step)
-        return self._saved(step) if step >= 0 else None
+        return self._load_saved(step) if step >= 0 else None
 
-    def _saved(self, step: int) -> SavedCheckpoint:
+    def _load_saved(self, step: int) -> SavedCheckpoint:
         args = ocp.args.Composite(position=ocp.args.JsonRestore(), config=ocp.args.JsonRestore())
         items = self._manager.restore(step, args=args)
         return SavedCheckpoint(Position(**items['position']), items['config'])
@@ -134,7 +134,7 @@ class Checkpoints:
 
         Args:
           step: The step; 0 for the best or the newest checkpoint.
-          best: Whether 0 means the best checkpoint, if it is known (see `best`), instead of the newest.
+          best: Whether step 0 means the best checkpoint, if a cost was measured, instead of the newest.
 
         Raises:
           UserError: There is no undamaged checkpoint of that step; or see `latest`.
@@ -142,7 +142,7 @@ class Checkpoints:
         if not step:
             latest = self.latest()
             lowest = self.best() if best and latest is not None else None
-            return latest if lowest is None else self._saved(lowest)
+            return latest if lowest is None else self._load_saved(lowest)
         if step not in self.steps() or not self._steps.is_undamaged(step):
             available = ', '.join(map(str, self.steps())) or 'none'
             raise UserError(
@@ -151,12 +151,13 @@ class Checkpoints:
                 expected=f'one of {available}',
                 fix='choose one of them, or 0 for the newest' if self.steps() else 'train first',
             )
-        return self._saved(step)
+        return self._load_saved(step)
 
     def restore(self, step: int, template: Any) -> Any:
         """Restores the state of a finished step with the shapes and shardings of the abstract `template`.
 
-        It reads a few arrays at a time. If devices share the host's memory, arrays exist twice during their transfer.
+        Only a few arrays are read at a time, because arrays exist twice during their transfer if devices share the
+        host's memory.
         """
         handler = ocp.StandardCheckpointHandler(
             restore_concurrent_gb=_restore_gigabytes(template), multiprocessing_options=self._processes
@@ -164,9 +165,9 @@ class Checkpoints:
         return self._read(step, handler, ocp.args.StandardRestore(template))
 
     def restore_params(self, saved: SavedCheckpoint, template: Any) -> Any:
-        """Restores only the parameters to evaluate, those of the abstract `template`, from a checkpoint.
+        """Restores only the parameters in the abstract `template`, with the values to evaluate.
 
-        The state may have further parameters and any optimiser.
+        The state in the checkpoint may have further parameters and any optimiser.
         """
         state = {saved.eval_params: template}
         restore_args = ocp.checkpoint_utils.construct_restore_args(state)
@@ -184,9 +185,6 @@ class Checkpoints:
         """Starts to save a step, and returns when the arrays may be overwritten. A finished step is not saved again.
 
         Args:
-          state: The train state.
-          position: The position of the run.
-          config: The resolved config.
           cost: The value that `best` minimises; None if it was not measured.
         """
         self.wait()
@@ -207,7 +205,7 @@ class Checkpoints:
         )
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
         with annotate_write_errors(self.directory, size):
-            # Without `force`, Orbax skips steps below the number of any folder, even of an unfinished one.
+            # Without `force`, Orbax skips a step if any folder, even an unfinished one, has a higher number.
             self._manager.save(step, args=args, force=True)
         finish = (step, cost, size, structure(state), items)
         self._finisher = threading.Thread(target=self._finish, args=finish, name='checkpoint')
@@ -235,7 +233,7 @@ class Checkpoints:
                 unfinished.unmark(self.directory, step)
                 for old in self._steps.superseded(self._keep):
                     unfinished.mark(self.directory, old)
-                    # Deleting by Orbax needs all processes, which are training.
+                    # Orbax could delete only together with all other processes, which are training.
                     shutil.rmtree(self.directory / str(old))
                     unfinished.unmark(self.directory, old)
         except BaseException as error:  # raised by wait(), in the training loop's thread
@@ -243,7 +241,7 @@ class Checkpoints:
 
     def best(self) -> int | None:
         """Returns the undamaged step with the lowest cost (the later one if equal), or None if no cost was measured."""
-        with primary_first():  # passes the saved files on to the other processes
+        with primary_first():  # copies the saved files to separate workdirs
             pass
         step = decide_on_primary(self._steps.best)
         self._check_local_copy(step)
@@ -253,12 +251,12 @@ class Checkpoints:
         """Raises UserError if this process has a damaged copy of a step that the primary process has chosen."""
         if step < 0 or is_primary() or not has_separate_workdirs():
             return
-        if wrong := checksums.find_damage(self.directory / str(step)):
+        if damage := checksums.find_damage(self.directory / str(step)):
             raise UserError(
                 str(self.directory / str(step)),
-                found=wrong,
+                found=damage,
                 expected='the checkpoint of the first process',
-                fix=f'remove {self.directory.parent}: the same command fetches it again',
+                fix=f'remove {self.directory.parent} and start the same command again, which fetches it',
             )
 
     @property
@@ -273,9 +271,9 @@ class Checkpoints:
           OtherStoppedError: The save failed in another process.
         """
         if self._finisher is not None or has_separate_workdirs():  # with separate workdirs, only the primary saves
-            raise_together(self._outcome())
+            raise_together(self._wait_for_save())
 
-    def _outcome(self) -> BaseException | None:
+    def _wait_for_save(self) -> BaseException | None:
         """Waits for the running save and returns its error, or None."""
         if self._finisher is not None:
             self._finisher.join()
@@ -290,7 +288,7 @@ class Checkpoints:
         It does not wait for other processes, because they or this process may have failed.
         """
         try:
-            if (failure := self._outcome()) is not None:
+            if (failure := self._wait_for_save()) is not None:
                 raise failure
         finally:
             # The error has been raised; Orbax would raise it again.
@@ -299,7 +297,7 @@ class Checkpoints:
 
 
 def _single_process() -> ocp.options.MultiprocessingOptions:
-    """Returns options with which Orbax does not wait for other processes, for separate workdirs."""
+    """Returns options for separate workdirs, with which Orbax does not wait for other processes."""
     index = jax.process_index()
     return ocp.options.MultiprocessingOptions(
         primary_host=index, active_processes={index}, barrier_sync_key_prefix=f'process{index}'
@@ -307,10 +305,10 @@ def _single_process() -> ocp.options.MultiprocessingOptions:
 
 
 def _copy_on_cpu(x: Any) -> Any:
-    """Returns an array that later steps do not change, to be written.
+    """Returns a copy of an array on CPU, else the array itself.
 
-    On a CPU it returns a copy. Otherwise Orbax would write the array of the state itself, and the next step, which
-    takes it as a donated argument, would wait for the write.
+    On CPU, Orbax would write the array of the state itself. The next step, to which the state is donated, would then
+    wait for the write.
     """
     if not isinstance(x, jax.Array) or jax.default_backend() != 'cpu':
         return x
@@ -320,5 +318,5 @@ def _copy_on_cpu(x: Any) -> Any:
 
 
 def _restore_gigabytes(template: Any) -> float:
-    """Returns the gigabytes that Orbax may read at once: the size of the largest array, which must fit."""
+    """Returns the gigabytes that Orbax may read at once: a little more than the largest array, which must fit."""
     return (1.01 * max(x.size * max(x.dtype.itemsize, 4) for x in jax.tree.leaves(template)) + 2**20) / 1e9

@@ -1,7 +1,7 @@
-"""The seal of a checkpoint: a file with the sizes and checksums of its other files, written last.
+"""The seal of a checkpoint: a file with the sizes and checksums of all other files, which is written last.
 
 Orbax marks a step as committed, but silently restores arrays with flipped bits. In bertjax, a step is finished if its
-seal exists, and undamaged if every other file has the recorded size and checksum.
+seal exists, and undamaged if all other files have the recorded sizes and checksums.
 """
 
 import hashlib
@@ -16,35 +16,37 @@ from bertjax.files.small_files import read_json_or_none
 FILE = 'seal.json'
 
 
-def _files(step_dir: pathlib.Path) -> list[pathlib.Path]:
+def _list_files(step_dir: pathlib.Path) -> list[pathlib.Path]:
     return sorted(path for path in step_dir.rglob('*') if path.is_file() and path.name != FILE)
 
 
 def write_checksums(step_dir: pathlib.Path, cost: float | None) -> None:
-    """Marks a step as finished, after all its files and its folder are synced to disk.
+    """Syncs all files of a step to disk, and then marks the step as finished.
 
     Args:
       step_dir: The folder of the step.
-      cost: The held-out loss or the negative dev score, which the best step minimises; None if it was not measured.
+      cost: The held-out loss or the negative dev score, lowest for the best step; None if it was not measured.
     """
     sync_tree(step_dir)
     sync_directory(step_dir.parent)
     files = {
         path.relative_to(step_dir).as_posix(): {'bytes': path.stat().st_size, 'sha256': checksum(path)}
-        for path in _files(step_dir)
+        for path in _list_files(step_dir)
     }
     finite_cost = cost if cost is not None and math.isfinite(cost) else None
     body = {'cost': finite_cost, 'files': files}
-    write_atomic(step_dir / FILE, json.dumps({**body, 'sha256': _digest(body)}, indent=1) + '\n')
+    write_atomic(step_dir / FILE, json.dumps({**body, 'sha256': _compute_digest(body)}, indent=1) + '\n')
 
 
-def _digest(body: dict[str, Any]) -> str:
+def _compute_digest(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _read(step_dir: pathlib.Path) -> dict[str, Any] | None:
-    """Reads the seal; returns None if the seal does not match its own checksum."""
-    return read_json_or_none(step_dir / FILE, lambda body: body if body.pop('sha256') == _digest(body) else None)
+def _read_seal(step_dir: pathlib.Path) -> dict[str, Any] | None:
+    """Reads the seal; returns None if it is missing or does not match its own checksum."""
+    return read_json_or_none(
+        step_dir / FILE, lambda body: body if body.pop('sha256') == _compute_digest(body) else None
+    )
 
 
 def is_finished(step_dir: pathlib.Path) -> bool:
@@ -54,13 +56,13 @@ def is_finished(step_dir: pathlib.Path) -> bool:
 
 def read_cost(step_dir: pathlib.Path) -> float | None:
     """Returns the recorded cost, or None if it was not measured, was not finite, or the seal is damaged."""
-    body = _read(step_dir)
+    body = _read_seal(step_dir)
     return body['cost'] if body else None
 
 
 def find_damage(step_dir: pathlib.Path) -> str | None:
-    """Reads every byte of a finished step, and describes its damage; returns None if it is undamaged."""
-    body = _read(step_dir)
+    """Reads every byte of a finished step and describes its damage; returns None for an undamaged step."""
+    body = _read_seal(step_dir)
     if body is None:
         return f'its {FILE} is damaged or missing'
     for name, recorded in body['files'].items():

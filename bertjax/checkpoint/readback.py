@@ -1,4 +1,4 @@
-"""A check that a new reader can read a saved checkpoint. The contents of the arrays are not checked."""
+"""A check that a saved checkpoint can be read by a new reader. It does not check the values of the arrays."""
 
 import json
 import pathlib
@@ -25,7 +25,7 @@ def _name(key: Any) -> str:
 
 
 def check_readable(step_dir: pathlib.Path, state: Structure, items: Mapping[str, Any]) -> None:
-    """Checks that the structure of a step and its JSON items can be read, as another process will read them.
+    """Checks that the structure of a step and its JSON items can be read as another process would read them.
 
     Args:
       step_dir: The folder of the step, as a path that Orbax accepts.
@@ -33,7 +33,7 @@ def check_readable(step_dir: pathlib.Path, state: Structure, items: Mapping[str,
       items: {name: saved JSON value}.
 
     Raises:
-      UserError: They cannot be read, or they differ from the saved values.
+      UserError: Structure or items cannot be read, or differ from what was saved.
     """
     try:
         restored = structure(ocp.StandardCheckpointHandler().metadata(epath.Path(step_dir, 'state')).tree)

@@ -14,9 +14,9 @@ class Steps:
 
     Args:
       directory: The folder, with a sub-folder per step.
-      log: Logs a line about each damaged step.
-      read_only: Skip damaged steps without moving them.
-      on_move: Called after a step was moved.
+      log: A function that logs a line about each damaged step.
+      read_only: Whether to skip damaged steps instead of moving them.
+      on_move: A function that is called after a step was moved.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class Steps:
             if self.is_undamaged(step):
                 return step
         if self._directory.is_dir():
-            self._refuse_leftovers()
+            self._check_for_lost_checkpoints()
         return -1
 
-    def _refuse_leftovers(self) -> None:
+    def _check_for_lost_checkpoints(self) -> None:
         """Raises UserError if a run has lost its checkpoints, so that it does not silently start from scratch."""
         damaged = len(list((self._directory / DAMAGED).glob('*'))) + len(self._damaged)
         if damaged:
@@ -50,7 +50,7 @@ class Steps:
                 str(self._directory),
                 f'{damaged} checkpoint(s), all damaged',
                 'at least one undamaged checkpoint',
-                f'they are in {self._directory / DAMAGED}: start again in another --workdir',
+                f'start again in another --workdir; the damaged checkpoints are in {self._directory / DAMAGED}',
             )
         folders = filter(unfinished.may_be_checkpoint, unfinished.unknown_folders(self._directory))
         names = [path.name for path in folders]

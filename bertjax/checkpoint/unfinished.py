@@ -1,6 +1,6 @@
 """The entries of `checkpoints/`: finished steps, unfinished steps of this program, and unknown folders.
 
-Before a step is written or removed, it is marked by a file `100.unfinished` beside the folder `100`. Only marked
+Before step 100 is written or removed, it is marked by a file `100.unfinished` beside the folder `100`. Only marked
 folders and Orbax's temporary folders are ever removed.
 """
 
@@ -31,14 +31,14 @@ def finished_steps(directory: pathlib.Path) -> list[int]:
 
 
 def any_checkpoint(directory: pathlib.Path) -> bool:
-    """Returns whether a folder has, or may have had, a checkpoint. Damaged, renamed and unsealed ones count.
+    """Returns whether a folder has, or may have had, a checkpoint.
 
-    Half-written folders of a killed process do not count.
+    Damaged, renamed and unsealed checkpoints count. Half-written folders of a killed process do not count.
     """
     if not directory.is_dir():
         return False
-    lost = any((directory / DAMAGED).glob('*')) or any(map(may_be_checkpoint, unknown_folders(directory)))
-    return lost or bool(finished_steps(directory))
+    may_have_lost = any((directory / DAMAGED).glob('*')) or any(map(may_be_checkpoint, unknown_folders(directory)))
+    return may_have_lost or bool(finished_steps(directory))
 
 
 def mark(directory: pathlib.Path, step: int) -> None:
@@ -55,13 +55,13 @@ def unmark(directory: pathlib.Path, step: int) -> None:
 def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> None:
     """Removes the folders that a killed process has only partly written or removed."""
     for path in sorted(directory.iterdir()):
-        marked, temporary = _MARK.fullmatch(path.name), _TEMPORARY.fullmatch(path.name)
-        if temporary and path.is_dir():
-            log(f'checkpoint {temporary[1]} was never finished: it is removed')
+        mark_match, temporary_match = _MARK.fullmatch(path.name), _TEMPORARY.fullmatch(path.name)
+        if temporary_match and path.is_dir():
+            log(f'checkpoint {temporary_match[1]} was never finished: it is removed')
             shutil.rmtree(path)
-        elif marked and path.is_file():
-            step = directory / marked[1]
-            # Keep a sealed, undamaged step: the process was killed after it wrote the seal, or before it removed files.
+        elif mark_match and path.is_file():
+            step = directory / mark_match[1]
+            # A sealed, undamaged step is kept: the kill came after the seal was written, or before files were removed.
             if step.is_dir() and not (checksums.is_finished(step) and checksums.find_damage(step) is None):
                 log(f'checkpoint {step.name} was never finished: it is removed')
                 shutil.rmtree(step)
@@ -82,5 +82,5 @@ def unknown_folders(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def may_be_checkpoint(path: pathlib.Path) -> bool:
-    """Returns whether an unknown folder may be a checkpoint of this run: it has the name or the seal of a step."""
+    """Returns whether an unknown folder may be a checkpoint, because it has the name or the seal of a step."""
     return step_of(path) is not None or checksums.is_finished(path)

@@ -1,1 +1,1 @@
-"""What a person can do, a verb a file: `config.run` names one."""
+"""The verbs of the program, one in each file. `config.verb.Verb` describes the arguments of their `run`."""

@@ -1,4 +1,4 @@
-"""run=attention: compute statistics of the attention heads; write figures and a page, WORKDIR/attention."""
+"""run=attention: compute statistics of the attention heads; write figures and a page to WORKDIR/attention."""
 
 import itertools
 import pathlib
@@ -44,7 +44,7 @@ from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb()
 
-_CHUNK = 1024  # The number of texts in memory at once.
+_CHUNK = 1024  # The maximal number of texts in memory.
 _MIN_WORDS = 100  # The terminal shows relations with at least this many words.
 
 
@@ -54,7 +54,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     The texts come from config.input or config.attention.texts.
 
     Raises:
-      UserError: There is no model or no text, a file is malformed, or config.attention.compare has another shape.
+      UserError: There is no model or no text, a file is malformed, or the compared model has another shape.
     """
     settings, folder = inference_settings(config, 'attention'), pathlib.Path(workdir)
     options, path = settings.options, settings.input
@@ -102,10 +102,10 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _inspect(source: InputSource, num_texts: int) -> tuple[list[str], int | None]:
-    """Returns the syntactic relations in the input, and the number of texts; the number is None if the input is a pipe.
+    """Returns the syntactic relations in the input, and the number of texts, which is None for a pipe.
 
-    The function reads a file to the end, so that mistakes are reported before anything is computed. Without an input,
-    the number is `num_texts`.
+    A file is read to its end, so that mistakes are reported before anything is computed. If there is no input, the
+    number is `num_texts`.
     """
     if not source.path:
         return [], num_texts
@@ -115,7 +115,7 @@ def _inspect(source: InputSource, num_texts: int) -> tuple[list[str], int | None
         return [], None
     count, blank = count_texts(source)
     if blank:
-        print(f'{blank:,} of {count + blank:,} texts are blank, and skipped')
+        print(f'{blank:,} of {count + blank:,} texts are blank and were skipped')
     return [], count
 
 
@@ -129,7 +129,6 @@ def _load_reference(settings: TextKeys, model: LoadedModel) -> LoadedModel | Non
 
 
 def _print_findings(findings: Findings) -> None:
-    """Prints the most informative figures."""
     print(describe_findings(findings))
     console = Console()
     console.print(_extremes_table(findings))

@@ -1,4 +1,4 @@
-"""run=baseline: score simple methods on a task, the most frequent answer and TF-IDF with a linear model."""
+"""run=baseline: score simple methods on a task: the most frequent answer, and TF-IDF with a linear model."""
 
 import itertools
 import json
@@ -32,12 +32,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     """Trains simple methods on the training records and scores them on every labelled split.
 
     The figures are written to WORKDIR/baseline.json, and printed next to the figures of the workdir's model, if there
-    is one. The verb needs neither a model nor config.init.
-
-    Args:
-      config: The config of the recipe.
-      workdir: The workdir of a fine-tuning, or a new folder.
-      command_line_keys: The config keys that the command line sets, see `merge_run_config`.
+    is one. The verb needs neither a model nor config.init. The workdir is that of a fine-tuning, or a new folder.
 
     Raises:
       UserError: Records are malformed, the kind of task has no baselines, or scikit-learn is missing.
@@ -46,13 +41,13 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     settings = finetuning_settings(merge_run_config(config, folder, command_line_keys))
     task = settings.build_task()
     if not task.has_baselines:
-        fix = 'leave it out: papers report no such simple method for spans'
+        fix = 'choose another task: there is no simple method for spans'
         raise UserError('config.run', 'baseline', f'a task that has simple methods, unlike {task.name}', fix)
     train = task.records('train')
     task.learn(train)
     names = [name for name in task.splits() if name != 'train']
     if not names:
-        raise UserError('config.data', 'no labelled split but train', 'a split to score on', 'add a dev file')
+        raise UserError('config.data', 'no labelled split except train', 'a split to score on', 'add a dev file')
     train = _sample_records(train, settings.max_train_records)
     splits = {name: _sample_records(task.records(name), settings.max_eval_records) for name in names}
     print(f'simple methods on {len(train):,} records; TF-IDF on many records takes minutes …', flush=True)
@@ -81,9 +76,9 @@ def _sample_records(records: Sequence[Any], limit: int) -> Sequence[Any]:
 
 
 def _model_figures(results: Mapping[str, Any], name: str) -> dict[str, Mapping[str, Any]]:
-    """Returns {title: figures} of the workdir's model on the split `name`; {} if it has no such figures.
+    """Returns {title: figures} of the workdir's model on the split `name`; {} if there are none.
 
-    The title states the sample of records that the figures are based on, if any.
+    If the model was evaluated on a sample of the records, the title says so.
     """
     part = results.get('parts', {}).get(name)
     figures = results.get('splits', {}).get(name)

@@ -15,10 +15,10 @@ from bertjax.files.paths import display_path
 from bertjax.finetune.benchmark import (
     find_benchmark_data,
     order_tasks,
+    parse_task_overrides,
     parse_tasks,
     record_request,
     record_result,
-    task_overrides,
 )
 from bertjax.finetune.benchmark_table import SUBMISSION, benchmark_table, write_submission, write_summary
 from bertjax.finetune.settings import finetuning_settings
@@ -34,14 +34,11 @@ VERB = Verb(needs='task', trains=True)
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     """Fine-tunes on each task of config.task.task in its folder WORKDIR/TASK; skips finished tasks.
 
-    Args:
-      config: The config of all tasks; config.benchmark overrides keys of single tasks.
-      workdir: The workdir of the benchmark.
-      recipe: The recipe as the command line names it.
+    config.benchmark overrides keys of single tasks.
 
     Raises:
-      UserError: The kind of task is not GLUE, there is no data, or `finetune` would raise the error. It is raised
-        before any training.
+      UserError: The kind of task is not GLUE, there is no data, or the settings of a task are wrong. These errors are
+        raised before any training.
       PreemptedError, NonFiniteError: See `finetune`.
     """
     if config.task.kind != 'glue':
@@ -49,10 +46,10 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         raise UserError('config.task.kind', repr(config.task.kind), expected, 'give --config=glue:all')
     if config.push_to:
         fix = 'leave it out, and push a model of your choice with --config.run=export'
-        raise UserError('config.push_to', repr(config.push_to), 'nothing: each task has a model', fix)
+        raise UserError('config.push_to', repr(config.push_to), 'nothing, because each task has its own model', fix)
     folder, console = pathlib.Path(workdir), Console(highlight=False, soft_wrap=True)
     tasks = parse_tasks(config.task.task)
-    overrides = task_overrides(config.benchmark, tasks)
+    overrides = parse_task_overrides(config.benchmark, tasks)
     configs = {task: _task_config(config, task, overrides.get(task, {}), folder) for task in tasks}
     settings = {task: finetuning_settings(configs[task]) for task in tasks}
     for one in settings.values():
@@ -62,7 +59,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
                 'config.export',
                 found='False with a sweep, or with a task that starts from the model of another task',
                 expected='True',
-                fix='leave it True: the exported models are needed',
+                fix='leave it True, because these runs need the exported models',
             )
     data = find_benchmark_data(tasks, {task: one.build_task() for task, one in settings.items()}, config.data)
     if data.missing_data:
@@ -89,7 +86,6 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
 
 
 def _task_config(config: ConfigDict, task: str, overrides: Mapping[str, Any], folder: pathlib.Path) -> ConfigDict:
-    """Returns the config of the fine-tuning of one task."""
     values, overrides = to_plain(config), dict(overrides)
     seeds = overrides.pop('seeds', None)
     if seeds is not None:
@@ -102,10 +98,7 @@ def _task_config(config: ConfigDict, task: str, overrides: Mapping[str, Any], fo
 
 
 def _remove_server_files(folder: pathlib.Path) -> None:
-    """Removes the files for the server in the folder of a task that runs again.
-
-    Otherwise the zip could have predictions of an earlier model.
-    """
+    """Removes a task's files for the GLUE server, so that the zip cannot contain predictions of an earlier model."""
     for row in TASKS.values():
         for name, file in row.splits.items():
             if file.server:
@@ -113,7 +106,7 @@ def _remove_server_files(folder: pathlib.Path) -> None:
 
 
 def _predict(config: ConfigDict, folder: pathlib.Path, splits: list[str], *, replace: bool) -> None:
-    """Writes a task's files for the server; overwrites existing files only if `replace` is true."""
+    """Writes a task's files for the GLUE server. Existing files are overwritten only if `replace` is true."""
     row = {**TASKS['ax'].splits, **TASKS[config.task.task].splits}
     missing = [name for name in splits if replace or not (folder / 'predictions' / name / row[name].server).exists()]
     if missing:

@@ -1,4 +1,4 @@
-"""run=compile: compile the train step for a TPU slice that need not be attached; print whether the step fits."""
+"""run=compile: compile the train step for a TPU slice that need not be attached; print whether it fits in memory."""
 
 import json
 import math
@@ -30,11 +30,6 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
     With config.find_batch the verb searches for the largest batch that fits, once for each phase. If a phase does not
     fit, the verb also compiles other ways to compute the same step.
 
-    Args:
-      config: The config of a pre-training.
-      workdir: The folder for compile.json.
-      flag_keys: The config keys that flags set.
-
     Raises:
       UserError: The topology is unknown, libtpu is missing, or the mesh or the batch does not fit the number of chips.
         After the file is written: a phase does not fit the memory of a chip.
@@ -55,7 +50,11 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
             console.print(_format_result(result), markup=False)
             _print_cost(result, console)
         # The result for the largest batch that fits, or for the batch of the config if none fits.
-        result = max((result for result in compiled if result['fits']), key=_batch_size, default=compiled[0])
+        result = max(
+            (result for result in compiled if result['fits']),
+            key=lambda result: result['batch_size'],
+            default=compiled[0],
+        )
         if settings.find_batch and result['fits']:
             console.print(f'  the largest batch that fits is {result["batch_size"]}', markup=False)
         if not result['fits']:
@@ -79,7 +78,7 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
 
 
 def _print_cost(result: dict[str, Any], console: Console) -> None:
-    """Prints the estimated time and traffic of a step; nothing for a step that does not fit."""
+    """Prints the estimated time and memory traffic of a step, if the step fits."""
     if result['fits']:
         for line in cost_lines(result):
             console.print(line, markup=False)
@@ -108,7 +107,7 @@ def _error(search: MemorySearch, phase: PretrainingPhase, result: dict[str, Any]
     if fitting_ways:
         fix = f'each of these was compiled and fits: {"; or ".join(fitting_ways)}'
     else:
-        fix = 'of the other ways that were compiled, none fits: use more chips, or a smaller model'
+        fix = 'none of the other ways that were compiled fits: use more chips, or a smaller model'
     return UserError(
         f'config.topology={search.topology}',
         f'phase {phase.number} with batch {phase.batch_size} x {phase.seq_len}, which needs '
@@ -116,10 +115,6 @@ def _error(search: MemorySearch, phase: PretrainingPhase, result: dict[str, Any]
         f'at most {_gib(result["hbm_bytes_available"])}',
         fix,
     )
-
-
-def _batch_size(result: dict[str, Any]) -> int:
-    return result['batch_size']
 
 
 def _fits(result: dict[str, Any]) -> str:

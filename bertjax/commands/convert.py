@@ -1,4 +1,4 @@
-"""run=convert: write a finished model in other formats; WORKDIR/export."""
+"""run=convert: write a finished model to WORKDIR/export in other formats."""
 
 import pathlib
 
@@ -22,12 +22,10 @@ VERB = Verb()
 def run(config: ConfigDict, workdir: str) -> None:
     """Writes the model of config.init, or of the workdir, to WORKDIR/export in the formats of config.convert.formats.
 
-    Args:
-      config: The config of the recipe `convert`.
-      workdir: A new folder; without config.init, the workdir of the model.
+    The workdir is a new folder or, without config.init, that of the model.
 
     Raises:
-      UserError: There is no model, a format cannot hold the model, or a folder would be replaced.
+      UserError: There is no model, a format cannot represent the model, or a folder would be replaced.
     """
     settings, folder = inference_settings(config, 'convert'), pathlib.Path(workdir)
     formats = split_formats(settings.options['formats'])

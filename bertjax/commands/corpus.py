@@ -1,4 +1,4 @@
-"""run=corpus: build the token store of config.corpus and print the corpus report; WORKDIR/store."""
+"""run=corpus: build the token store WORKDIR/store from config.corpus, and print the corpus report."""
 
 import pathlib
 
@@ -13,11 +13,11 @@ VERB = Verb(needs='corpus', teacher=False, devices=False)
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Writes the token store WORKDIR/store, which --config.data reads; first trains a vocabulary if there is none.
+    """Writes the token store WORKDIR/store, which --config.data reads. Trains a vocabulary first if there is none.
 
     Raises:
-      UserError: There is no text, the text is broken and config.corpus_options.strict is set, or the store was made
-        with another tokenizer.
+      UserError: There is no text, the text is broken (if config.corpus_options.strict), or the store was made with
+        another tokenizer.
     """
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)
     with lock_workdir(folder):

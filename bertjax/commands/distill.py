@@ -32,13 +32,9 @@ VERB = Verb(needs='distill', trains=True, processes=True)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Collection[str] = ()) -> None:
-    """Trains a student by distillation. The same call in the same workdir continues an interrupted run.
+    """Trains a student by distillation, in a pre-training (general distillation) or on a task.
 
-    Args:
-      config: The config of the run, a pre-training (general distillation) or a task.
-      workdir: The workdir of the run.
-      recipe: The value of --config. The run prints it in the commands that the user can run next.
-      flag_keys: The config keys that flags set.
+    The same call in the same workdir continues an interrupted run.
 
     Raises:
       UserError: See docs/distillation.md.
@@ -107,7 +103,7 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
     with lock_workdir(folder):
         with primary_first():
             data = distillation_data(settings, distill, folder)
-            teacher = task_teacher(data, distill, mesh)  # Checked before the augmentation, which may take hours.
+            teacher = task_teacher(data, distill, mesh)  # Raises before the augmentation, which may take hours.
         settings.check_memory(data.encoder, mesh, training=True)
         if distill.augment:
             add_augmented(data, distill, folder, mesh)

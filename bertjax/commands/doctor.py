@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from bertjax.config.plain import to_plain
 from bertjax.config.verb import Verb
 from bertjax.distill.settings import DistillationSettings
-from bertjax.doctor import bucket, machine, past, plan, text
+from bertjax.doctor import bucket, machine, outcome, plan, text
 from bertjax.doctor.check import FAIL, WARN, Check, CheckPrinter
 from bertjax.errors import UserError
 from bertjax.files.paths import display_path, is_remote
@@ -24,13 +24,9 @@ VERB = Verb(bucket='inspect')
 
 
 def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str] = ()) -> None:
-    """Prints a line for each check. The verb leaves no file, and does not disturb a run in progress.
+    """Prints a line for each check. The verb writes no files and does not disturb a run in progress.
 
-    Args:
-      config: The config of a run, which is in the workdir or will be started.
-      workdir: The workdir of the run.
-      recipe: The recipe as the command line names it.
-      flag_keys: The config keys that flags set.
+    The config is that of the run in the workdir, or of a run that will start.
 
     Raises:
       UserError: A check failed, because a run cannot start or its result is unusable.
@@ -45,11 +41,11 @@ def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str
     findings.section('this machine', machine.versions(), *idle_checks)
     if in_bucket:
         findings.section('the bucket', lease, bucket.rights(address))
-    done, total = past.steps_done(record) if record else (0, None)
+    done, total = outcome.steps_done(record) if record else (0, None)
     if record is None or (done != total and not record.is_sweep):
         findings.section('this config', *_config_checks(config, folder, flag_keys, done, total, at_work=at_work))
     if record is not None:
-        findings.section(f'the run in {address}', *past.outcome(record, at_work=at_work))
+        findings.section(f'the run in {address}', *outcome.all_checks(record, at_work=at_work))
     failed, warned = findings.counts[FAIL], findings.counts[WARN]
     if failed:
         message = f'{failed} failed checks of {sum(findings.counts.values())}'
@@ -67,12 +63,12 @@ def _config_checks(
     *,
     at_work: bool,
 ) -> Iterator[Iterable[Check]]:
-    """Yields the checks of a config that trains a model; nothing for a config that uses a finished model."""
+    """Yields the checks of a config, if it trains a model."""
     if 'distill' in config:
         yield plan.teacher(DistillationSettings(**config.distill), config.init)
     if 'task' in config and not at_work:
         settings = finetuning_settings(config)
-        # A student is not larger than its teacher, so the teacher's size is an upper bound of the cost.
+        # The teacher's size gives an upper bound of the cost, because a student is not larger.
         origin = settings.init or (config.distill.teacher if 'distill' in config else '')
         yield plan.task(dataclasses.replace(settings, init=origin), folder, done)
     elif 'corpus' in config:

@@ -1,4 +1,4 @@
-"""run=export: write a checkpoint of WORKDIR in each format of config.export_formats, WORKDIR/export."""
+"""run=export: write a checkpoint of WORKDIR to WORKDIR/export in each format of config.export_formats."""
 
 import pathlib
 from collections.abc import Collection
@@ -27,15 +27,10 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     """Exports the checkpoint of config.step.
 
     Step 0 means the newest checkpoint, or with config.use_checkpoint='best' the checkpoint with the best score on dev.
-    The model and the tokenizer come from the workdir, and the recipe must be that of its training.
-
-    Args:
-      config: The config of the recipe.
-      workdir: The workdir of a training.
-      command_line_keys: The config keys that the command line sets, see `merge_run_config`.
+    The model and the tokenizer come from the workdir. The recipe must be the one that trained the model.
 
     Raises:
-      UserError: The checkpoint does not exist, the recipe is for another model, or a format cannot hold the model.
+      UserError: The checkpoint does not exist, the recipe is for another model, or a format cannot represent it.
     """
     return_freed_memory()
     folder = pathlib.Path(workdir)
@@ -81,9 +76,9 @@ def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> tuple[str, 
     formats = split_formats(settings.export_formats)
     check_push_to(settings.push_to, formats)
     model = load_pretraining(settings, folder)
-    step = model.saved.position.step
+    step = model.checkpoint.position.step
     about = {name: value for name, value in to_plain(settings.card).items() if value}
-    recorded = {**model.saved.config, 'steps': step, 'card': {**model.saved.config.get('card', {}), **about}}
+    recorded = {**model.checkpoint.config, 'steps': step, 'card': {**model.checkpoint.config.get('card', {}), **about}}
     recorded['push_to'] = settings.push_to
     rows = [row for row in read_heldout_rows(folder / 'metrics.jsonl') if row['step'] <= step]
     check_formats(formats, model.config, vocabulary=model.tokenizer.family)

@@ -26,7 +26,7 @@ from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb()
 
-_DEFAULT_FORMAT = 'npy'  # The format for the features of a file.
+_DEFAULT_FORMAT = 'npy'  # The default format for the features of a file.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
@@ -35,13 +35,11 @@ def run(config: ConfigDict, workdir: str) -> None:
     The verb reads all input first, so that mistakes in the input are reported before anything is computed. It saves the
     features in parts: after a kill, the same command continues after the last part, and the result has the same bytes.
 
-    If config.input is '-', standard input, there are two cases. With config.extract.format, the texts are saved in the
-    workdir during the run, and NAME is stdin. Without it, the features of each text are written as JSON lines to
-    standard output as the texts arrive.
+    If config.input is '-' (standard input) and config.extract.format is set, the texts are saved in the workdir during
+    the run, and NAME is stdin. If the format is not set, the features are written as JSON lines to standard output as
+    the texts arrive.
 
-    Args:
-      config: The config of the recipe `extract`.
-      workdir: The workdir of the model, or a new folder.
+    The workdir is that of the model, or a new folder.
 
     Raises:
       UserError: There is no model or no such file, the model lacks a layer, a record is malformed, or the features of
@@ -53,8 +51,10 @@ def run(config: ConfigDict, workdir: str) -> None:
     source.check()
     streaming = settings.input == STANDARD_INPUT and not options['format']
     if streaming and options['part']:
-        found = f'{options["part"]}, but each text is answered as it arrives'
-        raise UserError('config.extract.part', found, '0', "name a file's format with config.extract.format")
+        found = f'{options["part"]}, but texts are processed as they arrive'
+        raise UserError(
+            'config.extract.part', found, '0', 'set config.extract.format to write a file, or leave this key at 0'
+        )
     storage = _make_storage(options, streaming)
     if options['format'] == 'parquet':
         import_arrow()

@@ -13,7 +13,7 @@ from bertjax.config.inference import TextKeys, inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
-from bertjax.finetune.results import json_lines, result_extras
+from bertjax.finetune.results import json_lines, merge_fields
 from bertjax.inference.fill_request import FillRequest, answer_table, check_options
 from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, make_columns, split_chunks
 from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
@@ -29,20 +29,18 @@ from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb()
 
-_CHUNK = 256  # The number of texts of a file that are answered in one go.
+_CHUNK = 256  # The number of texts of a file that are processed at once.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
     """Answers the question config.fill.ask about texts.
 
     For a single text, config.fill.text, the answer is printed as a table. For a file, config.input, the answers are
-    JSON lines in WORKDIR/fill/NAME.ASK.jsonl, or in NAME.jointly.jsonl if masks are filled jointly; NAME.ASK.json names
-    the input and has the sum of the scores. For standard input, '-', the answers are JSON lines on standard output, or
-    tables on a terminal, as the texts arrive.
+    JSON lines in WORKDIR/fill/NAME.ASK.jsonl, or in NAME.jointly.jsonl if masks are filled jointly. NAME.ASK.json names
+    the input, and for ask='score' contains the scores of the whole file. For standard input, '-', the answers are
+    printed as the texts arrive: as tables on a terminal, otherwise as JSON lines.
 
-    Args:
-      config: The config of the recipe `fill`.
-      workdir: The workdir of the model, or a new folder.
+    The workdir is that of the model, or a new folder.
 
     Raises:
       UserError: There is no model or no such file, the model lacks the head, a text has no mask, an option has no
@@ -56,7 +54,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         settings.input, make_columns(options['field'], options['pair_field'] if paired else '', 'config.fill')
     )
     if options['text'] and settings.input:
-        raise UserError('config.fill.text', 'a text and config.input', 'one of the two keys', 'leave one out')
+        raise UserError('config.fill.text', 'a text and config.input', 'only one of the two', 'leave one out')
     if bool(options['second']) != (paired and bool(options['text'])):
         expected = "the text that may follow config.fill.text, with ask='pairs'"
         raise UserError('config.fill.second', repr(options['second']), expected, 'give both texts, or neither')
@@ -109,7 +107,7 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
     kind, total, blank = 'jointly' if ask == 'masks' and settings.options['jointly'] else ask, 0, 0
     target = folder / 'fill' / f'{source.name}.{kind}.jsonl'
     facts = target.with_suffix('.json')
-    # Without a file of facts, the file of answers may be overwritten, too.
+    # If there is no file of facts, an existing file of answers may be overwritten.
     known = recorded_files([facts]) or {target.name}
     check_overwrite([facts], source.origin, [target], known)
     for items in split_chunks(source.items(), _CHUNK):
@@ -127,7 +125,7 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
                 scores.append(corpus_score(answers))
             file.write(json_lines(_rows(items, answers)).encode())
     if blank:
-        print(f'{blank:,} of {total:,} texts are blank, and their lines of the output say so')
+        print(f'{blank:,} of {total:,} texts are blank; the output marks them as skipped')
     print(target)
     if ask == 'score':
         total_score = corpus_score(scores)
@@ -137,8 +135,8 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
 
 
 def _rows(items: Sequence[Item], answers: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yields a row for each item: the fields of the record and the answer; or for a blank item, its file and line."""
+    """Yields a row for each item: the fields of the record, and the answer or, for a blank item, its file and line."""
     remaining = iter(answers)
     for item in items:
         row = next(remaining) if isinstance(item, Row) else {'skipped': item.kind, 'where': item.where}
-        yield result_extras(item.fields or {}, row)
+        yield merge_fields(item.fields or {}, row)

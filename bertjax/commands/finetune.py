@@ -28,11 +28,6 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
 
     The same call in the same workdir continues an interrupted run.
 
-    Args:
-      config: The config of the run.
-      workdir: The workdir of the run.
-      recipe: The recipe as the command line names it, for the commands to run next.
-
     Raises:
       UserError: See docs/finetuning.md.
       PreemptedError: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.
@@ -66,4 +61,6 @@ def _check_folder(folder: pathlib.Path, *, sweeps: bool) -> None:
     """Raises a UserError if a run and a sweep would share the workdir, because both write config.json and export/."""
     new, existing = ('a sweep', 'a run') if sweeps else ('a run', 'a sweep')
     if has_checkpoints(folder) if sweeps else (folder / TRIALS).exists():
-        raise UserError('--workdir', f'{folder}, which has {existing}', f'another folder for {new}', 'name a new one')
+        raise UserError(
+            '--workdir', f'{folder}, which has {existing}', f'another folder for {new}', 'give a new folder'
+        )

@@ -16,7 +16,7 @@ from bertjax.config.inference import inference_settings
 from bertjax.config.verb import Verb
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.small_files import read_json_or_none
-from bertjax.finetune.results import json_lines, result_extras
+from bertjax.finetune.results import json_lines, merge_fields
 from bertjax.inference.input import InputSource
 from bertjax.inference.minimal_pairs import PairScores
 from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
@@ -34,13 +34,11 @@ VERB = Verb()
 def run(config: ConfigDict, workdir: str) -> None:
     """Scores both sentences of each pair of config.input by their pseudo-log-likelihoods, and prints the accuracies.
 
-    WORKDIR/minimal_pairs/NAME.json has the accuracies by set, by phenomenon and in all, see
+    WORKDIR/minimal_pairs/NAME.json has the accuracies by set, by phenomenon and overall, see
     `metrics.minimal_pairs.pair_accuracies`. NAME.jsonl has the records with the scores of their pairs. All input is
-    checked before anything is computed. After a kill, the same command continues after the last part of the pairs.
+    checked before anything is computed. After a kill, the same command continues after the last saved part.
 
-    Args:
-      config: The config of the recipe `minimal_pairs`.
-      workdir: The workdir of the model, or a new folder.
+    The workdir is that of the model, or a new folder.
 
     Raises:
       UserError: There is no model or no such file, the model lacks the head, a record is malformed, a sentence is
@@ -57,7 +55,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         sequences = encode_pairs(pairs, model.tokenizer, model.config.max_positions)
         target = folder / 'minimal_pairs' / f'{source.name}.jsonl'
         facts, parts = target.with_suffix('.json'), target.with_suffix('.parts')
-        # Without a file of facts, the file of scores may be overwritten, too.
+        # If there is no file of facts, an existing file of scores may be overwritten.
         check_overwrite([facts], source.origin, [target], recorded_files([facts]) or {target.name})
         records = json.dumps([settings.options, [pair.fields for pair in pairs]])
         identity = hashlib.sha256(model.fingerprint + records.encode()).hexdigest()
@@ -76,17 +74,17 @@ def run(config: ConfigDict, workdir: str) -> None:
             shutil.rmtree(parts)
         Console(highlight=False).print(_table(pairs, results))
         if results['ties']:
-            print(f'{results["ties"]:,} of {len(pairs):,} pairs have equal scores, and count as wrong')
+            print(f'{results["ties"]:,} of {len(pairs):,} pairs have equal scores and count as wrong')
         print(f'{target}\n{facts}')
 
 
 def _row(pair: MinimalPair, scores: Sequence[float]) -> dict[str, Any]:
     good, bad = scores
-    return result_extras(pair.fields, {'good_score': good, 'bad_score': bad, 'correct': good > bad})
+    return merge_fields(pair.fields, {'good_score': good, 'bad_score': bad, 'correct': good > bad})
 
 
 def _table(pairs: Sequence[MinimalPair], results: Mapping[str, Any]) -> Table:
-    """Returns a table with a row for each phenomenon, for its sets below it, and for all pairs."""
+    """Returns a table with a row for each phenomenon, followed by rows for its sets, and rows for all pairs."""
     table = Table(box=None, pad_edge=False)
     for heading in ('', 'pairs', 'accuracy', 'standard error'):
         table.add_column(heading, justify='right' if heading else 'left', no_wrap=not heading)

@@ -1,4 +1,4 @@
-"""run=plot: draw the learning curve of the run in WORKDIR, WORKDIR/learning_curve.png."""
+"""run=plot: write WORKDIR/learning_curve.png, the learning curve of the run in WORKDIR."""
 
 import io
 import itertools
@@ -24,7 +24,7 @@ _COLORS = {
     'pale': '#b8c4d6',
     'quiet': 'tab:gray',
     'teal': 'tab:cyan',
-}  # Other colours have the same name in Matplotlib.
+}  # The other colours have the same names in Matplotlib.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
@@ -53,15 +53,13 @@ def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
         raise UserError(str(path), 'no such file', 'the metrics of a training run', 'train first, in this --workdir')
     rows = read_rows(path)
     if not rows:
-        raise UserError(str(path), 'no row', 'at least one', 'let the run reach its first evaluation')
+        raise UserError(str(path), 'no row', 'at least one row', 'let the run reach its first evaluation')
     return rows
 
 
 def _draw(charts: Sequence[Chart]) -> Any:
-    """Returns a matplotlib figure with a panel for each chart, in two columns.
-
-    It needs no backend: pyplot would change the one of a notebook.
-    """
+    """Returns a matplotlib figure with a panel for each chart, in two columns."""
+    # pyplot is not used, because it would change the backend of a notebook.
     from matplotlib.figure import Figure
 
     columns, lines = min(len(charts), 2), -(-len(charts) // 2)

@@ -38,15 +38,11 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     at most config.eval_batch_size. A batch is predicted when it is full, or when no more input is waiting.
 
     Without config.input, all records of config.split ('test', or several: 'test,test_mismatched') are predicted. The
-    files that the benchmark asks for, or files in the format of the input, are written next to the JSON lines, also
-    zipped.
+    submission files of the benchmark, or files in the format of the input, are written next to the JSON lines, also
+    as a zip.
 
-    The model is chosen as in run=evaluate; config.ensemble predicts with several models together.
-
-    Args:
-      config: The config of the recipe.
-      workdir: The workdir of a fine-tuning, or a new folder.
-      command_line_keys: The config keys that the command line sets, see `merge_run_config`.
+    The model is chosen as in run=evaluate; config.ensemble predicts with several models together. The workdir is that
+    of a fine-tuning, or a new folder.
 
     Raises:
       UserError: There is no model, no such file or split, or a record is malformed.
@@ -86,11 +82,11 @@ def _predict_file(request: EnsembleRequest, folder: pathlib.Path) -> None:
     predictions = tuned.predictions(tuned.splits[''])
     blank = sum(isinstance(item, Blank) for item in items)
     if blank:
-        print(f'{settings.input}: {blank:,} lines or records are blank, and their lines of the predictions say so')
+        print(f'{settings.input}: {blank:,} lines or records are blank; the predictions mark them as skipped')
     path = pathlib.Path(settings.input)
     name = pathlib.Path(path.stem).stem if has_compression_suffix(path.name) else path.stem
     task, split = tuned.data.task, tuned.splits['']
-    # This folder is not the folder of the splits, because a file may have the name of a split, such as dev.
+    # A file may have the name of a split, such as dev, so the folder differs from that of the splits.
     for path in write_predictions(folder / 'predictions' / 'input', task, name, split, predictions, items):
         print(path)
 
@@ -104,7 +100,7 @@ def _read_file(task: Task, path: str) -> Iterator[Any]:
 def _split(data: TaskData, items: Sequence[Any], *, is_stream: bool = False) -> TaskSplit:
     records = [item for item in items if not isinstance(item, Blank)]
     if not records:
-        raise UserError('config.input', 'no record', 'at least one', 'give some input')
+        raise UserError('config.input', 'no record', 'at least one record', 'give some input')
     split = data.tokenise(records, cache=False)  # A user's texts are not cached on disk.
     for note in split.features.notes:
         print(note)

@@ -29,12 +29,6 @@ VERB = Verb(needs='corpus', teacher=False, trains=True, processes=True)
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Collection[str] = ()) -> None:
     """Pre-trains a model. The same call in the same workdir continues an interrupted run.
 
-    Args:
-      config: The config of the run.
-      workdir: The workdir of the run.
-      recipe: The recipe as the command line names it, for the commands to run next.
-      flag_keys: The config keys that flags set.
-
     Raises:
       UserError: See docs/pretraining.md.
       PreemptedError: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.
@@ -65,7 +59,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
 def _train(
     settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh, flag_keys: Collection[str]
 ) -> tuple[Pretraining, TrainState]:
-    """Trains to the last step, or, with config.budget, until the budget is used up."""
+    """Trains to the last step or, with config.budget, until the budget is used up."""
     if not settings.budget:
         with primary_first():
             training = Pretraining(settings, folder, mesh)
@@ -81,6 +75,6 @@ def _train(
             return training, fit(folder, training, time_limit=limit)[0]
         except PhaseTimeError as error:
             with primary_first():
-                if is_primary():  # the clocks of the processes differ
+                if is_primary():  # one process decides, because the clocks differ
                     plan.decide(folder, error.step, limit.elapsed)
                 plan = make_plan(settings, folder, mesh, flag_keys)

@@ -1,4 +1,4 @@
-"""run=report: write an HTML page about the run in WORKDIR, WORKDIR/report.html."""
+"""run=report: write WORKDIR/report.html, an HTML page about the run in WORKDIR."""
 
 import pathlib
 from collections.abc import Mapping
@@ -22,15 +22,13 @@ VERB = Verb(devices=False)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str) -> None:
-    """Writes the page of a run, a sweep or an evaluation, with any recipe, finished or not.
+    """Writes the page of a run, a sweep or an evaluation, finished or not, with any recipe.
 
-    For a benchmark the verb writes a page about all tasks and a page about each task. A page states which of its parts
-    are missing.
+    For a benchmark the verb writes one page about all tasks, and a page about each task. A page names its missing
+    parts.
 
-    Args:
-      config: The config of the command line, used if the workdir has only a corpus or an evaluation and no run.
-      workdir: The workdir of the run.
-      recipe: The recipe as the command line names it. The page compares the run's config with this recipe.
+    The page compares the config of the run with the recipe. `config` is used if the workdir has no run, only a corpus
+    or an evaluation.
 
     Raises:
       UserError: The workdir has no files of a run, its config.json is damaged, or Plotly is not installed.

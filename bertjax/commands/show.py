@@ -25,28 +25,23 @@ VERB = Verb(devices=False, workdir=False, bucket='look')
 
 
 def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
-    """Prints the config and its differences; computes, writes and locks nothing.
+    """Prints the config and its differences, without computing, writing or locking anything.
 
     Each key has a line, in alphabetical order, so that `diff` can compare two outputs.
-
-    Args:
-      config: The config with the changes of the command line.
-      workdir: The workdir of a run, or None.
-      recipe: The recipe as the command line names it.
 
     Raises:
       UserError: The config.json of the workdir is damaged, or its run is of another kind.
     """
     values, defaults = to_plain(config), to_plain(load_recipe(find_recipe(recipe)))
     path = pathlib.Path(workdir or '.') / 'config.json'
-    saved = read_recorded_config(path, values) if workdir and path.exists() else None
+    run_config = read_recorded_config(path, values) if workdir and path.exists() else None
     _print(align_columns((key, format_literal(value)) for key, value in comparable_keys(values).items()))
     _print_differences(f'the recipe {recipe}', find_differences(defaults, values))
-    if saved is not None:
+    if run_config is not None:
         if goodput := read_goodput(path.parent):
             _print(['', f'goodput {goodput}'])
         _print_differences(
-            f'the run in {display_path(path.parent)}', find_differences(saved, resolve_like(values, saved))
+            f'the run in {display_path(path.parent)}', find_differences(run_config, resolve_like(values, run_config))
         )
 
 

@@ -21,7 +21,7 @@ _SPLITS = {'train': 'qa/wikipedia-train.json', 'dev': 'qa/wikipedia-dev.json'}
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Converts config.data, the folder of triviaqa-rc, to WORKDIR/train-v1.1.json and dev-v1.1.json.
+    """Converts the questions in config.data, the folder of triviaqa-rc, to WORKDIR/train-v1.1.json and dev-v1.1.json.
 
     config.task.train_file and dev_file may name other question files in config.data, such as qa/web-train.json. A split
     that has no file is left out.
@@ -63,7 +63,7 @@ def _write(file: AtomicFile, data: epath.Path, path: epath.Path, counts: Counts)
     questions = read_questions(path)
     separator = '{"version": "1.1", "data": ['
     with show_progress('questions', len(questions), lines=True) as advance:
-        # The progress advances when the next question is requested.
+        # The progress bar advances when a question is requested.
         counted_questions = (advance(1) or question for question in questions)
         for entry in convert_to_squad(data, path, counted_questions, counts):
             file.write((separator + json.dumps(entry, ensure_ascii=False)).encode())

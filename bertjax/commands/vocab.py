@@ -1,4 +1,4 @@
-"""run=vocab: train a vocabulary on config.corpus, or list words to add to an existing one; WORKDIR/tokenizer."""
+"""run=vocab: train the vocabulary WORKDIR/tokenizer on config.corpus, or list words to add to an existing one."""
 
 import pathlib
 
@@ -22,8 +22,8 @@ _MAX_PRINTED = 12  # The maximal number of candidates to print.
 def run(config: ConfigDict, workdir: str) -> None:
     """Trains a vocabulary and writes it to WORKDIR/tokenizer, which transformers and --config.tokenizer read.
 
-    With config.vocab.candidates the verb writes WORKDIR/candidates.txt instead. The file lists words of the corpus that
-    the vocabulary of config.tokenizer or config.init splits; the user chooses words for config.vocab.add from it.
+    With config.vocab.candidates the verb instead writes WORKDIR/candidates.txt, a list of words of the corpus that the
+    vocabulary of config.tokenizer or config.init splits. The user chooses words for config.vocab.add from this list.
 
     Raises:
       UserError: There is no text, the size is impossible, or the workdir has checkpoints.
@@ -53,7 +53,7 @@ def _list_candidates(settings: PretrainingSettings, folder: pathlib.Path) -> Non
         console.print(f'{word}  {count:,} times  {" ".join(pieces)}', markup=False)
     path = folder / CANDIDATES
     if not candidates:
-        console.print(f'no words in {path}: the vocabulary splits no word that the text has twice', markup=False)
+        console.print(f'no words in {path}: the vocabulary splits no word that occurs twice in the text', markup=False)
         return
     console.print(
         f'{len(candidates):,} words in {path}: remove entries that are not words, then use --config.vocab.add={path}',

@@ -1,1 +1,1 @@
-"""The config keys, each declared once, and their uses: recipes, checks, settings, rules of resuming, docs tables."""
+"""The declarations of the config keys, and what derives from them: recipes, checks, settings, resuming, docs."""

@@ -20,7 +20,7 @@ COMPUTED_KEYS = ('fingerprints', 'model.vocab_size')
 
 
 def config_keys(config: Mapping[str, Any]) -> dict[str, Key]:
-    """Returns {name: key} with every key that a config of this kind has.
+    """Returns every key that a config of this kind has, as {name: key}.
 
     Raises:
       UserError: The kind of task is unknown.
@@ -47,7 +47,7 @@ def check_ranges(config: Mapping[str, Any]) -> None:
     """Checks the value of every key against its range. The settings classes check combinations of keys later.
 
     Raises:
-      UserError: A key is outside its range, unknown to this kind of recipe, or missing. The error names the first.
+      UserError: A key is missing, unknown or outside its range. The error names the first such key.
     """
     values, known = flatten(config), config_keys(config)
     for name, value in values.items():
@@ -61,19 +61,19 @@ def check_ranges(config: Mapping[str, Any]) -> None:
 
 
 def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:
-    """Checks a config that a run recorded: it has all keys of its kind, and may have the computed values.
+    """Checks a config that a run recorded. It must have all keys of its kind, and it may have computed values.
 
     Args:
       config: The recorded config.
-      where: The file it was read from.
-      fix: The last part of the error message.
+      where: The path of the recorded config, for the error.
+      fix: The instruction at the end of the error.
 
     Raises:
       UserError: A key is missing, unknown or outside its range. The error names the file and the first such key.
     """
     known, values = config_keys(config), flatten(config)
     for name, value in values.items():
-        if name in known and not known[name].allowed.holds(value):
+        if name in known and not known[name].allowed.contains(value):
             raise UserError(f'{where}: {name}', format_value(value), known[name].allowed.words, fix)
         if name not in known and not name.startswith(COMPUTED_KEYS):
             below = [other for other in known if other.startswith(f'{name}.')]
@@ -92,12 +92,12 @@ def _unknown(name: str, value: Any, known: Mapping[str, Any]) -> UserError:
 
 
 def check_key(key: str, known: Collection[str]) -> None:
-    """Raises a UserError unless `key` is the name of a single key of `known`, the keys of a recipe.
+    """Raises a UserError unless `key` is one of `known`, the keys of a recipe.
 
-    A ConfigDict also accepts the names of its attributes such as `items`, and indices into text and tuples such as
-    `corpus[0]`, but fails when it sets them.
+    A ConfigDict does not check this. It accepts the names of its attributes, such as `items`, and indices into strings
+    and tuples, such as `corpus[0]`, and then fails to set them.
     """
-    # 'phases[0].steps' makes 'phases' settable, too.
+    # If `known` contains 'phases[0].steps', 'phases' is also a key.
     if key in known or key in {name.partition('[')[0] for name in known}:
         return
     below = [name for name in known if name.startswith(f'{key}.')]
@@ -108,7 +108,7 @@ def check_key(key: str, known: Collection[str]) -> None:
 
 
 def unknown_key_error(key: str, known: Collection[str]) -> UserError:
-    """Returns the error for an unknown config key, which names the most similar known key."""
+    """Returns the error for an unknown config key. The error names the most similar known key."""
     groups = {name[:i] for name in known for i, letter in enumerate(name) if letter == '.'}
     near = nearest_name(key, [*known, *groups])
     return UserError(

@@ -1,4 +1,4 @@
-"""The keys of a distillation, config.distill."""
+"""The keys of the group config.distill."""
 
 import dataclasses
 
@@ -16,8 +16,10 @@ _LAYERS = word(f'uniform|alternate|{_BLOCKS}', f"'uniform', 'alternate', or {_BL
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillationKeys:
-    """config.distill, with the defaults of DistilBERT (arXiv 1910.01108; huggingface/transformers,
-    research_projects/distillation)."""
+    """The group config.distill of a pre-training.
+
+    The defaults are those of DistilBERT (arXiv 1910.01108; huggingface/transformers, research_projects/distillation).
+    """
 
     teacher: str = key('', TEXT, "a workdir, a model's directory or `org/name` on the hub")
     student_init: str = key(
@@ -25,7 +27,7 @@ class DistillationKeys:
         _STUDENT_INIT,
         "the student's initial weights: blocks of the teacher, the weights of `init`, or random weights",
     )
-    layers: str = key('uniform', _LAYERS, "the teacher's block that each block of the student imitates")
+    layers: str = key('uniform', _LAYERS, "the blocks of the teacher that the student's blocks imitate")
     temperature: float = key(2.0, number(0.01, 1000), 'the temperature of the soft targets')
     soft: float = key(5.0, _FACTOR, "the weight of the loss on the teacher's outputs")
     hard: float = key(2.0, _FACTOR, 'the weight of the loss on labels or masked pieces')
@@ -38,7 +40,7 @@ class DistillationKeys:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskDistillationKeys(DistillationKeys):
-    """config.distill of a task."""
+    """The group config.distill of a task."""
 
     num_layers: int = key(
         0, integer(0, 10_000), "the number of the student's blocks, if they are copies of the teacher's; 0: half"
@@ -51,7 +53,7 @@ class TaskDistillationKeys(DistillationKeys):
     )
     augment: int = key(0, integer(0, 1000), 'the number of copies of each training row, with some words replaced')
     augment_probability: float = key(
-        0.4, number(0, 1, above=True), 'the probability to replace a word that is one piece'
+        0.4, number(0, 1, above=True), 'the probability of replacing a word that is a single piece'
     )
     augment_candidates: int = key(
         15, integer(1, 1000), 'the number of most probable words from which a replacement is drawn'

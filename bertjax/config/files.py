@@ -1,4 +1,4 @@
-"""Find recipes by name or by path, load their configs, and change keys of these."""
+"""Find recipes by name or by path, load their configs, and change the values of keys."""
 
 import copy
 import dataclasses
@@ -24,20 +24,21 @@ from bertjax.tasks.registry import options
 _PACKAGE = pathlib.Path(__file__).parent.parent
 # The first folder exists in an installed bertjax, the second folder in a checkout.
 _FOLDERS = (_PACKAGE / 'configs', _PACKAGE.parent / 'configs')
-# The keys that name files, in place of which a Python program may give rows: workdir/rows.py.
+# The keys that name files. A Python program may give rows instead of the files, see workdir/rows.py.
 ROW_KEYS = ('data', 'corpus')
 _PATH = (str, os.PathLike)
+SAVED_CONFIG = _PACKAGE / 'config' / 'saved_config.py'
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A recipe with the changes of a user, made by `bertjax.recipe` or from the command line.
+    """A recipe with the changes of the user, made by `bertjax.recipe` or by the command line.
 
     Attributes:
       name: The recipe as the user spells it.
       config: The config of the recipe with all changes.
-      flag_keys: The config keys that flags `--config.KEY=VALUE` set, or arguments in Python.
-      rows: {key of ROW_KEYS: rows in place of its files}.
+      flag_keys: The config keys that the user set, with flags `--config.KEY=VALUE` or with arguments in Python.
+      rows: The rows that a Python program gave instead of files, {key of ROW_KEYS: rows}.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Recipe:
                 check_value(key, value, known[key].allowed, known[key].default)
             try:
                 config_path.set_value(key, config, value)
-            except (TypeError, ValueError) as error:  # a type that only this recipe refuses
+            except (TypeError, ValueError) as error:  # the key has another type in this recipe
                 raise UserError(f'config.{key}', repr(value), str(error), 'give a value of this type') from None
         check_ranges(config)
         others = {key: value for key, value in self.rows.items() if key not in keys}
@@ -77,23 +78,23 @@ class Recipe:
 
     @property
     def command_line_keys(self) -> set[str]:
-        """`flag_keys`, and the keys that the argument of the recipe changes or names."""
+        """The keys in `flag_keys`, and the keys that the argument of the recipe sets."""
         path, config, keys = find_recipe(self.name), self.config, set(self.flag_keys)
         recipe, _, argument = path.partition(':')
-        if argument:
+        if argument and recipe != str(SAVED_CONFIG):
             values = flatten(load_recipe(path))
             try:
                 without = flatten(load_recipe(recipe))
-            except UserError:  # The recipe needs an argument, so only the keys that it names are known.
+            except UserError:  # The recipe requires an argument, so there are no other values to compare with.
                 without = values
             keys |= {key for key, value in values.items() if value != without.get(key)}
-            if '=' not in argument.split(',')[0] and 'task' in config:  # The argument is a name, perhaps the default.
+            if '=' not in argument.split(',')[0] and 'task' in config:  # The argument is a name.
                 named_options = [name for name, option in options(config.task.kind).items() if option.named]
                 keys |= {f'task.{name}' for name in named_options if name in config.task}
         return keys
 
     def describe_default_argument(self) -> str:
-        """Describes the recipe's default argument if it is omitted, as in `glue` for `glue:rte`; else ''."""
+        """Describes the default argument of a recipe whose argument was omitted (`glue` means `glue:rte`); else ''."""
         inner = self.name.partition(':')[2] if 'distill' in self.config else self.name
         if 'task' not in self.config or ':' in inner:
             return ''
@@ -104,7 +105,7 @@ class Recipe:
 
 
 def _to_config_value(value: Any) -> Any:
-    """Converts a path, a list or a NumPy scalar to the type that the command line gives a config."""
+    """Converts a path, a list or a NumPy scalar to the type that a flag would give."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, list | tuple):
@@ -118,12 +119,16 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(recipe: str) -> str:
-    """Resolves `NAME[:ARGUMENT]` to `FILE.py[:ARGUMENT]`; a path is returned unchanged.
+    """Resolves `NAME[:ARGUMENT]` to `FILE.py[:ARGUMENT]`; the path of a recipe is returned unchanged.
+
+    A saved config, FILE.yaml or FILE.json, is the argument of the recipe `bertjax.config.saved_config`.
 
     Raises:
       UserError: `recipe` is neither the name nor the path of a recipe.
     """
     name, colon, argument = recipe.partition(':')
+    if pathlib.Path(recipe).suffix in ('.yaml', '.yml', '.json') and pathlib.Path(recipe).is_file():
+        return f'{SAVED_CONFIG}:{recipe}'
     if pathlib.Path(name).is_file():
         return recipe
     if re.fullmatch(r'\w+', name):
@@ -162,7 +167,7 @@ def load_recipe(recipe: str) -> ConfigDict:
     except UserError:
         raise
     except SyntaxError as e:
-        raise UserError(f'{path}:{e.lineno}', e.msg, 'Python', 'correct the recipe') from None
+        raise UserError(f'{path}:{e.lineno}', e.msg, 'valid Python', 'correct the recipe') from None
     except Exception as e:  # a recipe may raise anything
         lines = [frame.lineno for frame in traceback.extract_tb(e.__traceback__) if frame.filename == path]
         where = f'{path}:{lines[-1]}' if lines else path

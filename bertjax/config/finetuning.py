@@ -29,7 +29,7 @@ _DECAY, _NAMES = number(0, 1, above=True), text(empty=False)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepKeys:
-    """config.sweep: every combination of the values is a run. If a list is empty, all runs use the config's value."""
+    """The group config.sweep. Each combination of the values is a run. An empty list means the config's value."""
 
     trainable: tuple = key((), list_of(_TRAINABLE), 'values of `trainable`')
     batch_size: tuple = key((), list_of(ROWS), 'values of `batch_size`')
@@ -37,7 +37,7 @@ class SweepKeys:
     learning_rate: tuple = key((), list_of(RATE), 'values of `learning_rate`')
     seeds: tuple = key((), list_of(SEED), 'values of `seed`')
     together: int = key(
-        0, integer(0, 1000), 'the maximal number of runs in one step; 0: all that fit, but one on a CPU'
+        0, integer(0, 1000), 'the maximal number of runs in one train step; 0: all that fit (one on a CPU)'
     )
 
 
@@ -49,13 +49,13 @@ class FinetuningKeys(RunKeys):
     2e-5 to 5e-5, warm-up over 10 % of the steps. The optimiser is AdamW as in transformers.
 
     Attributes:
-      task: config.task in plain form: `kind`, and the options of this kind (bertjax/tasks/).
+      task: The group config.task as a dict: `kind`, and the options of this kind (bertjax/tasks/).
     """
 
     run: str = override(RunKeys, 'run', 'finetune')
     task: Mapping[str, Any]
     data: str = override(
-        RunKeys, 'data', about="the folder of the task's files; empty: tensorflow-datasets, if prepared"
+        RunKeys, 'data', about="the folder of the task's files; empty: data prepared by tensorflow-datasets"
     )
     max_train_records: int = key(
         0, integer(0, COUNT), 'train on a fixed random sample of at most this many records; 0: all records'
@@ -63,11 +63,11 @@ class FinetuningKeys(RunKeys):
     max_eval_records: int = key(
         0,
         integer(0, COUNT),
-        'evaluate a fixed random sample of at most this many records of a split; 0: all',
+        'evaluate on a fixed random sample of at most this many records of a split; 0: all records',
         trained=RECIPE,
     )
 
-    # Only the keys that a run may choose, because config.init decides the architecture.
+    # The group has no keys of the architecture, because config.init decides it.
     model: Any = group(
         subset(BertConfig, lambda field: field.metadata['kind'] is not FieldKind.ARCHITECTURE, scan_layers=False)
     )
@@ -78,22 +78,22 @@ class FinetuningKeys(RunKeys):
 
     seq_len: int = key(128, integer(4, MANY), 'S, the maximal number of pieces of a row', change=TRAINING, trained=SAME)
     max_padded_lengths: int = key(
-        0, integer(0, 1000), 'the maximal number of padded lengths; 0: the cheapest number up to 8', trained=RECIPE
+        0, integer(0, 1000), 'the maximal number of padded lengths; 0: the cheapest from 1 to 8', trained=RECIPE
     )
     packing: str = key(
-        'auto', one_of(('auto', 'on', 'off')), 'whether to pack rows; `auto`: if packing is faster', change=STATE
+        'auto', one_of(('auto', 'on', 'off')), 'whether to pack rows; `auto`: only if packing is faster', change=STATE
     )
     batch_size: int = key(32, ROWS, 'the number of rows per update, over all devices', change=TRAINING)
     eval_batch_size: int = key(64, ROWS, 'the number of rows per batch in evaluation', change=MACHINE, trained=RECIPE)
     epochs: float = key(3.0, EPOCHS, 'the number of passes over the training rows')
     steps: int | str = key(
-        0, duration('epochs'), 'the length of the run, such as `2epochs`, instead of `epochs`; 0: `epochs`'
+        0, duration('epochs'), 'the length of the run, such as `2epochs`; 0: the length that `epochs` gives'
     )
     learning_rate: float = override(RunKeys, 'learning_rate', 2e-5)
 
     log_every: int = override(RunKeys, 'log_every', 20)
     eval_every: int | str = override(
-        RunKeys, 'eval_every', '1epochs', range=_DURATION, about='the time between evaluations; 0: only at the end'
+        RunKeys, 'eval_every', '1epochs', range=_DURATION, about='the interval between evaluations; 0: only at the end'
     )
     checkpoint_every: int | str = override(RunKeys, 'checkpoint_every', '1epochs', range=_DURATION)
     checkpoint_keep: int = override(RunKeys, 'checkpoint_keep', 1)
@@ -105,7 +105,9 @@ class FinetuningKeys(RunKeys):
     )
 
     split: str = key('dev', _NAMES, '`evaluate`, `predict`: splits, separated by commas', change=VERB, trained=RECIPE)
-    input: str = key('', TEXT, '`predict`: a file, or `-`, instead of a split', change=VERB, trained=RECIPE)
+    input: str = key(
+        '', TEXT, '`predict`: a file, or `-` (standard input), instead of a split', change=VERB, trained=RECIPE
+    )
     sweep: SweepKeys = group(SweepKeys())
     benchmark: str = key(
         '', TEXT, '`benchmark`: keys for single tasks, such as `rte:epochs=10,seeds=5;cola:…`', change=VERB

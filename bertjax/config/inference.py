@@ -17,7 +17,7 @@ ASK = ('masks', 'score', 'pairs', 'continue')
 _FIELD = text(empty=False)
 _LENGTH = either(integer(4, MANY), special(0, 'the positions of the model'))
 _MARGIN = either(number(0, 2), special(None, 'no margin'))
-_NORMALIZE = either(flag(), special(None, "the model's own"))
+_NORMALIZE = either(flag(), special(None, "the model's setting"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,17 +32,17 @@ class ModelKeys:
         0, integer(0, COUNT), 'the step of a checkpoint of a workdir; 0: the export, else the newest checkpoint'
     )
 
-    dtype = 'float32'  # not a key of `convert`, which computes nothing
+    dtype = 'float32'  # the default of verbs without this key, such as `convert`
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The keys of the verb itself, {key of config.VERB: value}."""
+        """The values of the group config.VERB, {key: value}."""
         return dataclasses.asdict(getattr(self, next(verb for verb in INFERENCE_KEYS if hasattr(self, verb))))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairsKeys(ModelKeys):
-    """The keys of the verb that reads minimal pairs."""
+    """The keys of every verb that computes on an input file."""
 
     input: str = key('', TEXT, 'a file of JSON lines, each with a good and a bad sentence; may be compressed')
     dtype: str = key(
@@ -60,17 +60,17 @@ class TextKeys(PairsKeys):
         0, _LENGTH, 'the maximal number of tokens of a text; longer texts are cut; 0: the positions of the model'
     )
 
-    def truncation_length(self, config: BertConfig, usual: int) -> int:
-        """Returns the length in tokens that texts are cut to: config.max_length, or `usual` if that key is 0.
+    def truncation_length(self, config: BertConfig, default: int) -> int:
+        """Returns the number of tokens to which texts are truncated: config.max_length, or `default` if it is 0.
 
         Raises:
           UserError: The model has fewer positions than config.max_length.
         """
-        most = config.max_positions
-        if self.max_length > most:
+        limit = config.max_positions
+        if self.max_length > limit:
             fix = 'leave it out for the longest'
-            raise UserError('config.max_length', str(self.max_length), f'4 to {most}, the positions of the model', fix)
-        return self.max_length or usual
+            raise UserError('config.max_length', str(self.max_length), f'4 to {limit}, the positions of the model', fix)
+        return self.max_length or default
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,22 +82,24 @@ class MiningTextKeys(TextKeys):
 
 @dataclasses.dataclass(frozen=True)
 class ConvertKeys:
-    """config.convert."""
+    """The group config.convert."""
 
     formats: str = key('hf', FORMATS, 'the formats, separated by commas; each is a folder in `WORKDIR/export`')
 
 
 @dataclasses.dataclass(frozen=True)
 class ExtractKeys:
-    """config.extract."""
+    """The group config.extract."""
 
-    field: str = key('text', _FIELD, 'the field of a record that holds the text')
-    pair_field: str = key('', TEXT, 'the field with a second text; for lines, any name means two texts per line')
-    id: str = key('', TEXT, 'records: the field with an identifier, to copy to the output')
+    field: str = key('text', _FIELD, 'records: the field with the text')
+    pair_field: str = key(
+        '', TEXT, 'the field with the second text; for plain lines, any name means two texts per line'
+    )
+    id: str = key('', TEXT, 'records: the field with an identifier, which is copied to the output')
     layers: tuple = key(
         (-1,),
         list_of(integer(-MANY, MANY)),
-        'the hidden states; 0: the embeddings, 1 to L: the blocks, -1: the last block',
+        'the layers whose hidden states are used; 0: the embeddings, 1 to L: the blocks, -1: the last block',
     )
     combine: str = key('mean', one_of(COMBINE), 'how several layers are combined')
     weights: tuple = key((), list_of(number(-1e6, 1e6)), '`combine=weighted`: one weight per layer')
@@ -107,7 +109,7 @@ class ExtractKeys:
         'the pooling of the tokens; `auto`: the pooling of a sentence-transformers folder, else `mean`',
     )
     normalize: bool | None = key(
-        None, _NORMALIZE, 'whether to scale to length 1; `None`: as the model does with `pool=auto`, else no'
+        None, _NORMALIZE, 'whether to scale vectors to length 1; `None`: with `pool=auto` as the model does, else no'
     )
     prompt: str | None = key(
         None,
@@ -130,10 +132,10 @@ class ExtractKeys:
 
 @dataclasses.dataclass(frozen=True)
 class FillKeys:
-    """config.fill."""
+    """The group config.fill."""
 
     ask: str = key('masks', one_of(ASK), 'the kind of question; the argument of the recipe sets this key')
-    text: str = key('', TEXT, 'a single text instead of `input`; the answer is a table')
+    text: str = key('', TEXT, 'a single text instead of `input`; the answer is printed as a table')
     second: str = key('', TEXT, '`pairs`: the text that may follow `text`')
     field: str = key('text', _FIELD, 'records: the field with the text')
     pair_field: str = key('pair', _FIELD, '`pairs`, records: the field with the second text')
@@ -152,7 +154,7 @@ class FillKeys:
 
 @dataclasses.dataclass(frozen=True)
 class MinimalPairsKeys:
-    """config.minimal_pairs: the fields of a record; the defaults are BLiMP's."""
+    """The group config.minimal_pairs: the names of the fields of a record. The defaults are those of BLiMP."""
 
     good: str = key('sentence_good', _FIELD, 'the field with the good sentence')
     bad: str = key('sentence_bad', _FIELD, 'the field with the bad sentence')
@@ -184,17 +186,17 @@ class MineNegativesKeys:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionKeys:
-    """config.attention."""
+    """The group config.attention."""
 
     field: str = key('text', _FIELD, 'records: the field with the text')
     pair_field: str = key('', TEXT, 'records: the field with the second text of a pair')
     texts: tuple = key(
         (),
         list_of(_FIELD),
-        'the texts on the page (or pairs, separated by a tab); without `input` they are also measured',
+        'the texts on the page, or pairs separated by a tab; without `input`, the statistics are also about them',
     )
     show: int = key(
-        12, integer(0, 1000), 'the number of texts of `input`, from the first, on the page if `texts` is empty'
+        12, integer(0, 1000), 'if `texts` is empty, the number of texts on the page, from the start of `input`'
     )
     unit: str = key('piece', one_of(('piece', 'word')), 'the unit of the statistics and the page')
     compare: str = key('', TEXT, 'a model to compare with: the same encoder before its fine-tuning')

@@ -20,7 +20,7 @@ _FAMILIES = ('wordpiece', 'sentencepiece', 'bpe', 'symbols')
 
 @dataclasses.dataclass(frozen=True)
 class Vocab:
-    """config.vocab."""
+    """The group config.vocab."""
 
     family: str = key(
         'wordpiece',
@@ -41,7 +41,7 @@ class Vocab:
 
 
 def _inherited(allowed: Range, unset: Any, run_key: str = '') -> Any:
-    """Declares a key of a phase; `unset` means the value of the run, of the same key or of `run_key`."""
+    """Declares a key of a phase. The default, `unset`, means the run's value of the same key or of `run_key`."""
     about = f'as {f"`{run_key}` " if run_key else ""}for the run'
     return key(unset, either(allowed, special(unset, 'the value of the run')), about, inherited=True)
 
@@ -51,14 +51,14 @@ class PhaseKeys:
     """An entry of config.phases."""
 
     steps: int | str = key(
-        '100%', duration('%'), 'the length in steps, or as a percentage of the run; all phases make 100%'
+        '100%', duration('%'), 'the length in steps, or as a percentage of the run; the phases add up to 100%'
     )
     reset_optimizer: bool = key(False, about='reset the moments of the optimiser at the start')
     seq_len: int = _inherited(_LENGTH, 0)
     max_predictions: int = _inherited(ROWS, 0)
     batch_size: int = _inherited(ROWS, 0)
     batch_ramp: float = key(
-        0.0, WARMUP, 'the fraction of the steps of the phase before the batch has `batch_size` rows', inherited=False
+        0.0, WARMUP, 'the fraction of the phase in which the batch grows to `batch_size` rows', inherited=False
     )
     batch_size_start: int = key(
         0,
@@ -75,7 +75,7 @@ class PhaseKeys:
     final_mask_rate: float = _inherited(MASK_RATE, -1.0, 'masking.final_rate')
 
 
-# {key of a phase that may be unset: the value that means unset}. The unset keys in INHERITED have the value of the run.
+# {key of a phase: its default, which means that it is unset}. An unset key in INHERITED has the value of the run.
 UNSET = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if 'inherited' in field.metadata}
 INHERITED = {field.name for field in dataclasses.fields(PhaseKeys) if field.metadata.get('inherited')}
 
@@ -93,7 +93,7 @@ class PretrainingKeys(RunKeys):
     )
     corpus_options: CorpusOptions = group(CorpusOptions())
     beam: str = key(
-        '', TEXT, 'read the text by Apache Beam with these flags, such as `--runner=DirectRunner`', change=VERB
+        '', TEXT, 'read the text with Apache Beam and these flags, such as `--runner=DirectRunner`', change=VERB
     )
     data: str = override(RunKeys, 'data', about='a finished token store; empty: `WORKDIR/store`, built from `corpus`')
     tokenizer: str = override(RunKeys, 'tokenizer', about='a vocabulary; empty: the vocabulary of `init`, or a new one')
@@ -101,8 +101,8 @@ class PretrainingKeys(RunKeys):
     architecture_from: str = key(
         'model',
         one_of(('model', 'init', 'budget')),
-        'the source of the architecture: the keys of `model`; the model of `init`; or `model`, of the size that '
-        'suits `budget`',
+        'the source of the architecture: the keys of `model`, the model of `init`, or the keys of `model` with a size '
+        'for `budget`',
     )
     embeddings: str = key('', TEXT, 'a .npy or .safetensors file with the matrix of initial token embeddings')
     heldout_texts: str = key(
@@ -123,7 +123,7 @@ class PretrainingKeys(RunKeys):
         20, ROWS, 'P, the maximal number of predicted positions per sequence (per row if packed)', change=TRAINING
     )
     z_loss: float = key(
-        0.0, number(0, 1), 'the factor of the squared log of the softmax normaliser, a loss that keeps logits small'
+        0.0, number(0, 1), 'the weight of the z-loss, (log of the softmax normaliser)², which keeps logits small'
     )
     packing: bool = key(False, about='pack several examples into a row, for less padding', change=STATE)
     batch_size: int = key(
@@ -134,7 +134,7 @@ class PretrainingKeys(RunKeys):
     budget: str = key(
         '', _BUDGET, 'the wall time or the floating-point operations of the run, instead of `steps`', change=STATE
     )
-    replay: str = key('', TEXT, 'a finished workdir: repeat what its clock decided about `budget`', change=VERB)
+    replay: str = key('', TEXT, 'a finished workdir, whose decisions about `budget` are repeated', change=VERB)
     warmup_fraction: float = override(RunKeys, 'warmup_fraction', 0.01)
     optimizer: Optimizer = group(Optimizer(name='bert_adam'), change=TRAINING)
     phases: tuple[PhaseKeys, ...] = group(
@@ -145,10 +145,10 @@ class PretrainingKeys(RunKeys):
     topology: str = key(
         '', TEXT, '`run=compile`: the machine, such as `v5e:4x4`, `2*v5e:16x16` or `h200:8`', change=VERB
     )
-    find_batch: bool = key(False, about='`run=compile`: search the largest batch that fits', change=VERB)
+    find_batch: bool = key(False, about='`run=compile`: search for the largest batch that fits', change=VERB)
     distill: DistillationKeys | None = group(None, record=DistillationKeys, change=TRAINING)
 
     @property
     def pair_options(self) -> PairOptions:
-        """The options of config.pairs, and config.pair_plans."""
+        """The options of config.pairs together with config.pair_plans."""
         return PairOptions(plans=self.pair_plans, **dataclasses.asdict(self.pairs))

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 
-# The upper limit of sizes: larger than today's machines can hold, and far below an overflow.
+# The upper limit of sizes. It is more than the memory of today's machines, and far below an overflow.
 MANY = 2**20
 COUNT = 2**31 - 1  # the upper limit of steps and examples, which a checkpoint counts in int32
 
@@ -19,33 +19,35 @@ class Range:
 
     Attributes:
       words: A description of the values, such as 'a whole number from 1 to 100'.
-      holds: A function that takes a value of any type, and returns whether the value is allowed.
+      contains: A function that takes a value of any type, and returns whether the value is allowed.
     """
 
     words: str
-    holds: Callable[[Any], bool]
+    contains: Callable[[Any], bool]
 
 
-def integer(least: int, most: int) -> Range:
-    """Allows ints from `least` to `most`, but not True or 2.0."""
+def integer(minimum: int, maximum: int) -> Range:
+    """Allows ints from `minimum` to `maximum`, but not True or 2.0."""
     return Range(
-        f'a whole number from {least:,} to {most:,}',
-        lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most,
+        f'a whole number from {minimum:,} to {maximum:,}',
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum,
     )
 
 
-def number(least: float, most: float, *, above: bool = False, below: bool = False) -> Range:
-    """Allows finite numbers from `least` to `most`; `above` excludes `least`, and `below` excludes `most`."""
-    words = f'a number {"above" if above else "from"} {least:,g}{"," if above else ""} to {"below " * below}{most:,g}'
+def number(minimum: float, maximum: float, *, above: bool = False, below: bool = False) -> Range:
+    """Allows finite numbers from `minimum` to `maximum`; `above` excludes `minimum`, and `below` excludes `maximum`."""
+    words = (
+        f'a number {"above" if above else "from"} {minimum:,g}{"," if above else ""} to {"below " * below}{maximum:,g}'
+    )
 
-    def holds(value: Any) -> bool:
+    def contains(value: Any) -> bool:
         if (
-            not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most
+            not isinstance(value, int | float) or isinstance(value, bool) or not minimum <= value <= maximum
         ):  # nan fails the comparison
             return False
-        return not (above and value == least) and not (below and value == most)
+        return not (above and value == minimum) and not (below and value == maximum)
 
-    return Range(words, holds)
+    return Range(words, contains)
 
 
 def flag() -> Range:
@@ -54,7 +56,7 @@ def flag() -> Range:
 
 
 def one_of(names: Iterable[str]) -> Range:
-    """Allows these words."""
+    """Allows the words in `names`."""
     names = tuple(names)
     return Range(
         'one of ' + ', '.join(name or "''" for name in names),
@@ -65,10 +67,10 @@ def one_of(names: Iterable[str]) -> Range:
 def text(*, empty: bool = True) -> Range:
     """Allows text that can be a path or a name; '' is allowed if `empty` is true."""
 
-    def holds(value: Any) -> bool:
+    def contains(value: Any) -> bool:
         return isinstance(value, str) and (empty or bool(value.strip())) and _writable(value)
 
-    return Range('text' if empty else 'text that is not empty', holds)
+    return Range('text' if empty else 'text that is not empty', contains)
 
 
 def word(pattern: str, words: str) -> Range:
@@ -80,13 +82,13 @@ def list_of(items: Range) -> Range:
     """Allows lists whose entries are all in the range `items`."""
     return Range(
         f'a list, each entry {items.words}',
-        lambda value: isinstance(value, list | tuple) and all(map(items.holds, value)),
+        lambda value: isinstance(value, list | tuple) and all(map(items.contains, value)),
     )
 
 
 def either(first: Range, second: Range) -> Range:
     """Allows a value that is in at least one of two ranges."""
-    return Range(f'{first.words}, or {second.words}', lambda value: first.holds(value) or second.holds(value))
+    return Range(f'{first.words}, or {second.words}', lambda value: first.contains(value) or second.contains(value))
 
 
 def special(value: Any, why: str) -> Range:
@@ -95,17 +97,17 @@ def special(value: Any, why: str) -> Range:
 
 
 def duration(*relative: str) -> Range:
-    """Allows numbers of steps, and durations in the units of `relative`: '%' for percentages of the run, 'epochs'."""
+    """Allows numbers of steps, and durations in the units of `relative`: '%' (percent of the run) and 'epochs'."""
     forms = {'%': 'a percentage like 10%', 'epochs': 'epochs like 2epochs'}
 
-    def holds(value: Any) -> bool:
+    def contains(value: Any) -> bool:
         try:
             amount, unit = parse_duration(value)
         except ValueError:
             return False
         return unit in ('', *relative) and 0 <= amount <= COUNT and (unit != '' or amount == int(amount))
 
-    return Range(', or '.join([f'a number of steps up to {COUNT:,}', *(forms[unit] for unit in relative)]), holds)
+    return Range(', or '.join([f'a number of steps up to {COUNT:,}', *(forms[unit] for unit in relative)]), contains)
 
 
 def parse_duration(value: int | float | str) -> tuple[float, str]:
@@ -130,7 +132,7 @@ _SECONDS = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400}
 
 
 def parse_budget(text: str) -> tuple[float, float]:
-    """Parses a value of config.budget, a time such as '25m' or a number of operations such as '3e15'.
+    """Parses a value of config.budget: a time such as '25m', or a number of floating-point operations such as '3e15'.
 
     Returns:
       (seconds, infinity) or (infinity, operations).
@@ -181,7 +183,7 @@ def check_value(key: str, value: Any, allowed: Range, example: Any) -> None:
     Raises:
       UserError: The value is outside its range. The fix shows the value `example` as a flag.
     """
-    if not allowed.holds(value):
+    if not allowed.contains(value):
         several = isinstance(example, list | tuple)
         fix = f"--config.{key}='(VALUE,)', or () for none" if several else f'--config.{key}={example!r}'
         raise UserError(f'config.{key}', format_value(value), allowed.words, f'for example {fix}')

@@ -1,4 +1,4 @@
-"""Make the base configs of recipes, for pre-training, tasks, distillation and the use of finished models."""
+"""Make the base configs of recipes for pre-training, tasks, distillation, and the use of finished models."""
 
 import dataclasses
 import math
@@ -25,18 +25,17 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     """
     config = as_config(PretrainingKeys())
     config.model.update(SIZES[size])
-    for key, value in changes.items():
-        config[key] = value
-    return config
+    return _set_values(config, changes)
 
 
 def phase(**values: Any) -> ConfigDict:
     """Returns an entry of config.phases, see `config.pretraining.PhaseKeys`.
 
     Args:
-      **values: `steps`, a number or a percentage of config.steps, and the keys whose values differ from the run's.
+      **values: The values of keys: `steps`, a number or a percentage of config.steps, and the keys that differ from the
+        run's.
     """
-    return _changed(as_config(PhaseKeys()), values)
+    return _set_values(as_config(PhaseKeys()), values)
 
 
 def two_phases(**second: Any) -> tuple[ConfigDict, ConfigDict]:
@@ -53,7 +52,8 @@ def two_phases(**second: Any) -> tuple[ConfigDict, ConfigDict]:
 def modern_config(size: str, *, learning_rate: float, weight_decay: float = 1e-5) -> ConfigDict:
     """Returns the config of ModernBERT's pre-training (arXiv 2412.13663) without its phases; see `modern_phase`.
 
-    Rows of packed documents, 30 % masks, StableAdamW, a warm-up and then a constant learning rate, byte-level BPE.
+    Rows are packed, 30 % of the tokens are masked, the optimiser is StableAdamW, the learning rate is constant after a
+    warm-up, and the tokenizer is byte-level BPE.
 
     Args:
       size: A row of `model.config.MODERN_SIZES`.
@@ -64,7 +64,7 @@ def modern_config(size: str, *, learning_rate: float, weight_decay: float = 1e-5
     config.update(seq_len=1024, max_predictions=312)
     config.model.update(MODERN_FORM | MODERN_SIZES[size])
     config.model.dtype = 'bfloat16'
-    config.model.scan_layers = False  # by the compiler's estimate faster on TPU: docs/performance.md
+    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/performance.md
     config.vocab.update(family='bpe', lowercase=False, size=50368)
     config.pairs.update(mode='doc_sentences', short_probability=0.0)
     config.masking.rate = 0.3
@@ -75,32 +75,32 @@ def modern_config(size: str, *, learning_rate: float, weight_decay: float = 1e-5
 
 
 def modern_phase(seq_len: int, **values: Any) -> ConfigDict:
-    """Returns a phase of ModernBERT's pre-training: `phase` with room for 30 % masks in rows of `seq_len`."""
+    """Returns a phase of ModernBERT's pre-training. `max_predictions` allows 30 % masks in rows of `seq_len`."""
     return phase(seq_len=seq_len, max_predictions=-(-3 * seq_len // 80) * 8, **values)
 
 
-_LEAST_PIECES = 2048
-# The vocabulary of a model that trains for up to so many seconds or operations.
-_VOCABULARIES = ((300, 1e13, _LEAST_PIECES), (3600, 3e14, 4096), (8 * 3600, 3e15, 8192), (math.inf, math.inf, 16384))
+_MIN_PIECES = 2048
+# (maximum seconds, maximum operations, number of pieces) of the vocabularies for budgets.
+_VOCABULARIES = ((300, 1e13, _MIN_PIECES), (3600, 3e14, 4096), (8 * 3600, 3e15, 8192), (math.inf, math.inf, 16384))
 
 
 def vocabulary_size(budget: str) -> int:
-    """Returns the number of pieces of a vocabulary that suits a value of config.budget."""
+    """Returns the number of pieces of the vocabulary for a value of config.budget."""
     seconds, operations = parse_budget(budget)
     return next(size for time, work, size in _VOCABULARIES if seconds <= time or operations <= work)
 
 
 def budget_config(budget: str) -> ConfigDict:
-    """Returns the config of configs/budget.py, which explains it, for a value of config.budget."""
+    """Returns the config of the recipe configs/budget.py for a value of config.budget."""
     config = pretraining_config('tiny', budget=budget, architecture_from='budget', corpus='pydoc:')
-    # ModernBERT's form, so that the model exports to its class; rows are too short for local attention.
+    # ModernBERT's form, so that the model is exported as a ModernBERT. Rows are too short for local attention.
     config.model.update(MODERN_FORM | {'attention_window': 0, 'rope_theta': 10_000.0, 'max_positions': 512})
     config.model.update(mlp_dim=352, init='zero_output', dropout=0.0, scan_layers=False)
     config.vocab.size = vocabulary_size(budget)
-    config.corpus_options.heldout = 0.02 if config.vocab.size > _LEAST_PIECES else 0.1
+    config.corpus_options.heldout = 0.02 if config.vocab.size > _MIN_PIECES else 0.1
     config.pairs.mode = 'full_sentences'
     config.masking.rate = 0.4
-    config.update(seq_len=64, max_predictions=26, batch_size=16 if config.vocab.size == _LEAST_PIECES else 64)
+    config.update(seq_len=64, max_predictions=26, batch_size=16 if config.vocab.size == _MIN_PIECES else 64)
     config.optimizer.update(name='muon', b2=0.98, weight_decay=0.01)
     config.schedule.update(name='wsd', decay='linear', decay_fraction=0.6)
     config.update(learning_rate=2e-2, warmup_fraction=0.05, log_every=50)
@@ -121,27 +121,27 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
 
 def sweep(**values: tuple) -> ConfigDict:
     """Returns config.sweep; see `config.finetuning.SweepKeys`."""
-    return _changed(as_config(SweepKeys()), values)
+    return _set_values(as_config(SweepKeys()), values)
 
 
 def distillation(config: ConfigDict, **values: Any) -> ConfigDict:
-    """Adds config.distill to the config of a pre-training or a task, so that it trains the student of a teacher.
+    """Adds config.distill to the config of a pre-training or a task, so that the run trains a student.
 
     `values` replace the values of keys of config.distill; see `config.distillation.DistillationKeys`.
     """
     config.run = 'distill'
     keys = TaskDistillationKeys() if 'task' in config else DistillationKeys()
-    config.distill = _changed(as_config(keys), values)
+    config.distill = _set_values(as_config(keys), values)
     return config
 
 
 def inference_config(verb: str, **options: Any) -> ConfigDict:
-    """Returns the base config of a recipe for a verb that uses a finished model; `options` replace keys of config.VERB.
+    """Returns the base config of a recipe for a verb that uses a finished model.
 
-    See `config.inference`.
+    `options` replace the values of keys of config.VERB; see `config.inference`.
     """
     config = as_config(INFERENCE_KEYS[verb]())
-    _changed(config[verb], options)
+    _set_values(config[verb], options)
     return config
 
 
@@ -164,8 +164,8 @@ def as_config(record: Any) -> ConfigDict:
     return config
 
 
-def _changed(config: ConfigDict, values: dict[str, Any]) -> ConfigDict:
-    """Sets values of a config and returns the config; it also adds unknown keys, which `check_ranges` reports."""
+def _set_values(config: ConfigDict, values: dict[str, Any]) -> ConfigDict:
+    """Sets values of a config and returns the config. Unknown keys are added; `check_ranges` reports them later."""
     for key, value in values.items():
         config[key] = value
     return config

@@ -54,7 +54,7 @@ def check_resume(
                 place_of(name),
                 _short(new, old),
                 f'{_short(old, new)} as in the checkpoint in {where}',
-                'restore the former value to continue, or start anew in another --workdir',
+                'restore the former value to continue, or start a new run in another --workdir',
             )
         if change not in _SILENT:
             reported.append(f'{name}: {old} -> {new}')
@@ -63,18 +63,18 @@ def check_resume(
 
 def without(config: Mapping[str, Any], group: str, *changes: Change) -> dict[str, Any]:
     """Returns a plain config without `group`, and without each top-level key whose `change` is one of `changes`."""
-    left_out = {name.partition('.')[0] for name, key in config_keys(config).items() if key.change in changes}
-    return {name: value for name, value in config.items() if name not in (group, *left_out)}
+    excluded = {name.partition('.')[0] for name, key in config_keys(config).items() if key.change in changes}
+    return {name: value for name, value in config.items() if name not in (group, *excluded)}
 
 
 def place_of(name: str) -> str:
-    """Returns the name of a key of a resolved config for a message: `config.seed`, or `the tokenizer`."""
+    """Returns how a message names a key of a resolved config, such as `config.seed` or `the tokenizer`."""
     group, _, rest = name.partition('.')
     return f'the {rest}' if group == 'fingerprints' else f'config.{name}'
 
 
 def _short(value: Any, other: Any) -> str:
-    """Returns `value` as text. A long text is cut to 16 characters, from where it begins to differ from `other`."""
+    """Returns `value` as text. A long text is cut to 16 characters, which begin where it differs from `other`."""
     text = str(value)
     if len(text) <= 24:
         return text

@@ -17,7 +17,7 @@ RATE = number(0, 10, above=True)
 EPOCHS = number(0, 1e6)
 _SEED_OR_DEFAULT = either(SEED, special(-1, 'config.seed'))
 _DEVICES = either(integer(1, MANY), special(-1, 'the remaining devices'))
-_BETA = number(0, 0.999999)  # for values closer to 1, the divisor of the bias correction vanishes in float32
+_BETA = number(0, 0.999999)  # closer to 1, the divisor of the bias correction is 0 in float32
 TEXT = text()
 WARMUP = number(0, 1, below=True)
 FRACTION = number(0, 1)
@@ -36,7 +36,7 @@ FORMATS = word(f'({_FORMAT})(,({_FORMAT}))*', 'some of hf, orbax, google, stable
 
 @dataclasses.dataclass(frozen=True)
 class Seeds:
-    """config.seeds: the seeds of the initial parameters, the order of the data, and dropout."""
+    """The group config.seeds."""
 
     init: int = key(-1, _SEED_OR_DEFAULT, 'the seed of the initial weights; -1: `seed`')
     data: int = key(-1, _SEED_OR_DEFAULT, 'the seed of the order of examples, the pairs and the masks; -1: `seed`')
@@ -45,7 +45,7 @@ class Seeds:
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """config.schedule."""
+    """The group config.schedule."""
 
     name: str = key('linear', one_of(SCHEDULES), 'how the learning rate falls after the warm-up')
     power: float = key(1.0, number(0, 100), 'the exponent of the schedule `polynomial`')
@@ -55,7 +55,7 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """config.optimizer: the keyword arguments of `optim.optimizers.make_optimizer`."""
+    """The group config.optimizer: the keyword arguments of `optim.optimizers.make_optimizer`."""
 
     name: str = key(
         'adamw', one_of(OPTIMIZERS), "the optimiser; `bert_adam` is BERT's Adam without bias correction", change=STATE
@@ -68,13 +68,13 @@ class Optimizer:
     clip_norm: float = key(1.0, number(0, 1e12), 'the largest global norm of the gradient; 0: no clipping')
     momentum: float = key(0.95, number(0, 1, below=True), '`muon`: the momentum for the matrices of the blocks')
     adam_lr_ratio: float = key(
-        0.3, number(0, 1000, above=True), '`muon`: the ratio of the other learning rates to `learning_rate`'
+        0.3, number(0, 1000, above=True), '`muon`: the learning rate of other parameters, divided by `learning_rate`'
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshKeys:
-    """config.mesh. The preset sets the sizes of the axes that keep their defaults."""
+    """The group config.mesh. The preset sets the sizes of the axes that keep their defaults."""
 
     preset: str = key('data', one_of(PRESETS), 'a preset; it sets the sizes of the axes that keep their defaults')
     data: int = key(-1, _DEVICES, 'the number of copies of the model; -1: all remaining devices')
@@ -84,7 +84,7 @@ class MeshKeys:
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """config.card: entries of an export's model card that only the author knows. An empty entry is left out."""
+    """The group config.card: entries of the model card that only the author knows. Empty entries are left out."""
 
     license: str = key('', _LICENSE, 'the license in the model card')
     language: str = key('', _LANGUAGES, 'the languages in the model card')
@@ -94,7 +94,7 @@ class Card:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunKeys:
-    """The keys of every training; an instance holds the settings of a run."""
+    """The keys of every training. An instance is the settings of a run."""
 
     run: str = key('', text(empty=False), 'the verb, see --help', change=VERB, trained=RECIPE)
     data: str = key('')
@@ -103,7 +103,7 @@ class RunKeys:
     seed: int = key(0, SEED, 'the seed of everything that `seeds` leaves at -1', change=TRAINING)
     seeds: Seeds = group(Seeds(), change=TRAINING)
 
-    grad_accum_steps: int = key(1, ROWS, 'the number of parts of a batch; a divisor of `batch_size`', change=TRAINING)
+    grad_accum_steps: int = key(1, ROWS, 'the micro-batches per update; a divisor of `batch_size`', change=TRAINING)
     learning_rate: float = key(1e-4, RATE, 'the peak learning rate', change=TRAINING)
     warmup_fraction: float = key(0.1, WARMUP, 'the fraction of the steps of a phase that warm up', change=TRAINING)
     schedule: Schedule = group(Schedule(), change=TRAINING)
@@ -112,16 +112,16 @@ class RunKeys:
     ema_decay: float = key(
         0.0,
         number(0, 1, below=True),
-        'the decay of an average of the weights, which is evaluated and exported in their place; 0: no average',
+        'the decay of a moving average of the weights, which is evaluated and exported instead; 0: no average',
         change=STATE,
     )
 
     log_every: int = key(100, integer(1, COUNT), 'the number of steps between logged rows of training', change=MACHINE)
-    eval_every: int | str = key('1%', duration('%'), 'the time between evaluations; 0: only at the start and the end')
-    checkpoint_every: int | str = key('1%', duration('%'), 'the time between checkpoints; 0: only at the end')
-    checkpoint_minutes: float = key(0.0, MINUTES, 'also save after this many minutes; 0: do not', change=MACHINE)
+    eval_every: int | str = key('1%', duration('%'), 'the interval between evaluations; 0: only at the start and end')
+    checkpoint_every: int | str = key('1%', duration('%'), 'the interval between checkpoints; 0: only at the end')
+    checkpoint_minutes: float = key(0.0, MINUTES, 'also save after this many minutes; 0: never', change=MACHINE)
     checkpoint_keep: int = key(
-        3, integer(1, MANY), 'the number of newest checkpoints that are kept, besides the best', change=MACHINE
+        3, integer(1, MANY), 'the number of newest checkpoints to keep, besides the best', change=MACHINE
     )
     step: int = key(0, integer(0, COUNT), _STEP, change=VERB, trained=RECIPE)
     profile: str = key('', _PROFILE, 'trace the steps FIRST to END - 1 into `WORKDIR/profile`', change=VERB)
@@ -131,7 +131,7 @@ class RunKeys:
 
     mesh: MeshKeys = group(MeshKeys(), change=MACHINE, trained=RECIPE)
     zero1: str = key(
-        'auto', one_of(ZERO1), 'whether to split parameters and optimiser state over `mesh.data`, too', change=MACHINE
+        'auto', one_of(ZERO1), 'whether to also shard parameters and optimiser state over `mesh.data`', change=MACHINE
     )
 
     export: bool = key(True, about='export the model to `WORKDIR/export` at the end', change=OUTPUT, trained=RECIPE)
@@ -160,7 +160,7 @@ class RunKeys:
 
     @property
     def moments(self) -> int:
-        """The minimal number of arrays beside each parameter: moments of the optimiser, the average of the weights."""
+        """The minimal number of additional arrays per parameter: the optimiser's moments and the weight average."""
         return (1 if self.optimizer.name == 'muon' else 2) + (self.ema_decay > 0)
 
     @property

@@ -2,9 +2,9 @@
 
     batch_size: int = key(32, ROWS, 'rows per update, over all devices', change=TRAINING)
 
-Everything else is derived from these declarations. `recipes.as_config` makes the ConfigDict of a recipe from such a
-dataclass, and `from_config` makes the frozen settings of a run. `keys_of` lists the keys for the checks of values, the
-rules of resuming, --help, and docs/keys.md.
+Everything else is derived from these declarations. `recipes.as_config` converts a dataclass to the ConfigDict of a
+recipe, and `from_config` converts a config to the frozen settings of a run. `keys_of` lists the keys for the checks of
+values, the rules of resuming, --help, and docs/keys.md.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ Record = TypeVar('Record')
 
 
 class Change(enum.Enum):
-    """Whether a resumed run may have another value of a key. docs/keys.md prints the enum's value."""
+    """Whether a resumed run may have another value of a key. docs/keys.md prints the values of the enum."""
 
     STATE = 'never'  # the key decides the shape or the meaning of the saved state
     TRAINING = 'unfinished'  # the key decides the result of training
@@ -79,7 +79,7 @@ def key(
     Args:
       default: The value in a base config.
       allowed: The range; None allows True and False if the default is a bool, and any text if it is a string.
-      about: One line of documentation; '' means the entry of the field in the docstring of its class.
+      about: One line of documentation; '' means the field's entry in the docstring of its class.
       change, trained: See Key; None means the value that the group of the key declares.
       **metadata: Further entries of the field's metadata.
     """
@@ -88,10 +88,10 @@ def key(
 
 
 def group(default: Any, *, record: type | None = None, entry: type | None = None, **metadata: Any) -> Any:
-    """Returns a dataclass field that holds a group of keys.
+    """Returns a dataclass field for a group of keys.
 
     Args:
-      default: A dataclass with the default of each key; None if only some recipes have the group; () with `entry`.
+      default: An instance with the default of each key; None if only some recipes have the group; () for a list.
       record: The class of the group; needed only if the default is None.
       entry: The class of an entry, if the field is a list of groups.
       **metadata: `change` and `trained` for the keys of the group that do not declare these themselves.
@@ -101,7 +101,7 @@ def group(default: Any, *, record: type | None = None, entry: type | None = None
 
 
 def override(record: type, name: str, default: Any = None, **metadata: Any) -> Any:
-    """Returns a copy of a field of `record` for another dataclass, with another default, range, `about` or `change`."""
+    """Returns a copy of the field `name` of `record`, for another dataclass, with another default or other metadata."""
     (field,) = (field for field in dataclasses.fields(record) if field.name == name)
     about = metadata.get('about') or _about(record, field)
     default = field.default if default is None else default

@@ -1,9 +1,9 @@
-"""Suggest a known name for an unknown one: the most similar, or bertjax's name for an option of another program."""
+"""Suggest a known name for an unknown name: the most similar one, or the equivalent of another program's option."""
 
 import difflib
 from collections.abc import Iterable, Mapping
 
-# {argument in another program: the keys of bertjax for it}. The arguments come from transformers (TrainingArguments,
+# {argument of another program: the keys of bertjax for it}. The arguments come from transformers (TrainingArguments,
 # configs and example scripts), google-research/bert and others. The first key that the recipe has is suggested.
 KEYS: Mapping[str, tuple[str, ...]] = {
     'adam_beta1': ('optimizer.b1',),
@@ -85,6 +85,11 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     'warmup_steps': ('warmup_fraction',),
     'weight_decay': ('optimizer.weight_decay',),
 }
+# The names of other programs that the short form of the command line accepts. The others may mean something else there.
+ALIASES = (
+    *('lr', 'max_seq_length', 'max_steps', 'mlm_probability', 'model_name_or_path', 'num_epochs', 'num_train_epochs'),
+    *('output_dir', 'warmup_ratio', 'weight_decay'),
+)
 VERBS: Mapping[str, tuple[str, ...]] = {
     'embed': ('extract',),
     'encode': ('extract',),

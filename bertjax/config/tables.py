@@ -19,9 +19,9 @@ _INTRODUCTION = """# Config keys
 Set a key with `--config.KEY=VALUE`, or in a recipe. This page has the defaults of the base configs. A recipe changes
 some of them; `--config=RECIPE --help` shows the values of a recipe. `python -m bertjax.config.tables` writes this page.
 
-The keys of a table are in addition to those of every training, a task's to those of fine-tuning, and a verb's to those
-of using a finished model. `int` stands for whole numbers. In the tables about training, the last column says whether a
-resumed run may have another value:
+A pre-training has the keys of "Every training" and "Pre-training". A fine-tuning has the keys of "Every training",
+"Fine-tuning" and its task. Other verbs have the keys of "Using a finished model" and of the verb. `int` means a whole
+number. In the tables about training, the last column says whether a resumed run may have another value:
 
 | | |
 |---|---|
@@ -36,7 +36,7 @@ _CHANGES = {
 }
 
 
-# {the beginning of the description of a range: its short form}.
+# {pattern in the description of a range: its replacement}.
 _SHORTER = {
     '^a whole number from ': 'int: ',
     '^(a number from|a number(?= above)|one of) ': '',

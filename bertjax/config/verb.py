@@ -6,24 +6,23 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verb:
-    """What a verb needs and does.
+    """The requirements and the properties of a verb.
 
     The function `run` of a verb takes the config and the workdir. It may also take
 
       recipe: The recipe as the command line or the Python program spells it.
-      flag_keys: The config keys that flags `--config.KEY=VALUE` set, or arguments in Python.
-      command_line_keys: The same keys, and those that the argument of the recipe sets.
+      flag_keys: The config keys that the user set, with flags `--config.KEY=VALUE` or with arguments in Python.
+      command_line_keys: The same keys, and the keys that the argument of the recipe sets.
 
     Attributes:
-      needs: The config key that the recipe must have, see EXAMPLES; '' for none.
-      teacher: Whether the verb accepts a recipe with config.distill, because it uses the teacher or trains nothing.
+      needs: The config key that the recipe must have (see EXAMPLES); '' for none.
+      teacher: Whether the verb accepts a recipe with config.distill. Such verbs use the teacher or train nothing.
       trains: Whether the verb trains a model.
       processes: Whether several processes can run the verb together.
       devices: Whether the verb computes on devices.
       workdir: Whether the verb needs a workdir.
-      bucket: How the verb uses a workdir in a bucket. 'write' holds the lease and publishes changes. 'look' reads the
-        workdir, also while a run is active, and publishes at most one file. 'inspect' reads the workdir
-        even if all other rights are denied.
+      bucket: How the verb uses a workdir in a bucket. 'write' takes the lease and publishes changes. 'look' reads the
+        workdir, also during a run, and publishes at most one file. 'inspect' needs only the right to read.
     """
 
     needs: Literal['', 'corpus', 'task', 'distill'] = ''

@@ -26,5 +26,5 @@ def read_source(directory: epath.PathLike) -> CheckpointSource:
     for model_format in FORMATS:
         if model_format.recognises(path):
             return model_format.read(path)
-    fix = "give a directory that transformers' save_pretrained, google-research/bert or our export wrote"
+    fix = "give a directory that transformers' save_pretrained, google-research/bert or an export of bertjax wrote"
     raise UserError(str(path), f'no {huggingface.CONFIG} or {google.CONFIG}', 'the directory of a model', fix)

@@ -23,13 +23,13 @@ def make_functions(
 
     Args:
       model: The model with its config.
-      parts: The parts of a pre-trained model, besides the encoder, that have weights. The functions have no outputs of
-        other parts, and there is no function `mlm` without the part 'mlm'.
+      parts: The parts of a pre-trained model, besides the encoder, that have weights. The functions return no outputs
+        of other parts. Without the part 'mlm' there is no function `mlm`.
       embeddings: The module of the vectors of texts for a further function `embeddings`, in place of `task`.
 
     Returns:
-      {name: function}. The arguments of a function are the weights by path and the three int32 arrays of
-      `data.features.INPUTS`. It returns the outputs by name.
+      {name: function}. Each function takes the weights by path and the three int32 arrays of `data.features.INPUTS`,
+      and returns the outputs by name.
     """
 
     def function(method: Function | None, model: BertForPreTraining | BertForTask = model) -> Function:

@@ -1,4 +1,4 @@
-"""The kinds of task heads and their counterparts in transformers. The `head` of a task is one of these records."""
+"""The kinds of task heads, and the equivalent classes of transformers. The `head` of a task is one of these."""
 
 import dataclasses
 
@@ -9,13 +9,13 @@ from bertjax.model.heads import BertForClassification, BertForMultipleChoice, Be
 class Head:
     """A kind of head.
 
-    There is no central list of heads. A task with a special head defines the record in its own folder.
+    This module does not list all heads: a task with a special head defines the head in its own folder.
 
     Attributes:
       module: The Flax module of the whole model, including the encoder.
-      per_token: The names of the outputs with one value per token. Their padding can be removed.
-      architecture: The equivalent class of transformers. '' if there is none; the model then cannot be exported to
-        Hugging Face.
+      per_token: The names of the outputs with one value per token, whose padding can be removed.
+      architecture: The equivalent class of transformers. If there is none, it is '', and the model cannot be exported
+        to Hugging Face.
       pipeline: The pipeline tag on the hub.
       projection: The name that the class of transformers gives to our linear layer `head`.
       id2label: Whether `id2label` in the config.json of this class has an entry for each output.
@@ -34,7 +34,7 @@ class Head:
 
     @property
     def name(self) -> str:
-        """The class name in the `architectures` of a saved model: that of transformers, or ours if there is none."""
+        """The entry in `architectures` of a saved model: the class of transformers or, if there is none, of bertjax."""
         return self.architecture or self.module.__name__
 
 

@@ -24,7 +24,7 @@ _WEIGHTS = (
     r'.*\.ckpt.*|checkpoint',
 )
 _MODULE = r'\d+_\w+/[^/]+'  # A file of a sentence-transformers module, such as 1_Pooling/config.json.
-# A push removes these files of an earlier model, unless it overwrites them, because readers would mix both models.
+# A push removes these files of an earlier model if it does not overwrite them. Readers would mix the two models.
 _STALE = ['model.safetensors', 'model.safetensors.index.json', 'model-?????-of-?????.safetensors']
 _STALE += ['pytorch_model.bin', 'pytorch_model.bin.index.json', 'pytorch_model-?????-of-?????.bin']
 _STALE += ['tf_model.h5', 'flax_model.msgpack', 'task.json', 'generation_config.json', 'tokenizer.json']
@@ -41,8 +41,10 @@ def hub_name(name: str) -> tuple[str, str | None] | None:
 
 
 def moved_name(name: str) -> str:
-    """Returns the full name of a model with a short name, such as 'google-bert/bert-base-uncased' for
-    'bert-base-uncased'; '' for other names. transformers resolves the same short names."""
+    """Returns the full name of a model that has a short name; '' for other names.
+
+    An example is 'google-bert/bert-base-uncased' for 'bert-base-uncased'. transformers knows the same short names.
+    """
     owner = next((owner for pattern, owner in _MOVED.items() if re.fullmatch(pattern, name)), '')
     return f'{owner}/{name}' if owner else ''
 
@@ -56,10 +58,10 @@ def pull(name: str, where: str) -> str:
 
     Args:
       name: The name 'org/name' or 'org/name@revision', which must not be a local path.
-      where: The config key, for error messages.
+      where: The config key with the name, for error messages.
 
     Raises:
-      UserError: The model does not exist, is not accessible, or the network is not available.
+      UserError: The model does not exist or is not accessible, or the network is not available.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import (
@@ -73,7 +75,7 @@ def pull(name: str, where: str) -> str:
     expected = 'an existing path, or the name of a model on the hub'
 
     def make_error(found: str, fix: str) -> UserError:
-        return UserError(where, f'{name}, which is not a local path, and which on the hub is {found}', expected, fix)
+        return UserError(where, f'{name}, which is not a local path, and on the hub is {found}', expected, fix)
 
     try:
         facts = HfApi().model_info(repository, revision=revision)
@@ -89,7 +91,7 @@ def pull(name: str, where: str) -> str:
     except RepositoryNotFoundError:
         fix = f'check the path or the name; for a private model, {_LOG_IN}'
         raise make_error('unknown or private', fix) from None
-    except Exception as error:  # Network errors have the class of huggingface_hub's HTTP library.
+    except Exception as error:  # The class of a network error depends on huggingface_hub's HTTP library.
         cached = _cached(repository, revision)
         if cached is None:
             raise make_error(f'not available: {_reason(error)}', _LATER) from None
@@ -100,10 +102,10 @@ def pull(name: str, where: str) -> str:
 
 
 def check_push(name: str) -> None:
-    """Checks that the user of the hub's token may push to a name.
+    """Checks that the owner of the hub's token may push to a repository.
 
     Args:
-      name: The value of config.push_to.
+      name: The repository, the value of config.push_to.
 
     Raises:
       UserError: The token is missing or rejected, the network is not available, or the user has no access to the
@@ -183,7 +185,7 @@ def _cached(repository: str, revision: str | None) -> str | None:
 
     try:
         folder = snapshot_download(repository, revision=revision, local_files_only=True)
-    except Exception as error:  # The cache lacks the model, or has only the downloaded files.
+    except Exception as error:  # The cache lacks the model, or has only the files that `pull` selected.
         folder = getattr(error, 'snapshot_path', None)
     return folder if folder and any(map(_is_weights, os.listdir(folder))) else None
 

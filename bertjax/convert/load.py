@@ -24,7 +24,7 @@ from bertjax.model.heads import BertForTask
 from bertjax.model.stacking import unstack_layers
 from bertjax.parallel.distributed import fetch_to_all_hosts
 
-_MAX_LISTED = 12  # The maximum number of names in a line.
+_MAX_LISTED = 12  # The maximal number of names in a line.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +59,9 @@ class ImportedModel:
           action: The words at the beginning of the line.
         """
         source = f' of its {self.kind}' if self.kind else ''
-        lines = [f'{action} {where}; {self.used} tensors{source} loaded; freshly drawn: {_format_names(self.missing)}']
-        return '\n'.join([*lines, *([f'not used: {_format_names(self.unused)}'] if self.unused else [])])
+        missing, unused = _format_names(self.missing), _format_names(self.unused)
+        line = f'{action} {where}; {self.used} tensors{source} loaded; newly initialized: {missing}'
+        return f'{line}\nnot used: {unused}' if self.unused else line
 
 
 def read_config(directory: epath.PathLike, **changes: Any) -> BertConfig:
@@ -69,7 +70,7 @@ def read_config(directory: epath.PathLike, **changes: Any) -> BertConfig:
     Args:
       directory: The directory of any BERT, with or without heads.
       **changes: Fields of the BertConfig that replace those of the directory (dropout, dtype, scan_layers ...). The
-        description does not say whether the model has a pair head (`nsp`); a task's model does not need this field.
+        description does not say whether the model has a pair head (field `nsp`), which a task's model does not need.
 
     Raises:
       UserError: The directory has no model, its description is damaged, or the model is not a BERT.
@@ -86,8 +87,8 @@ def load_pretraining_model(
       directory: The directory, in any format of formats.py.
       scan_layers: Whether the layers of the parameter tree are stacked.
       seed: The seed of the parameters that the directory lacks.
-      **changes: Fields of the BertConfig that replace those of the directory (dropout, dtype, nsp ...). If `nsp` is not
-        passed, the model has a pair head if the directory has a pooler.
+      **changes: Fields of the BertConfig that replace those of the directory (dropout, dtype, nsp ...). Without
+        `nsp`, the model has a pair head if the directory has a pooler.
 
     Raises:
       UserError: The model is not a BERT, a file is damaged, the encoder is incomplete, or shapes differ.
@@ -127,7 +128,7 @@ def load_task_model(
     theirs, ours = label_names(source.values.get('id2label')), label_names(id2label)
     same_class = head.name in (source.values.get('architectures') or ())
     same_head = same_class and (not theirs or not ours or theirs == ours)
-    # Parts whose shapes differ are not read: a head with other outputs, or a pooler whose input is a BiLSTM.
+    # Parts with other shapes are not read, such as a head with other outputs, or a pooler on top of a BiLSTM.
     shapes = stacked_shapes(model)
     misfits = set() if same_head else {'head'}
     for entry in names.entries(model.config, shapes, head.projection):
@@ -177,7 +178,7 @@ def _assemble(
     params = tree if config.scan_layers else unstack_layers(tree)
     unused += [source.unused_content] if source.unused_content else []
     dtype = dtypes.pop() if len(dtypes) == 1 and dtypes <= {'float16', 'bfloat16'} else 'float32'
-    count = len({source.name(name) for name in used})  # several of ours may be one tensor of theirs
+    count = len({source.name(name) for name in used})  # several of our arrays may come from one of their tensors
     return ImportedModel(params, config, missing, unused, count, source.kind, dtype)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertjax.model.config import BertConfig
 
-LAYERS = 'encoder/layers/'  # A row with this prefix represents one tensor in each block.
+LAYERS = 'encoder/layers/'  # A row of TABLE with this prefix is one tensor in each block.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TensorKind:
 
 
 def _kernel(in_dims: int) -> TensorKind:
-    """Returns the kind of a kernel, which is [in..., out...] in bertjax and [out, in], flattened, in PyTorch."""
+    """Returns the kind of a kernel: [in..., out...] in bertjax, and [out, in] with flattened axes in PyTorch."""
 
     def to_theirs(x: np.ndarray, vocab_size: int) -> np.ndarray:
         return x.reshape(int(np.prod(x.shape[:in_dims])), -1).T
@@ -60,8 +60,8 @@ def _norm(ours: str, theirs: str) -> list[tuple[str, str, TensorKind]]:
 
 _BLOCK = 'bert.encoder.layer.{i}.'
 
-# (our path, Hugging Face's name, kind). BERT has no gate, no norms of queries and keys, no final norm; their names are
-# ours, and convert/huggingface/families.py has those of families that have them.
+# (our path, Hugging Face's name, kind). BERT has no gate, no norms of queries and keys, and no final norm. We chose the
+# names of these; convert/huggingface/families.py maps them to the names in other families.
 TABLE: tuple[tuple[str, str, TensorKind], ...] = (
     ('encoder/embeddings/token/embedding', 'bert.embeddings.word_embeddings.weight', ROWS),
     ('encoder/embeddings/position/embedding', 'bert.embeddings.position_embeddings.weight', SAME),
@@ -119,8 +119,8 @@ class Entry:
 def entries(config: BertConfig, ours: Mapping[str, object], head: str = '') -> Iterator[Entry]:
     """Yields an entry for each tensor of a model.
 
-    Paths without a name in transformers (a BiLSTM) keep their names. The result omits the attention norm of the first
-    block if the model does not use it.
+    Paths without a name in transformers (those of a BiLSTM) keep their names. If the model does not use the attention
+    norm of the first block, there is no entry for it.
 
     Args:
       config: The config of the model.
@@ -141,7 +141,7 @@ def entries(config: BertConfig, ours: Mapping[str, object], head: str = '') -> I
 
 
 def named_entries(config: BertConfig, ours: Mapping[str, object], head: str = '') -> list[Entry]:
-    """Returns the entries of a model, all of which have names in transformers.
+    """Returns the entries of a model whose paths all have names in transformers.
 
     Raises:
       KeyError: A path has no name in transformers, so an export would lose its tensor.
@@ -204,6 +204,6 @@ def from_huggingface(
             params[path] = np.ascontiguousarray(entry.kind.to_ours(theirs, shapes[path]))
         elif path not in incomplete:
             if path not in params:
-                params[path] = np.ones(shapes[path], theirs.dtype)  # ones: an unused norm has no entry
+                params[path] = np.ones(shapes[path], theirs.dtype)  # ones for a norm that is unused and has no entry
             params[path][entry.layer] = entry.kind.to_ours(theirs, shapes[path][1:])
     return params

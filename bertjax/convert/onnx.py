@@ -28,7 +28,7 @@ from bertjax.model.heads import BertForTask
 from bertjax.model.stacking import unstack_layers
 from bertjax.text.tokenizer import Tokenizer
 
-OPSET = 21  # onnxruntime supports this opset since 1.18.
+OPSET = 21  # onnxruntime supports this opset since version 1.18.
 _MAX_WEIGHT_BYTES = 2**31 - 2**24  # A protocol buffer is smaller than 2 GiB, and the graph needs some space.
 _KEY, _FIX = 'config.export_formats', 'remove onnx from config.export_formats'
 _README = 'README.md'
@@ -64,7 +64,9 @@ def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
         or the weights do not fit in one file.
     """
     if importlib.util.find_spec('jax2onnx') is None:
-        raise UserError(_KEY, 'onnx without an installed jax2onnx', 'jax2onnx', "pip install 'bertjax[onnx]'")
+        raise UserError(
+            _KEY, 'onnx without an installed jax2onnx', 'the package jax2onnx', "pip install 'bertjax[onnx]'"
+        )
     if model is not None and model.bilstm_units:
         expected = '0, because jax2onnx cannot convert a BiLSTM'
         raise UserError('config.task.bilstm_units', f'{model.bilstm_units} with onnx in {_KEY}', expected, _FIX)
@@ -126,7 +128,7 @@ def _convert(
 
     shape = export.symbolic_shape(dimensions(model), constraints=[f's <= {model.config.max_positions}'])
     inputs = [jax.ShapeDtypeStruct(shape, np.int32)] * len(INPUTS)
-    outputs = dict(sorted(jax.eval_shape(bound, *inputs).items()))  # The order of the leaves of a pytree.
+    outputs = dict(sorted(jax.eval_shape(bound, *inputs).items()))  # Sorted like the leaves of a pytree.
     graph = jax2onnx.to_onnx(
         bound, inputs, model_name=name, opset=OPSET, input_names=INPUTS, output_names=list(outputs)
     )
@@ -134,7 +136,7 @@ def _convert(
     for value, x in zip(graph.graph.output, outputs.values(), strict=True):
         for dimension, size in zip(value.type.tensor_type.shape.dim, x.shape, strict=True):
             if not isinstance(size, int):
-                dimension.dim_param = str(size)  # jax2onnx uses a generated name for sizes in the graph.
+                dimension.dim_param = str(size)  # Otherwise the size would have a generated name.
     return graph, {output: f'{x.dtype}[{", ".join(map(str, x.shape))}]' for output, x in outputs.items()}
 
 
@@ -151,7 +153,7 @@ def _number_constants(graph: Any) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences warnings about unused parts of jax2onnx and about values without a declared type."""
+    """Silences warnings about parts of jax2onnx that are not used, and about values without a declared type."""
     loggers = [logging.getLogger(name) for name in ('jax2onnx', 'onnx_ir')]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

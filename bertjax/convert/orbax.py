@@ -31,14 +31,14 @@ from bertjax.text.tokenizer import Tokenizer
 
 MODEL, PARAMS = 'model.json', 'params'
 _FILE_BYTES = 32 * 2**20  # Orbax starts a new file after this many compressed bytes.
-_CHECKSUM = 'checksum.json'  # The checksum of all values, because Orbax does not detect flipped bits.
+_CHECKSUM = 'checksum.json'  # The checksum of all values. Orbax does not detect flipped bits.
 _AGAIN = 'copy the directory again, or export the model again'
 
 
 def head_facts(model: BertForTask) -> dict[str, Any]:
-    """Returns the class name of a task's model and its arguments, except the config and the packing of a call."""
-    left_out = ('config', 'packing', 'parent', 'name')
-    fields = [field.name for field in dataclasses.fields(model) if field.name not in left_out]
+    """Returns the class name of a task's model and its arguments, except `config` and `packing`."""
+    excluded = ('config', 'packing', 'parent', 'name')
+    fields = [field.name for field in dataclasses.fields(model) if field.name not in excluded]
     return {'class': type(model).__name__, **{name: getattr(model, name) for name in fields}}
 
 
@@ -85,7 +85,7 @@ def _save(params: Any, directory: pathlib.Path) -> None:
     `StandardCheckpointer` needs memory for two more copies of the model, because it copies host arrays and buffers all
     compressed data until the end.
     """
-    import orbax.checkpoint as ocp  # The import takes as long as that of JAX, and other formats do not need it.
+    import orbax.checkpoint as ocp  # Imported here, because the import is as slow as that of JAX.
 
     arrays = ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)
     registry = ocp.type_handlers.create_type_handler_registry((np.ndarray, arrays))
@@ -94,7 +94,7 @@ def _save(params: Any, directory: pathlib.Path) -> None:
 
 
 def saved_head(head: Head, task: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the metadata that a reader needs of a task's head: name, projection, and the task's `id2label` ..."""
+    """Returns the metadata of a task's head for readers: name, projection, and the task's `id2label` ..."""
     return {'architecture': head.name, 'projection': head.projection, 'task': dict(task)}
 
 

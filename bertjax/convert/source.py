@@ -17,12 +17,12 @@ class CheckpointSource:
       where: The directory, for error messages.
       description_file: The path of the file with `values`, for error messages.
       values: The content of an equivalent config.json of model_type 'bert', with `architectures` and `id2label` if the
-        format has them. There are two additions for DistilBERT: `type_vocab_size` 0 means no segment embedding, and
-        `pooler_act` is the activation of the pooler if it is not tanh.
-      read: A function that reads the tensors. It is called at their first use, because many callers need only the sizes
-        of a model.
-      format_names: The names in the format of those tensors and keys of `values` whose names differ, for error
-        messages: {name: name in the format}.
+        format has them. For DistilBERT, `type_vocab_size` 0 means no segment embedding, and `pooler_act` is the
+        activation of the pooler if it is not tanh.
+      read: A function that reads the tensors. It is called when `tensors` is first used, because many callers need only
+        the sizes of a model.
+      format_names: The names of tensors and keys of `values` in the format, if they differ, for error messages:
+        {name: name in the format}.
       fields: The fields of a BertConfig in our own format, instead of `values`; empty for other formats.
       unused_content: A description of unused content of the directory, such as the variables of an optimizer.
       dtypes: The NumPy names of the stored dtypes by tensor name. `read` fills it. Other tensors are float32.
@@ -63,7 +63,7 @@ class Format(Protocol):
     """A format of saved models. It is a module with these two functions, listed in formats.py."""
 
     def recognises(self, directory: epath.Path) -> bool:
-        """Returns whether the file names in a directory are those of this format."""
+        """Returns whether a directory has the file names of this format."""
 
     def read(self, directory: epath.Path) -> CheckpointSource:
         """Reads the description of a model. The tensors are read at their first use.

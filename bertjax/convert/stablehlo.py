@@ -1,6 +1,6 @@
 """Exports a model with `jax.export` and symbolic sizes as functions that JAX programs run without bertjax.
 
-The weights are an argument of the functions. They are in one file, which other programs can also read.
+The weights are an argument of the functions, and are stored in one file that other programs can also read.
 """
 
 import contextlib

@@ -16,7 +16,7 @@ def add_piece_rows(
 
     Args:
       params: A tree of NumPy arrays for a smaller or equal vocabulary.
-      model: The config with the new vocabulary size. Padding rows are set to zero.
+      model: The config with the new vocabulary size. The padding rows of the result are zero.
       origins: {id of a new piece: ids of old pieces}. The embedding, the output row and the bias of the new piece are
         the means over the old pieces.
     """

@@ -1,6 +1,6 @@
-"""The backends of a build: processes of this machine, or pipelines of Apache Beam.
+"""The backends of a build: processes on this machine, or pipelines of Apache Beam.
 
-Both apply the same functions to each shard and each bucket of hashes, and both produce the same bytes.
+Both apply the same functions to each shard and each bucket of hashes, and produce the same bytes.
 """
 
 import functools
@@ -32,7 +32,7 @@ class Backend(Protocol):
         """Writes the files of the shards; see `encode.encode_shard`."""
 
     def compare(self, shards: list[Shard]) -> tuple[np.ndarray, int]:
-        """Returns `duplicates.find_repeats` and `duplicates.count_distinct_lines` of all shards."""
+        """Returns the results of `duplicates.find_repeats` and `duplicates.count_distinct_lines` for all shards."""
 
     def prepare_rewrite(
         self, shards: list[Shard], destinations: list[np.ndarray], itemsize: int
@@ -72,7 +72,7 @@ def check_beam(flags: str) -> None:
       UserError: Apache Beam or the package of a runner is not installed, a flag is unknown, or a Dask scheduler does
         not answer.
     """
-    logging.disable(logging.WARNING)  # Beam warns about missing packages for BigQuery
+    logging.disable(logging.WARNING)  # Beam warns that packages for BigQuery are missing
     try:
         from bertjax.corpus.beam.flags import check_flags
     except ModuleNotFoundError as error:

@@ -35,23 +35,23 @@ def build_store(
     *,
     progress: bool = True,
     replace: bool = True,
-    instead: str = '',
+    other_fix: str = '',
     log: LogFunction = logging.info,
     beam: str = '',
 ) -> dict:
     """Builds the token store of a corpus, or continues a killed build. Does nothing if the store is finished.
 
     Args:
-      spec: A path, glob, directory, 'pydoc:', 'tfds:NAME@split#feature', or several of them joined by commas. Weights
-        are not allowed: each weighted component of `parse_mixture` needs a separate call.
+      spec: A path, glob, directory, 'pydoc:', 'tfds:NAME@split#feature', or several of these, separated by commas.
+        Weights are not allowed: each weighted component of `parse_mixture` needs a separate call.
       directory: The local directory of the store.
       tokenizer: A tokenizer, or the path of a tokenizer.
       options: See `CorpusOptions`.
-      progress: Whether to show a progress bar (on a terminal) or print occasional lines.
+      progress: Whether to report progress: with a bar on a terminal, with occasional lines elsewhere.
       replace: Whether to replace a finished store of other text or settings. If False, such a store is an error.
-      instead: A further fix to suggest in this error.
-      log: A function that logs how the files are read, and which files are compared with those of a finished store.
-      beam: The flags of Apache Beam, whose workers build the same bytes; '' builds on this machine.
+      other_fix: Another fix that the error for such a store suggests.
+      log: A function that logs how files are read, and which files are compared with those of a finished store.
+      beam: The flags of Apache Beam, which builds the same bytes; '' builds on this machine.
 
     Returns:
       The corpus report, which the manifest also contains.
@@ -63,7 +63,7 @@ def build_store(
     backend = make_backend(beam)
     if is_remote(directory):
         found, fix = f'the remote path {os.fspath(directory)!r}', 'give a directory on a local disk'
-        raise UserError('store', found, 'a local directory: a store is memory-mapped', fix)
+        raise UserError('store', found, 'a local directory, because a store is memory-mapped', fix)
     text_sources = sources.resolve_sources(sources.list_unweighted(spec), options.text_key)
     check_outside(spec, directory)
     tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
@@ -78,7 +78,7 @@ def build_store(
             text_sources,
             lambda: _cuts(text_sources, options),
             replace=replace,
-            instead=instead,
+            other_fix=other_fix,
             log=log,
         )
         if finished:
@@ -94,7 +94,7 @@ def build_store(
 
 
 def _check_not_broken(corpus_report: dict, options: CorpusOptions) -> None:
-    """Checks, if strict, that no broken input was dropped from a finished store."""
+    """Checks that no broken input was dropped from a finished store, if strict."""
     if options.strict and corpus_report['problems']:
         kind, lines = next(iter(corpus_report['problems'].items()))
         fix = 'correct the input, or set config.corpus_options.strict=False'
@@ -133,7 +133,7 @@ def _choose(text_sources: list[TextSource], options: CorpusOptions) -> tuple[lis
 
 
 def _cuts(text_sources: list[TextSource], options: CorpusOptions) -> list[Shards]:
-    """Returns the shards of the sources as the current version and the first versions cut them."""
+    """Returns the shards of the sources, cut as in the current version and as in the first versions."""
     return [cut_shards(variant, options.format) for variant in (_choose(text_sources, options)[0], text_sources)]
 
 
@@ -159,7 +159,7 @@ def _build(
         saving = describe_fast_saving(workers.text_bytes(itertools.chain.from_iterable(remaining.values())))
         if saving and tokenizer.family == WordPieceTokenizer.family and isinstance(backend, LocalBackend):
             log(f'{saving}: {INSTALL_FAST}')
-        with workers.Progress(total, shown=progress, in_bytes=in_bytes) as bar:
+        with workers.Progress(total, enabled=progress, in_bytes=in_bytes) as bar:
             backend.encode(directory, remaining, tokenizer, options, bar)
     finished = [
         merge.Shard(number, read_record(directory, number, parts), directory)

@@ -1,9 +1,9 @@
 """Checks the directory of a store before a build, recognises a finished store, and removes leftovers afterwards.
 
 A process may be killed between any two file operations. So the manifest is removed before any other file of a store,
-the plan is written before the partial work (see `partial`), and the manifest is written after all other files. The
+the plan is written before the partial work (see `partial`), and the manifest is written after all other files. A
 directory then always contains a complete store, partial work that matches its plan, or leftovers that no manifest or
-plan names.
+plan lists.
 """
 
 import pathlib
@@ -62,7 +62,7 @@ def find_finished_store(
     cuts: Callable[[], Iterable[Shards]],
     *,
     replace: bool,
-    instead: str = '',
+    other_fix: str = '',
     log: LogFunction = logging.info,
 ) -> dict | None:
     """Returns the manifest of a finished store of the same text and settings; None if there is no such store.
@@ -73,7 +73,7 @@ def find_finished_store(
       sources: The sources of the text.
       cuts: A function that returns the ways in which the sources may have been cut into shards.
       replace: Whether a store of other text or settings may be replaced.
-      instead: A further fix to suggest in the error, besides restoring the text.
+      other_fix: Another fix that the error suggests, besides restoring the text.
       log: A function that logs which files are read.
 
     Raises:
@@ -82,7 +82,7 @@ def find_finished_store(
     if not (directory / 'manifest.json').exists():
         return None
     manifest = store.read_manifest(directory)
-    changed = [key for key in ('tokenizer', 'settings') if not _holds(manifest[key], expected[key])]
+    changed = [key for key in ('tokenizer', 'settings') if not _matches(manifest[key], expected[key])]
     words = {'tokenizer': 'another tokenizer', 'settings': 'other settings'}
     reason = ' and '.join(words[key] for key in changed) or _describe_other_text(
         directory, manifest, sources, cuts, log
@@ -103,13 +103,13 @@ def find_finished_store(
             str(directory),
             f'a token store of {reason}',
             'the text and the settings that the checkpoints beside it were trained on',
-            f'restore {restored}{"" if "tokenizer" in changed else instead}, or start again in another --workdir',
+            f'restore {restored}{"" if "tokenizer" in changed else other_fix}, or start again in another --workdir',
         )
     logging.warning('The token store in %s was built from %s. Building it again.', directory, reason)
     return None
 
 
-def _holds(manifest: dict, expected: dict) -> bool:
+def _matches(manifest: dict, expected: dict) -> bool:
     """Returns whether a part of a manifest has the expected values. Missing settings have their old defaults."""
     return all(manifest.get(key, _OLD_DEFAULTS.get(key)) == value for key, value in expected.items())
 
@@ -149,12 +149,12 @@ def _describe_other_text(
 def _write_record(directory: pathlib.Path, content: str, known: Sequence[KnownText], readings: Sequence[str]) -> None:
     try:
         identity.write_record(directory, content, known, readings)
-    except OSError as error:  # the store is read-only; each start then reads moved files again
+    except OSError as error:  # the store is read-only, so each start reads moved files again
         logging.info('Cannot write %s in %s: %s', identity.RECORD, directory, error)
 
 
 def _infer_record(directory: pathlib.Path, manifest: dict, sources: Sequence[TextSource]) -> list[KnownText] | None:
-    """Makes the missing record of a store of the first versions. Files older than the manifest count as unchanged.
+    """Makes the missing record of a store of the first versions. Files older than the manifest are assumed unchanged.
 
     Returns None if names or sizes differ.
     """

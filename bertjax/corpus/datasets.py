@@ -97,7 +97,7 @@ def _parse_tfds(spec: str) -> tuple[str, str, str | None]:
 
 
 def tfds_name(spec: str) -> str:
-    """Returns the specification `spec`, in which the directory of a dataset is shortened to its last two parts."""
+    """Returns `spec` with the directory of the dataset, if any, shortened to its last two parts."""
     name, split, feature = _parse_tfds(spec)
     if name.startswith('/') or is_remote(name):
         name = '/'.join(name.rstrip('/').split('/')[-2:])

@@ -1,6 +1,6 @@
 """Finds equal documents and equal lines of all shards by their hashes.
 
-The search handles one bucket of the hash space at a time. So memory never holds a set of all hashes, and workers can
+The search handles one bucket of the hash space at a time. So it never needs all hashes in memory, and workers can
 process buckets independently.
 """
 
@@ -21,13 +21,13 @@ def bucket_edges(count: int) -> list[int]:
 
 
 def sorted_runs(shard: Shard) -> list[np.ndarray]:
-    """Returns the hashes of a shard's lines, uint64, as sorted runs."""
+    """Returns the hashes of a shard's lines as sorted runs: a list of uint64 arrays."""
     lines, ends = shard.lines, itertools.accumulate(shard.record['runs'], initial=0)
     return [lines[a:b] for a, b in itertools.pairwise(ends)]
 
 
 def slice_runs(runs: Sequence[np.ndarray], low: int, high: int) -> np.ndarray:
-    """Returns the hashes of sorted runs that are in [low, high)."""
+    """Returns the hashes in [low, high) from sorted runs."""
     pieces = [np.empty(0, '<u8')]
     for run in runs:
         a = np.searchsorted(run, np.uint64(low))
@@ -48,7 +48,7 @@ def indices_between(hashes: np.ndarray, low: int, high: int) -> np.ndarray:
 
 
 def find_later_equals(hashes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Returns the numbers, int64, of the documents whose hash equals the hash of a document with a smaller number."""
+    """Returns the numbers, int64, of the documents that have the same hash as a document with a smaller number."""
     order = np.lexsort((numbers, hashes))
     same = hashes[order][1:] == hashes[order][:-1]
     return numbers[order][1:][same]

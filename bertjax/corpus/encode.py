@@ -31,8 +31,8 @@ def encode_shard(
       tokenizer: The tokenizer.
       settings: The result of `CorpusOptions.settings`.
       strict: Whether to raise an error at the first broken input.
-      progress: A function that is called with the numbers of documents and of bytes (before decompression) since its
-        last call.
+      progress: A function that is called with the number of documents and the number of bytes (before decompression)
+        since its last call.
 
     Returns:
       The record of the shard; see `shard_writer`.

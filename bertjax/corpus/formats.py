@@ -1,9 +1,9 @@
 """Reads text of every format as a flat stream of events, in bounded memory.
 
 The events of a document are `Document.START`, one string for each paragraph or line, and `Document.END`. A document
-that is not text has `SequenceSentence`s instead of strings. A `Broken` event inside a document means that the document
-is dropped. A `Broken` event outside a document means that the rest of the file is dropped. Memory never holds a
-complete document.
+that is not text has `SequenceSentence`s instead of strings. After a `Broken` event inside a document, the document is
+dropped. After a `Broken` event outside of a document, the rest of the file is dropped. A complete document is never in
+memory.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from bertjax.remote.paths import open_file
 
 SNIFF = 1 << 16  # the number of first bytes of a file that decide its format
 HEAD = 1 << 18  # the number of first bytes of a file that decide the meaning of its blank lines
-UNREADABLE = 'damaged'  # the value of the compression of a file that cannot be read
+UNREADABLE = 'damaged'  # the compression of a file that cannot be read
 Progress = Callable[[int], None] | None
 
 
@@ -131,7 +131,7 @@ def json_events(
     Args:
       lines: The lines.
       pick: Selects the documents.
-      key: The field of the JSON object that holds the text or the sequences.
+      key: The field of the JSON object with the text or the sequences.
       sentences: A function that reads the sequences of a line; None reads text.
     """
     for raw in lines:
@@ -234,10 +234,10 @@ def _file_events(part: TextPart, key: str, progress: Progress, digest, segments:
                 yield event
     except streams.DAMAGE as error:
         disk.reraise_machine_errors(error, part.path)
-        in_stride = pick.selected if pick.inside else part.stride == 0  # so that one part reports the error
+        in_stride = pick.selected if pick.inside else part.stride == 0  # so that only one part reports the error
         if in_stride:
             kind = 'unreadable file' if isinstance(error, OSError) and error.errno else 'damaged file'
-            # If a part does not begin at 0, its line numbers need the earlier lines, which may be unreadable too.
+            # The line numbers of a later part depend on the earlier lines, which may be unreadable too.
             yield Broken(kind, 0 if part.begin else lines.number, str(error) or type(error).__name__)
         if in_stride and pick.inside:
             yield Document.END
@@ -272,7 +272,7 @@ def read_events(
 
     Args:
       part: The part to read.
-      text_key: The JSON field or tfds feature that holds the text.
+      text_key: The JSON field or tfds feature with the text.
       progress: A function that is called with the number of bytes (of a file, before decompression) or records since
         its last call.
       digest: A hash object that is updated with the bytes of a file, before decompression.

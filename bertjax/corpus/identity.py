@@ -1,7 +1,7 @@
-"""Decides by content whether a text is the same as in an earlier reading. Paths, dates and folder names may differ.
+"""Decides whether a text has the same content as when it was read before. Paths, dates and folder names may differ.
 
-The record of a reading is a list of `KnownText`, stored in `inputs.json` beside the manifest of a store. A file is read
-again, to compare its hash, only if its size, modification time or inode differs from the record.
+The record of what was read is a list of `KnownText`, stored in `inputs.json` beside the manifest of a store. A file is
+read again, to compare its hash, only if its size, modification time or inode differs from the record.
 """
 
 import concurrent.futures
@@ -31,7 +31,7 @@ LogFunction = Callable[[str], None]
 
 
 def new_digest():
-    """Returns a new hash object. All digests of this module use it."""
+    """Returns a new object of the hash function that all digests of this module use."""
     return hashlib.blake2b(digest_size=16)
 
 
@@ -56,7 +56,7 @@ def file_facts(source: TextSource) -> tuple[int, str, int]:
 
 
 def collect_digests(read: Iterable[tuple[TextPart, str]]) -> dict[tuple[str, Range], str]:
-    """Returns {(path, range): digest} of the parts of a build.
+    """Collects the digests of the parts of a build as {(path, range): digest}.
 
     Raises:
       UserError: Two readings of a file gave different bytes.
@@ -115,7 +115,7 @@ def read_record(directory: pathlib.Path, content: str) -> dict[str, Any] | None:
 
 
 def write_record(directory: pathlib.Path, content: str, known: Sequence[KnownText], readings: Sequence[str]) -> None:
-    """Writes inputs.json. Unlike the manifest, it depends on the place and the time of the reading."""
+    """Writes inputs.json. Unlike the manifest, the file depends on the paths and the dates of the text."""
     facts = {'content': content, 'readings': list(readings), 'files': to_json(known)}
     write_atomic(directory / RECORD, json.dumps(facts) + '\n')
 
@@ -127,7 +127,7 @@ def read_readings(store: TokenStore) -> list[str]:
 
 
 def find_stale(known: Sequence[KnownText], sources: Sequence[TextSource]) -> list[int]:
-    """Returns the indices of the sources that may have changed; both lists have the same length."""
+    """Returns the indices of the sources that may have changed. `known` has the record of each source."""
     return [i for i, (text, source) in enumerate(zip(known, sources, strict=True)) if text.facts != file_facts(source)]
 
 
@@ -168,7 +168,7 @@ def describe_difference(
 
 
 def hash_ranges(ranges: Sequence[tuple[TextSource, Range]], log: LogFunction = logging.info) -> list[str]:
-    """Returns the digests of ranges of files, read in parallel. A process reads an unchanged file only once."""
+    """Returns the digests of ranges of files. Files are read in parallel; an unchanged file is read only once."""
     paths = list(dict.fromkeys(source.path for source, _ in ranges if source.kind == 'file'))
     if paths:
         others = f' and {len(paths) - 1:,} other files' if len(paths) > 1 else ''
@@ -198,7 +198,7 @@ def _digest(path: str, facts: tuple[int, str, int], begin: int, end: int) -> str
 
 
 def hash_content(shards: Shards, digests: Mapping[tuple[str, Range], str]) -> str:
-    """Returns the hash of the complete text, for the manifest, from the digests of its ranges."""
+    """Returns the hash of the complete text for the manifest, computed from the digests of its ranges."""
     rows = [
         [[p.name, p.begin, p.end, p.of, p.stride, digests[p.path, (p.begin, p.end)]] for p in parts] for parts in shards
     ]
@@ -212,11 +212,11 @@ def match_content(
     cuts: Iterable[Shards],
     log: LogFunction = logging.info,
 ) -> list[KnownText] | None:
-    """Makes the record, with digests, of the text of a store that only has the hash of the complete text.
+    """Makes a record with digests for a store that has only the hash of its complete text.
 
     Args:
       content: The hash in the manifest of the store.
-      known: The record without digests; it has the names of the sources in the store.
+      known: The record without digests. It has the names that the sources have in the store.
       sources: The sources.
       cuts: The ways in which the sources may have been cut into shards.
       log: A function that logs which files are read.
@@ -264,7 +264,7 @@ def find_recorded_names(sources: Sequence[TextSource], inputs: dict) -> list[str
 def _possible_names(sources: Sequence[TextSource], first: Sequence[str]) -> Iterator[list[str]]:
     yield [source.name for source in sources]
     yield [source.old_name for source in sources]
-    # A folder may have been renamed, or a file among the first files, whose names the manifest lists.
+    # The folder may have been renamed, or one of the first files. The manifest lists the names of the first files.
     top = first[0].partition('/')[0]
     names = [f'{top}/{s.name.partition("/")[2]}' if s.single else s.name for s in sources]
     yield [*first, *names[len(first) :]]

@@ -1,4 +1,4 @@
-"""Merges finished shards into one store, in memory that does not grow with the text."""
+"""Merges finished shards into one store. The memory does not grow with the text."""
 
 import dataclasses
 import pathlib
@@ -9,7 +9,7 @@ import numpy as np
 from bertjax.corpus.shard_writer import DOCUMENT
 from bertjax.corpus.store import CHECKSUM
 from bertjax.files.atomic import AtomicFile, checksum
-from bertjax.files.mapped import map_array
+from bertjax.files.memory_map import map_array
 from bertjax.text.hash_split import hash_threshold
 
 TRAIN, HELDOUT, DROPPED = 0, 1, 2
@@ -69,7 +69,7 @@ def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
 
 
 def heldout_threshold(shards: list[Shard], heldout: float) -> int:
-    """Returns the hash threshold: documents with smaller hashes, the share `heldout` of all documents, are held out.
+    """Returns the hash below which documents are held out, so that the share of held-out documents is `heldout`.
 
     In a small corpus, the threshold is moved so that each split has two documents, because a NotNext pair needs two. If
     there are fewer than four documents, a split may have only one. With one document, or heldout=0, nothing is held
@@ -108,15 +108,15 @@ def choose_destinations(shards: list[Shard], repeats: np.ndarray, threshold: int
     return result
 
 
-def _copy_documents(shard: Shard, table: np.ndarray, chosen: np.ndarray, itemsize: int, target: AtomicFile) -> None:
-    """Appends to `target` the tokens of the documents where `chosen` (bool) is true, in the order of `table`."""
+def _copy_documents(shard: Shard, table: np.ndarray, mask: np.ndarray, itemsize: int, target: AtomicFile) -> None:
+    """Appends to `target` the tokens of the documents where `mask` (bool) is true, in the order of `table`."""
     begins = np.empty(len(table), np.int64)
     for flag in (0, 1):  # a document is in the train file or the held-out file of its shard
         in_file = table['heldout'] == flag
         sizes = table['tokens'][in_file].astype(np.int64) * itemsize
         begins[in_file] = np.cumsum(sizes) - sizes
     with open(shard.train, 'rb') as train, open(shard.heldout, 'rb') as heldout:
-        for index in np.flatnonzero(chosen).tolist():
+        for index in np.flatnonzero(mask).tolist():
             file, remaining = heldout if table['heldout'][index] else train, int(table['tokens'][index]) * itemsize
             file.seek(int(begins[index]))
             while remaining:
@@ -154,7 +154,7 @@ class _Split:
         self._segments: AtomicFile | None = None
 
     def add(self, table: np.ndarray, lengths: np.ndarray, segments: np.ndarray | None) -> None:
-        """Counts documents of a shard. Writes the offsets of documents and sentences, and the segment types if any."""
+        """Adds documents to the counts, and writes the offsets of documents and sentences, and any segment types."""
         if segments is not None:
             self._segments = self._segments or AtomicFile(self.directory / f'{self.name}.segments')
             self._segments.write(segments)

@@ -1,4 +1,4 @@
-"""Checks that a run does not write into its corpus. The next start would read such files as text."""
+"""Checks that a run does not write into its corpus, because the next start would read the written files as text."""
 
 import os
 import pathlib

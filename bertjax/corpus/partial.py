@@ -36,11 +36,11 @@ class BuildPlan:
     strict: bool
 
     def facts(self) -> dict:
-        """The content of plan.json."""
+        """Returns the content of plan.json."""
         return {
             'identity': self.store_identity,
             'inputs': [[source.path, *identity.file_facts(source)] for source in self.sources],
-            # 'units' is an old name of shards.
+            # 'units' is an old name for the shards.
             'units': [[list(dataclasses.astuple(part)) for part in parts] for parts in self.shards],
             'strict': self.strict,
         }
@@ -66,7 +66,7 @@ def prepare(directory: pathlib.Path, plan: BuildPlan, log: LogFunction = logging
       log: A function that logs which files are read.
 
     Returns:
-      The plan, and the numbers of the finished shards. If an older build continues, the plan has its source names.
+      The plan, with the source names of an older build that is continued, and the numbers of the finished shards.
     """
     partial, done = directory / 'partial', set()
     old, work = read_json_or_none(partial / 'plan.json', lambda facts: (facts, _work(facts))) or (None, None)
@@ -103,7 +103,7 @@ def _work(facts: dict) -> dict:
 def _find_finished_shards(
     directory: pathlib.Path, plan: BuildPlan, old_inputs: list[list], log: LogFunction
 ) -> set[int]:
-    """Returns the shards whose files are complete and whose text is unchanged. Removes the records of changed text."""
+    """Returns the numbers of complete shards with unchanged text. Removes the records of shards with changed text."""
     changed = {
         source.path
         for source, (_, *facts) in zip(plan.sources, old_inputs, strict=True)
@@ -127,7 +127,7 @@ def _find_finished_shards(
 
 
 def read_record(directory: pathlib.Path, shard: int, parts: Sequence[TextPart]) -> dict | None:
-    """Reads the record of shard number `shard`, which reads `parts`. Returns None if the shard is not complete."""
+    """Reads the record of shard number `shard`, which has `parts`. Returns None if the shard is not complete."""
 
     def parse(record: dict) -> dict | None:
         known = {key: record[key] for key in _FIELDS}

@@ -33,8 +33,8 @@ MANY_SENTENCES = 2000  # in a document; the longest articles of Wikipedia have f
 # The sample of `coherence`.
 DOCUMENTS = 1000  # the number of documents, evenly spaced over the split
 SENTENCES = 12  # the minimum number of neighbouring sentences from each document
-TOTAL = 4000  # the number of sentences in all; a small sample takes more sentences from each document to reach it
-# The minimum numbers of pairs for the two measures; with fewer pairs they are too noisy. The second measure is noisier.
+TOTAL = 4000  # the total number of sentences; with fewer documents, each document gives more sentences
+# The minimum numbers of pairs for the two measures. The second measure is noisier.
 MIN_PAIRS, MIN_FAR = 200, 1000
 COMMON = 0.02  # a piece that occurs in more than this share of the sentences does not count as a rarer word
 
@@ -156,7 +156,7 @@ def warn_long_documents(store: TokenStore) -> list[str]:
     return [
         f'{count:,} documents have {MANY_SENTENCES:,} sentences or more, up to {longest:,}: if they are collections, '
         'put blank lines between the documents and set config.corpus_options.format=text; if they are books, cut them '
-        'into chapters: more documents give more pairs of different ones.'
+        'into chapters: more documents give more pairs of different documents.'
     ]
 
 
@@ -191,8 +191,8 @@ def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
 
     Returns:
       The ratio to sentences of different documents, and the ratio to sentences further away in the same document. A
-      ratio is about 1 if the sentences were shuffled. The second is None if there are too few pairs for it, and the
-      whole result is None if the split is too small.
+      ratio is about 1 if the sentences were shuffled. The second ratio is None if there are too few pairs for it. If
+      the split is too small for both ratios, the result is None.
     """
     documents = _sample(split)
     counts = collections.Counter(token for document in documents for ids in document for token in set(ids.tolist()))

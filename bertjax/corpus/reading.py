@@ -1,8 +1,8 @@
 """Decides whether blank lines in a file end documents, or end paragraphs because the file is one document.
 
-The name of a file does not show which is true: 'texts/*.txt' may be in BERT's format (one sentence or paragraph on each
-line, a blank line between documents) or a collection of books. So some files of each component are inspected, and the
-majority decides how all files of the component are read. A directory, a glob and a list of paths give the same result.
+The name of a file does not show this: 'texts/*.txt' may be in BERT's format (one sentence or paragraph on each line, a
+blank line between documents) or a collection of books. So some files of each component are inspected, and the majority
+decides how all files of the component are read. A directory, a glob and a list of paths give the same result.
 """
 
 import dataclasses
@@ -63,12 +63,12 @@ class Reading:
 
 
 def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], list[Reading]]:
-    """Decides the field `single` of each source by content.
+    """Sets the field `single` of each source by the content of files.
 
     Returns:
       The sources with this field, and the decision for each component.
     """
-    decided, readings = {}, []
+    by_path, readings = {}, []
     files = [source for source in sources if source.kind == 'file']
     ordered = sorted(files, key=lambda source: source.component)
     for component, group in itertools.groupby(ordered, key=lambda source: source.component):
@@ -76,7 +76,7 @@ def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], li
         inspected = [_inspect(source) for source in _sample_files(members)]
         labels = [label for _, label in inspected]
         single = _are_documents(labels, len(members))
-        decided |= {source.path: dataclasses.replace(source, single=single) for source in members}
+        by_path |= {source.path: dataclasses.replace(source, single=single) for source in members}
         known = [format for format, _ in inspected if format]
         if known:
             format = statistics.mode(known)
@@ -84,7 +84,7 @@ def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], li
             name = component or ', '.join([source.name for source in members[:3]] + ['…'] * (len(members) > 3))
             against = labels.count('text' if single else 'files')
             readings.append(Reading(name, len(members), format, len(inspected), against))
-    return [decided.get(source.path, source) for source in sources], readings
+    return [by_path.get(source.path, source) for source in sources], readings
 
 
 def _sample_files(members: Sequence[TextSource]) -> list[TextSource]:

@@ -1,4 +1,4 @@
-"""The corpus report: the contents of a corpus, and the problems that it has for pre-training."""
+"""The corpus report: statistics of a corpus, and its problems for pre-training."""
 
 import collections
 import itertools
@@ -12,7 +12,7 @@ from bertjax.corpus.sources import CorpusOptions
 from bertjax.errors import printable
 from bertjax.terminal import Console
 
-BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # upper bounds of the histogram of sentence lengths, in tokens
+BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # upper bounds of the bins of sentence lengths, in tokens
 
 
 class Statistics:

@@ -17,7 +17,7 @@ from bertjax.files.streams import Broken
 
 FORMATS = ('ids', 'symbols')
 SEGMENTS = 'segments'  # the field with the segment type of each sentence
-MAX_SEGMENTS = 256  # a store saves a segment type as uint8
+MAX_SEGMENTS = 256  # a store saves segment types as uint8
 
 _NO_SEGMENTS = 'give each sentence its number, and set config.corpus_options.segments'
 

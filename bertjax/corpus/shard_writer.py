@@ -111,7 +111,7 @@ class ShardWriter:
     def add_paragraph(self, text: str) -> None:
         """Adds text to the open document."""
         document = self._open
-        # This cheap check saves most texts from being split: U+0020 is the only printable white space.
+        # A cheap check that avoids split and join for most texts: U+0020 is the only printable white space.
         has_single_spaces = text.isprintable() and '  ' not in text
         normal = (text.strip() if has_single_spaces else ' '.join(text.split())).lower()
         if not normal or document.broken:
@@ -132,7 +132,7 @@ class ShardWriter:
             self._flush()
 
     def _add_long(self, sentences: list[str]) -> None:
-        """Adds a paragraph of up to many megabytes, for example from a JSON line, in bounded memory.
+        """Adds a long paragraph, of up to many megabytes, in bounded memory.
 
         A sentence longer than a batch is cut at white space, in the same way as `streams.Lines` cuts a line.
         """
@@ -184,7 +184,7 @@ class ShardWriter:
             return
         document.last = len(self._batch)
         self._finished.append(document)
-        if document.tokens:  # its beginning is on disk, and its rest must follow directly
+        if document.tokens:  # its beginning is on disk, and the rest must follow directly
             self._flush()
 
     def _remove(self, document: _Draft) -> None:

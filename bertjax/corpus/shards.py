@@ -11,10 +11,10 @@ from bertjax.files import streams
 from bertjax.remote.paths import open_file
 
 MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # the (estimated) bytes of plain text that a shard reads
-TARGET_SHARDS = 64  # with this many, the cores of a large machine finish at about the same time
+TARGET_SHARDS = 64  # enough that the cores of a large machine finish at about the same time
 FILES_A_SHARD = 10_000
 RECORDS_A_SHARD = 20_000  # the number of records of a tfds dataset
-# A large compressed file cannot be cut. Several workers decompress all of it, and each encodes every n-th document.
+# A large compressed file cannot be cut. Several workers decompress the file, and each encodes every n-th document.
 MAX_STRIDES = 8
 STRIDE_BYTES = 8 << 20  # one worker for each of this many compressed bytes
 EXPANSION = 3.5  # the estimated bytes of text per compressed byte

@@ -38,11 +38,11 @@ class CorpusOptions:
     """The options for reading text and building a store.
 
     Attributes:
-      format: The format of the files. 'text' has blank lines between documents, 'files' one document in each file.
+      format: The format of the files. 'text' has blank lines between documents; 'files' has one document in each file.
         'ids' and 'symbols' are JSON lines of sequences that are not text (see `sequences`). 'auto' recognises
-        WikiExtractor and JSON lines in each file, and makes one decision for all other files of a component.
-      text_key: The field of a JSON line, or the feature of a tfds dataset, that holds the text.
-      segments: The number of segment types in the field `segments` of sequences; 0 for none.
+        WikiExtractor and JSON lines in each file, and chooses 'text' or 'files' for all other files of a component.
+      text_key: The field of a JSON line, or the feature of a tfds dataset, with the text.
+      segments: The number of segment types in the field `segments` of sequences; 0: no such field.
       strict: Whether to stop at the first broken input, instead of dropping and counting the document.
       heldout: The share of documents that training never sees, chosen by the hash of their text.
       split_sentences: Whether to split text into sentences; False if each line is a sentence.
@@ -89,13 +89,13 @@ class TextSource:
       kind: 'file', 'pydoc' or 'tfds'.
       path: The path or specification for reading the source on this machine.
       name: The name in reports. It has no absolute path, so that builds on different machines are equal.
-      size: The bytes of a file, or the records of a dataset.
+      size: The number of bytes of a file, or of records of a dataset.
       stamp: A value that changes if the content may have changed: a file's modification time in ns, or a dataset's
         version.
       single: Whether a file of unknown format is one document. `resolve_sources` sets it for all files of a directory,
         as in the first versions. `reading.choose_readings` then decides by content.
       inode: The inode of a local file.
-      component: The directory or glob that matched the file; '' if the file was named by its path.
+      component: The directory or glob that matched the file; '' if the corpus names the file itself.
       old_name: The name of the source in stores of the first versions.
     """
 
@@ -110,7 +110,7 @@ class TextSource:
     old_name: str = ''
 
     def format(self, format_option: str) -> str:
-        """Returns `format_option`. 'auto' becomes 'auto/files' or 'auto/text', the default of `formats.sniff`."""
+        """Returns `format_option`, but 'auto/files' or 'auto/text' for 'auto'; `formats.sniff` reads these values."""
         return format_option if format_option != 'auto' else 'auto/files' if self.single else 'auto/text'
 
 
@@ -129,7 +129,7 @@ class TextPart:
 
 
 def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
-    """Splits 'A=0.7,B=0.3' into [('A', 0.7), ('B', 0.3)], and 'A,B' into [('A,B', None)]. '=auto' means AUTO.
+    """Splits 'A=0.7,B=0.3' into [('A', 0.7), ('B', 0.3)], and 'A,B' into [('A,B', None)]. The weight 'auto' is AUTO.
 
     Each component with a weight becomes a separate store. Components without weights become one store.
 
@@ -165,7 +165,7 @@ def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
         raise UserError(_WHERE, f'weights on some components of {spec!r}', 'weights on all or on none', fix)
     if len({weight == AUTO for _, weight in weighted}) > 1:
         fix = 'give every component a number, or every component =auto'
-        raise UserError(_WHERE, f'numbers beside =auto in {spec!r}', 'one of the two for all components', fix)
+        raise UserError(_WHERE, f'numbers beside =auto in {spec!r}', 'numbers or =auto for all components', fix)
     return weighted
 
 
@@ -220,7 +220,9 @@ def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
             for file in walk_files(path)
         ]
         if not sources:
-            raise UserError(_WHERE, f'an empty directory {spec!r}', 'files of text', 'put files there or change it')
+            raise UserError(
+                _WHERE, f'an empty directory {spec!r}', 'files of text', 'put files there, or give another directory'
+            )
         return sources
     if kind := unusual_kind(path):
         fix = 'write its text into a file first: a corpus is read more than once'
@@ -241,7 +243,7 @@ def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
 
 
 def _old_name(name: str, root: epath.Path) -> str:
-    """Returns the name in the first versions. They dropped its first letter for a glob in the working directory."""
+    """Returns the name in the first versions. For globs in the working directory they dropped the first letter."""
     return name[1:].lstrip('/') if os.fspath(root) == '.' else name
 
 
@@ -262,7 +264,7 @@ def resolve_sources(spec: str | Sequence[str], text_key: str = 'text') -> list[T
 
 
 def _check_not_sparse(source: TextSource) -> None:
-    """Checks that a file is not sparse. Its unwritten zeros are not text and could take hours to read.
+    """Checks that a file is not sparse. The unwritten zeros are not text, and reading them could take hours.
 
     Raises:
       UserError: The file is sparse.

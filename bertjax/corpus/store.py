@@ -21,7 +21,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.atomic import checksum
-from bertjax.files.mapped import map_array
+from bertjax.files.memory_map import map_array
 
 STORE_FORMAT = 'bertjax token store'
 STORE_VERSION = 1
@@ -43,7 +43,7 @@ class StoreSplit:
       sentence_offsets: int64 [num_sentences + 1], token offsets; the last is num_tokens.
       document_offsets: int64 [num_documents + 1], sentence indices; the last is num_sentences.
       segments: uint8 [num_sentences], the segment type of each sentence; None for text, whose segments are A and B.
-      sha: The sha256 (hex) of the split's entry in the manifest, which has the checksums of its files.
+      sha: The sha256 (hex) of the split's entry in the manifest. The entry has the checksums of the split's files.
     """
 
     def __init__(self, directory: pathlib.Path, name: str, entry: dict, dtype: np.dtype):
@@ -61,7 +61,7 @@ class StoreSplit:
         self.sha = _digest_of(entry)
 
     def tokens(self, start: int, length: int) -> np.ndarray:
-        """Returns the token ids [length] from offset `start` as a read-only view. They must belong to one document.
+        """Returns the token ids [length] from offset `start`, which must be in one document, as a read-only view.
 
         Raises:
           IndexError: The range is outside the split, or spans two files (and therefore two documents).
@@ -114,7 +114,7 @@ def _digest_of(entry: dict) -> str:
 
 
 def token_files(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Returns all token files in the directory of a store, including leftovers. The store may be unfinished."""
+    """Returns all token files in the directory of a store, finished or not, including leftovers."""
     return [*directory.glob('train-*.tokens'), *directory.glob('heldout-*.tokens')]
 
 
@@ -151,7 +151,7 @@ def read_manifest(directory: epath.PathLike) -> dict:
         raise UserError(str(path), f'version {manifest.get("version")!r}', f'version {STORE_VERSION}', _REBUILD)
     facts = {key: value for key, value in manifest.items() if key != 'checksum'}
     if manifest.get('checksum') != _digest_of(facts):
-        raise UserError(str(path), 'a changed manifest', 'the one that was built', _REBUILD)
+        raise UserError(str(path), 'a changed manifest', 'the manifest as it was built', _REBUILD)
     return manifest
 
 
@@ -181,7 +181,7 @@ def open_store(
     built = manifest['tokenizer']['fingerprint']
     if tokenizer_fingerprint is not None and tokenizer_fingerprint != built:
         fix = f'give the tokenizer that the store was built with, or {_REBUILD}'
-        raise UserError(str(directory), f'ids of the tokenizer {built}', f'of {tokenizer_fingerprint}', fix)
+        raise UserError(str(directory), f'ids of the tokenizer {built}', f'ids of {tokenizer_fingerprint}', fix)
     with concurrent.futures.ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
         list(pool.map(lambda entry: _check_file(directory, entry, verify), manifest_files(manifest)))
     return TokenStore(directory, manifest)

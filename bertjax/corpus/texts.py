@@ -24,8 +24,8 @@ def iter_texts(
 
     Args:
       spec, options: See `build.build_store`.
-      note: A function that is called with the record of each file or dataset after it was read. The records are for
-        `identity.describe_difference`.
+      note: A function that is called with the record of each file or dataset after it was read.
+        `identity.describe_difference` compares such records.
       progress: See `formats.read_events`.
 
     Raises:
@@ -55,7 +55,7 @@ def iter_part_texts(
 
     Args:
       part: The part to read.
-      options: The options of reading.
+      options: The options for reading text.
       broken: A list that receives a description of the first broken input.
       digest: A hash object that is updated with the bytes of the part.
       progress: See `formats.read_events`.

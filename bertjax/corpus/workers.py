@@ -40,13 +40,13 @@ _RECORD = 1000  # the estimated bytes of text of a record of a tfds dataset
 _worker: dict = {}
 
 
-class _Stopped(Exception):  # noqa: N818  not an error, because the parent has stopped the build
+class _Stopped(Exception):  # noqa: N818  not an error: the build was stopped
     pass
 
 
 def _start_worker(directory: str, fingerprint: str, settings: dict, strict: bool, shards, counters) -> None:
     """Prepares a worker process. The process exits when its parent dies, so that it does not wait forever."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the parent, which stops the workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also gets Ctrl-C, and stops the workers
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
@@ -84,17 +84,17 @@ class Progress:
 
     Args:
       total: The total number of bytes or records.
-      shown: Whether to show the bar or print the lines.
+      enabled: Whether to show the bar or print the lines.
       in_bytes: Whether sizes are in bytes; the sizes of datasets are in records.
       title: The description of the work.
     """
 
-    def __init__(self, total: int, *, shown: bool, in_bytes: bool = True, title: str = 'reading the corpus'):
-        self._total, self._shown, self._in_bytes, self._title = max(total, 1), shown, in_bytes, title
+    def __init__(self, total: int, *, enabled: bool, in_bytes: bool = True, title: str = 'reading the corpus'):
+        self._total, self._enabled, self._in_bytes, self._title = max(total, 1), enabled, in_bytes, title
         self._documents = self._size = 0
         self._start_time = self._logged = time.monotonic()
         self._bar = None
-        if shown and sys.stderr.isatty():
+        if enabled and sys.stderr.isatty():
             columns = [
                 rich_progress.TextColumn('{task.fields[documents]}'),
                 rich_progress.DownloadColumn(table_column=Column(no_wrap=True)),
@@ -125,7 +125,7 @@ class Progress:
         counted = f'{documents:,} document{"s"[: documents != 1]}' if documents else ''
         if self._bar:
             self._bar.update(self._task, completed=size, documents=counted)
-        elif self._shown and now - self._logged > LOG_EVERY:
+        elif self._enabled and now - self._logged > LOG_EVERY:
             self._logged = now
             rate = size / (now - self._start_time)
             remaining_time = f'about {(self._total - size) / rate:,.0f} s left' if rate else ''
@@ -142,7 +142,7 @@ class Progress:
 
 
 def _processes(shards: dict[int, list[TextPart]], requested: int) -> int:
-    """Returns the number of processes. It is 1 for a small text, which takes less time than the start of a worker."""
+    """Returns the number of processes; 1 for a small text, which takes less time than the start of a worker."""
     size = text_bytes(itertools.chain.from_iterable(shards.values()))
     return min(requested or (1 if size < SMALL else available_cores()), len(shards))
 
@@ -163,7 +163,7 @@ def _text_bytes(part: TextPart | TextSource) -> float:
 def _without_main() -> Iterator[None]:
     """Hides the main module, so that processes started in the block do not import it.
 
-    The processes do not need the main module. It may import JAX, or be a script that would make the same call again.
+    They do not need the main module, which may import JAX or be a script that would make the same call again.
     """
     main = sys.modules['__main__']
     sys.modules['__main__'] = types.ModuleType('__main__')
@@ -184,7 +184,7 @@ def encode_shards(
 
     Args:
       directory: The directory of the store.
-      shards: {number: parts} of the shards.
+      shards: The shards, {number: parts}.
       tokenizer: The tokenizer.
       options: The options; `workers` is the number of processes, including this one.
       progress: The `Progress` that receives the counts.
@@ -217,7 +217,7 @@ def encode_shards(
 
         def count(documents: int, size: int) -> None:
             if any(future.done() and future.exception() for future in futures):
-                raise _Stopped  # the reader of the text might catch the error itself
+                raise _Stopped  # not the error itself, which the reader of the text might catch
             _count(counters, documents, size)
             progress.set_counts(*counters[:2])
 
@@ -242,6 +242,8 @@ def encode_shards(
 def _next(shards, futures: Collection[concurrent.futures.Future]) -> tuple[int, list[TextPart]] | None:
     """Returns the next shard of the queue; None if the queue is empty or another process has failed."""
     while not any(future.done() and future.exception() for future in futures):
-        with contextlib.suppress(queue.Empty):  # the timeout is for a killed worker that held the queue's lock
+        with contextlib.suppress(
+            queue.Empty
+        ):  # the timeout is needed if a worker was killed while it had the lock of the queue
             return shards.get(timeout=0.2)
     return None

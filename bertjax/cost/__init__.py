@@ -1,1 +1,1 @@
-"""The cost of a compiled step, and a search for a memory plan that fits; from the compiler's text and figures."""
+"""The cost of a compiled step, from the compiler's text and figures, and a search for a memory plan that fits."""

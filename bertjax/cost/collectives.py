@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from bertjax.cost.hlo import Computation, Instruction, shape_bytes
 
-# The share of the bytes that each of n chips sends in a ring, the optimal algorithm (Patarasuk and Yuan, Bandwidth
-# optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009).
+# {collective: number of chips -> the share of the bytes that each chip sends}, for a ring, the optimal algorithm.
+# Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009.
 SENT_SHARES = {
     'all-reduce': lambda n: 2 * (n - 1) / n,
     'all-gather': lambda n: (n - 1) / n,
@@ -23,14 +23,14 @@ _CHAIN = r'chain_id="(\d+)"'
 
 @dataclasses.dataclass
 class Collective:
-    """One collective of a computation. It may consist of several instructions: a start, fusions, an end.
+    """One collective of a computation, which may consist of several instructions: a start, fusions, an end.
 
     Attributes:
       kind: The opcode; a key of SENT_SHARES.
       sent: The bytes that each chip sends.
-      chips: The number of chips in a group, or the number of slices if it runs between slices.
-      first, last: The names of the instructions that start and end it. They are equal if it is not asynchronous.
-      network: Whether it uses the data centre's network between slices.
+      chips: The number of chips in a group, or the number of slices for a collective between slices.
+      first, last: The names of the first and last instruction, which are equal if the collective is not asynchronous.
+      network: Whether the collective uses the data centre network between slices.
       seconds: The transfer time in seconds; set by `estimate`.
       exposed: The part of `seconds` that does not overlap with other work; set by `estimate`.
       count: The executions per step; set by `estimate`.
@@ -60,47 +60,49 @@ def find_collectives(computation: Computation, chips: int) -> list[Collective]:
       chips: The number of chips that run the program.
     """
     collectives_by_key: dict[str, Collective] = {}
-    started: dict[str, str] = {}  # name of the starting instruction -> key
+    start_keys: dict[str, str] = {}  # name of the starting instruction -> key
     for instruction in computation.instructions.values():
         for key in (
-            started[x.name] for x in instruction.inputs if instruction.opcode.endswith('-done') and x.name in started
+            start_keys[x.name]
+            for x in instruction.inputs
+            if instruction.opcode.endswith('-done') and x.name in start_keys
         ):
             collectives_by_key[key].last = instruction.name
         for inner in filter(is_collective, instruction.inside()):
-            key = _key(instruction, inner)
+            key = _make_key(instruction, inner)
             if key in collectives_by_key:
                 collectives_by_key[key].last = instruction.name
-            elif not _continues(instruction, inner):
-                collectives_by_key[key] = _collective(instruction, inner, chips)
-                started[instruction.name] = key
-    return [*collectives_by_key.values(), *_between_slices(computation)]
+            elif not _continues_chain(instruction, inner):
+                collectives_by_key[key] = _make_collective(instruction, inner, chips)
+                start_keys[instruction.name] = key
+    return [*collectives_by_key.values(), *_find_between_slices(computation)]
 
 
-def _collective(instruction: Instruction, inner: Instruction, chips: int) -> Collective:
-    # A fusion of an all-reduce and a slice of its result is a reduce-scatter: each chip takes only its part.
+def _make_collective(instruction: Instruction, inner: Instruction, chips: int) -> Collective:
+    # A fusion of an all-reduce and a slice of its result is a reduce-scatter, because each chip gets only its part.
     scatters = instruction.opcode == 'fusion' and instruction.called('calls')[0].root.opcode == 'dynamic-slice'
     kind = inner.opcode.removesuffix('-start')
     kind = 'reduce-scatter' if scatters and kind == 'all-reduce' else kind
-    group = _group_size(inner, chips)
+    group = _parse_group_size(inner, chips)
     operands = sum(shape_bytes(x.shape) for x in inner.inputs)
-    size = operands * group if kind == 'all-gather' else operands  # the larger of operands and results
+    size = operands * group if kind == 'all-gather' else operands  # bytes of the operands or results, if larger
     return Collective(kind, size * SENT_SHARES[kind](max(group, 1)), group, instruction.name, instruction.name)
 
 
-def _key(instruction: Instruction, inner: Instruction) -> str:
+def _make_key(instruction: Instruction, inner: Instruction) -> str:
     """Returns a key that all parts of a collective share. In `shard_map`, several collectives may share a channel."""
     channel = inner.find(r'channel_id=(\d+)')
     in_parts = instruction.opcode == 'fusion' and channel
     return f'{channel} {inner.find(_CHAIN)}' if in_parts else inner.name
 
 
-def _continues(instruction: Instruction, inner: Instruction) -> bool:
-    """Returns whether a fusion continues a chain that another computation started before its loop."""
+def _continues_chain(instruction: Instruction, inner: Instruction) -> bool:
+    """Returns whether a fusion continues a chain that another computation started, before the loop of the fusion."""
     chained = instruction.opcode == 'fusion' and inner.find(_CHAIN)
     return bool(chained) and not any('"AsyncCollectiveStart"' in other.attributes for other in instruction.inside())
 
 
-def _between_slices(computation: Computation) -> Iterator[Collective]:
+def _find_between_slices(computation: Computation) -> Iterator[Collective]:
     """Yields the parts of collectives that cross slices: libtpu's "megascale" transfers through the hosts."""
     rendezvous = r'_xla_host_transfer_rendezvous="([^"]+)".*_xla_megascale_target'
     ends = {
@@ -120,8 +122,8 @@ def _between_slices(computation: Computation) -> Iterator[Collective]:
         yield Collective(kind, size * SENT_SHARES[kind](slices), slices, send.name, done.name, network=True)
 
 
-def _group_size(instruction: Instruction, chips: int) -> int:
-    """Parses the size of the groups `{{0,1},{2,3}}`, `[8,2]<=[16]` or `mesh['axis_0'=4,'axis_1'=4] {'axis_1'}`."""
+def _parse_group_size(instruction: Instruction, chips: int) -> int:
+    """Parses the size of groups such as `{{0,1},{2,3}}`, `[8,2]<=[16]`, `mesh['axis_0'=4,'axis_1'=4] {'axis_1'}`."""
     if instruction.opcode.startswith('collective-permute'):
         return 2
     if listed := instruction.find(r'\breplica_groups=\{\{([\d,]+)\}'):

@@ -11,12 +11,13 @@ from bertjax.cost.hlo import Computation, Instruction, shape_bytes, trip_count
 
 # The share of the peak, or of the memory bandwidth, that a kernel is assumed to reach.
 EFFICIENCY = 0.6
-# Instructions that take no time: names, compiler notes, the starts and ends of asynchronous work.
+# Instructions that take no time: names, compiler annotations, the starts and ends of asynchronous work.
 _FREE = {
     'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'after-all', 'partition-id', 'replica-id',
     'opt-barrier', 'optimization-barrier', 'add-dependency', 'domain', 'custom-call', 'send', 'recv',
 }  # fmt: skip
-# Module name -> part of the step. The last such name in a path decides. Flax and `jax.named_scope` set the paths.
+# {module name: part of the step}. The last of these names in the path of an operation decides. Flax and
+# `jax.named_scope` set the paths.
 _MODULES = {
     'dropout': 'dropout',
     'attention': 'attention',
@@ -38,10 +39,10 @@ class Rates:
     """Speeds of a chip.
 
     Attributes:
-      clock_hz: The cycles per second, as the compiler's estimates count them.
+      clock_hz: The cycles per second, as the compiler's estimates count cycles.
       peak_flops: The dense bfloat16 operations per second.
-      hbm_bandwidth: The bytes per second.
-      ici_bandwidth: A function from the chips in a group to the bytes per second that each of them can send.
+      hbm_bandwidth: The bytes per second of the memory.
+      ici_bandwidth: A function from the number of chips in a group to the bytes per second that each chip can send.
       network_bandwidth: The bytes per second that each chip can send to other slices.
     """
 
@@ -57,10 +58,10 @@ class Estimate:
     """The estimated time of a step on a chip.
 
     Attributes:
-      times: {(source, part of the step): seconds}. The source 'compiler' has the compiler's cycles; 'kernel', 'other'
-        and 'exposed' (collectives) are modelled.
+      times: {(source, part of the step): seconds}. The source is 'compiler' for times from the compiler's cycles, and
+        'kernel', 'other' or 'exposed' (collectives) for modelled times.
       collectives: The collectives with their seconds.
-      unknown_loops: The loops with an unknown trip count. Their body counts once.
+      unknown_loops: The loops with an unknown trip count, whose bodies are counted once.
       silent_kernels: The kernels that state no FLOPs. Only their bytes count, so their time may be underestimated.
     """
 
@@ -73,7 +74,7 @@ class Estimate:
         """Adds another estimate `turns` times."""
         self.times.update({key: turns * seconds for key, seconds in other.times.items()})
         self.collectives += [
-            dataclasses.replace(instruction, count=turns * instruction.count) for instruction in other.collectives
+            dataclasses.replace(collective, count=turns * collective.count) for collective in other.collectives
         ]
         self.unknown_loops += other.unknown_loops
         self.silent_kernels += other.silent_kernels
@@ -103,9 +104,9 @@ class Estimate:
 def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
     """Estimates the time of a program that `chips` chips run together.
 
-    A chip executes the instructions one after the other, in the order of the text. Each takes as long as the compiler
-    estimates. The body of a loop counts as often as it runs; a conditional counts as its longest branch. Instructions
-    without an estimate are modelled:
+    A chip executes the instructions one after the other, in the order of the text. Each instruction takes as long as
+    the compiler estimates. The body of a loop counts as often as it runs, and a conditional counts as its longest
+    branch. Instructions without an estimate are modelled:
 
     * kernels and other instructions: max(FLOPs / peak, bytes / HBM bandwidth) / EFFICIENCY;
     * collectives: bytes sent / bandwidth, minus the time of the work between their start and their end. The links and
@@ -113,27 +114,30 @@ def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
 
     Three costs are ignored: asynchronous copies between the chip's memories, the latency of collectives, the host.
     """
-    total, now, free = Estimate(), 0.0, {False: 0.0, True: 0.0}  # {is between slices: time when free}
-    sent = find_collectives(entry, chips)
-    done: dict[int, float] = {}
+    # `free_at` is {whether between slices: the time from which the links or the network are free}.
+    total, now, free_at = Estimate(), 0.0, {False: 0.0, True: 0.0}
+    collectives = find_collectives(entry, chips)
+    end_times: dict[int, float] = {}
     for instruction in entry.instructions.values():
-        for other in (x for x in sent if x.first == instruction.name):
-            other.seconds = other.sent and other.sent / (
-                rates.network_bandwidth if other.network else rates.ici_bandwidth(other.chips)
+        for collective in (x for x in collectives if x.first == instruction.name):
+            collective.seconds = collective.sent and collective.sent / (
+                rates.network_bandwidth if collective.network else rates.ici_bandwidth(collective.chips)
             )
-            done[id(other)] = free[other.network] = max(free[other.network], now) + other.seconds
-        cost = _execution(instruction, rates, chips)
+            end_times[id(collective)] = free_at[collective.network] = (
+                max(free_at[collective.network], now) + collective.seconds
+            )
+        cost = _estimate_instruction(instruction, rates, chips)
         total.add(cost)
         now += cost.seconds()
-        for other in (x for x in sent if x.last == instruction.name):
-            other.exposed = max(done[id(other)] - now, 0.0)
-            now += other.exposed
-            total.times['exposed', 'collectives'] += other.exposed
-    total.collectives += sent
+        for collective in (x for x in collectives if x.last == instruction.name):
+            collective.exposed = max(end_times[id(collective)] - now, 0.0)
+            now += collective.exposed
+            total.times['exposed', 'collectives'] += collective.exposed
+    total.collectives += collectives
     return total
 
 
-def _execution(instruction: Instruction, rates: Rates, chips: int) -> Estimate:
+def _estimate_instruction(instruction: Instruction, rates: Rates, chips: int) -> Estimate:
     """Estimates one instruction and the computations that it calls."""
     total = Estimate()
     if instruction.opcode == 'while':
@@ -144,7 +148,7 @@ def _execution(instruction: Instruction, rates: Rates, chips: int) -> Estimate:
             total.add(estimate(computation, rates, chips), 1 if turns is None else turns)
     elif instruction.opcode == 'conditional':
         branches = instruction.called('branch_computations', 'true_computation', 'false_computation')
-        total.add(max((estimate(other, rates, chips) for other in branches), key=Estimate.seconds))
+        total.add(max((estimate(branch, rates, chips) for branch in branches), key=Estimate.seconds))
     elif instruction.opcode == 'call':
         total.add(estimate(instruction.called('to_apply')[0], rates, chips))
     elif _is_kernel(instruction):
@@ -165,7 +169,7 @@ def _execution(instruction: Instruction, rates: Rates, chips: int) -> Estimate:
 
 
 def _is_kernel(instruction: Instruction) -> bool:
-    """Returns whether it is a Pallas kernel, which has no compiler estimate; other custom calls are compiler notes."""
+    """Returns whether an instruction is a Pallas kernel. Other custom calls are annotations by the compiler."""
     return instruction.opcode == 'custom-call' and (
         '"tpu_custom_call"' in instruction.attributes or '"cost_estimate"' in instruction.attributes
     )
@@ -174,7 +178,7 @@ def _is_kernel(instruction: Instruction) -> bool:
 def _kernel_work(instruction: Instruction) -> tuple[float, float]:
     """Returns the FLOPs and bytes that a kernel's author states (`pl.CostEstimate`).
 
-    Defaults: 0 FLOPs, and the bytes of the operands and results.
+    The defaults are 0 FLOPs and the bytes of the operands and results.
     """
     stated = dict(re.findall(r'"(\w+)":"?(-?[\d.e+]+)', instruction.find(r'"cost_estimate":\{([^}]*)\}') or ''))
     return float(stated.get('flops', 0)), float(stated.get('bytes_accessed', 0)) or float(
@@ -183,34 +187,34 @@ def _kernel_work(instruction: Instruction) -> tuple[float, float]:
 
 
 def _moved_bytes(instruction: Instruction, hbm_only: bool = True) -> int:
-    """Returns the bytes of the operands and results, each counted once."""
+    """Returns the bytes of the operands and results of an instruction, each counted once."""
     return sum(shape_bytes(x.shape, hbm_only=hbm_only) for x in (instruction, *instruction.inputs))
 
 
 def part_of(instruction: Instruction) -> str:
     """Returns the part of the step that an instruction belongs to: a row of the table in docs/performance.md.
 
-    A fusion belongs to the part of its matrix product, or of its result if it has no product. An instruction that only
-    changes types is a cast, and one that only moves numbers is a copy, in any module. The stacks are the arrays that
-    the scan over the blocks stores for the backward pass, which reads them.
+    A fusion belongs to the part of its matrix product, or of its result if it has no product. In any module, an
+    instruction that only changes types is a cast, and an instruction that only moves numbers is a copy. The stacks are
+    the arrays that the scan over the blocks stores for the backward pass.
     """
-    work = [other for other in instruction.inside() if other.opcode not in _IDLE]
-    opcodes = {other.opcode for other in work}
+    work = [inner for inner in instruction.inside() if inner.opcode not in _IDLE]
+    opcodes = {inner.opcode for inner in work}
     if opcodes and opcodes <= {'convert', *_MOVES}:
         return 'casts' if 'convert' in opcodes else 'copies'
-    product = next((other.op_name for other in work if other.opcode in _PRODUCTS), '')
+    product = next((inner.op_name for inner in work if inner.opcode in _PRODUCTS), '')
     if (
         not product
         and opcodes & {'dynamic-update-slice', 'dynamic-slice'}
         and re.search(_SCAN_STACK, instruction.op_name)
     ):
         return 'stacks'
-    inner_names = (product or instruction.op_name, *(other.op_name for other in work))
-    names = itertools.chain(inner_names, _operand_names(instruction))
+    inner_names = (product or instruction.op_name, *(inner.op_name for inner in work))
+    names = itertools.chain(inner_names, _iterate_operand_names(instruction))
     return next(filter(None, map(_part_of_name, names)), 'other')
 
 
-def _operand_names(instruction: Instruction) -> Iterator[str]:
+def _iterate_operand_names(instruction: Instruction) -> Iterator[str]:
     """Yields the op names of the operands, recursively, the nearest operands first."""
     queue = [instruction]
     for other in queue:
@@ -220,7 +224,7 @@ def _operand_names(instruction: Instruction) -> Iterator[str]:
 
 
 def _part_of_name(op_name: str) -> str:
-    """Returns the part of a name; '' for a name without a path, which comes from a compiler pass."""
+    """Returns the part that an op name belongs to; '' for a name without a path, which comes from a compiler pass."""
     path = op_name.split('/')
     for element in reversed(path):
         if part := _MODULES.get(re.sub(r'_\d+$', '', element)):  # `layers_0` without scan

@@ -65,12 +65,12 @@ class Instruction:
         return match.group(1) if match else None
 
     def called(self, *attributes: str) -> list['Computation']:
-        """Returns the computations that attributes such as 'calls', 'body' or 'branch_computations' name."""
+        """Returns the computations that are named by attributes such as 'calls', 'body' or 'branch_computations'."""
         texts = (self.find(rf'\b{name}=(\{{[^}}]*\}}|[^\s,]+)') or '' for name in attributes)
         return [self.computation.module[name] for text in texts for name in re.findall(r'[\w.-]+', text)]
 
     def inside(self) -> Iterator['Instruction']:
-        """Yields the instructions of a fusion or an asynchronous wrapper, also nested ones; otherwise yields itself."""
+        """Yields the instructions inside a fusion or an asynchronous wrapper, recursively; otherwise yields itself."""
         if self.opcode in ('fusion', 'async-start'):
             for instruction in self.called('calls')[0].instructions.values():
                 yield from instruction.inside()
@@ -78,7 +78,7 @@ class Instruction:
             yield self
 
     def source(self) -> 'Instruction':
-        """Follows copies and conversions, and returns the instruction that computes the value."""
+        """Follows copies and conversions back to the instruction that computes the value, and returns it."""
         return self.inputs[0].source() if self.opcode in _TRANSPARENT else self
 
 
@@ -120,11 +120,11 @@ def parse(text: str) -> Computation:
 
 
 def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
-    """Returns the bytes of all arrays in a shape: `f32[64,128]{1,0:T(8,128)}`, or a tuple of such shapes.
+    """Returns the bytes of all arrays in a shape such as `f32[64,128]{1,0:T(8,128)}`, or in a tuple of such shapes.
 
     Args:
       shape: The shape as text.
-      hbm_only: Whether to ignore arrays in other memory spaces: on the chip (`S(1)`), or without data.
+      hbm_only: Whether to ignore arrays in other memory spaces than HBM, for example on the chip (`S(1)`).
     """
     total = 0
     for dtype, dims, layout in _ARRAY.findall(shape):
@@ -135,31 +135,31 @@ def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
 
 
 def trip_count(loop: Instruction) -> int | None:
-    """Returns the trip count of a `while`; None if the text does not determine it.
+    """Returns the trip count of a `while`, or None if it is unknown.
 
-    The text determines it if it states the count, or if start, step and bound are constants, as in `jax.lax` loops.
+    It is known if the text states it, or if start, step and bound are constants, as in `jax.lax` loops.
     """
     if count := loop.find(r'"known_trip_count":\{"n":"(\d+)"\}'):
         return int(count)
     compare = loop.called('condition')[0].root
-    counter, bound = _operands_outside(compare)
+    counter, bound = _find_operands(compare)
     if counter is None or counter.opcode != 'get-tuple-element':
         return None
     direction = next(
         (instruction.find(r'direction=(\w+)') for instruction in compare.inside() if instruction.opcode == 'compare'),
         None,
     )
-    start = _number(loop.inputs[0].inputs[counter.index]) if loop.inputs[0].opcode == 'tuple' else None
-    step = _step(loop.called('body')[0], counter.index)
-    bound = _number(bound)
+    start = _constant_value(loop.inputs[0].inputs[counter.index]) if loop.inputs[0].opcode == 'tuple' else None
+    step = _loop_step(loop.called('body')[0], counter.index)
+    bound = _constant_value(bound)
     if None in (start, step, bound) or direction not in ('LT', 'LE', 'GT', 'GE', 'NE') or not step:
         return None
     distance = (bound - start) * (1 if step > 0 else -1) + (direction in ('LE', 'GE'))
     return max(-(-distance // abs(step)), 0)
 
 
-def _operands_outside(instruction: Instruction) -> tuple[Instruction | None, Instruction | None]:
-    """Returns the two operands of a comparison or an addition, which may be the result of a fusion."""
+def _find_operands(instruction: Instruction) -> tuple[Instruction | None, Instruction | None]:
+    """Returns the two operands of a comparison or an addition, looking through a fusion that computes it."""
     root = instruction.called('calls')[0].root if instruction.opcode == 'fusion' else instruction
     sides = [side.source() for side in root.inputs]
     if instruction is not root:
@@ -169,20 +169,20 @@ def _operands_outside(instruction: Instruction) -> tuple[Instruction | None, Ins
     return (sides[0], sides[1]) if len(sides) == 2 else (None, None)
 
 
-def _step(body: Computation, index: int) -> int | None:
-    """Returns the constant that the body adds to the loop's value at `index`; None if it adds none."""
+def _loop_step(body: Computation, index: int) -> int | None:
+    """Returns the constant that the body adds to the loop's value at `index`; None if it adds no constant."""
     if body.root.opcode != 'tuple':
         return None
     value = body.root.inputs[index].source()
     root = value.called('calls')[0].root if value.opcode == 'fusion' else value
-    counter, added = _operands_outside(value)
-    if _number(counter) is not None:
+    counter, added = _find_operands(value)
+    if _constant_value(counter) is not None:
         counter, added = added, counter
     adds = root.opcode == 'add' and counter is not None and counter.opcode == 'get-tuple-element'
-    return _number(added) if adds and counter.index == index else None
+    return _constant_value(added) if adds and counter.index == index else None
 
 
-def _number(instruction: Instruction | None) -> int | None:
+def _constant_value(instruction: Instruction | None) -> int | None:
     instruction = instruction and instruction.source()
     constant = (
         instruction is not None and instruction.opcode == 'constant' and re.fullmatch(r'-?\d+', instruction.operands)

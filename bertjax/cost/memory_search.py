@@ -1,7 +1,7 @@
-"""Compile the train step of a phase to learn whether it fits a TPU slice or GPUs, and which memory plan would fit.
+"""Compile the train step of a phase to find out whether it fits a TPU slice or GPUs, and which memory plan would fit.
 
-A plan changes the gradient accumulation steps, the remat policy and the mesh. It changes the result of training only
-by the order of sums.
+A plan changes the gradient accumulation steps, the remat policy and the mesh. It does not change the result of
+training, except for the order of sums.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ class MemorySearch:
       topology: The slice; see `parallel.topology.topology_devices`.
 
     Raises:
-      UserError: The topology is unknown, libtpu is missing, or the mesh does not fit the number of chips or the model.
+      UserError: The topology is unknown, its compiler is missing, or the mesh does not fit the devices or the model.
     """
 
     def __init__(self, settings: PretrainingSettings, topology: str):
@@ -79,7 +79,7 @@ class MemorySearch:
           The figures of docs/scaling.md, and `fits`. If the step does not fit, the memory is the compiler's estimate.
 
         Raises:
-          UserError: The batch does not divide over the chips.
+          UserError: The chips do not divide the rows of a batch.
         """
         plan = plan or {}
         setup = self.setup(plan)
@@ -136,8 +136,9 @@ class MemorySearch:
     ) -> Iterator[tuple[MemoryPlan, CompileResult]]:
         """Compiles other ways to compute a phase that does not fit.
 
-        It tries more accumulation steps, more rematerialisation, and weights split over more chips. For each of the
-        three it stops at the first plan that fits, after at most TRIES compiles. If none fits, it combines all three.
+        There are three ways: more accumulation steps, more rematerialisation, and weights split over more chips. The
+        search of each way stops at the first plan that fits, after at most TRIES compiles. If no plan fits, the last
+        plans combine all three ways.
 
         Args:
           phase: A phase that does not fit.
@@ -149,8 +150,11 @@ class MemorySearch:
                 any_fits |= trial['fits']
                 yield plan, trial
         if not any_fits:
-            most: MemoryPlan = {'grad_accum_steps': phase.grad_accum_steps * self._rows(phase), 'model.remat': 'full'}
-            yield from self._compile_until_fit(phase, [most, *({**most, **mesh} for mesh in self._meshes()[-1:])])
+            most: MemoryPlan = {
+                'grad_accum_steps': phase.grad_accum_steps * self._rows_per_step(phase),
+                'model.remat': 'full',
+            }
+            yield from self._compile_until_fit(phase, [most, *({**most, **mesh} for mesh in self._mesh_plans()[-1:])])
 
     def _compile_until_fit(
         self, phase: PretrainingPhase, plans: Sequence[MemoryPlan]
@@ -162,10 +166,10 @@ class MemorySearch:
                 return
 
     def _accumulation_plans(self, phase: PretrainingPhase, result: CompileResult) -> list[MemoryPlan]:
-        """Returns plans with more accumulation steps, from one step below the count that should suffice."""
-        rows, fixed, available = self._rows(phase), _fixed_bytes(result), result['hbm_bytes_available']
+        """Returns plans with more accumulation steps, starting one divisor below the number that should suffice."""
+        rows, fixed, available = self._rows_per_step(phase), _fixed_bytes(result), result['hbm_bytes_available']
         counts = [n for n in range(2, rows + 1) if rows % n == 0]
-        enough = [i for i, n in enumerate(counts) if fixed + (_needed(result) - fixed) / n <= available]
+        enough = [i for i, n in enumerate(counts) if fixed + (_needed_bytes(result) - fixed) / n <= available]
         first = max(min(enough, default=len(counts) - 1) - 1, 0)
         return [{'grad_accum_steps': phase.grad_accum_steps * n} for n in counts[first:]]
 
@@ -176,21 +180,21 @@ class MemorySearch:
 
     def _fsdp_plans(self, result: CompileResult) -> list[MemoryPlan]:
         """Returns plans that split the weights and the optimiser state over more chips, if that could suffice."""
-        fixed, axis = _fixed_bytes(result), self._axis('fsdp')
-        rest = _needed(result) - fixed
-        plans = self._meshes()
+        fixed, axis = _fixed_bytes(result), self._axis_size('fsdp')
+        rest = _needed_bytes(result) - fixed
+        plans = self._mesh_plans()
         return [plan for plan in plans if rest + fixed * axis / plan['mesh.fsdp'] <= result['hbm_bytes_available']]
 
-    def _rows(self, phase: PretrainingPhase) -> int:
+    def _rows_per_step(self, phase: PretrainingPhase) -> int:
         """Returns the rows per chip and accumulation step."""
         return phase.batch_size // phase.grad_accum_steps // row_shards(self.setup({}).mesh)
 
-    def _axis(self, name: str) -> int:
+    def _axis_size(self, name: str) -> int:
         return self.setup({}).mesh.shape[name]
 
-    def _meshes(self) -> list[MemoryPlan]:
+    def _mesh_plans(self) -> list[MemoryPlan]:
         """Returns meshes that move chips from the data to the fsdp axis, by powers of two, with equal row shards."""
-        fsdp, data, width = self._axis('fsdp'), self._axis('data'), self.settings.model.width
+        fsdp, data, width = self._axis_size('fsdp'), self._axis_size('data'), self.settings.model.width
         factors = [2**i for i in range(1, 11) if data % 2**i == 0 and width % (fsdp * 2**i) == 0]
         rest = self.settings.mesh_axes['data'] == -1  # -1: all remaining devices
         return [{'mesh.fsdp': fsdp * n, **({} if rest else {'mesh.data': data // n})} for n in factors]
@@ -205,7 +209,7 @@ def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
     (lowered,) = lower_steps(setup, phase, phase.batches).values()
     if setup.mesh.devices.flat[0].platform != 'tpu':
         compiled = lowered.compile({**FLAGS, **UNTIMED})
-        return {'fits': True, **_analyses(compiled), 'text': compiled.as_text()}
+        return {'fits': True, **_analyze(compiled), 'text': compiled.as_text()}
     with tempfile.TemporaryDirectory() as folder:
         try:
             compiled = lowered.compile({'xla_dump_to': folder, 'xla_dump_hlo_as_text': True})
@@ -214,10 +218,10 @@ def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
                 raise
             return {'fits': False, **_parse_memory_error(str(error)), 'temporary_bytes': None}
         (text,) = Path(folder).glob('*.after_codegen.txt')
-        return {'fits': True, **_analyses(compiled), 'text': text.read_text(encoding='utf-8')}
+        return {'fits': True, **_analyze(compiled), 'text': text.read_text(encoding='utf-8')}
 
 
-def _analyses(compiled: jax.stages.Compiled) -> dict[str, float | None]:
+def _analyze(compiled: jax.stages.Compiled) -> dict[str, float | None]:
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     return {
@@ -235,7 +239,7 @@ def format_flags(plan: MemoryPlan, settings: PretrainingSettings, phase: Pretrai
     return ' '.join(f"'{flag}'" if '[' in flag else flag for flag in flags)
 
 
-def _needed(result: CompileResult) -> int:
+def _needed_bytes(result: CompileResult) -> int:
     """Returns the bytes per chip; twice the available memory if the compiler does not state them."""
     return result['hbm_bytes_per_chip'] or 2 * result['hbm_bytes_available']
 
@@ -254,7 +258,7 @@ def _shard_bytes(tree: Any) -> int:
 def _parse_memory_error(message: str) -> dict[str, int | None]:
     """Parses the bytes per chip that the step needs, and the bytes available to a program, from the compiler's error.
 
-    `Used 67.70G of 15.75G hbm`, or `... required for HLO temporaries (1.66T) exceeds available HBM (15.75G)`.
+    Examples: `Used 67.70G of 15.75G hbm`, `... required for HLO temporaries (1.66T) exceeds available HBM (15.75G)`.
     """
     size = r'\(?([\d.]+)([KMGT])\b'
     match = re.search(rf'{size}\)? (?:exceeds|of)(?:[^\d]*?{size})?', message)

@@ -46,12 +46,12 @@ def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict
             'silent_kernels': step.silent_kernels,
         },
         'groups': [{'group': part, 'seconds': seconds} for part, seconds in step.parts()],
-        'sent': _sent(step),
+        'sent': _sum_sent(step),
     }
 
 
-def _sent(step: Estimate) -> list[dict[str, Any]]:
-    """Returns the totals of the collectives for each kind, group size and network, the longest first."""
+def _sum_sent(step: Estimate) -> list[dict[str, Any]]:
+    """Returns the totals of the collectives for each kind, group size and network, by descending seconds."""
     rows: dict[tuple, collections.Counter] = collections.defaultdict(collections.Counter)
     for collective in step.collectives:
         row = {'count': 1, 'async': collective.first != collective.last, 'bytes': collective.sent}
@@ -59,12 +59,12 @@ def _sent(step: Estimate) -> list[dict[str, Any]]:
         rows[collective.kind, collective.chips, collective.network].update(
             {key: collective.count * value for key, value in row.items()}
         )
-    named = [{'kind': kind, 'chips': chips, 'network': network, **row} for (kind, chips, network), row in rows.items()]
-    return sorted(named, key=lambda row: -row['seconds'])
+    totals = [{'kind': kind, 'chips': chips, 'network': network, **row} for (kind, chips, network), row in rows.items()]
+    return sorted(totals, key=lambda row: -row['seconds'])
 
 
 def cost_lines(result: dict[str, Any]) -> list[str]:
-    """Formats a result of `step_cost` as lines, the time first."""
+    """Formats a result of `step_cost` as lines."""
     if 'estimate_error' in result:
         return [f'  no estimate: the compiled text could not be parsed ({result["estimate_error"]})']
     if not result.get('estimated_step_s'):
@@ -78,7 +78,7 @@ def cost_lines(result: dict[str, Any]) -> list[str]:
         f'(at {100 * EFFICIENCY:.0f} % of the peak or the bandwidth), exposed collectives {1e3 * exposed:.1f} ms',
     ]
     if loops := sources['unknown_loops']:
-        lines.append(f'  a lower bound: {len(loops)} loops have an unknown trip count, and count once')
+        lines.append(f'  a lower bound: {len(loops)} loops have an unknown trip count and are counted once')
     if kernels := sources['silent_kernels']:
         lines.append(f'  a lower bound: {len(kernels)} kernels state no FLOPs (cost_estimate), only bytes')
     return lines
@@ -89,11 +89,11 @@ def cost_tables(result: dict[str, Any]) -> list[Table]:
     step = result.get('estimated_step_s')
     if not step:
         return []
-    parts = _table('where the time goes (estimated)', 'part of the step', 'ms', 'share')
+    parts = _make_table('where the time goes (estimated)', 'part of the step', 'ms', 'share')
     for row in result['groups']:
         parts.add_row(row['group'], f'{1e3 * row["seconds"]:.2f}', f'{100 * row["seconds"] / step:.1f} %')
     names = ('collective', 'chips', 'a step', 'async', 'MB sent', 'ms alone', 'ms exposed')
-    sent = _table('between the chips (estimated)', *names)
+    sent = _make_table('between the chips (estimated)', *names)
     for row in result['sent']:
         figures = (row['bytes'] / 1e6, 1e3 * row['seconds'], 1e3 * row['exposed_s'])
         counts = (row['chips'], row['count'], row['async'])
@@ -102,7 +102,7 @@ def cost_tables(result: dict[str, Any]) -> list[Table]:
     return [table for table in (parts, sent) if table.row_count]
 
 
-def _table(title: str, *columns: str) -> Table:
+def _make_table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in columns:
         table.add_column(name, justify='left' if name == columns[0] else 'right')

@@ -1,9 +1,10 @@
 """Data augmentation: copies of training rows in which some words are replaced.
 
 The method follows TinyBERT (arXiv 1909.10351, algorithm 1; huawei-noah, TinyBERT/data_augmentation.py). TinyBERT masks
-one word at a time. It takes candidates for a word of one piece from a masked language model, and for a longer word from
-GloVe vectors. Unlike TinyBERT, this module masks all chosen words of a copy together, so a copy costs one forward pass.
-It never replaces words of several pieces, so every piece keeps its position, and tags and spans stay valid.
+one word at a time. Candidates for a word of one piece come from a masked language model, and candidates for a word of
+several pieces from GloVe vectors. This module instead masks all chosen words of a copy together, so a copy costs one
+forward pass. It never replaces words of several pieces, so all pieces keep their positions, and tags and spans stay
+valid.
 """
 
 import dataclasses
@@ -15,7 +16,7 @@ from bertjax.data.hashing import Stream, randint, uniform
 
 
 def take_rows(features: Features, rows: np.ndarray) -> Features:
-    """Returns the rows with the numbers `rows`, int64 [N], in this order. A number may repeat."""
+    """Returns the rows with the indices `rows`, int64 [N], in this order. An index may repeat."""
     C = features.choices
     sequences = (rows[:, None] * C + np.arange(C)).reshape(-1)
     lengths = features.sequence_lengths[sequences]
@@ -33,7 +34,7 @@ def take_rows(features: Features, rows: np.ndarray) -> Features:
 
 
 def repeat_rows(features: Features, times: int, mark: str) -> Features:
-    """Repeats each row `times` times. The new row array `mark`, float32, is 1 for the first copy of a row, else 0."""
+    """Repeats each row `times` times and adds the row array `mark`, float32: 1 for a row's first copy, else 0."""
     rows = take_rows(features, np.repeat(np.arange(len(features)), times))
     first = (np.arange(len(rows)) % times == 0).astype(np.float32)
     return dataclasses.replace(rows, row={**rows.row, mark: first})
@@ -48,7 +49,7 @@ def find_single_piece_words(features: Features, special: np.ndarray, continues_w
       continues_word: bool [V], whether a piece continues a word; see text/tokenizer.py.
 
     Returns:
-      bool [T].
+      bool [T], True for a word of one piece.
     """
     continues = np.append(continues_word[features.tokens], False)  # [T + 1]
     continues[features.offsets[:-1]] = False  # the first token of a sequence starts a word
@@ -58,10 +59,10 @@ def find_single_piece_words(features: Features, special: np.ndarray, continues_w
 def choose_words(features: Features, words: np.ndarray, *, seed: int, probability: float, mark: str) -> np.ndarray:
     """Chooses the tokens to replace: each of `words` (bool [T]) with the given probability, except in first copies.
 
-    The choice depends on (seed, n, position), where n is the number of the sequence in the result of `repeat_rows`.
+    The choice depends on (seed, n, position), where n is the index of the sequence in the result of `repeat_rows`.
 
     Returns:
-      bool [T].
+      bool [T], True for a token to replace.
     """
     n, position = token_positions(features)
     copies = np.repeat(features.row[mark] == 0, features.choices)[n]
@@ -69,7 +70,7 @@ def choose_words(features: Features, words: np.ndarray, *, seed: int, probabilit
 
 
 def token_positions(features: Features) -> tuple[np.ndarray, np.ndarray]:
-    """Returns each token's sequence number and its position in that sequence, int64 [T] each."""
+    """Returns the index of each token's sequence, and the token's position in that sequence, int64 [T] each."""
     n = np.repeat(np.arange(len(features.second)), features.sequence_lengths)
     return n, np.arange(len(features.tokens)) - features.offsets[n]
 

@@ -11,15 +11,15 @@
 | nsp_labels       | [B]    | int32   | 0 if B follows A; 1 if B is from elsewhere, or A and B are swapped          |
 | nsp_weights      | [B]    | float32 | 1, or 0 where the row has no pair to classify                               |
 
-With `config.masking.causal_share` a batch has another array:
+If `config.masking.causal_share` is above 0, a batch has one more array:
 
 | name             | shape  | dtype   | content                                                                     |
 |------------------|--------|---------|-----------------------------------------------------------------------------|
-| causal           | [B, S] | int32   | 1 for tokens that attend only to their left: those of a causal example      |
+| causal           | [B, S] | int32   | 1 for the tokens of a causal example, which attend only to their left       |
 
-A packed row holds several examples one after the other (data/packed.py). Each example starts with segment 0.
-`masked_positions` count from the start of the row, and P is the limit of the whole row. A packed batch also has these
-arrays, with E = `max_examples(S)`:
+A packed row contains several examples one after the other (data/packed_examples.py). Each example starts with segment
+0. `masked_positions` count from the start of the row, and P is the limit for the whole row. A packed batch also has
+these arrays, where E = `max_examples(S)`:
 
 | name             | shape  | dtype   | content                                                                     |
 |------------------|--------|---------|-----------------------------------------------------------------------------|
@@ -36,13 +36,13 @@ import numpy as np
 
 BatchSpec = dict[str, tuple[tuple[int, ...], np.dtype]]
 
-# The number of positions to make at once. Larger intermediate arrays do not fit a core's cache, and each call returns
-# their memory to the system and allocates it again. 512 rows of 512 take 1.7 times as long as four times 128 rows.
+# The number of positions that `make_in_chunks` makes at once. Larger intermediate arrays do not fit in a core's cache,
+# and numpy allocates their memory anew in each call. 512 rows of 512 take 1.7 times as long as four times 128 rows.
 _CHUNK_POSITIONS = 1 << 16
 
 
 def max_examples(seq_len: int) -> int:
-    """Returns E, the maximum number of examples of a packed row of S = `seq_len`: one for each 16 positions."""
+    """Returns E, the maximum number of examples in a packed row of S = `seq_len`: one per 16 positions, at least 2."""
     return max(2, seq_len // 16)
 
 
@@ -84,7 +84,7 @@ def make_in_chunks(
     """Calls `make` on chunks of `indices` and concatenates the results.
 
     Args:
-      make: A function from indices to their batch, whose rows do not depend on each other.
+      make: A function that returns the batch of some indices. Each of its rows depends only on one index.
       indices: int64 [B].
       seq_len: S.
       *others: Further arguments of `make`, arrays [B].

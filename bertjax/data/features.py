@@ -1,4 +1,4 @@
-"""The tokenised sequences of a task: stored ragged, cached on disk, padded batch by batch."""
+"""The tokenised sequences of a task, stored ragged and padded batch by batch, with a cache on disk."""
 
 import dataclasses
 import hashlib
@@ -14,21 +14,22 @@ from bertjax.files.atomic import write_atomic
 
 _TOKEN = 'token_'  # the name prefix of arrays with one value for each token
 INPUTS = ('input_ids', 'segment_ids', 'attention_mask')  # the inputs of every model, int32 [B, S] each
-FEATURES_VERSION = 3  # part of the cache key: increase it when the same records give other rows
+FEATURES_VERSION = 3  # a part of the cache key; increase it with any change to the rows of the same records
 
 
 @dataclasses.dataclass(frozen=True)
 class Features:
     """N sequences `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, which form N/C rows.
 
-    A row has one label. It consists of `choices` = C consecutive sequences, usually 1. A record of the task may have
-    several rows (windows of a long text).
+    A row consists of `choices` = C consecutive sequences, usually 1. A record of the task may have several rows, such
+    as the windows of a long text.
 
     Attributes:
       tokens: int32 [T], the concatenated sequences.
-      offsets: int64 [N + 1], the first token of each sequence; the last entry is T.
-      second: int32 [N], the position in the sequence where segment 1 begins; its length if it has no segment 1.
-      record: int32 [N/C], the number of the record that a row comes from, ascending.
+      offsets: int64 [N + 1], the index of each sequence's first token; the last entry is T.
+      second: int32 [N], the position in each sequence where segment 1 begins; the length of the sequence if it has no
+        segment 1.
+      record: int32 [N/C], the index of the record that each row comes from, ascending.
       row: {name: [N/C, ...]}, the arrays with one value for each row, such as int32 `labels`. The array `weights`
         (float32), the weight of a row in the loss, is always present.
       token: {name: [T]}, the arrays with one value for each token, such as int32 `token_labels`. The names begin with
@@ -85,7 +86,7 @@ class Features:
         """Returns the batch of the given rows, padded to S = `length`.
 
         Args:
-          rows: int64 [B]; -1 for an empty row, which is all padding and has weight 0.
+          rows: int64 [B], the indices of the rows; -1 for an empty row, which has only padding and weight 0.
           length: The padded length, at least that of the longest row.
           pad_id: The id of [PAD].
 
@@ -125,7 +126,7 @@ class Features:
         """Reads a file that `save` wrote.
 
         Raises:
-          OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile: The file is damaged or of another kind.
+          OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile: The file is damaged or has another format.
         """
         with np.load(path) as file:
             arrays = dict(file)
@@ -138,7 +139,7 @@ class Features:
 
 
 class FeatureBuilder:
-    """Collects sequences one by one."""
+    """A builder of `Features` that collects sequences one by one."""
 
     def __init__(self, choices: int = 1):
         self._choices = choices
@@ -149,7 +150,7 @@ class FeatureBuilder:
         self._token: dict[str, list[np.ndarray]] = {}
 
     def add_sequence(self, tokens: Sequence[int], second: int | None = None, **token: np.ndarray) -> None:
-        """Adds a sequence with its special tokens. `second` is the position where segment 1 begins, if there is one."""
+        """Adds a sequence with its special tokens. Segment 1, if there is one, begins at position `second`."""
         self._tokens.append(np.asarray(tokens, np.int32))
         self._second.append(len(tokens) if second is None else second)
         for name, values in token.items():
@@ -158,13 +159,13 @@ class FeatureBuilder:
             self._token.setdefault(name, []).append(np.asarray(values))
 
     def add_row(self, record: int, **values: np.ndarray | float | int) -> None:
-        """Makes a row from the sequences that were added after the last row. `weights` is 1 by default."""
+        """Makes a row of the sequences that were added since the last row. `weights` is 1 by default."""
         self._record.append(record)
         for name, value in {'weights': np.float32(1), **values}.items():
             self._row.setdefault(name, []).append(value)
 
     def build(self, notes: Sequence[str] = ()) -> Features:
-        """Returns all rows; there must be at least one."""
+        """Returns the features of all rows. At least one row is required."""
         lengths = [len(tokens) for tokens in self._tokens]
         if len(lengths) != len(self._record) * self._choices:
             raise ValueError(f'{len(lengths)} sequences for {len(self._record)} rows of {self._choices}')
@@ -186,7 +187,7 @@ def load_or_build(folder: pathlib.Path, key: object, make: Callable[[], Features
     Args:
       folder: The directory of the cache.
       key: A value whose repr determines the features. The file name is a hash of it.
-      make: Makes the features.
+      make: A function that makes the features.
     """
     path = folder / f'{hashlib.sha256(repr((FEATURES_VERSION, key)).encode()).hexdigest()[:32]}.npz'
     try:
@@ -194,7 +195,7 @@ def load_or_build(folder: pathlib.Path, key: object, make: Callable[[], Features
     except FileNotFoundError:
         pass
     except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
-        path.unlink(missing_ok=True)  # damaged: make it again
+        path.unlink(missing_ok=True)
     features = make()
     features.save(path)
     return features

@@ -1,7 +1,7 @@
 """Counter-based random numbers and permutations: each number is a hash of (seed, stream, n, position).
 
-A stateful generator must draw n - 1 numbers before number n. With hashes, any host can make example n directly, in any
-order, and a whole batch takes a few array operations.
+A stateful generator must draw n - 1 numbers before number n. With hashes, any process can make any example directly,
+and a whole batch takes a few array operations.
 
 The mixer is the finaliser of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators")
 with the constants of Stafford's "Mix13". The numbers of a stream over `position` are a SplitMix64 sequence that starts
@@ -91,10 +91,10 @@ def hash_bits(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike 
 def hash_bits_ragged(
     counts: np.ndarray, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike
 ) -> np.ndarray:
-    """Returns `hash_bits` for ragged rows: n[i] has counts[i] positions, the rows one after the other.
+    """Returns `hash_bits` for ragged rows: n[i] has counts[i] positions, and the rows are concatenated.
 
     Args:
-      counts: int64 [B], whose sum is N.
+      counts: int64 [B], the number of positions of each row; their sum is N.
       seed, stream: See `hash_bits`.
       n: int64 [B].
       position: int64 [N].
@@ -139,7 +139,7 @@ def randint(bound: npt.ArrayLike, seed: int, stream: int, n: npt.ArrayLike, posi
 
 
 def permute(index: npt.ArrayLike, size: npt.ArrayLike, key: npt.ArrayLike) -> np.ndarray:
-    """Applies a pseudo-random permutation of 0..size-1 to each index without a table.
+    """Applies a pseudo-random permutation of 0..size-1 to each index, without storing the permutation.
 
     The permutation is a Feistel network over pairs (left, right) of Z_a x Z_b, where a and b are about sqrt(size) and
     a * b >= size. Each round adds a hash of one half to the other half. A round can be inverted, so the network is a

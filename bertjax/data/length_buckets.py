@@ -1,4 +1,4 @@
-"""Length bucketing: a batch holds sequences of similar length, padded to one of a few static lengths."""
+"""Length bucketing: a batch contains sequences of similar length, padded to one of a few static lengths."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,43 +16,41 @@ def best_length_count(
     cost: Callable[[int], float],
     *,
     compile_cost: float,
-    longest: int,
-    most: int = MAX_LENGTHS,
+    max_length: int,
+    max_count: int = MAX_LENGTHS,
     multiple: int = 4,
 ) -> int:
-    """Returns the number of padded lengths, at most `most`, with the lowest cost of computing and compiling.
-
-    The result depends only on the rows and the config, so a resumed run gets the same number.
+    """Returns the number of padded lengths, at most `max_count`, with the lowest cost of computing and compiling.
 
     Args:
       lengths: int [N], the lengths of the rows.
       cost: A function from a padded length to the total cost of one row over all epochs.
       compile_cost: The cost of compiling one more length, in the same unit.
-      longest, multiple: See `choose_lengths`.
-      most: The maximum number of padded lengths.
+      max_length, multiple: See `choose_lengths`.
+      max_count: The maximum number of padded lengths.
     """
 
     def total(count: int) -> float:
-        shapes = choose_lengths(lengths, count=count, longest=longest, multiple=multiple)
+        shapes = choose_lengths(lengths, count=count, max_length=max_length, multiple=multiple)
         rows = np.bincount(find_buckets(lengths, shapes), minlength=len(shapes))
         return sum(n * cost(shape) for n, shape in zip(rows, shapes, strict=True)) + len(shapes) * compile_cost
 
-    return min(range(1, most + 1), key=total)
+    return min(range(1, max_count + 1), key=total)
 
 
-def choose_lengths(lengths: np.ndarray, *, count: int, longest: int, multiple: int = 4) -> tuple[int, ...]:
+def choose_lengths(lengths: np.ndarray, *, count: int, max_length: int, multiple: int = 4) -> tuple[int, ...]:
     """Chooses at most `count` padded lengths, ascending, that minimise the number of padding tokens.
 
     Args:
-      lengths: int [N], the lengths of the rows.
+      lengths: int [N], the lengths of the rows, at most `max_length`.
       count: The maximum number of padded lengths.
-      longest: The longest sequence that the model accepts; no row is longer.
-      multiple: The divisor of every padded length except `longest`.
+      max_length: The maximum sequence length of the model.
+      multiple: Every padded length is a multiple of this number, or `max_length`.
     """
     steps = -(-np.asarray(lengths) // multiple)
-    rows = np.bincount(steps)  # rows[i]: the number of rows of i·multiple tokens, rounded up
+    rows = np.bincount(steps)  # rows[i]: the number of rows of i steps, where a step is `multiple` tokens
     top, shorter = len(rows) - 1, np.concatenate([[0], np.cumsum(rows)])  # shorter[i]: rows shorter than i steps
-    # best[i]: the least total padded length, in steps, of the rows of up to i steps, with the buckets allowed so far.
+    # best[i]: the lowest total padded length, in steps, of the rows of up to i steps, with the buckets allowed so far.
     best = np.array([i * shorter[i + 1] for i in range(top + 1)])
     choice = [np.full(top + 1, -1)]
     for _ in range(count - 1):
@@ -65,11 +63,11 @@ def choose_lengths(lengths: np.ndarray, *, count: int, longest: int, multiple: i
         if i not in chosen:
             chosen.append(i)
         i = last[i] if last[i] >= 0 else i
-    return tuple(min(int(i) * multiple, longest) for i in sorted(chosen) if shorter[i + 1])
+    return tuple(min(int(i) * multiple, max_length) for i in sorted(chosen) if shorter[i + 1])
 
 
 def find_buckets(lengths: np.ndarray, shapes: tuple[int, ...]) -> np.ndarray:
-    """Returns, for each length, the index of the shortest padded length in `shapes` (ascending) that holds it."""
+    """Returns, for each length, the index of the shortest padded length in `shapes` (ascending) that is long enough."""
     return np.searchsorted(np.asarray(shapes), lengths)
 
 
@@ -77,10 +75,10 @@ class BucketedExamples:
     """An endless sequence of examples, epoch after epoch. Each batch has one padded length.
 
     Example n is row n % B of batch n // B. Its record depends on the seed, n and B. An epoch visits every row of the
-    features once. The remainder of a bucket after its full batches moves to the next longer bucket. So only the last
-    batch of an epoch can have empty rows, whose weight is 0.
+    features once. The rows of a bucket that do not fill a batch move to the next longer bucket. So only one batch of an
+    epoch can have empty rows. Their weight is 0.
 
-    The sequence of padded lengths does not depend on the seed. So runs that differ only in their seed can be trained
+    The sequence of padded lengths does not depend on the seed, so runs that differ only in their seed can be trained
     together (train/vmapped_runs.py).
     """
 
@@ -96,7 +94,7 @@ class BucketedExamples:
         self._epoch: tuple[int, np.ndarray, np.ndarray] | None = None
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the arrays of the examples `indices`, int64 [B'], which are one batch or one host's part of it."""
+        """Returns the arrays of the examples `indices`, int64 [B']: one batch, or one process's part of a batch."""
         batch = int(indices[0]) // self.batch_size
         if (indices // self.batch_size != batch).any():
             raise ValueError('the examples belong to different batches, which may have different lengths')
@@ -113,7 +111,7 @@ class BucketedExamples:
     def upcoming_lengths(self, first: int, batches: int) -> list[int]:
         """Returns the distinct padded lengths of the next `batches` batches from example `first`, in order of use."""
         begin = first // self.batch_size
-        # Any two epochs' worth of batches contains a complete epoch, which has every length.
+        # Any 2 · `self.batches` consecutive batches contain a complete epoch, which has every length.
         numbers = range(begin, begin + min(batches, 2 * self.batches))
         buckets = [self._order(n // self.batches)[1][n % self.batches] for n in numbers]
         return [self.shapes[bucket] for bucket in dict.fromkeys(buckets)]
@@ -129,20 +127,20 @@ class BucketedExamples:
         return np.where(rows < 0, -1, self._features.record[rows])
 
     def _order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the epoch's rows [batches·B], -1 for empty rows, and the bucket of each batch."""
+        """Returns the rows of the epoch [batches·B], -1 for empty rows, and the bucket of each batch."""
         cached = self._epoch  # read once, because another thread may store another epoch
         if cached is None or cached[0] != epoch:
             count = len(self._features)
             order = np.argsort(hash_bits(self._seed, Stream.TASK_ORDER, np.arange(count), epoch), kind='stable')
             rows, shapes = fill_last_batch(order, self._bucket[order], len(self.shapes), self.batch_size)
-            # The seed is a constant, so that all runs have the same sequence of padded lengths.
+            # This seed is a constant, so that all runs have the same sequence of padded lengths.
             shuffle = np.argsort(hash_bits(0, Stream.BATCH_ORDER, np.arange(self.batches), epoch), kind='stable')
             cached = self._epoch = epoch, rows.reshape(-1, self.batch_size)[shuffle].reshape(-1), shapes[shuffle]
         return cached[1], cached[2]
 
 
 def sorted_batches(features: Features, *, batch_size: int, shapes: tuple[int, ...]) -> Iterator[tuple[np.ndarray, int]]:
-    """Yields (rows [B], padded length) of batches that visit every row once; empty rows are -1."""
+    """Yields (rows [B], padded length) of batches that contain every row once; an empty row is -1."""
     rows, buckets = fill_last_batch(
         np.arange(len(features)), find_buckets(features.lengths, shapes), len(shapes), batch_size
     )
@@ -155,12 +153,13 @@ def fill_last_batch(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Divides rows into batches, bucket after bucket.
 
-    The remainder of a bucket after its full batches goes to the next bucket. The last remainder makes one more batch,
-    padded with empty rows. The number of batches of each bucket does not depend on the order of the rows.
+    The rows of a bucket that do not fill a batch go to the next bucket. The last bucket has one more batch for the
+    remaining rows, padded with empty rows. The number of batches of each bucket does not depend on the order of the
+    rows.
 
     Args:
       order: int64 [N], the rows in order.
-      bucket: int64 [N], the bucket of each row.
+      bucket: int64 [N], the bucket of each entry of `order`.
       count: The number of buckets.
       batch_size: B.
 

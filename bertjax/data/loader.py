@@ -1,4 +1,4 @@
-"""Loads examples by number as global arrays on the mesh, a few batches ahead of the training step."""
+"""Loads examples by number as global arrays on the mesh, and prefetches a few batches."""
 
 import dataclasses
 import threading
@@ -16,21 +16,21 @@ _MAX_THREADS = 8
 
 
 class Examples(Protocol):
-    """A source whose example n is a pure function of n."""
+    """A source of examples. Example n is a pure function of n."""
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the arrays, B rows each, of the examples `indices`, int64 [B]."""
+        """Returns the arrays of the examples `indices`, int64 [B]. Each array has B rows."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class NumberedBatch:
-    """A batch on the devices. It holds the examples first, first + 1, ..., first + count - 1.
+    """A batch on the devices. It contains the examples first, first + 1, ..., first + count - 1.
 
     Attributes:
       first: The number of the first example.
       count: The number of examples.
-      number: The low 32 bits of `first` on every device, uint32 [].
+      number: The low 32 bits of `first`, uint32 [], replicated over the devices.
       arrays: The arrays by name, `count` rows each.
     """
 
@@ -43,33 +43,33 @@ class NumberedBatch:
 def make_numbered_batch(
     first: int, arrays: Mapping[str, jax.Array], sharding: NamedSharding, count: int
 ) -> NumberedBatch:
-    """Makes the `NumberedBatch` of examples `first` to `first + count - 1`, sharded by `sharding`."""
+    """Makes the `NumberedBatch` of examples `first` to `first + count - 1`, on the mesh of `sharding`."""
     replicated = NamedSharding(sharding.mesh, PartitionSpec())
-    # jax.device_put would also compare the number with the other processes, which a background thread must not do.
+    # jax.device_put would also check that all processes have the same number, but a background thread must not
+    # communicate with other processes.
     number = jax.make_array_from_process_local_data(replicated, np.uint32(first % 2**32), ())
     return NumberedBatch(first, count, number, arrays)
 
 
 def local_rows(sharding: NamedSharding, rows: int) -> np.ndarray:
-    """Returns the indices, ascending, of the rows of a global batch of `rows` rows that this process holds."""
+    """Returns the indices (ascending) of this process's rows in a global batch of `rows` rows."""
     slices = sharding.addressable_devices_indices_map((rows,)).values()
     return np.unique(np.concatenate([np.arange(rows)[index[0]] for index in slices]))
 
 
 def global_arrays(rows: Mapping[str, np.ndarray], sharding: NamedSharding, total: int) -> dict[str, jax.Array]:
-    """Makes global arrays of `total` rows over the mesh from the rows of `local_rows`."""
+    """Makes global arrays of `total` rows from this process's rows (see `local_rows`)."""
     return {
         name: jax.make_array_from_process_local_data(sharding, x, (total, *x.shape[1:])) for name, x in rows.items()
     }
 
 
 class Loader:
-    """An endless iterator over batches of consecutive examples. Background threads make them and copy them to devices.
+    """An endless iterator over batches of consecutive examples, made and copied to the devices by background threads.
 
-    One thread is enough for most devices, because it makes batches by large numpy operations, which release the
-    interpreter's lock (benchmarks/input_pipeline.py). Each time the training loop has waited for _MAX_LATE batches,
-    another thread starts, up to `threads`. Each thread makes whole batches, so the examples do not depend on the number
-    of threads.
+    One thread is enough for most devices, because it makes batches with large numpy operations, which release the GIL
+    (benchmarks/input_pipeline.py). Each time the training loop has waited for _MAX_LATE more batches, another thread
+    starts, up to `threads`. Each thread makes whole batches, so the examples do not depend on the number of threads.
 
     Args:
       examples: The source of the examples. Several threads call it at once.
@@ -145,7 +145,7 @@ class Loader:
         return item
 
     def close(self) -> None:
-        """Stops the threads and drops the batches that the loop did not take."""
+        """Stops the threads and drops the prefetched batches."""
         with self._changed:
             self._stop = True
             self._changed.notify_all()

@@ -5,19 +5,19 @@ import dataclasses
 import numpy as np
 
 from bertjax.data.mixture import MixedExamples
-from bertjax.data.packed import PackedExamples
+from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.pretraining import PretrainingExamples
 
 
 @dataclasses.dataclass(frozen=True)
 class ScheduledMasks:
-    """The examples (or packed rows) of a phase, with a mask rate that is linear in their number.
+    """The examples (or packed rows) of a phase, with a mask rate that changes linearly with the example number.
 
-    The rate of example n is a pure function of n and the fields, so it does not depend on where a run resumes.
+    The rate of example n depends only on n and the fields, so it does not depend on where a run resumes.
 
     Attributes:
-      examples: The examples, whose own rate is the higher of the two.
-      first, last: The rates of the first and of the last example.
+      examples: The examples. Their own mask rate is the higher of `first` and `last`.
+      first, last: The mask rates of the first and of the last example.
       count: The number of examples in the phase.
     """
 
@@ -27,7 +27,7 @@ class ScheduledMasks:
     count: int
 
     def rates(self, indices: np.ndarray) -> np.ndarray:
-        """Returns the mask rate of each example, float64 [B]; after the end it remains that of the last one."""
+        """Returns the mask rate of each example, float64 [B]. Examples after the end of the phase have rate `last`."""
         progress = np.minimum(np.asarray(indices) / max(self.count - 1, 1), 1)
         return self.first + (self.last - self.first) * progress
 

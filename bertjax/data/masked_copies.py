@@ -1,4 +1,4 @@
-"""Copies of sequences with one token masked, from which pseudo-log-likelihoods are computed."""
+"""Makes copies of sequences with one masked token each, to compute pseudo-log-likelihoods."""
 
 from collections.abc import Sequence
 
@@ -8,16 +8,16 @@ from bertjax.data.features import Features
 
 
 def masked_copies(sequences: Sequence[np.ndarray], mask_id: int) -> Features:
-    """Builds a copy of each sequence for each of its tokens but [CLS] and [SEP], with this token masked.
+    """Builds one copy of a sequence for each of its tokens except [CLS] and [SEP], with that token masked.
 
     Args:
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP]; at least one has S > 2.
       mask_id: The id of [MASK].
 
     Returns:
-      The copies, in the order of the sequences and of their tokens. `record` is the index of the sequence. Two arrays
-      have a value for each copy: `masked_positions` and `masked_ids`, int32 [rows, 1], the position of the mask and the
-      id behind it.
+      The copies, in the order of the sequences and of their tokens. `record` is the index of the sequence. The row
+      arrays `masked_positions` and `masked_ids`, int32 [rows, 1], are the position of [MASK] and the id that it
+      replaces.
     """
     counts = np.array([max(len(ids) - 2, 0) for ids in sequences])
     record = np.repeat(np.arange(len(sequences)), counts)

@@ -1,19 +1,19 @@
 """Chooses the positions to predict and replaces their ids, for a whole batch at once.
 
-The budget of a row is `rate` times its maskable positions (all except [CLS], [SEP] and padding), from 1 to P. The unit
-of masking is one of:
+The budget of a row, from 1 to P positions, is `rate` times its number of maskable positions (all except [CLS], [SEP]
+and padding). The unit of masking is one of:
 
 * token: positions drawn uniformly (google-research/bert, `create_masked_lm_predictions`).
 * word: whole words in random order. A word that is longer than the remaining budget is skipped (the same function with
   `do_whole_word_mask`).
 * span: 1 to `max_span` whole words that begin at a random word. The length n is drawn with p(n) proportional to 1/n. A
-  span is shortened to fit the budget, and skipped if it overlaps an earlier one (ALBERT, arXiv 1909.11942 section 3.1
+  span is shortened to fit the budget, and skipped if it overlaps an earlier span (ALBERT, arXiv 1909.11942 section 3.1
   and its `create_pretraining_data.py`).
 
-A share of the examples can be causal (GPT-BERT, arXiv 2410.24159). The same number of their positions are chosen in the
-same way, but all keep their ids: the model sees only the tokens to the left and predicts the next one.
-
 A separate draw decides for each chosen position whether it becomes [MASK], becomes a random id, or keeps its id.
+
+A share of the examples can be causal (GPT-BERT, arXiv 2410.24159). Their positions are chosen in the same way, but all
+keep their ids, because the model predicts a token only from the tokens to its left.
 """
 
 import dataclasses
@@ -38,11 +38,11 @@ class MaskOptions:
       rate: The share of the maskable positions that are predicted.
       final_rate: The rate at the end of a phase. The rate changes linearly from `rate`; -1 keeps it constant.
       mask: The share of the predicted positions that become [MASK].
-      random: The share of the predicted positions that become a random id. The rest keeps its id.
+      random: The share of the predicted positions that become a random id. The other positions keep their ids.
       unit: The unit of masking: 'token', 'word' or 'span'.
       max_span: The maximum number of words in a span, for unit 'span'.
-      static: Whether a pair has the same masks each time it occurs, instead of new ones. Static masks are drawn by
-        (plan, slot) instead of the example number, and `config.pair_plans` is then Google's `dupe_factor`.
+      static: Whether a pair has the same masks each time it occurs, instead of new ones. Static masks depend on (plan,
+        slot) instead of the example number, and `config.pair_plans` is then Google's `dupe_factor`.
       eval_rate: The rate for held-out text. It is independent of `rate`, because losses at different rates cannot be
         compared.
       causal_share: The share of the training examples that are causal: attention goes from left to right, and the
@@ -82,7 +82,8 @@ def replacement_ids(vocab_size: int, special_ids: np.ndarray) -> np.ndarray:
     """
     allowed = np.setdiff1d(np.arange(vocab_size, dtype=np.int32), special_ids)
     if not allowed.size:
-        raise UserError('config.tokenizer', 'a vocabulary of special pieces only', 'words', 'train a larger vocabulary')
+        found, expected = 'a vocabulary that has only special pieces', 'a vocabulary that also has other pieces'
+        raise UserError('config.tokenizer', found, expected, 'train a larger vocabulary')
     return allowed
 
 
@@ -112,7 +113,7 @@ def mask_batch(
     rates: np.ndarray | None = None,
     causal: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-    """Masks `input_ids` in place and returns the original ids of the masked positions.
+    """Masks `input_ids` in place, and returns the positions to predict and their original ids.
 
     Args:
       input_ids: int32 [B, S].
@@ -122,10 +123,10 @@ def mask_batch(
       mask_id: The id of [MASK].
       allowed_ids: int32, the ids of random replacements; see `replacement_ids`.
       continues_word: bool [V], whether a piece continues the word before it.
-      seed, n: The keys of the draws; n is int64 [B].
-      within_budget: Whether only a part of the shortest word is masked in a row whose words are all longer than the
-        budget.
-      rates: float64 [B], the rate of each row instead of the rate of the options.
+      seed, n: The keys of the random draws; n is int64 [B].
+      within_budget: Whether a row never exceeds its budget: if all its words are longer than the budget, only a part of
+        the shortest word is masked.
+      rates: float64 [B], the rate of each row, which replaces the rate of the options.
       causal: bool [B], the rows in which all positions keep their ids; None for none.
 
     Returns:
@@ -160,10 +161,10 @@ def mask_batch(
 
 
 def _choose_tokens(scores: np.ndarray, maskable: np.ndarray, budget: np.ndarray) -> np.ndarray:
-    """Returns, for each row, the `budget` maskable positions with the lowest scores, int64 among all B·S, ascending."""
+    """Returns each row's `budget` maskable positions with the lowest scores, as ascending int64 indices of B·S."""
     rows, seq_len = scores.shape
     low = np.uint64((1 << seq_len.bit_length()) - 1)
-    # The low bits of each score hold its position, because sorting is several times faster than argsort.
+    # The low bits of each score are replaced by its position, because sort is several times faster than argsort.
     keys = np.where(maskable, (scores & ~low) | np.arange(seq_len, dtype=np.uint64), ~np.uint64(0))
     keys.sort(axis=1)
     width = int(budget.max(initial=0))

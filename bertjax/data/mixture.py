@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.data.hashing import hash_int, permute
-from bertjax.data.packed import PackedExamples
+from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.pretraining import PretrainingExamples
 
-# The number of examples of a block. Each block has the same proportions, exact to one part in BLOCK.
+# The number of examples in a block. All blocks have the same proportions, with an error of less than 1/BLOCK.
 BLOCK = 4096
-# The random stream of the order within a block. It differs from the streams of data/hashing.py, which are small.
+# The random stream of the order within a block. The streams of data/hashing.py have other, small numbers.
 _ORDER = 0x6D6978
 
 
@@ -31,14 +31,14 @@ def block_counts(weights: Sequence[float]) -> np.ndarray:
 class MixedExamples:
     """The examples of a mixture. Example n is a pure function of n.
 
-    Each block of BLOCK consecutive numbers holds every component in its exact proportion. The order within a block
-    depends on the block's number. A component with c examples in each block contributes the examples c·b to c·b + c - 1
-    to block b, so no example is left out or repeated.
+    All blocks of BLOCK consecutive examples contain the same number of examples of each component. The order within a
+    block depends on the block's number. A component with c examples per block contributes its examples c·b to
+    c·b + c - 1 to block b, so no example is left out or repeated.
 
     Args:
       components: The examples (or packed rows) of each corpus, with equal shapes.
       weights: The relative shares of examples (or packed rows).
-      seed, phase: The keys of the order within blocks.
+      seed, phase: Integers that determine the order within blocks.
     """
 
     def __init__(

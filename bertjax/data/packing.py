@@ -1,8 +1,8 @@
 """Packs the examples of a whole plan into rows, and stores the packing on disk beside the plan.
 
-Examples are packed block by block with best fit decreasing: the longest first, each into the fullest row that still has
-room for it (Johnson 1974, "Fast algorithms for bin packing"). Packing reads only the lengths of the examples, which
-depend only on the plan and on random numbers. So a row number determines the examples of its row.
+Examples are packed block by block with best fit decreasing: the longest example first, each into the fullest row that
+still has room for it (Johnson 1974, "Fast algorithms for bin packing"). Packing needs only the lengths of the examples,
+which are a function of the plan and the seed. So a row number determines the examples of its row.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ from bertjax.data.masking import prediction_budgets
 from bertjax.data.plans import read_array, write_array
 from bertjax.data.pretraining import PretrainingExamples
 
-# Part of the name of every packing file: increase it with any change to the result of packing.
+# A part of the name of every packing file. Increase it with any change to the result of packing.
 PACKING_VERSION = 1
-# The number of examples of a block. On English Wikipedia at S=512, 99.6, 99.8 and 99.9 % of the positions are real with
-# blocks of 1,024, 4,096 and 16,384 examples.
+# The number of examples in a block. On English Wikipedia at S=512, blocks of 1,024, 4,096 and 16,384 examples give rows
+# with 99.6, 99.8 and 99.9 % real (not padding) positions.
 BLOCK = 4096
 
 
@@ -29,9 +29,9 @@ class Packing:
     """The rows of one plan.
 
     Attributes:
-      members: int64 [N], the plan's examples row by row, each by its index in the order of the first cycle.
-      starts: int64 [R + 1], the start of each row in `members`.
-      real: The number of positions of all rows that are not padding.
+      members: int64 [N], the examples of the plan, row by row, as indices in the order of the first cycle.
+      starts: int64 [R + 1], the start of each row in `members`; the last entry is N.
+      real: The total number of positions that are not padding.
     """
 
     members: np.ndarray
@@ -45,7 +45,7 @@ class Packing:
 
 
 def load_packings(examples: PretrainingExamples) -> list[Packing]:
-    """Loads the packing of each plan from the folder of the plans, or makes it and stores it there."""
+    """Loads the packing of each plan from `examples.cache_dir`, or makes it and stores it there."""
     rules = [PACKING_VERSION, BLOCK, examples.identity, examples.max_predictions, examples.masking.rate]
     name = hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
     packings, begin = [], 0
@@ -86,8 +86,8 @@ def pack_plan(examples: PretrainingExamples, begin: int, length: int) -> Packing
 def _sizes(examples: PretrainingExamples, tokens: np.ndarray, maskable: np.ndarray) -> np.ndarray:
     """Returns the size of each example, int64 [N], at most S.
 
-    The size is the number of tokens, but at least S/P per prediction and at least S/E. So a row of examples whose sizes
-    sum to at most S also has at most P predictions and E examples.
+    The size is the number of tokens, but at least S/P per prediction and at least S/E. So if the sizes of the examples
+    of a row sum to at most S, the row also has at most P predictions and E examples.
     """
     S, P = examples.seq_len, examples.max_predictions
     for_predictions = -(-prediction_budgets(maskable, examples.masking, P) * S // P)
@@ -100,7 +100,7 @@ def best_fit(sizes: np.ndarray, capacity: int, max_items: int | None = None) -> 
     Args:
       sizes: int64 [N], each from 1 to `capacity`.
       capacity: The capacity of a row.
-      max_items: The maximum number of items of a row, at least 2; None for no limit.
+      max_items: The maximum number of items in a row, at least 2; None for no limit.
 
     Returns:
       order: int64 [N], the indices of the items, row by row.

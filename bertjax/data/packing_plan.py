@@ -11,12 +11,12 @@ from bertjax.data.length_buckets import fill_last_batch, find_buckets
 from bertjax.data.packing import best_fit, rows_of_items
 
 MAX_SEQUENCES = 4  # per row
-_MAX_COST = 0.95  # rows are packed if the cost is below this share of the cost of one sequence per row
+_MAX_COST = 0.95  # packing is used only if its cost is below this share of the cost of one sequence per row
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The costs of a plan. The unit is the cost of one position without attention.
+    """The costs of an encoder. The unit is the cost of one position without attention.
 
     Attributes:
       attention: The cost of attention from one position to another.
@@ -30,8 +30,8 @@ class Cost:
     def of(cls, width: int, layers: int) -> 'Cost':
         """Returns the costs of an encoder.
 
-        A position takes 24·L·D² operations. Attention to each position of its row takes 4·L·D operations, which are
-        about twice as slow (docs/performance.md). Compiling takes as long as about 10¹¹ operations.
+        A position takes 24·L·D² operations. Its attention to one other position takes 4·L·D operations, which are about
+        twice as slow (docs/performance.md). Compiling a shape takes about as long as 10¹¹ operations.
         """
         return cls(attention=2 / (6 * width), shape=1e11 / (24 * layers * width**2))
 
@@ -41,10 +41,10 @@ class PackingPlan:
     """Batches of rows with up to E sequences.
 
     Attributes:
-      members: int64 [R, E], the sequences of each row; -1 for none.
+      members: int64 [R, E], the indices of the sequences in each row; -1 for an empty slot.
       bucket: int64 [R], the index of each row's length in `shapes`.
-      shapes: The lengths of rows, ascending.
-      size: The number of rows of a batch.
+      shapes: The padded lengths of rows, ascending.
+      size: The number of rows in a batch.
     """
 
     members: np.ndarray
@@ -54,7 +54,7 @@ class PackingPlan:
 
     @property
     def count(self) -> int:
-        """E, the maximum number of sequences of a row."""
+        """E, the maximum number of sequences in a row."""
         return self.members.shape[1]
 
     @functools.cached_property
@@ -62,7 +62,7 @@ class PackingPlan:
         return fill_last_batch(np.arange(len(self.members)), self.bucket, len(self.shapes), self.size)
 
     def batches(self) -> Iterator[tuple[np.ndarray, int]]:
-        """Yields (sequences [size · E], row length) of each batch. Every sequence occurs once; an empty slot is -1."""
+        """Yields (sequence indices [size · E], row length) of each batch. An empty slot has the index -1."""
         empty = np.concatenate([self.members, np.full((1, self.count), -1)])
         rows, buckets = self._filled
         for batch_rows, bucket in zip(rows.reshape(-1, self.size), buckets.tolist(), strict=True):
@@ -76,14 +76,14 @@ class PackingPlan:
 
 
 def choose_batch_rows(rows: int, sizes: tuple[int, ...]) -> int:
-    """Returns the number of rows of a batch: the first of `sizes` (ascending) that is at least `rows`, or the last."""
+    """Returns the rows of a batch: the first of `sizes` (ascending) that is at least `rows`, else the last."""
     return sizes[min(bisect.bisect_left(sizes, rows), len(sizes) - 1)]
 
 
 def plan_single_rows(lengths: np.ndarray, shapes: tuple[int, ...], size: int) -> PackingPlan:
     """Returns the plan with one sequence per row."""
     bucket = find_buckets(lengths, shapes)
-    # The last batch always has the longest length, so longer lengths that no row needs are dropped.
+    # `fill_last_batch` pads the last batch to the longest length, so longer lengths that no row needs are dropped.
     return PackingPlan(np.arange(len(lengths))[:, None], bucket, shapes[: int(bucket.max(initial=0)) + 1], size)
 
 
@@ -92,7 +92,7 @@ def plan_packed_rows(
 ) -> PackingPlan:
     """Returns the plan with up to MAX_SEQUENCES sequences per row, by best fit decreasing.
 
-    A sequence goes to a row of the shortest length that holds it, but at least `shapes[min_bucket]`.
+    A sequence is put in a row of the shortest length that fits it, but at least `shapes[min_bucket]`.
     """
     bucket = np.maximum(find_buckets(lengths, shapes), min_bucket)
     rows, buckets = [], []
@@ -114,18 +114,19 @@ def choose_plan(
     sizes: Callable[[int], tuple[int, ...]],
     cost: Cost,
 ) -> PackingPlan:
-    """Returns the cheapest plan. The result depends only on the arguments.
+    """Returns the cheapest plan.
 
     Args:
       lengths: int64 [N], the lengths of the sequences; N > 0.
-      shapes: The possible lengths of a row, ascending; the last one holds every sequence.
-      size: The rows of a batch with one sequence per row.
-      sizes: A function from the length of packed rows to the possible batch rows, ascending (see `choose_batch_rows`).
+      shapes: The possible lengths of a row, ascending. The last length fits every sequence.
+      size: The number of rows in a batch with one sequence per row.
+      sizes: A function that returns the possible numbers of rows in a batch of packed rows, ascending, for the length
+        of a row.
       cost: The costs of the encoder.
     """
     best = plan_single_rows(lengths, shapes, size)
     bound = _MAX_COST * best.cost(cost)
-    # Rows longer than MAX_SEQUENCES sequences of the mean length cannot be full.
+    # Longer rows would on average not be full, even with MAX_SEQUENCES sequences.
     end = bisect.bisect(shapes, MAX_SEQUENCES * lengths.mean())
     for min_bucket in range(bisect.bisect_left(shapes, lengths.min()), end):
         plan = plan_packed_rows(lengths, shapes, sizes(shapes[min_bucket]), min_bucket)

@@ -1,6 +1,6 @@
-"""Pairing plans: the options for making examples from sentences, and the record of one pass over a corpus.
+"""Pairing plans: the options for making examples from sentences, and the chunks of one pass over a corpus.
 
-`walking.py` makes the passes.
+`walking.py` makes the plans.
 """
 
 import dataclasses
@@ -16,9 +16,9 @@ from bertjax.errors import UserError
 MODES = ('nsp', 'sop', 'full_sentences', 'doc_sentences', 'sentences')
 
 
-# With pairs, `start` is the index of a sentence, and `a` and `b` count sentences; b is 0 if B is drawn from another
-# document (nsp) or absent (sop). Without pairs, `start` is the index of a token, `a` counts tokens, and `b` counts the
-# documents that these tokens span.
+# With pairs, `start` is the index of a sentence, and `a` and `b` are numbers of sentences; `b` is 0 if B is drawn from
+# another document (nsp) or absent (sop). Without pairs, `start` is the index of a token, `a` is a number of tokens, and
+# `b` is the number of documents that these tokens span.
 CHUNK = np.dtype([('start', '<i8'), ('a', '<i4'), ('b', '<i4')])
 
 
@@ -43,19 +43,18 @@ class PairOptions:
 
     Attributes:
       mode: The kind of example. 'nsp' makes BERT's pairs: B is the next text or a random one. 'sop' makes ALBERT's
-        (arXiv 1909.11942): B follows A, and half of them are swapped. 'full_sentences' and 'doc_sentences' are
-        RoBERTa's contiguous sentences (arXiv 1907.11692 section 4.2), across documents or not. 'sentences' has one
-        sentence per example, and its plans are equal.
-      plans: The number of different passes over the corpus. After the last pass, the passes are used again, each with
-        its examples in another order. With static masks this number is Google's `dupe_factor`.
+        (arXiv 1909.11942): B follows A, and half of the pairs are swapped. 'full_sentences' and 'doc_sentences' make
+        RoBERTa's contiguous sentences (arXiv 1907.11692 section 4.2), across documents or within one document.
+        'sentences' makes one example of each sentence, and all its plans are the same.
+      plans: The number of different passes over the corpus. After the last pass, the passes are used again, with their
+        examples in another order. With static masks this number is Google's `dupe_factor`.
       short_probability: The share of documents (pairs only) whose target length is drawn uniformly from 2 to S - 3. The
         target length of the other documents is S - 3. S is the number of positions per sequence.
-      balanced: For 'nsp', whether half of all examples are IsNext. By Google's rules only half of the chunks of two
-        sentences or more are, and a chunk of one sentence never is.
+      balanced: For 'nsp', whether half of all examples are IsNext. By Google's rules, only half of the chunks of two or
+        more sentences are IsNext, and a chunk of one sentence is never IsNext.
     """
 
     mode: str = key('nsp', one_of(MODES), change=Change.STATE)
-    # All plans are made before the first step.
     plans: int = key(
         10, integer(1, 10_000), 'the number of different passes; later passes repeat them', key='pair_plans'
     )
@@ -88,7 +87,7 @@ class PairPlan:
     """One pass over a split.
 
     Attributes:
-      chunks: An array of `CHUNK`, one for each example, in corpus order.
+      chunks: An array of dtype `CHUNK`, one for each example, in corpus order.
       one_sentence: The number of chunks with a single sentence; 0 without pairs.
       next_probability: The probability of IsNext for the other chunks.
     """
@@ -124,15 +123,14 @@ def draw_target_lengths(
 ) -> np.ndarray:
     """Draws the target length of the chunks of each document, in tokens.
 
-    The length is S - 3, which leaves room for [CLS] and two [SEP]. For a share `options.short_probability` of the
-    documents, it is drawn uniformly from 2 to S - 3.
+    The length is S - 3, which leaves room for [CLS] and two [SEP]. With probability `options.short_probability`, it is
+    instead drawn uniformly from 2 to S - 3.
 
     Args:
-      document: int64, document numbers.
+      document, plan: int64, the numbers of documents and plans, which broadcast against each other.
       options: The options of pairing.
       seq_len: S.
       seed: The seed of the draws.
-      plan: int64, plan numbers, which broadcast against `document`.
 
     Returns:
       int64, the target lengths.

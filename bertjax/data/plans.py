@@ -1,4 +1,4 @@
-"""Pairing plans on disk: walked once, then memory-mapped."""
+"""Stores pairing plans on disk. A plan is made once, then memory-mapped."""
 
 import hashlib
 import io
@@ -13,10 +13,10 @@ from bertjax.data import walking
 from bertjax.data.hashing import hash_bits, permute
 from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, check_split
 from bertjax.files.atomic import checksum, write_atomic
-from bertjax.files.mapped import register_mapped
+from bertjax.files.memory_map import register_mapped
 from bertjax.files.small_files import read_json_or_none
 
-# Part of the name of every plan: increase it with any change to the result of a walk.
+# A part of the file name of every plan. Increase it with any change to the result of `walking.walk`.
 WALK_VERSION = 1
 
 T = TypeVar('T')
@@ -25,13 +25,13 @@ T = TypeVar('T')
 def locate_in_plans(
     indices: np.ndarray, ends: np.ndarray, seed: int, stream: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Maps example numbers to slots of plans.
+    """Maps the numbers of examples or rows to slots of plans.
 
-    A cycle goes through all plans one after the other. Each cycle permutes each plan in a new way.
+    A cycle goes through all plans one after the other. In each cycle, each plan has a new permutation.
 
     Args:
       indices: int64 [B], the numbers of examples or rows, not negative.
-      ends: int64 [plans], the end of each plan within a cycle.
+      ends: int64 [plans], the end of each plan within a cycle, in examples or rows.
       seed: The seed of the phase.
       stream: The stream of the permutation, a `Stream`.
 
@@ -56,16 +56,10 @@ def load_plans(
 ) -> list[PairPlan]:
     """Loads the `options.plans` plans of a split from `cache_dir`. Makes and saves plans that are absent or damaged.
 
-    The name of a plan is a hash of the split's hash, the rules and the seed. `NAME.npy` holds the chunks. `NAME.json`
-    holds their number, their checksum and the other fields of the plan. A plan whose two files do not match is made
-    again. Processes that make the same plan at the same time write the same bytes.
-
-    Args:
-      split: One side of a token store.
-      options: The options of pairing.
-      seq_len: S.
-      seed: The seed of the walks.
-      cache_dir: A local directory, made if absent; None keeps the plans in memory.
+    The name of a plan is a hash of the split's hash, the options and the seed. `NAME.npy` contains the chunks.
+    `NAME.json` contains their number, their checksum and the other fields of the plan. A plan whose two files do not
+    match is made again. Processes that make the same plan at the same time write the same bytes. If `cache_dir` is
+    None, the plans stay in memory.
     """
     check_split(split, options, seq_len)
     rules = [WALK_VERSION, split.sha, options.mode, seq_len, options.short_probability, options.balanced, seed]
@@ -87,7 +81,7 @@ def load_plans(
 
 
 def remove_leftovers(cache_dir: pathlib.Path) -> None:
-    """Removes the temporary files of killed processes. No other process may write plans at the same time."""
+    """Removes the temporary files of killed processes. No other process may write plans during the call."""
     for path in (*cache_dir.glob('.plan-*.tmp-*'), *cache_dir.glob('.packing-*.tmp-*')):
         path.unlink()
 
@@ -113,7 +107,7 @@ def _read(stem: pathlib.Path) -> PairPlan | None:
 
 
 def write_array(stem: pathlib.Path, array: np.ndarray, facts: dict[str, Any]) -> None:
-    """Writes STEM.npy, then STEM.json, which holds `facts` and the checksum of the array."""
+    """Writes STEM.npy, then STEM.json with `facts` and the checksum of STEM.npy."""
     file = io.BytesIO()
     np.save(file, array)
     data = file.getbuffer()
@@ -127,7 +121,7 @@ def read_array(stem: pathlib.Path, load: Callable[[np.ndarray, dict[str, Any]], 
 
     Args:
       stem: The path of the files without suffix.
-      load: A function from the memory-mapped array and the facts to the result, or None if the two do not match.
+      load: A function of the memory-mapped array and the facts. It returns the result, or None if they do not match.
 
     Returns:
       The result of `load`, or None if the files are absent or damaged.

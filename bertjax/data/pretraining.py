@@ -1,4 +1,4 @@
-"""Makes pre-training examples by number: a row depends on its number alone (law 1 of docs/architecture.md)."""
+"""Makes pre-training examples by number. Example n is a function of (seed, phase, n) (docs/architecture.md, law 1)."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ class Vocabulary(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class _Slots:
-    """The slots of examples, arrays [B] each. `key` seeds the random draws of an example."""
+    """The places of B examples in the plans, as arrays [B]. `key` seeds the random draws of each example."""
 
     cycle: np.ndarray
     plan: np.ndarray
@@ -61,7 +61,7 @@ class PretrainingExamples:
       cache_dir: A local directory for the plans; None keeps them in memory.
 
     Raises:
-      UserError: A length or an option is impossible. The error names the config key.
+      UserError: A length or an option is invalid. The error names the config key.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class PretrainingExamples:
     def batch(self, indices: np.ndarray, *rates: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the examples `indices` (int64 [B], not negative) in the format of `batch.py`.
 
-        An array of `rates`, float64 [B], replaces the mask rate of the options, which must not be lower.
+        An optional array `rates`, float64 [B], replaces the mask rate of the options. It can only lower the rate.
         """
         return make_in_chunks(self._batch, np.asarray(indices, np.int64), self.seq_len, *rates)
 
@@ -128,7 +128,7 @@ class PretrainingExamples:
     def batch_with_new_masks(
         self, indices: np.ndarray, cycle: np.ndarray, rates: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        """Returns the examples `indices` with the masks of cycles `cycle` (int64 [B], from 0).
+        """Returns the examples `indices` of the first cycle with the masks of the cycles `cycle` (int64 [B], from 0).
 
         For `rates`, see `batch`. No example has more positions to predict than its budget; see `masking.mask_batch`.
         """
@@ -183,11 +183,11 @@ class PretrainingExamples:
 
         Counts and the first three shares cover all plans. Lengths and the last two shares come from a sample.
 
-        * `one_sentence`: the share of chunks of one sentence (NotNext in 'nsp', no pair in 'sop'); null without pairs.
+        * `one_sentence`: the share of chunks of one sentence (NotNext in 'nsp', no B in 'sop'); null without pairs.
         * `is_next`: the share of IsNext among all examples; null if the mode is not 'nsp'.
-        * `is_next_of_two`: the same share among the chunks of two sentences or more; null if there are none.
+        * `is_next_of_two`: the share of IsNext among the chunks of two or more sentences; null if there are none.
         * `real_positions`: the share of positions that are not padding.
-        * `mean_a`, `mean_b`: the mean tokens of A and B after truncation; `mean_b` covers rows that have a B.
+        * `mean_a`, `mean_b`: the mean number of tokens of A and B after truncation; `mean_b` is over rows with a B.
         * `truncated`: the share of rows that lost tokens.
         """
         total, paired = self.cycle_length, self.pairs.paired

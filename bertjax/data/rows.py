@@ -1,4 +1,4 @@
-"""Makes rows from chunks, a whole batch at once: draws random segments, truncates pairs and lays out tokens."""
+"""Makes the rows of a whole batch from chunks: draws random segments, truncates pairs and lays out tokens."""
 
 import dataclasses
 
@@ -13,8 +13,8 @@ class Segments:
     """Two ranges of tokens for each row. All arrays are int64 [B], except `paired`.
 
     Attributes:
-      a_start, b_start: The offsets of the first tokens in the split.
-      a_length, b_length: The numbers of tokens; `b_length` is 0 if there is no B.
+      a_start, b_start: The indices in the split of the first tokens of A and B.
+      a_length, b_length: The numbers of tokens of A and B; `b_length` is 0 if there is no B.
       labels: 0 if B follows A, 1 if B is from elsewhere or A and B are swapped.
       paired: bool [B], whether there is a pair to classify.
       a_document, b_document: The documents of A and B.
@@ -35,15 +35,15 @@ def draw_pairs(
 ) -> Segments:
     """Returns the segments of pairs before truncation. A segment is a range of whole sentences.
 
-    The B of a NotNext pair comes from a document drawn uniformly from all documents except A's. It starts at a sentence
-    drawn uniformly, and ends where A and B together reach the target length or where the document ends.
+    The B of a NotNext pair comes from a document drawn uniformly from all documents except that of A. B starts at a
+    sentence drawn uniformly, and ends where A and B together reach the target length or where the document ends.
 
     Args:
       split: The text.
       chunks: [B], the chunks of a plan.
       target, document: int64 [B], the target length and the document of each chunk.
       mode: 'nsp' or 'sop'.
-      seed, n: The keys of the draws; n is int64 [B].
+      seed, n: The keys of the random draws; n is int64 [B].
     """
     start, a, b = (chunks[name].astype(np.int64) for name in CHUNK.names)
     offsets = split.sentence_offsets
@@ -78,9 +78,10 @@ def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray, separat
 
     The limit is S - 2 if there is no B, and S - 4 with two `separators` between A and B.
 
-    Google's rule removes one token at a time from the longer segment, or from B if both are equal. A coin decides
-    whether the token is removed from the front or from the end. So the longer segment loses tokens until both are
-    equal, then B and A take turns. The number of heads is the number of tokens removed from the front of a segment.
+    Google's rule removes one token at a time from the longer segment, or from B if both have the same length. A coin
+    decides whether the token is removed from the front or from the end. So the longer segment loses tokens until both
+    have the same length, then B and A lose a token in turn. A segment has one coin for each removed token, and the
+    number of heads is the number of tokens removed from its front.
     """
     a, b = segments.a_length, segments.b_length
     max_tokens = np.where(b > 0, seq_len - 2 - separators, seq_len - 2)
@@ -99,7 +100,7 @@ def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray, separat
 
 
 def count_heads(coins: np.ndarray, seed: int, stream: int, n: np.ndarray) -> np.ndarray:
-    """Counts the heads in the first `coins` (int64 [B]) tosses of each key n. Toss t is bit t % 64 of hash t // 64."""
+    """Counts the heads in the first `coins` (int64 [B]) tosses of each n. Toss t is bit t % 64 of hash t // 64."""
     total = np.zeros(len(coins), np.int64)
     rows, word = np.nonzero(coins > 0)[0], 0
     while rows.size:
@@ -169,16 +170,10 @@ def lay_out_pairs(
 def lay_out_sentences(
     split: TokenSplit, chunks: np.ndarray, document: np.ndarray, seq_len: int, cls_id: int, sep_id: int, pad_id: int
 ) -> Rows:
-    """Lays out sentences as [CLS] sentences [SEP], with another [SEP] between documents.
+    """Lays out chunks of a plan without pairs as [CLS] sentences [SEP], with another [SEP] between documents.
 
-    All positions are in segment 0, unless the split defines segment types.
-
-    Args:
-      split: The text.
-      chunks: [B], the chunks of a plan without pairs.
-      document: int64 [B], the document of each chunk's first token.
-      seq_len: S.
-      cls_id, sep_id, pad_id: The ids of [CLS], [SEP] and [PAD].
+    All positions are in segment 0, unless the split defines segment types. `document`, int64 [B], is the document of
+    each chunk's first token.
     """
     rows = len(chunks)
     start, length, documents = (chunks[name].astype(np.int64) for name in CHUNK.names)
@@ -216,15 +211,15 @@ def _split_segments(
     start: np.ndarray,
     length: np.ndarray,
 ) -> np.ndarray:
-    """Returns the segment type of each position from the segment types of the split, int32 [B, S].
+    """Returns the segment type of each position, as the split defines it, int32 [B, S].
 
-    A token has the type of its sentence, [CLS] has the type of the next token, and [SEP] that of the previous token.
+    A token has the type of its sentence, [CLS] the type of the next token, and [SEP] the type of the previous token.
 
     Args:
       split: The text.
       shape: (B, S).
       row, column: int64, the row and the first column of each range of tokens.
-      start, length: int64, the offset of each range's first token in the split, and the number of its tokens.
+      start, length: int64, the index in the split of each range's first token, and the number of its tokens.
     """
     segment_ids = np.zeros(shape, np.int32)
     offset = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)

@@ -1,9 +1,9 @@
 """Chooses the words to mask for the units "word" and "span" of masking.py, for a whole batch at once.
 
-Spans are selected in random order, and each selection depends on the earlier ones. Two ideas avoid a step for each
-span. First, while a row has budget for whole spans, a span depends only on the spans that share words with it.
-Therefore each step handles all rows at once: it selects the first of each group of overlapping spans and rejects the
-others. Second, a few more steps fill the small remaining budget of each row span by span.
+Spans are selected in random order, and each selection depends on the earlier ones. To avoid one step per span, there
+are two stages. While a row has budget for whole spans, only overlaps matter: each step selects the first of each group
+of overlapping spans in all rows, and rejects the others. Then `_fill` spends the small remaining budget of each row
+span by span, in a few more steps.
 """
 
 import dataclasses
@@ -33,12 +33,9 @@ class Words:
 
 
 def find_words(input_ids: np.ndarray, maskable: np.ndarray, continues_word: np.ndarray) -> Words:
-    """Divides the maskable positions of rows into words. A piece that does not continue a word begins a new word.
+    """Divides the maskable positions of rows into words; see `masking.mask_batch` for the arguments.
 
-    Args:
-      input_ids: int32 [B, S].
-      maskable: bool [B, S].
-      continues_word: bool [V], whether a piece continues the word before it.
+    A piece that does not continue a word begins a new word.
     """
     rows, seq_len = input_ids.shape
     positions = np.flatnonzero(maskable)
@@ -53,27 +50,28 @@ def find_words(input_ids: np.ndarray, maskable: np.ndarray, continues_word: np.n
 def choose_spans(
     words: Words, budget: np.ndarray, max_positions: np.ndarray, max_words: int, seed: int, n: np.ndarray
 ) -> np.ndarray:
-    """Selects spans of 1 to `max_words` whole words, in order of their first word's score, until the budget is full.
+    """Selects spans of 1 to `max_words` whole words until the budget is full.
 
-    If every word of a row is longer than the budget, the shortest word is masked, cut to `max_positions` positions.
-    So every row has at least one position to predict.
+    The order of the spans is that of the random scores of their first words. If all words of a row are longer than the
+    budget, the first `max_positions` positions of the shortest word are selected. So every row with words has at least
+    one position to predict.
 
     Args:
       words: The words of the rows.
-      budget: int64 [B], the positions to mask in each row.
-      max_positions: int64 [B], the most positions of a word that is longer than the budget.
-      max_words: The most words in a span.
-      seed, n: The keys of the scores and the lengths of spans; n is int64 [B].
+      budget: int64 [B], the number of positions to mask in each row.
+      max_positions: int64 [B], the maximum number of positions of a word that is longer than the budget.
+      max_words: The maximum number of words in a span.
+      seed, n: The keys of the random scores and span lengths; n is int64 [B].
 
     Returns:
-      The selected positions among all B·S, int64, ascending.
+      The selected positions as ascending indices of B·S, int64.
     """
     counts, sizes = np.diff(words.rows), np.diff(words.bounds)
     if not len(sizes):
         return words.positions
     positions = words.positions[words.bounds[:-1]] - np.repeat(np.arange(len(counts)) * words.seq_len, counts)
     scores = hash_bits_ragged(counts, seed, Stream.MASK_CHOICE, n, positions)
-    # Few words begin a span, so sorting only the words with the lowest scores is enough for nearly all rows.
+    # Few words begin a span, so it is enough for nearly all rows to sort only the words with the lowest scores.
     in_row = np.maximum(np.diff(words.bounds[words.rows]), 1)
     per_span = max_words / np.sum(1 / np.arange(1, max_words + 1)) * in_row / np.maximum(counts, 1)  # mean positions
     expected = budget / np.maximum(per_span, 1) * (1 if max_words == 1 else 1.25)
@@ -97,8 +95,9 @@ def _choose(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns whether each word is selected, bool [N], and the unused budget of each row, int64 [B].
 
-    Args: See `choose_spans`, and
-      scores: uint64 [N].
+    Args:
+      words, budget, max_words, seed, n: See `choose_spans`.
+      scores: uint64 [N], the random score of each word.
       share: float64 [B], the share of each row's words that may begin a span: the words with the lowest scores.
     """
     spans = _Spans(words, scores, share, max_words, seed, n)
@@ -118,14 +117,14 @@ class _Spans:
     """The spans of each row, ranked by the score of their first word.
 
     Attributes:
-      max_words: The most words in a span.
+      max_words: The maximum number of words in a span.
       bounds: The bounds of the words, padded for a span that ends after the last word.
       counts: int64 [B], the number of spans of each row.
       width: The largest number of spans of a row.
     """
 
     def __init__(self, words: Words, scores: np.ndarray, share: np.ndarray, max_words: int, seed: int, n: np.ndarray):
-        # Each score holds the span's number in its row in its low bits, as in `masking.py`.
+        # The low bits of each score are replaced by the span's index in its row, as in `masking.py`.
         self._low = np.uint64((1 << words.seq_len.bit_length()) - 1)
         limit = np.minimum(share * 2.0**32, 2.0**32 - 1).astype(np.uint64) << np.uint64(32) | np.uint64(2**32 - 1)
         self._words = np.flatnonzero(scores <= np.repeat(limit, np.diff(words.rows)))
@@ -142,7 +141,7 @@ class _Spans:
         self.bounds = np.append(words.bounds, np.full(max_words, words.bounds[-1]))
         self._cumulative = np.cumsum(1 / np.arange(1, max_words + 1))
         if max_words > 1:
-            # A gap between two words ends a segment; a span stays in its segment.
+            # A segment is a range of words without gaps. A span must not extend beyond its segment.
             begins = np.ones(len(scores), bool)
             begins[1:] = words.positions[words.bounds[1:-1] - 1] + 1 != words.positions[words.bounds[1:-1]]
             begins[words.rows[:-1][words.rows[:-1] < words.rows[1:]]] = True
@@ -150,18 +149,18 @@ class _Spans:
             self._segment_ends = np.repeat(segments[1:], np.diff(segments))
 
     def draw(self, rows: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the first word of each span and its number of words, which is 0 if a row has no more spans.
+        """Returns the first word of each span and the number of its words. The number is 0 if a row has no more spans.
 
         Args:
-          rows: int64 [A, 1].
-          ranks: int64 [A, R] or [1, R].
+          rows: int64 [A, 1], the rows of the spans.
+          ranks: int64 [A, R] or [1, R], the ranks of the spans in their rows.
         """
         exists = ranks < self.counts[rows]
         key = self._keys[rows, np.minimum(ranks, self.width - 1)]
         first = self._words[np.where(exists, (key & self._low).astype(np.int64) + self._begins[rows], 0)]
         if self.max_words == 1:
             return first, exists.astype(np.int64)
-        # The probability of a length is proportional to 1 / length, among the lengths that fit the segment.
+        # The probability of a length is proportional to 1 / length, for the lengths that fit in the segment.
         draws = uniform(self._seed, Stream.MASK_SPAN, self._n[rows], ranks)
         available = np.minimum(self._segment_ends[first] - first, self.max_words)
         sizes_in_words = np.searchsorted(self._cumulative, draws * self._cumulative[available - 1], 'right') + 1
@@ -169,7 +168,7 @@ class _Spans:
 
 
 def _select_whole_spans(spans: _Spans, budget: np.ndarray, selected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Selects spans of each row while the budget holds whole spans.
+    """Selects spans of each row while the budget is large enough for whole spans.
 
     Returns:
       The rank of the first span that exceeds the budget or was not considered, and the unused budget, int64 [B] each.
@@ -179,8 +178,8 @@ def _select_whole_spans(spans: _Spans, budget: np.ndarray, selected: np.ndarray)
     sizes = spans.bounds[first + sizes_in_words] - spans.bounds[first]
     free = sizes_in_words > 0 if spans.max_words == 1 else _without_overlaps(first, sizes_in_words, len(selected))
     used = np.cumsum(np.where(free, sizes, 0), axis=1)
-    # `_fill` may shorten an overlapping span until it is free, so selection stops at the first span that is too long,
-    # whether it overlaps or not.
+    # Selection stops at the first span that is too long, even if it overlaps a selected span, because `_fill` may
+    # shorten it until it no longer overlaps.
     over = np.where(free, used, used + sizes) > budget[:, None]
     end = np.where(over.any(1), over.argmax(1), len(ranks))
     free &= ranks < end[:, None]
@@ -192,13 +191,13 @@ def _select_whole_spans(spans: _Spans, budget: np.ndarray, selected: np.ndarray)
 
 
 def _without_overlaps(first: np.ndarray, sizes_in_words: np.ndarray, words: int) -> np.ndarray:
-    """Selects spans in order of rank, without a budget, and skips each that overlaps a selected one; bool [B, R]."""
+    """Selects spans in order of rank, without a budget, except spans that overlap a selected span; bool [B, R]."""
     free, selected, owner = np.zeros(first.shape, bool), np.zeros(words, bool), np.empty(words, np.int64)
     open_ = np.flatnonzero(sizes_in_words)  # the spans that are not decided yet
     while open_.size:
         begin, last = first.reshape(-1)[open_], sizes_in_words.reshape(-1)[open_] - 1
         covered = begin + np.minimum(np.arange(last.max() + 1)[:, None], last)  # [K, N], the words of these spans
-        # The last write wins, so the span of the lowest rank owns each word.
+        # The last write wins, so the owner of a word is the span of the lowest rank that covers it.
         owner[covered.T[::-1].reshape(-1)] = np.repeat(open_[::-1], len(covered))
         lowest = (owner[covered] == open_).all(0)
         free.reshape(-1)[open_[lowest]] = True
@@ -210,7 +209,7 @@ def _without_overlaps(first: np.ndarray, sizes_in_words: np.ndarray, words: int)
 def _fill(spans: _Spans, active: np.ndarray, rank: np.ndarray, remaining: np.ndarray, selected: np.ndarray) -> None:
     """Considers the next _RANKS spans of the active rows one by one.
 
-    The words of a span that fit the unused budget `remaining` are selected, unless the span overlaps a selected one.
+    The first words of a span that fit in the unused budget `remaining` are selected, unless one of them already is.
     """
     first, sizes_in_words = spans.draw(active[:, None], rank[active, None] + np.arange(_RANKS))
     step, room = np.arange(spans.max_words)[:, None], remaining[active]

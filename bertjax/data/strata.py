@@ -1,4 +1,4 @@
-"""Stratified batches for fine-tuning. All have the same mix of short and long rows, so one packed layout fits all.
+"""Stratified batches for fine-tuning. All batches have the same mix of short and long rows, so one layout fits them.
 
 The rows of an epoch are sorted by length and cut into B strata. A batch has one row of each stratum. So the i-th
 shortest row of any batch is at most as long as the longest row of stratum i, and all batches can use slots of these
@@ -27,8 +27,8 @@ def count_batches(rows: int, batch_size: int) -> int:
 def row_strata(batch_size: int) -> np.ndarray:
     """Returns the stratum of each row of a batch, int64 [B]. Stratum 0 has the shortest rows.
 
-    A device has consecutive rows of a batch. If there are A accumulation steps, a step has every A-th row. If the
-    numbers of devices and steps are powers of two, all devices and all steps get about the same lengths.
+    A device gets consecutive rows of a batch. With A accumulation steps, each step gets every A-th row. If the numbers
+    of devices and steps are powers of two, the lengths are about the same for all devices and all steps.
     """
     twos = (batch_size & -batch_size).bit_length() - 1
     high, low = -(-twos // 2), twos // 2
@@ -41,7 +41,7 @@ def row_strata(batch_size: int) -> np.ndarray:
 
 
 def slot_capacities(lengths: np.ndarray, batch_size: int, shards: int = 1, parts: int = 1) -> np.ndarray:
-    """Returns the maximum length of each of the N = B/(D·A) rows that a device computes at a time, int64 [N].
+    """Returns the maximum length of each of the N = B/(D·A) rows that a device computes at once, int64 [N].
 
     Args:
       lengths: int64 [rows], the lengths of all rows.
@@ -54,9 +54,9 @@ def slot_capacities(lengths: np.ndarray, batch_size: int, shards: int = 1, parts
     return np.maximum(longest.reshape(shards, -1, parts).max((0, 2)), 1)
 
 
-def layout_cost(layout: Layout, cost: Callable[[int], float], another: float) -> float:
+def layout_cost(layout: Layout, cost: Callable[[int], float], group_cost: float) -> float:
     """Returns the cost of a layout; see `choose_layout` for the arguments."""
-    return sum(rows * cost(length) for rows, length in layout.row_groups) + another * (len(layout.row_groups) - 1)
+    return sum(rows * cost(length) for rows, length in layout.row_groups) + group_cost * (len(layout.row_groups) - 1)
 
 
 def choose_layout(
@@ -64,37 +64,37 @@ def choose_layout(
     choices: int,
     *,
     cost: Callable[[int], float],
-    another: float,
-    most: int,
-    longest: int,
+    group_cost: float,
+    max_groups: int,
+    max_length: int,
     shared: bool,
 ) -> Layout:
     """Returns the cheapest layout.
 
-    Either all rows have the same length and may have several sequences, or the rows have a few different lengths and
-    one sequence each.
+    Either all rows have the same length and several sequences each, or the rows have a few different lengths and one
+    sequence each.
 
     Args:
       capacities: See `slot_capacities`.
-      choices: C, the number of sequences of a row of the batch.
+      choices: C, the number of sequences in a row of the batch.
       cost: A function from the length of a row in tokens to its cost.
-      another: The cost of each group of rows after the first.
-      most: The maximum number of groups.
-      longest: The longest sequence that the model accepts.
+      group_cost: The cost of each group of rows after the first. The rows of a group have the same length.
+      max_groups: The maximum number of groups.
+      max_length: The maximum sequence length of the model.
       shared: Whether a row of the layout may have several sequences.
     """
     slots = np.repeat(capacities, choices)
-    layouts = [_one_per_row(slots, count, longest) for count in range(1, most + 1)]
+    layouts = [_one_per_row(slots, count, max_length) for count in range(1, max_groups + 1)]
     if shared:
         # Rows of more than twice the longest slot cost more in attention than they save in padding.
         first = -(-int(slots.max()) // _MULTIPLE) * _MULTIPLE
         layouts += [_several_per_row(slots, length) for length in range(first, 2 * first + 1, _MULTIPLE)]
-    return min(layouts, key=lambda layout: layout_cost(layout, cost, another))
+    return min(layouts, key=lambda layout: layout_cost(layout, cost, group_cost))
 
 
-def _one_per_row(capacities: np.ndarray, count: int, longest: int) -> Layout:
+def _one_per_row(capacities: np.ndarray, count: int, max_length: int) -> Layout:
     """Returns the layout with one sequence per row. The rows have at most `count` different lengths."""
-    shapes = choose_lengths(capacities, count=count, longest=longest, multiple=_MULTIPLE)
+    shapes = choose_lengths(capacities, count=count, max_length=max_length, multiple=_MULTIPLE)
     lengths = np.asarray(shapes)[find_buckets(capacities, shapes)]
     order = np.argsort(lengths, kind='stable')
     starts = np.empty_like(lengths)
@@ -118,8 +118,8 @@ class StratifiedExamples:
     Each batch has one row of each stratum, and all batches have the same shape.
 
     Example n is row n % B of batch n // B. Its record depends on the seed, n and B. An epoch has every row of the
-    features once. If the batches have more rows than the features, the remaining rows are empty: they have weight 0 and
-    belong to the stratum of the shortest rows.
+    features once. If the batches of an epoch have more rows than the features, the remaining rows are empty: they have
+    weight 0 and count as the shortest rows.
     """
 
     def __init__(self, features: Features, *, batch_size: int, length: int, seed: int, pad_id: int):
@@ -131,7 +131,7 @@ class StratifiedExamples:
         self._epoch: tuple[int, np.ndarray] | None = None
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the arrays of the examples `indices`, int64 [B']. Each array has B' rows."""
+        """Returns the arrays of the examples `indices`, int64 [B]. Each array has B rows."""
         return self._features.batch(self._rows(indices), self._length, self._pad_id)
 
     def abstract_batches(self) -> dict[int, BatchSpec]:
@@ -151,12 +151,12 @@ class StratifiedExamples:
         return rows
 
     def _order(self, epoch: int) -> np.ndarray:
-        """Returns the rows of an epoch [batches·B], with -1 for empty ones."""
+        """Returns the rows of an epoch [batches·B], -1 for empty rows."""
         cached = self._epoch  # read once, because another thread may store another epoch
         if cached is None or cached[0] != epoch:
             count, empty = len(self._features), self.cycle_length - len(self._features)
             drawn = hash_bits(self._seed, Stream.TASK_ORDER, np.arange(count), epoch)
-            # Rows of equal length are shuffled. If they extend over two strata, each row can then be in either stratum.
+            # Rows of equal length are shuffled, so that each of them can be in any of the strata that they extend over.
             by_length = np.pad(np.lexsort((drawn, self._features.lengths)), (empty, 0), constant_values=-1)
             strata = by_length.reshape(self.batch_size, self.batches)
             slots = np.arange(self.cycle_length).reshape(strata.shape)

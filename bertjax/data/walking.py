@@ -1,13 +1,13 @@
-"""Walks a corpus and divides its sentences into the examples of a pairing plan. It reads only sentence lengths.
+"""Divides the sentences of a corpus into the examples of a pairing plan. Only the sentence lengths are read.
 
 The rules are those of google-research/bert, `create_pretraining_data.py:create_instances_from_document`. A document is
 cut into chunks of whole sentences that reach the document's target length. A chunk is split at random into A and the
 rest. Half of the time the rest is B. Otherwise B comes from another document, and the rest begins the next chunk. So
-the number of chunks in a pass depends on the coin tosses, and each pass is made in advance and stored as a `PairPlan`.
+the number of chunks in a pass depends on random draws, and each pass is made in advance and stored as a `PairPlan`.
 
-A chunk depends only on its first sentence, because each coin is a hash of (seed, plan, sentence). The walk first
+A chunk depends only on its first sentence, because each draw is a hash of (seed, plan, sentence). The walk first
 computes, for *every* sentence, the chunk that would begin there and the start of the next chunk. This takes a few array
-operations. Then the walk follows these links from each document's first sentence.
+operations. Then the walk follows the links to the next chunks, from the first sentence.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ import numpy as np
 from bertjax.data.hashing import Stream, randint, uniform
 from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, draw_target_lengths
 
-# The number of sentences in memory at a time. A longer document is still processed at once.
+# The number of sentences in memory at once. A longer document is still processed in one piece.
 _BLOCK = 1 << 20
 
 
@@ -32,7 +32,7 @@ def walk(
 ) -> PairPlan:
     """Makes plan number `plan`.
 
-    `block`, the number of sentences in memory at a time, does not change the result.
+    `block`, the number of sentences in memory at once, does not change the result.
     """
     walker = _walk_pairs if options.paired else _walk_sentences
     parts, one_sentence = [], 0
@@ -47,9 +47,9 @@ def calibrate(split: TokenSplit, options: PairOptions, seq_len: int, seed: int) 
 
     The probability applies to chunks of two sentences or more. The share of one-sentence chunks depends on it, because
     the rest of a NotNext chunk begins the next chunk. So the walks are repeated with new probabilities until half of
-    the examples are IsNext. They cover all plans of a small corpus, and enough plans of a large corpus to make the
-    noise small. If more than half of the chunks have one sentence, the result is 1, and the report shows the remaining
-    difference.
+    the examples are IsNext. They cover all plans of a small corpus, and at least `_BLOCK` sentences of a large corpus,
+    to make the noise small. If more than half of the chunks have one sentence, the result is 1, and fewer than half of
+    the examples are IsNext.
     """
     if not options.balanced:
         return 0.5
@@ -68,7 +68,7 @@ def calibrate(split: TokenSplit, options: PairOptions, seq_len: int, seed: int) 
 
 
 def _follow(successors: np.ndarray) -> np.ndarray:
-    """Returns the visited indices: 0, then the successor of each previous index until it is outside the array."""
+    """Returns the visited indices: 0, then always the successor of the last index, until it is outside the array."""
     links, visited, i = successors.tolist(), [], 0
     while i < len(links):
         visited.append(i)
@@ -116,13 +116,13 @@ def _walk_pairs(split, options, seq_len, seed, plan, next_probability, block) ->
 def _walk_sentences(split, options, seq_len, seed, plan, next_probability, block) -> Iterator[tuple[np.ndarray, int]]:
     """Yields chunks of contiguous sentences for rows [CLS] ... [SEP].
 
-    A sentence longer than a row is cut into pieces that each fill a row, and a shorter last piece, so that no token is
-    lost. The first row (of the corpus, or of each document longer than one row) has a random capacity. So rows break at
-    different sentences in each plan. In mode 'sentences' each sentence or piece is a row of its own, in every plan.
+    A sentence that is longer than a row is cut into pieces that each fill a row and a shorter last piece, so no token
+    is lost. The first row (of the corpus, or of each document longer than one row) has a random capacity, so rows break
+    at different sentences in each plan. In mode 'sentences' each sentence or piece is one row, in every plan.
     """
     del next_probability  # there are no pairs
     capacity, crossing = seq_len - 2, options.mode == 'full_sentences'
-    carried = 0  # the first token of the last row of the previous block, which was not full
+    carried = 0  # the first token of the previous block's last row, which continues in this block
     for first_document, end_document in _document_blocks(split, block):
         if crossing:
             sentence = np.searchsorted(split.sentence_offsets, carried, 'right') - 1
@@ -134,10 +134,10 @@ def _walk_sentences(split, options, seq_len, seed, plan, next_probability, block
         if crossing:
             if carried == 0:
                 room[0] = 1 + randint(capacity, seed, Stream.FIRST, plan)
-            # Each further document in a row needs one more position, for the separator before it.
+            # Each further document in a row needs one more position for the separator before it.
             end = np.searchsorted(stop + document, begin + document + room, 'right')
         elif options.mode == 'sentences':
-            end = np.zeros(len(begin), np.int64)  # raised to one piece per row below
+            end = np.zeros(len(begin), np.int64)  # raised to one piece per row after the branches
         else:
             heads = bounds[:-1]
             long = stop[bounds[1:] - 1] - begin[heads] > capacity

@@ -1,4 +1,4 @@
-"""The data of a task in a distillation, with augmented training rows (TinyBERT, arXiv 1909.10351)."""
+"""Loads the data of a task for a distillation, and augments its training rows (TinyBERT, arXiv 1909.10351)."""
 
 import dataclasses
 import functools
@@ -43,13 +43,13 @@ from bertjax.train.step import make_forward
 from bertjax.workdir.resolve_path import huggingface_directory
 
 _MODEL_KEY = 'distill.augment_model'
-_WORDS = 'token_words'  # A temporary array of the features, which is repeated together with the rows.
+_WORDS = 'token_words'  # a temporary array in the features, so that it is repeated together with the rows
 
 PredictWords = Callable[[Any, Mapping[str, jax.Array]], jax.Array]
 
 
 def distillation_data(settings: FinetuningSettings, distill: DistillationSettings, folder: pathlib.Path) -> TaskData:
-    """Returns the data of the task, with the encoder of the student.
+    """Returns the data of the task, with the encoder config of the student.
 
     Raises:
       UserError: The teacher does not exist or has too few blocks, or records are malformed.
@@ -66,8 +66,8 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
     """Adds augmented rows to the training split of `data`, as config.distill.augment specifies.
 
     Raises:
-      UserError: There is no masked language model, it has too few positions for the rows, or its vocabulary has too few
-        words.
+      UserError: There is no masked language model, or the model has too few positions for the rows, or its vocabulary
+        has too few words.
     """
     settings = data.settings
     with primary_first():
@@ -104,12 +104,12 @@ def _load_masked_lm(distill: DistillationSettings, data: TaskData, mesh: Mesh) -
 
 def _check_count(candidates: int, words: int) -> None:
     if words <= candidates:
-        found, expected = str(candidates), f'fewer than the {words:,} words that are one piece'
+        found, expected = str(candidates), f'fewer than the {words:,} single-piece words of the vocabulary'
         raise UserError('config.distill.augment_candidates', found, expected, 'lower it, or use another vocabulary')
 
 
 def _is_word(tokenizer: Tokenizer) -> np.ndarray:
-    """Returns bool [V], whether a piece starts a word or is a complete word."""
+    """Returns bool [V], True for pieces that start a word, except special pieces."""
     words = ~np.asarray(tokenizer.continues_word)
     words[tokenizer.special_ids] = False
     return words
@@ -127,17 +127,17 @@ def augment_split(
     seed: int,
     batch_size: int,
 ) -> Features:
-    """Returns each row, followed by `times` - 1 copies in which some words are replaced, see data/augment.py.
+    """Returns each row followed by `times` - 1 copies in which some words are replaced; see data/augment.py.
 
     Args:
       features: The features of the training records.
-      fixed: bool [T], the tokens that are never replaced, see `Task.fixed_tokens`.
+      fixed: bool [T], the tokens that are never replaced; see `Task.fixed_tokens`.
       tokenizer: The tokenizer of the task.
       masked_lm: A masked language model with the same vocabulary.
       times: The number of rows for each original row, including the original row.
-      probability: The probability to replace a word that is a single piece.
-      count: The number of most likely words to choose a replacement from.
-      seed: The seed. The replacements in a copy depend on the seed and the number of the copy.
+      probability: The probability with which a word of one piece is replaced.
+      count: The number of candidates for a replacement: the words that the model predicts as most likely.
+      seed: The seed. The replacements in a copy depend on the seed and the index of the copy.
       batch_size: The number of sequences in a batch of `masked_lm`.
     """
     words = find_single_piece_words(features, tokenizer.special_ids, tokenizer.continues_word) & ~fixed
@@ -148,7 +148,7 @@ def augment_split(
     tokens = rows.tokens.copy()
     sequence, position = token_positions(rows)
     with show_progress('replacing words', int(chosen.sum()), lines=True) as advance:
-        # Fixed tokens, such as entity markers, must not occur as replacements either.
+        # Fixed tokens, such as entity markers, must also not occur as replacements.
         predict = _make_predictor(masked_lm, tokenizer, np.unique(features.tokens[fixed]), count)
         for where, candidates in _candidates(rows, chosen, tokenizer, masked_lm, predict, batch_size):
             tokens[where] = choose_candidates(
@@ -163,26 +163,26 @@ def augment_split(
 def _candidates(
     rows: Features, chosen: np.ndarray, tokenizer: Tokenizer, masked_lm: Teacher, predict: PredictWords, batch_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields batches of the chosen tokens: their indices in `tokens`, [M], and their candidates, [M, count + 1].
+    """Yields batches of chosen tokens: their indices in `rows.tokens`, [M], and their candidates, [M, count + 1].
 
-    The candidates are the result of `predict` for the sequence with all its chosen tokens masked.
+    The candidates are predicted from the sequence with all its chosen tokens masked.
     """
     number, _ = token_positions(rows)
     counts = np.bincount(number[chosen], minlength=len(rows.second))
     masked = np.where(chosen, np.int32(tokenizer.mask_id), rows.tokens)
     single = dataclasses.replace(rows, tokens=masked, choices=1, record=np.arange(len(counts)), row={}, token={})
-    affected = take_rows(single, np.flatnonzero(counts))  # One row for each sequence, even in multiple-choice tasks.
+    affected = take_rows(single, np.flatnonzero(counts))  # one row for each sequence, even in multiple-choice tasks
     if not len(affected):
         return
     shards, sharding = row_shards(masked_lm.mesh), batch_sharding(masked_lm.mesh)
-    lengths = choose_lengths(affected.lengths, count=4, longest=masked_lm.config.max_positions)
+    lengths = choose_lengths(affected.lengths, count=4, max_length=masked_lm.config.max_positions)
     size = -(-batch_size // shards) * shards
     local = local_rows(sharding, size)
     for indices, length in sorted_batches(affected, batch_size=size, shapes=lengths):
         sequences = affected.record[indices[indices >= 0]]
         where = [np.flatnonzero(chosen[slice(*rows.offsets[n : n + 2])]) for n in sequences]
         positions = np.zeros((len(indices), counts.max()), np.int32)
-        for row, x in enumerate(where):  # The rows after these are empty.
+        for row, x in enumerate(where):  # any further rows of the batch are empty
             positions[row, : len(x)] = x
         batch = {**affected.batch(indices, length, tokenizer.pad_id), 'masked_positions': positions}
         with mesh_context(masked_lm.mesh):
@@ -193,16 +193,16 @@ def _candidates(
 
 
 def _make_predictor(masked_lm: Teacher, tokenizer: Tokenizer, excluded: np.ndarray, count: int) -> PredictWords:
-    """Returns (parameters, batch) -> int32 [B, P, count + 1], the most likely single-piece words at masked positions.
+    """Returns a function (parameters, batch) -> int32 [B, P, count + 1], the most likely pieces at masked positions.
 
-    The ids `excluded` are never predicted.
+    The pieces are those that start a word and are not in `excluded`.
     """
     words = np.zeros(masked_lm.config.padded_vocab_size, bool)
     words[: tokenizer.vocab_size] = _is_word(tokenizer)
     words[excluded] = False
     forward = make_forward(masked_lm.module, PRETRAINING)
 
-    @functools.partial(jax.jit, out_shardings=replicated(masked_lm.mesh))  # Every process needs the words of all rows.
+    @functools.partial(jax.jit, out_shardings=replicated(masked_lm.mesh))  # every process needs the words of all rows
     def predict(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
         logits = forward(params, batch)['mlm_logits']  # [B, P, V]
         return jax.lax.top_k(jnp.where(words, logits, NEGATIVE), count + 1)[1]

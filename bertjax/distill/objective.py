@@ -1,7 +1,8 @@
-"""The objective of a distillation, and the choice of the teacher layers to compare the student's layers with.
+"""The objective of a distillation, and the choice of the teacher layers that the student's layers are compared with.
 
 DistilBERT (arXiv 1910.01108) distills the outputs and the direction of the last hidden states. TinyBERT (arXiv
-1909.10351) distills every layer: embeddings, hidden states through a learned projection, and attention scores.
+1909.10351) distills the embeddings, and the hidden states and attention scores of all layers. A learned projection maps
+the student's hidden states to the teacher's width.
 """
 
 import dataclasses
@@ -19,22 +20,22 @@ from bertjax.model.config import BertConfig
 from bertjax.model.layers import Projection
 
 Batch = Mapping[str, jax.Array]
-HIDDEN_LOSSES = ('embeddings', 'hidden', 'attention', 'cosine')  # Losses on the hidden states and attention scores.
-OUTPUT_LOSSES = ('soft', 'hard')  # Losses on the outputs.
-# An array of a batch with augmented rows: float32 [B], 1 for an original row, which has a label, and 0 for other rows.
+HIDDEN_LOSSES = ('embeddings', 'hidden', 'attention', 'cosine')  # losses on the hidden states and attention scores
+OUTPUT_LOSSES = ('soft', 'hard')  # losses on the outputs
+# The name of an array in batches with augmented rows: float32 [B], 1 for original rows, which have a label, else 0.
 HAS_LABEL = 'labelled'
-PROJECTION = 'projection'  # The name of the projection in the auxiliary parameters of the objective.
+PROJECTION = 'projection'  # the name of the projection in the auxiliary parameters of the objective
 
 
 @dataclasses.dataclass(frozen=True)
 class DistillSpec:
-    """The losses of a stage of a distillation.
+    """The losses of one stage of a distillation.
 
     Attributes:
-      factors: {part of HIDDEN_LOSSES or OUTPUT_LOSSES: its weight in the total loss}. A part of weight 0 is not
+      factors: {loss in HIDDEN_LOSSES or OUTPUT_LOSSES: its weight in the total loss}. A loss of weight 0 is not
         computed.
       temperature: The temperature of the soft targets.
-      layers: For each block of the student, the number of the teacher block to compare it with.
+      layers: For each block of the student, the index of the teacher block that it is compared with.
       projection: Whether a learned linear map projects the student's hidden states to the teacher's width. The
         embeddings and all blocks share the map, as in TinyBERT's code.
     """
@@ -45,15 +46,15 @@ class DistillSpec:
     projection: bool
 
     def only(self, parts: Sequence[str]) -> 'DistillSpec':
-        """Returns a spec with only the losses `parts`."""
+        """Returns the spec with only the losses `parts`."""
         return dataclasses.replace(self, factors={part: self.factors[part] for part in parts})
 
 
 def evenly_spaced_layers(count: int, num_layers: int) -> tuple[int, ...]:
-    """Returns `count` of the numbers below `num_layers`, evenly spaced, with the first and the last one.
+    """Returns the indices of `count` evenly spaced blocks, including the first and the last of `num_layers` blocks.
 
-    For 6 of 12 the result is 0, 2, 4, 7, 9 and 11, the blocks that DistilBERT starts from (huggingface/transformers,
-    distillation/scripts/extract.py).
+    For 6 of 12 blocks the result is 0, 2, 4, 7, 9 and 11. DistilBERT is initialized with these blocks
+    (huggingface/transformers, distillation/scripts/extract.py).
     """
     last = num_layers - 1
     return tuple((2 * i * last + count - 1) // (2 * (count - 1)) if count > 1 else 0 for i in range(count))
@@ -62,7 +63,7 @@ def evenly_spaced_layers(count: int, num_layers: int) -> tuple[int, ...]:
 def uniform_layers(count: int, num_layers: int) -> tuple[int, ...]:
     """Returns the last block of each of `count` equal parts of `num_layers` blocks (TinyBERT, section 4.1).
 
-    For 4 of 12 the result is 2, 5, 8 and 11.
+    For 4 of 12 blocks the result is 2, 5, 8 and 11.
     """
     return tuple((i + 1) * num_layers // count - 1 for i in range(count))
 
@@ -70,24 +71,25 @@ def uniform_layers(count: int, num_layers: int) -> tuple[int, ...]:
 def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, student: BertConfig) -> Objective:
     """Builds the objective of a distillation.
 
-    The losses of the objective, as (sum, weight), are those with a factor other than 0:
+    The objective has the losses whose factor is not 0, each as (sum, weight). They are over real tokens (not padding)
+    unless stated otherwise:
       soft_loss: See `losses.DistillLoss`, at the temperature of the spec.
       The losses of `base` (factor `hard`), over rows with a label. The `loss` of `base` is renamed to label_loss.
-      embeddings_loss: The squared distance from the teacher's embeddings, averaged over the width; over real tokens.
+      embeddings_loss: The squared distance from the teacher's embeddings, averaged over the width.
       hidden_loss: The squared distance from the teacher's hidden states, averaged over the width and summed over the
-        student's blocks; over real tokens.
-      attention_loss: The squared distance of the scores Q Kᵀ / √K before mask and softmax, averaged over the heads and
-        summed over the student's blocks; over pairs of tokens that attend to each other.
-      cosine_loss: 1 - cos of the last hidden states; over real tokens.
+        student's blocks.
+      attention_loss: The squared distance from the teacher's scores Q Kᵀ / √K before mask and softmax, averaged over
+        the heads, and summed over the student's blocks and over the pairs of tokens that attend to each other.
+      cosine_loss: 1 - cos of the last hidden states.
 
-    Two losses differ from the original code. TinyBERT's code also averages over padding, with scores of 0 for masked
-    pairs. In this module, padding has no weight. DistilBERT's code uses the soft targets of all tokens in pre-training.
-    This module uses only those of the masked positions, because no other logits are computed.
+    There are two differences from the original code. TinyBERT's code also averages over padding, with scores of 0 for
+    masked pairs. DistilBERT's code uses the soft targets of all tokens in pre-training; this module uses only those of
+    the masked positions, because no other logits are computed.
 
     Args:
       base: The objective of the student without a teacher.
       spec: The losses and their factors.
-      teacher: The module of the teacher, which takes the inputs of `base`.
+      teacher: The module of the teacher, with the same inputs as `base`.
       student: The config of the student.
     """
     factors = {part: factor for part, factor in spec.factors.items() if factor}
@@ -136,17 +138,17 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
     )
 
 
-# {captured activation: the parts that need it}.
+# {captured activation: the losses that need it}.
 _CAPTURED_FOR = {HIDDEN: {'embeddings', 'hidden', 'cosine'}, SCORES: {'attention'}}
 
 
 def _rename(name: str) -> str:
-    """Renames the `loss` of the base objective, because the total loss is called `loss`."""
+    """Renames the `loss` of the base objective, because `loss` is the name of the total loss."""
     return 'label_loss' if name == 'loss' else name
 
 
 def _state_indices(layers: tuple[int, ...]) -> jax.Array:
-    """Returns the indices of the embeddings, of the outputs of these blocks, and of the last hidden state."""
+    """Returns the indices in HIDDEN of the embeddings, of the outputs of these blocks, and of the last hidden state."""
     return jnp.array([0, *(layer + 1 for layer in layers), -1])
 
 
@@ -169,7 +171,7 @@ def _make_init_aux(projection: Projection, student: BertConfig) -> Callable[[jax
 
 
 def _pairs(batch: Batch, causal: bool) -> jax.Array:
-    """Returns float32 [B, Q, S], 1 where a token attends to another; rows are [B, S], packed or not, or [B, C, S]."""
+    """Returns float32 [B, Q, S], 1 where a token attends to another token, for a mask [B, S] or [B, C, S]."""
     mask = batch['attention_mask']
     mask = mask.reshape(-1, mask.shape[-1])
     visible = AttentionMask(mask, batch.get('sequence_ids'), causal).visible(mask.shape[1])[:, 0]  # [B, Q or 1, S]
@@ -184,9 +186,9 @@ def _hidden_losses(
     projection: Projection | None,
     causal: bool,
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """Computes the losses `parts`, see `distill_objective`.
+    """Computes the losses `parts`; see `distill_objective`.
 
-    The student's hidden states are [L + 1, B, S, D], those of the teacher [L + 2, B, S, D'].
+    The student's hidden states have shape [L + 1, B, S, D], and the teacher's [L + 2, B, S, D'].
     """
     mask = batch['attention_mask']
     real = mask.reshape(-1, mask.shape[-1]).astype(jnp.float32)  # [B, S]
@@ -200,12 +202,12 @@ def _hidden_losses(
     states = outputs[HIDDEN]
     if projection is not None:
         states = projection.apply({'params': outputs[AUX][PROJECTION]}, states)
-    states, theirs = states.astype(jnp.float32), targets[HIDDEN].astype(jnp.float32)
-    distance = lambda ours, theirs: jnp.square(ours - theirs).mean(-1).sum(0)  # noqa: E731  [N, B, S, D'] -> [B, S]
+    states, teacher_states = states.astype(jnp.float32), targets[HIDDEN].astype(jnp.float32)
+    distance = lambda x, y: jnp.square(x - y).mean(-1).sum(0)  # noqa: E731  [N, B, S, D'] -> [B, S]
     elements = {
-        'embeddings': lambda: distance(states[:1], theirs[:1]),
-        'hidden': lambda: distance(states[1:], theirs[1:-1]),
-        'cosine': lambda: 1.0 - _cosine(states[-1], theirs[-1]),
+        'embeddings': lambda: distance(states[:1], teacher_states[:1]),
+        'hidden': lambda: distance(states[1:], teacher_states[1:-1]),
+        'cosine': lambda: 1.0 - _cosine(states[-1], teacher_states[-1]),
     }
     return pairs_by_loss | {
         f'{part}_loss': ((elements[part]() * real).sum(), real.sum()) for part in parts if part in elements
@@ -213,6 +215,6 @@ def _hidden_losses(
 
 
 def _cosine(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Returns the cosine similarity, [..., D] -> [...]; 0 if a vector is 0."""
+    """Returns the cosine similarity, [..., D] -> [...]. It is 0 if a vector is 0."""
     norms = jnp.square(x).sum(-1) * jnp.square(y).sum(-1)
     return (x * y).sum(-1) * jax.lax.rsqrt(jnp.maximum(norms, 1e-30))

@@ -1,4 +1,4 @@
-"""Builders of the `Distillation` of a pre-training or a fine-tuning."""
+"""Builds the `Distillation` of a pre-training or a fine-tuning run."""
 
 import dataclasses
 import pathlib
@@ -23,7 +23,7 @@ from bertjax.workdir.resolve_path import huggingface_directory
 
 
 def student_params(settings: PretrainingSettings, student: BertConfig) -> dict[str, Any] | None:
-    """Returns the initial parameters of a recorded run if they are copied from its teacher, else None.
+    """Returns the initial parameters of an existing run if they were copied from its teacher, else None.
 
     Raises:
       UserError: The teacher no longer exists.
@@ -46,7 +46,7 @@ def _load_teacher(
 
 
 def student_encoder(distill: DistillationSettings, teacher: BertConfig) -> BertConfig:
-    """Returns the encoder config of a student without config.init: the config of the teacher with fewer blocks.
+    """Returns the encoder config of a student if config.init is empty: that of the teacher with fewer blocks.
 
     Raises:
       UserError: The student has more blocks than the teacher.
@@ -59,10 +59,7 @@ def student_encoder(distill: DistillationSettings, teacher: BertConfig) -> BertC
 def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> Teacher:
     """Loads and checks the teacher for a task, before any record is tokenised.
 
-    Args:
-      data: The data of the task, with the student's encoder. The task must have learned its labels.
-      distill: The settings of the distillation.
-      mesh: The devices of the teacher.
+    `data` has the encoder config of the student, and its task must know its labels.
 
     Raises:
       UserError: The teacher has another vocabulary, lacks the task's head, or cannot be compared with the student.
@@ -77,7 +74,7 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     if distill.soft:
         parts = ('pooler', 'head', 'mix', 'bilstm')
         teacher.check_head(parts, f'a model tuned to {task.name}, with the same labels')
-    distill.make_spec(module.config, data.encoder)  # Raises if the two cannot be compared.
+    distill.make_spec(module.config, data.encoder)  # raises if the two cannot be compared
     return teacher
 
 
@@ -87,14 +84,14 @@ def distill_pretraining(
     """Loads and checks the teacher of a pre-training, before any text is read.
 
     Args:
-      settings: The settings of the run. Without config.tokenizer and config.init, the student uses the tokenizer of the
-        teacher.
+      settings: The settings of the run. If config.tokenizer and config.init are empty, the student uses the tokenizer
+        of the teacher.
       distill: The settings of the distillation.
       folder: The workdir.
       mesh: The devices.
 
     Returns:
-      The settings of the student, and the distillation for `Pretraining`.
+      The settings with the student's tokenizer, and the distillation for `Pretraining`.
 
     Raises:
       UserError: The teacher has another vocabulary, lacks the MLM head, or cannot be compared with the student.
@@ -121,13 +118,10 @@ def distill_pretraining(
 def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher) -> Distillation:
     """Returns the distillation for `Finetuning`.
 
-    With config.distill.intermediate there are two stages, as in TinyBERT: the first one has the losses on the hidden
-    states, the second one those on the outputs.
+    With config.distill.intermediate there are two stages, as in TinyBERT. The first stage has the losses on the hidden
+    states, and the second stage has the losses on the outputs.
 
-    Args:
-      data: The data of the task, with the student's encoder.
-      distill: The settings of the distillation.
-      teacher: The teacher from `task_teacher`.
+    `data` has the encoder config of the student.
 
     Raises:
       UserError: config.packing is 'on'.

@@ -1,4 +1,4 @@
-"""The settings of a distillation, parsed from config.distill: teacher, initial weights of the student, losses."""
+"""The settings of a distillation from config.distill: the teacher, the student's initial weights, and the losses."""
 
 from collections.abc import Collection
 
@@ -12,7 +12,7 @@ _AUGMENT_KEYS = ('augment_probability', 'augment_candidates', 'augment_model')
 
 
 class DistillationSettings(TaskDistillationKeys):
-    """config.distill, and properties derived from it. In a pre-training, keys for tasks have their defaults."""
+    """The values of config.distill, and properties derived from them. In pre-training, keys for tasks are unused."""
 
     def check(self, init: str, flag_keys: Collection[str] = ()) -> None:
         """Checks everything that can be checked without reading the teacher.
@@ -22,7 +22,7 @@ class DistillationSettings(TaskDistillationKeys):
           flag_keys: The config keys that the command line sets, such as 'distill.layers'.
 
         Raises:
-          UserError: A value is impossible or has no effect; the error names its key.
+          UserError: A value is invalid or has no effect. The error names its key.
         """
         if not self.teacher:
             fix = 'for example --config.distill.teacher=out/rte, or google-bert/bert-base-uncased'
@@ -36,8 +36,8 @@ class DistillationSettings(TaskDistillationKeys):
             expected = 'a weight above 0 for one of ' + ', '.join((*OUTPUT_LOSSES, *HIDDEN_LOSSES))
             raise UserError('config.distill', found, expected, fix)
         if self.num_layers and self.student_init == 'init':
-            fix = 'leave it 0'
-            raise UserError('config.distill.num_layers', str(self.num_layers), '0, as config.init sets it', fix)
+            expected, fix = '0, because config.init sets the number', 'leave it 0'
+            raise UserError('config.distill.num_layers', str(self.num_layers), expected, fix)
         if self.num_layers and self._init_blocks and len(self._init_blocks) != self.num_layers:
             found = f'{self.num_layers} with student_init={self.student_init}'
             raise UserError('config.distill.num_layers', found, f'{len(self._init_blocks)}, or 0', 'leave it 0')
@@ -57,11 +57,11 @@ class DistillationSettings(TaskDistillationKeys):
 
     @property
     def _unused_keys(self) -> dict[str, str]:
-        """{key that has no effect: the reason}."""
+        """The keys that have no effect, as {key: reason}."""
         uses = {
             'temperature': (self.soft, 'with config.distill.soft=0'),
-            'layers': (self.hidden or self.attention, 'with neither hidden states nor attention compared'),
-            'projection': (self._uses_any(('cosine', 'hidden', 'embeddings')), 'with no hidden states compared'),
+            'layers': (self.hidden or self.attention, 'without losses on hidden states or attention scores'),
+            'projection': (self._uses_any(('cosine', 'hidden', 'embeddings')), 'without losses on hidden states'),
             'intermediate_learning_rate': (self.has_two_stages, 'with config.distill.intermediate=0'),
             **dict.fromkeys(_AUGMENT_KEYS, (self.augment, 'with config.distill.augment=0')),
         }
@@ -72,7 +72,7 @@ class DistillationSettings(TaskDistillationKeys):
 
     @property
     def has_two_stages(self) -> bool:
-        """Whether there are two stages. The first one then has only the hidden losses."""
+        """Whether there are two stages. The first stage then has only the hidden losses."""
         return parse_duration(self.intermediate)[0] > 0
 
     @property
@@ -81,14 +81,14 @@ class DistillationSettings(TaskDistillationKeys):
         return _parse_numbers(self.student_init)
 
     def student_layers(self, teacher: BertConfig, count: int = 0) -> tuple[int, ...] | None:
-        """Returns the teacher blocks that the student is initialized with; None if it starts from other weights.
+        """Returns the indices of the teacher blocks that initialize the student; None if it has other initial weights.
 
         Args:
           teacher: The config of the teacher.
-          count: The number of blocks of the student; 0 for `num_layers`.
+          count: The number of blocks of the student; 0 if config.distill determines it.
 
         Raises:
-          UserError: The teacher does not have these blocks, or their number differs from `count`.
+          UserError: The teacher does not have these blocks, or their number is not `count`.
         """
         if self.student_init in ('init', 'random'):
             return None
@@ -102,7 +102,7 @@ class DistillationSettings(TaskDistillationKeys):
         return blocks
 
     def make_spec(self, teacher: BertConfig, student: BertConfig) -> DistillSpec:
-        """Returns a spec with all losses of the distillation.
+        """Returns the spec of all losses of the distillation.
 
         Raises:
           UserError: The layers, widths or heads of the two models cannot be compared.
@@ -112,7 +112,7 @@ class DistillationSettings(TaskDistillationKeys):
         layers = maps[self.layers](L, teacher.num_layers) if self.layers in maps else _parse_numbers(self.layers)
         if self.hidden or self.attention:
             if len(layers) != L:
-                found, expected = f'{len(layers)} blocks ({self.layers})', f'{L}, one for each of the student'
+                found, expected = f'{len(layers)} blocks ({self.layers})', f'{L}, one for each block of the student'
                 raise UserError('config.distill.layers', found, expected, "for example 'uniform'")
             fix = 'give the student at most as many blocks as the teacher, or list blocks of the teacher'
             _check_blocks('config.distill.layers', layers, teacher, fix)
@@ -135,11 +135,7 @@ class DistillationSettings(TaskDistillationKeys):
         return DistillSpec(factors, self.temperature, layers, self.projection and compares)
 
     def intermediate_steps(self, total: int, batches: int) -> int:
-        """Returns the number of steps of the first stage.
-
-        Args:
-          total: The number of steps of the run.
-          batches: The number of batches of an epoch.
+        """Returns the steps of the first stage of a run with `total` steps, where an epoch has `batches` batches.
 
         Raises:
           UserError: A stage would have no steps.
@@ -154,7 +150,7 @@ class DistillationSettings(TaskDistillationKeys):
         return steps
 
     def describe(self, spec: DistillSpec) -> str:
-        """Describes the losses, and the teacher blocks that they compare, in a line."""
+        """Returns one line about the losses and the teacher blocks that they compare."""
         parts = ', '.join(f'{factor:g} x {part}' for part, factor in spec.factors.items() if factor)
         line = f'losses: {parts}' + (f'; temperature {self.temperature:g}' if self.soft else '')
         line += '; with a learned projection' if spec.projection else ''

@@ -1,4 +1,4 @@
-"""The teacher of a distillation, and the initial parameters of a student that are copied from it."""
+"""The teacher of a distillation, and the initial parameters of a student that are copied from the teacher."""
 
 import dataclasses
 import functools
@@ -41,44 +41,33 @@ def teacher_config_changes(dtype: str) -> dict[str, Any]:
 
 
 def check_vocabulary(directory: str, student: Tokenizer, key: str = KEY) -> None:
-    """Checks that the teacher has the vocabulary of the student, so that both get the same token ids.
-
-    Args:
-      directory: The directory of the teacher.
-      student: The tokenizer of the student.
-      key: The config key that names the teacher, for the error.
+    """Checks that the teacher and the student have the same vocabulary, because both get the same token ids.
 
     Raises:
-      UserError: The vocabularies differ.
+      UserError: The vocabularies differ. The error names the config key `key`.
     """
-    theirs = load_tokenizer(directory)
-    if theirs.fingerprint != student.fingerprint:
-        found = f'a vocabulary of {theirs.vocab_size:,} pieces in {directory}'
+    teacher = load_tokenizer(directory)
+    if teacher.fingerprint != student.fingerprint:
+        found = f'a vocabulary of {teacher.vocab_size:,} pieces in {directory}'
         expected = f"the student's, {student.vocab_size:,} pieces"
-        if theirs.vocab_size == student.vocab_size:
+        if teacher.vocab_size == student.vocab_size:
             found, expected = f'another vocabulary in {directory}', f"the student's {student.vocab_size:,} pieces"
         raise UserError(f'config.{key}', found, expected, 'leave config.tokenizer empty, or name another model')
 
 
 def check_rows(directory: str, num_outputs: int, num_pieces: int, key: str = KEY) -> None:
-    """Checks that the masked language model of the teacher has the outputs of the student: one for each piece.
+    """Checks that the MLM heads of the teacher and the student have the same number of outputs.
 
-    Further outputs, such as those of a padded embedding table, would be distilled as pieces that do not exist. Only a
-    student that copies the teacher's embedding has them, too.
-
-    Args:
-      directory: The directory of the teacher.
-      num_outputs: The number of outputs of the teacher.
-      num_pieces: The number of outputs of the student.
-      key: The config key that names the teacher, for the error.
+    A teacher can have more outputs than pieces, for example if its embedding table is padded. Its probabilities would
+    then include pieces that do not exist. Only a student that copies the teacher's embeddings has the same outputs.
 
     Raises:
-      UserError: The number of outputs differs from the number of pieces.
+      UserError: The number of outputs of the teacher and the number of pieces of the student differ.
     """
     if num_outputs != num_pieces:
         found = f'a model with {num_outputs:,} token embeddings in {directory}'
         expected = f'{num_pieces:,}, the number of pieces of its tokenizer'
-        fix = f'resize it, in transformers with resize_token_embeddings({num_pieces}), or name another model'
+        fix = f'resize it with resize_token_embeddings({num_pieces}) of transformers, or name another model'
         raise UserError(f'config.{key}', found, expected, fix)
 
 
@@ -90,7 +79,7 @@ class Teacher:
       directory: The directory that the model was loaded from.
       module: The Flax module.
       imported: The parameters on the host, with stacked blocks.
-      mesh: The devices for the parameters; None if only the parameters on the host are used.
+      mesh: The devices for the parameters; None if only `imported` is used.
       key: The config key that names the model.
     """
 
@@ -106,11 +95,7 @@ class Teacher:
         return self.module.config
 
     def check_head(self, parts: Sequence[str], expected: str) -> None:
-        """Checks that the directory has these parts of the parameter tree. Missing parts would be random.
-
-        Args:
-          parts: The top-level names in the tree.
-          expected: A description of the expected model, for the error.
+        """Checks that the directory has these top-level parts of the parameter tree. Missing parts would be random.
 
         Raises:
           UserError: A part is missing.
@@ -131,7 +116,7 @@ class Teacher:
 
     @functools.cached_property
     def abstract(self) -> Any:
-        """The shapes, dtypes and shardings of the parameters, which are sharded like those of the student.
+        """The shapes, dtypes and shardings of the parameters. They are sharded like the student's parameters.
 
         Raises:
           UserError: The teacher cannot be sharded over the mesh.
@@ -170,7 +155,7 @@ class Teacher:
             raise UserError(f'config.{self.key}', found, expected, 'name another model')
 
     def describe(self) -> str:
-        """Returns a description of the teacher, one line."""
+        """Returns one line about the size of the teacher."""
         c = self.config
         return (
             f'teacher {self.directory}: {c.num_layers} layers, width {c.width}, {c.num_heads} heads, '
@@ -178,17 +163,17 @@ class Teacher:
         )
 
     def check_copies(self, student: BertConfig) -> None:
-        """Checks that the student has the architecture of the teacher blocks that it is initialized with.
+        """Checks that the student has the same architecture as the teacher blocks that it is initialized with.
 
         Raises:
-          UserError: A field differs; the error names the first one.
+          UserError: A config field differs. The error names the first such field.
         """
         may_differ = ('num_layers', 'nsp', 'param_dtype', 'init', 'init_stddev')
         for name in fields_of(FieldKind.ARCHITECTURE):
-            ours, theirs = getattr(student, name), getattr(self.config, name)
-            if name not in may_differ and ours != theirs:
+            student_value, teacher_value = getattr(student, name), getattr(self.config, name)
+            if name not in may_differ and student_value != teacher_value:
                 fix = 'set it to this value, or set --config.distill.student_init=random'
-                raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in the teacher', fix)
+                raise UserError(f'config.model.{name}', str(student_value), f'{teacher_value}, as in the teacher', fix)
 
     def as_student(self, layers: Sequence[int], student: BertConfig) -> dict[str, Any]:
         """Returns the teacher's parameters with only the blocks `layers`, in the tree layout of the student."""

@@ -1,1 +1,1 @@
-"""The checks of run=doctor: those of the verbs, and some that combine several verbs. Each prints one line."""
+"""The checks of run=doctor. Each check prints one line."""

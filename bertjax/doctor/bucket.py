@@ -1,4 +1,4 @@
-"""Check the bucket of a workdir: the rights of the credentials, and the holder of the lease."""
+"""Check the bucket of a workdir: the permissions of the credentials, and the holder of the lease."""
 
 import contextlib
 import secrets
@@ -10,7 +10,7 @@ from bertjax.remote.lease import lease_holder
 from bertjax.remote.object_store import RemoteFolder, split_address
 from bertjax.remote.retry import DeniedError
 
-# The permissions in the terms of Amazon and Google.
+# {scheme: {right: the name that Amazon or Google gives to the permission}}.
 _RIGHTS = {
     's3': {'list': 's3:ListBucket', 'read': 's3:GetObject', 'write': 's3:PutObject', 'delete': 's3:DeleteObject'},
     'gs': {right: f'storage.objects.{name}' for right, name in
@@ -23,7 +23,7 @@ def rights(url: str) -> Iterator[Check]:
     folder, probe = RemoteFolder(url, '--workdir'), f'.doctor-{secrets.token_hex(8)}'
     actions = {
         'list': folder.find,
-        'read': lambda: folder.read(probe),  # it does not exist: 404 with the right, 403 without it
+        'read': lambda: folder.read(probe),  # the object does not exist: 404 with the right to read, else 403
         'write': lambda: folder.write(probe, b'run=doctor'),
         'delete': lambda: folder.remove(probe),
     }
@@ -36,7 +36,7 @@ def rights(url: str) -> Iterator[Check]:
             remains = f'; {probe} stays there' if right == 'delete' and is_written else ''
             fix = f'give these credentials {_RIGHTS[split_address(url)[0]][right]}, or use others: {error.fix}'
             yield Check(right, FAIL, f'{error.found}{remains}', fix)
-        except UserError as error:  # the bucket is missing or unreachable, which is the same for all rights
+        except UserError as error:  # the bucket is missing or unreachable, so the other checks would fail too
             yield Check('bucket', FAIL, error.found, error.fix)
             return
         else:
@@ -45,7 +45,7 @@ def rights(url: str) -> Iterator[Check]:
 
 
 def lease(url: str) -> Iterator[Check]:
-    """Yields the holder of the workdir's lease, if there is one."""
-    with contextlib.suppress(UserError):  # `rights` reports it
+    """Yields a warning with the holder of the workdir's lease, if there is one."""
+    with contextlib.suppress(UserError):  # `rights` reports the error
         if owner := lease_holder(RemoteFolder(url)):
             yield Check('lease', WARN, f'{owner} works in {url}, or was killed there', 'wait for it, or end it')

@@ -1,4 +1,4 @@
-"""The results of the checks of run=doctor, one line each, and the class that prints and counts them."""
+"""The result of a check of run=doctor, and the class that prints and counts the results."""
 
 import dataclasses
 import functools
@@ -20,10 +20,10 @@ class Check:
     """The result of a check.
 
     Attributes:
-      about: the subject, in a word or two.
-      status: OK, WARN or FAIL. FAIL: a run cannot start, or its result is useless.
-      message: the result, in one line.
-      fix: the next step; '' if there is none.
+      about: The subject, in one or two words.
+      status: OK, WARN or FAIL. After FAIL, a run cannot start, or its result is useless.
+      message: The result, in one line.
+      fix: The next step; '' if there is none.
     """
 
     about: str
@@ -33,7 +33,7 @@ class Check:
 
 
 def check(about: str) -> Callable[[Callable[..., Iterable[Check]]], Callable[..., Iterator[Check]]]:
-    """Returns a decorator for generators of checks, which converts a UserError to a failed check."""
+    """Returns a decorator for generators of checks. It converts a UserError to a failed check `about` this subject."""
 
     def decorate(function: Callable[..., Iterable[Check]]) -> Callable[..., Iterator[Check]]:
         @functools.wraps(function)
@@ -49,14 +49,14 @@ def check(about: str) -> Callable[[Callable[..., Iterable[Check]]], Callable[...
 
 
 class CheckPrinter:
-    """A printer of checks, which also counts them by status."""
+    """A printer of checks that also counts them by status."""
 
     def __init__(self, console: Console):
         self._console = console
         self.counts = dict.fromkeys((OK, WARN, FAIL), 0)
 
     def section(self, title: str, *groups: Iterable[Check]) -> None:
-        """Prints the checks of all groups under a title; prints nothing if there are no checks."""
+        """Prints the checks of all groups under a title. Without checks, it prints nothing."""
         for result in itertools.chain.from_iterable(groups):
             if title:
                 self._console.print(f'\n{title}', style='bold', markup=False)

@@ -1,4 +1,4 @@
-"""Check the machine: package versions, devices, the workdir, the disk."""
+"""Check the machine: the package versions, the devices, the workdir and the disk."""
 
 import contextlib
 import importlib.metadata
@@ -17,7 +17,7 @@ from bertjax.files.atomic import lock_directory
 from bertjax.parallel.devices import unused_accelerator
 from bertjax.train.health.gradient_check import training_devices
 
-_DEVICE_PACKAGES = ('libtpu', 'jax-cuda', 'jax-rocm')  # jax's extras pin the version that jax was released with
+_DEVICE_PACKAGES = ('libtpu', 'jax-cuda', 'jax-rocm')  # jax pins the versions of these extras to its own release
 _EXTRAS = {'TPU': 'tpu', 'GPU': 'cuda'}
 
 
@@ -48,8 +48,8 @@ def versions() -> Iterator[Check]:
 
 
 def _requirements(owner: str) -> Iterator[Requirement]:
-    """Yields the requirements of a package on this machine, and those of its extras for installed device packages."""
-    if _version(owner) is None:  # bertjax runs from a checkout
+    """Yields a package's requirements that apply to this machine, and those for installed device packages."""
+    if _version(owner) is None:  # bertjax runs from a checkout without installation
         return
     for requirement in map(Requirement, importlib.metadata.requires(owner) or []):
         is_device = requirement.name.startswith(_DEVICE_PACKAGES) and _version(requirement.name)
@@ -69,7 +69,7 @@ def devices() -> Iterator[Check]:
     """Computes a gradient on JAX's devices, and looks for an accelerator that JAX does not use."""
     try:
         available = training_devices()
-    except RuntimeError as error:  # JAX raises it, for example if another process holds the TPU
+    except RuntimeError as error:  # for example, another process uses the TPU
         reason = (str(error).strip() or 'no reason given').splitlines()[0]
         yield Check(
             'devices',
@@ -89,12 +89,12 @@ def devices() -> Iterator[Check]:
 @check('workdir')
 def workdir(folder: pathlib.Path) -> Iterator[Check]:
     """Writes and removes a file in the workdir, or in its nearest existing parent."""
-    place = nearest_folder(folder)
+    existing = nearest_folder(folder)
     try:
-        with tempfile.NamedTemporaryFile(dir=place, prefix='.doctor-'):
+        with tempfile.NamedTemporaryFile(dir=existing, prefix='.doctor-'):
             pass
     except OSError as error:
-        raise disk.explain_os_error(error, str(place)) or error from None
+        raise disk.explain_os_error(error, str(existing)) or error from None
     yield Check(
         'workdir',
         OK,
@@ -103,7 +103,7 @@ def workdir(folder: pathlib.Path) -> Iterator[Check]:
 
 
 def is_at_work(folder: pathlib.Path) -> bool:
-    """Returns whether a process works in this workdir now."""
+    """Returns whether a process is working in this workdir."""
     if not folder.exists():
         return False
     with contextlib.suppress(UserError), lock_directory(folder, 'works in this workdir'):
@@ -113,7 +113,7 @@ def is_at_work(folder: pathlib.Path) -> bool:
 
 @check('disk')
 def disk_space(folder: pathlib.Path, needed: Mapping[str, int]) -> Iterator[Check]:
-    """Compares the free space with {name: bytes} of a run's files; the run fails without the first entry."""
+    """Compares the free disk space with {name: bytes} of a run's files. A run needs at least the first entry."""
     free = shutil.disk_usage(nearest_folder(folder)).free
     message = f'{gib(free)} free; {", ".join(f"{name} {gib(size)}" for name, size in needed.items())}'
     if free < next(iter(needed.values())):
@@ -127,10 +127,10 @@ def disk_space(folder: pathlib.Path, needed: Mapping[str, int]) -> Iterator[Chec
 
 
 def nearest_folder(folder: pathlib.Path) -> pathlib.Path:
-    """Returns the folder, or the nearest one above it that exists."""
-    return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())
+    """Returns the folder if it exists, else its nearest existing parent."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
 
 
 def gib(size: float) -> str:
-    """Formats a number of bytes."""
+    """Formats a number of bytes as GiB or MiB."""
     return f'{size / 2**30:.1f} GiB' if size >= 2**30 else f'{size / 2**20:.0f} MiB'

@@ -1,6 +1,6 @@
-"""Check the requirements of a run: its config, data, memory and disk space, and its duration in hours.
+"""Check a run before it starts: its config, data, memory, disk space and duration.
 
-The hours are estimated from steps timed on this machine, or from the compiler's estimate for a TPU slice.
+The duration is estimated from steps timed on this machine, or from the compiler's estimate for a TPU slice.
 """
 
 import contextlib
@@ -42,19 +42,19 @@ from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats, check_push_to
 from bertjax.workdir.resolve_path import huggingface_directory
 
-_CPU_FLOPS = 3e11  # the most FLOPs of a step that is timed on a CPU: a few seconds
-_CPU_ROWS = 16  # the most rows of a fine-tuning step that is timed on a CPU
-_RECORDS = 256  # the most records for the timed steps of fine-tuning
-_STEPS = 3  # timed steps
+_CPU_FLOPS = 3e11  # the maximum FLOPs of a step that is timed on a CPU; it takes a few seconds
+_CPU_ROWS = 16  # the maximum rows of a fine-tuning step that is timed on a CPU
+_RECORDS = 256  # the maximum number of records for the timed steps of fine-tuning
+_STEPS = 3  # the number of timed steps
 _LONG = 30 * 24  # hours; a longer run gets a warning
-_ASSUMED_STEPS = 1_000_000  # total steps to divide among the phases if the corpus determines the number
+_ASSUMED_STEPS = 1_000_000  # the assumed total number of steps if the corpus determines the number
 
 
 @check('disk')
 def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator[Check]:
-    """Compares the free space with the checkpoints and exports of a run."""
+    """Compares the free disk space with the size of a run's checkpoints and exports."""
     weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
-    # The two checkpoints are the best one and the one that is being written.
+    # Two checkpoints must fit: the best checkpoint, and the checkpoint that is being written.
     more, arrays = settings.checkpoint_keep, 3 + (settings.ema_decay > 0)
     exports = {'export': weights * len(settings.formats)} if settings.formats else {}
     yield from disk_space(
@@ -64,7 +64,7 @@ def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator
 
 @check('config')
 def config(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Check]:
-    """Makes the checks of config values that the verbs make before they read the text."""
+    """Checks the config values that can be checked without reading the text."""
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     check_texts(settings, folder)
@@ -77,19 +77,19 @@ def config(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Chec
 
 @check('memory')
 def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Iterator[Check]:
-    """Compiles each phase for config.topology, checks that it fits, and estimates the hours of the run.
+    """Compiles each phase for config.topology, checks that it fits in memory, and estimates the hours of the run.
 
     Args:
       settings: The pre-training settings.
-      done: The number of finished steps, which need no time.
-      total: The number of steps of the run; None if the corpus determines it.
+      done: The number of finished steps, which are not counted in the hours.
+      total: The total number of steps; None if the corpus determines it.
     """
     search, hours = MemorySearch(settings, settings.topology), 0.0
     for phase in _phases_after(settings, done, total):
         result = search.compile(phase)
         needed, seconds = result['hbm_bytes_per_chip'], result['estimated_step_s']
         message = f'phase {phase.number}, {phase.batch_size} x {phase.seq_len} on {settings.topology}: '
-        message += f'{gib(needed) if needed else "more"} a chip of {gib(result["hbm_bytes_available"])}'
+        message += f'{gib(needed) if needed else "more"} of {gib(result["hbm_bytes_available"])} per chip'
         if result['fits']:
             yield Check('memory', OK, message)
         else:
@@ -114,7 +114,7 @@ def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, t
     message = f'{gib(state)} for weights, moments and gradients; {gib(device_memory(mesh))} on each device'
     if on_cpu and 2 * state > free:
         fix = 'end other programs, or choose a smaller model'
-        yield Check('memory', WARN, f'{message}, with {gib(free)} free: no step is timed', fix)
+        yield Check('memory', WARN, f'{message}, but only {gib(free)} free, so no step is timed', fix)
         return
     yield Check('memory', OK, message)
     setup = build_pretraining_setup(settings, model, mesh)
@@ -123,7 +123,7 @@ def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, t
         rows = phase.batch_size // phase.grad_accum_steps
         if on_cpu:
             flops = train_flops_per_sequence(model, phase.seq_len, phase.max_predictions)
-            rows = _multiple(row_shards(mesh), min(rows, int(_CPU_FLOPS / flops)))
+            rows = _round_to_shards(min(rows, int(_CPU_FLOPS / flops)), row_shards(mesh))
         try:
             seconds = _time_phase(setup, dataclasses.replace(phase, batch_size=rows, grad_accum_steps=1))
         except jax.errors.JaxRuntimeError as error:
@@ -165,13 +165,13 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
     with quiet():
         rows, seconds = _time_task(data, mesh)
     hours = max(steps - done, 0) * seconds * settings.batch_size / rows / 3600
-    several = f' for each of {runs} runs' if runs > 1 else ''
-    longest = f'{rows} rows of the longest of {_RECORDS} records'
-    yield _hours(hours, steps, f'from steps timed on this machine, {longest} in {seconds:.3g} s{several}')
+    per_run = f' for each of {runs} runs' if runs > 1 else ''
+    longest = f'{rows} rows padded to the longest of {_RECORDS} records'
+    yield _hours(hours, steps, f'from steps timed on this machine, {longest} in {seconds:.3g} s{per_run}')
 
 
 def steps_of(settings: PretrainingSettings) -> int | None:
-    """Returns the number of steps in the config; None if the corpus determines it."""
+    """Returns the number of steps that the config sets; None if the corpus determines it."""
     by_corpus = settings.epochs > 0 or 'epoch' in str(settings.steps)
     return None if by_corpus else settings.total_steps(None)
 
@@ -184,7 +184,7 @@ def _is_cpu(mesh: Mesh) -> bool:
     return mesh.devices.flat[0].platform == 'cpu'
 
 
-def _multiple(shards: int, rows: int) -> int:
+def _round_to_shards(rows: int, shards: int) -> int:
     return max(shards, rows // shards * shards)
 
 
@@ -193,13 +193,13 @@ def _phases_after(settings: PretrainingSettings, done: int, total: int | None) -
 
 
 def _steps_left(phase: PretrainingPhase, done: int) -> float:
-    """Returns the number of steps after `done`; a smaller batch counts as a fraction of a step."""
+    """Returns the number of steps after `done`. A step with a smaller batch counts as a fraction of a step."""
     parts = [(part, part.last_step - max(done, part.first_step)) for part in phase.split()]
     return sum(steps * part.batch_size / phase.batch_size for part, steps in parts if steps > 0)
 
 
 def _time_steps(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches: Iterable[Any]) -> float:
-    """Runs `1 + _STEPS` steps, and returns the time of the fastest in seconds, without the first step."""
+    """Runs `1 + _STEPS` steps, and returns the seconds of the fastest step. The first step does not count."""
     seconds = []
     for _, batch in zip(range(1 + _STEPS), batches, strict=False):
         start = time.perf_counter()
@@ -210,7 +210,7 @@ def _time_steps(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches
 
 
 def _time_phase(setup: Any, phase: PretrainingPhase) -> float:
-    """Times some steps on batches filled with ones; returns the seconds of a step."""
+    """Times some steps on batches filled with ones, and returns the seconds of a step."""
     ((length, spec),) = phase.batches.items()
     program = compile_steps(setup, phase, phase.batches)[length]
     sharding = batch_sharding(setup.mesh)
@@ -222,14 +222,14 @@ def _time_phase(setup: Any, phase: PretrainingPhase) -> float:
 
 
 def _time_task(data: TaskData, mesh: Mesh) -> tuple[int, float]:
-    """Times some steps of fine-tuning; returns the rows of a step and its seconds."""
+    """Times some steps of fine-tuning, and returns the rows and the seconds of a step."""
     settings = data.settings
     rows = settings.batch_size // settings.grad_accum_steps
     if _is_cpu(mesh):
-        rows = _multiple(row_shards(mesh), min(rows, _CPU_ROWS))
-    few = {'max_train_records': _RECORDS, 'max_eval_records': 1, 'batch_size': rows, 'grad_accum_steps': 1}
+        rows = _round_to_shards(min(rows, _CPU_ROWS), row_shards(mesh))
+    limits = {'max_train_records': _RECORDS, 'max_eval_records': 1, 'batch_size': rows, 'grad_accum_steps': 1}
     with tempfile.TemporaryDirectory() as scratch:
-        part = data_from_source(dataclasses.replace(settings, **few), pathlib.Path(scratch))
+        part = data_from_source(dataclasses.replace(settings, **limits), pathlib.Path(scratch))
         train, model = prepare(part, mesh, 1)
         examples = model.examples(train.features, 0)
         phase = model.phase([VmappedRun(examples, settings.learning_rate, 0)], examples, 1 + _STEPS)
@@ -241,9 +241,10 @@ def _hours(hours: float, total: int | None, source: str) -> Check:
     source += '; without evaluation and checkpoints'
     if total is None:
         seconds = 3600 * hours / _ASSUMED_STEPS
-        return Check('hours', OK, f'{seconds:.3g} s a step {source}; the corpus determines their number (run=corpus)')
+        source += '; the corpus determines the number of steps (run=corpus)'
+        return Check('hours', OK, f'{seconds:.3g} s a step {source}')
     text = f'{hours:,.1f} hours' if hours >= 1 else f'{60 * hours:.0f} minutes' if hours > 1 / 60 else 'under a minute'
     if hours > _LONG:
-        fix = 'take fewer steps, a smaller recipe, or more chips: --config.topology=v5e:4x4 estimates a slice'
+        fix = 'use fewer steps, a smaller recipe, or more chips: --config.topology=v5e:4x4 estimates a slice'
         return Check('hours', WARN, f'{text} {source}', fix)
     return Check('hours', OK, f'{text} {source}')

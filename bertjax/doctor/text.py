@@ -1,4 +1,4 @@
-"""Check the tokenizer and the corpus of a pre-training: its token stores, or a sample of the text before they exist."""
+"""Check the tokenizer and the corpus of a pre-training run: its token stores, or a sample of the text without them."""
 
 import dataclasses
 import pathlib
@@ -31,18 +31,18 @@ from bertjax.text.wordpiece import INSTALL_FAST, WordPieceTokenizer, describe_fa
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import FOLDER
 
-_CHARACTERS = 3_000_000  # characters of a sample
-_SOURCES = 12  # sources of a sample
-_PIECES = 4096  # pieces of the sample's vocabulary, if the run has none yet
-_COPIES = 0.1  # share of copied documents that prevents learning; the corpus report warns from 0.01
-_ENOUGH = 10**6  # held-out tokens; avoids a warning about the small sample
+_CHARACTERS = 3_000_000  # the number of characters in a sample
+_SOURCES = 12  # the maximum number of sources in a sample
+_PIECES = 4096  # the vocabulary size for the sample if the run has no vocabulary yet
+_COPIES = 0.1  # the share of copied documents that prevents learning; the corpus report warns from 0.01
+_ENOUGH = 10**6  # a number of held-out tokens that causes no warning
 
 
 def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Tokenizer | None:
     """Returns the tokenizer of the workdir, config.tokenizer or config.init; None if the run will train one.
 
     Raises:
-      UserError: It cannot be read.
+      UserError: The tokenizer cannot be read.
     """
     if (folder / FOLDER).exists():
         return load_tokenizer(folder / FOLDER)
@@ -63,7 +63,7 @@ def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[C
         )
         yield Check('tokenizer', FAIL, 'no tokenizer for the store in config.data', fix)
     else:
-        yield Check('tokenizer', OK, f'one of {settings.vocab.size:,} pieces will be trained on config.corpus')
+        yield Check('tokenizer', OK, f'a vocabulary of {settings.vocab.size:,} pieces will be trained on config.corpus')
 
 
 @check('corpus')
@@ -102,7 +102,7 @@ def _check_sample(spec: str, settings: PretrainingSettings, existing: Tokenizer 
         facts: dict[str, Any] = build_store(
             [str(path)], pathlib.Path(scratch, 'store'), sample_tokenizer, plain, progress=False
         )
-    # These figures have no meaning for a sample, or with a vocabulary that the run will not use.
+    # These figures are meaningless for a sample, or for a vocabulary that the run will not use.
     facts |= {'heldout_documents': int(options.heldout > 0), 'heldout_tokens': _ENOUGH, 'tokens': _ENOUGH**2}
     facts |= {} if existing else {'pieces_per_word': 1.0, 'unknown_rate': 0.0}
     message += f'; sampled {len(sample) / 1e6:.1f} MB, {facts["documents"]:,} documents'
@@ -113,7 +113,7 @@ def _check_sample(spec: str, settings: PretrainingSettings, existing: Tokenizer 
 
 
 def _sample(sources: list[TextSource], options: CorpusOptions) -> Iterator[str]:
-    """Yields the first documents of some sources: one line per paragraph, blank lines between documents."""
+    """Yields the first documents of some sources, with one line per paragraph and a blank line between documents."""
     chosen = reading.choose_readings(sources)[0] if options.format == 'auto' else sources
     sampled = chosen[:: -(-len(chosen) // _SOURCES)]
     for source in sampled:
@@ -130,7 +130,7 @@ def _sample(sources: list[TextSource], options: CorpusOptions) -> Iterator[str]:
 
 
 def learning_obstacles(report: dict[str, Any]) -> dict[str, str]:
-    """Returns {obstacle: next step} for the obstacles to learning in a store's report."""
+    """Returns the obstacles to learning in a store's report, as {obstacle: next step}."""
     copies = report['duplicate_documents'] / max(1, report['documents_read'])
     lines = report['duplicate_lines'] / max(1, report['lines'])
     likeness, within = report['neighbour_likeness'], report['neighbour_likeness_within']

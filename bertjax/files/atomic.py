@@ -25,7 +25,7 @@ from bertjax.files.write_guard import writes_are_disabled
 
 
 class _TemporaryNames(threading.local):
-    prefix = ''  # precedes the process id in this thread's temporary names
+    prefix = ''  # the part of this thread's temporary names before the process id
 
 
 _temporary_names = _TemporaryNames()
@@ -75,11 +75,9 @@ def make_directory(path: str | os.PathLike) -> None:
 class AtomicFile:
     """A binary file that is written under a temporary name; `close` flushes it to disk and renames it to `path`.
 
-    A `with` block closes the file at its end, or removes it after an exception.
+    As a context manager, it closes the file at the end of the block, or removes it after an exception.
 
-    Attributes:
-      path: The final path.
-      file: The open file, which can also be read.
+    The attribute `file` is the open file, which is also readable.
     """
 
     def __init__(self, path: epath.PathLike):
@@ -127,20 +125,20 @@ class AtomicFile:
         return size
 
     def _discard(self) -> None:
-        with contextlib.suppress(OSError):  # closing repeats the write that failed on a full disk
+        with contextlib.suppress(OSError):  # on a full disk, closing the file repeats the failed write
             self.file.close()
         if not self._discards_writes:
             self._temporary.unlink(missing_ok=True)
 
 
 def write_atomic(path: epath.PathLike, data: bytes | str) -> None:
-    """Writes a file through `AtomicFile`, text as UTF-8."""
+    """Writes bytes or UTF-8 text through `AtomicFile`."""
     with AtomicFile(path) as target:
         target.write(data.encode('utf-8') if isinstance(data, str) else data)
 
 
 def write_zip(path: epath.PathLike, files: Mapping[str, str]) -> None:
-    """Writes a zip archive of texts {name: text}. It contains no dates, so that equal texts give equal bytes."""
+    """Writes a zip archive of {name: text}. It contains no dates, so equal texts give equal bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, 'w', zipfile.ZIP_DEFLATED) as archive:
         for name, text in files.items():
@@ -150,7 +148,7 @@ def write_zip(path: epath.PathLike, files: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def atomic_directory(target: epath.PathLike) -> Iterator[str]:
-    """Yields a new local directory. It replaces `target` at the end of the body, or is removed if the body raises."""
+    """Yields a new local directory that replaces `target` after the body, or is removed if the body raises."""
     if writes_are_disabled():
         with tempfile.TemporaryDirectory() as scratch:
             yield scratch
@@ -172,7 +170,7 @@ def atomic_directory(target: epath.PathLike) -> Iterator[str]:
 
 
 def replace_directory(fresh: str | os.PathLike, path: str | os.PathLike) -> None:
-    """Flushes a finished local directory to disk and renames it to `path`, in place of an existing one."""
+    """Flushes a finished local directory to disk and renames it to `path`, replacing an existing directory."""
     old = _backup_path(path)
     sync_tree(fresh)
     if os.path.isdir(path):
@@ -183,7 +181,7 @@ def replace_directory(fresh: str | os.PathLike, path: str | os.PathLike) -> None
 
 
 def recover_directory(path: str | os.PathLike) -> None:
-    """Repairs the state of a directory whose process died in `replace_directory`."""
+    """Restores a directory if the process died in `replace_directory`."""
     old = _backup_path(path)
     if os.path.isdir(old) and not os.path.isdir(path):
         os.rename(old, path)
@@ -207,7 +205,7 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
 
     Args:
       directory: An existing local directory.
-      doing: The activity, such as 'builds this store', for the message that the other process prints.
+      doing: The activity, such as 'builds this store', for the error message of the other process.
 
     Raises:
       UserError: Another process holds the lock, or the directory was removed or moved during the body.
@@ -227,23 +225,23 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
                 fix='wait for it, or end it',
             ) from None
         except OSError:
-            logging.warning('%s cannot be locked: start no second process there.', directory)
+            logging.warning('%s cannot be locked: do not start a second process in it.', directory)
         try:
             yield
         except (UserError, StoppedError):
             raise
-        except Exception as error:  # a missing directory causes errors of many kinds
+        except Exception as error:  # a missing directory causes errors of many types
             if _is_at(directory, handle):
                 raise
             raise _moved_error(directory) from error
-        if not _is_at(directory, handle):  # The files are in the moved directory, not at this path.
+        if not _is_at(directory, handle):  # the files are in the moved directory, not at this path
             raise _moved_error(directory)
     finally:
         os.close(handle)
 
 
 def _is_at(directory: str | os.PathLike, handle: int) -> bool:
-    """Returns whether the open directory `handle` still has this path; True if the file system cannot tell."""
+    """Returns whether the open directory `handle` is still at this path; True if the file system does not tell."""
     try:
         return os.path.samestat(os.stat(directory), os.fstat(handle))
     except (FileNotFoundError, NotADirectoryError):
@@ -253,6 +251,6 @@ def _is_at(directory: str | os.PathLike, handle: int) -> bool:
 
 
 def _moved_error(directory: str | os.PathLike) -> UserError:
-    found = 'another folder than before' if os.path.isdir(directory) else 'no such folder any more'
-    fix = 'move it back, or give its new path, and the same command continues; if it was removed, it starts anew'
+    found = 'a different folder at this path' if os.path.isdir(directory) else 'no such folder any more'
+    fix = 'move it back or give its new path, then the same command continues; if it was removed, start again'
     return UserError(str(directory), found, 'the folder that this command works in', fix)

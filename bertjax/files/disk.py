@@ -1,4 +1,4 @@
-"""Report errors of the operating system (a full or read-only disk, files too large or too many) in one line."""
+"""Report errors of the operating system in one line, such as a full disk or too many open files."""
 
 import contextlib
 import errno
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from bertjax.errors import UserError
 
-OPEN_FILES = 128
+OPEN_FILES = 128  # the minimum limit of open files
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# Other errors that the user can fix, and the fix.
+# {other errors that the user can fix: the fix}.
 _FIXES = {
     errno.EROFS: 'give a --workdir on a disk that can be written to',
     errno.EACCES: 'change its permissions, or give another path',
@@ -26,16 +26,16 @@ _FIXES = {
     errno.ENAMETOOLONG: 'give a shorter path',
     errno.ELOOP: 'fix the links, or give another path',
 }
-# Read errors that concern one file; all others concern the machine.
+# Read errors that concern one file. All others concern the machine.
 _FILE_ERRORS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 _NO_TEMPORARY = 'No usable temporary directory'  # in Python's message
-# The error numbers in messages of tensorstore and of safetensors.
+# Matches the error number in a message of tensorstore or safetensors.
 _NATIVE = re.compile(r"os_error_code='(\d+)'|\(os error (\d+)\)")
 
 
 @contextlib.contextmanager
 def annotate_write_errors(path: str | os.PathLike, size: int) -> Iterator[None]:
-    """Adds the path, and the size in bytes as `write_size`, to an error of the operating system in the body.
+    """Adds the path, and `size` in bytes as `write_size`, to an OSError that the body raises.
 
     Errors of tensorstore and safetensors become an OSError.
     """
@@ -43,31 +43,30 @@ def annotate_write_errors(path: str | os.PathLike, size: int) -> Iterator[None]:
         yield
     except Exception as error:  # tensorstore and safetensors raise their own types
         os_error = _find_os_error(error)
-        if os_error is None or (os_error is error and _is_internal_mistake(os_error, path)):
+        if os_error is None or (os_error is error and _is_bug(os_error, path)):
             raise
         if os_error is not error:
-            raise _with_path(os_error, path, size) from error
-        _with_path(os_error, path, size)
+            raise _add_path(os_error, path, size) from error
+        _add_path(os_error, path, size)
         raise
 
 
 def reraise_machine_errors(error: Exception, path: str | os.PathLike) -> None:
     """Raises a read error again, with the path, if it concerns the machine and not this file.
 
-    Otherwise a text would silently be cut short when file handles run out, a disk is unmounted, or a sector is bad.
-    `explain_os_error` explains these errors.
+    The callers skip the damaged rest of a file. When a disk is unmounted, for example, this would silently lose text.
     """
     if isinstance(error, OSError) and error.errno is not None and error.errno not in _FILE_ERRORS:
         error.filename = error.filename or os.fspath(path)
         raise error
 
 
-def _is_internal_mistake(error: OSError, path: str | os.PathLike) -> bool:
-    """Returns whether a file is missing although its folder exists: a mistake of the program, not of the system."""
+def _is_bug(error: OSError, path: str | os.PathLike) -> bool:
+    """Returns whether a file is missing although its folder exists, which is a bug of the program."""
     return error.errno == errno.ENOENT and pathlib.Path(os.fsdecode(error.filename or path)).absolute().parent.is_dir()
 
 
-def _with_path(error: OSError, path: str | os.PathLike, size: int) -> OSError:
+def _add_path(error: OSError, path: str | os.PathLike, size: int) -> OSError:
     error.filename = error.filename or os.fspath(path)
     error.write_size = size
     return error
@@ -75,7 +74,7 @@ def _with_path(error: OSError, path: str | os.PathLike, size: int) -> OSError:
 
 def _find_os_error(error: BaseException) -> OSError | None:
     if isinstance(error, OSError):
-        return error if error.errno is not None else None  # an error without a number is not from the system
+        return error if error.errno is not None else None  # an error of the system always has a number
     native = _NATIVE.search(str(error))
     if native is None:
         return None
@@ -84,7 +83,7 @@ def _find_os_error(error: BaseException) -> OSError | None:
 
 
 def explain_os_error(error: BaseException, workdir: str) -> UserError | None:
-    """Returns the message for an exception that an error of the system caused; None for any other exception."""
+    """Returns the UserError for an exception that an error of the operating system caused; None for any other."""
     while error is not None:
         os_error = _find_os_error(error)
         if os_error is not None:
@@ -107,9 +106,9 @@ def _explain(error: OSError, workdir: str) -> UserError | None:
         return UserError(str(path), 'that its folder was moved or removed', 'a folder that stays while it is used', fix)
     if error.errno == errno.ENOENT and _NO_TEMPORARY in str(error):
         fix = 'make room there, or set TMPDIR to another folder; then the same command continues'
-        return UserError('TMPDIR', 'no folder for temporary files', 'one that can be written to', fix)
+        return UserError('TMPDIR', 'no folder for temporary files', 'a folder that can be written to', fix)
     if error.errno in _FULL:
-        folder = next(place for place in (path, *path.parents) if place.is_dir())
+        folder = next(parent for parent in (path, *path.parents) if parent.is_dir())
         found = f'a full disk with {shutil.disk_usage(folder).free:,} bytes free'
         size = getattr(error, 'write_size', 0)
         expected = f'{size:,} bytes for {path}' if size else f'room for {path}'
@@ -121,10 +120,10 @@ def _explain(error: OSError, workdir: str) -> UserError | None:
 
 
 def check_open_files() -> None:
-    """Raises this process's soft limit of open files to its hard limit, at most to 1,024.
+    """Raises this process's soft limit of open files to its hard limit or 1,024, whichever is lower.
 
     Raises:
-      UserError: The limit is too low.
+      UserError: The limit is below OPEN_FILES.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = 1024 if hard == resource.RLIM_INFINITY else min(hard, 1024)

@@ -1,4 +1,4 @@
-"""Find local files by pattern, below a directory or by name, and classify paths."""
+"""Find files by pattern, below a directory or by name, and classify paths."""
 
 import contextlib
 import errno
@@ -16,7 +16,7 @@ from etils import epath
 from bertjax.errors import UserError
 
 _WILDCARD = re.compile(r'[*?\[]')
-_HOLE = 1 << 30  # Bytes.
+_MIN_UNWRITTEN = 1 << 30  # bytes
 _IN_BUCKET = re.compile(r'(gs|s3)://[^/]')
 
 
@@ -26,7 +26,7 @@ def is_remote(path: epath.PathLike) -> bool:
 
 
 def check_address(path: str, where: str) -> None:
-    """Raises UserError for an address other than gs://BUCKET… and s3://BUCKET…"""
+    """Raises a UserError for a URL other than gs://BUCKET… and s3://BUCKET…"""
     if is_remote(path) and not _IN_BUCKET.match(path):
         raise UserError(
             where,
@@ -40,12 +40,12 @@ _names: dict[str, str] = {}
 
 
 def register_address(folder: pathlib.Path, address: str) -> None:
-    """Registers the bucket address of a folder that mirrors it, for messages."""
+    """Registers the bucket address that a local folder mirrors, for messages."""
     _names[os.fspath(folder)] = address
 
 
 def display_path(path: pathlib.Path) -> str:
-    """Returns the path to show to the user: a path in the mirror of a bucket becomes an address."""
+    """Returns the path to show to the user: the bucket address if the path is in the mirror of a bucket."""
     for folder in (path, *path.parents) if _names else ():
         if name := _names.get(os.fspath(folder)):
             return '/'.join([name, *path.relative_to(folder).parts])
@@ -59,9 +59,9 @@ def is_pattern(path: str) -> bool:
 
 @contextlib.contextmanager
 def without_wildcards(directory: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yields a path to a local directory without wildcards, for libraries that treat every path as a pattern.
+    """Yields a path without wildcards to a local directory, for libraries that treat every path as a pattern.
 
-    A directory with wildcards in its path gets a symbolic link in a temporary folder.
+    If the directory has wildcards in its path, the result is a symbolic link in a temporary folder.
     """
     directory = directory.resolve()
     if not is_pattern(str(directory)):
@@ -79,19 +79,19 @@ def unusual_kind(path: epath.PathLike) -> str:
         return ''
     try:
         mode = os.stat(path).st_mode
-    except (OSError, ValueError):  # A zero byte in the name is a ValueError.
+    except (OSError, ValueError):  # a zero byte in the name causes a ValueError
         return ''
     kinds = {stat.S_IFIFO: 'a pipe', stat.S_IFCHR: 'a device', stat.S_IFBLK: 'a device', stat.S_IFSOCK: 'a socket'}
     return kinds.get(stat.S_IFMT(mode), '')
 
 
 def unwritten_bytes(path: epath.PathLike) -> int:
-    """Returns the bytes of a sparse file that were never written (they read as zeros), if at least a GiB; else 0."""
+    """Returns the number of bytes of a sparse file that were never written; 0 if it is below a GiB."""
     facts = None if is_remote(path) else os.stat(path)
-    if facts is None or facts.st_size - 512 * facts.st_blocks < _HOLE or not hasattr(os, 'SEEK_HOLE'):
+    if facts is None or facts.st_size - 512 * facts.st_blocks < _MIN_UNWRITTEN or not hasattr(os, 'SEEK_HOLE'):
         return 0
     unwritten = at = 0
-    with open(path, 'rb') as file:  # A compressing file system also uses few blocks, so seek the holes.
+    with open(path, 'rb') as file:  # a compressing file system also uses few blocks, so look for the holes
         while at < facts.st_size:
             try:
                 begin = os.lseek(file.fileno(), at, os.SEEK_DATA)
@@ -101,14 +101,14 @@ def unwritten_bytes(path: epath.PathLike) -> int:
                 begin = facts.st_size
             unwritten += begin - at
             at = os.lseek(file.fileno(), begin, os.SEEK_HOLE) if begin < facts.st_size else begin
-    return unwritten if unwritten >= _HOLE else 0
+    return unwritten if unwritten >= _MIN_UNWRITTEN else 0
 
 
 def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
-    """Yields the files below a directory, sorted within each folder, without names that begin with '.' or '_'.
+    """Yields the files below a directory, sorted within each folder, except names that begin with '.' or '_'.
 
-    Links are followed. A folder that is reached a second time, such as by a link to its own parent, is skipped with a
-    warning.
+    Links are followed. A folder that is reached a second time, for example through a link to its parent, is skipped
+    with a warning.
 
     Raises:
       UserError: A folder cannot be listed.
@@ -138,17 +138,17 @@ def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
         stack += [child for child in reversed(children) if not child.name.startswith(('.', '_'))]
     if repeated:
         logging.warning(
-            'Folders that links reach a second time are skipped there: %s%s',
+            'Skipped folders that links reach a second time: %s%s',
             repeated[0], f' and {len(repeated) - 1:,} more' if repeated[1:] else '',
         )  # fmt: skip
 
 
 def split_pattern(pattern: str) -> tuple[str, list[str]]:
-    """Splits a pattern into the directory before its first wildcard, and the list of the remaining parts."""
+    """Splits a pattern into the directory before its first wildcard and a list of the remaining path components."""
     fixed = pattern[: _WILDCARD.search(pattern).start()].rpartition('/')[0]
     rest = pattern[len(fixed) :].lstrip('/')
     if '**' not in rest.split('/'):
-        rest = re.sub(r'\*+', '*', rest)  # `a**b` is `a*b`; epath refuses it
+        rest = re.sub(r'\*+', '*', rest)  # epath rejects `a**b`, which matches the same files as `a*b`
     return fixed or ('/' if pattern.startswith('/') else '.'), rest.split('/')
 
 
@@ -166,7 +166,7 @@ def match_files(pattern: str) -> tuple[epath.Path, list[epath.Path]]:
 
 
 def would_match(pattern: str, path: pathlib.Path) -> bool:
-    """Returns whether `match_files` would return this local path without links if it were a file."""
+    """Returns whether `match_files` would return this local path if it were a file. The path must have no links."""
     root, parts = split_pattern(pattern)
     top = os.path.realpath(root)
     names = path.relative_to(top).parts if path.is_relative_to(top) else ()
@@ -174,18 +174,18 @@ def would_match(pattern: str, path: pathlib.Path) -> bool:
 
 
 def name_matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Returns whether the parts of a pattern match the parts of a path below the directory of `split_pattern`."""
+    """Returns whether a path matches a pattern. Both are given as components below the directory of `split_pattern`."""
     is_skipped = '**' in pattern and is_hidden(names)
     return not is_skipped and _matches(names, pattern)
 
 
 def is_hidden(names: Sequence[str]) -> bool:
-    """Returns whether `walk_files` skips a path."""
+    """Returns whether `walk_files` skips a path with these components."""
     return any(name.startswith(('.', '_')) for name in names)
 
 
 def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Returns whether the parts of a path match a pattern, in which a final `**` also matches any file."""
+    """Returns whether the components of a path match a pattern. A final `**` also matches any file."""
     if not names or not pattern:
         return not names and not pattern
     if pattern[0] == '**':
@@ -202,10 +202,10 @@ def existing_files(directory: epath.Path, names: Iterable[str]) -> Iterator[epat
 
 
 def single_file(paths: Sequence[epath.Path], where: str, split: str, fix: str) -> epath.Path | None:
-    """Returns the only file of a split; None without files.
+    """Returns the only file of a split; None if there is no file.
 
     Raises:
-      UserError: There are several.
+      UserError: There are several files.
     """
     if len(paths) > 1:
         names = ' and '.join(path.name for path in paths)

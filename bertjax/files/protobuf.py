@@ -1,18 +1,18 @@
 """Encode and decode protocol buffers (protobuf.dev, Encoding), for the few messages that bertjax reads and writes.
 
-The generated modules of other packages cannot be used: several register one name in the same process-wide pool, and
-some need a newer protobuf than others allow.
+The generated modules of other packages cannot be used: several of them register the same name in the process-wide pool,
+and some need a newer protobuf than others allow.
 """
 
 from collections.abc import Iterator
 
-_FIXED = {5: 4, 1: 8}
+_FIXED = {5: 4, 1: 8}  # {wire type: bytes}
 
 
 def decode_fields(message: bytes) -> Iterator[tuple[int, int | bytes, int]]:
-    """Yields the number, the value and the offset of the value of each field of a message.
+    """Yields (field number, value, offset of the value) for each field of a message.
 
-    A varint is an int; a value of 4, 8 or any other number of bytes is bytes.
+    The value of a varint is an int; the value of any other wire type is bytes.
 
     Raises:
       ValueError: The bytes are not a message.
@@ -40,7 +40,7 @@ def decode_varint(message: bytes, at: int) -> tuple[int, int]:
     """Returns a varint and the offset of its end.
 
     Raises:
-      ValueError: The message ends inside the number.
+      ValueError: The message ends inside the varint.
     """
     value = shift = 0
     while at < len(message):

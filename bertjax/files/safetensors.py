@@ -1,4 +1,4 @@
-"""Write a safetensors file one tensor at a time; the safetensors library needs all tensors in memory."""
+"""Write a safetensors file one tensor at a time, because the safetensors library needs all tensors in memory."""
 
 import json
 import math
@@ -14,12 +14,12 @@ _BYTES = {'I64': 8, 'F32': 4, 'I32': 4, 'F16': 2, 'BF16': 2}
 
 
 class Tensor(NamedTuple):
-    """A tensor that is created when it is written.
+    """A tensor whose values are computed while it is written.
 
     Attributes:
       kind: The dtype: 'F32', 'F16', 'BF16', 'I32' or 'I64'.
       shape: The shape of the whole tensor.
-      parts: A function that returns the tensor in parts along its first axis.
+      parts: A function that yields consecutive parts of the tensor along its first axis.
     """
 
     kind: str
@@ -37,13 +37,8 @@ def write_tensors(
 ) -> None:
     """Writes tensors atomically, in their order, with one part of a tensor in memory at a time.
 
-    The README of safetensors defines the format: the length of the header as a little-endian uint64, the header as
-    JSON, and the bytes of the tensors.
-
-    Args:
-      path: The path of the file.
-      tensors: {name: tensor}. The library orders float32 tensors by name.
-      metadata: The metadata in the header.
+    The format (README of safetensors) is the length of the header as a little-endian uint64, the header as JSON, and
+    the bytes of the tensors. The safetensors library would write tensors of one dtype in the order of their names.
 
     Raises:
       ValueError: The parts do not have the size of their tensor.
@@ -61,7 +56,7 @@ def write_tensors(
         for name, tensor in tensors.items():
             written = 0
             for part in tensor.parts():
-                # Write bytes, because numpy has no buffers of bfloat16.
+                # View as uint8, because numpy cannot export a bfloat16 array as a buffer.
                 file.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
                 written += part.nbytes
             if written != tensor.size:

@@ -1,6 +1,6 @@
 """Read small files into memory.
 
-If a file cannot be read or parsed, the functions raise a UserError that names the file, or return None.
+If a file cannot be read or parsed, the functions raise a UserError that names the file or return None.
 """
 
 import json
@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.files.paths import unusual_kind
 
 Parsed = TypeVar('Parsed')
-MAX_SETTINGS_BYTES = 1 << 30  # a file of settings or of a vocabulary is a thousand times smaller
+MAX_SETTINGS_BYTES = 1 << 30  # real files of settings or vocabularies are a thousand times smaller
 
 
 def read_json_object(path: epath.PathLike, fix: str) -> dict[str, Any]:
@@ -22,10 +22,10 @@ def read_json_object(path: epath.PathLike, fix: str) -> dict[str, Any]:
 
     Args:
       path: The path of an existing file.
-      fix: The next step for the message, if it cannot be read.
+      fix: The fix in the error message.
 
     Raises:
-      UserError: It cannot be read, or holds something other than an object.
+      UserError: The file cannot be read, or does not contain a JSON object.
     """
     return _read_json(path, dict, 'a JSON object', fix)
 
@@ -36,7 +36,7 @@ def read_json_list(path: epath.PathLike, fix: str) -> list[Any]:
 
 
 def _read_json(path: epath.PathLike, kind: type, expected: str, fix: str) -> Any:
-    text = read_bytes(path, expected, fix, most=MAX_SETTINGS_BYTES)
+    text = read_bytes(path, expected, fix, max_bytes=MAX_SETTINGS_BYTES)
     if not text:
         raise UserError(str(path), 'an empty file', expected, fix)
     try:
@@ -50,11 +50,9 @@ def _read_json(path: epath.PathLike, kind: type, expected: str, fix: str) -> Any
 
 
 def read_json_or_none(path: pathlib.Path, parse: Callable[[Any], Parsed]) -> Parsed | None:
-    """Parses a JSON file that bertjax wrote; returns None if it is missing or damaged.
+    """Parses a JSON file that bertjax wrote. Returns None if the file is missing or damaged.
 
-    Args:
-      path: The path of a local file.
-      parse: A function of the JSON value. For an unexpected value it may raise Python's errors, such as KeyError.
+    The function `parse` may raise a KeyError, ValueError or similar for an unexpected JSON value.
     """
     try:
         return parse(json.loads(path.read_text(encoding='utf-8')))
@@ -63,13 +61,13 @@ def read_json_or_none(path: pathlib.Path, parse: Callable[[Any], Parsed]) -> Par
 
 
 def read_lines(path: epath.PathLike, content: str, key: str, fix: str) -> list[str]:
-    """Reads the lines of a text file in UTF-8, with or without a byte order mark; only `\\n` ends a line.
+    """Reads the lines of a text file in UTF-8, with or without a byte order mark. Only `\\n` ends a line.
 
     Args:
       path: The path of the file.
-      content: The content, such as 'words', for messages.
-      key: The config key that names the file.
-      fix: The next step for the message, if it cannot be read.
+      content: The expected content, such as 'words', for the error message.
+      key: The config key that names the file, for the error message.
+      fix: The fix in the error message.
 
     Raises:
       UserError: The file is missing, cannot be read, or is not UTF-8.
@@ -77,23 +75,23 @@ def read_lines(path: epath.PathLike, content: str, key: str, fix: str) -> list[s
     if not epath.Path(path).exists():
         raise UserError(key, f'no such file {str(path)!r}', f'a file of {content}', fix)
     try:
-        text = read_bytes(path, f'a file of {content}', fix, most=MAX_SETTINGS_BYTES).decode('utf-8-sig')
+        text = read_bytes(path, f'a file of {content}', fix, max_bytes=MAX_SETTINGS_BYTES).decode('utf-8-sig')
     except UnicodeDecodeError as error:
         raise UserError(str(path), f'no UTF-8 text (byte {error.start:,})', content, fix) from None
     return text.removesuffix('\n').split('\n')
 
 
-def read_bytes(path: epath.PathLike, expected: str, fix: str, *, most: int | None = None) -> bytes:
+def read_bytes(path: epath.PathLike, expected: str, fix: str, *, max_bytes: int | None = None) -> bytes:
     """Reads the bytes of a file.
 
     Args:
       path: The path of an existing file.
-      expected: The expected content, for the message.
-      fix: The next step for the message, if it cannot be read.
-      most: The maximum size in bytes.
+      expected: The expected content, for the error message.
+      fix: The fix in the error message.
+      max_bytes: The maximum size of the file; None for no limit.
 
     Raises:
-      UserError: The path is a folder, a pipe or a device, the file is larger, or the system cannot read it.
+      UserError: The path is a folder, a pipe or a device, the file is too large, or it cannot be read.
     """
     path = pathlib.Path(path)
     kind = 'a folder' if path.is_dir() else unusual_kind(path)
@@ -101,8 +99,8 @@ def read_bytes(path: epath.PathLike, expected: str, fix: str, *, most: int | Non
         raise UserError(str(path), kind, expected, fix)
     try:
         size = path.stat().st_size
-        if most is not None and size > most:
-            raise UserError(str(path), f'a file of {size:,} bytes', f'{expected} of up to {most:,}', fix)
+        if max_bytes is not None and size > max_bytes:
+            raise UserError(str(path), f'a file of {size:,} bytes', f'{expected} of up to {max_bytes:,}', fix)
         return path.read_bytes()
     except OSError as error:
         raise UserError(str(path), (error.strerror or str(error)).lower(), expected, fix) from None

@@ -17,25 +17,25 @@ import zstandard
 
 CHUNK = 1 << 18  # bytes per read
 MAX_LINE = 1 << 20  # bytes; a longer line of text is cut at white space
-MAX_RECORD = 1 << 26  # bytes; a longer line of JSON, which cannot be cut, is dropped
-_ZSTD_READ = 1 << 10  # compressed bytes per read; they may expand to 32 MiB, as 4 bytes can hold a block of 128 KiB
+MAX_RECORD = 1 << 26  # bytes; a longer line of JSON is dropped, because it cannot be cut
+_ZSTD_READ = 1 << 10  # compressed bytes per read; they can expand to 32 MiB, because 4 bytes can encode 128 KiB
 
 _BYTE_ORDER_MARK = b'\xef\xbb\xbf'
-TOO_LONG = b'\0 too long'  # replaces a line over MAX_RECORD; compare by identity
+TOO_LONG = b'\0 too long'  # replaces a line longer than MAX_RECORD; compare with `is`
 _MAGIC = {b'\x1f\x8b': 'gzip', b'BZh': 'bzip2', b'\xfd7zXZ\x00': 'xz', b'\x28\xb5\x2f\xfd': 'zstd'}
 _SUFFIXES = {'.gz': 'gzip', '.bz2': 'bzip2', '.xz': 'xz', '.zst': 'zstd', '.zstd': 'zstd'}
 
 
 class DamagedFileError(Exception):
-    """A compressed file is truncated, and its library does not raise an error."""
+    """A compressed file is truncated, but its library raises no error."""
 
 
-# Decompressors raise OSError without an error number; `disk.reraise_machine_errors` handles those with a number.
+# Decompressors raise an OSError without an error number. `disk.reraise_machine_errors` handles those with a number.
 DAMAGE = (DamagedFileError, EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 
 
 def detect_compression(path: str, head: bytes) -> str:
-    """Returns 'gzip', 'bzip2', 'xz', 'zstd' or '', by the first bytes `head` of a file, then by its suffix."""
+    """Returns 'gzip', 'bzip2', 'xz', 'zstd' or '', according to the first bytes `head` of a file, then its suffix."""
     for magic, name in _MAGIC.items():
         if head.startswith(magic):
             return name
@@ -43,12 +43,12 @@ def detect_compression(path: str, head: bytes) -> str:
 
 
 def has_compression_suffix(path: str) -> bool:
-    """Returns whether the name of a file has the suffix of a compression (the content may differ)."""
+    """Returns whether the name of a file has the suffix of a compression format. The content is not checked."""
     return os.path.splitext(path)[1].lower() in _SUFFIXES
 
 
 def bare_suffix(path: str) -> str:
-    """Returns the suffix of a path without the suffix of a compression: 'a.jsonl.gz' -> '.jsonl'."""
+    """Returns the suffix of a path, ignoring the suffix of a compression format: 'a.jsonl.gz' -> '.jsonl'."""
     stem, suffix = os.path.splitext(path)
     return (os.path.splitext(stem)[1] if suffix.lower() in _SUFFIXES else suffix).lower()
 
@@ -67,8 +67,8 @@ def _zstd_pieces(raw: io.BufferedIOBase) -> Iterator[bytes]:
         raise DamagedFileError('ends inside a zstd frame')
 
 
-def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Joins pieces to chunks of at least CHUNK bytes; the last one, and the one before damage, may be shorter."""
+def _join_pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Joins pieces to chunks of at least CHUNK bytes. The last chunk, or the chunk before damage, may be shorter."""
     ready = bytearray()
     try:
         for piece in pieces:
@@ -86,20 +86,20 @@ def chunks(raw: io.BufferedIOBase, compression: str) -> Iterator[bytes]:
     """Yields the decompressed bytes of an open file.
 
     Raises:
-      one of DAMAGE: The file is damaged; all bytes before the damage were yielded.
+      one of DAMAGE: The file is damaged. All bytes before the damage were yielded.
     """
     if compression == 'zstd':
-        yield from _joined(_zstd_pieces(raw))
+        yield from _join_pieces(_zstd_pieces(raw))
         return
     openers = {'gzip': lambda file: gzip.GzipFile(fileobj=file), 'bzip2': bz2.BZ2File, 'xz': lzma.LZMAFile}
     stream = openers[compression](raw) if compression else raw
-    # Not `read`, which discards the bytes before the damage.
+    # `read` would discard the bytes before the damage.
     while data := stream.read1(CHUNK):
         yield data
 
 
-def _without_byte_order_mark(source: Iterator[bytes]) -> Iterator[bytes]:
-    """Yields the chunks without UTF-8's byte order mark."""
+def _strip_byte_order_mark(source: Iterator[bytes]) -> Iterator[bytes]:
+    """Yields the chunks without the byte order mark of UTF-8."""
     head = b''
     for chunk in source:
         head += chunk
@@ -114,8 +114,9 @@ class CountedFile(io.RawIOBase):
 
     Args:
       file: An open, seekable file.
-      begin, end: The range; None is the end of the file.
-      progress: Called with the number of bytes of each read. An OSError in it becomes the cause of a RuntimeError.
+      begin, end: The range in bytes; None as `end` is the end of the file.
+      progress: A function that is called with the number of bytes of each read. If it raises an OSError, the read
+        raises a RuntimeError.
       digest: A hash object that is updated with the bytes.
     """
 
@@ -137,7 +138,7 @@ class CountedFile(io.RawIOBase):
         if self._progress:
             try:
                 self._progress(len(data))
-            except OSError as error:  # the caller treats an OSError as damage of the file
+            except OSError as error:  # the caller would treat an OSError as damage of the file
                 raise RuntimeError('the progress of reading could not be reported') from error
         if self._digest:
             self._digest.update(data)
@@ -145,25 +146,27 @@ class CountedFile(io.RawIOBase):
 
 
 def read_range(path: str, file, begin: int, end: int, progress=None, digest=None) -> Iterator[bytes]:
-    """Yields the decompressed bytes of a range of an open file; a compressed file is read in full.
+    """Yields the decompressed bytes of a range of an open file. A compressed file is read to its end.
 
     Chunks have at least CHUNK bytes, so that the first chunk is enough to recognise a format.
 
-    Args: see `CountedFile`.
+    Args:
+      path: The path of the file.
+      file, begin, end, progress, digest: See `CountedFile`.
     """
     compression = detect_compression(path, file.read(8) if begin == 0 else b'text')
     counted = CountedFile(file, begin, None if compression else end, progress, digest)
-    return _joined(chunks(io.BufferedReader(counted, CHUNK), compression))
+    return _join_pieces(chunks(io.BufferedReader(counted, CHUNK), compression))
 
 
 class Lines:
-    """Iterates over the lines of an iterator of chunks, as bytes without line ends.
+    """An iterator over the lines in chunks of bytes. It yields bytes without line ends.
 
     Args:
       source: The chunks.
-      cut: Yield a line over MAX_LINE bytes in pieces with the same number. If False, yield TOO_LONG for a line over
-        MAX_RECORD bytes.
-      merge_blank: Yield one blank line instead of several in a row where possible; `number` counts all of them.
+      cut: Whether to yield a line of more than MAX_LINE bytes in several pieces, which have the same number. If False,
+        TOO_LONG is yielded for a line of more than MAX_RECORD bytes.
+      merge_blank: Whether to yield one blank line for a chunk of only blank lines. `number` counts all lines.
 
     Attributes:
       number: The 1-based number of the last line yielded.
@@ -186,7 +189,7 @@ class Lines:
 
     def __iter__(self) -> Iterator[bytes]:
         rest, inside, skipping = b'', False, False
-        for chunk in _without_byte_order_mark(self._source):
+        for chunk in _strip_byte_order_mark(self._source):
             if self._merge_blank and chunk.isspace() and not (inside or skipping or rest.strip()) and b'\n' in chunk:
                 self.number += chunk.count(b'\n')
                 rest = chunk.rpartition(b'\n')[2]
@@ -226,7 +229,7 @@ class Lines:
 
 @dataclasses.dataclass(frozen=True)
 class Broken:
-    """Invalid input: its kind, its line (0 for the whole file), and the details."""
+    """Invalid input: the kind of error, the line number (0 for the whole file), and the details."""
 
     kind: str
     line: int

@@ -1,4 +1,4 @@
-"""Read datasets of tensorflow-datasets (tfds) by name and index. They must be prepared; nothing is downloaded."""
+"""Read prepared datasets of tensorflow-datasets (tfds) by name and index. Nothing is downloaded."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +12,10 @@ class Dataset:
 
     Args:
       name: A name such as 'glue/rte', or the directory of a prepared dataset.
-      where: The config key of the dataset, for messages.
+      where: The config key of the dataset, for error messages.
       value: The value of that key.
-      expected: The values that the key accepts.
-      otherwise: An alternative for the fix in the message, which begins with ', or '.
+      expected: A description of the values that the key accepts.
+      otherwise: An alternative that is appended to the fix in error messages. It begins with ', or '.
 
     Attributes:
       builder: The `tfds.core.DatasetBuilder`; `info.splits` is not empty.
@@ -33,7 +33,7 @@ class Dataset:
             import tensorflow_datasets.text
         except ImportError as error:
             found, fix = f'{value!r} without tensorflow-datasets ({error})', 'pip install tensorflow-datasets'
-            raise UserError(where, found, 'that package', fix + otherwise) from error
+            raise UserError(where, found, 'the package tensorflow-datasets', fix + otherwise) from error
         try:
             at_path = name.startswith(('/', '.', '~')) or is_remote(name)
             self.builder = tfds.builder_from_directory(name) if at_path else tfds.builder(name)
@@ -52,7 +52,7 @@ class Dataset:
         return sorted(name for name in features if isinstance(features[name], tfds.features.Text))
 
     def split(self, name: str) -> Sequence[dict[str, Any]]:
-        """Returns the records of a split, by index.
+        """Returns the records of a split, which can be read by index.
 
         Raises:
           UserError: The split is unknown, or the file format is not array_record.
@@ -63,6 +63,6 @@ class Dataset:
             raise UserError(self._where, f'no split {name!r} in {self._value!r}', f'one of {names}', 'name one of them')
         try:
             return self.builder.as_data_source(split=name)
-        except Exception as error:  # tfds raises whatever its readers do.
+        except Exception as error:  # tfds raises the errors of its readers.
             found = f'{self._value!r} in the file format {info.file_format.value!r}'
             raise UserError(self._where, found, 'array_record, which can be read by index', self._prepare) from error

@@ -4,7 +4,7 @@ _disabled = False
 
 
 def disable_writes() -> None:
-    """Makes this process discard all files, directories and lines that it writes, and take no locks, from now on."""
+    """Makes this process discard everything that it writes from now on, and take no locks."""
     global _disabled
     _disabled = True
 

@@ -1,25 +1,25 @@
-"""Advice for a fine-tuning that learned nothing, derived from its training rows."""
+"""Advice for a fine-tuning run that learned nothing, derived from the training rows of its metrics."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-MIN_LOSS_CHANGE = 0.1  # A share of the training loss; a smaller change is noise.
-MAX_WEIGHT_CHANGE = 0.2  # A share of the norm of the weights; a larger change destroys the pre-training.
-FEW_STEPS = 100  # Most tasks need more steps.
-_END = 0.25  # The final loss is the mean loss over this share of the rows at the end.
+MIN_LOSS_CHANGE = 0.1  # a smaller relative change of the training loss is noise
+MAX_WEIGHT_CHANGE = 0.2  # a larger relative change of the weights may lose the knowledge from pre-training
+FEW_STEPS = 100  # most tasks need more steps
+_END = 0.25  # the final loss is the mean loss of the last rows, this share of all rows
 
 
 def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
-    """Explains why a run gives every record the same answer, and proposes other settings.
+    """Explains why a run gives the same answer to every record, and proposes other settings.
 
     Args:
       rows: The rows of metrics.jsonl; only the training rows are used.
       learning_rate: The peak learning rate.
     """
     rows = [row for row in rows if row['split'] == 'train']
-    losses = [row['loss'] for row in rows if row.get('loss') is not None]  # Rows of skipped steps may have no loss.
+    losses = [row['loss'] for row in rows if row.get('loss') is not None]  # rows of skipped steps may have no loss
     higher, lower = f'--config.learning_rate={5 * learning_rate:g}', f'--config.learning_rate={learning_rate / 5:g}'
     if not rows:
         return f'There is no training row to explain it: try a higher rate ({higher}) or a lower one ({lower})'
@@ -51,6 +51,6 @@ def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
 
 
 def _max_change(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Returns an upper bound of the change of the weights, the mean update norm times steps, over the weight norm."""
+    """Returns an upper bound of the relative change of the weights: mean update norm · steps / weight norm."""
     updates = statistics.fmean(row['update_norm'] for row in rows)
     return updates * rows[-1]['step'] / max(rows[0]['param_norm'], 1e-12)

@@ -1,4 +1,4 @@
-"""All tasks of GLUE as one experiment: the settings and the order of the tasks, and a record of finished tasks."""
+"""The tasks of GLUE as one benchmark: their settings, their order, and a record of the finished tasks."""
 
 import dataclasses
 import json
@@ -21,16 +21,19 @@ from bertjax.tasks.sentence.glue_table import TASKS
 
 ALL = 'all'
 _KEY = 'config.benchmark'
-# The keys that config.benchmark may set for a single task, with their ranges.
+# {key that config.benchmark may set for a single task: its default and range}.
 _TASK_KEYS = {name: keys_of(FinetuningKeys)[name] for name in ('learning_rate', 'epochs', 'batch_size', 'seed', 'init')}
 _TASK_KEYS['seeds'] = Key(1, integer(1, 1000), 'how many seeds')
 
 
 def parse_tasks(text: str) -> list[str]:
-    """Parses config.task.task, which is 'all' or names separated by commas, into names in the order of GLUE's table.
+    """Parses config.task.task, which is 'all' or task names separated by commas.
+
+    Returns:
+      The names in the order of GLUE's table.
 
     Raises:
-      UserError: A name is not that of a GLUE task.
+      UserError: A name is unknown.
     """
     known = [name for name in TASKS if name != 'ax']
     names = known if text == ALL else [re.sub('[-_]', '', name.strip().lower()) for name in text.split(',')]
@@ -41,11 +44,11 @@ def parse_tasks(text: str) -> list[str]:
     return [name for name in known if name in names]
 
 
-def task_overrides(text: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
+def parse_task_overrides(text: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Parses config.benchmark, such as 'rte:epochs=10,learning_rate=3e-5;cola:seeds=5', into {task: {key: value}}.
 
     Raises:
-      UserError: The form is wrong, a task or a key is unknown, or a value is out of range.
+      UserError: The syntax is wrong, a task or a key is unknown, or a value is out of range.
     """
     form = "TASK:KEY=VALUE,KEY=VALUE;TASK:…, such as 'rte:epochs=10,learning_rate=3e-5;cola:seeds=5'"
     overrides: dict[str, dict[str, Any]] = {}
@@ -66,17 +69,17 @@ def task_overrides(text: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]
                 parsed = type(_TASK_KEYS[key].default)(value)
             except ValueError:
                 parsed = None
-            if parsed is None or not _TASK_KEYS[key].allowed.holds(parsed):
+            if parsed is None or not _TASK_KEYS[key].allowed.contains(parsed):
                 raise UserError(f'{_KEY}: {task}:{key}', repr(value), _TASK_KEYS[key].allowed.words, 'correct it')
             overrides[task][key] = parsed
     return overrides
 
 
 def order_tasks(overrides: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]) -> list[str]:
-    """Returns the tasks in the order to run them: a task whose init is another task runs after that task.
+    """Returns the tasks in execution order. A task whose `init` is another task runs after that task.
 
     Raises:
-      UserError: Two tasks depend on each other, or one depends on a task that is not run.
+      UserError: Tasks depend on each other in a circle, or a task depends on a task that is not run.
     """
     order: list[str] = []
     pending = list(tasks)
@@ -98,9 +101,9 @@ class BenchmarkData:
     """The existing and the missing data of a benchmark.
 
     Attributes:
-      tasks: The tasks with data for training and evaluation.
-      missing_data: {task: a description of the missing data} of the other tasks.
-      server_splits: {task: the existing splits that the GLUE server scores}.
+      tasks: The tasks that have data for training and evaluation.
+      missing_data: {other task: a description of its missing data}.
+      server_splits: {task: its existing splits that the GLUE server scores}.
     """
 
     tasks: list[str]
@@ -108,44 +111,37 @@ class BenchmarkData:
     server_splits: dict[str, list[str]]
 
 
-def find_benchmark_data(tasks: Sequence[str], build: Mapping[str, GlueTask], data: str) -> BenchmarkData:
+def find_benchmark_data(names: Sequence[str], tasks: Mapping[str, GlueTask], data: str) -> BenchmarkData:
     """Reads the files of all tasks, so that a mistake in any file is reported before training.
 
-    Args:
-      tasks: The names of the tasks.
-      build: {name: task}.
-      data: config.data, for error messages.
+    `tasks` is {name: task}, and `data` is config.data, for error messages.
 
     Raises:
       UserError: No task has data, or a row is malformed.
     """
     missing_data: dict[str, str] = {}
-    for name in tasks:
-        missing = build[name].describe_missing()
+    for name in names:
+        missing = tasks[name].describe_missing()
         if missing:
             missing_data[name] = missing
-    complete = [name for name in tasks if name not in missing_data]
+    complete = [name for name in names if name not in missing_data]
     if not complete:
         titles = ', '.join(TASKS[name].title for name in missing_data)
         found = f'{data!r}, which lacks the training or dev data of {titles}'
         fix = "give the folder that GLUE's download script wrote"
         raise UserError('config.data', found, 'the files of at least one task', fix)
-    server_splits = {name: build[name].server_splits() for name in complete}
+    server_splits = {name: tasks[name].server_splits() for name in complete}
     for name in complete:
-        for split in dict.fromkeys(('train', *build[name].splits(), *server_splits[name])):
-            build[name].records(split)
+        for split in dict.fromkeys(('train', *tasks[name].splits(), *server_splits[name])):
+            tasks[name].records(split)
     return BenchmarkData(complete, missing_data, server_splits)
 
 
 def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """Records the config of each task, and returns the tasks that have finished with this config.
 
-    A finished task that must run again keeps its old record until `record_result` is called, in case the process is
-    killed.
-
-    Args:
-      folder: The workdir of the benchmark.
-      configs: {task: plain config}.
+    A finished task that must run again keeps its old record until `record_result` is called, so that a killed process
+    runs it again. `folder` is the workdir of the benchmark.
 
     Raises:
       UserError: A task has finished with other settings.
@@ -159,16 +155,16 @@ def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]
         changed = changed_keys(recorded[task], config) if task in recorded else {}
         changed = {key: values for key, values in changed.items() if values[2] not in (MACHINE, VERB)}
         for key, (old, new, change) in changed.items():
-            if change is not OUTPUT and not key.startswith('sweep.'):  # Changes of these keys only add work to a task.
+            if change is not OUTPUT and not key.startswith('sweep.'):  # changes of these keys only add work to a task
                 fix = f'restore the old value, or move {folder / task} away to run it again'
-                raise UserError(f'config.{key}', f'{new!r} for {task}', f'{old!r}, with which it was finished', fix)
+                raise UserError(f'config.{key}', f'{new!r} for {task}', f'{old!r}, as when the task was finished', fix)
         (outdated if changed else finished).add(task)
     _write_request(path, recorded | {task: config for task, config in configs.items() if task not in outdated})
     return finished
 
 
 def record_result(folder: pathlib.Path, task: str, config: Mapping[str, Any]) -> None:
-    """Records the config with which a task and its predictions have finished."""
+    """Records that a task and its predictions have finished with this config."""
     path = folder / REQUEST
     _write_request(path, {**read_json_object(path, 'restore the file, or give another --workdir'), task: config})
 

@@ -1,4 +1,4 @@
-"""The results of all GLUE tasks: the zip for the server, the averages, the table."""
+"""The results of all GLUE tasks: the zip for the GLUE server, the averages and the table."""
 
 import json
 import pathlib
@@ -18,12 +18,12 @@ from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
 
 SUBMISSION = 'submission.zip'
-REQUEST = 'benchmark.json'  # The file in the workdir with the config of each task.
+REQUEST = 'benchmark.json'  # the file in the workdir with the config of each task
 _TABLE = 'table.md'
 
 
 def is_finished(folder: pathlib.Path) -> bool:
-    """Whether the run or the sweep in the workdir of a task is finished."""
+    """Returns whether the run or the sweep in the workdir of a task is finished."""
     if (folder / SWEEP).exists():
         return True
     return (folder / RESULTS).exists() and STEP not in read_recorded_results(folder / RESULTS)
@@ -42,11 +42,11 @@ def write_submission(folder: pathlib.Path, server_splits: Mapping[str, Sequence[
 
     Args:
       folder: The workdir of the benchmark.
-      server_splits: {task: the splits that the server scores} of the tasks in this run. The zip includes all existing
-        predictions of other tasks.
+      server_splits: {task of this run: the splits that the server scores}. For other tasks, the zip includes all
+        existing predictions.
 
     Returns:
-      The names of the files that the server expects and the zip lacks.
+      The names of the files that the server expects but that are missing in the zip.
     """
     server_files, texts = {}, {}
     for task, row in TASKS.items():
@@ -63,7 +63,7 @@ def write_submission(folder: pathlib.Path, server_splits: Mapping[str, Sequence[
 
 
 def write_summary(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tuple[dict[str, Any], list[list[str]]]:
-    """Writes WORKDIR/results.json and table.md of all finished tasks; returns the result of `summarise`."""
+    """Writes WORKDIR/results.json and table.md of all finished tasks, and returns the result of `summarise`."""
     summary, rows = summarise(folder, missing_data)
     write_atomic(folder / RESULTS, json.dumps(summary, indent=2) + '\n')
     write_atomic(folder / _TABLE, _markdown(rows, summary))
@@ -71,7 +71,7 @@ def write_summary(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tupl
 
 
 def is_benchmark(folder: pathlib.Path) -> bool:
-    """Whether the workdir has a benchmark, which may be unfinished."""
+    """Returns whether the workdir has a finished or unfinished benchmark."""
     return (folder / REQUEST).exists()
 
 
@@ -111,7 +111,7 @@ def _row(figures: Figures, task: str, results: Mapping[str, Any]) -> list[str]:
 
 
 def averages(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns (name, percentage) of each average. If tasks are missing, the name of the GLUE score says so."""
+    """Returns (name, percentage) of each average. The name of the GLUE score tells whether tasks are missing."""
     count = summary['averaged_tasks']
     incomplete = '' if count == len(OFFICIAL) else f', ONLY {count} of {len(OFFICIAL)} tasks'
     names = {

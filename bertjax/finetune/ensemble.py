@@ -1,4 +1,4 @@
-"""Ensembles of fine-tuned models. An ensemble predicts from the mean of the logits."""
+"""Ensembles of fine-tuned models. An ensemble predicts from the mean of its members' logits."""
 
 import copy
 import dataclasses
@@ -24,19 +24,16 @@ from bertjax.writers.console import format_value
 
 KEY = 'config.ensemble'
 
-EnsembleRequest = Sequence[tuple[FinetuningSettings, pathlib.Path]]  # The settings and the workdir of each model.
+EnsembleRequest = Sequence[tuple[FinetuningSettings, pathlib.Path]]  # the settings and the workdir of each model
 
 
 def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the workdirs of config.ensemble. The matches of a glob are sorted by name.
+    """Returns the workdirs of config.ensemble, which has paths and globs separated by commas.
 
-    Args:
-      ensemble: config.ensemble, paths and globs separated by commas.
-      workdir: The workdir for the figures and predictions of the ensemble.
+    The matches of a glob are sorted by name. `workdir` is that of the ensemble.
 
     Raises:
-      UserError: A folder does not exist, has no run or occurs twice, there are fewer than two folders, or `workdir` is
-        one of them.
+      UserError: A folder does not exist, has no run, occurs twice or is `workdir`, or there are fewer than two folders.
     """
     members: list[pathlib.Path] = []
     for item in filter(None, (item.strip() for item in ensemble.split(','))):
@@ -44,7 +41,8 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
         paths = sorted(map(pathlib.Path, glob.glob(path))) if glob.has_magic(path) else [pathlib.Path(path)]
         folders = [folder for folder in paths if folder.is_dir()]
         if not folders:
-            raise UserError(KEY, f'{item!r}, where there is no folder', 'workdirs of fine-tunings', 'check the path')
+            found = f'{item!r}, where there is no folder'
+            raise UserError(KEY, found, 'workdirs of fine-tuning runs', 'check the path')
         members += folders
     resolved = [folder.resolve() for folder in members]
     if len(set(resolved)) < max(len(resolved), 2):
@@ -56,17 +54,17 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
         raise UserError('--workdir', f'{workdir}, which is one of {KEY}', "a folder for the ensemble's results", fix)
     for folder in members:
         if not (folder / 'config.json').exists():
-            raise UserError(KEY, f'{folder}, which has no run', 'workdirs of fine-tunings', 'fine-tune there first')
+            raise UserError(KEY, f'{folder}, which has no run', 'workdirs of fine-tuning runs', 'fine-tune there first')
     return members
 
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-    """Several models of one task, with the interface of an `EvaluatedTask`. Encoders and tokenizers may differ.
+    """Several models of one task, with the interface of `EvaluatedTask`. Their encoders and tokenizers may differ.
 
     Attributes:
       members: {workdir: model}. The task of the first member reads the records.
-      splits: {name: split} to evaluate on, with the features of the first member.
+      splits: {name: split}, the splits to evaluate on, with the features of the first member.
     """
 
     members: Mapping[pathlib.Path, EvaluatedTask]
@@ -76,7 +74,7 @@ class Ensemble:
 
     @functools.cached_property
     def data(self) -> TaskData:
-        """The data of the first member, with a copy of its task that has the thresholds of the ensemble."""
+        """The data of the first member, except that its task has the thresholds of the ensemble."""
         tasks = [member.data.task for member in self.members.values()]
         data = copy.copy(next(iter(self.members.values())).data)
         data.task = copy.copy(tasks[0])
@@ -85,21 +83,21 @@ class Ensemble:
 
     @property
     def finished(self) -> bool:
-        """Whether all members are finished, so that the thresholds are not tuned again."""
+        """Whether all members are finished. Their thresholds are then already tuned."""
         return all(member.finished for member in self.members.values())
 
     @functools.cached_property
     def _member_splits(self) -> dict[int, list[TaskSplit]]:
-        """{id of a split of the first member: for each member, this split with its features}."""
+        """{id of a split of the first member: this split with the features of each member}."""
         return {
             id(split): [member.splits[name] for member in self.members.values()] for name, split in self.splits.items()
         }
 
     def pair_members(self, split: TaskSplit) -> list[tuple[EvaluatedTask, TaskSplit]]:
-        """Returns each member with `split` in the features of this member."""
+        """Returns each member with the records of `split` and the features for this member."""
         members = list(self.members.values())
         splits = self._member_splits.get(id(split))
-        if splits is None:  # The split is a batch of a stream.
+        if splits is None:  # the split is a batch of a stream
             splits = [split, *(member.data.tokenise(split.records, cache=False) for member in members[1:])]
         return list(zip(members, splits, strict=True))
 
@@ -111,7 +109,7 @@ class Ensemble:
         return self.data.task.ensemble_predictions(split.records, rows)
 
     def member_scores(self, split: TaskSplit) -> dict[str, float | None]:
-        """Returns {workdir: the score of this single member on the split}."""
+        """Returns {workdir: the score of this member alone on the split}."""
         scores = {}
         for folder, (member, member_split) in zip(self.members, self.pair_members(split), strict=True):
             task = member.data.task
@@ -124,7 +122,7 @@ def ensemble_table(
     member_scores: Mapping[str, Mapping[str, float | None]],
     ensemble_figures: Mapping[str, Mapping[str, float | None]],
 ) -> Table:
-    """Returns a table with a row for each member and a last row for the ensemble.
+    """Returns a table of the figure `score`, with a row for each member and a last row for the ensemble.
 
     Args:
       score: The name of the figure.
@@ -148,11 +146,11 @@ def load_models(
 
     Args:
       request: The settings and the workdir of each model.
-      splits_of: A function that returns the splits of the first model, see `restore.load_task`. The other models get
+      splits_of: A function that returns the splits of the first model; see `restore.load_task`. The other models get
         the same records.
 
     Raises:
-      UserError: The models have different tasks or labels; also see `restore.load_task`.
+      UserError: The models have different tasks or labels, or one of them cannot be loaded; see `restore.load_task`.
     """
     (settings, folder), *rest = request
     first = load_task(settings, folder, splits_of)
@@ -172,15 +170,15 @@ def load_models(
     return Ensemble(members, first.splits)
 
 
-def _check_same_task(ours: Task, folder: pathlib.Path, theirs: Task, path: pathlib.Path) -> None:
-    """Raises a UserError if the member in `path` has another task or other labels than the first one in `folder`."""
-    for name, option in options_of(type(ours)).items():
-        if (option.named or name == 'regression') and getattr(ours, name) != getattr(theirs, name):
-            found = f'{path} with task.{name}={getattr(theirs, name)!r}'
-            raise UserError(KEY, found, f'{getattr(ours, name)!r}, as in {folder}', 'leave it out')
-    if list(ours.labels) != list(theirs.labels):
-        found = f'{path} with the labels {", ".join(theirs.labels[:20])}'
-        expected = f'{", ".join(ours.labels[:20])}, as in {folder}'
+def _check_same_task(first: Task, folder: pathlib.Path, other: Task, path: pathlib.Path) -> None:
+    """Raises a UserError if the member in `path` differs in its task or labels from the first member in `folder`."""
+    for name, option in options_of(type(first)).items():
+        if (option.named or name == 'regression') and getattr(first, name) != getattr(other, name):
+            found = f'{path} with task.{name}={getattr(other, name)!r}'
+            raise UserError(KEY, found, f'{getattr(first, name)!r}, as in {folder}', 'leave it out')
+    if list(first.labels) != list(other.labels):
+        found = f'{path} with the labels {", ".join(other.labels[:20])}'
+        expected = f'{", ".join(first.labels[:20])}, as in {folder}'
         raise UserError(KEY, found, expected, 'leave it out, or train it with the same labels in the same order')
 
 

@@ -1,4 +1,4 @@
-"""The choice of packed or padded rows for a fine-tuning, by their compute and compile cost."""
+"""Chooses packed or padded rows for a fine-tuning run, by their compute and compile cost."""
 
 import contextlib
 import dataclasses
@@ -25,11 +25,11 @@ _GROUP_COMPILE_TIME = 0.25
 
 @dataclasses.dataclass(frozen=True)
 class PackingChoice:
-    """Whether rows are packed, and in which layout.
+    """The decision whether rows are packed, and their layout.
 
     Attributes:
-      layout: The layout of the sequences that a device computes at a time; None for one sequence per row.
-      reason: The reason, for the description of the run.
+      layout: The layout of the sequences that a device computes at once; None for padded rows of one sequence each.
+      reason: The reason for the decision, which is printed in the description of the run.
     """
 
     layout: PackedLayout | None
@@ -41,22 +41,22 @@ class PackingChoice:
 
 
 def recorded_packing(folder: pathlib.Path) -> str:
-    """Returns config.packing of the run in the workdir, on which the order of its rows depends."""
-    with contextlib.suppress(UserError, OSError):  # If the file is damaged, a later check reports it.
+    """Returns config.packing of the run in the workdir. The order of the run's rows depends on it."""
+    with contextlib.suppress(UserError, OSError):  # if the file is damaged, a later check reports it
         return read_json_object(folder / 'config.json', '').get('packing', 'off')
     return 'off'
 
 
 def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, recorded: str = '') -> PackingChoice:
-    """Decides by config.packing whether rows are packed.
+    """Decides whether rows are packed.
 
-    With 'auto', a resumed run keeps its choice, and a new run makes the cheaper choice.
+    If config.packing is 'auto', a resumed run keeps its choice, and a new run makes the cheaper choice.
 
     Args:
       data: The data of the task, with the settings of the run.
       train: The training split.
       mesh: The devices of the run.
-      passes: The number of times each training row is computed.
+      passes: The number of passes over the training rows.
       recorded: The result of `recorded_packing`; '' for a new run.
 
     Raises:
@@ -88,27 +88,28 @@ def _choose_layout(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) 
     settings, encoder, features, shards = data.settings, data.encoder, train.features, row_shards(mesh)
     on_cpu = mesh.devices.flat[0].platform == 'cpu'
     times = passes * count_batches(len(features), settings.batch_size) * shards * settings.grad_accum_steps
-    cost, another = lambda length: times * _row_cost(encoder, length), FLOPS * _GROUP_COMPILE_TIME * encoder.num_layers
+    cost = lambda length: times * _row_cost(encoder, length)  # noqa: E731
+    group_cost = FLOPS * _GROUP_COMPILE_TIME * encoder.num_layers
     layout = choose_layout(
         slot_capacities(features.lengths, settings.batch_size, shards, settings.grad_accum_steps),
         features.choices,
         cost=cost,
-        another=another,
-        most=settings.max_padded_lengths or MAX_LENGTHS,
-        longest=encoder.max_positions,
-        # Other platforms may use attention kernels, which do not support dropout per sequence of a packed row.
+        group_cost=group_cost,
+        max_groups=settings.max_padded_lengths or MAX_LENGTHS,
+        max_length=encoder.max_positions,
+        # The attention kernels of other platforms do not support separate dropout for the sequences of a row.
         shared=on_cpu and settings.model.attention in _PACKED_ATTENTION,
     )
     packed = PackedLayout(layout.row_groups, layout.slots)
-    return packed, layout_cost(layout, cost, another) + _compile_cost(encoder)
+    return packed, layout_cost(layout, cost, group_cost) + _compile_cost(encoder)
 
 
 def _padded_cost(encoder: BertConfig, train: TaskSplit, passes: float) -> float:
-    """Returns the cost of padded batches in FLOPs, for the cheapest number of padded lengths."""
+    """Returns the cost of training and compilation with padded rows, in FLOPs, for the best number of lengths."""
     lengths, choices = train.features.lengths, train.features.choices
 
     def cost(count: int) -> float:
-        shapes = choose_lengths(lengths, count=count, longest=encoder.max_positions)
+        shapes = choose_lengths(lengths, count=count, max_length=encoder.max_positions)
         rows = np.bincount(find_buckets(lengths, shapes), minlength=len(shapes)).tolist()
         computed = sum(n * choices * _row_cost(encoder, shape) for n, shape in zip(rows, shapes, strict=True))
         return passes * computed + len(shapes) * _compile_cost(encoder)
@@ -117,9 +118,9 @@ def _padded_cost(encoder: BertConfig, train: TaskSplit, passes: float) -> float:
 
 
 def _row_cost(encoder: BertConfig, length: int) -> float:
-    """Returns the cost in FLOPs of a row with `length` tokens.
+    """Returns the cost of a row with `length` tokens, in FLOPs of a dense layer.
 
-    The FLOPs of attention count three times, because they take about three times as long as those of dense layers.
+    An attention FLOP counts as three, because it takes about three times as long.
     """
     attention = 12 * encoder.num_layers * encoder.width * length**2
     return train_flops_per_sequence(encoder, length, 0) + 2 * attention

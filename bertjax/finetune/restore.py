@@ -1,4 +1,4 @@
-"""Loading the config and the model of a fine-tuning, which may be unfinished, from its workdir."""
+"""Loads the config and the model of a finished or unfinished fine-tuning run from its workdir."""
 
 import dataclasses
 import pathlib
@@ -37,7 +37,7 @@ from bertjax.workdir.tokenizer import load_workdir_tokenizer
 def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys: Collection[str] = ()) -> ConfigDict:
     """Returns the config that the workdir's model was trained with, updated by the command line.
 
-    Without a run in the workdir, the function returns `config` unchanged. The model then comes from config.init.
+    If the workdir has no run, the result is `config`, and the model will come from config.init.
 
     Args:
       config: The config of the recipe.
@@ -50,15 +50,15 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys
     path = folder / 'config.json'
     if not path.exists():
         return config
-    saved = read_recorded_config(path, to_plain(config))
-    merged, ours, theirs = from_plain(saved), flatten(config), flatten(saved)
+    recorded = read_recorded_config(path, to_plain(config))
+    merged, new, old = from_plain(recorded), flatten(config), flatten(recorded)
     for name, key in config_keys(config).items():
         if key.trained is Trained.RECIPE or (key.trained is Trained.COMMAND_LINE and name in command_line_keys):
             config_path.set_value(name, merged, config_path.get_value(name, config), accept_new_attributes=True)
-        elif key.trained is Trained.SAME and name in command_line_keys and ours[name] != theirs.get(name):
+        elif key.trained is Trained.SAME and name in command_line_keys and new[name] != old.get(name):
             fix = 'leave it out, or give the workdir of another run'
-            raise UserError(f'config.{name}', repr(ours[name]), f'{theirs.get(name)!r}, as in {path}', fix)
-    merged.data = config.data or saved['data']
+            raise UserError(f'config.{name}', repr(new[name]), f'{old.get(name)!r}, as in {path}', fix)
+    merged.data = config.data or recorded['data']
     return merged
 
 
@@ -71,7 +71,7 @@ class EvaluatedTask:
       params: The parameters on the mesh.
       splits: {name: split} to evaluate on.
       step: The step of the checkpoint; None if the model does not come from a checkpoint.
-      finished: Whether this is the final model of a run, whose thresholds are tuned on dev already.
+      finished: Whether this is the final model of a run. Its thresholds are then already tuned on dev.
     """
 
     task_model: TaskModel
@@ -93,17 +93,17 @@ class EvaluatedTask:
 def load_task(
     settings: FinetuningSettings, folder: pathlib.Path, splits_of: Callable[[TaskData], dict[str, TaskSplit]]
 ) -> EvaluatedTask:
-    """Loads the model of the workdir, whose run may be unfinished, or else the model of config.init.
+    """Loads the model of the workdir, whose run may be unfinished. Without a run, loads the model of config.init.
 
     Args:
-      settings: The settings from the result of `merge_run_config`.
+      settings: The settings of the result of `merge_run_config`.
       folder: The workdir.
-      splits_of: A function that reads and tokenises the splits. It is called after the task has learned its labels.
+      splits_of: A function that reads and tokenises the splits. The task already knows its labels.
 
     Raises:
       UserError: Neither the workdir nor config.init has a model for this task, or config.step has no checkpoint.
     """
-    settings = dataclasses.replace(settings, zero1='off')  # Nothing is trained.
+    settings = dataclasses.replace(settings, zero1='off')  # nothing is trained
     settings.check()
     mesh = make_mesh(settings.mesh_axes, claim_devices())
     data = _task_data(settings, folder)
@@ -150,7 +150,7 @@ def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> TunedModel
 
 
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
-    """Returns the data of the task, with the learned state that the workdir or the directory of config.init records."""
+    """Returns the data of the task, with the learned state from task.json in the workdir or in config.init."""
     exported = exported_model(folder)
     has_model = exported is not None or has_checkpoints(folder)
     if not has_model and (folder / 'config.json').exists():
@@ -158,7 +158,7 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
         raise UserError('--workdir', f'no model in {folder} yet', 'a checkpoint or an export', fix)
     if not has_model and not settings.init:
         fix = 'fine-tune first, or name a fine-tuned model with --config.init'
-        raise UserError('--workdir', f'no model in {folder}', 'the workdir of a fine-tuning', fix)
+        raise UserError('--workdir', f'no model in {folder}', 'the workdir of a fine-tuning run', fix)
     source = (exported or folder) if has_model else pathlib.Path(huggingface_directory(settings.init))
     task_file = next((f / TASK_FILE for f in (folder, source) if (f / TASK_FILE).is_file()), None)
     facts = read_recorded_task(task_file, settings.build_task()) if task_file else None
@@ -171,7 +171,7 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
         encoder = read_encoder_config(settings, huggingface_directory(settings.init) if has_model else str(source))
     tokenizer = load_workdir_tokenizer(folder) if has_model else load_tokenizer(settings.tokenizer or str(source))
     data = TaskData(settings, folder, tokenizer, encoder, str(source), facts)
-    if not data.task.complete:  # The model has no task.json, so the labels come from the training data.
+    if not data.task.complete:  # the model has no task.json, so the labels come from the training data
         data.learn()
         if has_model:
             _check_labels(data, folder)
@@ -184,29 +184,28 @@ def _check_labels(data: TaskData, folder: pathlib.Path) -> None:
     trained = read_recorded_config(path, to_plain(data.settings)).get('fingerprints', {}).get('labels')
     labels = ', '.join(data.task.labels)
     if trained is not None and labels != trained:
-        raise UserError(
-            'config.data', f'the labels {labels}', f'{trained}, as in {path}', 'give the data of the training'
-        )
+        fix = 'give the data that the model was trained on'
+        raise UserError('config.data', f'the labels {labels}', f'{trained}, as in {path}', fix)
 
 
 def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, int | None]:
-    """Returns the parameters and the step of the checkpoint of config.step.
+    """Returns the parameters and the step of the checkpoint that config.step selects.
 
-    Step 0 is the newest checkpoint, or the best one on dev with config.use_checkpoint='best'. Without checkpoints, the
-    parameters come from the export or from config.init, and the step is None.
+    If config.step is 0, this is the newest checkpoint, or the best checkpoint on dev with config.use_checkpoint='best'.
+    Without checkpoints, the parameters come from the export or from config.init, and the step is None.
 
     Raises:
-      UserError: There is no such checkpoint, or the directory lacks the head of the task.
+      UserError: There is no such checkpoint, or the export or config.init lacks the head of the task.
     """
     settings = data.settings
     if (folder / 'checkpoints').is_dir():
         checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, read_only=True)
         try:
-            saved = checkpoints.select(settings.step, best=settings.use_checkpoint == 'best')
-            if saved is not None:
+            checkpoint = checkpoints.select(settings.step, best=settings.use_checkpoint == 'best')
+            if checkpoint is not None:
                 with mesh_context(setup.mesh):
-                    params = checkpoints.restore_params(saved, setup.state.params)
-                    return params, saved.position.step
+                    params = checkpoints.restore_params(checkpoint, setup.state.params)
+                    return params, checkpoint.position.step
         finally:
             checkpoints.close()
     elif settings.step:

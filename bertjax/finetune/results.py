@@ -1,4 +1,4 @@
-"""The end of a fine-tuning: figures, predictions, the export, and the printed summary."""
+"""The results of a fine-tuning run: figures, predictions, the export and the printed summary."""
 
 import json
 import pathlib
@@ -27,9 +27,9 @@ from bertjax.writers.jsonl import read_rows
 
 RESULTS = 'results.json'
 # Keys of results.json.
-STEP = 'step'  # The step of the evaluated checkpoint; missing if the figures are of the final model of the run.
-STOPPED = 'stopped_at'  # The last step, if config.patience ended the run before config.steps.
-# The config keys that distinguish the runs over a task.
+STEP = 'step'  # the step of the evaluated checkpoint; missing if the final model of the run was evaluated
+STOPPED = 'stopped_at'  # the last step if config.patience ended the run before config.steps
+# The config keys that distinguish the runs of a task.
 _FACTS = (
     'init',
     'seed',
@@ -54,7 +54,7 @@ def finish_task(
       config: The resolved config.
       task_model: The fine-tuned model.
       params: The parameters on the mesh of the model.
-      last: The last step that was trained.
+      last: The last step of the training.
       recipe: The value of --config.
     """
     data, task = task_model.data, task_model.data.task
@@ -100,7 +100,7 @@ def finish_task(
         title = 'the score of the most frequent answer and of a linear model'
         commands.insert(1, Command(title, f'{same_run} --config.run=baseline', 'baseline'))
     print_next_commands(console, commands)
-    if task_model.settings.export:  # The upload is last, because it may fail.
+    if task_model.settings.export:  # the upload is last, because it may fail
         push_export(folder, task_model.settings.push_to, private=task_model.settings.push_private)
 
 
@@ -109,14 +109,11 @@ def evaluate_split(
 ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     """Computes the figures and predictions of the labelled splits, and tunes the thresholds of the task on dev.
 
-    Args:
-      data: The data of the task.
-      outputs: {split: the outputs of the model}.
-      folder: The folder that the predictions are written to.
+    The predictions are also written to `folder`. `outputs` is {split: the outputs of the model}.
 
     Returns:
-      {'splits': {split: figures}} and {split: predictions}. The first dictionary has 'parts' if a split is a sample of
-      its records. With a dev split, it has 'collapsed', whether all predictions on dev are equal.
+      {'splits': {split: figures}} and {split: predictions}. If a split is a sample, the first dictionary also has
+      'parts'; see `TaskData.parts`. With a dev split, it has 'collapsed': whether all predictions on dev are equal.
     """
     task, evaluation, figures, predictions = data.task, {}, {}, {}
     for name, rows in outputs.items():
@@ -132,7 +129,7 @@ def evaluate_split(
 
 
 def run_facts(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of a resolved config that distinguish the runs over a task."""
+    """Returns the values of a resolved config that distinguish the runs of a task."""
     return {key: config[key] for key in _FACTS}
 
 
@@ -146,15 +143,9 @@ def export_task(
     *,
     finished: bool = True,
 ) -> list[pathlib.Path]:
-    """Writes a folder in export/ for each format, with task.json, and returns the folders.
+    """Writes a folder in WORKDIR/export/ for each format, and returns the folders.
 
-    Args:
-      folder: The workdir.
-      config: The config of the run.
-      task_model, params: The model to export.
-      results: The figures of the model.
-      formats: The formats of config.export_formats.
-      finished: Whether the run is finished.
+    The model card shows the figures in `results`.
     """
     data = task_model.data
     card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
@@ -199,16 +190,8 @@ def write_predictions(
 ) -> list[pathlib.Path]:
     """Writes the predictions of a split and returns the files.
 
-    FOLDER/SPLIT.jsonl has one line per record. The files that the benchmark expects are in FOLDER/SPLIT/, and zipped in
-    SPLIT.zip.
-
-    Args:
-      folder: The folder for the files.
-      task: The task.
-      name: The name of the split.
-      split: The split.
-      predictions: A prediction for each record.
-      items: The records and blank lines of the input, see `prediction_rows`; None for the records of the split.
+    FOLDER/SPLIT.jsonl has the rows of `prediction_rows` for `items`, which are by default the records of the split.
+    FOLDER/SPLIT/ has the files that the benchmark's server or scorer expects, and FOLDER/SPLIT.zip has the same files.
     """
     written = [folder / f'{name}.jsonl']
     write_atomic(written[0], json_lines(prediction_rows(task, items or split.records, predictions)))
@@ -223,7 +206,7 @@ def write_predictions(
 
 
 def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Yields a row for each item.
+    """Yields a row for each record or blank line in `items`.
 
     The row of a record has its fields and the prediction. The row of a blank line has its position in the file.
     """
@@ -231,11 +214,11 @@ def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]
     rows = task.rows(records, predictions)
     for item in items:
         row = {'skipped': item.kind, 'where': item.where} if isinstance(item, Blank) else next(rows)
-        yield result_extras(getattr(item, 'fields', None) or {}, row)
+        yield merge_fields(getattr(item, 'fields', None) or {}, row)
 
 
-def result_extras(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a record, then its prediction.
+def merge_fields(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a record and then its prediction `row`.
 
     A field NAME that is also a key of the prediction becomes input_NAME, or is left out if the two values are equal.
     """
@@ -256,7 +239,7 @@ def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _line(row: Mapping[str, Any]) -> str:
     line = json.dumps(row, ensure_ascii=False)
-    # A field may contain a lone surrogate, which can only be written as a JSON escape.
+    # A lone surrogate in a field can only be written as a JSON escape.
     return line if line.isascii() or _is_text(line) else json.dumps(row)
 
 

@@ -1,4 +1,4 @@
-"""A fine-tuning in its workdir: its examples, its model, and its phases."""
+"""A fine-tuning run in its workdir: its examples, its model and its phases."""
 
 import contextlib
 import dataclasses
@@ -30,7 +30,7 @@ from bertjax.train.vmapped_runs import VmappedRun
 
 
 class Finetuning:
-    """A fine-tuning in its workdir, an experiment for `trainer.fit`.
+    """A fine-tuning run in its workdir; it implements `trainer.Experiment`.
 
     Args:
       data: The data of the task.
@@ -42,9 +42,9 @@ class Finetuning:
       settings: The settings of the run, with the values that depend on the data, and all durations in steps.
       folders: A list with the workdir.
       task_model, setup: The model of the task, and the setup of the first stage.
-      values: Sums of losses -> the values of a row.
+      values: A function from sums of losses to the values of a row of metrics.
       resolved: The resolved config, which is saved in config.json and in every checkpoint.
-      files: {'task.json': its content}, in which no threshold is tuned on dev yet.
+      files: {'task.json': its content before any threshold is tuned on dev}.
     """
 
     def __init__(self, data: TaskData, folder: pathlib.Path, mesh: Mesh, distillation: Distillation | None = None):
@@ -118,7 +118,7 @@ class Finetuning:
         )
 
     def _fingerprints(self) -> dict[str, str]:
-        """Returns the hashes of the data and a description of the batches. A resumed run must have equal values."""
+        """Returns hashes of the data and a description of the batches. A resumed run must have the same values."""
         lengths = 'all lengths'
         if isinstance(self._examples, BucketedExamples):
             lengths = f'{", ".join(map(str, self._examples.shapes))} pieces'
@@ -127,14 +127,14 @@ class Finetuning:
 
     @property
     def template(self) -> TrainState:
-        """The abstract state."""
+        """The shapes, dtypes and shardings of the training state."""
         return self.setup.state
 
     def init_state(self) -> TrainState:
-        """Returns the state of step 0.
+        """Returns the training state at step 0.
 
-        Without a distillation, this is the encoder of config.init, with its head or a random one. A distillation may
-        have initial parameters or start from random weights.
+        The parameters come from config.init, except a head that config.init lacks, which is random. A distillation may
+        have other initial parameters, or random ones.
         """
         distillation, seed = self._distillation, self.settings.run_seeds.init
         if distillation is None:
@@ -155,7 +155,7 @@ class Finetuning:
         return state
 
     def phases(self) -> list[Phase]:
-        """Returns the phases of the training loop, one for each stage. In a new run, call `init_state` first."""
+        """Returns the phases of the training, one for each stage. A new run must call `init_state` first."""
         phase = self._student_phase()
         if self._distillation is None:
             return [phase]
@@ -172,7 +172,7 @@ class Finetuning:
                 setup=setup,
                 members=[dataclasses.replace(run, learning_rate=rate)],
                 flops_per_sequence=flops,
-                may_be_best=number == len(self._setups) - 1,  # The head is only trained in the last stage.
+                may_be_best=number == len(self._setups) - 1,  # the head is trained only in the last stage
                 teacher=teacher,
             )
             for number, (setup, rate, (first, last)) in enumerate(
@@ -196,7 +196,7 @@ class Finetuning:
         )
 
     def describe(self) -> str:
-        """Returns a description, which is printed before training starts."""
+        """Returns the description of the run that is printed before training starts."""
         settings, data, setup = self.settings, self.data, self.setup
         encoder, params = data.encoder, without_aux(setup.state.params)
         splits = ', '.join(f'{len(data.split(name).records):,} {name}' for name in data.eval_splits)
@@ -221,7 +221,7 @@ class Finetuning:
         return '\n'.join(lines)
 
     def details(self) -> str:
-        """Returns lines for the log: the mesh, the attention implementation, the parameters with weight decay."""
+        """Returns lines for the log: the mesh, the attention implementation, and the parameters with weight decay."""
         trained, _ = partition(without_aux(self.setup.state.params), self.setup.trained)
         return f'{self.setup.describe()}, attention: {self.task_model.attention}\n{describe_decay(trained)}'
 
@@ -244,8 +244,8 @@ def _recorded_length_count(folder: pathlib.Path) -> int:
     with contextlib.closing(Checkpoints(folder / 'checkpoints', keep=1, read_only=True)) as checkpoints:
         if not checkpoints.steps():
             return 0
-        with contextlib.suppress(UserError):  # The checkpoint has the value, too, but is read more slowly.
+        with contextlib.suppress(UserError):  # the checkpoint also has the value, but takes longer to read
             if path.exists() and type(count := read_json_object(path, '').get('max_padded_lengths')) is int:
                 return count
-        saved = checkpoints.latest()
-    return saved.config['max_padded_lengths'] if saved else 0
+        checkpoint = checkpoints.latest()
+    return checkpoint.config['max_padded_lengths'] if checkpoint else 0

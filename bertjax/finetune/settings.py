@@ -1,4 +1,4 @@
-"""The settings of a fine-tuning, parsed from its config: task, encoder, training, sweep."""
+"""The settings of a fine-tuning run from its config: the task, the encoder, the training and the sweep."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from bertjax.train.settings import check_grad_accum_steps, check_memory
 
 
 class FinetuningSettings(FinetuningKeys):
-    """The settings of a fine-tuning: one attribute for each config key, and properties derived from them."""
+    """The settings of a fine-tuning run: one attribute for each config key, and properties derived from them."""
 
     @property
     def trained_parts(self) -> set[str]:
@@ -25,14 +25,14 @@ class FinetuningSettings(FinetuningKeys):
 
     @property
     def steps_decide(self) -> bool:
-        """Whether config.steps sets the length of the run, not config.epochs."""
+        """Whether config.steps sets the length of the run, instead of config.epochs."""
         return parse_duration(self.steps)[0] > 0
 
     def total_steps(self, batches: int) -> int:
-        """Returns the length of the run in steps. An epoch has `batches` batches.
+        """Returns the length of the run in steps, where an epoch has `batches` batches.
 
         Raises:
-          UserError: The length is less than a step.
+          UserError: The run is shorter than a step.
         """
         key, length = ('steps', self.steps) if self.steps_decide else ('epochs', f'{self.epochs} epochs')
         steps = in_steps(length, key, steps_per_epoch=batches)
@@ -44,11 +44,8 @@ class FinetuningSettings(FinetuningKeys):
     def check_patience(self, eval_every: int | str) -> None:
         """Checks that a run with config.patience is evaluated during training.
 
-        Args:
-          eval_every: The interval between evaluations, as a duration or in steps.
-
         Raises:
-          UserError: config.patience is set and the interval is 0.
+          UserError: config.patience is set, but `eval_every`, a duration or a number of steps, is 0.
         """
         if self.patience and not parse_duration(eval_every)[0]:
             raise UserError(
@@ -62,14 +59,14 @@ class FinetuningSettings(FinetuningKeys):
         """Builds the task of config.task with its options.
 
         Raises:
-          UserError: The kind does not exist, or an option has an impossible value.
+          UserError: The kind does not exist, or an option has an invalid value.
         """
         options = {name: value for name, value in self.task.items() if name != 'kind'}
         return build_task(self.task['kind'], data=self.data, seq_len=self.seq_len, **options)
 
     def check_memory(self, encoder: BertConfig, mesh: Mesh, *, training: bool) -> None:
-        """Raises a UserError if the run needs more memory than the devices have, regardless of the records."""
-        shortest = min(self.seq_len, 8)  # The length of the longest record is not known yet.
+        """Raises a UserError if the run does not fit in the memory of the devices, even with very short records."""
+        shortest = min(self.seq_len, 8)  # the length of the longest record is not known yet
         check_memory(encoder, mesh, rows=self.eval_batch_size, seq_len=shortest, moments=0, key='eval_batch_size')
         if training:
             moments = self.moments if self.trainable == 'all' else 0
@@ -81,15 +78,16 @@ class FinetuningSettings(FinetuningKeys):
         """Checks everything that can be checked without reading the data.
 
         Raises:
-          UserError: A value is impossible; the error names its key.
+          UserError: A value is invalid. The error names its key.
         """
         self.tracking.check()
         self.check_patience(self.eval_every)
         if self.patience and any(value for key, value in vars(self.sweep).items() if key != 'together'):
-            raise UserError('config.patience', f'{self.patience} in a sweep', '0', 'stop single runs early')
+            fix = 'use config.patience only for single runs'
+            raise UserError('config.patience', f'{self.patience} in a sweep', '0', fix)
         for key, verbs in (('benchmark', ('benchmark',)), ('ensemble', ('evaluate', 'predict'))):
             if getattr(self, key) and self.run not in verbs:
-                expected = f"'' for run={self.run}: it belongs to run={' and run='.join(verbs)}"
+                expected = f"'' for run={self.run}, because only run={' and run='.join(verbs)} uses it"
                 raise UserError(f'config.{key}', repr(getattr(self, key)), expected, 'leave it out, or set config.run')
         check_grad_accum_steps(self.batch_size, self.grad_accum_steps)
         self.build_task().check_training(self.trainable)
@@ -99,9 +97,9 @@ def finetuning_settings(config: Mapping[str, Any]) -> FinetuningSettings:
     """Returns the settings of a config. `FinetuningSettings.check` makes further checks.
 
     Raises:
-      UserError: The recipe has no task, or a value is impossible; the error names its key.
+      UserError: The recipe has no task, or a value is invalid. The error names its key.
     """
     if 'task' not in config:
         fix = 'give a recipe of a task, such as glue:rte'
-        raise UserError('--config', 'a recipe without config.task', 'one for a task', fix)
+        raise UserError('--config', 'a recipe without config.task', 'a recipe for a task', fix)
     return from_config(FinetuningSettings, config)

@@ -1,4 +1,4 @@
-"""config.sweep: runs that differ in some settings and are trained in groups. Finished runs are not repeated."""
+"""Runs config.sweep: trials that differ in some settings and are trained in groups."""
 
 import collections
 import contextlib
@@ -54,21 +54,21 @@ from bertjax.workdir.lock import EXPORTED, TRIALS, exported_trial
 from bertjax.writers.console import format_value
 
 SWEEP = 'sweep.json'
-_UNFINISHED = '.unfinished'  # The folder in the workdir with the checkpoints of the trials in training.
+_UNFINISHED = '.unfinished'  # the folder in the workdir with the checkpoints of unfinished trials
 
 
 def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
-    """Runs the trials that have no results, exports the best one, writes sweep.json and prints the table.
+    """Runs the trials that have no results, exports the best trial, writes sweep.json and prints the table.
 
     Raises:
       UserError: The workdir has a sweep with other settings.
-      PreemptedError: SIGTERM or Ctrl-C stopped the sweep. All results and the state of the training are saved.
+      PreemptedError: SIGTERM or Ctrl-C stopped the sweep. All results and the training state are saved.
     """
     settings = data.settings
     trials = make_trials(settings)
     with primary_first():
         split = data.split('train', training=True)
-        passes = [_passes(trial.settings(settings), split) for trial in trials]  # Raises if a run has no steps.
+        passes = [_passes(trial.settings(settings), split) for trial in trials]  # raises if a trial has no steps
         # The choice for the first trial applies to all trials.
         first = data.with_settings(trials[0].settings(settings))
         packing = decide_packing(
@@ -91,8 +91,8 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
                     group_data, mesh, _length_count(settings), layout=layout, selection_key='config.sweep'
                 )
             single = TrialGroup(members[:1], task_model, train, folder)
-            # The size depends on all trials of the shape, even finished ones. A restarted sweep makes the same groups,
-            # so it finds the checkpoints of an interrupted group.
+            # The size depends on all trials of the shape, including finished trials. So a restarted sweep makes the
+            # same groups, and finds the checkpoints of an interrupted group.
             size = min(settings.sweep.together or find_group_size(single, trials_by_shape[shape]), len(members))
             group_text = f', {size} at a time' if size > 1 else ''
             console.print(
@@ -106,7 +106,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
                     word = current_caller().word
                     raise PreemptedError(f'stopped on request; the same {word} continues with the remaining runs')
                 TrialGroup(members[first : first + size], task_model, train, folder).run(interrupt)
-    remove_on_all(folder / _UNFINISHED)  # The folder still exists if a process was killed after its last result.
+    remove_on_all(folder / _UNFINISHED)  # the folder still exists if a process was killed after its last result
     summary = summarise([(trial, _read_results(folder, trial)) for trial in trials], data.task.score)
     write_atomic(folder / SWEEP, json.dumps(summary, indent=2) + '\n')
     console.print(sweep_table(summary))
@@ -120,9 +120,9 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
 
 
 def _check_same_settings(data: TaskData, folder: pathlib.Path) -> None:
-    """Raises a UserError if the workdir has trials with other settings; else writes config.json.
+    """Raises a UserError if the workdir has trials with other settings, else writes config.json.
 
-    Trials may be added to a sweep, so config.sweep may change.
+    config.sweep may change, because trials may be added to a sweep.
     """
     path = folder / 'config.json'
     eval_fingerprints = {name: data.split(name).features.fingerprint for name in data.eval_splits}
@@ -138,13 +138,13 @@ def _check_same_settings(data: TaskData, folder: pathlib.Path) -> None:
 
 
 def _passes(settings: FinetuningSettings, train: TaskSplit) -> float:
-    """Returns the number of times each training row is computed."""
+    """Returns the number of passes over the training rows."""
     rows = len(train.features)
     return settings.total_steps(-(-rows // settings.batch_size)) * settings.batch_size / rows
 
 
 def _length_count(settings: FinetuningSettings) -> int:
-    """Returns the maximal number of padded lengths. It is high, because many trials share the compiled steps."""
+    """Returns the maximum number of padded lengths. It is high, because many trials share the compiled steps."""
     return settings.max_padded_lengths or MAX_LENGTHS
 
 
@@ -154,18 +154,17 @@ def _read_results(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
         return None
     results = read_recorded_results(path)
     for field, value in dataclasses.asdict(trial).items():
-        if results.get(field, value) != value:  # The name of a trial has only six digits of each value.
+        if results.get(field, value) != value:  # the name of a trial has only six digits of each value
             fix = 'leave it out of the sweep, or give another --workdir'
             raise UserError(f'config.sweep, {field}', repr(value), f'{results[field]!r}, as in {path}', fix)
     return results
 
 
 class TrialGroup:
-    """Trials of one shape that are trained together, an experiment for `trainer.resume_or_start`.
+    """Trials of one shape that are trained together; it implements `trainer.Experiment`.
 
     Attributes:
-      total, epochs: The length of each run, in steps and in epochs.
-      Others: See `trainer.Experiment`.
+      total, epochs: The length of each trial, in steps and in epochs.
     """
 
     values = staticmethod(task_values)
@@ -186,7 +185,7 @@ class TrialGroup:
             self._settings[0], steps=self.total, max_padded_lengths=_length_count(settings), **durations
         )
         self.resolved = {
-            **without(to_plain(self.settings), 'sweep', MACHINE, VERB),  # Trials may be added to a sweep.
+            **without(to_plain(self.settings), 'sweep', MACHINE, VERB),  # trials may be added to a sweep
             'mesh': self.settings.mesh_axes,
             'fingerprints': task_model.data.fingerprints(),
             'members': [trial.name for trial in trials],
@@ -194,17 +193,17 @@ class TrialGroup:
 
     @property
     def template(self) -> TrainState:
-        """The abstract state of all trials, stacked."""
+        """The shapes, dtypes and shardings of the training states of all trials, stacked."""
         return stacked_template(self.setup.state, len(self.trials))
 
     def init_state(self) -> TrainState:
-        """Returns the state of step 0 of all trials, stacked."""
+        """Returns the training states of all trials at step 0, stacked."""
         seeds = [settings.run_seeds.init for settings in self._settings]
         states = stack_states([self.task_model.fresh_state(seed)[0] for seed in seeds])
         return jax.device_put(states, shardings_of(self.template))
 
     def phases(self) -> list[Phase]:
-        """Returns a single phase for all trials. They are evaluated on dev only at the end."""
+        """Returns the single phase of all trials, which are evaluated on dev only after it."""
         members = [
             VmappedRun(examples, settings.learning_rate, settings.run_seeds.dropout)
             for examples, settings in zip(self._examples, self._settings, strict=True)
@@ -216,11 +215,11 @@ class TrialGroup:
         return ''
 
     def details(self) -> str:
-        """Returns '', for the same reason."""
+        """Returns '', because `run_sweep` logs the details."""
         return ''
 
     def run(self, interrupt: Interrupt) -> None:
-        """Trains and evaluates the trials and writes their results. It resumes an interrupted group."""
+        """Trains and evaluates the trials, and writes their results. An interrupted group is resumed."""
         # Only checkpoints of the same trials with the same settings can be resumed.
         key = hashlib.sha256(json.dumps(self.resolved, sort_keys=True).encode()).hexdigest()[:16]
         unfinished = self._folder / _UNFINISHED
@@ -230,12 +229,12 @@ class TrialGroup:
                     shutil.rmtree(old)
         with contextlib.closing(Checkpoints(unfinished / key, keep=1)) as checkpoints:
             try:
-                saved = checkpoints.latest()
+                checkpoint = checkpoints.latest()
             except (UserError, OtherStoppedError) as error:
                 if error.exit_status != UserError.exit_status:
                     raise
-                saved = None  # All checkpoints are damaged, so the trials start again.
-            state, failed = resume_or_start(self, checkpoints, saved, interrupt)
+                checkpoint = None  # all checkpoints are damaged, so the trials start again
+            state, failed = resume_or_start(self, checkpoints, checkpoint, interrupt)
             interrupt.doing = 'the runs are being evaluated'
             self._finish(state.eval_params, failed)
         remove_on_all(unfinished)
@@ -271,13 +270,9 @@ class TrialGroup:
 
 
 def find_group_size(group: TrialGroup, count: int) -> int:
-    """Returns the number of runs, at most `count`, that fit in the memory of a device together.
+    """Returns the number of trials, at most `count`, that fit in the memory of a device together.
 
-    The number is 1 on a CPU, where training several runs together is not faster.
-
-    Args:
-      group: A group with one of these runs.
-      count: The number of runs.
+    The number is 1 on a CPU, where training several trials together is not faster. `group` has one of the trials.
     """
     limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
     if not limit:

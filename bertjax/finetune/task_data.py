@@ -1,4 +1,4 @@
-"""The data of a task, which all verbs for tasks use: tokenizer, encoder config, records and features."""
+"""The data of a task, used by all verbs for tasks: the tokenizer, the encoder config, the records and the features."""
 
 import copy
 import dataclasses
@@ -24,13 +24,13 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import set_workdir_tokenizer
 
-# The constants below were measured on CPUs with encoders of 2 to 12 blocks (x86-64 with AVX-512, jax 0.10.2,
-# docs/performance.md). They are used on all platforms, so that a run has the same batches everywhere, although an
-# accelerator compiles all lengths in parallel and computes faster.
+# COMPILE_TIME and FLOPS were measured on CPUs with encoders of 2 to 12 blocks (x86-64 with AVX-512, jax 0.10.2,
+# docs/performance.md). Accelerators compile all lengths in parallel and compute faster, but use the same constants, so
+# that a run has the same batches on all platforms.
 # The CPU time to compile one more padded length: {whether training: (seconds, seconds per block)}.
 COMPILE_TIME = {True: (3.0, 0.35), False: (0.5, 0.08)}
-FLOPS = 1e11  # The FLOPs of a step that are computed in a CPU second.
-TASK_FILE = 'task.json'  # The file in the workdir and in its export with the options and learned state of the task.
+FLOPS = 1e11  # the FLOPs of a step per CPU second
+TASK_FILE = 'task.json'  # the file in the workdir and in exports with the options and learned state of the task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +40,8 @@ class TaskSplit:
     Attributes:
       records: The records of the task.
       features: The features of the records.
-      population: The number of all records of the split if `records` are a sample of them; else 0.
-      is_stream: Whether the records are the first batch of a stream, in which later records may have any length.
+      population: The number of all records of the split if `records` is a sample; else 0.
+      is_stream: Whether the records are the first batch of a stream. Later records may then have any length.
     """
 
     records: Sequence[Any]
@@ -81,15 +81,16 @@ class TaskData:
             self.task.adopt(source)
         self._cache = folder / 'features'
         self._splits: dict[str, TaskSplit] = {}
-        self._records: dict[str, Sequence[Any]] = {}  # The records that `split` has not tokenised yet.
+        self._records: dict[str, Sequence[Any]] = {}  # records that `split` has not tokenised yet
         for trainable in settings.trained_parts:
-            make_selection(trainable, encoder.num_layers)  # Raises a UserError if the encoder lacks these blocks.
+            make_selection(trainable, encoder.num_layers)  # raises a UserError if the encoder lacks these blocks
         self._check()
         set_workdir_tokenizer(tokenizer, folder, settings.tokenizer or source or '')
 
     def _check(self) -> None:
         pieces, rows = self.tokenizer.vocab_size, self.encoder.vocab_size
-        # Published models may have more rows than pieces, but another tokenizer should fit exactly.
+        # The embedding table of a published model may have more rows than its tokenizer has pieces. But a tokenizer in
+        # config.tokenizer must fit exactly.
         if pieces > rows or (self.settings.tokenizer and pieces != rows):
             fix = 'leave config.tokenizer empty to use the tokenizer of config.init'
             raise UserError('config.tokenizer', f'{pieces:,} pieces', f'{rows:,}, as in the encoder', fix)
@@ -98,7 +99,7 @@ class TaskData:
             expected = f'4 to {longest}, the positions of the encoder'
             raise UserError('config.seq_len', str(self.settings.seq_len), expected, 'choose a length in between')
 
-    @functools.cached_property  # `Task.splits` reads the test file to check whether it has labels.
+    @functools.cached_property  # cached because `Task.splits` reads the test file to check whether it has labels
     def eval_splits(self) -> list[str]:
         """The names of the labelled splits to evaluate on. Only 'dev' is used for model selection."""
         return [name for name in self.task.splits() if name != 'train']
@@ -124,8 +125,8 @@ class TaskData:
         Args:
           name: The name of the split.
           training: Whether the split is trained on.
-          all_records: Whether the split has all records. If not, it is a sample of at most config.max_train_records or
-            config.max_eval_records.
+          all_records: Whether to ignore config.max_train_records and config.max_eval_records, which limit the split to
+            a sample.
         """
         if name not in self._splits:
             records = self._records.pop(name, None) or self.task.records(name)
@@ -142,12 +143,12 @@ class TaskData:
         return self._splits[name]
 
     def replace_features(self, name: str, features: Features) -> None:
-        """Replaces the features of a split that has been read."""
+        """Replaces the features of a split that `split` has returned before."""
         self._splits[name] = dataclasses.replace(self._splits[name], features=features)
         print(f'{name}: {features.notes[-1]}')
 
     def parts(self, names: Iterable[str]) -> dict[str, str]:
-        """Returns {split: '500 of 872 records'} of the splits that are samples."""
+        """Returns {split: a text such as '500 of 872 records'} for the splits that are samples."""
         splits = {name: self.split(name) for name in names}
         return {
             name: f'{len(split.records):,} of {split.population:,} records'
@@ -156,15 +157,9 @@ class TaskData:
         }
 
     def tokenise(self, records: Sequence[Any], *, training: bool = False, cache: bool = True) -> TaskSplit:
-        """Tokenises records.
-
-        Args:
-          records: The records.
-          training: Whether the records are trained on.
-          cache: Whether to cache the features in WORKDIR/features.
-        """
+        """Tokenises records, and caches their features in WORKDIR/features if `cache` is True."""
         options = (to_plain(self.settings.task), list(self.task.labels), self.settings.seq_len, training)
-        if self.tokenizer.separators > 1:  # The fingerprint of a tokenizer does not depend on the separators.
+        if self.tokenizer.separators > 1:  # the fingerprint of a tokenizer does not depend on its separators
             options += (self.tokenizer.separators,)
         key = (self.tokenizer.fingerprint, *options, list(records))
         make = lambda: self.task.features(records, self.tokenizer, training=training)  # noqa: E731
@@ -173,33 +168,30 @@ class TaskData:
     def padded_lengths(self, splits: Sequence[TaskSplit], count: int) -> tuple[int, ...]:
         """Returns at most `count` padded lengths for the batches of these splits."""
         lengths = np.concatenate([split.features.lengths for split in splits])
-        if any(split.is_stream for split in splits):  # Assume that the lengths of a stream are log-uniform.
+        if any(split.is_stream for split in splits):  # assume that the lengths in a stream are log-uniform
             lengths = np.geomspace(4, self.settings.seq_len, 64).astype(np.int64)
-        return choose_lengths(lengths, count=count, longest=self.encoder.max_positions)
+        return choose_lengths(lengths, count=count, max_length=self.encoder.max_positions)
 
     def best_length_count(self, splits: Sequence[TaskSplit], passes: float, *, training: bool) -> int:
-        """Returns the number of padded lengths with the lowest cost to compile the steps and compute the passes.
+        """Returns the number of padded lengths with the lowest cost of computing and compiling.
 
         Args:
           splits: The splits.
           passes: The number of passes over the splits.
-          training: Whether the passes are training steps.
+          training: Whether the passes are training steps, instead of forward passes.
         """
         encoder, choices = self.encoder, splits[0].features.choices
         once, block = COMPILE_TIME[training]
-        share = passes * choices * (1 if training else 1 / 3)  # The backward pass has two thirds of the FLOPs.
+        share = passes * choices * (1 if training else 1 / 3)  # the backward pass has two thirds of the FLOPs
         return best_length_count(
             np.concatenate([split.features.lengths for split in splits]),
             lambda length: share * train_flops_per_sequence(encoder, length, 0),
             compile_cost=FLOPS * (once + block * encoder.num_layers),
-            longest=encoder.max_positions,
+            max_length=encoder.max_positions,
         )
 
     def fingerprints(self) -> dict[str, str]:
-        """Returns hashes and texts of the encoder sizes, tokenizer, labels and training rows.
-
-        A resumed run must have equal values.
-        """
+        """Returns hashes or texts of the parts that a resumed run must not change."""
         encoder = self.encoder
         sizes = (encoder.num_layers, encoder.width, encoder.num_heads, encoder.mlp_dim, encoder.max_positions)
         rows = self.split('train', training=True).features
@@ -207,7 +199,7 @@ class TaskData:
         return facts | {'labels': ', '.join(self.task.labels), 'data': rows.fingerprint}
 
     def task_json(self, *, finished: bool = True) -> str:
-        """Returns the text of task.json. In an unfinished run, no threshold has been tuned on dev yet."""
+        """Returns the text of task.json. For `finished`, see the function `task_json`."""
         return task_json(
             to_plain(self.settings.task), self.task, self.encoder, self.settings.seq_len, finished=finished
         )
@@ -218,12 +210,8 @@ def task_json(
 ) -> str:
     """Returns the text of task.json.
 
-    Args:
-      options: The options of the task, with its kind, in plain form.
-      task: The task with its learned state.
-      encoder: The config of the encoder.
-      seq_len: The maximal sequence length, S.
-      finished: Whether the training is finished.
+    `options` are the options of the task, including its kind, as JSON values. If `finished`, the thresholds of the task
+    are tuned on dev.
     """
     facts: dict[str, Any] = {'task': dict(options), 'learned': task.learned_state()}
     facts |= {'encoder': dataclasses.asdict(encoder), 'seq_len': seq_len}
@@ -233,7 +221,7 @@ def task_json(
 
 
 def sample(count: int, size: int) -> list[int]:
-    """Returns the `size` numbers below `count` with the lowest hashes, in ascending order.
+    """Returns a random sample of `size` indices below `count`, in ascending order.
 
     A smaller sample is a subset of a larger one. The sample does not depend on a seed, so that runs are compared on the
     same records.
@@ -243,7 +231,7 @@ def sample(count: int, size: int) -> list[int]:
 
 
 def read_encoder_config(settings: FinetuningSettings, source: str) -> BertConfig:
-    """Reads the encoder config of a Hugging Face directory, with the execution options of the settings."""
+    """Reads the encoder config of a Hugging Face directory, and sets its execution options from the settings."""
     choices = dataclasses.asdict(settings.model)
     scan = choices['scan_layers'] and not any(map(needs_unrolled, settings.trained_parts))
     return read_config(source, **{**choices, 'scan_layers': scan})
@@ -253,10 +241,11 @@ def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> Task
     """Returns the data of a new run, with the encoder of config.init, and labels learned from the training records.
 
     Raises:
-      UserError: The directory does not exist, its encoder contradicts the settings, or records are malformed.
+      UserError: config.init does not exist, its encoder contradicts the settings, or records are malformed.
     """
     source = huggingface_directory(settings.init)
-    encoder = read_encoder_config(settings, source)  # read first, because it names a family that is not supported
+    # Read the config before the tokenizer, because its error message tells that a model family is not supported.
+    encoder = read_encoder_config(settings, source)
     tokenizer = load_tokenizer(settings.tokenizer or source)
     return learn_labels(TaskData(settings, folder, tokenizer, encoder, source))
 

@@ -1,4 +1,4 @@
-"""The model of a task on the mesh, with its head, for training, evaluation and prediction."""
+"""The model of a task with its head on a mesh, for training, evaluation and prediction."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,7 +35,7 @@ class TaskModel:
     Attributes:
       data: The data of the task.
       setup: The setup of the model.
-      shapes: The padded lengths of its batches; packed training batches do not use them.
+      shapes: The padded lengths of batches. Packed training batches do not use them.
       layout: The layout of packed training batches; None for one sequence per row.
       attention: A description of the attention implementation.
     """
@@ -54,8 +54,8 @@ class TaskModel:
           data: The data of the task.
           mesh: The devices.
           splits: The splits to train and evaluate on, at least one. They determine the padded lengths, and the first
-            split determines the arrays of a batch. With packed training, the first split must be the training split.
-          length_count: The maximal number of padded lengths.
+            split determines the arrays of a batch. If `layout` is set, the first split must be the training split.
+          length_count: The maximum number of padded lengths.
           layout: The layout of packed training batches; None for one sequence per row.
         """
         settings = data.settings
@@ -85,7 +85,7 @@ class TaskModel:
     def examples(self, features: Features, seed: int) -> BucketedExamples | StratifiedExamples:
         """Returns the training examples, in an order that depends on `seed`."""
         if self.layout is not None:
-            (length,) = choose_lengths(features.lengths, count=1, longest=self.data.encoder.max_positions)
+            (length,) = choose_lengths(features.lengths, count=1, max_length=self.data.encoder.max_positions)
             return StratifiedExamples(
                 features,
                 batch_size=self.settings.batch_size,
@@ -102,7 +102,7 @@ class TaskModel:
         )
 
     def predictor(self, members: int = 0) -> Predictor:
-        """Returns the predictor for `members` stacked models (0: one model that is not stacked).
+        """Returns the predictor for `members` stacked models, or for one model that is not stacked if `members` is 0.
 
         All splits share the predictor, so that each length is compiled once.
         """
@@ -121,7 +121,7 @@ class TaskModel:
         return self._predictors[members]
 
     def outputs(self, params: Any, split: TaskSplit, on_compile: OnCompile = ignore_compile) -> Outputs:
-        """Returns the outputs for all rows of a split; the last result is cached."""
+        """Returns the outputs for all rows of a split. The last result is cached."""
         if self._last is None or self._last[0] is not params or self._last[1] is not split:
             self._last = params, split, self.predictor().outputs(params, split.features, on_compile)
         return self._last[2]
@@ -141,16 +141,16 @@ class TaskModel:
         evaluator: 'TaskEvaluator | None' = None,
         evaluate_first: bool = True,
     ) -> Phase:
-        """Returns the single phase of a fine-tuning, or of several fine-tunings that are trained together.
+        """Returns the single phase of a fine-tuning run, or of several runs that are trained together.
 
         Args:
-          members: The runs, see `Phase`.
-          examples: The examples of any of the runs; all have the same batch shapes.
+          members: The runs; see `Phase`.
+          examples: The examples of one of the runs. All runs have the same batch shapes.
           total: The number of steps.
           stacked, evaluator, evaluate_first: See `Phase`.
         """
         settings = self.settings
-        # This is the number of FLOPs if all parameters are trained; otherwise it is unknown.
+        # The number of FLOPs is known only if all parameters are trained.
         length = self.layout.mean_length if self.layout else examples.mean_length
         flops = train_flops_per_sequence(self.data.encoder, round(length), 0)
         return Phase(
@@ -177,10 +177,9 @@ class TaskModel:
         )
 
     def fresh_state(self, seed: int) -> tuple[TrainState, ImportedModel]:
-        """Returns the state of step 0, and the model imported from the source directory.
+        """Returns the training state at step 0, and the model imported from `data.source`.
 
-        Args:
-          seed: The seed of the parameters that the directory lacks.
+        Parameters that the source lacks are random numbers that depend on `seed`.
         """
         task, labels = self.data.task, self.data.task.huggingface().get('id2label')
         imported = load_task_model(self.data.source, self.setup.module, task.head, id2label=labels, seed=seed)
@@ -188,7 +187,7 @@ class TaskModel:
 
 
 class TaskEvaluator:
-    """Evaluates a task on dev."""
+    """An evaluator of a task on dev."""
 
     split = 'dev'
 
@@ -204,7 +203,7 @@ class TaskEvaluator:
         return self._task.metrics(self._split.records, self._task_model.predictions(params, self._split, on_compile))
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
-        """Returns minus the score of the task; None if the score is undefined."""
+        """Returns the negated score of the task; None if the score is undefined."""
         score = values[self._task.score]
         return None if score is None else -score
 
@@ -222,18 +221,14 @@ def prepare(
 ) -> tuple[TaskSplit, TaskModel]:
     """Tokenises all splits and builds the model, so that every mistake is reported before training.
 
-    Args:
-      data: The data of the task.
-      mesh: The devices to train on.
-      length_count: The maximal number of padded lengths.
-      layout: The layout of packed training batches; None for one sequence per row.
-      selection_key: The config key that selects a model by its dev score; '' for none.
+    For `length_count` and `layout`, see `TaskModel`. `selection_key` is the config key that requires a dev score to
+    select a model; '' for none.
 
     Returns:
       The training split and the model.
 
     Raises:
-      UserError: `selection_key` is set and there is no dev split, or an export format cannot hold the model.
+      UserError: `selection_key` is set but there is no dev split, or an export format does not support the model.
     """
     if 'dev' not in data.eval_splits and selection_key:
         raise UserError(selection_key, 'no dev split', 'a dev split', f'give {data.task.name} a dev file')

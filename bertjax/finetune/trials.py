@@ -1,4 +1,4 @@
-"""The trials of a sweep, which are all combinations of config.sweep, and a table of their results over the seeds."""
+"""The trials of a sweep (all combinations of the values in config.sweep), and a table of their results."""
 
 import dataclasses
 import itertools
@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.writers.console import format_value
 
-# {key of config.sweep: (field of a trial, type of its values)}. A field has the name of the config key that it sets.
+# {key of config.sweep: (field of a trial, type of its values)}. The name of a field is the config key that it sets.
 AXES = {
     'trainable': ('trainable', str),
     'batch_size': ('batch_size', int),
@@ -26,7 +26,7 @@ AXES = {
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Trial:
-    """One run of a sweep. Its `epochs` are 0 if config.steps sets the length."""
+    """One run of a sweep. `epochs` is 0 if config.steps sets the length."""
 
     trainable: str
     batch_size: int
@@ -42,7 +42,7 @@ class Trial:
 
     @property
     def shape(self) -> tuple:
-        """The fields that the compiled step depends on. Trials of the same shape share a step."""
+        """The fields that the compiled step depends on. Trials of the same shape share the compiled step."""
         return self.trainable, self.batch_size, self.epochs
 
     @property
@@ -51,12 +51,12 @@ class Trial:
         return *self.shape, self.learning_rate
 
     def settings(self, base: FinetuningSettings) -> FinetuningSettings:
-        """Returns `base`, the settings of the sweep, with the values of this trial."""
+        """Returns the settings `base` of the sweep with the values of this trial."""
         return dataclasses.replace(base, **dataclasses.asdict(self))
 
 
 def make_trials(settings: FinetuningSettings) -> list[Trial]:
-    """Returns all combinations of config.sweep; an empty list if there is no sweep.
+    """Returns all combinations of the values in config.sweep; an empty list if there is no sweep.
 
     Raises:
       UserError: A value occurs twice, two trials have the same folder, or the sweep has epochs although config.steps
@@ -94,15 +94,11 @@ def dev_score(results: Mapping[str, Any]) -> float:
 
 
 def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> dict[str, Any]:
-    """Returns the content of sweep.json.
-
-    Args:
-      runs: The trials with their results.
-      score: The name of the figure that the trials are compared by.
+    """Returns the content of sweep.json. The trials are compared by the figure `score`.
 
     Returns:
-      A dictionary with the median, mean, standard deviation, best score and number of collapsed runs of each setting
-      over its seeds, and the name of the best run on dev.
+      The statistics of each setting over its seeds (median, mean, standard deviation, best score and number of
+      collapsed runs), and the name of the best run on dev.
     """
     lines = []
     for _, group in itertools.groupby(sorted(runs, key=lambda run: run[0]), key=lambda run: run[0].without_seed):
@@ -126,7 +122,7 @@ def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> di
 
 def sweep_table(summary: Mapping[str, Any]) -> Table:
     """Returns a table with a row for each setting."""
-    # The table fits 80 columns, the width of a pipe or a file.
+    # The table must fit in 80 columns, the width that rich assumes for a pipe or a file.
     table = Table(title=f'{summary["score"]} on dev', title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ('trainable', 'batch', 'epochs', 'rate', 'runs', 'median', 'mean', 'sd', 'best', 'collapsed'):
         table.add_column(name, justify='left' if name == 'trainable' else 'right')

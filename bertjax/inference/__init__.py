@@ -1,1 +1,1 @@
-"""Inference with a trained model: features, mask filling, scores, attention, and predictions for its task."""
+"""Inference with a trained model: text features, mask filling, scores, attention weights and task predictions."""

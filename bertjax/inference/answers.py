@@ -1,11 +1,11 @@
-"""The types of a model's results, for type checkers and editors."""
+"""The types of the results of `api.Bert`, for type checkers and editors."""
 
 from collections.abc import Sequence
 from typing import TypedDict
 
 
 class Filling(TypedDict):
-    """One candidate for a mask: a piece, its probability, and the text with this piece in place of the mask."""
+    """A candidate for a mask: a piece, its probability, and the text with this piece in place of the mask."""
 
     token: str
     probability: float
@@ -13,7 +13,7 @@ class Filling(TypedDict):
 
 
 class JointFilling(TypedDict):
-    """A text with all its masks filled. `order` lists the numbers of the masks in the order of filling."""
+    """A text with all its masks filled. `order` lists the indices of the masks in the order of filling."""
 
     text: str
     tokens: list[str]
@@ -55,7 +55,7 @@ class _Answer(TypedDict):
 class Answer(_Answer, total=False):
     """An answer and its character span in the context.
 
-    `null_odds` is present if the task has unanswerable questions.
+    `null_odds` is present only if the task has unanswerable questions.
     """
 
     null_odds: float
@@ -84,7 +84,7 @@ class _Tagged(TypedDict):
 class TaggedWords(_Tagged, total=False):
     """The tag of each word with its probability.
 
-    `entities` is present if the tags follow a scheme such as BIO. `offsets` is present if the input was a text.
+    `entities` is present only if the tags follow a scheme such as BIO. `offsets` is present only for a text.
     """
 
     entities: list[TaggedEntity]
@@ -92,7 +92,7 @@ class TaggedWords(_Tagged, total=False):
 
 
 class ChoiceAnswer(TypedDict):
-    """The best ending for a context; `prediction` is its index in `endings`."""
+    """The best ending for a context. `prediction` is the index of this ending in `endings`."""
 
     prompt: str
     start: str

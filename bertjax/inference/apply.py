@@ -1,4 +1,4 @@
-"""A model as one pure function, for custom training loops and programs."""
+"""A model as a pure function, for custom training loops and programs."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

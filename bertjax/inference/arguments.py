@@ -1,4 +1,4 @@
-"""Checks of the arguments of `api.Bert`: one text or several, and values with ranges."""
+"""Checks the arguments of `api.Bert`: texts and lists of texts, and values with ranges."""
 
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
@@ -16,7 +16,7 @@ Texts = str | Sequence[str]
 
 
 def as_text_list(texts: Texts, name: str = 'texts') -> list[str]:
-    """Returns one text or several texts as a list, with lone surrogates replaced.
+    """Returns a text or a list of texts as a list, with lone surrogates replaced.
 
     Raises:
       UserError: The argument is neither a text nor a list of texts. The message names the first wrong entry.
@@ -34,7 +34,7 @@ def check_list(name: str, values: Any, expected: str = 'a list') -> None:
     """Checks that `values` is a list, a tuple, a one-dimensional array or a column of a table.
 
     Raises:
-      UserError: It is a number, a set, a mapping, a generator, a table, or an array that is not one-dimensional.
+      UserError: `values` has another type, such as a generator or a mapping, or is an array of another dimension.
     """
     is_list = isinstance(values, Sized) and hasattr(values, '__getitem__') and not isinstance(values, Mapping)
     if not is_list or getattr(values, 'ndim', 1) != 1:
@@ -42,7 +42,7 @@ def check_list(name: str, values: Any, expected: str = 'a list') -> None:
 
 
 def match_input(texts: Any, results: list[Any]) -> Any:
-    """Returns the only result if `texts` is a single text, else all results."""
+    """Returns the first result if `texts` is a single text, else all results."""
     return results[0] if isinstance(texts, str) else results
 
 
@@ -60,7 +60,7 @@ def check_count(name: str, values: Sequence[Any] | None, texts: Sequence[Any]) -
 
 
 def to_python(value: Any) -> Any:
-    """Converts a NumPy or JAX value to a Python value; lists, ranges and arrays become tuples."""
+    """Converts a NumPy or JAX value to a Python value. Lists, ranges and arrays become tuples."""
     if isinstance(value, np.generic | np.ndarray | jax.Array):
         value = value.tolist()
     return tuple(map(to_python, value)) if isinstance(value, list | tuple | range) else value
@@ -73,7 +73,7 @@ def check_value(argument: str, value: Any, allowed: Range, fix: str) -> Any:
       UserError: The value is outside the range `allowed`.
     """
     value = to_python(value)
-    if not allowed.holds(value):
+    if not allowed.contains(value):
         raise UserError(argument, format_value(value), allowed.words, fix)
     return value
 
@@ -82,11 +82,11 @@ def check_values(verb: str, **values: Any) -> dict[str, Any]:
     """Converts arguments to Python values and checks them against the ranges of the config keys config.VERB.NAME.
 
     Args:
-      verb: VERB, the verb whose config keys define the ranges.
-      **values: Pairs (NAME, value) by argument name.
+      verb: The verb, such as 'fill'.
+      **values: For each argument, a tuple (NAME, value).
 
     Returns:
-      {argument name: value}.
+      {argument: value}.
 
     Raises:
       UserError: A value is outside its range.

@@ -1,4 +1,4 @@
-"""The attention weights of each head of each layer for texts."""
+"""Computes the attention weights of all heads of all layers for texts."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from bertjax.inference.runner import Forward, Runner
 from bertjax.model.capture import HIDDEN, PROBABILITIES, apply_capturing
 from bertjax.model.config import BertConfig
 
-_MAX_BYTES = 1 << 28  # The maximum size of the attention weights of a batch. Computing them needs a few times as much.
+_MAX_BYTES = 1 << 28  # the maximum size of a batch's attention weights; computing them needs a few times this memory
 
 
 class Attention(NamedTuple):
@@ -22,8 +22,8 @@ class Attention(NamedTuple):
 
     Attributes:
       pieces: The S pieces, including special tokens.
-      weights: float32 [L, H, S, S]. `weights[l, h, i, j]` is the attention from position i to position j in layer l + 1
-        and head h + 1. For each i the weights sum to 1 over j.
+      weights: float32 [L, H, S, S]. `weights[l, h, i, j]` is the attention from position i to position j in head h of
+        layer l, both counted from 0. The weights sum to 1 over j.
     """
 
     pieces: list[str]
@@ -33,7 +33,7 @@ class Attention(NamedTuple):
 def apply_encoder(
     module: nn.Module, params: Any, batch: Mapping[str, jax.Array], *, hidden: bool = False
 ) -> dict[str, jax.Array]:
-    """Returns intermediate values of a model's encoder, see model/capture.py.
+    """Returns intermediate values of a model's encoder; see model/capture.py.
 
     Returns:
       A dict with `probabilities` [L, B, H, S, S] and, if `hidden` is True, `hidden` [L + 1, B, S, D].
@@ -48,14 +48,14 @@ def _encoder(model: nn.Module, input_ids: jax.Array, segment_ids: jax.Array, mas
 
 
 def max_batch_size(config: BertConfig, length: int) -> int:
-    """Returns the largest batch size for which the attention weights of all heads fit in memory."""
+    """Returns the largest batch size whose attention weights take at most _MAX_BYTES."""
     return max(1, _MAX_BYTES // (4 * config.num_layers * config.num_heads * length**2))
 
 
 def compute_attention(runner: Runner, features: Features) -> list[Attention]:
     """Computes the attention weights of each row, including [CLS] and [SEP]."""
     model = runner.model
-    # The batch size is a power of two that depends only on the padded length, because each new size is compiled.
+    # Each new batch size is compiled, so it is a power of two that depends only on the padded length.
     longest = runner.lengths[int(find_buckets(features.lengths, runner.lengths).max())]
     max_rows = 1 << (max_batch_size(model.config, longest).bit_length() - 1)
     outputs = runner.run('attention', _make_forward, features, max_rows=max_rows, title='attention')

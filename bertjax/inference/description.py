@@ -1,4 +1,4 @@
-"""A readable description of a model: its sizes, its heads and its devices."""
+"""A description of a model for the user: its sizes, its heads and its devices."""
 
 import io
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from bertjax.inference.tasks import describe
 from bertjax.loading.load_model import LoadedModel
 from bertjax.terminal import Console
 
-_MAX_LABELS, _MAX_UNUSED = 12, 3  # The maximum numbers of printed names.
+_MAX_LABELS, _MAX_UNUSED = 12, 3  # the maximum numbers of printed names
 
 
 def describe_model(model: LoadedModel) -> str:

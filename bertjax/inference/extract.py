@@ -22,9 +22,10 @@ from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.texts import check_text, quote_names
 
 VectorPart = dict[str, np.ndarray]
-# The numbers of texts in a part. A thousand vectors of width 768 take 3 MB, and about 100 times as much per token.
+# The number of texts in a part, for one vector per text and for one vector per token. A thousand texts with one vector
+# of width 768 each take 3 MB, and with one vector per token about 100 times as much.
 PART_SIZE, TOKEN_PART_SIZE = 4096, 256
-_VERSION = 4  # Increase this number whenever the parts of the same texts change.
+_VERSION = 4  # increase this number with any change to the parts of the same texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Extractor:
     Attributes:
       runner: The runner of the model.
       encoding: The definition of the features.
-      max_length: The length in tokens to which longer texts are truncated.
+      max_length: The maximum length in tokens. Longer texts are truncated.
     """
 
     runner: Runner
@@ -64,7 +65,7 @@ class Extractor:
         """A hash of everything that determines the features of a text."""
         model = self.runner.model
         digest = hashlib.sha256(repr((_VERSION, self.encoding, self.max_length)).encode() + model.fingerprint)
-        if model.tokenizer.separators != 1:  # The tokenizer's fingerprint covers only single texts.
+        if model.tokenizer.separators != 1:  # the fingerprint of a tokenizer does not depend on its separators
             digest.update(b'%d separators' % model.tokenizer.separators)
         for layer in self.encoding.dense:
             digest.update(layer.kernel.tobytes() + layer.bias.tobytes())
@@ -83,8 +84,8 @@ class Extractor:
           advance: A function that is called with the number of newly finished items; None shows a progress bar.
 
         Returns:
-          A dict with `lengths`, int32 [n], the number of tokens of each item including [CLS] and [SEP], or 0 for a
-          blank item; and `features`, float32 [n, D], NaN for a blank item. With one vector per token, `features` is
+          A dict with `lengths`, int32 [N], the number of tokens of each item including [CLS] and [SEP], or 0 for a
+          blank item; and `features`, float32 [N, D], NaN for a blank item. With one vector per token, `features` is
           [T, D], and the dict has four more arrays, int32 [T]: `ids`, the ids of the pieces; `segments`, 0 for the
           first text and 1 for the second; `starts` and `ends`, the character span of the piece in its text, or -1 for
           [CLS] and [SEP].
@@ -160,7 +161,7 @@ class TextVectors:
 def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
     """Returns the columns that are written next to the features of an item.
 
-    The columns are the texts, which are None for a blank item, preceded by the record's field `id` if `id` is not ''.
+    The columns are the record's field `id`, if `id` is not '', and the texts, which are None for a blank item.
 
     Raises:
       UserError: The field is missing, or its value cannot be written.
@@ -182,6 +183,6 @@ def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
         raise UserError(where, found=f'a {type(value).__name__}', expected='a string or a number', fix=fix)
     if isinstance(value, str):
         check_text(value, where)
-    if isinstance(value, float) and not math.isfinite(value):  # JSON has no NaN and no infinity.
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has no NaN and no infinity
         raise UserError(where, str(value), 'a string or a finite number', 'leave the field empty')
     return {'id': value, **texts}

@@ -1,4 +1,4 @@
-"""Fills masks with a masked language model: each mask separately, all masks jointly, or masks appended to a text."""
+"""Fills masks with a masked language model: each mask alone, all masks jointly, or masks appended to a text."""
 
 import re
 import zlib
@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.inference.masked import predict_pieces
+from bertjax.inference.masked_lm import predict_pieces
 from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, ensure_progress, scale_progress
 from bertjax.text.sentencepiece_proto import SPACE
 from bertjax.text.special import MASK
 from bertjax.text.tokenizer import Tokenizer
 
-_SPACES = {'sentencepiece': SPACE, 'bpe': 'Ġ'}  # The character that marks a space before a piece.
+_SPACES = {'sentencepiece': SPACE, 'bpe': 'Ġ'}  # {tokenizer family: the character in pieces that represents a space}
 
 
 class MaskedText:
-    """A tokenized text with masks, which are written [MASK], <mask>, or as the tokenizer's mask token.
+    """A tokenized text with masks. A mask is written as [MASK], <mask> or the tokenizer's mask token.
 
     Attributes:
       ids: int32 [S], including [CLS] and [SEP].
@@ -29,7 +29,7 @@ class MaskedText:
       text: A text with at least one mask.
       where: The location of the text, for error messages.
       tokenizer: The tokenizer of the model.
-      max_length: The maximum S; longer texts are truncated at the end.
+      max_length: The maximum S. Longer texts are truncated at the end.
 
     Raises:
       UserError: The text has no mask, or truncation would remove a mask.
@@ -44,7 +44,7 @@ class MaskedText:
             fix = f'write {MASK} for the missing word'
             raise UserError(where, found=f'{start}, without a mask', expected=f'a text with {MASK}', fix=fix)
         self._tokenizer = tokenizer
-        # A mask absorbs the space before it, as in transformers.
+        # Remove the space before a mask, as transformers does.
         *before, last = self._parts
         encoded = tokenizer.encode([*(part.rstrip() for part in before), last])
         ids = [tokenizer.cls_id, *encoded[0].tolist()]
@@ -62,7 +62,7 @@ class MaskedText:
             )
 
     def fill(self, pieces: Sequence[int | None]) -> str:
-        """Returns the text with a piece in place of each mask. None leaves the mask unchanged."""
+        """Returns the text with a piece in place of each mask. None keeps the mask."""
         text = self._parts[0]
         for piece, written_mask, after in zip(pieces, self._written_masks, self._parts[1:], strict=True):
             if piece is None:
@@ -78,9 +78,9 @@ class MaskedText:
 
 
 def _strip_added_space(tokenizer: Tokenizer, part: str, ids: list[int]) -> list[int]:
-    """Removes the space that SentencePiece and some byte-level BPE tokenizers prepend to the text after a mask.
+    """Removes the space that SentencePiece and some byte-level BPE tokenizers add before the text after a mask.
 
-    The space is removed only if the text has no space after the mask, as in `the [MASK], it`.
+    The space is kept if the text itself has a space after the mask.
     """
     first = tokenizer.pieces[ids[0]] if ids else ''
     if part[:1].isspace() or tokenizer.family not in _SPACES or not first.startswith(_SPACES[tokenizer.family]):
@@ -92,7 +92,7 @@ def _strip_added_space(tokenizer: Tokenizer, part: str, ids: list[int]) -> list[
 
 
 def decode_piece(tokenizer: Tokenizer, piece: int) -> str:
-    """Returns a piece as it appears in a text, for example 'ing' for '##ing'."""
+    """Returns a piece as it appears in a text, such as 'ing' for '##ing'."""
     text = tokenizer.decode([piece]).strip()
     return text.removeprefix('##') if tokenizer.continues_word[piece] else text
 
@@ -100,12 +100,12 @@ def decode_piece(tokenizer: Tokenizer, piece: int) -> str:
 def fill_each(
     runner: Runner, texts: Sequence[MaskedText], top_k: int, advance: Advance | None = None
 ) -> list[list[list[dict[str, Any]]]]:
-    """Predicts the most probable pieces for each mask of each text while the other masks stay masked.
+    """Predicts the most probable pieces for each mask of each text. The other masks of the text stay masked.
 
     See `Runner.run` for `advance`.
 
     Returns:
-      For each text and each mask a list of `{'token': piece, 'probability': …, 'text': …}`, the most probable first.
+      For each text and each mask, a list of `{'token': piece, 'probability': …, 'text': …}`, the most probable first.
     """
     ids, positions = [text.ids for text in texts], [text.positions for text in texts]
     predictions = predict_pieces(runner, ids, positions, top_k, title='filling', advance=advance)
@@ -130,28 +130,27 @@ def fill_each(
 
 
 def fill_jointly(runner: Runner, texts: Sequence[MaskedText], advance: Advance | None = None) -> list[dict[str, Any]]:
-    """Fills all masks of each text one at a time, always the mask with the most probable piece.
+    """Fills all masks of each text one at a time, always the mask with the most probable piece next.
 
-    Each prediction is conditioned on the pieces filled so far. Special tokens are never filled in. See `Runner.run` for
-    `advance`.
+    Each prediction is conditioned on the pieces that are already filled in. Special tokens are never filled in. See
+    `Runner.run` for `advance`.
 
     Returns:
-      For each text a dict with `text`; `tokens`, one piece per mask; `order`, the mask numbers in the order of filling;
-      and `log_probability`, the sum of the log-probabilities that the pieces had when they were filled in. By the chain
-      rule this sum is the log-probability of all pieces in this order.
+      For each text, a dict with `text`; `tokens`, one piece per mask; `order`, the mask indices in the order of
+      filling; and `log_probability`, the log-probability of all pieces in this order (by the chain rule).
     """
     ids = [text.ids.copy() for text in texts]
-    chosen: list[dict[int, int]] = [{} for _ in texts]  # {mask number: piece id} of each text, in the order of filling.
+    chosen: list[dict[int, int]] = [{} for _ in texts]  # {mask index: piece id} of each text, in the order of filling
     total = [0.0] * len(texts)
     with ensure_progress(advance, 'filling', len(texts)) as report:
         step = scale_progress(report, len(texts), sum(len(text.positions) for text in texts))
-        while open := [row for row, text in enumerate(texts) if len(chosen[row]) < len(text.positions)]:
-            left = [[n for n in range(len(texts[row].positions)) if n not in chosen[row]] for row in open]
-            positions = [[texts[row].positions[n] for n in masks] for row, masks in zip(open, left, strict=True)]
+        while unfilled := [row for row, text in enumerate(texts) if len(chosen[row]) < len(text.positions)]:
+            left = [[n for n in range(len(texts[row].positions)) if n not in chosen[row]] for row in unfilled]
+            positions = [[texts[row].positions[n] for n in masks] for row, masks in zip(unfilled, left, strict=True)]
             predictions = predict_pieces(
-                runner, [ids[row] for row in open], positions, 1, words_only=True, advance=step
+                runner, [ids[row] for row in unfilled], positions, 1, words_only=True, advance=step
             )
-            for row, masks, at, (best, scores) in zip(open, left, positions, predictions, strict=True):
+            for row, masks, at, (best, scores) in zip(unfilled, left, positions, predictions, strict=True):
                 best_mask = int(scores[:, 0].argmax())
                 chosen[row][masks[best_mask]] = ids[row][at[best_mask]] = int(best[best_mask, 0])
                 total[row] += float(scores[best_mask, 0])
@@ -179,8 +178,8 @@ def extend(
     """Appends masks to each text and fills them from left to right, one per forward pass.
 
     The method follows Wang and Cho 2019 ("BERT has a Mouth, and It Must Speak", arXiv 1902.04094). It is slow, and the
-    continuations are weak, because masked language models are not trained for it. If a text is too long, its beginning
-    is truncated.
+    continuations are poor, because masked language models are not trained for it. If a text is too long, its beginning
+    is cut off.
 
     Args:
       runner: The runner of a model with an MLM head.

@@ -10,14 +10,14 @@ from rich.table import Table
 from bertjax.errors import UserError
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
 from bertjax.inference.input import Item, nonblank_texts
-from bertjax.inference.masked import next_sentence_probabilities
+from bertjax.inference.masked_lm import next_sentence_probabilities
 from bertjax.inference.runner import Runner
 from bertjax.inference.score import score_texts
 from bertjax.progress import Advance
 from bertjax.tasks.reading.records import Row
 
-REQUIRED_HEAD = {'pairs': 'nsp'}  # The other requests need 'mlm'.
-# The recipe's defaults for options that only some requests use.
+REQUIRED_HEAD = {'pairs': 'nsp'}  # other requests need 'mlm'
+# The defaults in the recipe of the options that only some requests use.
 DEFAULTS = {
     'top_k': 5,
     'jointly': False,
@@ -31,14 +31,14 @@ DEFAULTS = {
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Checks that the request uses every option that config.fill changes.
+    """Checks that the request uses every option of DEFAULTS that config.fill changes.
 
     Raises:
-      UserError: The request does not use a changed option of DEFAULTS.
+      UserError: A changed option has no effect on the request.
     """
     ask, reads_file = options['ask'], not options['text']
     continues, samples = ask == 'continue', options['temperature'] > 0
-    uses = {  # {option: (whether the request uses it, the settings that use it)}
+    uses = {  # {option: (whether the request uses it, the settings that it requires)}
         'top_k': (ask == 'masks' and not options['jointly'], "ask='masks', and jointly=False"),
         'jointly': (ask == 'masks', "ask='masks'"),
         'tokens': (continues, "ask='continue'"),
@@ -66,7 +66,7 @@ class FillRequest:
     Attributes:
       runner: The runner of the model.
       ask: 'masks', 'score', 'pairs' or 'continue'.
-      max_length: The length in tokens to which longer texts are truncated.
+      max_length: The maximum length in tokens. Longer texts are truncated.
       top_k, jointly: Options of 'masks'.
       tokens, temperature, sample, seed: Options of 'continue'.
     """
@@ -101,9 +101,7 @@ class FillRequest:
     def answers(self, items: Sequence[Item], advance: Advance | None = None) -> list[dict[str, Any]]:
         """Returns an object with the text and its answer for each non-blank item.
 
-        Args:
-          items: The items, some of which may be blank.
-          advance: A function that is called with the number of newly finished items; None shows a progress bar.
+        `advance` is called with the number of newly finished items; None shows a progress bar.
         """
         _, texts, seconds = nonblank_texts(items)
         if not texts:

@@ -1,4 +1,4 @@
-"""Reads the texts of config.input: a file of lines or records, or standard input."""
+"""Reads the texts of config.input from a file of lines or records, or from standard input."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ from bertjax.tasks.sentence.input import read_input
 
 Item = Row | Blank
 STANDARD_INPUT = '-'
-_TITLE = 'standard input'  # The name of standard input in messages.
+_TITLE = 'standard input'  # the name of standard input in messages
 T = TypeVar('T')
 
 
@@ -33,10 +33,9 @@ class InputSource:
       path: The path of a file with plain lines (pairs are separated by a tab), JSON lines, a JSON list, a table with
         tabs or commas, Parquet or Arrow. The format is detected from the suffix or the first line. Text files may be
         compressed. '-' is standard input.
-      columns: The one or two record fields that hold the texts.
+      columns: The one or two record fields that contain the texts.
       tabs: Whether plain lines are pairs if the first line has a tab, independently of `columns`.
-      spool: The path of a file with a copy of standard input, see `spool_standard_input`; '' to read standard input
-        directly.
+      spool: The path of a copy of standard input (see `spool_standard_input`); '' to read standard input directly.
     """
 
     path: str
@@ -73,10 +72,10 @@ class InputSource:
             raise UserError('config.input', f'{self.path}, {kind}', 'a file that can be read more than once', fix)
 
     def items(self, *, quiet: bool = False) -> Iterator[Item]:
-        """Yields the items in order, including blank ones, each as soon as it is read.
+        """Yields the items in order, including blank items. Each item is yielded as soon as it is read.
 
         Args:
-          quiet: Whether to skip printing the detected format.
+          quiet: If False, the detected format is printed.
 
         Raises:
           UserError: The file does not exist or has no record, or a record is malformed. The message names the file and
@@ -91,7 +90,7 @@ class InputSource:
                 print(f'{self.path}: read as {"Parquet" if bare_suffix(self.path) == ".parquet" else "Arrow"}')
             rows = select_columns(read_records([user_path(self.path, 'config.input')]), self.columns)
         else:
-            # A JSON list is often a single line, so the length of lines must not be limited.
+            # A JSON list is often a single line, so `read_lines`, which limits the length of lines, cannot read it.
             is_json = bare_suffix(self.path) == '.json'
             lines = number_lines(read_text(self.path)) if is_json else read_lines(self.path)
             rows = read_input(lines, self.path, self.columns, **options)
@@ -100,9 +99,9 @@ class InputSource:
 
 @contextlib.contextmanager
 def spool_standard_input(source: InputSource, folder: pathlib.Path) -> Iterator[InputSource]:
-    """Copies standard input to a temporary file in `folder`, which can be read several times within the context."""
+    """Copies standard input to a temporary file in `folder`, so that it can be read several times in the context."""
     path = folder / f'{source.name}.input'
-    for partial in folder.glob(f'.{path.name}.tmp-*'):  # A killed run left this file.
+    for partial in folder.glob(f'.{path.name}.tmp-*'):  # files of a killed run
         partial.unlink()
     try:
         with open_standard_input() as stream, AtomicFile(path) as file:
@@ -111,7 +110,7 @@ def spool_standard_input(source: InputSource, folder: pathlib.Path) -> Iterator[
         yield dataclasses.replace(source, spool=str(path))
     finally:
         path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # The folder may hold other files.
+        with contextlib.suppress(OSError):  # the folder may contain other files
             folder.rmdir()
 
 
@@ -141,7 +140,7 @@ def make_columns(field: str, second: str, where: str) -> tuple[Column, ...]:
 def nonblank_texts(items: Sequence[Item]) -> tuple[list[int], list[str], list[str] | None]:
     """Returns the indices, the first texts and the second texts of the non-blank items.
 
-    The third result is None if the items are single texts.
+    The second texts are None if the items are single texts.
     """
     numbers = [number for number, item in enumerate(items) if isinstance(item, Row)]
     first = [items[number].values[0] for number in numbers]
@@ -150,7 +149,7 @@ def nonblank_texts(items: Sequence[Item]) -> tuple[list[int], list[str], list[st
 
 
 def split_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yields lists of `size` items in order; the last list may be shorter."""
+    """Yields lists of `size` consecutive items. The last list may be shorter."""
     items = iter(items)
     while chunk := list(itertools.islice(items, size)):
         yield chunk

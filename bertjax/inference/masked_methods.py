@@ -1,4 +1,4 @@
-"""The methods of `api.Bert` that use the masked language model."""
+"""The methods of `api.Bert` that use the heads from pre-training."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, TypedDict, Unpack, overload
@@ -8,7 +8,7 @@ import numpy as np
 from bertjax.inference.answers import Filling, JointFilling, Score
 from bertjax.inference.arguments import Texts, as_text_list, check_count, check_values, match_input
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
-from bertjax.inference.masked import next_sentence_probabilities
+from bertjax.inference.masked_lm import next_sentence_probabilities
 from bertjax.inference.runner import Runner
 from bertjax.inference.score import score_texts
 from bertjax.loading.load_model import LoadedModel
@@ -21,7 +21,7 @@ class _ExtendOptions(TypedDict, total=False):
     seed: int
 
 
-# A list for a text with one mask, a list of lists for several masks. Any saves callers a check of the type.
+# A list for a text with one mask, a list of lists for several masks. Any allows callers to index without a type check.
 OneFilled = list[Filling] | Any
 
 
@@ -45,18 +45,18 @@ class MaskedMethods:
     def fill(self, texts: Sequence[str], *, top_k: int = ..., jointly: Literal[True]) -> list[JointFilling]: ...
 
     def fill(self, texts: Texts, *, top_k: int = 5, jointly: bool = False) -> Any:
-        """Predicts the pieces for the masks, [MASK] or <mask>, in texts.
+        """Predicts the pieces for the masks in texts. A mask is written as [MASK] or <mask>.
 
         Args:
           texts: One text or several, each with at least one mask.
           top_k: The number of candidates per mask.
-          jointly: Whether to fill the masks of a text one after the other, the one with the most probable piece first.
-            Each prediction is then conditioned on the pieces filled so far.
+          jointly: Whether to fill the masks of a text one after the other, always the mask with the most probable piece
+            next. Each prediction is then conditioned on the pieces that are already filled in.
 
         Returns:
-          For each text a list of `{'token': …, 'probability': …, 'text': …}`, the most probable first, or a list of
-          such lists if the text has several masks. With `jointly`, for each text a dict
-          `{'text': …, 'tokens': …, 'order': …, 'log_probability': …}`, see `inference.fill.fill_jointly`.
+          For each text, a list of `{'token': …, 'probability': …, 'text': …}`, the most probable first, or a list of
+          such lists if the text has several masks. With `jointly`, for each text, a dict
+          `{'text': …, 'tokens': …, 'order': …, 'log_probability': …}`; see `inference.fill.fill_jointly`.
 
         Raises:
           UserError: A text has no mask, or the model has no MLM head.
@@ -78,13 +78,14 @@ class MaskedMethods:
     def score(self, texts: Sequence[str]) -> list[Score]: ...
 
     def score(self, texts: Texts) -> Any:
-        """Computes pseudo-log-likelihoods of texts by masking each piece in turn (Salazar et al. 2020, arXiv
-        1910.14659).
+        """Computes the pseudo-log-likelihoods of texts by masking each piece in turn.
+
+        The method is that of Salazar et al. 2020 (arXiv 1910.14659).
 
         Returns:
-          For each text `{'log_likelihood': …, 'tokens': …, 'words': …, 'perplexity': …}`. The log-likelihood is the sum
-          over the pieces without [CLS] and [SEP], in nats. The perplexity is exp(-log_likelihood / tokens), or None for
-          a text without pieces.
+          For each text, `{'log_likelihood': …, 'tokens': …, 'words': …, 'perplexity': …}`. The log-likelihood, in nats,
+          is the sum over all pieces except [CLS] and [SEP]. The perplexity is exp(-log_likelihood / tokens), or None
+          for a text without pieces.
 
         Raises:
           UserError: The model has no MLM head.
@@ -101,11 +102,11 @@ class MaskedMethods:
     def next_sentence(self, first: Texts, second: Texts) -> Any:
         """Computes the probability that the second text follows the first.
 
-        If the model was trained on sentence order (ALBERT's objective), the result is the probability that the pair is
-        in order.
+        If the model was trained on sentence order (ALBERT's objective), the result is the probability that the texts
+        are in the right order.
 
         Returns:
-          A float for one pair, an array float64 [N] for several.
+          A float for one pair, or float64 [N] for lists of N texts.
 
         Raises:
           UserError: The model has no head for sentence pairs.
@@ -129,14 +130,14 @@ class MaskedMethods:
     ) -> Any:
         """Continues texts by appending masks and filling them from left to right.
 
-        This is slow, and the continuations are weak, because masked language models are not trained for it.
+        This is slow, and the continuations are poor, because masked language models are not trained for it.
 
         Args:
           texts: One text or several.
           tokens: The number of pieces to append.
           temperature: The sampling temperature; 0 always takes the most probable piece.
           top_k: The number of most probable pieces to sample from.
-          seed: The sampling seed. Equal seeds give equal continuations of a text.
+          seed: The sampling seed. The same seed gives the same continuation of a text.
 
         Returns:
           Each text with its continuation.

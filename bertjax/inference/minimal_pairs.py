@@ -1,4 +1,4 @@
-"""Scores of minimal pairs under a masked language model, computed in parts that are saved one by one."""
+"""Computes the scores of minimal pairs under a masked language model, in parts that are saved one by one."""
 
 import dataclasses
 import hashlib
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.files.atomic import write_atomic
-from bertjax.inference.masked import choose_score_lengths, pseudo_log_likelihoods
+from bertjax.inference.masked_lm import choose_score_lengths, pseudo_log_likelihoods
 from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, scale_progress
-from bertjax.tasks.minimal_pairs import first_of_equal
+from bertjax.tasks.minimal_pairs import deduplicate
 
-_VERSION = 1  # Increase this number whenever the scores of the same sentences change.
-_PART = 1024  # The number of pairs in a part, which takes some seconds with a small model.
+_VERSION = 1  # increase this number with any change to the scores of the same sentences
+_PART = 1024  # the number of pairs in a part; it takes some seconds with a small model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +25,8 @@ class PairScores:
     Attributes:
       runner: The runner of a model with an MLM head.
       sequences: The 2 N sequences of `tasks.minimal_pairs.encode_pairs`.
-      folder: The folder where finished parts wait for the others. A part is named after its sentences and the model, so
-        a run reuses only identical parts of an earlier run.
+      folder: The folder for finished parts. The name of a part is a hash of its sentences and the model, so a run
+        reuses only identical parts of an earlier run.
     """
 
     runner: Runner
@@ -34,7 +34,7 @@ class PairScores:
     folder: pathlib.Path
 
     def compute(self, advance: Advance) -> np.ndarray:
-        """Computes the missing parts, and returns the sums of each good and bad sentence, float64 [N, 2].
+        """Computes the missing parts, and returns the score of each good and bad sentence, float64 [N, 2].
 
         Args:
           advance: A function that is called with the number of newly finished pairs.
@@ -62,13 +62,11 @@ class PairScores:
 def score_pairs(
     runner: Runner, sequences: Sequence[np.ndarray], lengths: tuple[int, ...], advance: Advance
 ) -> np.ndarray:
-    """Computes the pseudo-log-likelihoods of N pairs at once, float64 [N, 2]; see `PairScores`.
+    """Computes the pseudo-log-likelihoods of N pairs at once, float64 [N, 2].
 
-    Args:
-      runner, sequences, advance: As for `PairScores`.
-      lengths: The padded lengths, see `choose_score_lengths`.
+    See `PairScores`, and `choose_score_lengths` for `lengths`.
     """
-    distinct, index = first_of_equal(sequences)
+    distinct, index = deduplicate(sequences)
     step = scale_progress(advance, len(sequences) // 2, len(distinct))
     scores = pseudo_log_likelihoods(runner, distinct, step, lengths=lengths)
-    return np.array([of_pieces.sum(dtype=np.float64) for of_pieces in scores])[index].reshape(-1, 2)
+    return np.array([piece_scores.sum(dtype=np.float64) for piece_scores in scores])[index].reshape(-1, 2)

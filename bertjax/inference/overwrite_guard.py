@@ -1,4 +1,4 @@
-"""Protects the results of another input with the same file name in a workdir, because results are named after it."""
+"""Keeps a run from overwriting results of another input, because inputs of the same name have the same result files."""
 
 import pathlib
 from collections.abc import Collection, Iterable
@@ -7,7 +7,7 @@ from typing import Any
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_or_none
 
-INPUT, FILES = 'input', 'files'  # Keys of the metadata of results: their input, and the names of their files.
+INPUT, FILES = 'input', 'files'  # keys of the metadata of results: their input, and the names of their files
 
 
 def recorded_files(facts: Iterable[pathlib.Path]) -> set[str]:
@@ -22,7 +22,7 @@ def check_overwrite(
 
     Args:
       facts: The paths of the JSON metadata files of results, which record the input. The files need not exist.
-      origin: The identity of this run's input, in the form that the metadata record.
+      origin: The identity of this run's input, as recorded in the metadata.
       files: The paths of the files to write.
       known: The names of the files that may be replaced.
 

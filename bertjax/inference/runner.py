@@ -1,4 +1,4 @@
-"""Runs functions of a model's parameters on any number of sequences.
+"""Runs forward functions of a model on any number of sequences.
 
 Sequences are batched by length. Each function is compiled once per shape.
 """
@@ -23,20 +23,22 @@ from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import Advance, ensure_progress
 from bertjax.train.predict import Forward, Predictor, no_op
 
-# The padded lengths, up to the model's number of positions. A length is compiled when it is first needed. Consecutive
-# lengths differ by a third to a half, so 10 to 20 % of the positions are padding if lengths are uniformly distributed.
+# The padded lengths, up to the model's number of positions. A length is compiled when it is first needed. Each length
+# is a third to a half longer than the one before it, so 10 to 20 % of the positions are padding if the lengths of the
+# sequences are uniformly distributed.
 LENGTHS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
-_MAX_CHOSEN, _MAX_CHOICES = 16, 32  # `Runner.choose_lengths` chooses up to 16 of about 32 lengths.
-_SMALL_SIZES = (1, 8)  # The batch sizes for small numbers of sequences.
-# The maximum positions per CPU core, because the activations of more do not fit in its cache (docs/performance.md).
+_MAX_CHOSEN, _MAX_CHOICES = 16, 32  # `Runner.choose_lengths` chooses up to 16 of about 32 lengths
+_SMALL_SIZES = (1, 8)  # the batch sizes for small numbers of sequences
+# The maximum number of positions per CPU core. The activations of more positions do not fit in the core's cache
+# (docs/performance.md).
 _CACHED_POSITIONS = 1536
 
 
 class Runner:
-    """Runs functions of a model's parameters on sequences.
+    """Runs forward functions of a model on sequences.
 
     Args:
-      model: The model whose parameters are passed to the functions.
+      model: The model. Its parameters are passed to the functions.
       batch_size: The maximum batch size. A CPU computes long rows in smaller batches.
     """
 
@@ -74,19 +76,20 @@ class Runner:
 
         Args:
           name: The name of the function. Each name must identify one function, which is compiled once per shape.
-          make_forward: A function from the module, with the packing of the rows, to the function (params, batch) ->
-            {output name: array}. The first dimension of an output is the rows.
+          make_forward: A function that returns (params, batch) -> {output name: array} for a module. The module is that
+            of the model, with its `packing` set. The first dimension of an output is the rows.
           features: The rows. No sequence may be longer than the model's number of positions.
           inputs: The names of the batch arrays that the function uses.
           per_token: The names of the outputs whose second dimension is the positions. Their padding is removed.
           max_rows: The maximum batch size if > 0, for outputs that are large or come from inside the encoder. Sequences
             are then not packed.
-          lengths: Padded lengths of `choose_lengths`, for sequences that are then not packed; () for the usual ones.
+          lengths: Padded lengths from `choose_lengths`; sequences are then not packed. () for the lengths in LENGTHS.
           title: The title of the progress bar, which appears after two seconds; '' for no bar.
-          advance: A function that is called after each batch with the number of finished rows, instead of the bar.
+          advance: A function that is called after each batch with the number of newly finished rows. It replaces the
+            bar.
 
         Returns:
-          {output name: list with an array per row}, in the order of the rows.
+          {output name: a list with one array per row}, in the order of the rows.
         """
         plan = self._plan(features, max_rows, lengths)
         key, rows = (name, plan.size, plan.count), plan.size * plan.count
@@ -108,16 +111,16 @@ class Runner:
         """Chooses padded lengths for many sequences of lengths [N], if this saves more padding than compiling costs.
 
         Returns:
-          The lengths, ascending; () if the usual lengths are cheaper. These may be compiled already.
+          The lengths, ascending, or () if the lengths in LENGTHS are cheaper. Those may be compiled already.
         """
         if not len(lengths):
             return ()
         cost, unit = self._cost, 1 if self.model.mesh.devices.flat[0].platform == 'cpu' else 8
-        # The choice takes time that grows with the square of the number of possible lengths.
+        # The time to choose grows with the square of the number of possible lengths, so the number is limited.
         multiple = unit * (1 + int(lengths.max()) // (_MAX_CHOICES * unit))
-        options = {'longest': self.model.config.max_positions, 'multiple': multiple}
+        options = {'max_length': self.model.config.max_positions, 'multiple': multiple}
         row_cost = lambda length: length * (1 + cost.attention * length)  # noqa: E731
-        count = best_length_count(lengths, row_cost, compile_cost=cost.shape, most=_MAX_CHOSEN, **options)
+        count = best_length_count(lengths, row_cost, compile_cost=cost.shape, max_count=_MAX_CHOSEN, **options)
         chosen = choose_lengths(lengths, count=count, **options)
 
         def total(shapes: tuple[int, ...]) -> float:
@@ -126,7 +129,7 @@ class Runner:
         return chosen if total(chosen) + len(chosen) * cost.shape < total(self.lengths) else ()
 
     def _plan(self, features: Features, max_rows: int, shapes: tuple[int, ...]) -> PackingPlan:
-        """Plans the batches; their sizes are multiples of the mesh's row shards."""
+        """Plans the batches. Their sizes are multiples of the mesh's row shards."""
         shards = row_shards(self.model.mesh)
 
         def round_up(size: int, length: float) -> int:
@@ -137,7 +140,7 @@ class Runner:
         size = round_up(self._batch_size(len(features), max_rows or self._sizes[-1]), mean)
         if max_rows or shapes or features.choices > 1:
             return plan_single_rows(lengths, shapes or self.lengths, size)
-        # Packed batches have half the rows, so they have about as many sequences as batches without packing.
+        # Packed batches have half as many rows, and so about as many sequences, as batches without packing.
         half = (*(size for size in _SMALL_SIZES if size < self._sizes[-1] // 2), max(1, self._sizes[-1] // 2))
         sizes = lambda length: tuple(dict.fromkeys(round_up(size, length) for size in half))  # noqa: E731
         return choose_plan(lengths, self.lengths, size, sizes, self._cost)
@@ -167,7 +170,7 @@ class Runner:
 
         Args:
           name, features, inputs: See `run`.
-          forward: The function (params, batch) -> {output name: sum over the rows of the batch}. Padding rows must not
+          forward: A function (params, batch) -> {output name: sum over the rows of the batch}. Padding rows must not
             contribute to the sums.
           max_rows: A function that returns the maximum batch size for a padded length.
           params: The parameters for `forward`; None for the parameters of the model.
@@ -193,10 +196,10 @@ class Runner:
         return jax.device_get(total)
 
     def _batches(self, lengths: np.ndarray, max_rows: Callable[[int], int]) -> Iterator[tuple[np.ndarray, int]]:
-        """Yields (rows, padded length) of batches that cover each row once.
+        """Yields (rows, padded length) of batches that contain each row once.
 
-        A batch is padded with -1 to a multiple of the mesh's row shards. Rows that do not fill a batch of their length
-        move to the next length if the batches of both lengths have the same size.
+        The size of a batch is a multiple of the mesh's row shards, and an empty row is -1. Rows that do not fill a
+        batch of their length move to the next length if the batches of both lengths have the same size.
         """
         shards, bucket = row_shards(self.model.mesh), find_buckets(lengths, self.lengths)
         pending, size, length = np.zeros(0, np.int64), 0, 0

@@ -1,4 +1,4 @@
-"""Scores of texts under a masked language model: pseudo-log-likelihood and pseudo-perplexity."""
+"""Scores texts with a masked language model: pseudo-log-likelihood and pseudo-perplexity."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from bertjax.inference.encode import build_sequences
-from bertjax.inference.masked import pseudo_log_likelihoods
+from bertjax.inference.masked_lm import pseudo_log_likelihoods
 from bertjax.inference.runner import Runner
 from bertjax.progress import Advance
 
-_MAX_EXPONENT = 709  # exp overflows float64 above it.
+_MAX_EXPONENT = 709  # exp of a larger number overflows float64
 
 
 def score_texts(
@@ -21,12 +21,12 @@ def score_texts(
 
     Args:
       runner: The runner of a model with an MLM head.
-      texts: The texts, which are truncated to `max_length` tokens.
-      max_length: The maximum length in tokens, including [CLS] and [SEP].
+      texts: The texts.
+      max_length: The maximum length in tokens, including [CLS] and [SEP]. Longer texts are truncated.
       advance: A function that is called with the number of newly finished texts; None shows a progress bar.
 
     Returns:
-      For each text a dict with `log_likelihood` in nats; `tokens`, the number of pieces without [CLS] and [SEP];
+      For each text, a dict with `log_likelihood` in nats; `tokens`, the number of pieces without [CLS] and [SEP];
       `words`, the number of whitespace-separated words; and `perplexity`, exp(-log_likelihood / tokens), or None for a
       text without pieces.
     """
@@ -37,7 +37,7 @@ def score_texts(
     rows = np.split(features.tokens, features.offsets[1:-1])
     for text, ids, scores in zip(texts, rows, pseudo_log_likelihoods(runner, rows, advance), strict=True):
         total, tokens = float(scores.sum(dtype=np.float64)), len(scores)
-        if len(ids) == max_length:  # The text may have been truncated.
+        if len(ids) == max_length:  # the text may have been truncated
             text = text[: tokenizer.encode_with_offsets([text])[0][2][tokens - 1]]
         score = {'log_likelihood': total, 'tokens': tokens, 'words': len(text.split())}
         results.append({**score, 'perplexity': _perplexity(total, tokens)})
@@ -45,7 +45,7 @@ def score_texts(
 
 
 def corpus_score(scores: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Combines the scores of texts, or several results of this function.
+    """Combines the scores of texts. The inputs can also be results of this function.
 
     The perplexity follows equation 3 of Salazar et al. 2020.
 

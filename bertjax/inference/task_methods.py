@@ -35,7 +35,7 @@ class TaskMethods:
         """Predicts the labels or scores of texts or text pairs.
 
         Returns:
-          For each text `{'label': …, 'probabilities': {label: …}}`, `{'labels': …, 'probabilities': …}` for a
+          For each text, `{'label': …, 'probabilities': {label: …}}`, or `{'labels': …, 'probabilities': …}` for a
           multi-label task, or `{'score': …}` for a regression.
 
         Raises:
@@ -55,7 +55,7 @@ class TaskMethods:
         """Answers each question from its context.
 
         Returns:
-          For each question `{'answer': …, 'start': …, 'end': …, 'probability': …}`. `start` and `end` are character
+          For each question, `{'answer': …, 'start': …, 'end': …, 'probability': …}`. `start` and `end` are character
           offsets in the context.
 
         Raises:
@@ -78,19 +78,19 @@ class TaskMethods:
         """Tags words and extracts the entities.
 
         Args:
-          sentences: One text or several, which are split into words and punctuation; or lists of words.
+          sentences: One text or several, or lists of words. Texts are split into words and punctuation.
           aggregation_strategy: The method that tags a word of several pieces, as in transformers' pipeline: 'first'
             uses the first piece, as in training; 'average' averages the probabilities of the pieces; 'max' uses the
             piece with the highest probability; 'simple' tags each piece of a text instead of words.
 
         Returns:
-          For each sentence `{'words': …, 'tags': …, 'probabilities': …, 'offsets': …, 'entities': …}`. An entity has
+          For each sentence, `{'words': …, 'tags': …, 'probabilities': …, 'offsets': …, 'entities': …}`. An entity has
           `type`, `text`, `start`, `end` and `score`, the mean probability of its words. `start` and `end` are character
           offsets in a text, or word indices in a list. `offsets`, the character spans of the words, is present only for
           texts.
 
         Raises:
-          UserError: The model was not fine-tuned on tagging, or the strategy is unknown.
+          UserError: The model was not fine-tuned on tagging, or the strategy is unknown or unsuitable.
         """
         values = [sentences] if isinstance(sentences, str) else sentences
         check_list('sentences', values, 'a text or a list')
@@ -107,8 +107,8 @@ class TaskMethods:
         """Chooses the best ending for each context.
 
         Returns:
-          For each context `{'prediction': …, 'ending': …, 'probabilities': …, …}`. `prediction` is the index of the
-          best ending, and `probabilities` has a value for each ending.
+          For each context, `{'prediction': …, 'ending': …, 'probabilities': …, …}`. `prediction` is the index of the
+          best ending, and `probabilities` has one value per ending.
 
         Raises:
           UserError: The model was not fine-tuned on multiple choice, or a context has fewer than two endings.

@@ -25,7 +25,7 @@ from bertjax.train.step import make_forward
 
 
 def answer_records(runner: Runner, records: Sequence[Any]) -> list[dict[str, Any]]:
-    """Returns for each record, in order, the row that run=predict writes."""
+    """Returns the rows that run=predict writes for the records, in order."""
     if not records:
         return []
     task = runner.model.task
@@ -49,12 +49,12 @@ def _outputs(runner: Runner, records: Sequence[Any]) -> tuple[Features, Outputs]
 
 
 def tag_records(runner: Runner, records: Sequence[Sentence], strategy: str) -> list[dict[str, Any]]:
-    """Returns the rows of `answer_records`, with tags aggregated by a strategy of aggregation.py.
+    """Returns the rows of `answer_records`, with tags aggregated by a strategy of tasks/tagging/aggregation.py.
 
-    The row of a sentence without words has empty lists; the model does not read this sentence.
+    The model does not read sentences without words; their rows have empty lists.
 
     Raises:
-      UserError: The strategy is unknown, or it is 'simple' for a list of words, whose pieces have no offsets in a text.
+      UserError: The strategy is unknown, or it is 'simple' for a list of words, although 'simple' needs a text.
     """
     if strategy not in STRATEGIES:
         expected = 'one of ' + ', '.join(STRATEGIES)

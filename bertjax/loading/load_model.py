@@ -82,7 +82,7 @@ class LoadedModel:
       unused: The names of tensors in the files that the module does not use.
       summary: One or two lines about the loaded, newly initialized and unused parameters.
       origin: The content of the model's files other than the parameters.
-      sentence_modules: The modules of a sentence-transformers folder, or of a task that trains vectors of texts;
+      sentence_modules: The modules of a sentence-transformers folder, or of a task that trains embeddings of texts;
         None for other models.
     """
 
@@ -139,9 +139,10 @@ class LoadedModel:
         is_untrained = any(path.split('/')[0] == part for path in self.missing)
         if is_untrained or part not in self.params:
             names = {'mlm': 'head for masked words', 'nsp': 'head for sentence pairs', 'pooler': 'pooler'}
-            found = f'no {names.get(part, part)}' + (' (a model that was fine-tuned on a task)' if self.task else '')
+            name = names.get(part, part)
+            found = f'no {name}' + (' (a model that was fine-tuned on a task)' if self.task else '')
             fix = 'give a model with this part, such as a workdir of a pre-training'
-            raise UserError(self.where, found, expected=f'one for {feature}', fix=fix)
+            raise UserError(self.where, found, expected=f'a {name} for {feature}', fix=fix)
 
 
 def load_requested_model(settings: ModelKeys, workdir: pathlib.Path) -> LoadedModel:
@@ -156,7 +157,9 @@ def load_requested_model(settings: ModelKeys, workdir: pathlib.Path) -> LoadedMo
         PathKind.NO_MODEL_YET,
     ):
         fix = 'name a model with --config.init, or give the --workdir of a training'
-        raise UserError('config.init', f'nothing, and no model in {workdir}', 'a model in one of the two', fix)
+        raise UserError(
+            'config.init', f'nothing, and no model in {workdir}', 'a model in config.init or in the workdir', fix
+        )
     key = 'config.init' if settings.init else '--workdir'
     return _print_summary(load_model(settings.init or workdir, step=settings.step, dtype=settings.dtype, key=key))
 
@@ -204,25 +207,25 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
             where,
             found=f'{tokenizer.vocab_size:,} pieces in the tokenizer',
             expected=f'at most {config.vocab_size:,}, the rows of the embedding',
-            fix='copy both from one source',
+            fix='copy the tokenizer and the model from the same source',
         )
     task, task_text = _read_task(pathlib.Path(directory), config)
     if task is None:
-        loaded = load_pretraining_model(directory, dtype=dtype)
-        module = BertForPreTraining(loaded.config)
+        imported = load_pretraining_model(directory, dtype=dtype)
+        module = BertForPreTraining(imported.config)
     else:
         module = task.build_module(config)
-        loaded = load_task_model(directory, module, task.head, id2label=task.huggingface().get('id2label'))
-        if any(path.startswith('head/') for path in loaded.missing):
+        imported = load_task_model(directory, module, task.head, id2label=task.huggingface().get('id2label'))
+        if any(path.startswith('head/') for path in imported.missing):
             fix = 'give the directory of a model that was fine-tuned'
-            raise UserError(where, f'no weights of the head for {task.name}', 'those of its config.json', fix)
-    params = jax.device_put(loaded.params, replicated(mesh))
-    missing, unused, summary = tuple(loaded.missing), tuple(loaded.unused), loaded.describe(where, 'using')
+            raise UserError(where, f'no weights of the head for {task.name}', 'the head of its config.json', fix)
+    params = jax.device_put(imported.params, replicated(mesh))
+    missing, unused, summary = tuple(imported.missing), tuple(imported.unused), imported.describe(where, 'using')
     values, files = {}, {}
     if huggingface.recognises(epath.Path(directory)):
         values = read_json_object(epath.Path(directory, CONFIG), _RESTORE)
         files = huggingface.read_further_files(epath.Path(directory))
-    origin = Origin(loaded.dtype, task_text, values, files)
+    origin = Origin(imported.dtype, task_text, values, files)
     modules = read_sentence_modules(directory)
     summary += f'\nfrom its {MODULES}: {modules.describe()}' if modules else ''
     modules = modules or (task.sentence_modules() if task else None)
@@ -271,9 +274,9 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
     from bertjax.pretrain.settings import pretraining_settings
 
     path = folder / CONFIG
-    saved = read_json_object(path, 'restore the file from a copy, or name the export')
-    is_finetuning = 'task' in saved
-    recipe = finetuning_config(_task_options(saved, path)['kind']) if is_finetuning else pretraining_config()
+    run_config = read_json_object(path, 'restore the file from a copy, or name the export')
+    is_finetuning = 'task' in run_config
+    recipe = finetuning_config(_task_options(run_config, path)['kind']) if is_finetuning else pretraining_config()
     config = from_plain(read_recorded_config(path, to_plain(recipe)))
     config.mesh, config.step, config.model.dtype = from_plain(_DATA_MESH), step, dtype
     if is_finetuning:
@@ -283,9 +286,9 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
         task_text = run.data.task_json(finished=run.data.finished)
     else:
         run = load_pretraining(pretraining_settings(config), folder)
-        where, module, task = f'{folder}, step {run.saved.position.step}', BertForPreTraining(run.config), None
+        where, module, task = f'{folder}, step {run.checkpoint.position.step}', BertForPreTraining(run.config), None
         tokenizer, params, mesh, task_text = run.tokenizer, run.params, run.mesh, ''
-    summary = f'using {where}; its {len(flat_paths(params))} parameters loaded; freshly drawn: nothing'
+    summary = f'using {where}; its {len(flat_paths(params))} parameters loaded; newly initialized: nothing'
     origin = Origin(module.config.param_dtype, task_text)
     modules = task.sentence_modules() if task else None
     return LoadedModel(

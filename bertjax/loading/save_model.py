@@ -121,7 +121,7 @@ def _labels(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, A
 
 
 def _format_error(error: UserError, format: str, where: str) -> UserError:
-    """Rewords an error of `check_formats`, which mentions the config keys of a training, for an existing model."""
+    """Rewords an error of `check_formats` for an existing model. The error mentions config keys of a training."""
     key = error.where.removeprefix('config.')
     found, expected = f'{format} for a model with {key} {error.found.partition(" with ")[0]}', error.expected
     if key == 'export_formats':

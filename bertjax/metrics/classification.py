@@ -68,7 +68,7 @@ def macro_f1(table: np.ndarray) -> float | None:
 
 
 def matthews(table: np.ndarray) -> float | None:
-    """Returns the Matthews correlation coefficient, for more than two classes R_K of Gorodkin (2004).
+    """Returns the Matthews correlation coefficient. For more than two classes, it is R_K of Gorodkin (2004).
 
     The value is 0 if all records have the same class, or if all predictions are the same class.
     """
@@ -84,8 +84,7 @@ def matthews(table: np.ndarray) -> float | None:
 def pearson(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
     """Returns the Pearson correlation of two float arrays [N].
 
-    Returns:
-      The correlation; None if N is below 2, or an array is constant or has a non-finite value.
+    It is None if N is below 2, or an array is constant or has a non-finite value.
     """
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if len(x) < 2 or not np.isfinite([x, y]).all() or (x == x[0]).all() or (y == y[0]).all():

@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 
 class EntitySpan(NamedTuple):
-    """An entity of the words from `start` to `end`, exclusive."""
+    """An entity, which consists of the words from `start` to `end` (exclusive)."""
 
     type: str
     start: int
     end: int
 
 
-# The schemes that mark both the start and the end of an entity, with four letters each: for its first word, a middle
-# word, its last word, and the only word of a one-word entity.
+# The schemes that mark both the start and the end of an entity. Each has four letters: for the first word, a middle
+# word, the last word, and the only word of an entity.
 WITH_ENDS = {'bioes': 'BIES', 'bilou': 'BILU', 'bmes': 'BMES'}
 IOE = ('ioe2', 'ioe1')  # mirror images of IOB: E marks the last word of an entity
 ENDS = 'ESLUM'  # letters that do not occur in IOB
@@ -33,8 +33,8 @@ def spans(tags: Sequence[str]) -> list[EntitySpan]:
     An entity begins at a B or S, and at an I or E that follows O, the end of an entity, or a tag of another type. It
     ends with an E or S, before an O, and before the next entity. M counts as I, L as E, and U as S.
 
-    The rules for B, I and O are those of conlleval, which does not know S, L, U and M, and starts no entity after E.
-    The rules for E and S are those of seqeval.
+    The rules for B, I and O are those of conlleval. It does not know S, L, U and M, and does not start an entity after
+    E. The rules for E and S are those of seqeval.
     """
     entities: list[EntitySpan] = []
     start, inside = 0, None

@@ -10,7 +10,7 @@ mismatched, and no WNLI. Its averages, 79.6 for BERT-base and 82.1 for BERT-larg
 import statistics
 from collections.abc import Mapping
 
-# {task: {split: {metric: value}}}; an entry of a task has the form of `splits` in results.json.
+# {task: {split: {metric: value}}}. The value of a task has the form of `splits` in results.json.
 Figures = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 
 _ACCURACY = ('accuracy',)
@@ -57,8 +57,7 @@ def official_average(figures: Figures, *, without: tuple[str, ...] = ()) -> floa
 def paper_average(figures: Figures) -> float | None:
     """Returns the mean of the columns of the BERT paper's table that `figures` has.
 
-    Returns:
-      The mean; None if there are no such columns or a value is undefined.
+    It is None if there are no such columns or a value is undefined.
     """
     columns = [(task, split) for task in PAPER if task in figures for split in SPLITS.get(task, ('dev',))]
     return _mean([figures[task][split][PAPER[task]] for task, split in columns if split in figures[task]])

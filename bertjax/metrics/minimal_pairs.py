@@ -1,4 +1,4 @@
-"""Accuracy on minimal pairs: how often a model prefers the good sentence, by set, by phenomenon, and in all."""
+"""Accuracy on minimal pairs: how often a model prefers the good sentence, by set, by phenomenon and overall."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,10 @@ import numpy as np
 def pair_accuracies(correct: Sequence[bool], sets: Sequence[str], phenomena: Sequence[str]) -> dict[str, Any]:
     """Computes the accuracies on N pairs, as BLiMP reports them (Warstadt et al. 2020, arXiv 1912.00582).
 
-    The accuracy p of a set is the share of its n correct pairs; its standard error is the binomial √(p (1 - p) / n).
-    The accuracy of a phenomenon is the mean over its K sets, and `accuracy` is the mean over all sets. The standard
-    error of a mean over K sets with the standard errors s_k is √(Σ s_k²) / K: the sets are given, their pairs sampled.
+    The accuracy p of a set is the share of correct pairs among its n pairs. Its standard error is the binomial
+    √(p (1 - p) / n). The accuracy of a phenomenon is the mean over its K sets, and `accuracy` is the mean over all
+    sets. The standard error of a mean over K sets with the standard errors s_k is √(Σ s_k²) / K, because only the pairs
+    are a random sample, not the sets.
 
     Args:
       correct: Whether each pair is correct, N > 0. A tie is not correct.
@@ -20,8 +21,9 @@ def pair_accuracies(correct: Sequence[bool], sets: Sequence[str], phenomena: Seq
       phenomena: The phenomenon of each pair.
 
     Returns:
-      A dict with `pairs`; `accuracy` and `standard_error`; `share` and `share_standard_error`, the share of all pairs
-      and its binomial standard error; and the dicts `phenomena` and `sets`, {name: the same without `share`}.
+      A dict with `pairs`; `accuracy` and `standard_error`; `share` and `share_standard_error`, the share of correct
+      pairs among all pairs and its binomial standard error; and the dicts `phenomena` and `sets`, which map each name
+      to a dict with `pairs`, `accuracy` and `standard_error`.
     """
     correct, names = np.asarray(correct, bool), np.asarray(sets)
     share = _share(correct)
@@ -29,15 +31,13 @@ def pair_accuracies(correct: Sequence[bool], sets: Sequence[str], phenomena: Seq
         **_mean(correct, names),
         'share': share['accuracy'],
         'share_standard_error': share['standard_error'],
-        'phenomena': {
-            name: _mean(correct[chosen], names[chosen]) for name, chosen in _groups(np.asarray(phenomena)).items()
-        },
-        'sets': {name: _share(correct[chosen]) for name, chosen in _groups(names).items()},
+        'phenomena': {name: _mean(correct[mask], names[mask]) for name, mask in _groups(np.asarray(phenomena)).items()},
+        'sets': {name: _share(correct[mask]) for name, mask in _groups(names).items()},
     }
 
 
 def _groups(names: np.ndarray) -> Mapping[str, np.ndarray]:
-    """Returns {name: bool [N], whether each pair has this name}, in the order of the first pairs."""
+    """Returns {name: mask of the pairs with this name, bool [N]}, in the order of the first pairs."""
     return {name: names == name for name in dict.fromkeys(names.tolist())}
 
 
@@ -47,7 +47,7 @@ def _share(correct: np.ndarray) -> dict[str, Any]:
 
 
 def _mean(correct: np.ndarray, sets: np.ndarray) -> dict[str, Any]:
-    shares = [_share(correct[chosen]) for chosen in _groups(sets).values()]
+    shares = [_share(correct[mask]) for mask in _groups(sets).values()]
     return {
         'pairs': len(correct),
         'accuracy': float(np.mean([share['accuracy'] for share in shares])),

@@ -9,9 +9,9 @@ def relation_figures(table: np.ndarray, negative: int | None) -> dict[str, float
     """Returns micro_f1, precision, recall, macro_f1 and accuracy, each in [0, 1], or None if there are no records.
 
     With a negative label, micro_f1, precision and recall are those of TACRED's scorer (yuhaozhang/tacred-relation,
-    utils/scorer.py): precision is the share of correct predictions among all predictions except negative ones, and
-    recall the share of correct predictions among all records except negative ones. Precision is 1 if all predictions
-    are negative. Without a negative label, all three equal the accuracy.
+    utils/scorer.py). Precision is the share of non-negative predictions that are correct. Recall is the share of
+    non-negative records that are predicted correctly. Precision is 1 if all predictions are negative. Without a
+    negative label, all three metrics equal the accuracy.
 
     macro_f1 is the mean F1 of the other labels that occur or were predicted, as in scikit-learn.
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-CUTOFFS = {'ndcg_10': 10, 'mrr_10': 10, 'recall_1': 1, 'recall_10': 10, 'recall_100': 100}  # {metric: ranks it reads}
+CUTOFFS = {'ndcg_10': 10, 'mrr_10': 10, 'recall_1': 1, 'recall_10': 10, 'recall_100': 100}  # {metric: its cutoff}
 
 
 def retrieval_figures(
@@ -12,15 +12,15 @@ def retrieval_figures(
 ) -> dict[str, float | None]:
     """Returns the means over all queries of nDCG@10, MRR@10 and the recall at 1, 10 and 100.
 
-    nDCG has the gain of a document's relevance and the discount 1 / log2(1 + rank). A query without relevant documents
-    has the value 0, as in trec_eval.
+    In nDCG, the gain of a document is its relevance, and the discount is 1 / log2(1 + rank). A query without relevant
+    documents has the value 0, as in trec_eval.
 
     Args:
-      rankings: The documents of each query, the best first; at least 100, or all.
+      rankings: The documents of each query, the best first; at least 100, or all documents.
       relevant: {document: relevance above 0} of each query.
 
     Returns:
-      {metric: value}; the values are None without queries.
+      {metric: value}; the values are None if there are no queries.
     """
     if not rankings:
         return dict.fromkeys(CUTOFFS)

@@ -22,7 +22,7 @@ def add_sums(parts: Iterable[Sums]) -> dict[str, tuple[float, float]]:
 def pretraining_values(sums: Sums, pair: str = 'nsp') -> dict[str, float | None]:
     """Returns loss, mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy and perplexity; a value is None if its weight is 0.
 
-    `loss` is the objective, the mean MLM loss plus the mean pair loss. `perplexity` is exp(mlm_loss).
+    `loss` is the objective, which is the mean MLM loss plus the mean pair loss. `perplexity` is exp(mlm_loss).
 
     Args:
       sums: The sums of losses and accuracies, named as in `losses.pretraining_losses`.

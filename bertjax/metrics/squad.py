@@ -34,7 +34,7 @@ def overlap_f1(gold: str, answer: str, *, empty_equal: bool) -> float:
 
     Args:
       gold, answer: The texts.
-      empty_equal: Whether the F1 of two texts without words is 1 (v2.0), not 0 (v1.1).
+      empty_equal: Whether the F1 of two texts without words is 1 (as in v2.0) instead of 0 (as in v1.1).
     """
     gold_words, answer_words = normalize(gold).split(), normalize(answer).split()
     if not gold_words or not answer_words:
@@ -114,7 +114,7 @@ class Evaluation:
     def best(self, null_odds: Mapping[str, float]) -> dict[str, float]:
         """Returns best_exact and best_f1, the maxima over all thresholds, with best_exact_thresh and best_f1_thresh.
 
-        `answers` should be the best non-empty texts, without a threshold applied. A threshold is 0 if not answering any
+        `answers` must be the best non-empty texts, without a threshold applied. A threshold is 0 if not answering any
         question is best, as in the official script.
         """
         figures: dict[str, float] = {}

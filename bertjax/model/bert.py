@@ -23,7 +23,7 @@ from bertjax.parallel.partition import constrain, platform, with_axes
 
 
 class Pooler(Projection):
-    """A projection of hidden states with an activation after it."""
+    """A projection of hidden states, followed by an activation."""
 
     @nn.compact
     def __call__(self, state: jax.Array) -> jax.Array:
@@ -32,7 +32,7 @@ class Pooler(Projection):
 
 
 class Transform(nn.Module):
-    """Projection, activation and norm of hidden states, before the last projection of a head."""
+    """Projection, activation and norm of hidden states, used before the last projection of a head."""
 
     config: BertConfig
 
@@ -43,7 +43,7 @@ class Transform(nn.Module):
 
 
 def transform(config: BertConfig, hidden: jax.Array) -> jax.Array:
-    """Applies projection `dense`, activation and `norm`, submodules of the calling module: [..., D] -> [..., D]."""
+    """Applies a projection, an activation and a norm, as submodules `dense` and `norm` of the calling module."""
     x = Projection(config, (config.width,), ('embed',), ('norm',), ('norm',), name='dense')(hidden)
     return Norm(config, name='norm')(ACTIVATION_FUNCTIONS[config.mlp](x))
 
@@ -56,7 +56,7 @@ def build_pooler(config: BertConfig, name: str | None = None) -> nn.Module:
 
 
 class MlmHead(nn.Module):
-    """The MLM head: a `transform`, a product with the token embedding or a separate table, and a bias per piece."""
+    """The MLM head: `transform`, a product with the token embedding or a separate table, and a bias per piece."""
 
     config: BertConfig
 
@@ -64,8 +64,8 @@ class MlmHead(nn.Module):
     def __call__(self, hidden: jax.Array, table: jax.Array) -> jax.Array:
         """hidden [B, P, D], token embedding [V, D] -> float32 logits [B, P, V].
 
-        V includes the padding of the vocabulary. The padding has logits of -1e9: it is never predicted and gets no
-        gradient.
+        V includes the padding of the vocabulary. The logits of the padding are -1e9, so the padding is never predicted
+        and gets no gradient.
         """
         c = self.config
         x = transform(c, hidden)  # [B, P, D]
@@ -86,8 +86,8 @@ class MlmHead(nn.Module):
 def product_with_rows(x: jax.Array, table: jax.Array) -> jax.Array:
     """Multiplies x [B, P, D] with each row of table [V, D] -> float32 [B, P, V].
 
-    The backward pass computes the cotangent, an array of B·P·V values, once. Without the barrier, XLA:CPU computes the
-    cotangent again for each use, and transposes one of the copies.
+    An optimization barrier makes the backward pass compute the cotangent [B, P, V] only once. Without the barrier,
+    XLA:CPU computes the cotangent again for each use, and transposes one of the copies.
     """
     return jnp.einsum('BPD,VD->BPV', x, table, preferred_element_type=jnp.float32)
 
@@ -102,7 +102,7 @@ product_with_rows.defvjp(lambda x, table: (product_with_rows(x, table), (x, tabl
 
 
 class PairHead(Projection):
-    """A classifier of the pooled state: class 0 if the second segment follows the first, else class 1."""
+    """A classifier of the pooled state: 0 if the second segment follows the first, else 1."""
 
     @nn.compact
     def __call__(self, pooled: jax.Array) -> jax.Array:
@@ -111,7 +111,7 @@ class PairHead(Projection):
 
 
 class BertForPreTraining(nn.Module):
-    """Encoder, MLM head and, if `config.nsp`, pooler and pair head. See BertEncoder for `packing`."""
+    """An encoder with an MLM head and, if `config.nsp`, a pooler and a pair head. See BertEncoder for `packing`."""
 
     config: BertConfig
     packing: PackedLayout | int | None = None
@@ -143,11 +143,11 @@ class BertForPreTraining(nn.Module):
 
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
-          masked_positions: int32 [B, P], the positions that the MLM head predicts. Unused entries hold any position.
+          masked_positions: int32 [B, P], the positions that the MLM head predicts. Unused entries may be any position.
           sequence_ids, position_ids: int32 [B, S], for packed rows; see `BatchLayout`.
           cls_positions: int32 [B, E], for packed rows: the first position of each of the E sequences. Unused entries
-            hold any position.
-          causal: int32 [B, S], 1 for tokens that attend only to their left; None for none.
+            may be any position.
+          causal: int32 [B, S], 1 for tokens that cannot attend to later tokens; None if there are no such tokens.
           dropout: The dropout of a training step, or None for no dropout.
 
         Returns:
@@ -172,7 +172,7 @@ class BertForPreTraining(nn.Module):
     def predict_tokens(self, hidden: jax.Array, positions: jax.Array) -> jax.Array:
         """Computes the logits of the tokens at `positions`, int32 [B, P], from `hidden` [B, S, D] -> [B, P, V]."""
         if self.config.shifted_predictions:
-            positions = jnp.maximum(positions - 1, 0)  # the entries of unused predictions are 0
+            positions = jnp.maximum(positions - 1, 0)  # unused entries are 0
         return self.mlm(gather_positions(hidden, positions), self.encoder.token_embedding())
 
     def encode(

@@ -9,7 +9,7 @@ from bertjax.model.dropout import Dropout, Site, drop, fold_in
 from bertjax.parallel.partition import with_axes
 
 
-def _uniform(units: int) -> nn.initializers.Initializer:
+def _uniform_init(units: int) -> nn.initializers.Initializer:
     bound = units**-0.5
     return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -bound, bound)
 
@@ -32,9 +32,9 @@ class Lstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
-        """Maps x [B, S, D] and mask [B, S] to [B, S, U]; padding does not change the state and outputs 0."""
+        """Maps x [B, S, D] and mask [B, S] to [B, S, U]. Padding does not change the state, and its output is 0."""
         dtype, param_dtype = jnp.dtype(self.config.dtype), jnp.dtype(self.config.param_dtype)
-        U, init = self.units, _uniform(self.units)
+        U, init = self.units, _uniform_init(self.units)
         kernel = self.param('kernel', with_axes(init, 'embed', None, 'norm'), (x.shape[-1], 4, U), param_dtype)
         recurrent = self.param('recurrent', with_axes(init, 'norm', None, None), (U, 4, U), param_dtype).astype(dtype)
         bias = self.param('bias', with_axes(_bias_init, None, 'norm'), (4, U), param_dtype)
@@ -65,7 +65,7 @@ class BiLstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attention_mask: jax.Array, dropout: Dropout | None) -> jax.Array:
-        """Maps x [B, S, D] and mask [B, S] to [B, S, 2U]: the left-to-right states, then the right-to-left ones."""
+        """Maps x [B, S, D] and mask [B, S] to [B, S, 2U]: left-to-right states, then right-to-left states."""
         for i in range(self.num_layers):
             if i:
                 x = drop(x, self.config.dropout, fold_in(dropout, i), Site.BILSTM)

@@ -1,7 +1,7 @@
 """Capture of intermediate values of every layer: hidden states, attention scores, attention probabilities.
 
-Each kind of value is a Linen collection. A module fills a collection only if the caller makes it mutable, as
-`apply_capturing` does. A call that captures nothing compiles to the same program as a model without capture.
+Each kind of value is a Linen collection. A module fills a collection only if the caller makes the collection mutable,
+as `apply_capturing` does. A call that captures nothing compiles to the same program as a model without capture.
 """
 
 from collections.abc import Collection
@@ -24,7 +24,7 @@ def is_captured(module: nn.Module, *names: str) -> bool:
 
 
 def capture_value(module: nn.Module, name: str, value: jax.Array) -> None:
-    """Stores a value in a collection. Call this once per call of the module, and only if `is_captured`."""
+    """Stores a value in a collection. A module must do this at most once per call, and only if `is_captured`."""
     module.put_variable(name, _KEY, value)
 
 
@@ -35,7 +35,6 @@ def apply_capturing(
 
     Args:
       model: BertForPreTraining or a model of heads.py.
-      params: The parameters of the model.
       *inputs: The positional arguments of the model.
       capture: The names to capture, from CAPTURES.
       **options: Keyword arguments of `model.apply` and of the model (`dropout`).
@@ -45,7 +44,7 @@ def apply_capturing(
         hidden: [L + 1, B, S, D] in the dtype of computation, from the embeddings to the last hidden states.
         scores: float32 [L, B, H, S, S], queries before keys: Q Kᵀ / √K before mask and softmax.
         probabilities: float32 [L, B, H, S, S], the softmax over the visible keys, before dropout.
-      In a model with C endings (heads.BertForMultipleChoice), the axis B has the size B·C.
+      For heads.BertForMultipleChoice with C endings, the size of the axis B is B·C.
     """
     outputs, collections = model.apply({'params': params}, *inputs, mutable=list(capture), **options)
     return outputs, {name: _stack_values(collections[name]['encoder']) for name in capture}

@@ -8,7 +8,7 @@ from bertjax.config.ranges import MANY, Range, integer, number, one_of
 from bertjax.config.schema import Change, Trained, check_fields, key
 from bertjax.errors import UserError
 
-# The rows of the tables in model/layers.py, model/encoder.py and model/bert.py.
+# The values of the string fields. model/layers.py, model/encoder.py and model/bert.py implement them.
 MLPS = ('gelu', 'gelu_tanh', 'relu', 'relu2', 'geglu', 'swiglu')
 GATED_MLPS = ('geglu', 'swiglu')
 NORMS = ('layernorm', 'rmsnorm')
@@ -17,14 +17,14 @@ INITS = ('bert', 'megatron', 'zero_output')
 POOLERS = ('tanh', 'relu', 'transform')
 POOLINGS = ('cls', 'mean')
 DROPOUT_SITES = ('all', 'attention_output')
-# The implementations of model/attention/select.py.
+# The names of the implementations in model/attention/select.py.
 ATTENTION = ('auto', 'fused_tpu', 'blocks_tpu', 'flash_tpu', 'cudnn', 'fused_gpu', 'by_head_cpu', 'dot_product')
 REMAT = ('auto', 'none', 'elementwise', 'full', 'dots')
 DTYPES = ('float32', 'bfloat16')
 VOCABULARY_MULTIPLE = 128
 
 
-# The choices of BERT and its classic relatives; a model with any other is of a later architecture.
+# The values that BERT, RoBERTa and DistilBERT use; see `modern_fields`.
 _CLASSIC = {
     'mlp': ('gelu', 'gelu_tanh', 'relu'),
     'norm': ('layernorm',),
@@ -41,7 +41,7 @@ _CLASSIC = {
 
 
 class FieldKind(enum.Enum):
-    """The effect of a BertConfig field. The rules for resuming, fine-tuning, evaluation and export follow from it."""
+    """The effect of a BertConfig field, which determines the rules for resuming, fine-tuning, evaluation and export."""
 
     ARCHITECTURE = 'shape, dtype or meaning of the parameters: always as in the checkpoint'
     LAYOUT = 'tree structure of the same parameters: as in the checkpoint, but free in a run that starts from one'
@@ -69,7 +69,7 @@ class BertConfig:
     """Shape and behaviour of a BERT.
 
     Attributes:
-      vocab_size: Number of pieces in the tokenizer. The arrays have `padded_vocab_size` rows.
+      vocab_size: Number of pieces in the tokenizer. The token embedding has `padded_vocab_size` rows.
       num_layers: Number of transformer blocks.
       width: Width of the hidden states.
       num_heads: Number of attention heads, a divisor of `width`.
@@ -81,46 +81,46 @@ class BertConfig:
       dropout_sites: 'all', or 'attention_output' for dropout of the attention's output only (ModernBERT).
       attention_dropout: Dropout rate of the attention probabilities.
       mlp: The MLP of a block. 'gelu' (erf, as in Hugging Face's checkpoints), 'gelu_tanh' (as in google-research/bert),
-        'relu' and 'relu2' (ReLU squared) are two projections with this activation. 'geglu' and 'swiglu' multiply a
-        second projection of the input with GELU or SiLU of the first (arXiv 2002.05202). The MLM head has the same
-        activation.
-      norm: 'layernorm', or 'rmsnorm' (no mean is subtracted, arXiv 1910.07467).
-      layer_norm_eps: Number added to the variance, or to the mean square, in a norm.
-      projection_bias: Whether to add a bias in the projections of the encoder and in those before a head's last one.
-      norm_bias: Whether to add a bias in the norms.
+        'relu' and 'relu2' (ReLU squared) are two projections with this activation between them. 'geglu' and 'swiglu'
+        multiply one projection of the input by the GELU or SiLU of another (arXiv 2002.05202). The MLM head uses the
+        same activation.
+      norm: 'layernorm', or 'rmsnorm', which subtracts no mean (arXiv 1910.07467).
+      layer_norm_eps: Number added to the variance in LayerNorm, and to the mean square in RMSNorm.
+      projection_bias: Whether the projections of the encoder, and all but the last projection of a head, have a bias.
+      norm_bias: Whether the norms have a bias.
       pre_norm: Whether to normalise the inputs of each block instead of its outputs, and to normalise after the last
         block.
-      first_attention_norm: Whether `pre_norm` also normalises the input of the first block's attention, although the
-        embeddings are already normalised. ModernBERT does not.
+      first_attention_norm: Whether `pre_norm` also normalises the input of the first block's attention. ModernBERT does
+        not, because the embeddings are already normalised.
       qk_norm: Whether to normalise queries and keys, each head by itself, before the scores (arXiv 2302.05442).
       position: 'learned', a table of `max_positions` rows, or 'rope', rotary embeddings (model/rotary.py).
       rope_theta: The base of the rotation's frequencies in layers that attend to all positions.
-      rope_local_theta: The same in layers with an attention window.
+      rope_local_theta: The base of the rotation's frequencies in layers with an attention window.
       attention_window: Width of the window of local attention: a token attends to `attention_window` // 2 positions on
         each side. 0 for no window.
-      global_every: With a window, every layer whose index is a multiple of this number attends to all positions; with 0
-        no layer does.
+      global_every: If there is a window, layers whose index is a multiple of this number attend to all positions
+        instead. 0 for a window in every layer.
       pooler: The layer between encoder and classifier. 'tanh' (BERT) and 'relu' (DistilBERT's classifiers) are a
-        projection with this activation. 'transform' (ModernBERT) has the form of the MLM head without its last
-        projection, starts from its weights, and precedes every head, also that on tokens or spans.
+        projection with this activation. 'transform' (ModernBERT) has the layers of the MLM head except the last
+        projection, and starts from their weights. It precedes every task head, including those on tokens or spans.
       pooling: The input of the pooler: 'cls', the state of [CLS], or 'mean', the mean state of all tokens.
       tie_embeddings: Whether to use the token embedding as the last projection of the MLM head.
-      init: The initial weights. 'bert' draws all from one distribution; 'megatron' divides the standard deviation of
-        projections into the residual stream by the square root of 2 · `num_layers` (arXiv 1909.08053); 'zero_output'
-        starts these projections at zero.
+      init: The initial weights. 'bert' draws all weights from one distribution. 'megatron' divides the standard
+        deviation of projections into the residual stream by the square root of 2 · `num_layers` (arXiv 1909.08053).
+        'zero_output' starts these projections at zero.
       init_stddev: Standard deviation of the truncated normal that initialises kernels and embeddings.
       causal: Whether to use left-to-right attention (the paper's LTR ablation).
       shifted_predictions: Whether the MLM head predicts each token from the state of the position before it, so that
-        masked and next tokens have one head (GPT-BERT, arXiv 2410.24159).
+        one head predicts both masked and next tokens (GPT-BERT, arXiv 2410.24159).
       nsp: Whether to include the pooler and the head for sentence pairs (NSP or SOP).
       scan_layers: Whether to compile one block and run it `num_layers` times with stacked parameters, instead of
         compiling `num_layers` blocks.
-      attention: Name of the attention implementation, or 'auto' for the first that supports the call
+      attention: Name of the attention implementation, or 'auto' for the first one that supports the call
         (model/attention/select.py).
-      remat: Policy that selects the values that the forward pass saves for the backward pass. 'none' saves all. 'dots'
-        saves the outputs of the projections and recomputes attention scores and element-wise operations. 'elementwise'
-        recomputes the same values, but saves the output of attention and the residual sums instead of their inputs.
-        'full' saves only the inputs of blocks. 'auto' is 'elementwise' on TPU and 'none' elsewhere.
+      remat: The values that the forward pass saves for the backward pass. 'none' saves all. 'dots' saves the outputs of
+        the projections and recomputes attention scores and element-wise operations. 'elementwise' recomputes the same
+        values, but saves the output of attention and the residual sums instead of their inputs. 'full' saves only the
+        inputs of blocks. 'auto' is 'elementwise' on TPU and 'none' elsewhere.
       dtype: Dtype of the computation. LayerNorm statistics, softmax and logits are always float32.
       param_dtype: Dtype of the stored parameters.
 
@@ -174,14 +174,14 @@ class BertConfig:
                 expected=f'a divisor of width {self.width}',
                 fix='set config.model.num_heads to a divisor of config.model.width',
             )
-        for name, found, needed, holds in (
+        for name, value, requirement, is_met in (
             ('first_attention_norm', False, 'pre_norm=True', self.pre_norm),
             ('pooler', 'transform', 'nsp=False', not self.nsp),
             ('position', 'rope', 'an even width / num_heads', self.head_dim % 2 == 0),
         ):
-            if getattr(self, name) == found and not holds:
-                fix = f'change config.model.{name} or set {needed}'
-                raise UserError(f'config.model.{name}', repr(found), f'another value without {needed}', fix)
+            if getattr(self, name) == value and not is_met:
+                fix = f'change config.model.{name} or use {requirement}'
+                raise UserError(f'config.model.{name}', repr(value), f'another value, or {requirement}', fix)
 
     @property
     def padded_vocab_size(self) -> int:
@@ -195,12 +195,12 @@ class BertConfig:
 
     @property
     def dropout_elsewhere(self) -> float:
-        """The dropout rate of all values but the attention's output and probabilities."""
+        """The dropout rate of all values except the attention's output and probabilities."""
         return self.dropout if self.dropout_sites == 'all' else 0.0
 
     @property
     def modern_fields(self) -> tuple[str, ...]:
-        """The fields with a choice that BERT, RoBERTa and DistilBERT do not have."""
+        """The fields whose value does not occur in BERT, RoBERTa or DistilBERT."""
         return tuple(name for name, values in _CLASSIC.items() if getattr(self, name) not in values)
 
     @property
@@ -224,8 +224,8 @@ def _dims(num_layers: int, width: int, num_heads: int) -> dict[str, int]:
     return {'num_layers': num_layers, 'width': width, 'num_heads': num_heads, 'mlp_dim': 4 * width}
 
 
-# Sources: the README of google-research/bert (24 smaller models) and section 3 of the paper. The lXX names are the
-# other rows of the paper's Table 6, and TinyBERT's 4-layer student (arXiv 1909.10351, section 4.1).
+# Sources: the README of google-research/bert (24 smaller models) and section 3 of the paper. The names with numbers are
+# the other rows of the paper's Table 6, and TinyBERT's 4-layer student (arXiv 1909.10351, section 4.1).
 SIZES: dict[str, dict[str, int]] = {
     'tiny': _dims(2, 128, 2),
     'mini': _dims(4, 256, 4),
@@ -252,8 +252,8 @@ MODERN_SIZES: dict[str, dict[str, int]] = {
         '1b': (28, 1792, 3840, 28),
     }.items()
 }
-# The other fields in which ModernBERT differs from BERT, as in its pre-training. Its RoPE begins with a theta of 10,000
-# and gets 160,000 with the rows of 8,192; here it has 160,000 from the start.
+# The other fields in which ModernBERT differs from BERT. ModernBERT starts with a RoPE theta of 10,000 and raises it to
+# 160,000 for rows of 8,192 tokens; here it is 160,000 from the start.
 MODERN_FORM: dict[str, Any] = {
     'max_positions': 8192, 'num_segments': 0, 'dropout_sites': 'attention_output', 'attention_dropout': 0.0,
     'mlp': 'geglu', 'layer_norm_eps': 1e-5, 'projection_bias': False, 'norm_bias': False, 'pre_norm': True,
@@ -275,7 +275,7 @@ def parameter_count(config: BertConfig) -> int:
     embeddings = (V + positions + config.num_segments) * D + norm
     mlp = (2 if config.mlp in GATED_MLPS else 1) * projection(D, F) + projection(F, D)
     block = 4 * projection(D, D) + mlp + 2 * norm + 2 * config.qk_norm * norms * config.head_dim
-    ends = (config.pre_norm - (not config.first_attention_norm)) * norm  # one more at the end, one less at the start
+    ends = (config.pre_norm - (not config.first_attention_norm)) * norm  # a norm more at the end, one less at the start
     mlm = projection(D, D) + norm + V + (0 if config.tie_embeddings else V * D)
     pair = (D * D + D) + (2 * D + 2) if config.nsp else 0
     return embeddings + L * block + ends + mlm + pair
@@ -285,8 +285,8 @@ def train_flops_per_sequence(config: BertConfig, seq_len: int, predictions: int)
     """Counts the floating point operations of a training step, forward and backward, per sequence.
 
     The formula counts the matrix products: 6·L·(4·D² + 2·D·F)·S + 12·L·D·S² + 6·P·(D² + D·V). The first term is
-    6·12·L·D²·S for F = 4·D. A gated MLP has 3·D·F in place of 2·D·F, and a layer with a window of W < S has S·W in
-    place of S². Recomputation and the padding of the vocabulary do not count.
+    6·12·L·D²·S for F = 4·D. A gated MLP has 3·D·F instead of 2·D·F. A layer with a window of W < S positions has S·W
+    instead of S². Recomputation and the padding of the vocabulary do not count.
     """
     D, S = config.width, seq_len
     matrices = 3 if config.mlp in GATED_MLPS else 2

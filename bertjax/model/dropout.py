@@ -21,7 +21,7 @@ _SHIFTS, _MULTIPLIERS = (16, 15, 16), (0x7FEB352D, 0x846CA68B)
 
 
 class Site(enum.IntEnum):
-    """The operation within a layer or a head that drops values. Never renumber a member."""
+    """The operation within a layer or a head that drops values. The numbers are part of the hash: never change one."""
 
     EMBEDDINGS = 0
     ATTENTION = 1
@@ -58,17 +58,17 @@ class Dropout(struct.PyTreeNode):
         return cls(jax.random.bits(key), jnp.arange(rows, dtype=jnp.uint32))
 
     def fold_in(self, index: int | jax.Array) -> 'Dropout':
-        """Derives the dropout of a phase, a layer or a `Site`, by its index from 0."""
+        """Derives the dropout of a phase, a layer or a `Site`, given its index from 0."""
         index = jnp.asarray(index).astype(jnp.uint32)
         return self.replace(seed=_mix(self.seed + (index + 1) * jnp.uint32(_GOLDEN)))
 
     def repeat(self, count: int) -> 'Dropout':
-        """Derives the dropout of B·count sequences from that of B examples with `count` sequences each."""
+        """Derives the dropout of B·count sequences from the dropout of B examples with `count` sequences each."""
         example_ids = _mix(self.example_ids)[:, None] + jnp.arange(count, dtype=jnp.uint32)
         return self.replace(example_ids=example_ids.reshape(-1))
 
     def words(self, heads: int | None = None) -> jax.Array:
-        """Computes the words to hash with the counter of each value.
+        """Computes the words that are hashed with the counter of each value.
 
         Returns:
           uint32 [B, 2], or [B, heads, 2] with different words for each head. For packed rows, [B, S, 3] or
@@ -83,12 +83,12 @@ class Dropout(struct.PyTreeNode):
 
 
 def threshold(rate: float) -> int:
-    """Returns the smallest hash of a value that is not dropped: `rate` as a multiple of 2^-32."""
+    """Returns the threshold for a dropout rate: a value is dropped if its 32-bit hash is below the threshold."""
     return round(rate * 2**32)
 
 
 def hash_bits(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.Array:
-    """Hashes two words and a counter to 32 random bits, with arithmetic that Pallas kernels support.
+    """Hashes two words and a counter to 32 pseudo-random bits, with arithmetic that Pallas kernels support.
 
     Args:
       first, second: uint32, from `Dropout.words`; they broadcast against the counters.
@@ -109,8 +109,7 @@ def fold_in(dropout: Dropout | None, index: int | jax.Array | None) -> Dropout |
 def drop(x: jax.Array, rate: float, dropout: Dropout | None, site: Site) -> jax.Array:
     """Zeroes a share `rate` of the values of x [B, ...] and scales up the rest; returns x if `dropout` is None.
 
-    The counter of a value is its index in the row, or in its sequence if rows are packed. The counter does not depend
-    on the number of positions after the value.
+    The counter of a value is its index in the row, or in its sequence if rows are packed.
     """
     if dropout is None or rate == 0.0:
         return x

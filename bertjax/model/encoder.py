@@ -28,12 +28,12 @@ REMAT_POLICIES = {
 
 def resolve_remat(config: BertConfig, platform: str) -> str:
     """Resolves `config.remat` on 'tpu', 'gpu' or 'cpu' to a name of REMAT_POLICIES or 'none'."""
-    # On TPUs, saving costs more than recomputing, by the compiler's estimates (docs/performance.md).
+    # The TPU compiler estimates that saving costs more than recomputing (docs/performance.md).
     automatic = 'elementwise' if platform == 'tpu' else 'none'
     return automatic if config.remat == 'auto' else config.remat
 
 
-def _hidden(x: jax.Array) -> jax.Array:
+def _constrain_hidden(x: jax.Array) -> jax.Array:
     return constrain(x, 'act_batch', 'act_length', 'act_embed')
 
 
@@ -43,7 +43,7 @@ def _gather_cls(x: jax.Array, layout: PackedLayout | None) -> jax.Array:
 
 
 def _choose(condition: bool | jax.Array, x: Any, y: Any) -> Any:
-    """Returns x if the condition holds, else y: trees of arrays. In a scan over layers the condition is an array."""
+    """Returns x if the condition is true, else y; both are trees. In a scan over layers, the condition is an array."""
     if isinstance(condition, bool):
         return x if condition else y
     return jax.tree.map(functools.partial(jnp.where, condition), x, y)
@@ -78,9 +78,9 @@ class Embeddings(nn.Module):
                 f'at least {length}',
                 'raise config.model.max_positions or shorten the sequences',
             )
-        # An id outside the table gives NaN, which the loss shows. Clipping would silently take the last row.
+        # An id outside the table gives NaN, which is visible in the loss. Clipping would silently use the last row.
         lookup = sorted_lookup if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
-        x = _hidden(lookup(self.token(), input_ids))  # [B, S, D]
+        x = _constrain_hidden(lookup(self.token(), input_ids))  # [B, S, D]
         if self.config.position == 'learned':
             positions = self.position()[:length]  # [S, D], packed [B, S, D]
             if layout is not None:
@@ -91,11 +91,11 @@ class Embeddings(nn.Module):
         elif self.config.num_segments and platform() == 'cpu':
             x = x + onehot_lookup(self.segment(), segment_ids)
         elif self.config.num_segments:
-            # The gradient of this product is a product too. The gradient of a lookup would scatter B·S rows into N.
+            # The gradient of this product is a product too. The gradient of a lookup would be a scatter of B·S rows.
             segment = self.segment()  # [N, D]
             one_hot = jax.nn.one_hot(segment_ids, self.config.num_segments, dtype=segment.dtype)  # [B, S, N]
             x = x + jnp.einsum('BSN,ND->BSD', one_hot, segment, precision='highest')
-        return _hidden(drop(self.norm(x), self.config.dropout_elsewhere, dropout, Site.EMBEDDINGS))
+        return _constrain_hidden(drop(self.norm(x), self.config.dropout_elsewhere, dropout, Site.EMBEDDINGS))
 
     def table(self) -> jax.Array:
         """Returns the token embedding [V, D], which the MLM head shares."""
@@ -103,7 +103,7 @@ class Embeddings(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two projections with the activation between them; with a gate, its activation multiplies the first projection."""
+    """Two projections with an activation between them, or a gated MLP (`config.mlp`)."""
 
     config: BertConfig
 
@@ -123,12 +123,11 @@ class Mlp(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Attention and MLP, each with dropout, a residual connection, and a norm after it (before it if `pre_norm`).
+    """Attention and MLP, each with dropout, a residual connection and a norm.
 
     Attributes:
-      config: The config of the model.
-      keep_output: Whether to return the output twice, so that a scan stacks the second one.
-      first_only: Whether to compute only the output of the first position, which still attends to all positions.
+      keep_output: Whether to return the output twice, so that a scan stacks the second output.
+      first_only: Whether to compute only the output of the first position. That position still attends to all others.
     """
 
     config: BertConfig
@@ -139,7 +138,7 @@ class EncoderBlock(nn.Module):
     def __call__(
         self,
         x: jax.Array,
-        number: int | jax.Array | None,
+        layer: int | jax.Array | None,
         mask: AttentionMask,
         rotations: tuple[Rotary, Rotary] | None,
         dropout: Dropout | None,
@@ -147,17 +146,16 @@ class EncoderBlock(nn.Module):
         """Maps x [B, S, D] to [B, S, D], or to [B, 1, D] with `first_only`.
 
         Args:
-          x: The hidden states.
-          number: The index of the block, from 0; None only if all blocks are alike and nothing is dropped.
-          mask: The keys that each query may see, without the window.
-          rotations: The rotations of positions in blocks that attend globally and in those with a window, or None.
+          layer: The index of the block, from 0; None only if all blocks are alike and there is no dropout.
+          mask: The keys that each query may see, apart from the window.
+          rotations: The rotations of positions for blocks that attend globally and for blocks with a window, or None.
           dropout: The dropout of the model, or None.
 
         Returns:
-          The output, and the output again or None (see `keep_output`).
+          The output; and the output again if `keep_output`, else None.
         """
         c = self.config
-        block_dropout = fold_in(dropout, number)
+        block_dropout = fold_in(dropout, layer)
         output_dropout = block_dropout  # the dropout of the output positions
         if self.first_only and mask.layout and block_dropout is not None:
             gather = mask.layout.gather_cls
@@ -167,15 +165,15 @@ class EncoderBlock(nn.Module):
             )
         attention, mlp = SelfAttention(c, name='attention'), Mlp(c, name='mlp')
         attention_norm, mlp_norm = Norm(c, name='attention_norm'), Norm(c, name='mlp_norm')
-        x = _hidden(x)
+        x = _constrain_hidden(x)
         select = functools.partial(_gather_cls, layout=mask.layout) if self.first_only else lambda x: x
         rotary = None
         if rotations is not None:
-            rotary = _choose(c.attends_globally(number), *rotations)
+            rotary = _choose(c.attends_globally(layer), *rotations)
             rotary = jax.tree.map(select, rotary), rotary
 
         def attend(x: jax.Array) -> jax.Array:
-            y = attention(x, select(x), number, mask, rotary, block_dropout)
+            y = attention(x, select(x), layer, mask, rotary, block_dropout)
             return drop(y, c.dropout, output_dropout, Site.ATTENTION_OUTPUT)
 
         def transform(x: jax.Array) -> jax.Array:
@@ -183,14 +181,14 @@ class EncoderBlock(nn.Module):
 
         if c.pre_norm:
             y = attention_norm(x)
-            # All blocks have the parameters of the norm, since a scan stacks them.
-            y = y if c.first_attention_norm else _choose(number == 0, x, y)
+            # The first block has the norm's parameters even if it does not use them, because a scan stacks all blocks.
+            y = y if c.first_attention_norm else _choose(layer == 0, x, y)
             x = save_residual(select(x) + attend(y))
             x = x + transform(mlp_norm(x))
         else:
             x = attention_norm(save_residual(select(x) + attend(x)))
             x = mlp_norm(save_residual(x + transform(x)))
-        x = _hidden(x)
+        x = _constrain_hidden(x)
         return x, x if self.keep_output else None
 
 
@@ -198,11 +196,10 @@ class BertEncoder(nn.Module):
     """Embeddings and `num_layers` blocks, scanned or unrolled. Both forms drop the same values.
 
     Attributes:
-      config: The config of the model.
-      packing: Packs the sequences of a call into shared rows and unpacks the results, so that the caller has one
-        sequence per row. A layout with fixed slots that hold the sequences, with or without dropout; or the number of
-        sequences that each row holds, for a call without dropout; or None for no packing. The results are zero at
-        padding, and the caller must not capture intermediate values.
+      packing: How to pack the sequences of a call into shared rows: a layout with fixed slots; or the number of
+        sequences per row, for calls without dropout; or None for no packing. Inputs and results always have one
+        sequence per row. With packing, the results are zero at padding, and the caller must not capture intermediate
+        values.
     """
 
     config: BertConfig
@@ -231,12 +228,13 @@ class BertEncoder(nn.Module):
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
           dropout: The dropout of a training step, or None for no dropout.
-          layout: The layout of packed rows; each sequence attends only to its own tokens. With fixed slots,
+          layout: The layout of packed rows, in which each sequence attends only to its own tokens. With fixed slots,
             `dropout` is per position. None if each row is one sequence.
-          causal: int32 [B, S], 1 for tokens that attend only to their left; None for none. Not with fixed slots.
-          all_layers: Whether to return also the hidden states of all layers, from the embeddings to the last block.
-          first_only: Whether to compute the result of the first position only. An unrolled encoder then skips most of
-            its last block (7 % of the work of 12 blocks); a scanned encoder skips nothing. Not with `all_layers`.
+          causal: int32 [B, S], 1 for tokens that cannot attend to later tokens; None if there are no such tokens. It
+            must be None with fixed slots.
+          all_layers: Whether to also return the hidden states of all layers, from the embeddings to the last block.
+          first_only: Whether to return only the first position. An unrolled encoder then skips most of its last block
+            (7 % of the work of 12 blocks); a scanned encoder skips nothing. Not with `all_layers`.
 
         Returns:
           The hidden states of the last block: [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or
@@ -262,8 +260,8 @@ class BertEncoder(nn.Module):
         block = EncoderBlock
         remat = resolve_remat(c, platform())
         if remat != 'none':
-            # A scan itself prevents CSE between the two passes, so the barrier of `prevent_cse` would only cost time.
-            # A block that depends on its index must know it when it is traced, to choose between windows and rotations.
+            # A scan itself prevents CSE between forward and backward pass, so `prevent_cse` would only cost time.
+            # An unrolled block needs its index at trace time, to choose its window and rotation.
             static = {'static_argnums': (2,)} if not (c.scan_layers or c.layers_alike) else {}
             block = nn.remat(EncoderBlock, policy=REMAT_POLICIES[remat], prevent_cse=not c.scan_layers, **static)
         if c.scan_layers:
@@ -302,11 +300,11 @@ class BertEncoder(nn.Module):
         return unpack(x), None if layers is None else jax.vmap(unpack)(layers)
 
     def _rotations(self, length: int, layout: BatchLayout | PackedLayout | None) -> tuple[Rotary, Rotary] | None:
-        """Computes the rotations for blocks that attend globally and for those with a window; None without RoPE."""
+        """Computes the rotations for blocks that attend globally and for blocks with a window; None without RoPE."""
         c = self.config
         if c.position != 'rope':
             return None
-        # A slice of all positions, because the length is symbolic in an exported model.
+        # All positions are made, then sliced, because the length is symbolic in an exported model.
         positions = jnp.arange(c.max_positions)[:length] if layout is None else jnp.asarray(layout.position_ids)
         positions = jnp.atleast_2d(positions)  # [1 or B, S]
         rotations = Rotary.of_positions
@@ -317,5 +315,5 @@ class BertEncoder(nn.Module):
         return tuple(rotations(positions, c.head_dim, theta) for theta in (c.rope_theta, c.rope_local_theta))
 
     def token_embedding(self) -> jax.Array:
-        """Returns the token embedding [V, D], including the padding of the vocabulary, for a tied head."""
+        """Returns the token embedding [V, D] for a tied head, including the padding of the vocabulary."""
         return self.embeddings.table()

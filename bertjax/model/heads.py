@@ -1,6 +1,6 @@
 """BERT models for tasks: the encoder with a small head.
 
-The parameters `encoder` and `pooler` have the same tree as in pre-training. `head`, `mix` and `bilstm` are new.
+The parameters `encoder` and `pooler` have the same tree as in pre-training. `head`, `mix` and `bilstm` are additional.
 """
 
 import jax
@@ -19,7 +19,7 @@ from bertjax.model.pooling import pool_tokens
 from bertjax.model.row_packing import PackedLayout
 from bertjax.parallel.partition import with_axes
 
-# {row of the feature-based part of the paper's Table 7: the number of blocks that it needs}.
+# {feature-based row of the paper's Table 7: the least number of blocks of the encoder}.
 LAYERS = {'embeddings': 0, 'last': 1, 'second_to_last': 2, 'sum_last_four': 4, 'concat_last_four': 4, 'sum_all': 1}
 LAYERS |= {'mean_last_four': 4}  # not in the paper: of vectors of texts
 
@@ -27,7 +27,7 @@ LAYERS |= {'mean_last_four': 4}  # not in the paper: of vectors of texts
 class LayerMix(nn.Module):
     """A learned weighted sum of layers: scale · Σ softmax(weights)_l · h_l (ELMo, arXiv 1802.05365, equation 1).
 
-    The initial sum is the mean. Weight decay pulls `weights` towards equal shares, as ELMo's penalty does. `scale` has
+    Initially, this is the mean. Weight decay pulls `weights` towards equal shares, as ELMo's penalty does. `scale` has
     no weight decay.
     """
 
@@ -48,12 +48,11 @@ class BertForTask(nn.Module):
     """The base class of all task models: encoder, optional BiLSTM and output projection.
 
     Attributes:
-      config: The config of the encoder.
       outputs: Size of the last dimension of the head's output.
       bilstm_units: Units in each direction of a two-layer BiLSTM between encoder and head; 0 for no BiLSTM. The paper
         adds one to its left-to-right ablation (Table 5) and to frozen features for NER (section 5.3).
-      layers: The input of the head, one of LAYERS: the hidden states of the 'embeddings', of the 'last' or
-        'second_to_last' block, a learned weighted sum of the last four or of all L blocks, or the last four
+      layers: The input of the head, one of LAYERS: the hidden states of the 'embeddings', the 'last' or the
+        'second_to_last' block; a learned weighted sum of the last four or of all L blocks; or the last four
         concatenated or averaged.
       frozen: Whether to run the encoder without dropout and without gradients.
 
@@ -71,7 +70,7 @@ class BertForTask(nn.Module):
     smallest_inputs = ((1, 1),) * 3  # the smallest input shapes, for init
 
     def __post_init__(self):
-        fix = 'for example --config.task.layers=last'
+        fix = 'change it, for example --config.task.layers=last'
         if self.layers not in LAYERS:
             raise UserError('config.task.layers', repr(self.layers), 'one of ' + ', '.join(LAYERS), fix)
         if LAYERS[self.layers] > self.config.num_layers:
@@ -140,7 +139,7 @@ class BertForTask(nn.Module):
         return self.head(drop(x, self.config.dropout_elsewhere, dropout, Site.HEAD)).astype(jnp.float32)
 
     def _transform(self, x: jax.Array) -> jax.Array:
-        """Applies the pooler to every token's state [B, S, D] if the config has one for them ('transform')."""
+        """Applies the pooler to the states of all tokens [B, S, D] if it is a 'transform'; else returns them."""
         return self.pooler(x) if self.config.pooler == 'transform' else x
 
 
@@ -157,8 +156,8 @@ class BertForClassification(BertForTask):
     ) -> dict[str, jax.Array]:
         """Maps int32 inputs [B, S] to `logits`, float32 [B, outputs]: the logits or scores.
 
-        `config.pooling` selects the state. With a left-to-right encoder and no BiLSTM, the model pools the last token
-        instead of [CLS], because [CLS] then sees only itself.
+        `config.pooling` selects the pooled state. With a left-to-right encoder and no BiLSTM, the model pools the last
+        token instead of [CLS], because [CLS] then sees only itself.
         """
         return {'logits': self._logits(input_ids, segment_ids, attention_mask, dropout)}
 
@@ -198,7 +197,7 @@ class BertForSpans(BertForTask):
     ) -> dict[str, jax.Array]:
         """Maps int32 inputs [B, S] to `start_logits` and `end_logits`, float32 [B, S], padding included.
 
-        The projection has no dropout before it, as in google-research/bert (run_squad.py).
+        There is no dropout before the projection, as in google-research/bert (run_squad.py).
         """
         hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout)
         logits = self.head(self._transform(hidden))  # [B, S, 2]

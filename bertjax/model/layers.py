@@ -12,8 +12,8 @@ from jax.ad_checkpoint import checkpoint_name
 from bertjax.model.config import BertConfig
 from bertjax.parallel.partition import platform, with_axes
 
-# The value that is added to a masked logit, or replaces it. The softmax of a masked logit is 0 beside any unmasked one.
-# The value is finite, because a row of infinite logits would give NaN.
+# The value that is added to a masked logit, or replaces it. The softmax of a masked logit is 0 if any logit of the row
+# is not masked. The value is finite, because a row of infinite logits would give NaN.
 NEGATIVE = -1e9
 
 
@@ -21,7 +21,7 @@ NEGATIVE = -1e9
 def gelu(x: jax.Array) -> jax.Array:
     """Computes x Φ(x) for any shape; Φ is the CDF of the standard normal distribution (arXiv 1606.08415).
 
-    It uses erf, as PyTorch does. The erfc of `jax.nn.gelu` costs more than twice as much on CPU. The backward pass
+    It uses erf, as PyTorch does. The erfc in `jax.nn.gelu` costs more than twice as much on CPU. The backward pass
     needs only x, whereas autodiff would save four arrays of the size of the MLP.
     """
     return x * _normal_cdf(x)
@@ -48,7 +48,7 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     'swiglu': jax.nn.silu,
 }
 
-# The factor of the standard deviation of projections into the residual stream, by `config.init` and number of layers.
+# {`config.init`: number of layers -> the factor of the standard deviation of projections into the residual stream}.
 _RESIDUAL_SCALES: dict[str, Callable[[int], float]] = {
     'bert': lambda num_layers: 1.0,
     'megatron': lambda num_layers: (2 * num_layers) ** -0.5,
@@ -59,14 +59,13 @@ _RESIDUAL_SCALES: dict[str, Callable[[int], float]] = {
 def weight_init(config: BertConfig, into_residual: bool = False) -> nn.initializers.Initializer:
     """Returns a normal initializer, truncated at two standard deviations and not rescaled.
 
-    The source is modeling.py of google-research/bert.
+    Source: google-research/bert, modeling.py.
 
     Args:
-      config: The config of the model.
       into_residual: Whether the result of the projection is added to the residual stream.
     """
-    # JAX's initializer rescales to the nominal standard deviation. TensorFlow's does not, so the weights of the
-    # original models and of ours start with 0.88 of `init_stddev`.
+    # JAX's initializer rescales to the nominal standard deviation. TensorFlow's does not, so the original models and
+    # ours start with a standard deviation of 0.88 · `init_stddev`.
     stddev = config.init_stddev * (_RESIDUAL_SCALES[config.init](config.num_layers) if into_residual else 1.0)
     return lambda key, shape, dtype: stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
 
@@ -75,7 +74,7 @@ SAVED_RESIDUAL = 'saved_residual'
 
 
 def save_residual(x: jax.Array) -> jax.Array:
-    """Marks x, computed by a matrix product, as a value that remat 'elementwise' saves for the backward pass."""
+    """Marks x, the result of a matrix product, as a value that remat 'elementwise' saves for the backward pass."""
     return checkpoint_name(x, SAVED_RESIDUAL)
 
 
@@ -86,9 +85,9 @@ def add_bias(x: jax.Array, bias: jax.Array, by_product: bool) -> jax.Array:
     Args:
       x: Any floating dtype.
       bias: Any floating dtype.
-      by_product: Whether to sum the gradient by a product with ones. Use it if the gradient of x comes from a kernel on
-        TPU. The compiler fuses a sum into any other operation, but after a kernel the sum needs its own pass over
-        memory. The product costs a small part of that pass. The same holds on CPU for very long rows.
+      by_product: Whether to sum the gradient by a product with ones. This is faster if the gradient of x comes from a
+        kernel on TPU: the compiler fuses a sum into any other operation, but after a kernel the sum needs its own pass
+        over memory. The product costs a small part of that pass. It is also faster on CPU for very long rows.
     """
     return x + bias.astype(x.dtype)
 
@@ -111,22 +110,20 @@ def product(x: jax.Array, kernel: jax.Array, save_x: bool = False) -> jax.Array:
     """Computes x [..., M] @ kernel [M, N] -> [..., N] in their common dtype.
 
     The backward pass computes the gradient of the kernel as a product of x and the cotangent. Autodiff would transpose
-    a product instead, for which XLA:CPU copies the cotangent into another layout and uses a matmul that is a third as
-    fast.
+    a product instead. XLA:CPU would then copy the cotangent into another layout, and its matmul would take three times
+    as long.
 
     Args:
-      x: The input.
-      kernel: The weights.
       save_x: Whether to mark x with `save_residual` for the backward pass only. `jax.checkpoint` makes a rounded copy
-        of a marked value for its other users. The compiler fuses the copy into the operation that computes x, unless
-        this operation is a custom kernel.
+        of a marked value for its other uses. The compiler fuses this copy into the operation that computes x, unless
+        the operation is a custom kernel.
     """
     return _product_forward(x, kernel, save_x)[0]
 
 
 def dot(x: jax.Array, y: jax.Array, x_dims: tuple[int, ...], y_dims: tuple[int, ...]) -> jax.Array:
     """Contracts dimensions `x_dims` of x with dimensions `y_dims` of y, in their common dtype."""
-    # XLA:CPU has a fast bfloat16 matmul only for float32 results; otherwise it converts the inputs to float32.
+    # XLA:CPU has a fast bfloat16 matmul only for float32 results. For others, it converts the inputs to float32.
     wide = jnp.float32 if platform() == 'cpu' else None
     return jax.lax.dot_general(x, y, ((x_dims, y_dims), ((), ())), preferred_element_type=wide).astype(x.dtype)
 
@@ -134,14 +131,14 @@ def dot(x: jax.Array, y: jax.Array, x_dims: tuple[int, ...], y_dims: tuple[int, 
 def dot_over_rows(x: jax.Array, y: jax.Array) -> jax.Array:
     """Sums the outer products of all rows of x [..., M] and y [..., N] -> [M, N], in their common dtype."""
     if platform() == 'cpu' and x.dtype == jnp.float32:
-        # XLA would merge the row dimensions by transposing x, which pays off for bfloat16 but not for float32.
+        # XLA would transpose x to merge the row dimensions, which pays off for bfloat16 but not for float32.
         x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
     rows = tuple(range(x.ndim - 1))
     return dot(x, y, rows, rows)
 
 
 def _product_forward(x: jax.Array, kernel: jax.Array, save_x: bool) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    # `jax.checkpoint` policies do not see names inside `product`, so this function calls `dot` instead.
+    # `jax.checkpoint` policies do not see names inside `product`, so this function calls `dot`.
     return dot(x, kernel, (x.ndim - 1,), (0,)), (save_residual(x) if save_x else x, kernel)
 
 
@@ -160,18 +157,16 @@ class Projection(nn.Module):
     """A linear map from the last `len(in_axes)` dimensions to one dimension of size prod(`features`).
 
     The output dimensions are merged. Otherwise the compiler may move a dimension that does not fill a register, such as
-    the width of a head, and then has to copy the array back.
+    the width of a head, and copy the array back later.
 
-    `nn.DenseGeneral` creates its kernel as a matrix and reshapes it, which puts the axis names on the wrong dimensions
+    `nn.DenseGeneral` creates its kernel as a matrix and reshapes it, so the axis names belong to the wrong dimensions
     (google/flax#3676, #3892). This layer creates the kernel in its final shape, with one name per dimension.
 
     Attributes:
-      config: The config of the model.
       features: The output dimensions of the kernel.
       in_axes, out_axes, bias_axes: Logical axis names of the dimensions of kernel and bias.
       into_kernel: Whether the result may be the input of a custom kernel; see `by_product` of `add_bias`.
-      from_kernel: Whether the input may be the result of a custom kernel, and is a saved residual; see `save_x` of
-        `product`.
+      from_kernel: Whether the input may be the result of a custom kernel; see `save_x` of `product`.
       into_residual: Whether the result is added to the residual stream; see `weight_init`.
       use_bias: Whether to add a bias; None for `config.projection_bias`.
     """
@@ -198,7 +193,7 @@ class Projection(nn.Module):
         bias = self.param('bias', bias_init, self.features, param_dtype) if use_bias else None
         x = x.astype(dtype).reshape(*x.shape[:-n], -1)
         kernel = kernel.astype(dtype).reshape(x.shape[-1], -1)
-        plain = platform() != 'cpu' and not self.from_kernel  # the TPU compiler itself chooses what to transpose
+        plain = platform() != 'cpu' and not self.from_kernel  # the TPU compiler chooses itself what to transpose
         y = x @ kernel if plain else product(x, kernel, self.from_kernel)
         # [..., product of features]
         return y if bias is None else add_bias(y, bias.reshape(-1), self.into_kernel and platform() == 'tpu')
@@ -208,12 +203,12 @@ class Projection(nn.Module):
 def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float) -> jax.Array:
     """Computes (x - mean) / sqrt(variance + epsilon) · scale + bias over the last dimension.
 
-    The computation is in float32, and the result has the dtype of x. The backward pass needs only x, mean and standard
-    deviation, whereas autodiff would save float32 arrays of the size of x.
+    It computes in float32 and returns the dtype of x. The backward pass needs only x, mean and standard deviation,
+    whereas autodiff would save float32 arrays of the size of x.
 
     Args:
       x: [..., D].
-      scale, bias: [D]; no bias is added if it is None.
+      scale, bias: [D]; `bias` may be None for no bias.
       epsilon: The number added to the variance.
     """
     return _layer_norm(x, scale, bias, epsilon)[0]
@@ -227,7 +222,7 @@ def _layer_norm(
     if x.dtype == jnp.float32:
         variance = jnp.square(wide - mean).mean(-1, keepdims=True)
     else:
-        # One pass over x loses digits if the mean is far from 0, but not more digits than rounding to x.dtype has lost.
+        # A single pass over x loses digits if the mean is far from 0, but no more than rounding to x.dtype has lost.
         variance = jnp.maximum(jnp.square(wide).mean(-1, keepdims=True) - jnp.square(mean), 0.0)
     mean, inverse = save_residual(mean), save_residual(jax.lax.rsqrt(variance + epsilon))
     y = (wide - mean) * inverse * scale.astype(jnp.float32)
@@ -267,10 +262,9 @@ _NORM_FUNCTIONS = {'layernorm': layer_norm, 'rmsnorm': rms_norm}
 
 
 class Norm(nn.Module):
-    """The normalisation `config.norm` over the last dimension, with a scale and, if `config.norm_bias`, a bias.
+    """Normalisation by `config.norm` over the last dimension, with a scale and, if `config.norm_bias`, a bias.
 
     Attributes:
-      config: The config of the model.
       axis: The logical axis name of the last dimension.
     """
 
@@ -287,7 +281,7 @@ class Norm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """A table [rows, D]. Rows from `used` on are padding, initialised to zero so that they do not count in norms."""
+    """A table [rows, D]. The rows after the first `used` are padding, and zero so that they do not count in norms."""
 
     config: BertConfig
     rows: int

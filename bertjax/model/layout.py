@@ -1,4 +1,4 @@
-"""Layouts: the slots of a batch's sequences in packed rows. This module is free of JAX, because `data/` uses it."""
+"""Layouts: the slots of a batch's sequences in packed rows. `data/` uses this module, so it does not import JAX."""
 
 import dataclasses
 import functools
@@ -10,12 +10,12 @@ import numpy as np
 class Layout:
     """Fixed slots for N sequences in T positions.
 
-    The positions form groups of rows, and the rows of a group have the same length.
-    A batch of R·N sequences repeats the layout R times, so all devices and all accumulation steps have the same layout.
+    The positions form groups of rows, and the rows of a group have the same length. A batch of R·N sequences repeats
+    the layout R times, so all devices and all accumulation steps have the same layout.
 
     Attributes:
-      row_groups: The (rows, length) of each group of rows, in order; T positions in total.
-      slots: The (start among the T positions, capacity) of each sequence, in batch order. No slot crosses rows.
+      row_groups: The (number of rows, length) of each group of rows, in order; T positions in total.
+      slots: The (start among the T positions, capacity) of each sequence, in batch order. Each slot is within one row.
     """
 
     row_groups: tuple[tuple[int, int], ...]
@@ -43,7 +43,7 @@ class Layout:
 
     @functools.cached_property
     def capacities(self) -> np.ndarray:
-        """int32 [N], the most tokens that each slot holds."""
+        """int32 [N], the maximum number of tokens in each slot."""
         return np.asarray(self.slots, np.int32)[:, 1]
 
     @functools.cached_property
@@ -72,12 +72,12 @@ class Layout:
 
     @functools.cached_property
     def most_sequences(self) -> list[int]:
-        """For each group, E, the most sequences in one of its rows."""
+        """For each group, the maximum number E of sequences in one of its rows."""
         return [max(len(starts) for _, starts in rows) for rows in self.rows]
 
     @functools.cached_property
     def cls_positions(self) -> np.ndarray:
-        """int32 [Q], the starts of the sequences of all rows, E per row, padded with the row's first position."""
+        """int32 [Q], the starts of the sequences of all rows, padded with the row's first position to E per row."""
         padded = [
             starts + [begin] * (most - len(starts))
             for rows, most in zip(self.rows, self.most_sequences, strict=True)

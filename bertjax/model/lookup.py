@@ -10,7 +10,7 @@ GROUP = 128  # the number of sorted rows that one product sums
 def onehot_lookup(table: jax.Array, ids: jax.Array) -> jax.Array:
     """Looks up rows of a small table [N, D] by int32 ids [B, S] -> [B, S, D].
 
-    Its gradient is a product with one-hot rows, summed in float32. Autodiff would use a scatter of B·S rows into N,
+    The gradient is a product with one-hot rows, summed in float32. Autodiff would use a scatter of B·S rows into N,
     which is slow on TPU, has no fixed order on GPU, and rounds each addition in bfloat16.
     """
     return jnp.take(table, ids, axis=0, mode='fill')
@@ -32,9 +32,9 @@ onehot_lookup.defvjp(lambda table, ids: (onehot_lookup(table, ids), (ids, table)
 def sorted_lookup(table: jax.Array, ids: jax.Array) -> jax.Array:
     """Looks up rows of a large table [V, D] by int32 ids [B, S] -> [B, S, D], for GPUs.
 
-    Its gradient is `sum_rows_by_id`. A scatter on GPU adds by atomic operations, in a different order in every run. In
-    bfloat16 each addition also rounds, and after about 800 rows of a frequent piece further rows change nothing. XLA's
-    deterministic scatter would sort B·S·D scalars.
+    The gradient is computed by `sum_rows_by_id`. Autodiff would use a scatter, which on GPU adds by atomic operations,
+    in a different order in every run. It also rounds each addition in bfloat16, so that after about 800 rows of a
+    frequent piece, further rows change nothing. XLA's deterministic scatter would sort B·S·D scalars.
     """
     return jnp.take(table, ids, axis=0, mode='fill')
 
@@ -50,16 +50,15 @@ sorted_lookup.defvjp(lambda table, ids: (sorted_lookup(table, ids), (ids, table)
 
 
 def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
-    """Sums the rows of each id below `count` -> float32 [count, D]; an id without rows has zeros.
+    """Sums the rows of each id below `count` -> float32 [count, D]; the sum is zero for an id without rows.
 
     The rows are sorted by id and divided into groups of GROUP rows. One product per group sums the rows of each id.
-    Only the first and the last id of a group can occur in other groups too, and another product adds up their sums. The
-    sum of each id is then written to its row.
+    Only the first and the last id of a group can also occur in other groups; another product adds up their sums. The
+    sum of each id is then written to the row of the result with this index.
 
     Args:
       rows: [N, D].
       ids: int32 [N]. Rows with an id of `count` or more are ignored.
-      count: The number of ids.
     """
     ids = jnp.pad(ids, (0, -len(ids) % GROUP), constant_values=count)
     order = jnp.argsort(ids)  # stable
@@ -86,7 +85,7 @@ def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
 
     inner = jnp.where(at_last | (jnp.arange(GROUP) == 0), count, slot_ids)
     targets = jnp.concatenate([inner.reshape(-1), jnp.where(is_leader, edge_ids, count)])
-    # All targets are unique, including those outside the table, so XLA can write instead of add.
+    # All targets are unique, including those outside the table, so XLA can write values instead of adding them.
     targets = jnp.where(targets < count, targets, count + jnp.arange(len(targets)))
     values = jnp.concatenate([sums.reshape(-1, sums.shape[-1]), edges])
     return jnp.zeros((count, rows.shape[1])).at[targets].set(values, mode='drop', unique_indices=True)
@@ -95,9 +94,9 @@ def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
 def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
     """Selects positions [B, P] of hidden [B, S, D] -> [B, P, D].
 
-    Uses a product with one-hot rows, which is exact and costs P·S·D per sequence, under 0.01 % of the model's work.
-    Its gradient is a product too. The gradient of a gather would be a scatter, in which all unused entries of
-    `positions` add to the same row. This is slow on TPU and has no fixed order on GPU.
+    It uses a product with one-hot rows, which is exact and costs P·S·D per sequence, under 0.01 % of the model's work.
+    The gradient is a product too. The gradient of a gather would be a scatter, in which all unused entries of
+    `positions` add to the same row. Such a scatter is slow on TPU and has no fixed order on GPU.
     """
     one_hot = jax.nn.one_hot(positions, hidden.shape[1], dtype=hidden.dtype)  # [B, P, S]
     return jnp.einsum('BPS,BSD->BPD', one_hot, hidden, precision='highest')  # [B, P, D]

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 COMBINE = ('mean', 'sum', 'concat', 'weighted')  # ways to combine layers
-# Ways to pool tokens, by the names of sentence-transformers.
+# Ways to pool tokens, with the names of sentence-transformers.
 SENTENCE_POOL = ('mean', 'cls', 'max', 'mean_sqrt_len_tokens', 'weightedmean', 'lasttoken')
 POOL = (*SENTENCE_POOL, 'pooler', 'none')  # 'pooler' is the pooler of the model, applied to [CLS]
 
@@ -25,10 +25,10 @@ def combine_layers(x: jax.Array, combine: str, weights: tuple[float, ...]) -> ja
 
 
 def pool_tokens(x: jax.Array, mask: jax.Array, pool: str) -> jax.Array:
-    """Pools the tokens of `mask` [B, S] in x [B, S, D] -> [B, D]; with 'none', returns x.
+    """Pools the states x [B, S, D] of the tokens in `mask` [B, S] -> [B, D]; with 'none', returns x.
 
     The modes are those of sentence-transformers' Pooling: 'mean'; 'mean_sqrt_len_tokens', the sum divided by the
-    square root of the number of tokens; 'weightedmean', in which the i-th token has weight i; 'max'; 'cls', the first
+    square root of the number of tokens; 'weightedmean', where the i-th token has weight i; 'max'; 'cls', the first
     token; and 'lasttoken'.
     """
     if pool in ('mean', 'mean_sqrt_len_tokens', 'weightedmean'):

@@ -9,7 +9,7 @@ from flax import struct
 
 from bertjax.parallel.partition import over_mesh, platform, shard_count
 
-_BLOCK = 128  # positions and columns of the kernel for TPUs
+_BLOCK = 128  # the TPU kernel's positions per program, and columns per register
 
 
 class Rotary(struct.PyTreeNode):
@@ -31,9 +31,9 @@ class Rotary(struct.PyTreeNode):
 
     @classmethod
     def from_table(cls, positions: jax.Array, head_dim: int, theta: float, length: int) -> 'Rotary':
-        """Looks up `of_positions` for positions below `length` in a constant table.
+        """Computes `of_positions` by a lookup in a constant table, for positions below `length`.
 
-        XLA:CPU would compute the cosines again for each head of each block, which takes seven times as long as this.
+        XLA:CPU would otherwise compute the cosines again for each head of each block, which takes seven times as long.
         """
         frequencies = np.float32(1.0 / theta ** (np.arange(0, head_dim, 2) / head_dim))  # [K / 2]
         angles = np.arange(length, dtype=np.float32)[:, None] * frequencies

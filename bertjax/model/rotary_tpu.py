@@ -1,7 +1,7 @@
-"""The rotation of queries and keys on TPU by one kernel, which needs one pass over memory forward and one backward.
+"""A TPU kernel that rotates queries and keys in one pass over memory forward, and one backward.
 
-The compiler would put the halves of a head, which do not fill a register, into arrays with another layout and copy
-them back. The kernel exchanges the halves inside registers. It has not been measured on hardware yet.
+The halves of a head do not fill a register, so the compiler would copy them into arrays with another layout and back.
+The kernel exchanges the halves inside registers. It has not been measured on hardware yet.
 """
 
 import functools
@@ -20,13 +20,13 @@ def rotate(width: int, interpret: bool, x: jax.Array, cos: jax.Array, sin: jax.A
     """Rotates all heads of x.
 
     Args:
-      width: The width K of a head; a register has whole heads.
+      width: The width K of a head, a divisor of 128.
       interpret: Whether JAX interprets the kernel, on any device.
       x: [B, S, H·K].
-      cos, sin: float32 [B, S, 128], the cosines and the sines for the columns of a register, see `register_columns`.
+      cos, sin: float32 [B, S, 128], the cosines and sines for the columns of a register, see `register_columns`.
 
     Returns:
-      [B, S, H·K], the rotation of `Rotary.rotate`.
+      [B, S, H·K], as `Rotary.rotate`.
     """
     B, S, columns = x.shape
     block, table = (pl.BlockSpec((None, BLOCK, n), lambda b, i: (b, i, 0)) for n in (columns, LANES))
@@ -58,7 +58,7 @@ rotate.defvjp(_forward, _backward)
 
 
 def register_columns(cos: jax.Array, sin: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Repeats cosines and sines [..., K / 2] for the columns of a register, [..., 128]; sines of first halves get -."""
+    """Repeats cosines and sines [..., K / 2] for a register [..., 128], and negates the sines of first halves."""
     repeats = LANES // (2 * cos.shape[-1])
     return jnp.tile(cos, 2 * repeats), jnp.tile(jnp.concatenate([-sin, sin], axis=-1), repeats)
 

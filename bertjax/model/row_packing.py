@@ -1,6 +1,6 @@
-"""Row packing: the encoder computes several sequences in one row, with the same result up to rounding.
+"""Row packing: the encoder computes several sequences in one row, with the same results up to rounding.
 
-There are three sources of layouts. Pre-training reads packed batches from `data/packed.py`, fine-tuning uses the same
+Layouts have three sources. Pre-training reads packed batches from `data/packed_examples.py`, fine-tuning uses the same
 slots in every batch (`data/strata.py`), and inference packs sequences by their lengths (`data/packing_plan.py`).
 """
 
@@ -18,20 +18,20 @@ from bertjax.model.lookup import gather_positions
 
 
 class _Packing:
-    """The packing and unpacking of arrays, for layouts of both kinds.
+    """The base class of both kinds of layouts, which packs and unpacks arrays.
 
-    A subclass has `sequence_ids` and `position_ids` [T] or [R, T], and `starts` and `capacities` [N] or [R, N]. A fixed
-    layout has NumPy arrays; the layout of one batch has JAX arrays.
+    A subclass has `sequence_ids` and `position_ids` [T] or [R, T], and `starts` and `capacities` [N] or [R, N]. They
+    are NumPy arrays in a fixed layout, and JAX arrays in the layout of one batch.
     """
 
     def pack(self, x: jax.Array) -> jax.Array:
-        """Packs int [R·N, S], one sequence per row, into [R, T], with zeros at positions without a sequence."""
+        """Packs int x [R·N, S], one sequence per row, into [R, T], with zeros at positions without a sequence."""
         ids, N, S = self.sequence_ids, self.starts.shape[-1], x.shape[1]
         inside = (ids >= 0) & (ids < N)
         return _gather(x.reshape(-1, N * S), _where(inside, ids * S + self.position_ids))
 
     def unpack(self, x: jax.Array, length: int) -> jax.Array:
-        """Unpacks [R, T, D] into [R·N, S, D] with S = `length`, with zeros beyond a slot's capacity."""
+        """Unpacks x [R, T, D] into [R·N, S, D] for S = `length`, with zeros beyond a slot's capacity."""
         positions = np.arange(length, dtype=np.int32)
         source = _where(positions < self.capacities[..., None], self.starts[..., None] + positions)
         return _take(x, source.reshape(*source.shape[:-2], -1)).reshape(-1, length, x.shape[-1])
@@ -39,7 +39,7 @@ class _Packing:
 
 @dataclasses.dataclass(frozen=True)
 class PackedLayout(_Packing, Layout):
-    """A layout with the same slots in every batch. All rows are concatenated to [R, T]; only attention splits them."""
+    """A layout with the same slots in every batch. All rows are concatenated to [R, T], except in attention."""
 
     def gather_cls(self, x: jax.Array) -> jax.Array:
         """Gathers the first position of each sequence of each row: [R, T, ...] -> [R, Q, ...]."""
@@ -63,7 +63,7 @@ class PackedLayout(_Packing, Layout):
         return jnp.concatenate([x.reshape(count, -1, *x.shape[2:]) for x in parts], axis=1)
 
     def dropout(self, dropout: Dropout) -> Dropout:
-        """Expands a Dropout of sequences, example ids [R·N], to one of positions: example ids and positions [R, T]."""
+        """Expands the Dropout of sequences, with example ids [R·N], to positions, with example ids [R, T]."""
         example_ids = dropout.example_ids.reshape(-1, len(self.slots))[:, np.maximum(self.sequence_ids, 0)]
         positions = jnp.broadcast_to(self.position_ids.astype(np.uint32), example_ids.shape)
         return dropout.replace(example_ids=example_ids, positions=positions)
@@ -87,15 +87,15 @@ class BatchLayout(_Packing):
 
     @classmethod
     def from_mask(cls, mask: jax.Array, count: int) -> 'BatchLayout':
-        """Returns the layout whose row i holds the sequences `count` · i to `count` · (i + 1) - 1, one after the other.
+        """Returns the layout that puts every `count` consecutive sequences into one row, without gaps.
 
         Args:
           mask: int32 [B, S], 1 for tokens. The sequences of a row together have at most S tokens.
-          count: N, the sequences per row; it divides B.
+          count: N, the number of sequences per row; it divides B.
         """
         lengths = mask.sum(-1).reshape(-1, count)
         ends = jnp.cumsum(lengths, axis=1)  # [R, N]
-        starts = jnp.pad(ends, ((0, 0), (1, 0)))  # [R, N + 1]; the last is the start of the padding
+        starts = jnp.pad(ends, ((0, 0), (1, 0)))  # [R, N + 1]; the last one is the start of the padding
         positions = jnp.arange(mask.shape[1])
         ids = (positions[:, None] >= ends[:, None]).sum(-1)  # [R, S]; N for padding
         return cls(ids, positions - jnp.take_along_axis(starts, ids, axis=1), starts[:, :-1], lengths)
@@ -106,7 +106,7 @@ class BatchLayout(_Packing):
 
     @property
     def longest(self) -> int:
-        """The most positions that a sequence can have."""
+        """The maximum length of a sequence."""
         return self.sequence_ids.shape[1]
 
 
@@ -134,9 +134,9 @@ def _gather(x: jax.Array, source: Any) -> jax.Array:
 
 
 def _take(x: jax.Array, source: Any) -> jax.Array:
-    """Gathers like `_gather`. For fixed positions the gradient is a gather too, unlike autodiff's scatter-add.
+    """Gathers as `_gather` does. For fixed positions, the gradient is also a gather, not a scatter-add.
 
-    A position that is gathered twice gets the gradient of the first occurrence only.
+    A position that is gathered twice gets the gradient of its first occurrence only.
     """
     if not isinstance(source, np.ndarray):
         return _gather(x, source)

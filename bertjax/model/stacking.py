@@ -20,7 +20,7 @@ def _select_layer(x: Any, i: int) -> Any:
 
 
 def unstack_layers(params: dict) -> dict:
-    """Splits encoder/layers into encoder/layers_0 …; its boxes lose the axis name `layers`."""
+    """Splits the tree encoder/layers into encoder/layers_0 …, and removes the axis name `layers` from its boxes."""
     encoder = dict(params['encoder'])
     stack = encoder.pop(STACKED)
     first = jax.tree.leaves(nn.unbox(stack))[0]
@@ -42,13 +42,12 @@ def stack_layers(params: dict) -> dict:
 def init_params(model: nn.Module, key: jax.Array, *inputs: jax.Array) -> dict:
     """Initialises the boxed parameters of a model that has a `config` and an `encoder`.
 
-    The layers are initialised stacked and then split if the config unrolls them, so both layouts start from the same
+    The layers are initialised stacked, and then split if the config unrolls them, so both layouts have the same initial
     values.
 
     Args:
       model: BertForPreTraining or a model of heads.py.
-      key: The PRNG key.
-      *inputs: Inputs of the model, without `dropout`; small arrays of zeros suffice.
+      *inputs: The positional inputs of the model; small arrays of zeros suffice.
     """
     scanned = model.clone(config=dataclasses.replace(model.config, scan_layers=True))
     params = scanned.init(key, *inputs)['params']

@@ -32,10 +32,10 @@ def describe_decay(params: Any) -> str:
     groups: dict[bool, list[str]] = {True: [], False: []}
     for path, decays in jax.tree_util.tree_flatten_with_path(decay_mask(params))[0]:
         groups[decays].append('/'.join(path_names(path)))
-    return f'weight decay on {_brief(groups[True])}\nno weight decay on {_brief(groups[False])}'
+    return f'weight decay on {_summarize_names(groups[True])}\nno weight decay on {_summarize_names(groups[False])}'
 
 
-def _brief(names: list[str]) -> str:
+def _summarize_names(names: list[str]) -> str:
     endings: dict[str, int] = {}
     for name in names:
         ending = '/'.join(name.split('/')[-2:])

@@ -12,13 +12,13 @@ from bertjax.optim.masks import STACKED, is_stacked, path_names
 from bertjax.optim.trainable import combine, partition
 from bertjax.parallel.partition import constrain
 
-# The coefficients and the number of steps of the quintic Newton-Schulz iteration, from the same source.
+# The coefficients and the number of steps of the quintic Newton-Schulz iteration, from the post above.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
 
 
 class MuonAdamState(NamedTuple):
-    """The states of Muon and Adam, each for a part of the parameters."""
+    """The states of Muon and Adam, each for its part of the parameters."""
 
     muon: optax.TraceState
     adam: optax.ScaleByAdamState
@@ -57,7 +57,7 @@ def scale_by_muon(momentum: float, b1: float, b2: float, eps: float) -> optax.Gr
 def orthogonalize_kernels(kernels: Any) -> Any:
     """Orthogonalises each matrix in the tree of kernels and multiplies it by sqrt(max(1, I / O)).
 
-    Query, key and value of each layer are separate matrices. Matrices of the same shape form one array, so the
+    Query, key and value of each layer are separate matrices. Matrices of the same shape are concatenated, so the
     iteration compiles once per shape, and each device computes some of the matrices.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(kernels)
@@ -80,7 +80,7 @@ def orthogonalize_kernels(kernels: Any) -> Any:
 
 
 def orthogonalize(x: jax.Array) -> jax.Array:
-    """Moves the singular values of matrices x [N, I, O], I <= O, near 1 (about 0.7 to 1.2), with the same vectors."""
+    """Moves the singular values of matrices x [N, I, O], I <= O, close to 1 (0.7 to 1.2); keeps singular vectors."""
     a, b, c = COEFFICIENTS
     x = x / (jnp.linalg.norm(x, axis=(1, 2), keepdims=True) + 1e-8)
     for _ in range(STEPS):
@@ -100,7 +100,7 @@ def _as_matrices(path: tuple[Any, ...], kernel: jax.Array) -> jax.Array:
 
 
 def scale_adam_rate(ratio: float) -> optax.GradientTransformation:
-    """Multiplies the updates of Adam's parameters by `ratio`, their learning rate as a multiple of Muon's."""
+    """Multiplies the updates of Adam's parameters by `ratio`, Adam's learning rate as a multiple of Muon's."""
 
     def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
         del params

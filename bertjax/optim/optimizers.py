@@ -1,8 +1,8 @@
 """The optimisers: Adam as in BERT's original code, AdamW, StableAdamW, LAMB with a trust ratio per layer, and Muon.
 
 Each optimiser is an optax transformation that returns a direction, which the train step multiplies by -learning_rate.
-The learning rate depends on the step, which advances with every batch. The count of the optimiser advances only with
-applied updates.
+The learning rate depends on the step, which advances with every batch. The optimiser's count advances only with applied
+updates.
 """
 
 import functools
@@ -44,8 +44,8 @@ def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransf
 def scale_by_stable_adam(weight_decay: float, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """Scales updates by Adam, adds the decay, and divides by the RMS of g / sqrt(v) of each tensor if it is above 1.
 
-    Source: StableAdamW, arXiv 2304.13013, algorithm 2, with bias correction: the RMS is the root of the mean of
-    g² / max(v, eps²), and it divides the learning rate, so also the decay. Stacked layers have an RMS each.
+    Source: StableAdamW, arXiv 2304.13013, algorithm 2, with bias correction. The RMS is the root of the mean of
+    g² / max(v, eps²). It divides the learning rate, and therefore also the decay. Stacked layers are separate tensors.
     """
     adam = optax.scale_by_adam(b1, b2, eps)
 
@@ -71,10 +71,9 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
 
     Source: LAMB, arXiv 1904.00962, algorithm 2.
 
-    Scanned parameters have all layers along their first axis. `optax.lamb` computes one ratio for the whole stack;
-    this transformation computes one per layer. The ratio is 1 for biases and LayerNorm scales, as in NVIDIA's and
-    Google's LAMB, which apply the trust ratio only to parameters with weight decay. The ratio is also 1 if a norm is
-    zero.
+    Scanned parameters have all layers along their first axis. `optax.lamb` computes one ratio for the whole stack,
+    whereas this transformation computes one per layer. The ratio is 1 for biases and LayerNorm scales, as in NVIDIA's
+    and Google's LAMB, which apply the trust ratio only to parameters with weight decay. It is also 1 if a norm is zero.
     """
 
     def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
@@ -126,7 +125,7 @@ def make_optimizer(
         'muon': functools.partial(scale_by_muon, momentum),
         'stable_adamw': functools.partial(scale_by_stable_adam, weight_decay),
     }.get(name, optax.scale_by_adam)
-    decay = 0.0 if name == 'stable_adamw' else weight_decay  # it decays before it clips
+    decay = 0.0 if name == 'stable_adamw' else weight_decay  # stable_adamw itself decays, before it clips
     scale = {'lamb': scale_by_layer_trust_ratio, 'muon': functools.partial(scale_adam_rate, adam_lr_ratio)}
     # The chain always has four parts, so a checkpoint can be restored after clipping is switched on or off.
     return optax.chain(

@@ -9,7 +9,7 @@ from bertjax.errors import UserError
 
 Schedule = Callable[[jax.Array], jax.Array]
 SCHEDULES = ('linear', 'polynomial', 'cosine', 'constant', 'slanted_triangular', 'wsd')
-# The decays of 'wsd': the share of the peak, by the passed share of the decay.
+# {decay of 'wsd': (passed share of the decay) -> learning rate as a share of the peak}.
 DECAYS: dict[str, Schedule] = {
     'sqrt': lambda passed: 1 - jnp.sqrt(passed),
     'linear': lambda passed: 1 - passed,
@@ -29,9 +29,9 @@ def make_schedule(
 ) -> Schedule:
     """Builds a schedule: linear warm-up from 0 to `peak`, then a decay to 0 at `steps`.
 
-    The decay starts at the end of the warm-up and is continuous there, as in transformers. In google-research/bert
-    (optimization.py) and in NVIDIA's LAMB scripts the decay starts at step 0, so the rate drops at the end of the
-    warm-up, and the highest rate is `peak * (1 - warmup_fraction) ** power`.
+    The decay starts at the end of the warm-up, from `peak`, as in transformers. In google-research/bert
+    (optimization.py) and in NVIDIA's LAMB scripts, the decay starts at step 0, so the rate drops at the end of the
+    warm-up, and the highest decayed rate is `peak * (1 - warmup_fraction) ** power`.
 
     'slanted_triangular' is equation 3 of ULMFiT (arXiv 1801.06146). The highest rate is 32 times the lowest, as in the
     paper, and `warmup_fraction` is the paper's `cut_frac`.
@@ -67,12 +67,14 @@ def make_schedule(
     def rate(step: jax.Array) -> jax.Array:
         step = jnp.asarray(step, jnp.float32)
         remaining = jnp.clip((steps - step) / max(steps - warmup, 1), 0.0, 1.0)  # from 1 at the end of the warm-up to 0
-        rising = step / max(warmup, 1)
+        rise = step / max(warmup, 1)
         if name == 'slanted_triangular':
-            share = jnp.where(step < warmup, rising, remaining)
+            share = jnp.where(step < warmup, rise, remaining)
             return peak * (1 + share * 31) / 32
-        decaying = max(round(decay_fraction * steps), 1)
-        passed = jnp.clip((step - (steps - decaying)) / decaying, 0.0, 1.0)  # from 0 at the start of wsd's decay to 1
+        decay_steps = max(round(decay_fraction * steps), 1)
+        passed = jnp.clip(
+            (step - (steps - decay_steps)) / decay_steps, 0.0, 1.0
+        )  # from 0 at the start of wsd's decay to 1
         share = {
             'wsd': DECAYS[decay](passed),
             'linear': remaining,
@@ -80,6 +82,6 @@ def make_schedule(
             'cosine': 0.5 * (1 + jnp.cos(jnp.pi * (1 - remaining))),
             'constant': jnp.ones_like(remaining),
         }[name]
-        return peak * jnp.where(step < warmup, rising, share)
+        return peak * jnp.where(step < warmup, rise, share)
 
     return rate

@@ -1,7 +1,7 @@
 """Training of a part of a model: the selection of trained parameters, and the learning rate of each layer.
 
-The train step differentiates and updates only the sub-tree of trained parameters and combines it with the rest, so
-frozen parameters need neither gradients nor optimiser moments.
+The train step differentiates and updates only the sub-tree of trained parameters, and combines it with the frozen
+parameters. Frozen parameters therefore need neither gradients nor optimiser moments.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ def make_selection(train: str, num_layers: int) -> Selection:
             'config.trainable',
             found=repr(train),
             expected=f"'all', 'head', or 'last_K' with K from 1 to {num_layers}",
-            fix='for example --config.trainable=last_2',
+            fix='choose one of them, for example --config.trainable=last_2',
         )
     first = num_layers - int(count)
 
@@ -91,8 +91,7 @@ def layer_rates(params: Any, decay: float, num_layers: int) -> Any:
     "discriminative fine-tuning"), in the form of ELECTRA (google-research/electra, model/optimization.py).
 
     Args:
-      params: The parameters.
-      decay: The factor per layer in (0, 1]; with 1 all layers have the same rate.
+      decay: The factor per layer in (0, 1]; 1 for the same rate in all layers.
       num_layers: L, the number of blocks.
 
     Returns:

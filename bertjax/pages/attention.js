@@ -1,5 +1,5 @@
 
-// The view of heads and words. Weights of a text: bytes [L, H, U, U], 255 times the square root.
+// The view of heads and words. The weights of a text are bytes [L, H, U, U]: 255 times the square root of each weight.
 const view = document.getElementById('attention');
 const made = (tag, attributes = {}, ...children) => {
   const element = document.createElement(tag);
@@ -19,7 +19,7 @@ async function showAttention() {
     '.words', '.from', 'svg', '.to'].map((selector) => view.querySelector(selector));
   const buttons = [...thumbs.querySelectorAll('button')];
 
-  // A word under the pointer: on the left what it attends to, on the right what attends to it.
+  // Pointing at a word on the left shows what it attends to. Pointing at a word on the right shows what attends to it.
   const row = (i) => ((i + 0.5) / count()).toFixed(4);
   const line = (i, j, w) => `<line x1="0" y1="${row(i)}" x2="1" y2="${row(j)}" stroke-opacity="${w.toFixed(3)}" stroke-width="${(1 + 4 * w).toFixed(2)}"/>`;
   const drawLines = (triples) => { lines.innerHTML = triples.map((triple) => line(...triple)).join(''); };
@@ -43,7 +43,7 @@ async function showAttention() {
     lines.classList.toggle('incoming', incoming);
     if (i === null) {
       mark(from, null); mark(to, null);
-      sentence.textContent = 'Point at a word on the left to see where it looks, at one on the right to see what looks at it.';
+      sentence.textContent = 'Point at a word on the left to see where it looks, or at a word on the right to see what looks at it.';
       drawLines(all.flatMap((a) => all.map((b) => [a, b, weight(a, b)])).filter(([, , w]) => w >= 0.02));
     } else if (incoming) {
       const weights = all.map((a) => weight(a, i));
@@ -139,7 +139,7 @@ async function showAttention() {
 }
 if (view) showAttention();
 
-// Tables whose titles sort them: figures by their value, the largest first; names by their letters.
+// A click on a column title sorts the table: numbers by their value, the largest first; names alphabetically.
 for (const table of document.querySelectorAll('.sortable table')) {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
   const value = (cell) => { const x = parseFloat(cell.textContent.replace(/,/g, '')); return Number.isNaN(x) ? cell.textContent : x; };

@@ -16,7 +16,7 @@ from bertjax.errors import UserError
 COLORS = ('blue', 'orange', 'green', 'purple', 'teal', 'pink', 'red')
 _MODES = {'line': 'lines', 'dots': 'lines+markers', 'level': 'lines', 'points': 'markers'}
 _LAYOUT = {
-    'template': 'none',  # page.js sets one for the light or the dark mode
+    'template': 'none',  # page.js sets the template for the light or the dark mode
     'margin': {'l': 8, 'r': 12, 't': 8, 'b': 8},
     'xaxis': {'automargin': True, 'title': {'standoff': 12}},
     # Write 0.00015; Plotly's default is 150µ.
@@ -56,7 +56,7 @@ class Chart:
       curves: the curves, in the order of the legend.
       y, x: the titles of the axes.
       ticks: the ticks of a logarithmic x axis; without ticks the axis is linear.
-      height: the height in pixels, for up to four entries in the legend; more entries add to it.
+      height: the height in pixels, for up to four entries in the legend; each further entry adds 22 pixels.
     """
 
     title: str

@@ -1,12 +1,12 @@
 'use strict';
-// Light or dark: as the reader's system prefers, until the button says otherwise.
+// The page follows the light or dark mode of the reader's system until the reader clicks the button.
 const root = document.documentElement, button = document.getElementById('theme');
 const system = matchMedia('(prefers-color-scheme: dark)');
-// A browser may deny storage to a file.
+// A browser may deny local storage to a page that is opened from a file.
 const stored = { get: () => { try { return localStorage.getItem('theme'); } catch { return null; } },
   set: (theme) => { try { localStorage.setItem('theme', theme); } catch { /* nothing is stored */ } } };
 const isDark = () => (root.dataset.theme ?? (system.matches ? 'dark' : 'light')) === 'dark';
-const onTheme = [];  // functions that draw again in the other colors
+const onTheme = [];  // functions that redraw a part of the page in the colors of the new mode
 
 function applyTheme() {
   button.textContent = isDark() ? '☀ light' : '☾ dark';
@@ -21,7 +21,7 @@ button.addEventListener('click', () => {
 system.addEventListener('change', applyTheme);
 applyTheme();
 
-// The present value of a color of the stylesheet.
+// Returns the current value of a color of the stylesheet.
 function color(name) {
   const probe = document.createElement('span');
   probe.style.color = `var(--${name})`;
@@ -31,13 +31,13 @@ function color(name) {
   return value;
 }
 
-// Compressed bytes, in base64.
+// Decompresses gzip data in base64.
 function unpack(text) {
   const bytes = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip')));
 }
 
-// Plotly's template: the colors of the page, and its font.
+// Returns Plotly's template, which has the colors and the font of the page.
 function template() {
   const clear = 'rgba(0,0,0,0)', quiet = color('quiet'), line = color('line');
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: line };
@@ -49,7 +49,7 @@ function template() {
   } };
 }
 
-// Exactly these buttons: Plotly 7 adds "Share chart...", which uploads the data, and later versions may add more.
+// The buttons are listed, because Plotly 7 adds "Share chart...", which uploads the data, and later versions may add more.
 const modeBarButtons = [['toImage'], ['zoom2d', 'pan2d'], ['zoomIn2d', 'zoomOut2d', 'resetScale2d']];
 
 function draw(plot) {

@@ -1,4 +1,4 @@
-"""Render a page: `page.html.j2` with sections. Each section is drawn by the macro of its name in a second template."""
+"""Renders a page from `page.html.j2`. A macro of a second template, with the name of a section, draws its data."""
 
 import dataclasses
 import urllib.parse
@@ -27,8 +27,8 @@ class Section:
     """A part of a page.
 
     Attributes:
-      name: the anchor `#name`, and the macro that draws `data`.
-      title: the heading, and the entry in the contents.
+      name: the name of the anchor, and of the macro that draws `data`.
+      title: the heading, and the entry in the navigation.
       data: the argument of the macro.
       about: a sentence under the heading.
       note: the reason for missing data, which is shown instead of the data.
@@ -59,7 +59,7 @@ class Token:
 
 
 def link(text: str, target: str) -> Markup:
-    """Returns text with a link to another file, by its path from the page."""
+    """Returns a link to another file; `target` is its path relative to the page."""
     return Markup('<a href="{}">{}</a>').format(urllib.parse.quote(target), text)
 
 
@@ -79,7 +79,7 @@ def render_page(
       title: the title of the page.
       about: a sentence under the title.
       sections: the parts of the page, in order.
-      charts: whether a section has charts; they make the file two megabytes larger.
+      charts: whether a section has charts, which make the file two megabytes larger.
       assets: the names of further pairs of files, NAME.css and NAME.js, for this page.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A cache of compiled programs on disk, from which the next run with the same shapes loads them."""
+"""A cache of compiled programs on disk, which later runs with the same shapes load."""
 
 import contextlib
 import hashlib
@@ -11,19 +11,19 @@ import jax
 VARIABLE = 'JAX_COMPILATION_CACHE_DIR'
 MAX_BYTES = 4 * 2**30
 _MIN_COMPILE_VARIABLE = 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'
-# Shorter compilations are not cached. JAX's default of 1 s would exclude the evaluation of a small model, which every
-# start compiles for every length.
+# Shorter compilations are not cached. JAX's default of 1 s would exclude the evaluation of a small model, which is
+# compiled for every length at every start.
 MIN_COMPILE_SECONDS = 0.2
 
 
 def enable_compile_cache() -> None:
     """Enables JAX's persistent compilation cache in `bertjax/compiled` in XDG_CACHE_HOME (`~/.cache` by default).
 
-    JAX's environment variable JAX_COMPILATION_CACHE_DIR takes precedence; an empty value disables the cache. JAX keys
-    programs by its version, the compiler flags and the devices. If the cache cannot be read, JAX logs a warning and
-    compiles. Programs that compile in less than MIN_COMPILE_SECONDS are not cached, unless JAX's environment variable
-    sets another limit. If the folder is not writable, nothing is cached. If the cache is larger than MAX_BYTES, the
-    least recently used programs are removed.
+    JAX's environment variable JAX_COMPILATION_CACHE_DIR takes precedence; an empty value disables the cache. The cache
+    key of a program includes JAX's version, the compiler flags and the devices. If the cache cannot be read, JAX logs a
+    warning and compiles. Programs that compile in less than MIN_COMPILE_SECONDS are not cached, unless JAX's
+    environment variable sets another limit. If the folder is not writable, nothing is cached. If the cache is larger
+    than MAX_BYTES, the least recently used programs are removed.
     """
     if _MIN_COMPILE_VARIABLE not in os.environ:
         min_seconds = min(MIN_COMPILE_SECONDS, jax.config.jax_persistent_cache_min_compile_time_secs)
@@ -32,7 +32,7 @@ def enable_compile_cache() -> None:
         return
     try:
         caches = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
-        folder = pathlib.Path(caches) / 'bertjax' / 'compiled' / _machine()
+        folder = pathlib.Path(caches) / 'bertjax' / 'compiled' / _machine_name()
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
             return
@@ -42,10 +42,10 @@ def enable_compile_cache() -> None:
     jax.config.update('jax_compilation_cache_dir', str(folder))
 
 
-def _machine() -> str:
+def _machine_name() -> str:
     """Returns a name for all machines with the same CPU instructions.
 
-    Programs for a CPU use all of its instructions, and machines of several kinds may share a home directory.
+    A program for a CPU uses all instructions of that CPU, and machines with other CPUs may share the home directory.
     """
     try:
         with open('/proc/cpuinfo', encoding='utf-8', errors='replace') as lines:

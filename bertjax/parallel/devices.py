@@ -29,15 +29,13 @@ def leave_out_absent_tpus() -> None:
 
     If libtpu is installed only to compile for TPUs, JAX would still start it to look for local TPUs, and libtpu would
     print six lines of errors. This function does nothing if a platform was chosen, or if there is any sign of a TPU, a
-    GPU or a plug-in for another platform; JAX's messages, for example about an unused GPU, then stay visible. Call it
-    before JAX computes anything. A later call has no effect.
+    GPU or a plug-in for another platform. JAX's messages, for example about an unused GPU, then stay visible. Call this
+    function before JAX computes anything; a later call has no effect.
     """
-    if jax.config.jax_platforms is None and importlib.util.find_spec('libtpu') and not _may_have_more_than_cpus():
+    if jax.config.jax_platforms is not None or not importlib.util.find_spec('libtpu'):
+        return
+    if not (may_have_tpu() or _may_have_nvidia_gpu() or _has_plugins()):
         jax.config.update('jax_platforms', 'cpu')
-
-
-def _may_have_more_than_cpus() -> bool:
-    return may_have_tpu() or _may_have_nvidia_gpu() or _has_plugins()
 
 
 def unused_accelerator(platform: str) -> str:
@@ -49,33 +47,35 @@ def unused_accelerator(platform: str) -> str:
 
 def may_have_tpu() -> bool:
     """Returns whether this machine shows signs of a TPU: a PCI device, a device file or an environment variable."""
-    named = any(name.startswith(('TPU_', 'JAX_FORCE_TPU')) and name not in _SET_BY_LIBRARIES for name in os.environ)
+    has_variable = any(
+        name.startswith(('TPU_', 'JAX_FORCE_TPU')) and name not in _SET_BY_LIBRARIES for name in os.environ
+    )
     files = glob.glob('/dev/accel*') or [path for path in glob.glob('/dev/vfio/*') if path != '/dev/vfio/vfio']
     vendors = (pathlib.Path(path).read_text().strip() for path in glob.glob('/sys/bus/pci/devices/*/vendor'))
-    return named or bool(files) or _GOOGLE in vendors
+    return has_variable or bool(files) or _GOOGLE in vendors
 
 
 def _may_have_nvidia_gpu() -> bool:
-    """Returns whether a device file of NVIDIA's driver or of WSL exists. JAX then logs why it cannot use the GPU."""
+    """Returns whether a device file of NVIDIA's driver or of WSL exists."""
     return bool(glob.glob('/dev/nvidia*') or glob.glob('/dev/dxg'))
 
 
 def _has_plugins() -> bool:
-    """Returns whether JAX has plug-ins for other platforms than CPUs and TPUs, such as CUDA."""
+    """Returns whether JAX has plug-ins for platforms other than CPUs and TPUs, such as CUDA."""
     return bool(importlib.metadata.entry_points(group='jax_plugins') or importlib.util.find_spec('jax_plugins'))
 
 
 def claim_devices() -> list[jax.Device]:
     """Prepares the process for its devices and returns all devices.
 
-    It enables the compile cache (`compile_cache.enable_compile_cache`), sets `compiler_flags.FLAGS` if there may be a
-    GPU, and on a CPU makes the process keep freed memory for later computations.
+    The function enables the compile cache (`compile_cache.enable_compile_cache`), sets `compiler_flags.FLAGS` if there
+    may be a GPU, and on a CPU makes the process keep freed memory for later computations.
 
-    XLA allocates the temporary arrays of a step anew in every step. glibc returns freed blocks above 32 MiB to the
-    kernel immediately, so the kernel has to clear their pages in every step, which slows down small models. Only the
-    heap of the main thread can keep such blocks, so computations run in the thread that calls them.
+    XLA allocates the temporary arrays of a step anew in every step. By default, glibc returns freed blocks above 32 MiB
+    to the kernel immediately, so the kernel has to clear their pages in every step, which slows down small models. Only
+    the heap of the main thread can keep such blocks, so asynchronous dispatch on CPU is disabled.
 
-    Call it in the main thread before JAX computes anything. A later call has no effect.
+    Call this function in the main thread before JAX computes anything; a later call has no effect.
 
     Raises:
       UserError: The devices belong to several processes of a TPU slice that are not connected. Each process would train

@@ -1,8 +1,8 @@
 """Runs with several processes: primary-only work, agreement between processes, and joint termination.
 
 Each process has its own devices and makes its own rows; the state is distributed over the devices of all processes.
-Only the primary process, the first one, writes and prints. All processes read the same workdir on a shared file system.
-Alternatively, each process has a separate folder, and the files of the primary are copied to the other folders.
+Only the primary process, which is the first one, writes and prints. All processes read the same workdir on a shared
+file system, or each process has a separate workdir, to which the files of the primary are copied.
 """
 
 import contextlib
@@ -27,13 +27,14 @@ from bertjax.parallel.devices import claim_devices, leave_out_absent_tpus
 from bertjax.parallel.process_flags import ProcessFlags
 
 HEARTBEAT = 30  # seconds without a heartbeat after which a process counts as lost
-_LEAVING = 60  # seconds that a failed process waits until the others have failed too
+_LEAVING = 60  # seconds that a failed process waits for the others to fail too
 _LONG = 7 * 24 * 3600  # seconds that the other processes wait while the primary builds a corpus or writes a model
-_LOST = ('Gloo', 'coordination service', 'heartbeat', 'UNAVAILABLE', 'DEADLINE_EXCEEDED')  # in messages of JAX
+# Words in JAX's messages about a lost process.
+_LOST = ('Gloo', 'coordination service', 'heartbeat', 'UNAVAILABLE', 'DEADLINE_EXCEEDED')
 
 
 class OtherStoppedError(StoppedError):
-    """Another process has stopped and printed the reason; by default the primary process."""
+    """Another process, by default the primary, has stopped and printed the reason."""
 
     def __init__(self, exit_status: int, process: int = 0):
         name = f'process {process}' if process else 'the first process'
@@ -42,13 +43,13 @@ class OtherStoppedError(StoppedError):
 
 
 def join(flags: ProcessFlags) -> None:
-    """Connects to the other processes and returns when all are connected. Call it before JAX computes anything.
+    """Connects to the other processes, and waits until all are connected. Call it before JAX computes anything.
 
     Without flags, JAX finds the other processes itself on TPU VMs, on GKE and under Slurm.
     """
     leave_out_absent_tpus()
-    # JAX waits in compiled code, where Python's signal handler does not run, so the default handler ends the process.
-    # This also restores Ctrl-C in a process that bash started in the background, where it is ignored.
+    # JAX waits in compiled code, where Python's signal handlers do not run. The default handler ends the process there.
+    # Setting it also restores Ctrl-C in a process that bash started in the background, where Ctrl-C is ignored.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     jax.distributed.initialize(
         flags.coordinator_address,
@@ -67,12 +68,12 @@ _alone = False  # True within `primary_first`, where processes must not wait for
 
 
 def is_multiprocess() -> bool:
-    """Returns whether this process computes together with others."""
+    """Returns whether this process is one of several that compute together."""
     return not _alone and jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def is_primary() -> bool:
-    """Returns whether this is the process that writes and prints; a single process always is."""
+    """Returns whether this is the process that writes and prints. This is always true for a single process."""
     return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
@@ -81,8 +82,8 @@ def broadcast_from_primary(value: int) -> int:
     return int(multihost_utils.broadcast_one_to_all(np.int32(value))) if is_multiprocess() else value
 
 
-# Synchronises separate workdirs. The primary enters the context to publish its files, and exits it when all processes
-# have fetched the files. The other processes enter the context in between to fetch the files.
+# A context that synchronises separate workdirs. The primary enters it to publish its files, and exits it when all
+# processes have fetched the files. The other processes enter it in between, to fetch the files.
 WorkdirSync = Callable[[], contextlib.AbstractContextManager[None]]
 _workdir_sync: WorkdirSync | None = None
 
@@ -104,14 +105,14 @@ def has_separate_workdirs() -> bool:
 
 
 def primary_first() -> contextlib.AbstractContextManager[None]:
-    """A context whose body runs in the primary process first, then in the others, which see its files.
+    """A context whose body runs first in the primary process, then in the others, which see the primary's files.
 
-    The body must not compute on the mesh, which needs all processes. Functions of this module do not communicate
-    within the body.
+    The body must not compute on the mesh, which needs all processes. Within the body, the functions of this module do
+    not communicate.
 
     Raises:
-      OtherStoppedError: In the other processes, if the primary has raised. In all processes except one, if this one
-        could not fetch the files of the primary.
+      OtherStoppedError: In the other processes, if the primary has raised. In all processes but one, if that one could
+        not fetch the files of the primary.
     """
     return _first_before_others(_workdir_sync)
 
@@ -154,7 +155,7 @@ def _report_status(report: Callable[[int], None]) -> Iterator[None]:
 
 
 def _share_primary_status(status: int) -> None:
-    """Sends the status of the primary to all processes; if it is not 0, raises OtherStoppedError in the others."""
+    """Sends the status of the primary to the other processes, which raise OtherStoppedError if it is not 0."""
     wait_for_all(_LONG)
     primary_status = broadcast_from_primary(status)
     if primary_status and not is_primary():
@@ -162,7 +163,7 @@ def _share_primary_status(status: int) -> None:
 
 
 def _share_all_statuses(status: int) -> None:
-    """Exchanges the statuses of all processes; if any is not 0, raises OtherStoppedError in those with status 0."""
+    """Exchanges the statuses of all processes. If any is not 0, processes with status 0 raise OtherStoppedError."""
     wait_for_all(_LONG)
     statuses = multihost_utils.process_allgather(np.int32(status)).ravel()
     if not status and statuses.any():
@@ -181,7 +182,7 @@ def _as_if_alone() -> Iterator[None]:
 
 
 def decide_on_primary(decide: Callable[[], int]) -> int:
-    """Calls `decide` in the primary process and returns its result in all processes, without a sync of workdirs.
+    """Calls `decide` in the primary process and returns the result in all processes. It does not sync workdirs.
 
     Raises:
       OtherStoppedError: In the other processes if `decide` has raised.
@@ -196,10 +197,10 @@ def decide_on_primary(decide: Callable[[], int]) -> int:
 
 
 def raise_together(failure: BaseException | None) -> None:
-    """Raises in all processes if any of them has a failure. All processes must call it.
+    """Raises in all processes if any of them has a failure. All processes must call this.
 
     Args:
-      failure: The failure of this process, which is raised, or None.
+      failure: The failure of this process, which the function raises; or None.
 
     Raises:
       OtherStoppedError: Another process has a failure, but this one has none.
@@ -221,13 +222,13 @@ _waits = 0
 
 
 def wait_for_all(seconds: int) -> None:
-    """Waits until all processes call this, without the devices, whose collectives time out after a while."""
+    """Waits until all processes have called this. It does not use the devices, whose collectives would time out."""
     global _waits
     _waits += 1
-    _meet(f'bertjax-{_waits}', seconds)
+    _barrier(f'bertjax-{_waits}', seconds)
 
 
-def _meet(key: str, seconds: int) -> None:
+def _barrier(key: str, seconds: int) -> None:
     # Importing Orbax takes a second, and a single process does not need it.
     from orbax.checkpoint import multihost
 
@@ -235,7 +236,7 @@ def _meet(key: str, seconds: int) -> None:
 
 
 def remove_on_all(folder: pathlib.Path) -> None:
-    """Removes a folder, if it exists, when all processes have called this and no longer need it."""
+    """Removes a folder, if it exists, after all processes have called this."""
     if is_multiprocess():
         wait_for_all(_LONG)
     with primary_first():
@@ -273,7 +274,7 @@ def fetch_to_primary_host(tree: Any) -> Any:
 
     def copy(x: jax.Array | np.ndarray) -> np.ndarray | None:
         full = _fetch(x)
-        # A copy, because on a CPU `full` shares the memory of the array, which may be donated to the next step.
+        # The copy is needed on a CPU, where `full` shares the memory of an array that the next step may overwrite.
         return np.array(full) if is_primary() else None
 
     return jax.tree.map(copy, tree)
@@ -282,7 +283,7 @@ def fetch_to_primary_host(tree: Any) -> Any:
 def _fetch(x: jax.Array | np.ndarray) -> np.ndarray:
     if isinstance(x, np.ndarray):
         return x
-    if x.is_fully_replicated or x.is_fully_addressable:  # addressable: on devices of this process only
+    if x.is_fully_replicated or x.is_fully_addressable:  # addressable arrays are on devices of this process only
         return np.asarray(x)
     return np.asarray(jax.device_put(x, NamedSharding(x.sharding.mesh, PartitionSpec())))
 
@@ -297,14 +298,14 @@ def is_lost(error: BaseException) -> bool:
 def leave(status: int) -> None:
     """Ends this failed process with `status`.
 
-    If all processes have failed for the same reason, they end together. If the others continue, they detect that this
-    process is lost and do not mistake it for a process in `wait_for_all`.
+    If all processes have failed for the same reason, they exit together. Otherwise this process ends at once, so that
+    the others detect its loss and do not wait for it.
     """
     if is_multiprocess():
         try:
             if status == LostError.exit_status:
                 os._exit(status)
-            _meet('bertjax-leaving', _LEAVING)
+            _barrier('bertjax-leaving', _LEAVING)
         except Exception:  # any error means that the others have not failed
             os._exit(status)
     sys.exit(status)

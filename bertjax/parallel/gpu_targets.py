@@ -9,13 +9,14 @@ from typing import Any
 class Gpu:
     """The properties of a GPU.
 
-    Sources: NVIDIA's whitepaper on each architecture, its data sheets, and the tables of compute capabilities in the
-    CUDA C++ programming guide (shared memory of a block and of a multiprocessor).
+    Sources: NVIDIA's whitepaper on each architecture, its data sheets, and, for shared memory, the tables of compute
+    capabilities in the CUDA C++ programming guide.
 
     Attributes:
+      shared_block, shared_processor: Shared memory of a block and of a multiprocessor, in bytes.
+      cache, memory: Sizes of the L2 cache and of the memory, in bytes.
       bandwidth: Memory bandwidth in bytes per second.
       links: NVLink bandwidth in one direction, in bytes per second.
-      memory: Memory in bytes.
     """
 
     name: str
@@ -59,7 +60,7 @@ GPUS = {
     'h100': Gpu('NVIDIA H100 80GB HBM3', **_HOPPER, bandwidth=3_350_000_000_000, memory=85_000_000_000),
     'a100': Gpu('NVIDIA A100-SXM4-80GB', **_AMPERE, bandwidth=2_039_000_000_000, memory=85_000_000_000),
 }
-# Autotuning needs a GPU, so it is switched off and XLA uses its defaults.
+# Compiler options that switch off autotuning, which needs a GPU. XLA then uses its defaults.
 UNTIMED = {'xla_gpu_autotune_level': 0}
 
 
@@ -68,7 +69,6 @@ def gpu_devices(name: str, count: int) -> list[Any]:
 
     Args:
       name: 'h200', 'h100' or 'a100'.
-      count: The number of GPUs.
 
     Raises:
       RuntimeError: JAX's plug-in for CUDA is not installed.

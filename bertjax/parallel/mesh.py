@@ -35,11 +35,12 @@ def mesh_shape(axes: dict[str, int], num_devices: int) -> tuple[int, int, int]:
 def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
     """Creates a mesh with axes (data, fsdp, tensor) over `devices` (default: all).
 
-    The `data` axis, which exchanges only gradients, spans TPU slices that are connected only by the data centre
-    network. The devices of a host are adjacent, so `data` also spans the hosts, as far as its size allows.
+    If there are several TPU slices, the `data` axis spans them, because the network between slices is slow and the axis
+    exchanges only gradients. The devices of a host are adjacent, so `data` also spans the hosts, as far as its size
+    allows.
 
-    The axis types are Auto. `jax.make_mesh` would create Explicit axes, under which Linen's logical constraints become
-    assertions and `nn.Embed` raises. Enter the mesh with `jax.set_mesh(mesh)`: under the older `with mesh:` Flax does
+    The axis types are Auto. `jax.make_mesh` would create Explicit axes, with which Linen's logical constraints become
+    assertions and `nn.Embed` raises. Enter the mesh with `jax.set_mesh(mesh)`. With the older `with mesh:`, Flax does
     not see the mesh, and constraints silently do nothing.
 
     Raises:

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bertjax.parallel.rules import AXIS_RULES, BATCH_AXES
 
 KNOWN_AXES = frozenset(name for name, _ in AXIS_RULES)
-# The abstract mesh of jax.set_mesh does not hold the kind of the devices.
+# The concrete mesh of `mesh_context`. The abstract mesh of `jax.set_mesh` does not know the kind of the devices.
 _MESH: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar('mesh', default=None)
 
 
@@ -27,8 +27,8 @@ def _check_names(names: tuple[str | None, ...]) -> None:
 def constrain(x: jax.Array, *names: str | None) -> jax.Array:
     """Constrains the sharding of an activation, with one logical axis name per dimension.
 
-    Outside a mesh, this is the identity. An unknown name is an error, because Linen would not split its dimension, so
-    that a typo would cause a slow run.
+    Outside a mesh, this is the identity. An unknown name is an error, because Linen would not split the dimension and a
+    typo would silently make the run slow.
 
     Raises:
       ValueError: A name is not in parallel/rules.py.
@@ -40,7 +40,7 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
 
 
 def with_axes(init: nn.initializers.Initializer, *names: str) -> nn.initializers.Initializer:
-    """Adds logical axis names, one per dimension, to the parameters of `init` (scan prepends `layers`)."""
+    """Adds logical axis names, one per dimension, to the parameters of `init`. A scan prepends the name `layers`."""
     _check_names(names)
     return nn.with_logical_partitioning(init, names)
 
@@ -86,7 +86,7 @@ def shard_count(name: str) -> int:
 
 
 def indivisible_reason(rows: int, heads: int) -> str | None:
-    """Returns the reason why the mesh does not divide `rows` and `heads`, as `over_mesh` requires, or None."""
+    """Returns the reason why the mesh does not divide `rows` or `heads`, as `over_mesh` requires; None if it does."""
     for what, size, parts in (('rows', rows, shard_count('act_batch')), ('heads', heads, shard_count('act_heads'))):
         if size % parts:
             return f'{size} {what} cannot be split evenly over {parts} devices'
@@ -96,7 +96,7 @@ def indivisible_reason(rows: int, heads: int) -> str | None:
 def over_mesh(
     function: Callable[..., Any], inputs: Sequence[tuple[str | None, ...]], output: tuple[str | None, ...]
 ) -> Any:
-    """Maps a function over the shards of its arguments, for kernels, which XLA cannot partition.
+    """Maps a function over the shards of its arguments. This is for kernels, which XLA cannot partition.
 
     Args:
       function: (*arrays) -> array.

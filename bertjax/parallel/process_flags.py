@@ -1,4 +1,4 @@
-"""The flags that make a process one of several in a run, and the supervision of such a process."""
+"""The command line flags for runs with several processes, and the supervision of such a process."""
 
 import ctypes
 import dataclasses
@@ -38,7 +38,7 @@ class ProcessFlags:
                 next(name for name in flags if name not in missing),
                 found=f'no {" and no ".join(missing)}',
                 expected='all three flags or none of them',
-                fix='see docs/scaling.md',
+                fix=f'also give {" and ".join(missing)} (docs/scaling.md)',
             )
         if self.num_processes < 1 or not 0 <= self.process_id < self.num_processes:
             raise UserError(
@@ -64,8 +64,8 @@ class ProcessFlags:
 def supervise() -> None:
     """Continues in a child process; the parent waits for its end and exits with its status.
 
-    If a process has lost another one, JAX may end it at any time with SIGABRT and C++ stack traces. The ended process
-    cannot print a one-line explanation or choose its exit status, so the parent does both.
+    If a process has lost another process of the run, JAX may end it at any time with SIGABRT and C++ stack traces. The
+    ended process cannot print a one-line explanation or choose its exit status, so the parent does both.
 
     The parent forwards SIGTERM, Ctrl-C and Ctrl-Z.
     """

@@ -10,7 +10,7 @@ from typing import Any
 
 MESH_AXES = ('data', 'fsdp', 'tensor')
 
-# (logical axis, mesh axes). Other names are an error (parallel/partition.py).
+# (logical axis, mesh axes). Names that are not in this table are an error (parallel/partition.py).
 AXIS_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     # weights
     ('vocab', 'tensor'),
@@ -33,7 +33,7 @@ AXIS_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ('act_mlp', 'tensor'),
     ('act_vocab', 'tensor'),
     ('act_classes', None),
-    # Muon orthogonalises all matrices of one shape together; each device computes some of them
+    # the matrices of one shape that Muon orthogonalises together; each device computes some of them
     ('act_matrices', ('data', 'fsdp', 'tensor')),
 )
 BATCH_AXES = ('data', 'fsdp')
@@ -51,7 +51,7 @@ PRESETS: dict[str, dict[str, int]] = {
 def mesh_axes(mesh: Mapping[str, Any]) -> dict[str, int]:
     """Resolves config.mesh to {axis: size}. A size that differs from its default overrides the preset.
 
-    `preset` may be absent from the config of an old run.
+    The config of an old run may have no `preset`.
     """
     preset = {**_DEFAULT, **PRESETS[mesh.get('preset', 'data')]}
     return {axis: preset[axis] if mesh[axis] == default else mesh[axis] for axis, default in _DEFAULT.items()}

@@ -21,8 +21,8 @@ class Generation:
       hbm_bytes: High-bandwidth memory in bytes.
       hbm_bandwidth: Memory bandwidth in bytes per second.
       link_bandwidth: Bandwidth of one link to a neighbour in one direction, in bytes per second.
-      closed: The number whose multiples are the lengths of sides that are rings; on v4 and v5p, sides are rings only if
-        all lengths are multiples.
+      closed: A side of a slice is a ring if its length is a multiple of this number. On v4 and v5p, sides are rings
+        only if the lengths of all sides are multiples.
       clock_hz: The clock of a TensorCore.
       network_bandwidth: Bandwidth of a chip in the data centre network between slices, in bytes per second; 0 if it is
         not published.
@@ -36,12 +36,13 @@ class Generation:
     network_bandwidth: float = 0.0
 
 
-# Sources. Memory, its bandwidth, all links ("bidirectional ICI": both directions of four or six links) and the network
+# Sources. Memory, memory bandwidth, links ("bidirectional ICI": both directions of four or six links) and network
 # ("data center network": 6.4 and 25.6 Tbit/s for the 256 chips of a v5e and a v6e pod, 50 Gbit/s per chip of v5p):
 # Google Cloud's pages on each generation (docs.cloud.google.com/tpu/docs/v5e, v5p, v6e, v4). Links of v3 and v4:
-# Jouppi et al., arXiv 2304.01433, table 4. Clocks: the peak divided by the FLOPs per cycle, two for each multiplier in
-# 4 (v3, v5e) or 8 (v4, v5p) units of 128 x 128, or in 4 units of 256 x 256 (v6e). The page on v6e has two units; with
-# these the clock would double, and the compiler's estimate of a large product would be 1.4 times the peak.
+# Jouppi et al., arXiv 2304.01433, table 4. Clocks: the peak divided by the FLOPs per cycle, which are two for each
+# multiplier in 4 (v3, v5e) or 8 (v4, v5p) units of 128 x 128, or in 4 units of 256 x 256 (v6e). Google's page on v6e
+# mentions two units, but then the clock would double, and the compiler's estimate of a large product would be 1.4 times
+# the peak.
 GENERATIONS = {
     'v3': Generation(16 * 2**30, 450e9, 35e9, 32, 0.94e9),
     'v4': Generation(32 * 2**30, 1200e9, 50e9, 4, 1.05e9),
@@ -49,7 +50,7 @@ GENERATIONS = {
     'v5p': Generation(95 * 2**30, 2765e9, 100e9, 4, 1.75e9, 50e9 / 8),
     'v6e': Generation(32 * 2**30, 1638e9, 100e9, 16, 1.75e9, 100e9 / 8),
 }
-# JAX uses three quarters of a GPU's memory by default. XLA estimates no cycles for GPUs, so no times are computed. A
+# By default, JAX uses three quarters of a GPU's memory. XLA estimates no cycles for GPUs, so no times are computed. A
 # switch connects the GPUs of a machine, so they never form a ring.
 _GPUS = {
     name: Generation(gpu.memory * 3 // 4, gpu.bandwidth, gpu.links, 1 << 30, gpu.clock_ghz * 1e9)
@@ -61,8 +62,8 @@ _NAME = re.compile(r'(?:([1-9]\d*)\*)?(\w+):[1-9]\d*(?:x[1-9]\d*)*')
 
 def parse_topology(name: str) -> tuple[int, str, str]:
     """Parses 'v5e:4x4' (one slice) or '2*v5e:4x4' (two slices) to (slices, generation, chips along each side)."""
-    count, _, one = name.rpartition('*')
-    generation, _, shape = one.partition(':')
+    count, _, slice_name = name.rpartition('*')
+    generation, _, shape = slice_name.partition(':')
     return int(count or 1), generation, shape
 
 
@@ -106,28 +107,30 @@ def topology_devices(name: str) -> list[Any]:
         centre network such as '2*v5e:16x16', or a machine with GPUs such as 'h200:8'.
 
     Raises:
-      UserError: The compiler does not know the name, or it is not installed.
+      UserError: The compiler is not installed, or does not know the name.
     """
     example = 'v5e:4x4, v5p:2x2x4 (generation, chips along each side), 2*v5e:16x16 (two slices) or h200:8 (GPUs)'
-    named = _NAME.fullmatch(name)
-    if not named or named.group(2) not in {**GENERATIONS, **GPUS}:
+    match = _NAME.fullmatch(name)
+    if not match or match.group(2) not in {**GENERATIONS, **GPUS}:
         raise UserError('config.topology', repr(name), example, 'for example --config.topology=v5e:4x4')
     slices, generation, shape = parse_topology(name)
     if generation in GPUS:
-        return _gpus(name, example)
+        return _make_gpus(name, example)
     if slices > 1 and not GENERATIONS[generation].network_bandwidth:
-        known = ', '.join(name for name, one in GENERATIONS.items() if one.network_bandwidth)
-        raise UserError('config.topology', repr(name), f'several slices of {known}', 'choose one of them, or one slice')
+        generations = ', '.join(key for key, spec in GENERATIONS.items() if spec.network_bandwidth)
+        raise UserError(
+            'config.topology', repr(name), f'several slices of {generations}', 'choose one of them, or one slice'
+        )
     os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')  # without it, libtpu waits for a cloud metadata server
     os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')  # compiling does not use a chip of another process
     from jax.experimental import topologies
 
-    # Both cores of a chip are one device, as on v5p; libtpu needs an option for it on v4.
+    # On v4, libtpu needs an option to treat both cores of a chip as one device, as on v5p.
     options: dict[str, Any] = {'chip_config_name': 'megacore'} if generation == 'v4' else {}
     if slices > 1:
         options['num_slices'] = slices
     try:
-        # Hosts of 2 x 2 chips, as in the single-host slices of every generation.
+        # Each host has 2 x 2 chips, as in the single-host slices of every generation.
         options['chips_per_host_bounds'] = (2, 2, 1)
         topology = topologies.get_topology_desc(f'{generation}:{shape}', 'tpu', **options)
     except Exception as error:  # libtpu raises several kinds of RuntimeError
@@ -139,7 +142,7 @@ def topology_devices(name: str) -> list[Any]:
     return list(topology.devices)
 
 
-def _gpus(name: str, example: str) -> list[Any]:
+def _make_gpus(name: str, example: str) -> list[Any]:
     machines, gpu, count = parse_topology(name)
     if machines > 1 or 'x' in count:
         raise UserError('config.topology', repr(name), example, f'give the number of GPUs of one machine: {gpu}:8')

@@ -1,4 +1,4 @@
-"""The number of processes of a TPU run, which JAX determines only when it connects them."""
+"""The number of processes of a TPU run. JAX itself determines it only when it connects the processes."""
 
 import http.client
 import os
@@ -16,10 +16,10 @@ _TIMEOUT = 3.0  # seconds; the server is on the same machine and answers within 
 
 
 def count_tpu_processes(environment: Mapping[str, str] = os.environ) -> int:
-    """Counts the processes of the TPU slices of this run; 1 without any sign of other processes.
+    """Counts the processes of the TPU slices of this run; returns 1 without any sign of other processes.
 
-    GKE sets the number in the environment, and TPU VMs have it on Google's metadata server. The server is queried only
-    if JAX has found TPU chips, so that other machines do not wait for it; without chips, the import of JAX sets
+    The number is in the environment on GKE, and on Google's metadata server on TPU VMs. The server is queried only if
+    JAX has found TPU chips, so that other machines do not wait for it. Without chips, the import of JAX sets
     TPU_SKIP_MDS_QUERY.
     """
     hosts = environment.get('TPU_PROCESS_ADDRESSES', environment.get('TPU_WORKER_HOSTNAMES'))

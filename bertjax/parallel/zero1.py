@@ -1,4 +1,4 @@
-"""ZeRO-1 (arXiv 1910.02054, section 5.1): state that would be replicated over the data axis is sharded over it.
+"""ZeRO-1 (arXiv 1910.02054, section 5.1): shards the state over the data axis instead of replicating it.
 
 If only the data axis splits anything, each device stores and updates its shard of parameters and moments. A step begins
 with an all-gather of the parameters and ends with a reduce-scatter of the gradients. In between, a device computes with
@@ -6,8 +6,9 @@ its rows and the full parameters, inside `jax.shard_map`. Without `shard_map`, X
 model by these shardings.
 
 If `fsdp` or `tensor` already split the weights, XLA would have to partition the body of `shard_map` over these axes,
-which fails (jaxlib 0.10.2). In this case only the moments of the optimiser are sharded over data too, with gradients
-constrained to the same shardings. Each device updates its shard of the parameters and gathers the other shards.
+which fails (jaxlib 0.10.2). In this case, only the moments of the optimiser are also sharded over the data axis, and
+the gradients are constrained to the same shardings. Each device updates its shard of the parameters and gathers the
+other shards.
 """
 
 import dataclasses
@@ -23,15 +24,15 @@ from bertjax.parallel.mesh import slice_count
 AXIS = 'data'
 ZERO1 = ('auto', 'on', 'off')
 SMALL = 2**16  # arrays with fewer elements are not sharded, because their exchange costs more than it saves
-MATRICES = ('kernel', 'embedding')  # parameters that the model always casts to the dtype of the computation
+MATRICES = ('kernel', 'embedding')  # names of parameters that the model casts to the dtype of the computation
 
 
 def should_shard(choice: str, mesh: Mesh) -> bool:
     """Returns whether to shard the state over the data axis.
 
-    'auto' shards if only the data axis splits anything, within one slice. Over several slices, libtpu 0.0.52 changes
-    the layout of sharded arrays before it sends them (docs/scaling.md has the measurements). Nothing is sharded if the
-    data axis has size 1.
+    'auto' shards if only the data axis splits anything and there is a single slice. With several slices, libtpu 0.0.52
+    changes the layout of sharded arrays before it sends them, which is slow (docs/scaling.md has the measurements).
+    Nothing is sharded if the data axis has size 1.
 
     Args:
       choice: One of ZERO1.
@@ -47,36 +48,38 @@ def is_data_parallel(mesh: Mesh) -> bool:
 
 
 def shard_over_data(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """Shards an abstract array, which is replicated over the data axis, over this axis.
+    """Shards an abstract array over the data axis; the array must be replicated over this axis.
 
-    The function splits the largest dimension (of a device's shard) that the axis size divides. It splits the last
-    dimension only if the axis size divides no other, so that neighbours in memory stay on one device. Arrays that are
-    small or have no such dimension are returned unchanged.
+    The function splits the largest dimension of a device's shard that the axis size divides. It splits the last
+    dimension only if the axis size divides no other dimension, so that neighbours in memory stay on one device. Arrays
+    that are small or have no such dimension are returned unchanged.
     """
     mesh = x.sharding.mesh
     axes = [_split_axes(entry, mesh) for entry in (*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec)))]
-    part = [size // math.prod(mesh.shape[axis] for axis in of) for size, of in zip(x.shape, axes, strict=True)]
-    fitting = [d for d, size in enumerate(part) if size % mesh.shape[AXIS] == 0]
-    if math.prod(part) < SMALL or not fitting:
+    shard_shape = [
+        size // math.prod(mesh.shape[axis] for axis in names) for size, names in zip(x.shape, axes, strict=True)
+    ]
+    fitting = [d for d, size in enumerate(shard_shape) if size % mesh.shape[AXIS] == 0]
+    if math.prod(shard_shape) < SMALL or not fitting:
         return x
-    largest = max(fitting, key=lambda d: (d < len(part) - 1, part[d]))
+    largest = max(fitting, key=lambda d: (d < len(shard_shape) - 1, shard_shape[d]))
     axes[largest] += (AXIS,)
     while not axes[-1]:
         axes.pop()
-    spec = PartitionSpec(*(of[0] if len(of) == 1 else of or None for of in axes))
+    spec = PartitionSpec(*(names[0] if len(names) == 1 else names or None for names in axes))
     return x.update(sharding=NamedSharding(mesh, spec))
 
 
 def _split_axes(entry: str | tuple[str, ...] | None, mesh: Mesh) -> tuple[str, ...]:
     """Returns the mesh axes of size > 1 in one entry of a PartitionSpec."""
-    named = () if entry is None else (entry,) if isinstance(entry, str) else entry
-    return tuple(axis for axis in named if mesh.shape[axis] > 1)
+    axes = () if entry is None else (entry,) if isinstance(entry, str) else entry
+    return tuple(axis for axis in axes if mesh.shape[axis] > 1)
 
 
 def unshard(params: Any) -> Any:
     """Gathers the arrays that are sharded over the data axis; returns the same tree if there are none."""
-    split = any(AXIS in _spec(x) for x in jax.tree.leaves(params))
-    return jax.device_put(params, jax.tree.map(_unsharded, params)) if split else params
+    split = any(AXIS in _get_spec(x) for x in jax.tree.leaves(params))
+    return jax.device_put(params, jax.tree.map(_remove_data_axis, params)) if split else params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,10 +93,10 @@ class ShardedMoments:
     params: Any
 
     def constrain(self, tree: Any) -> Any:
-        """Constrains traced gradients or parameters, in the tree of trained parameters, to the sharded layout."""
+        """Constrains the shardings of traced gradients or parameters, in the tree of trained parameters."""
         full = jax.tree.map(lambda _, x: x.sharding, tree, self.params)
         parts = jax.tree.map(lambda _, x: shard_over_data(x).sharding, tree, self.params)
-        # With the second constraint alone, XLA would also compute the gradients' matrix products in the sharded layout.
+        # With only the second constraint, XLA would also shard the matrix products of the gradients this way.
         return jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(tree, full), parts)
 
 
@@ -103,9 +106,8 @@ class GradientExchange:
 
     Attributes:
       params: The abstract parameters, with shardings.
-      dtype: The dtype of the computation, in which matrices are sent. This loses nothing, because the model casts these
-        parameters to this dtype, and products in this dtype compute their gradients. Other arrays are sent
-        unchanged.
+      dtype: The dtype of the computation, in which matrices are sent. This loses nothing, because the model casts
+        matrices to this dtype, and computes their gradients in it. Other arrays are sent unchanged.
     """
 
     params: Any
@@ -114,27 +116,27 @@ class GradientExchange:
     @property
     def specs(self) -> Any:
         """The PartitionSpec of each parameter."""
-        return jax.tree.map(_spec, self.params)
+        return jax.tree.map(_get_spec, self.params)
 
     @property
     def is_sharded(self) -> bool:
         """Whether any parameter is sharded over the data axis."""
         return any(AXIS in spec for spec in jax.tree.leaves(self.specs))
 
-    def over_devices(self, function: Callable[..., Any], specs: Any, more: int) -> Callable[..., Any]:
-        """Maps a function over the devices: each passes its parameter shards, its rows and the replicated values.
+    def over_devices(self, function: Callable[..., Any], specs: Any, num_values: int) -> Callable[..., Any]:
+        """Maps a function over the devices. Each device passes its parameter shards, its rows and replicated values.
 
         Args:
           function: (parameter shards, rows, *values) -> (sums over all devices, gradient shards).
           specs: The PartitionSpecs of the gradients.
-          more: The number of replicated values.
+          num_values: The number of replicated values.
         """
-        same = PartitionSpec()
-        in_specs = (self.specs, PartitionSpec(AXIS), *[same] * more)
-        return jax.shard_map(function, in_specs=in_specs, out_specs=(same, specs), check_vma=False)
+        replicated = PartitionSpec()
+        in_specs = (self.specs, PartitionSpec(AXIS), *[replicated] * num_values)
+        return jax.shard_map(function, in_specs=in_specs, out_specs=(replicated, specs), check_vma=False)
 
     def gather(self, params: Any) -> Any:
-        """Gathers the full parameters from their shards; kernels keep the dtype in which they were sent."""
+        """Gathers the full parameters from their shards. Kernels stay in the dtype in which they were sent."""
 
         def gather(path: tuple[Any, ...], part: jax.Array, spec: PartitionSpec) -> jax.Array:
             sent = self._cast(path, part)
@@ -154,12 +156,12 @@ class GradientExchange:
         return jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS, axis=0, tiled=True), rows)
 
     def own_rows(self, rows: Any, count: int) -> Any:
-        """Returns this device's `count` rows of arrays as `gather_rows` returns them."""
+        """Returns the `count` rows of this device from arrays with the rows of all devices, as from `gather_rows`."""
         first = jax.lax.axis_index(AXIS) * count
         return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, count), rows)
 
     def reduce_scatter(self, grads: Any, specs: Any) -> Any:
-        """Sums gradients over all devices and returns each device's shard; unsharded gradients stay full."""
+        """Sums gradients over all devices, and returns the shard of this device; unsharded gradients stay full."""
 
         def scatter(path: tuple[Any, ...], grad: jax.Array, spec: PartitionSpec) -> jax.Array:
             sent = self._cast(path, grad)
@@ -178,19 +180,19 @@ class GradientExchange:
 def _as_matrix(send: Callable[[jax.Array], jax.Array], x: jax.Array, split: int) -> jax.Array:
     """Applies a collective to `x` with all dimensions after `split` merged into one.
 
-    Rows of 64, the width of a head, would fill only half of a TPU register, so half of the transfer would be padding.
+    Rows of 64 values, the width of a head, fill only half of a TPU register, so half of the transfer would be padding.
     """
     sent = send(x.reshape(*x.shape[: split + 1], -1))
     return sent.reshape(*sent.shape[: split + 1], *x.shape[split + 1 :])
 
 
-def _spec(x: Any) -> PartitionSpec:
+def _get_spec(x: Any) -> PartitionSpec:
     """Returns the PartitionSpec of an array, which may be abstract or on the host."""
     sharding = getattr(x, 'sharding', None)
     return sharding.spec if isinstance(sharding, NamedSharding) else PartitionSpec()
 
 
-def _unsharded(x: Any) -> Sharding | None:
-    if AXIS not in _spec(x):
+def _remove_data_axis(x: Any) -> Sharding | None:
+    if AXIS not in _get_spec(x):
         return getattr(x, 'sharding', None)
     return x.sharding.update(spec=PartitionSpec(*(None if axis == AXIS else axis for axis in x.sharding.spec)))

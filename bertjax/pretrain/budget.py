@@ -1,9 +1,9 @@
-"""A pre-training with config.budget: its size and its steps follow from the time or the operations that it may take.
+"""Plans a pre-training run with config.budget: chooses its size and steps for a given time or number of operations.
 
-The learning rate warms up, stays constant, and decays to 0 (the schedule 'wsd'), one phase each. A budget in
-operations fixes the steps of all three. A budget in time ends the second phase by the clock; the steps of the decay
-follow from the step rate of the run so far. What the clock decides is written to WORKDIR/budget.json: with
-config.replay another run repeats it, to the same bits.
+The run has three phases: the learning rate warms up, stays constant, and decays to 0 (the schedule 'wsd'). A budget in
+operations determines the steps of all phases at the start. With a budget in time, the clock ends the second phase, and
+the steps of the third phase are computed from the speed of the run so far. The decisions are written to
+WORKDIR/budget.json. With config.replay, another run repeats them and gets the same result, bit for bit.
 """
 
 import dataclasses
@@ -30,33 +30,30 @@ from bertjax.train.health.goodput import read_goodput
 from bertjax.train.health.goodput_clock import DATA, SAVE, STEP
 from bertjax.train.time_limit import TimeLimit
 
-FILE = 'budget.json'  # in a workdir
-# (layers, width, heads) of the sizes to choose from; the width of a gated MLP is 8/3 of the width.
+FILE = 'budget.json'  # the file in the workdir with the plan
+# (layers, width, heads) of the sizes to choose from.
 SIZES = (
     (2, 128, 2), (3, 192, 3), (4, 256, 4), (6, 320, 5), (6, 384, 6), (8, 512, 8), (12, 640, 10), (12, 768, 12),
     (22, 768, 12),
 )  # fmt: skip
 _SIZE_KEYS = ('num_layers', 'width', 'num_heads', 'mlp_dim')
-# How many times as fast as float32 the products of a dtype must be for it to be chosen.
-_LEAST_GAIN = {'float32': 1.0, 'bfloat16': 1.4}
-# The part of the speed of a large matrix product that a training step reaches, and the constants of `expected_loss`.
-# They are assumed, not fitted: they only decide the size, and the clock corrects the steps.
+# {dtype: the minimum speed of its matrix products, relative to float32, at which the dtype is chosen}.
+_MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
+# _EFFICIENCY is the speed of a training step relative to a large matrix product. It and the constants of
+# `expected_loss` are assumed, not fitted: they determine only the size, because the clock corrects the steps.
 _EFFICIENCY = 0.4
-_FLOOR, _OF_PARAMETERS, _PARAMETERS_POWER, _OF_TOKENS, _TOKENS_POWER = 1.0, 60.0, 0.28, 190.0, 0.28
-_WARMED_UP = 0.9999  # a phase that only warms up; a share of 1 is not allowed
-_OPEN = 1000  # a phase that ends by the clock is this many times as long as the estimate
+_FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.0, 60.0, 0.28, 190.0, 0.28
+_WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed
+_OPEN_END_FACTOR = 1000  # the length of a phase that the clock ends, relative to the estimated steps of the run
 
 
 def expected_loss(parameters: float, tokens: float) -> float:
-    """Returns a held-out MLM loss in nats per piece, of which only the order matters: it compares sizes.
+    """Returns a rough held-out MLM loss in nats per piece, which is used only to compare sizes.
 
-    The form is that of arXiv 2203.15556, equation 2; the constants are assumed.
-
-    Args:
-      parameters: The number of parameters, see `inner_parameters`.
-      tokens: The number of trained positions.
+    The formula is that of arXiv 2203.15556, equation 2, with assumed constants. For `parameters`, see
+    `inner_parameters`; `tokens` is the number of positions in training.
     """
-    return _FLOOR + _OF_PARAMETERS / parameters**_PARAMETERS_POWER + _OF_TOKENS / tokens**_TOKENS_POWER
+    return _FLOOR + _PARAMETERS_FACTOR / parameters**_PARAMETERS_EXPONENT + _TOKENS_FACTOR / tokens**_TOKENS_EXPONENT
 
 
 def gated_width(width: int) -> int:
@@ -65,19 +62,19 @@ def gated_width(width: int) -> int:
 
 
 def inner_parameters(layers: int, width: int) -> int:
-    """Returns the number of parameters of the matrices of all blocks, with gated MLPs."""
+    """Returns the number of parameters in the matrices of all blocks, for gated MLPs."""
     return layers * (4 * width * width + 3 * width * gated_width(width))
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """What a budget has decided.
+class BudgetPlan:
+    """The decisions for a budget.
 
     Attributes:
       budget: The value of config.budget.
-      model: Size and dtype of the model, {key of config.model: value}, without those that the config sets.
+      model: {key of config.model: value}, the size and dtype of the model, except the keys that the user sets.
       estimate: The estimated number of steps of the run.
-      warmup, stable, decay: The steps of the three phases; None if the clock has not decided yet.
+      warmup, stable, decay: The steps of the three phases; None if the clock has not ended the second phase yet.
     """
 
     budget: str
@@ -90,9 +87,10 @@ class Plan:
     def apply(self, settings: PretrainingSettings) -> PretrainingSettings:
         """Returns the settings with the size, the phases and the steps of this plan."""
         constant = {'schedule': 'wsd', 'decay_fraction': 0.0, 'final_mask_rate': settings.masking.rate}
-        lengths = (self.warmup, self.stable or min(_OPEN * self.estimate, COUNT // 2), self.decay or self.estimate)
+        stable = self.stable or min(_OPEN_END_FACTOR * self.estimate, COUNT // 2)
+        lengths = (self.warmup, stable, self.decay or self.estimate)
         values: tuple[dict[str, Any], ...] = (
-            {**constant, 'warmup_fraction': _WARMED_UP},
+            {**constant, 'warmup_fraction': _WARMUP_FRACTION},
             {**constant, 'warmup_fraction': 0.0},
             {'schedule': 'wsd', 'decay_fraction': 1.0, 'warmup_fraction': 0.0},
         )
@@ -101,12 +99,12 @@ class Plan:
             settings,
             model=dataclasses.replace(settings.model, **self.model),
             steps=sum(lengths),
-            phases=tuple(PhaseKeys(steps=steps, **each) for steps, each in zip(lengths, values, strict=True)),
+            phases=tuple(PhaseKeys(steps=steps, **keys) for steps, keys in zip(lengths, values, strict=True)),
             **{name: in_steps(value, name, total=self.estimate) for name, value in intervals.items()},
         )
 
     def describe(self, settings: PretrainingSettings) -> str:
-        """Returns a line about the size and the steps."""
+        """Returns one line about the size and the steps."""
         model = self.apply(settings).model
         size = f'{model.num_layers} layers of width {model.width} in {model.dtype}'
         return (
@@ -116,7 +114,7 @@ class Plan:
         )
 
     def time_limit(self, settings: PretrainingSettings) -> TimeLimit | None:
-        """Returns the limit that ends the second phase; None for a budget in operations."""
+        """Returns the time limit of the run; None for a budget in operations."""
         seconds, _ = parse_budget(self.budget)
         if seconds == math.inf:
             return None
@@ -134,24 +132,22 @@ class Plan:
         decay = max(round((seconds - elapsed) / per_step), 1)
         dataclasses.replace(self, stable=step - self.warmup, decay=decay).save(folder)
 
-    def save(self, folder: pathlib.Path) -> 'Plan':
+    def save(self, folder: pathlib.Path) -> 'BudgetPlan':
         """Writes the plan to a workdir and returns it."""
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / FILE, json.dumps(dataclasses.asdict(self), indent=1) + '\n')
         return self
 
 
-def make_plan(settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh, flag_keys: Collection[str]) -> Plan:
-    """Returns the plan of a run: of its workdir, of the run in config.replay, or a new one; also saves it.
+def make_plan(
+    settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh, flag_keys: Collection[str]
+) -> BudgetPlan:
+    """Returns the plan of a run: from its workdir, else from the run in config.replay, else a new plan.
 
-    Args:
-      settings: The settings of the run.
-      folder: The workdir.
-      mesh: The devices.
-      flag_keys: The config keys that flags set.
+    The plan is saved to the workdir.
 
     Raises:
-      UserError: The budget does not fit other keys, or the workdir has a run with another budget.
+      UserError: The budget conflicts with other keys, or the workdir has a run with another budget.
     """
     _check(settings, flag_keys)
     plan = _read(folder / FILE)
@@ -183,15 +179,15 @@ def _check(settings: PretrainingSettings, flag_keys: Collection[str]) -> None:
         raise UserError('config.steps', 'a value', 'none, because of config.budget', 'leave one of the two out')
 
 
-def _read(path: pathlib.Path) -> Plan | None:
-    return read_json_or_none(path, lambda facts: Plan(**facts))
+def _read(path: pathlib.Path) -> BudgetPlan | None:
+    return read_json_or_none(path, lambda facts: BudgetPlan(**facts))
 
 
-def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[str]) -> Plan:
+def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[str]) -> BudgetPlan:
     seconds, operations = parse_budget(settings.budget)
     chosen: dict[str, Any] = {}
     if settings.architecture_from == 'budget' and 'model.dtype' not in flag_keys:
-        chosen['dtype'] = max(DTYPES, key=lambda dtype: product_rate(mesh, dtype) / _LEAST_GAIN[dtype])
+        chosen['dtype'] = max(DTYPES, key=lambda dtype: product_rate(mesh, dtype) / _MIN_SPEEDUP[dtype])
     if operations == math.inf:
         operations = _EFFICIENCY * seconds * product_rate(mesh, chosen.get('dtype', settings.model.dtype))
     sizes: list[dict[str, int]] = [{}]
@@ -211,7 +207,7 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
         loss = expected_loss(inner, max(steps * settings.batch_size * length, 1))
         estimate = max(round(steps), 3)
         warmup = max(round(settings.warmup_fraction * estimate), 1)
-        plans[loss] = Plan(settings.budget, size | chosen, estimate, warmup)
+        plans[loss] = BudgetPlan(settings.budget, size | chosen, estimate, warmup)
     plan = plans[min(plans)]
     if seconds < math.inf:
         return plan
@@ -220,7 +216,7 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
 
 
 def product_rate(mesh: Mesh, dtype: str) -> float:
-    """Measures the floating-point operations a second of a large matrix product, summed over the devices of a mesh."""
+    """Measures the FLOPs per second of a large matrix product, and returns the sum over the devices of a mesh."""
     rows, width = 4096, 1024
     with jax.default_device(mesh.local_devices[0]):
         left, right = jnp.ones((rows, width), dtype), jnp.ones((width, width), dtype)
@@ -230,6 +226,6 @@ def product_rate(mesh: Mesh, dtype: str) -> float:
             start = time.perf_counter()
             product(left, right).block_until_ready()
             times.append(time.perf_counter() - start)
-    # The devices of a CPU share its cores.
+    # Several CPU devices share the same cores.
     count = 1 if mesh.local_devices[0].platform == 'cpu' else mesh.size
     return count * 2 * rows * width * width / min(times)

@@ -1,4 +1,4 @@
-"""Chance baselines of a pre-training: the held-out loss and accuracy of a model that uses no context."""
+"""Chance baselines of a pre-training run: the held-out loss and accuracy of a model that uses no context."""
 
 import dataclasses
 import itertools
@@ -21,7 +21,7 @@ from bertjax.pretrain.text_data import WeightedStore, open_stores
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.workdir.files import read_recorded_config
 
-_BATCH_SIZE = 4096  # The number of examples or documents that are read at a time.
+_BATCH_SIZE = 4096  # the number of examples or documents that are read at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +29,9 @@ class ChanceBaselines:
     """The chance baselines of a run on its held-out text.
 
     Attributes:
-      pair: The prefix of the pair figures in a row, 'nsp' or 'sop'.
-      unigram: The unigram entropy in nats, see `unigram_entropy`; None if no text is held out.
-      majority: {phase number: share}, see `majority_share`; empty without pairs.
+      pair: The prefix of the pair figures in a row of metrics, 'nsp' or 'sop'.
+      unigram: The unigram entropy in nats (see `unigram_entropy`); None if no text is held out.
+      majority: {phase number: share} (see `majority_share`); empty without pairs.
     """
 
     pair: str = 'nsp'
@@ -40,9 +40,9 @@ class ChanceBaselines:
 
 
 def read_chance_baselines(folder: pathlib.Path) -> ChanceBaselines:
-    """Computes the baselines of the run in a workdir, which may be unfinished.
+    """Computes the baselines of a finished or unfinished run in a workdir.
 
-    Without the tokenizer or the token stores of the run, only `pair` is set.
+    If the tokenizer or the token stores of the run are missing, only `pair` is set.
 
     Raises:
       UserError: config.json is damaged.
@@ -55,7 +55,7 @@ def read_chance_baselines(folder: pathlib.Path) -> ChanceBaselines:
     try:
         tokenizer = load_tokenizer(str(folder / 'tokenizer'))
         stores = open_stores(settings, folder, tokenizer, verify=False)
-    except UserError:  # The metric rows can be shown without these baselines.
+    except UserError:  # the rows of metrics can be shown without these baselines
         return ChanceBaselines(pair_name(settings.pair_options.mode))
     examples = StoreExamples(settings, stores, tokenizer, folder / 'store' / 'plans')
     return compute_chance_baselines(settings, stores, examples, in_steps(config['steps'], 'steps'))
@@ -79,15 +79,10 @@ def compute_chance_baselines(
 
 
 def unigram_entropy(splits: Sequence[StoreSplit], weights: Sequence[float], vocab_size: int) -> float | None:
-    """Returns the unigram entropy in nats; None without text.
+    """Returns the unigram entropy of the held-out text in nats; None without text.
 
     The entropy is the loss of a model that predicts each piece with its frequency in the held-out text. No model
-    without context has a lower loss.
-
-    Args:
-      splits: The held-out splits, one for each store.
-      weights: The share of the examples that come from each split.
-      vocab_size: The vocabulary size, V.
+    that ignores the context has a lower loss. `weights` are the shares of the examples that come from each split.
     """
     shares = np.zeros(vocab_size)
     for split, weight in zip(splits, weights, strict=True):
@@ -100,7 +95,7 @@ def unigram_entropy(splits: Sequence[StoreSplit], weights: Sequence[float], voca
 def _piece_counts(split: StoreSplit, vocab_size: int) -> np.ndarray:
     """Returns int64 [V], the number of occurrences of each piece."""
     counts = np.zeros(vocab_size, np.int64)
-    offsets = split.sentence_offsets[split.document_offsets]  # The first token of each document, then the end.
+    offsets = split.sentence_offsets[split.document_offsets]  # the first token of each document, then the end
     for first in range(0, split.num_documents, _BATCH_SIZE):
         bounds = itertools.pairwise(offsets[first : first + _BATCH_SIZE + 1])
         texts = [split.tokens(int(start), int(end - start)) for start, end in bounds]

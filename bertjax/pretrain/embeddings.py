@@ -1,4 +1,4 @@
-"""config.embeddings: a matrix of initial token embeddings, such as known features of each symbol."""
+"""Reads config.embeddings: a matrix of initial token embeddings, such as known features of each symbol."""
 
 import dataclasses
 import os
@@ -18,7 +18,7 @@ _EXPECTED = 'a matrix of floats in a .npy or .safetensors file'
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingRows:
-    """Initial rows of the token embedding: `matrix`, float32 [N, D], for the ids `rows`, int [N]."""
+    """Initial values for rows of the token embedding: `matrix`, float32 [N, D], for the ids `rows`, int [N]."""
 
     rows: np.ndarray
     matrix: np.ndarray
@@ -47,7 +47,7 @@ def read_embeddings(path: str, tokenizer: Tokenizer, width: int) -> EmbeddingRow
     rows = {len(pieces): pieces, len(ordinary): ordinary}.get(len(matrix) if matrix.ndim == 2 else -1)
     if rows is None or matrix.shape[1] != width:
         expected = f'({len(pieces)}, {width}), pieces of the vocabulary and config.model.width'
-        expected += f', or ({len(ordinary)}, {width}) without the special ones'
+        expected += f', or ({len(ordinary)}, {width}) without the special pieces'
         raise UserError(path, f'a matrix of shape {matrix.shape}', expected, 'write one row for each piece, in order')
     if not np.isfinite(matrix).all():
         row = int(np.flatnonzero(~np.isfinite(matrix).all(1))[0])
@@ -64,7 +64,7 @@ def _read(file: pathlib.Path) -> np.ndarray:
                     raise UserError(str(file), f'{len(names)} tensors', 'one', _FIX)
                 matrix = tensors.get_tensor(names[0])
         else:
-            read_bytes(file, _EXPECTED, _FIX)  # Raises a UserError if the disk cannot be read.
+            read_bytes(file, _EXPECTED, _FIX)  # raises a UserError if the disk cannot be read
             matrix = np.load(file, allow_pickle=False)
     except (ValueError, EOFError, zipfile.BadZipFile, safetensors.SafetensorError) as error:
         raise UserError(str(file), f'no matrix ({error})', _EXPECTED, _FIX) from None

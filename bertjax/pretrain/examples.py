@@ -1,4 +1,4 @@
-"""The examples of a pre-training: training and held-out examples of its corpus, and those of config.heldout_texts."""
+"""The examples of a pre-training run: training and held-out examples, and the examples of config.heldout_texts."""
 
 import dataclasses
 import math
@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from bertjax.corpus.store import StoreSplit
 from bertjax.data.mixture import MixedExamples
-from bertjax.data.packed import PackedExamples
+from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.pretrain.heldout_texts import split_name
 from bertjax.pretrain.settings import PretrainingSettings
@@ -22,14 +22,14 @@ Examples = PretrainingExamples | PackedExamples | MixedExamples
 
 
 class StoreExamples:
-    """The examples of a pre-training by shape, split and phase, each built once.
+    """The examples of a pre-training run by shape, split and phase. Each is built once.
 
     Args:
-      settings: The settings of the run, including those of pairs and masks.
+      settings: The settings of the run.
       stores: The token stores: one, or one for each part of a mixture.
       tokenizer: The tokenizer of the stores.
       cache_dir: The folder where pairing plans are cached.
-      texts: {name: split} of config.heldout_texts.
+      texts: {name: split}, the texts of config.heldout_texts.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class StoreExamples:
     def get(self, shape: tuple[int, int], split: str, phase: int) -> Examples:
         """Returns the examples of a phase. With config.packing, training examples are packed into rows.
 
-        Training examples are masked at the highest rate of the phase, which `ScheduledMasks` lowers. Held-out examples
-        are masked at config.masking.eval_rate, and their P is this share of S, rounded up.
+        Training examples have the highest mask rate of the phase, which `ScheduledMasks` can lower. Held-out examples
+        have the mask rate config.masking.eval_rate, and P is this share of S, rounded up.
 
         Args:
-          shape: (S, P), the sequence length and the number of predictions.
+          shape: (S, P), the sequence length and the maximum number of predictions of training examples.
           split: 'train' or 'heldout'.
           phase: The number of the phase.
 
@@ -80,7 +80,7 @@ class StoreExamples:
         return self._cache[key]
 
     def get_text(self, name: str, shape: tuple[int, int], phase: int) -> PretrainingExamples:
-        """Returns the examples of the text `name` in `texts`; for `shape` and `phase`, see `get`."""
+        """Returns the examples of the text `name` in `texts`. For `shape` and `phase`, see `get`."""
         key = (shape, split_name(name), phase)
         if key not in self._cache:
             self._cache[key] = self._build(self.texts[name], shape, phase, training=False)

@@ -1,4 +1,4 @@
-"""config.heldout_pairs: minimal pairs, on which each evaluation of a pre-training measures the accuracy."""
+"""Evaluates a pre-training run on config.heldout_pairs: computes the accuracy on minimal pairs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,18 +10,18 @@ from jax.sharding import Mesh
 from bertjax.data.length_buckets import choose_lengths
 from bertjax.data.masked_copies import masked_copies
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.tasks.minimal_pairs import MinimalPair, accuracies, encode_pairs, first_of_equal, read_pairs
+from bertjax.tasks.minimal_pairs import MinimalPair, accuracies, deduplicate, encode_pairs, read_pairs
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.on_compile import OnCompile, ignore_compile
 from bertjax.train.predict import SCORE_INPUTS, Predictor, make_token_scores
 
 SPLIT = 'heldout_pairs'  # the split of the pairs in metric rows
 _KEY = 'config.heldout_pairs'
-_MAX_LENGTHS = 4  # padded lengths, each of which is compiled once
+_MAX_LENGTHS = 4  # the maximum number of padded lengths; each length is compiled once
 
 
 def read_heldout_pairs(settings: PretrainingSettings) -> list[MinimalPair]:
-    """Returns the pairs of config.heldout_pairs, or config.eval_examples of them at equal distances if there are more.
+    """Returns the pairs of config.heldout_pairs, or config.eval_examples evenly spaced pairs if there are more.
 
     Raises:
       UserError: See `read_pairs`.
@@ -32,17 +32,12 @@ def read_heldout_pairs(settings: PretrainingSettings) -> list[MinimalPair]:
 
 
 class PairsEvaluator:
-    """Computes the accuracy on minimal pairs, an `EvaluatorProtocol` of the training loop.
+    """An evaluator of the training loop (`EvaluatorProtocol`) that computes the accuracy on minimal pairs.
 
-    Args:
-      pairs: At least one pair.
-      tokenizer: The tokenizer of the run.
-      module: The model.
-      batch_size: The number of masked sentences of a batch.
-      mesh: The mesh of parameters and rows.
+    There must be at least one pair. A batch has `batch_size` masked sentences.
 
     Raises:
-      UserError: A sentence is longer than the model's positions, see `encode_pairs`.
+      UserError: A sentence is longer than the model's number of positions; see `encode_pairs`.
     """
 
     split = SPLIT
@@ -51,7 +46,7 @@ class PairsEvaluator:
         self, pairs: Sequence[MinimalPair], tokenizer: Tokenizer, module: nn.Module, *, batch_size: int, mesh: Mesh
     ):
         longest = module.config.max_positions
-        distinct, self._index = first_of_equal(encode_pairs(pairs, tokenizer, longest))
+        distinct, self._index = deduplicate(encode_pairs(pairs, tokenizer, longest))
         self._pairs, self._count, self._features = pairs, len(distinct), masked_copies(distinct, tokenizer.mask_id)
         self._predictor = Predictor(
             make_token_scores(module),
@@ -59,7 +54,7 @@ class PairsEvaluator:
             inputs=SCORE_INPUTS,
             per_token=(),
             batch_size=batch_size,
-            shapes=choose_lengths(self._features.lengths, count=_MAX_LENGTHS, longest=longest),
+            shapes=choose_lengths(self._features.lengths, count=_MAX_LENGTHS, max_length=longest),
             pad_id=tokenizer.pad_id,
         )
 
@@ -71,5 +66,5 @@ class PairsEvaluator:
         return {name: figures[name] for name in ('accuracy', 'standard_error')}
 
     def cost(self, values: Mapping[str, float | None]) -> None:
-        """Returns None: pairs never select the best checkpoint."""
+        """Returns None, because pairs never select the best checkpoint."""
         del values

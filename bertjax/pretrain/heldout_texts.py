@@ -1,4 +1,4 @@
-"""config.heldout_texts: further texts to evaluate a pre-training on, each with its own metric rows."""
+"""Prepares config.heldout_texts: further texts to evaluate a pre-training run on. Each text has its own metric rows."""
 
 import dataclasses
 import pathlib
@@ -16,19 +16,19 @@ from bertjax.pretrain.text_data import WeightedStore, print_line
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.workdir.lock import has_checkpoints
 
-EACH = 'each'  # This value means the held-out documents of each corpus of a mixture.
-FOLDER = 'heldout'  # The folder in the workdir with the token stores of the texts.
-PREFIX = 'heldout:'  # The prefix of the splits of the texts in metric rows.
+EACH = 'each'  # the entry for the held-out documents of each corpus of a mixture
+FOLDER = 'heldout'  # the folder in the workdir with the token stores of the texts
+PREFIX = 'heldout:'  # the prefix of the split names of the texts in metric rows
 _KEY = 'config.heldout_texts'
 
 
 def split_name(name: str) -> str:
-    """Returns the split of the text `name` in metric rows."""
+    """Returns the split name of the text `name` in metric rows."""
     return f'{PREFIX}{name}'
 
 
 def group_rows_by_text(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Returns {name of a text: its rows} from the rows of a metrics.jsonl."""
+    """Returns {name of a text: its rows}, selected from the rows of a metrics.jsonl."""
     by_text: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row['split'].startswith(PREFIX):
@@ -40,7 +40,7 @@ def parse_texts(spec: str) -> list[tuple[str, str]]:
     """Parses 'bio=a.txt,wiki=b.txt,each' into [('bio', 'a.txt'), ('wiki', 'b.txt'), ('each', '')].
 
     Raises:
-      UserError: `spec` does not have this form, or a name occurs twice.
+      UserError: The syntax of `spec` is wrong, or a name occurs twice.
     """
     texts: list[tuple[str, str]] = []
     for part in [part.strip() for part in spec.split(',')] if spec.strip() else []:
@@ -54,15 +54,11 @@ def parse_texts(spec: str) -> list[tuple[str, str]]:
 
 
 def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
-    """Checks config.heldout_texts before any text is read.
-
-    Args:
-      settings: The settings of the run.
-      folder: The workdir.
+    """Checks config.heldout_texts before any text is read. `folder` is the workdir.
 
     Raises:
-      UserError: A text does not exist, is also trained on, contains the workdir or has the name of a corpus. Or 'each'
-        is used without a mixture.
+      UserError: A text does not exist, is also trained on, contains the workdir or has the same name as a corpus, or
+        'each' is used without a mixture.
     """
     texts = parse_texts(settings.heldout_texts)
     for name, path in texts:
@@ -71,7 +67,7 @@ def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
             check_outside(path, folder, WORKDIR_FILES)
             continue
         if settings.data or len(parse_mixture(settings.corpus)) < 2:
-            fix = 'write A=auto,B=auto for shares by size, or leave it out: the heldout rows are about this corpus'
+            fix = 'give a mixture such as A=auto,B=auto, or leave it out: this corpus is evaluated anyway'
             raise UserError(_KEY, f'{EACH!r} with one corpus', 'a mixture in config.corpus', fix)
         _check_names([text for text, _ in texts] + corpus_names(settings.corpus))
 
@@ -79,15 +75,10 @@ def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
 def prepare_texts(
     settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer, stores: Sequence[WeightedStore]
 ) -> dict[str, StoreSplit]:
-    """Returns {name: split} of the texts.
+    """Returns the texts as {name: split}. Their token stores are built in the workdir `folder`, or reused.
 
-    The split of NAME=PATH has all documents of the text. The splits of 'each' have the held-out documents.
-
-    Args:
-      settings: The settings of the run, which `check_texts` has checked.
-      folder: The workdir, where the token stores of the texts are built or reused.
-      tokenizer: The tokenizer of the run.
-      stores: The token stores of the corpus.
+    The split of an entry NAME=PATH has all documents of the text. The splits of 'each' have the held-out documents of
+    `stores`, the token stores of the corpus.
 
     Raises:
       UserError: A text cannot be read, or 'each' is used and a corpus has no held-out documents.
@@ -105,7 +96,7 @@ def prepare_texts(
 
 
 def corpus_names(spec: str) -> list[str]:
-    """Returns a name for each corpus of a mixture: its file or folder name if that is unique, else its number."""
+    """Returns a name for each corpus of a mixture: its file or folder name if this name is unique, else its index."""
     parts = [part for part, _ in parse_mixture(spec)]
     names = [re.sub(r'[^\w-]', '', pathlib.PurePath(part).name.partition('.')[0]) for part in parts]
     return [name if name and names.count(name) == 1 else str(i) for i, name in enumerate(names)]
@@ -131,7 +122,7 @@ def _check_not_trained_on(settings: PretrainingSettings, name: str, path: str) -
     key = settings.corpus_options.text_key
     sources = resolve_sources(path, key)
     if settings.data:
-        return  # A token store holds ids, not the names of the files.
+        return  # a token store does not contain the names of the text files
     trained = {source.path for spec, _ in parse_mixture(settings.corpus) for source in resolve_sources(spec, key)}
     shared = next((source.path for source in sources if source.path in trained), None)
     if shared:

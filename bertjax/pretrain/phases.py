@@ -1,4 +1,4 @@
-"""The phases of a pre-training: entries of config.phases, and phases in which every value is resolved."""
+"""The phases of a pre-training run: entries of config.phases, and phases in which all values are resolved."""
 
 import dataclasses
 import itertools
@@ -11,12 +11,12 @@ from bertjax.errors import UserError
 from bertjax.train.settings import check_grad_accum_steps
 from bertjax.train.setup import PhaseSettings
 
-_RAMP_STAGES = 8  # the most batch sizes before the last one, because each needs a compiled step
+_RAMP_STAGES = 8  # the maximum number of batch sizes before the final one; each needs a compiled step
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainingPhase(PhaseSettings):
-    """A phase of a pre-training, in which every value is resolved."""
+    """A phase of a pre-training run, in which all values are resolved."""
 
     seq_len: int
     max_predictions: int
@@ -30,7 +30,7 @@ class PretrainingPhase(PhaseSettings):
 
     @property
     def batches(self) -> dict[int, BatchSpec]:
-        """{S: the shapes and dtypes of the batches of this length}."""
+        """{S: the shapes and dtypes of a batch}, for the sequence length S of the phase."""
         shape = (self.batch_size, self.seq_len, self.max_predictions)
         return {self.seq_len: pretraining_batch_spec(*shape, packed=self.packed, causal=self.causal)}
 
@@ -40,12 +40,12 @@ class PretrainingPhase(PhaseSettings):
         return sum((part.last_step - part.first_step) * part.batch_size for part in self.split())
 
     def split(self) -> list['PretrainingPhase']:
-        """Splits the phase into parts of one batch size, which share the schedule and the numbers of the examples.
+        """Splits the phase into parts with one batch size each. They share the schedule and the numbering of examples.
 
-        The first `batch_ramp` of the steps has up to 8 stages of equal length. Their batch sizes are evenly spaced
-        multiples of `batch_size_start`; the rest of the steps has `batch_size`. For 32 to 128 rows these are 32, 64 and
-        96, then 128. The batch sizes of ModernBERT also have equally many steps each (AnswerDotAI/ModernBERT,
-        src/sequence_packer.py).
+        The first part of the steps, the share `batch_ramp`, has up to 8 stages of equal length. Their batch sizes are
+        evenly spaced multiples of `batch_size_start`. The other steps have `batch_size`. For example, a ramp from 32 to
+        128 rows has the batch sizes 32, 64 and 96, then 128. ModernBERT also uses each batch size for the same number
+        of steps (AnswerDotAI/ModernBERT, src/sequence_packer.py).
         """
         if not self.batch_ramp:
             return [self]
@@ -74,10 +74,10 @@ class PhaseSpec:
     """An entry of config.phases, before its length is resolved to steps.
 
     Attributes:
-      steps: The length of the phase in the form of the config, such as '90%'.
+      steps: The length of the phase as in the config, such as '90%'.
       reset_optimizer: Whether the phase starts with a new optimizer state.
-      values: {key: value} of the keys of UNSET. The phase sets or inherits each value.
-      keys: {key: config key that sets the value}, such as 'phases[0].seq_len', or 'seq_len' if it is inherited.
+      values: {key: value} for the keys of UNSET. Each value is set by the phase or inherited from the config.
+      keys: {key: the config key that sets the value}, such as 'phases[0].seq_len', or 'seq_len' if it is inherited.
     """
 
     steps: int | str
@@ -87,23 +87,23 @@ class PhaseSpec:
 
     @property
     def smallest_batch(self) -> tuple[str, int]:
-        """The key and the rows of the smallest batch; all others have a multiple of these rows."""
+        """The config key and the size of the smallest batch. All other batch sizes are multiples of this size."""
         key = 'batch_size_start' if self.values['batch_size_start'] else 'batch_size'
         return self.keys[key], self.values[key]
 
     def check(self, masking: MaskOptions, packing: bool) -> None:
-        """Checks that the values of the phase fit each other, the masks and the packing of the run.
+        """Checks that the values of the phase are consistent, also with the masking and packing of the run.
 
         Raises:
-          UserError: A value is impossible; the error names its key.
+          UserError: A value is invalid. The error names its key.
         """
         values, ramp, start = self.values, self.values['batch_ramp'], self.values['batch_size_start']
         check_grad_accum_steps(values['batch_size'], values['grad_accum_steps'], self.keys['grad_accum_steps'])
         if bool(ramp) != bool(start):
             found, fix = f'{ramp:g} with batch_size_start={start}', 'set both keys, or none'
-            raise UserError(f'config.{self.keys["batch_ramp"]}', found, 'two values above 0, or two of 0', fix)
+            raise UserError(f'config.{self.keys["batch_ramp"]}', found, 'both above 0, or both 0', fix)
         if start and (start == values['batch_size'] or values['batch_size'] % start):
-            expected, fix = f'a divisor of batch_size = {values["batch_size"]} below it', 'change one of the two'
+            expected, fix = f'a smaller divisor of batch_size = {values["batch_size"]}', 'change one of the two'
             raise UserError(f'config.{self.keys["batch_size_start"]}', str(start), expected, fix)
         if start % values['grad_accum_steps']:
             expected = f'a multiple of grad_accum_steps = {values["grad_accum_steps"]}'
@@ -116,8 +116,8 @@ class PhaseSpec:
             found = f'True with a mask rate from {rates[0]:g} to {rates[1]:g}'
             fix = 'set it to False, or config.masking.final_rate to -1'
             raise UserError('config.masking.static', found, 'a constant mask rate', fix)
-        # A packed row is complete as soon as its predictions are used up, even if it has free positions. A lower
-        # limit would also hide the rate that a phase or a schedule sets.
+        # A packed row takes no more examples when all its predictions are used, so a lower limit would leave positions
+        # free. A lower limit would also reduce the mask rate that a phase or a schedule sets.
         minimum = int(max(rates) * values['seq_len'])
         varies = set(rates) != {masking.rate}
         if (packing or varies) and values['max_predictions'] < minimum:

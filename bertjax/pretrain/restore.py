@@ -1,4 +1,4 @@
-"""Loading the model of a pre-training from its checkpoints."""
+"""Loads the model of a pre-training run from its checkpoints."""
 
 import dataclasses
 import pathlib
@@ -22,49 +22,51 @@ _FIX = 'give the recipe of this workdir'
 
 @dataclasses.dataclass(frozen=True)
 class SavedPretraining:
-    """A checkpoint of a pre-training, with its parameters on the mesh.
+    """A checkpoint of a pre-training run, with its parameters on the mesh.
 
     Attributes:
       config: The config of the model.
       mesh: The devices.
       tokenizer: The tokenizer of the workdir.
       params: The parameters, sharded over the mesh.
-      saved: The step and the config of the checkpoint.
+      checkpoint: The step and the config of the checkpoint.
     """
 
     config: BertConfig
     mesh: Mesh
     tokenizer: Tokenizer
     params: Any
-    saved: SavedCheckpoint
+    checkpoint: SavedCheckpoint
 
 
 def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> SavedPretraining:
-    """Loads the checkpoint of config.step, or the newest one if config.step is 0.
+    """Loads the checkpoint of config.step, or the newest checkpoint if config.step is 0.
 
     Raises:
-      UserError: There is no checkpoint, or `settings` describe another model than that of the workdir.
+      UserError: There is no checkpoint, or `settings` describe another model than the checkpoint.
     """
     tokenizer = load_workdir_tokenizer(folder)
     checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, read_only=True)
     try:
-        saved = checkpoints.select(settings.step)
-        if saved is None:
-            raise UserError(str(folder / 'checkpoints'), 'no finished checkpoint', 'at least one', 'train first')
-        recorded = saved.config['model'].get('vocab_size', 0)
-        model_config = settings.model_config(max(tokenizer.vocab_size, recorded))
+        checkpoint = checkpoints.select(settings.step)
+        if checkpoint is None:
+            where, expected = str(folder / 'checkpoints'), 'a finished checkpoint'
+            raise UserError(where, 'no finished checkpoint', expected, 'train first')
+        recorded_size = checkpoint.config['model'].get('vocab_size', 0)
+        model_config = settings.model_config(max(tokenizer.vocab_size, recorded_size))
         for name in fields_of(FieldKind.ARCHITECTURE, FieldKind.LAYOUT):
-            ours, theirs = getattr(model_config, name), saved.config['model'].get(name, getattr(model_config, name))
-            if ours != theirs:
-                raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in the checkpoint', _FIX)
-        mode = saved.config['pairs']['mode']
+            configured = getattr(model_config, name)
+            recorded = checkpoint.config['model'].get(name, configured)
+            if configured != recorded:
+                raise UserError(f'config.model.{name}', str(configured), f'{recorded}, as in the checkpoint', _FIX)
+        mode = checkpoint.config['pairs']['mode']
         # If `paired` differs, either the model of the checkpoint or the model of `settings` has no pair head.
         if PairOptions(mode=mode).paired != settings.pair_options.paired:
             raise UserError('config.pairs.mode', settings.pair_options.mode, f'{mode}, as in the checkpoint', _FIX)
-        settings = dataclasses.replace(settings, zero1='off')  # Nothing is trained.
+        settings = dataclasses.replace(settings, zero1='off')  # nothing is trained
         setup = build_pretraining_setup(settings, model_config, make_mesh(settings.mesh_axes))
         with mesh_context(setup.mesh):
-            params = checkpoints.restore_params(saved, setup.state.params)
+            params = checkpoints.restore_params(checkpoint, setup.state.params)
     finally:
         checkpoints.close()
-    return SavedPretraining(model_config, setup.mesh, tokenizer, params, saved)
+    return SavedPretraining(model_config, setup.mesh, tokenizer, params, checkpoint)

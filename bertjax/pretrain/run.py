@@ -1,4 +1,4 @@
-"""A pre-training in its workdir: its examples, its model on the mesh, and its phases."""
+"""A pre-training run in its workdir: its examples, its model on the mesh and its phases."""
 
 import dataclasses
 import functools
@@ -43,8 +43,8 @@ from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats
 from bertjax.workdir.lock import has_checkpoints
 
-# Training on pairs has little effect if more than this share of chunks has a single sentence. For Wikipedia at S=128
-# the share is 0.1.
+# Training on pairs has little effect if more than this share of chunks has a single sentence. The share is 0.1 for
+# Wikipedia at S=128.
 _MAX_SINGLE_SHARE = 0.5
 
 
@@ -54,7 +54,7 @@ def build_pretraining_setup(
     mesh: Mesh,
     distillation: Distillation | None = None,
 ) -> Setup:
-    """Builds the setup of a pre-training. It reads no text.
+    """Builds the setup of a pre-training run without reading any text.
 
     Raises:
       UserError: The model cannot be sharded over the mesh.
@@ -80,7 +80,7 @@ def _objective(student: Objective, distillation: Distillation | None) -> Objecti
 
 
 class Pretraining:
-    """A pre-training in its workdir, an experiment for `trainer.fit`. The constructor builds tokenizer and stores.
+    """A pre-training run in its workdir; it implements `trainer.Experiment`.
 
     Args:
       settings: The settings of the run.
@@ -92,8 +92,8 @@ class Pretraining:
       settings: The settings of the run, with all durations in steps.
       folders: A list with the workdir.
       tokenizer, model_config, setup: The tokenizer, the config of the model, and the setup of the run.
-      stores, examples: The token stores and the examples drawn from them.
-      values: Sums of losses -> the values of a row.
+      stores, examples: The token stores, and the examples made from them.
+      values: A function from sums of losses to the values of a row of metrics.
       resolved: The resolved config, which is saved in config.json and in every checkpoint.
     """
 
@@ -113,7 +113,7 @@ class Pretraining:
         self.tokenizer = prepare_tokenizer(settings, folder)
         self.model_config = settings.model_config(embedding_rows(settings, folder, self.tokenizer))
         check_formats(settings.formats, self.model_config, vocabulary=self.tokenizer.family)
-        encode_pairs(self._pairs, self.tokenizer, self.model_config.max_positions)  # Raises before the text is read.
+        encode_pairs(self._pairs, self.tokenizer, self.model_config.max_positions)  # raises before the text is read
         self._embeddings: EmbeddingRows | None = None
         if settings.embeddings and not has_checkpoints(folder):
             self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, self.model_config.width)
@@ -139,14 +139,14 @@ class Pretraining:
         self.resolved['model']['vocab_size'] = self.model_config.vocab_size
 
     def _fingerprints(self) -> dict[str, str]:
-        """Returns the hashes of the data. A resumed run must have the same hashes."""
+        """Returns hashes of the data. A resumed run must have the same hashes."""
         store = '+'.join(weighted.store.fingerprint for weighted in self.stores)
         teacher = {} if self._distillation is None else {'teacher': self._distillation.fingerprint}
         return {'tokenizer': self.tokenizer.fingerprint, 'store': store, **teacher}
 
     @property
     def template(self) -> TrainState:
-        """The abstract state."""
+        """The shapes, dtypes and shardings of the training state."""
         return self.setup.state
 
     @property
@@ -155,10 +155,10 @@ class Pretraining:
         return self.examples.get(self.settings.first_shape, 'heldout', 0) if self.examples.has_heldout else None
 
     def init_state(self) -> TrainState:
-        """Returns the state of step 0.
+        """Returns the training state at step 0.
 
         The parameters are the initial parameters of the distillation if it has any, else those of config.init if it is
-        set, else random. The matrix of config.embeddings replaces token embeddings, except in a distillation with
+        set, else random. Then the matrix of config.embeddings replaces token embeddings, except if the distillation has
         initial parameters.
 
         Raises:
@@ -180,7 +180,7 @@ class Pretraining:
         return params
 
     def phases(self) -> list[Phase]:
-        """Returns the phases of the training loop; a phase with a batch ramp becomes several."""
+        """Returns the phases of the training. A phase with a batch ramp becomes several phases."""
         return [
             dataclasses.replace(phase, settings=part, batches=part.batches)
             for phase in map(self._phase, self._phases)
@@ -192,7 +192,7 @@ class Pretraining:
         train = self.examples.get(shape, 'train', phase.number)
         if phase.mask_rate != phase.final_mask_rate:
             train = ScheduledMasks(train, phase.mask_rate, phase.final_mask_rate, phase.num_examples)
-        # Held-out rows are never packed, so all runs are evaluated on the same rows.
+        # Held-out rows are never packed, so that all runs are evaluated on the same rows.
         evaluate = jax.jit(make_eval_step(self.setup.module, _objective(PRETRAINING, self._distillation)))
         teacher = () if self._distillation is None else (self._distillation.params(),)
         flops = train_flops_per_sequence(self.model_config, *shape)
@@ -228,7 +228,7 @@ class Pretraining:
 
     @functools.cached_property
     def _pairs_evaluators(self) -> list[PairsEvaluator]:
-        """Returns the evaluator of config.heldout_pairs, which all phases share."""
+        """The evaluator of config.heldout_pairs, which all phases share; empty without pairs."""
         if not self._pairs:
             return []
         rows = self._phases[0].batch_size // self._phases[0].grad_accum_steps
@@ -236,7 +236,7 @@ class Pretraining:
         return [PairsEvaluator(self._pairs, self.tokenizer, self.setup.module, **options)]
 
     def describe(self) -> str:
-        """Returns a description, which is printed before training starts."""
+        """Returns the description of the run that is printed before training starts."""
         model_config, tokenizer = self.model_config, self.tokenizer
         tokens = sum(weighted.store.split('train').num_tokens for weighted in self.stores)
         heldout = sum(weighted.store.split('heldout').num_documents for weighted in self.stores)
@@ -252,7 +252,7 @@ class Pretraining:
             ),
             *([f'also evaluated on {len(self._pairs):,} minimal pairs'] if self._pairs else []),
         ]
-        for phase in () if self.settings.budget else self._phases:  # `Plan.describe` describes a budget
+        for phase in () if self.settings.budget else self._phases:  # `BudgetPlan.describe` describes a budget
             rows = f'{phase.batch_size_start} to {phase.batch_size}' if phase.batch_ramp else phase.batch_size
             lines.append(
                 f'phase {phase.number}: {phase.last_step - phase.first_step:,} steps '
@@ -272,7 +272,7 @@ class Pretraining:
         return '\n'.join([*lines, *map(_describe_pairs, parts), *filter(None, map(_warn_of_pairs, parts))])
 
     def details(self) -> str:
-        """Returns lines for the log: the mesh, the attention implementation, the parameters with weight decay."""
+        """Returns lines for the log: the mesh, the attention implementation, and the parameters with weight decay."""
         return f'{self.setup.describe()}, attention: {self._attention}\n{describe_decay(self.setup.state.params)}'
 
 
@@ -295,7 +295,7 @@ def _describe_pairs(part: dict[str, Any]) -> str:
 
 
 def _warn_of_pairs(part: dict[str, Any]) -> str:
-    """Returns a warning if most chunks have a single sentence, which cannot be split into A and B; else ''."""
+    """Returns a warning if most chunks have a single sentence, so that they cannot be split into A and B; else ''."""
     single = part['one_sentence']
     if single is None or single <= _MAX_SINGLE_SHARE:
         return ''
@@ -309,7 +309,7 @@ def _warn_of_pairs(part: dict[str, Any]) -> str:
             else 'there is no B, so SOP learns nothing'
         )
     return (
-        f'warning: {share} hold a single sentence: {effect}; MLM is not affected. Set config.pairs.mode=full_sentences '
+        f'warning: {share} have a single sentence: {effect}; MLM is not affected. Set config.pairs.mode=full_sentences '
         'to train without pairs, or give the text more and shorter sentences: one per line with '
         'config.corpus_options.split_sentences=False, another splitter (config.corpus_options.sentences), blank lines '
         'between documents only, or a larger config.seq_len.'

@@ -1,4 +1,4 @@
-"""The settings of a pre-training, parsed from its config: text, model, pairs, masks."""
+"""The settings of a pre-training run from its config: the text, the model, the pairs and the masks."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ from bertjax.workdir.exports import check_formats
 
 
 class PretrainingSettings(PretrainingKeys):
-    """The settings of a pre-training: one attribute for each config key, and properties derived from them."""
+    """The settings of a pre-training run: one attribute for each config key, and properties derived from them."""
 
-    patience = 0  # A pre-training never stops early.
+    patience = 0  # a pre-training run never stops early
 
     @property
     def phase_specs(self) -> tuple[PhaseSpec, ...]:
-        """The entries of config.phases, or a single phase that is the whole run; see `resolve_phases`."""
+        """The entries of config.phases, or a single phase for the whole run."""
         grouped = {
             'schedule': self.schedule.name,
             'decay_fraction': self.schedule.decay_fraction,
@@ -47,7 +47,7 @@ class PretrainingSettings(PretrainingKeys):
 
     @property
     def copied_teacher(self) -> str:
-        """config.distill.teacher if the student starts from its blocks, else ''."""
+        """config.distill.teacher if the student is initialized with blocks of the teacher, else ''."""
         copies = self.distill is not None and self.distill.student_init not in ('init', 'random')
         return self.distill.teacher if copies else ''
 
@@ -59,7 +59,7 @@ class PretrainingSettings(PretrainingKeys):
 
     @property
     def vocabulary_key(self) -> str:
-        """The settings that a trained vocabulary depends on, as text. Equal keys mean equal vocabularies."""
+        """The settings that a trained vocabulary depends on, as text. The same key gives the same vocabulary."""
         smoothed = any(weight == AUTO for _, weight in parse_mixture(self.corpus))
         names = ('format', 'text_key', *(['smoothing'] if smoothed else []))
         options = {name: getattr(self.corpus_options, name) for name in names}
@@ -73,7 +73,7 @@ class PretrainingSettings(PretrainingKeys):
         """Returns the config of a model with a vocabulary of `vocab_size` pieces.
 
         Raises:
-          UserError: The sizes are impossible, or a phase has longer sequences than the model has positions.
+          UserError: The sizes are invalid, or a phase has longer sequences than the model has positions.
         """
         model_config = BertConfig(vocab_size=vocab_size, nsp=self.pair_options.paired, **dataclasses.asdict(self.model))
         for phase in self.phase_specs:
@@ -90,19 +90,20 @@ class PretrainingSettings(PretrainingKeys):
     def total_steps(self, examples_per_epoch: float | None) -> int:
         """Returns the length of the run in steps.
 
-        Epochs count in full batches of the first phase, also during its `batch_ramp`.
+        The steps of an epoch are those with the first phase's `batch_size`, even if the phase has a `batch_ramp`.
 
         Args:
           examples_per_epoch: The number of examples in an epoch; None if no corpus is read (run=compile).
 
         Raises:
-          UserError: The length is in epochs and no corpus is read, or it is less than a step.
+          UserError: The length is in epochs although no corpus is read, or the length is less than a step.
         """
         batch_size = self.phase_specs[0].values['batch_size']
         per_epoch = examples_per_epoch / batch_size if examples_per_epoch else None
         if self.epochs > 0:
             if per_epoch is None:
-                raise UserError('config.epochs', str(self.epochs), 'config.steps if no corpus is read', 'set steps')
+                expected, fix = 'config.steps if no corpus is read', 'set config.steps'
+                raise UserError('config.epochs', str(self.epochs), expected, fix)
             key, length = 'epochs', f'{self.epochs} epochs'
         else:
             key, length = 'steps', self.steps
@@ -115,7 +116,7 @@ class PretrainingSettings(PretrainingKeys):
         """Returns the phases of a run of `total` steps.
 
         Raises:
-          UserError: The phases do not add up to `total`, or a phase has an impossible value.
+          UserError: The phases do not add up to `total`, or a phase has an invalid value.
         """
         for phase in self.phase_specs:
             phase.check(self.masking, self.packing)
@@ -126,7 +127,7 @@ class PretrainingSettings(PretrainingKeys):
             if abs(shares - 100) > 0.01:
                 found, fix = f'{shares:g}% of the steps', 'correct the steps of the phases'
                 raise UserError('config.phases', found, '100% over all phases', fix)
-            lengths[-1] = total - sum(lengths[:-1])  # The last phase absorbs the rounding errors.
+            lengths[-1] = total - sum(lengths[:-1])  # the last phase absorbs the rounding errors
         if sum(lengths) != total:
             raise UserError(
                 'config.phases',
@@ -166,7 +167,7 @@ class PretrainingSettings(PretrainingKeys):
             return
         context = f'with config.masking.causal_share={share:g}'
         if not self.model.shifted_predictions:
-            expected, fix = 'True, for one head in all rows', 'set --config.model.shifted_predictions=True'
+            expected, fix = 'True, because all rows share one head', 'set --config.model.shifted_predictions=True'
             raise UserError('config.model.shifted_predictions', f'False {context}', expected, fix)
         if self.pair_options.paired:
             expected = 'a mode without pairs, because [CLS] of a causal row sees only itself'
@@ -180,7 +181,7 @@ class PretrainingSettings(PretrainingKeys):
         """Describes the attention implementation of the last phase.
 
         Raises:
-          UserError: The implementation of config.model.attention does not support a phase or the devices.
+          UserError: config.model.attention does not support a phase or the devices.
         """
         model_config = self.model_config(self.vocab.size)
         for phase in self.phase_specs:
@@ -190,7 +191,7 @@ class PretrainingSettings(PretrainingKeys):
         return description
 
     def check_memory(self, mesh: Mesh) -> None:
-        """Raises a UserError if a phase needs more memory than the devices have. The check does not read the text."""
+        """Raises a UserError if a phase does not fit in the memory of the devices. The check does not read the text."""
         trained = not self.tokenizer and not self.init
         model_config = self.model_config(self.vocab.size if trained else 1)
         for phase in self.phase_specs:
@@ -210,7 +211,7 @@ class PretrainingSettings(PretrainingKeys):
         """Checks everything that can be checked without reading the text.
 
         Raises:
-          UserError: A value is impossible; the error names its key.
+          UserError: A value is invalid. The error names its key.
         """
         self.tracking.check()
         model_config = self.model_config(self.vocab.size)
@@ -225,7 +226,7 @@ class PretrainingSettings(PretrainingKeys):
         self._check_causal_share()
         self._check_budget()
         if trained and self.vocab.unused + len(SPECIAL_TOKENS) >= self.vocab.size:
-            found, fix = f'{self.vocab.unused} of {self.vocab.size} pieces', 'reserve fewer'
+            found, fix = f'{self.vocab.unused} of {self.vocab.size} pieces', 'reserve fewer pieces'
             raise UserError('config.vocab.unused', found, 'room for words', fix)
         if trained and self.vocab.add:
             expected = 'config.init or config.tokenizer, whose vocabulary gets the words'
@@ -237,11 +238,11 @@ class PretrainingSettings(PretrainingKeys):
 
 
 def pretraining_settings(config: Mapping[str, Any]) -> PretrainingSettings:
-    """Returns the settings of a config. `PretrainingSettings.check` makes further checks, which training requires.
+    """Returns the settings of a config. Before training, `PretrainingSettings.check` must make further checks.
 
     Raises:
-      UserError: A value is impossible; the error names its key.
+      UserError: A value is invalid. The error names its key.
     """
     settings = from_config(PretrainingSettings, config)
-    settings.pair_options  # noqa: B018 - Raises a UserError if the options are impossible.
+    settings.pair_options  # noqa: B018 - raises a UserError if the options are invalid
     return settings

@@ -1,4 +1,4 @@
-"""The end of a pre-training: the export, summary.json, and the printed summary."""
+"""The results of a pre-training run: the export, summary.json and the printed summary."""
 
 import json
 import pathlib
@@ -48,7 +48,7 @@ PRINTED_FIGURES += (
     'hidden_loss',
     'attention_loss',
     'embeddings_loss',
-)  # Only a distillation has these losses.
+)  # only a distillation has these losses
 # {file or folder in the workdir: its description}.
 OUTPUT_FILES = {
     **exports.EXPORT_FOLDERS,
@@ -57,8 +57,8 @@ OUTPUT_FILES = {
     'store': 'the text as token ids',
     'tokenizer': 'the vocabulary',
 }
-_CONTEXT = 8  # The number of tokens that are printed on either side of a filled mask.
-_NUM_FILLED = 4  # The number of held-out examples with a filled mask.
+_CONTEXT = 8  # the number of tokens that are printed on each side of a filled mask
+_NUM_FILLED = 4  # the number of held-out examples in which a mask is filled
 
 
 def finish_pretraining(
@@ -77,7 +77,7 @@ def finish_pretraining(
       folder: The workdir.
       config: The resolved config.
       model_config, tokenizer, params: The config, the tokenizer and the parameters of the trained model.
-      heldout: Held-out examples, in which some masks are filled; None without held-out text.
+      heldout: Held-out examples, whose masks are filled for the summary; None without held-out text.
       recipe: The value of --config.
       baselines: The chance baselines to compare the figures with.
     """
@@ -100,7 +100,7 @@ def finish_pretraining(
         **({SPLIT: [pairs[0], pairs[-1]]} if pairs else {}),
         'filled_masks': filled,
         'export': f'export/{split_formats(config["export_formats"])[0]}' if config['export'] else None,
-        'goodput': goodput.facts() if goodput else None,  # The only value that differs between equal runs.
+        'goodput': goodput.facts() if goodput else None,  # the only value that differs between identical runs
     }
     write_atomic(folder / 'summary.json', json.dumps(summary, indent=2, ensure_ascii=False) + '\n')
     console = Console(highlight=False, soft_wrap=True)
@@ -125,7 +125,7 @@ def finish_pretraining(
     files = OUTPUT_FILES | ({'checkpoints': 'the state of the training'} if config['budget'] else {})
     print_output_files(console, folder, files, exported=config['export'])
     print_next_commands(console, _next_commands(folder, config, recipe))
-    if config['export']:  # The upload is last, because it may fail.
+    if config['export']:  # the upload is last, because it may fail
         push_export(folder, config['push_to'], private=config['push_private'])
 
 
@@ -135,7 +135,7 @@ def read_heldout_rows(metrics: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def read_text_rows(metrics: pathlib.Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """Returns {name: (first row, last row)} of config.heldout_texts from a metrics.jsonl."""
+    """Returns {name: (first row, last row)} for each text of config.heldout_texts, from a metrics.jsonl."""
     texts: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
     for row in read_rows(metrics):
         if row['split'].startswith(PREFIX):
@@ -153,14 +153,9 @@ def export_pretraining(
     rows: list[dict[str, Any]],
     formats: Collection[str],
 ) -> list[pathlib.Path]:
-    """Writes a folder in export/ for each format and returns the folders.
+    """Writes a folder in WORKDIR/export/ for each of `formats`, and returns the folders.
 
-    Args:
-      folder: The workdir.
-      config: The resolved config.
-      model_config, tokenizer, params: The config, the tokenizer and the parameters of the model.
-      rows: The held-out rows, of which the model card shows the last one.
-      formats: The formats of config.export_formats.
+    The model card shows the last of `rows`, the held-out rows.
     """
     content = ExportContent(
         module=BertForPreTraining(model_config),
@@ -173,9 +168,9 @@ def export_pretraining(
 
 
 def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the training facts of the model card; equal runs have equal facts."""
+    """Returns the facts about the training for the model card. Identical runs have the same facts."""
     optimizer, masking = config['optimizer'], config['masking']
-    rate = masking.get('eval_rate', masking['rate'])  # Older runs masked all examples at one rate.
+    rate = masking.get('eval_rate', masking['rate'])  # old runs have one mask rate for all examples
     final = f' to {masking["final_rate"]:.0%}' if masking.get('final_rate', -1) > 0 else ''
     evaluated = f' ({rate:.0%} in evaluation)' if final or rate != masking['rate'] else ''
     facts = {
@@ -194,8 +189,8 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
     }
     facts |= distillation_facts(config)
     for number, phase in enumerate(config['phases']):
-        own = {key: value for key, value in phase.items() if key not in UNSET or value != UNSET[key]}
-        facts[f'phase {number}'] = ', '.join(f'{key} {value}' for key, value in own.items())
+        phase_values = {key: value for key, value in phase.items() if key not in UNSET or value != UNSET[key]}
+        facts[f'phase {number}'] = ', '.join(f'{key} {value}' for key, value in phase_values.items())
     card: dict[str, Any] = {'title': 'BERT trained with bertjax', 'name': config.get('push_to', ''), **facts}
     if rows:
         card['Held-out text'] = {name: rows[-1][name] for name in PRINTED_FIGURES if rows[-1].get(name) is not None}
@@ -205,7 +200,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
 def _filled_masks(
     params: Any, model_config: BertConfig, tokenizer: Tokenizer, heldout: Examples
 ) -> Iterator[dict[str, Any]]:
-    """Yields one filled mask for each of some held-out examples: the mask whose prediction is the most probable."""
+    """Yields one filled mask for each of the first held-out examples: the mask with the most probable prediction."""
     batch = heldout.batch(np.arange(_NUM_FILLED))
     logits = np.asarray(
         jax.jit(make_forward(BertForPreTraining(model_config), PRETRAINING))(params, batch)['mlm_logits']
@@ -231,13 +226,13 @@ def _filled_masks(
 
 
 def _piece_text(tokenizer: Tokenizer, piece: int) -> str:
-    """Returns a readable piece. A byte-level BPE piece is decoded, because its characters represent bytes."""
+    """Returns a piece for the user. A byte-level BPE piece is decoded, because its characters represent bytes."""
     text = tokenizer.decode([piece]).strip() if tokenizer.family == 'bpe' else ''
     return text or tokenizer.pieces[piece]
 
 
 def print_heldout(console: Console, rows: list[dict[str, Any]], baselines: ChanceBaselines) -> None:
-    """Prints a table of the first and the last held-out row, then the chance baselines."""
+    """Prints a table of the first and the last held-out row, and then the chance baselines."""
     first, last = rows[0], rows[-1]
     table = Table(title='held-out text', title_justify='left')
     for heading in ('', f'step {first["step"]}', f'step {last["step"]}'):
@@ -257,12 +252,7 @@ def print_heldout(console: Console, rows: list[dict[str, Any]], baselines: Chanc
 
 
 def print_texts(console: Console, texts: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    """Prints a table of the first and the last MLM loss and accuracy on each text.
-
-    Args:
-      console: The console.
-      texts: The result of `read_text_rows`.
-    """
+    """Prints a table of the first and the last MLM loss and accuracy on each text of `read_text_rows`."""
     first, last = next(iter(texts.values()))
     table = Table(title='other held-out texts', title_justify='left')
     table.add_column('', no_wrap=True)

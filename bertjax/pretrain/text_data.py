@@ -1,4 +1,4 @@
-"""The tokenizer and the token stores of a pre-training, which are built or loaded."""
+"""Builds or loads the tokenizer and the token stores of a pre-training run."""
 
 import dataclasses
 import os
@@ -42,10 +42,10 @@ class WeightedStore:
 
 
 def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
-    """Loads or trains the tokenizer of the run and saves it to WORKDIR/tokenizer.
+    """Loads or trains the tokenizer of the run, and saves it to WORKDIR/tokenizer.
 
-    The tokenizer comes from config.tokenizer if that is set, else from config.init if that is set. Otherwise it is
-    trained on the corpus, unless the workdir already has a tokenizer for the same text and settings.
+    The tokenizer comes from config.tokenizer or config.init if one of these keys is set. Otherwise it is trained on the
+    corpus, unless the workdir already has a tokenizer for the same text and settings.
 
     Raises:
       UserError: The workdir is inside the corpus, config.data has no token store, or the workdir has a run with another
@@ -54,7 +54,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
     if not is_primary():
         return load_workdir_tokenizer(workdir)
     if settings.data:
-        read_manifest(user_path(settings.data, 'config.data'))  # Raises before a vocabulary is trained.
+        read_manifest(user_path(settings.data, 'config.data'))  # raises before a vocabulary is trained
     else:
         check_outside(settings.corpus, workdir, WORKDIR_FILES)
         if settings.beam:
@@ -80,17 +80,16 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
 
 
 def _vocabulary_sources_exist(settings: PretrainingSettings) -> bool:
-    """Whether the files that the vocabulary is made from exist. A resumed run does not need them."""
+    """Returns whether the files that the vocabulary is made from exist. A resumed run does not need them."""
     paths = [settings.vocab.add, '' if settings.tokenizer else settings.init]
     return all(os.path.exists(os.path.expanduser(path)) for path in paths if path)
 
 
 def _reason_to_train(settings: PretrainingSettings, workdir: pathlib.Path) -> str | None:
-    """Decides whether a new vocabulary must be trained.
+    """Returns the reason to train a new vocabulary, or None if the vocabulary of the workdir can be used.
 
-    Returns:
-      None to use the vocabulary of the workdir, or '' if the workdir has no vocabulary. Otherwise, a description of the
-      other text or settings that this vocabulary was trained with.
+    The reason is '' if the workdir has no vocabulary, else a description of the other text or settings that the
+    vocabulary of the workdir was trained with.
     """
     path = workdir / FOLDER / TRAINED
     if not path.exists():
@@ -99,12 +98,12 @@ def _reason_to_train(settings: PretrainingSettings, workdir: pathlib.Path) -> st
     if any(key.startswith('vocab.') for key in changed):
         return 'other settings'
     if has_run(workdir) or (settings.data and 'corpus' not in changed):
-        return None  # `open_store` compares the fingerprints.
+        return None  # `open_store` compares the fingerprints
     other = sorted(changed - {'corpus'})
     if other:
         return f'another value of config.{other[0]}'
     known = read_vocabulary_text(workdir)
-    if known is None:  # The workdir records only the value of config.corpus.
+    if known is None:  # the workdir records only the value of config.corpus
         return 'another corpus' if changed else None
     text_key = settings.corpus_options.text_key
     sources = [source for spec, _ in parse_mixture(settings.corpus) for source in resolve_sources(spec, text_key)]
@@ -133,13 +132,7 @@ def store_directories(settings: PretrainingSettings, workdir: pathlib.Path) -> l
 def open_stores(
     settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer, *, verify: bool = True
 ) -> list[WeightedStore]:
-    """Opens the token stores of a run. The text of the run is not needed.
-
-    Args:
-      settings: The settings of the run.
-      workdir: The workdir.
-      tokenizer: The tokenizer of the run.
-      verify: Whether to verify the checksums, see `open_store`.
+    """Opens the token stores of a run without reading its text. For `verify`, see `open_store`.
 
     Raises:
       UserError: A store does not exist, or it was built with another tokenizer.
@@ -159,7 +152,7 @@ def open_stores(
 
 
 def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer) -> list[WeightedStore]:
-    """Opens the token stores of the run: config.data, or else the stores in WORKDIR/store, which are built if needed.
+    """Opens the token stores of the run: config.data if it is set, else WORKDIR/store, which is built if needed.
 
     Raises:
       UserError: There is no text, the text is malformed and config.corpus_options.strict is set, or a store was built
@@ -179,14 +172,14 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
             tokenizer,
             settings.corpus_options,
             replace=not has_checkpoints(workdir),
-            instead=f', or continue on this store with --config.data={directory}' if len(parts) == 1 else '',
+            other_fix=f', or continue on this store with --config.data={directory}' if len(parts) == 1 else '',
             log=print_line,
             beam=settings.beam,
         )
         built = _read_manifest(directory) != old_manifest
         if built or settings.run == 'corpus':
             store = open_store(directory, verify=False)
-            for line in [] if built else read_readings(store):  # A build has printed these lines.
+            for line in [] if built else read_readings(store):  # a build has already printed these lines
                 print_line(line)
             print_report(report, warn_long_documents(store))
     stores = open_stores(settings, workdir, tokenizer)
@@ -202,5 +195,5 @@ def _read_manifest(directory: pathlib.Path) -> bytes:
 
 
 def print_line(line: str) -> None:
-    """Prints a line with its control characters escaped, because file names may contain some."""
+    """Prints a line with escaped control characters, because file names may contain control characters."""
     print(printable(line))

@@ -1,4 +1,4 @@
-"""The vocabulary of a pre-training: trained on the corpus, or loaded and extended with words of the user."""
+"""Trains the vocabulary of a pre-training run on its corpus, or loads one and adds words of the user."""
 
 import collections
 import contextlib
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
 CANDIDATES = 'candidates.txt'
-COUNTS = 'counts'  # A temporary folder in the workdir, which exists while Beam counts.
+COUNTS = 'counts'  # a temporary folder in the workdir for the counts of Beam
 
 
 def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
-    """Trains the vocabulary of config.vocab on config.corpus and saves it to WORKDIR/tokenizer.
+    """Trains the vocabulary of config.vocab on config.corpus, and saves it to WORKDIR/tokenizer.
 
     Raises:
       UserError: There is no text, or the vocabulary cannot be trained.
@@ -49,12 +49,12 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     vocab, options = settings.vocab, settings.corpus_options
     parts, read = parse_mixture(settings.corpus), []
     specs = [spec for spec, _ in parts]
-    # Only weights 'auto' smooth the counts. Fixed weights affect the choice of examples, not the word frequencies.
+    # The counts are smoothed only if a weight is 'auto'. Fixed weights affect only the choice of examples.
     corpora = [[spec] for spec in specs] if any(weight == AUTO for _, weight in parts) else [specs]
     shared = {'vocab_size': vocab.size, 'lowercase': vocab.lowercase, 'unused': vocab.unused}
     if options.format == 'ids':
-        expected = 'the vocabulary that the ids of the corpus belong to'
-        raise UserError('config.tokenizer', 'nothing, with config.corpus_options.format=ids', expected, 'name it')
+        found, expected = 'nothing, with config.corpus_options.format=ids', 'the vocabulary of the ids in the corpus'
+        raise UserError('config.tokenizer', found, expected, 'name this vocabulary')
     print(f'training a {vocab.family} vocabulary of {vocab.size:,} pieces on {settings.corpus}')
     if settings.beam:
         tokenizer, read = _train_on_beam(settings, corpora, workdir, shared)
@@ -71,17 +71,17 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
 
 @contextlib.contextmanager
 def _show_reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[Callable[[int], None]]:
-    """Shows the progress of reading the corpus; yields a function to call with the amount that was just read."""
+    """Shows the progress of reading the corpus. Yields a function to call with the newly read bytes or records."""
     sources = [
         source for spec in specs for source in resolve_sources(list_unweighted(spec), settings.corpus_options.text_key)
     ]
     in_bytes = any(source.kind == 'file' for source in sources)
     saving = describe_fast_saving(text_bytes(sources))
-    # The store build prints the same hint for other verbs.
+    # For other verbs, `build_store` prints the same hint.
     if saving and settings.run == 'vocab' and settings.vocab.family == 'wordpiece':
         print(f'{saving}: {INSTALL_FAST}')
     total = sum(source.size for source in sources)
-    with Progress(total, shown=True, in_bytes=in_bytes, title='reading the corpus for its vocabulary') as progress:
+    with Progress(total, enabled=True, in_bytes=in_bytes, title='reading the corpus for its vocabulary') as progress:
         yield lambda count: progress.add(0, count)
 
 
@@ -116,10 +116,10 @@ def _beam_statistics(
 def _train_on_beam(
     settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path, shared: dict[str, Any]
 ) -> tuple[Tokenizer, list[KnownText]]:
-    """Trains the tokenizer from statistics that Beam computes; returns the tokenizer and the texts that were read."""
+    """Trains the tokenizer on statistics that Beam computes, and returns the tokenizer and the texts that were read."""
     vocab, smoothing = settings.vocab, settings.corpus_options.smoothing
     if vocab.family == 'bpe':
-        fix = 'choose another family, or leave config.beam empty for run=vocab and a part of the text'
+        fix = 'choose another family, or train it on a part of the text with run=vocab and without config.beam'
         expected = 'a vocabulary that can be trained from counts or a sample'
         raise UserError('config.beam', 'a byte-level BPE to train', expected, fix)
     statistics = _beam_statistics(settings, corpora, workdir)
@@ -137,11 +137,9 @@ def _train_on_beam(
 
 
 def load_configured_tokenizer(settings: PretrainingSettings, source: str) -> Tokenizer:
-    """Loads the tokenizer of config.tokenizer or config.init.
+    """Loads the tokenizer of config.tokenizer or config.init from `source`.
 
-    Args:
-      settings: The settings of the run.
-      source: A tokenizer for `load_tokenizer`. With config.vocab.family=symbols, also a file with one symbol per line.
+    If config.vocab.family is 'symbols', `source` can also be a file with one symbol per line.
 
     Raises:
       UserError: The tokenizer cannot be read.
@@ -152,7 +150,7 @@ def load_configured_tokenizer(settings: PretrainingSettings, source: str) -> Tok
 
 
 def _is_symbol_file(path: epath.Path) -> bool:
-    """Whether the path names a file with one symbol per line, not a saved tokenizer. The file may be missing."""
+    """Returns whether the path is that of a file with one symbol per line, which may be missing."""
     return path.suffix not in ('.json', '.model') and (path.is_file() or path.suffix == '.txt')
 
 
@@ -174,17 +172,13 @@ def add_words(tokenizer: Tokenizer, path: str) -> Tokenizer:
 def write_candidates(
     settings: PretrainingSettings, source: str, workdir: pathlib.Path
 ) -> list[tuple[str, int, list[str]]]:
-    """Writes WORKDIR/candidates.txt for config.vocab.add: words of config.corpus that the vocabulary splits.
+    """Writes words of config.corpus that the vocabulary splits to WORKDIR/candidates.txt, for config.vocab.add.
 
-    Each line has a word, its number of occurrences, and its pieces, separated by tabs.
-
-    Args:
-      settings: The settings of the run.
-      source: The vocabulary, for `load_tokenizer`.
-      workdir: The workdir.
+    Each line has a word, its number of occurrences, and its pieces, separated by tabs. The vocabulary is that of
+    `load_tokenizer(source)`.
 
     Returns:
-      The candidates, see `text.added_words.rank_candidates`.
+      The candidates; see `text.added_words.rank_candidates`.
 
     Raises:
       UserError: There is no text, or the vocabulary is not a WordPiece vocabulary.

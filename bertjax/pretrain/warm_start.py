@@ -1,4 +1,4 @@
-"""The warm start of a pre-training: the architecture and the weights of config.init, the architecture of a teacher.
+"""The warm start of a pre-training run: the architecture and weights of config.init, or the architecture of a teacher.
 
 Words of config.vocab.add get new rows in the token embedding.
 """
@@ -21,11 +21,12 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
 
-# Fields of the architecture that depend on the tokenizer, the pairs and the precision of the run, not on config.init.
-_DECIDED_BY_RUN = ('vocab_size', 'nsp', 'param_dtype')
-# Fields of the architecture that must equal those of config.init, and those that no longer matter for its weights.
-_SIZES = ('num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments')
-_OF_NEW_WEIGHTS = ('init', 'init_stddev')
+# Fields of the architecture that depend on the run (its tokenizer, pairs and precision) instead of config.init.
+_RUN_FIELDS = ('vocab_size', 'nsp', 'param_dtype')
+# Fields of the architecture that must be the same as in config.init.
+_SIZE_FIELDS = ('num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments')
+# Fields of the architecture that have no effect on weights from config.init.
+_INIT_FIELDS = ('init', 'init_stddev')
 
 
 def with_architecture(
@@ -33,15 +34,15 @@ def with_architecture(
 ) -> PretrainingSettings:
     """Returns the settings with the architecture of config.init if config.architecture_from is 'init'.
 
-    A student that starts from blocks of its teacher gets the teacher's architecture, except for the sizes and for the
-    keys that the recipe or the command line sets. `Teacher.check_copies` compares these later.
+    A student that is initialized with blocks of its teacher gets the teacher's architecture, except for the sizes and
+    for the keys that the recipe or the command line sets. `Teacher.check_copies` checks these later.
 
-    A resumed run takes the architecture from its config.json, so config.init need not exist any more. It also keeps the
-    layout of its parameter tree, even if the recipe has changed. A model without segment ids gets no pairs, unless the
-    command line sets config.pairs.mode.
+    A resumed run takes the architecture from its config.json, so that config.init is no longer needed. It also keeps
+    the layout of its parameter tree, even if the recipe has changed. A model without segment ids is trained without
+    pairs, unless the command line sets config.pairs.mode.
 
     Args:
-      settings: The settings of the pre-training.
+      settings: The settings of the pre-training run.
       folder: The workdir.
       flag_keys: The config keys that the command line sets. Their values must equal those of the checkpoint, while
         default values may differ.
@@ -52,30 +53,30 @@ def with_architecture(
     layout = {name: value for name, value in fields_of(FieldKind.LAYOUT).items() if f'model.{name}' not in flag_keys}
     settings = _with_fields(settings, _recorded_fields(folder, layout) or {})
     if settings.architecture_from != 'init':
-        return _with_form_of_teacher(settings, folder, flag_keys) if settings.copied_teacher else settings
-    defaults = _architecture_without(_DECIDED_BY_RUN)
-    theirs, source = _read_fields(folder, defaults, settings.init, 'config.init')
-    for name, value in theirs.items():
-        ours = getattr(settings.model, name)
-        if ours != value and (ours != defaults[name] or f'model.{name}' in flag_keys):
+        return _with_teacher_architecture(settings, folder, flag_keys) if settings.copied_teacher else settings
+    defaults = _architecture_without(_RUN_FIELDS)
+    source_fields, source = _read_fields(folder, defaults, settings.init, 'config.init')
+    for name, value in source_fields.items():
+        configured = getattr(settings.model, name)
+        if configured != value and (configured != defaults[name] or f'model.{name}' in flag_keys):
             fix = 'leave it out'
-            raise UserError(f'config.model.{name}', str(ours), f'{value}, as in {source}', fix)
-    if not theirs['num_segments'] and settings.pair_options.paired and 'pairs.mode' not in flag_keys:
-        print(f'config.pairs.mode is doc_sentences: the model in {source} has no segment ids, which pairs need')
+            raise UserError(f'config.model.{name}', str(configured), f'{value}, as in {source}', fix)
+    if not source_fields['num_segments'] and settings.pair_options.paired and 'pairs.mode' not in flag_keys:
+        print(f'config.pairs.mode is set to doc_sentences, because the model in {source} has no segment ids')
         settings = dataclasses.replace(settings, pairs=dataclasses.replace(settings.pairs, mode='doc_sentences'))
-    return _with_fields(settings, theirs)
+    return _with_fields(settings, source_fields)
 
 
-def _with_form_of_teacher(
+def _with_teacher_architecture(
     settings: PretrainingSettings, folder: pathlib.Path, flag_keys: Collection[str]
 ) -> PretrainingSettings:
-    defaults = _architecture_without({*_DECIDED_BY_RUN, *_SIZES, *_OF_NEW_WEIGHTS} - {'num_segments'})
-    theirs, _ = _read_fields(folder, defaults, settings.copied_teacher, 'config.distill.teacher')
+    defaults = _architecture_without({*_RUN_FIELDS, *_SIZE_FIELDS, *_INIT_FIELDS} - {'num_segments'})
+    teacher_fields, _ = _read_fields(folder, defaults, settings.copied_teacher, 'config.distill.teacher')
     return _with_fields(
         settings,
         {
             name: value
-            for name, value in theirs.items()
+            for name, value in teacher_fields.items()
             if getattr(settings.model, name) == defaults[name] and f'model.{name}' not in flag_keys
         },
     )
@@ -86,7 +87,7 @@ def _architecture_without(names: Collection[str]) -> dict[str, Any]:
 
 
 def _read_fields(folder: pathlib.Path, names: Collection[str], model: str, where: str) -> tuple[dict[str, Any], str]:
-    """Returns fields of the config.json of a resumed run, else of a model, and the file or folder they are from."""
+    """Returns config fields of a resumed run (from its config.json) or of `model`, and the file or folder read."""
     recorded = _recorded_fields(folder, names)
     if recorded is not None:
         return recorded, str(folder / 'config.json')
@@ -95,8 +96,8 @@ def _read_fields(folder: pathlib.Path, names: Collection[str], model: str, where
     return {name: getattr(config, name) for name in names}, directory
 
 
-def _with_fields(settings: PretrainingSettings, theirs: dict[str, Any]) -> PretrainingSettings:
-    return dataclasses.replace(settings, model=dataclasses.replace(settings.model, **theirs))
+def _with_fields(settings: PretrainingSettings, fields: dict[str, Any]) -> PretrainingSettings:
+    return dataclasses.replace(settings, model=dataclasses.replace(settings.model, **fields))
 
 
 def _recorded_fields(folder: pathlib.Path, names: Collection[str]) -> dict[str, Any] | None:
@@ -105,28 +106,24 @@ def _recorded_fields(folder: pathlib.Path, names: Collection[str]) -> dict[str, 
     return read_json_or_none(folder / 'config.json', lambda facts: {name: facts['model'][name] for name in names})
 
 
-def _differences(ours: BertConfig, theirs: BertConfig) -> dict[str, tuple[Any, Any]]:
-    """Returns the fields of the architecture, except sizes, that differ: {name: (ours, theirs)}."""
-    ignored = {*_DECIDED_BY_RUN, *_SIZES, *_OF_NEW_WEIGHTS}
-    if not ours.nsp and 'transform' not in (ours.pooler, theirs.pooler):
+def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, Any]]:
+    """Returns the differing fields of the architecture, except sizes, as {name: (run, source)}."""
+    ignored = {*_RUN_FIELDS, *_SIZE_FIELDS, *_INIT_FIELDS}
+    if not run.nsp and 'transform' not in (run.pooler, source.pooler):
         ignored.add('pooler')  # neither model uses it
-    pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in _architecture_without(ignored)}
+    pairs = {name: (getattr(run, name), getattr(source, name)) for name in _architecture_without(ignored)}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer) -> int:
-    """Returns the rows V of the token embedding: at least the number of pieces, and that of the initial weights.
+    """Returns V, the number of rows of the token embedding: the number of pieces, or of initial rows if it is larger.
 
-    Published models have more rows than pieces (ModernBERT: 50,368 and 50,280). The run trains and exports all of them.
-    A resumed run takes the number from its config.json.
-
-    Args:
-      settings: The settings of the pre-training.
-      folder: The workdir.
-      tokenizer: The tokenizer of the run, with the words of config.vocab.add.
+    Published models have more rows than pieces (ModernBERT has 50,368 rows for 50,280 pieces). The run trains and
+    exports all rows. A resumed run takes the number from its config.json. `tokenizer` includes the words of
+    config.vocab.add.
 
     Raises:
-      UserError: The pieces are not those of config.init.
+      UserError: The number of pieces does not match config.init or the teacher.
     """
     recorded = _recorded_fields(folder, ['vocab_size'])
     if recorded:
@@ -136,10 +133,11 @@ def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenize
     where = 'config.distill.teacher' if settings.copied_teacher else 'config.init'
     directory = huggingface_directory(settings.copied_teacher or settings.init, where)
     rows, pieces = read_config(directory).vocab_size, _tokenizer_of_init(settings, directory, tokenizer).vocab_size
-    # Another tokenizer should fit exactly. A teacher's is compared by its fingerprint.
+    # A tokenizer in config.tokenizer must match the rows of config.init exactly. The tokenizer of a teacher is checked
+    # by its fingerprint.
     another = settings.tokenizer and settings.init
     if pieces > rows or (another and pieces != rows):
-        fix = f'resize the model, in transformers with resize_token_embeddings({pieces})'
+        fix = f'resize the model with resize_token_embeddings({pieces}) of transformers'
         fix = 'leave config.tokenizer empty to use the tokenizer of config.init' if another else fix
         raise UserError('config.model.vocab_size', str(pieces), f'{rows}, as in {directory}', fix)
     return max(tokenizer.vocab_size, rows)
@@ -153,7 +151,7 @@ def _tokenizer_of_init(settings: PretrainingSettings, directory: str, tokenizer:
 def initial_params(
     settings: PretrainingSettings, model_config: BertConfig, tokenizer: Tokenizer
 ) -> tuple[dict[str, Any], str]:
-    """Returns the weights of config.init as host arrays in the tree layout of the model, and a description to print.
+    """Returns the weights of config.init as host arrays in the tree layout of the model, and a text to print.
 
     Raises:
       UserError: The sizes of the checkpoint differ from those of `model_config`.
@@ -163,22 +161,22 @@ def initial_params(
     imported = load_pretraining_model(directory, seed=settings.run_seeds.init, **shared)
     old_tokenizer = _tokenizer_of_init(settings, directory, tokenizer)
     params, lines = imported.params, [imported.describe(directory)]
-    for name in _SIZES:
-        theirs, ours = getattr(imported.config, name), getattr(model_config, name)
-        if theirs != ours:
-            fix = f'set --config.model.{name}={theirs}'
-            raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', fix)
+    for name in _SIZE_FIELDS:
+        source_value, run_value = getattr(imported.config, name), getattr(model_config, name)
+        if source_value != run_value:
+            fix = f'set --config.model.{name}={source_value}'
+            raise UserError(f'config.model.{name}', str(run_value), f'{source_value}, as in {directory}', fix)
     differences = _differences(model_config, imported.config)
     run_config = dataclasses.replace(model_config, vocab_size=imported.config.vocab_size)
-    shapes, run_shapes = (stacked_shapes(BertForPreTraining(one)) for one in (imported.config, run_config))
+    shapes, run_shapes = (stacked_shapes(BertForPreTraining(config)) for config in (imported.config, run_config))
     if shapes != run_shapes:
-        (name, (ours, theirs)), *_ = differences.items()
-        fix = f'set --config.model.{name}={theirs}, or --config.architecture_from=init'
-        raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', fix)
-    for name, (ours, theirs) in differences.items():
+        (name, (run_value, source_value)), *_ = differences.items()
+        fix = f'set --config.model.{name}={source_value}, or --config.architecture_from=init'
+        raise UserError(f'config.model.{name}', str(run_value), f'{source_value}, as in {directory}', fix)
+    for name, (run_value, source_value) in differences.items():
         lines.append(
-            f'config.model.{name} is {ours}, but {theirs} in the checkpoint: '
-            f'--config.model.{name}={theirs} keeps the value of the checkpoint'
+            f'config.model.{name} is {run_value}, but {source_value} in the checkpoint: '
+            f'--config.model.{name}={source_value} keeps the value of the checkpoint'
         )
     if old_tokenizer is not tokenizer:
         new_pieces = find_previous_ids(old_tokenizer, tokenizer)

@@ -36,13 +36,13 @@ def cache_folder() -> pathlib.Path:
 
 @functools.lru_cache(maxsize=1 << 16)
 def copy_object(url: str) -> pathlib.Path:
-    """Returns the local copy of an object, in the version of this process's first request.
+    """Returns the local copy of an object. All calls in a process return the version of the first call.
 
     Raises:
-      UserError: The object is gone; see also `RemoteFolder` and `fetch`.
+      UserError: The object does not exist; see also `RemoteFolder` and `fetch`.
     """
-    above, _, name = url.rpartition('/')
-    folder = RemoteFolder(above, url)
+    parent, _, name = url.rpartition('/')
+    folder = RemoteFolder(parent, url)
     source = folder.info(name)
     if source is None:
         raise _missing_error(url)
@@ -53,7 +53,7 @@ def copy_object(url: str) -> pathlib.Path:
 
 
 def copy_path(url: str, where: str, beside: Collection[str] = ()) -> pathlib.Path:
-    """Returns the local copy of an object, a folder of objects, or a TensorFlow checkpoint with the files beside it.
+    """Returns the local copy of an object, a folder of objects, or a TensorFlow checkpoint and the files beside it.
 
     If `url` is a workdir with an export, its checkpoints and stores are skipped.
 
@@ -120,9 +120,10 @@ def fetch_all(folder: RemoteFolder, targets: Mapping[RemoteObject, pathlib.Path]
 
 
 def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy: bool = True) -> None:
-    """Fetches an object. Continues the partial file of a killed process; waits if another process fetches the object.
+    """Fetches an object, or continues the partial file of a killed process.
 
-    The copy is complete if the size and the checksum match the bucket's, and the object has not changed meanwhile.
+    If another process fetches the same object, the function waits for it. The copy is complete if its size and its
+    checksum match the bucket's, and the object has not changed meanwhile.
 
     Args:
       folder: The folder of the object.
@@ -131,8 +132,9 @@ def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy
       copy: Whether to write a checksum beside the file, for other processes that use this copy.
 
     Raises:
-      UserError: The object changes, or the content twice does not match the checksum; see also `RemoteFolder`.
-      OSError: The disk refuses the write; the error has the path and the size.
+      UserError: Two attempts failed, because the object changed or the content does not match the checksum; see also
+        `RemoteFolder`.
+      OSError: The disk refuses the write. The error names the path and the size.
     """
     version = hashlib.sha256(source.version.encode()).hexdigest()[:12]
     part = target.with_name(f'.{target.name}.part-{version}')
@@ -147,7 +149,7 @@ def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy
                 fix = 'start again when no process writes to it'
                 raise UserError(f'{folder}/{source.name}', damage, f'{source.size:,} bytes that do not change', fix)
             os.fsync(file.fileno())
-            if copy:  # not `write_atomic`: processes with disabled writes fetch too
+            if copy:  # without `write_atomic`, because processes with disabled writes also fetch
                 _checksum_path(target).write_text(content_checksum(part, 'md5'))
             part.replace(target)
             sync_directory(target.parent)
@@ -155,7 +157,7 @@ def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy
 
 
 def _fill(folder: RemoteFolder, source: RemoteObject, file: BinaryIO, part: pathlib.Path) -> str | None:
-    """Completes a partial file. If the result differs from the object, empties it and returns the reason."""
+    """Completes a partial file. If the result differs from the object, empties the file and returns the reason."""
     if file.tell() > source.size:
         file.truncate(0)
     while (begin := file.seek(0, os.SEEK_END)) < source.size:
@@ -175,4 +177,4 @@ def _fill(folder: RemoteFolder, source: RemoteObject, file: BinaryIO, part: path
 
 
 def _missing_error(url: str) -> UserError:
-    return UserError(url, 'no such object any more', 'the one that was listed', 'start again')
+    return UserError(url, 'no such object', 'the object that was listed before', 'start again')

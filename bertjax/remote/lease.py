@@ -20,17 +20,17 @@ EXPIRES_AFTER = 60.0  # seconds without a renewal
 
 
 class LostLeaseError(StoppedError):
-    """Another process has taken the workdir over."""
+    """Another process has taken over the workdir."""
 
 
 class Lease:
-    """A lease on a workdir, held from `take` to `release` and renewed by a thread.
+    """A lease on a workdir. A thread renews it from `take` to `release`.
 
-    The clocks of two machines are never compared: a lease expires when this process sees no change in it for
+    The clocks of two machines are never compared. A lease expires if this process sees no change in it for
     EXPIRES_AFTER seconds.
 
-    Every write names the version that it replaces, and the server refuses it if the version has changed. On a server
-    without conditional writes, two processes can take the lease between a read and a write.
+    Every write names the version that it replaces, and the server refuses the write if the version has changed. On a
+    server without conditional writes, another process can also take the lease between a read and a write.
 
     Args:
       folder: The workdir.
@@ -46,7 +46,7 @@ class Lease:
         self._thread = threading.Thread(target=self._keep_renewing, name='lease', daemon=True)
 
     def take(self, log: Callable[[str], None]) -> None:
-        """Takes the lease: at once if it is free or its holder has the same mirror, else after it expires.
+        """Takes the lease: immediately if it is free or its holder has the same mirror, else when it expires.
 
         Args:
           log: Called with a line about the holder before waiting.
@@ -74,8 +74,8 @@ class Lease:
     def check(self, wait: bool = True) -> None:
         """Checks that the lease is held. Call it before every request that changes the bucket.
 
-        A process that was stopped or suspended for a while renews the lease first, which shows whether it still holds
-        the lease.
+        A process that was stopped or suspended for a while renews the lease first. This shows whether the process still
+        holds the lease.
 
         Args:
           wait: Whether to renew the lease if needed. If False, raises ConnectionError instead, without a request.
@@ -92,8 +92,8 @@ class Lease:
                     self._renew()
         if self._lost:
             raise LostLeaseError(
-                f'stopped: another process works in {self._folder} now; this one has been out of reach for '
-                f'{EXPIRES_AFTER:.0f} s, and no longer publishes'
+                f'stopped: another process works in {self._folder} now, because this process could not renew its lease '
+                f'for {EXPIRES_AFTER:.0f} s; this process publishes no more files'
             )
 
     def release(self) -> None:
@@ -110,20 +110,20 @@ class Lease:
         return (_read(self._folder)[0] or {}).get('token') == self._token
 
     def _age(self) -> float:
-        """Returns the seconds since the last renewal, by the clock that shows more.
+        """Returns the seconds since the last renewal: the larger value of two clocks.
 
-        The monotonic clock stops while a machine is suspended, and the other clock can be set.
+        The monotonic clock stops while a machine is suspended, and the wall clock can be changed.
         """
         return max(abs(now - then) for now, then in zip(_clocks(), self._renewed, strict=True))
 
     def _write(self, folder: RemoteFolder, version: str) -> bool:
-        """Writes the lease in place of this version ('' for none); returns False if the version has changed."""
+        """Writes the lease if its current version is `version` ('' for no lease). Returns whether it succeeded."""
         start = _clocks()
         self._count += 1
         try:
             folder.write(NAME, json.dumps({**self._facts, 'renewed': self._count}).encode(), replace=version)
         except FileExistsError:
-            if not self._is_held():  # if it is held, a retried request met its earlier write
+            if not self._is_held():  # if it is held, an earlier attempt of this request has succeeded
                 return False
         self._renewed = start
         return True
@@ -143,7 +143,7 @@ class Lease:
 
 
 def lease_holder(folder: RemoteFolder) -> str | None:
-    """Returns the host and process that hold the lease; None if nobody does."""
+    """Returns the host and the process that hold the lease; None if no process holds it."""
     facts, _ = _read(folder)
     return None if facts is None else _holder_of(facts)
 

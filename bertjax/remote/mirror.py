@@ -1,6 +1,6 @@
-"""Synchronise a local folder with the objects below an address: the newer side is copied to the other side.
+"""Synchronises a local folder with the objects below an address: the newer side is copied to the other side.
 
-A record file holds the state of each file on both sides at its publication. A file that differs from its record has
+A record file contains the state of each file on both sides at its publication. A file that differs from its record has
 changed. A folder that is valid only when complete (a checkpoint, a token store, an exported model) has a marker file.
 The marker is written after all other files and removed before them, so that a partial folder is never valid.
 """
@@ -22,7 +22,7 @@ from bertjax.remote.object_store import RemoteFolder
 RECORD = '.published.json'
 LARGE = 8 << 20  # bytes; a larger growing file is published only together with a checkpoint
 _SAVE_RECORD_EVERY = 5.0  # seconds
-_HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # one hidden folder is mirrored: that with the trials of a sweep
+_HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # except .unfinished/, which has the trials of a sweep
 _STEP = re.compile(r'(?:.*/)?checkpoints/(\d+)')
 
 FileState = tuple[int, int]  # size, and modification time in ns
@@ -46,12 +46,12 @@ class MirrorRules:
         return next((match[0] + marker for match, marker in matches if match), None)
 
     def unit_of(self, name: str) -> str:
-        """Returns the folder with a marker that contains a file, or the file itself if there is none."""
+        """Returns the folder with a marker that contains a file, or the file itself if there is no such folder."""
         marker = self.marker_of(name)
         return marker.rpartition('/')[0] if marker else name
 
     def split_complete(self, names: Collection[str]) -> tuple[list[str], list[str]]:
-        """Splits the mirrored names into those of valid files and those in folders without their marker."""
+        """Splits the names of mirrored files into valid files and files in folders that lack their marker."""
         ignored = re.compile(self.ignored)
         mirrored = [name for name in names if not _HIDDEN.search(name) and not ignored.search(name)]
         incomplete = {name for name in mirrored if (marker := self.marker_of(name)) and marker not in names}
@@ -94,7 +94,7 @@ class Mirror:
         if _newest_step(name for name in local if unit_of(name) in changed_locally) > _newest_step(objects):
             to_pull = (to_pull - changed_locally) & {
                 unit_of(name) for name in objects
-            }  # other local changes are published again
+            }  # the other local changes are published again
         self._remove_local(unit_of(name) for name in local if unit_of(name) in to_pull and name not in objects)
         targets = {
             source: self.folder / name
@@ -121,7 +121,7 @@ class Mirror:
         A large file that grows (metrics, a ledger) is published only together with a checkpoint.
 
         Args:
-          everything: Whether to publish such files without a checkpoint, too.
+          everything: Whether to publish large growing files even without a checkpoint.
 
         Returns:
           The number of objects written, and their bytes.
@@ -141,7 +141,7 @@ class Mirror:
         markers = outdated.union(filter(self._is_marker, changed))
         try:
             broken = {rules.unit_of(name) for name in self._upload(inside, local)}
-            # After the checkpoints, so that a ledger is never older than the checkpoint that relies on it.
+            # Files outside checkpoints follow, so that a ledger is never older than the checkpoint that relies on it.
             self._upload([name for name in changed if not rules.marker_of(name)], local)
             self._upload([name for name in sorted(markers) if rules.unit_of(name) not in broken], local)
             self._remove_deleted()
@@ -170,7 +170,7 @@ class Mirror:
             except FileNotFoundError:
                 return name
             self._published[name] = (*local[name], written.version)
-            if time.monotonic() - self._saved > _SAVE_RECORD_EVERY:  # a later process need not send the file again
+            if time.monotonic() - self._saved > _SAVE_RECORD_EVERY:  # so that a later process does not send it again
                 self._save_record()
             return None
 
@@ -199,7 +199,8 @@ class Mirror:
     def _save_record(self) -> None:
         with self._saving:
             self._saved = time.monotonic()
-            # Not `write_atomic`, because processes with disabled writes have a mirror too. A partial record is ignored.
+            # Without `write_atomic`, because processes with disabled writes also have a mirror. A partial record is
+            # ignored.
             fresh = self._path.with_name(f'{RECORD}.new')
             fresh.write_text(json.dumps(dict(self._published)) + '\n', encoding='utf-8')
             fresh.replace(self._path)

@@ -1,7 +1,7 @@
-"""List, read and write the objects below an address gs://BUCKET/PATH or s3://BUCKET/PATH.
+"""Lists, reads and writes the objects below an address gs://BUCKET/PATH or s3://BUCKET/PATH.
 
-gcsfs and s3fs implement the protocols, and find credentials and endpoints like Google's and Amazon's tools. Their
-retries cover the parts of a large file for about half a minute; the module `retry` repeats full requests for longer.
+gcsfs and s3fs implement the protocols, and find credentials and endpoints like Google's and Amazon's tools. They retry
+each part of a large file for about half a minute. The module `retry` repeats full requests for longer.
 """
 
 import base64
@@ -23,14 +23,14 @@ from bertjax.remote.retry import Requester, http_status
 
 PACKAGES = {'gs': 'gcsfs', 's3': 's3fs'}
 ONE_REQUEST = 32 << 20  # bytes; a larger object is written in parts
-PART = 50 << 20  # bytes of a part
+PART = 50 << 20  # bytes
 PART_ATTEMPTS = 10  # attempts of s3fs per part, within half a minute; gcsfs makes 6
 _ADDRESS = re.compile(r'(gs|s3)://([^/]+)/?(.*)', re.DOTALL)
 _NO_FILE_NAME = re.compile(r'(^|/)\.{0,2}(/|$)')  # names that no local file can have: `a//b`, `../a`
 
 
 def split_address(url: str) -> tuple[str, str, str]:
-    """Returns ('gs' or 's3', the bucket, the path in it without a slash at its ends)."""
+    """Returns ('gs' or 's3', the bucket, the path in the bucket without slashes at its ends)."""
     scheme, bucket, path = _ADDRESS.fullmatch(url).groups()
     return scheme, bucket, path.strip('/')
 
@@ -67,7 +67,7 @@ def _file_system(scheme: str, where: str, attempts: int = 1) -> Any:
     except ImportError as error:
         package = PACKAGES[scheme]
         found = f'{scheme}:// without {package} ({error})'
-        raise UserError(where, found, 'that package', f'pip install {package}') from None
+        raise UserError(where, found, f'the package {package}', f'pip install {package}') from None
     return _connect(scheme, attempts)
 
 
@@ -80,7 +80,8 @@ def _connect(scheme: str, attempts: int) -> Any:
         system = S3FileSystem(use_listings_cache=False, config_kwargs=once, skip_instance_cache=True)
         system.retries = attempts
         return system
-    # Not fsspec's default for gs://, which queries the type of each bucket over gRPC, for which it needs more rights.
+    # fsspec's default for gs:// is not used, because it queries the type of each bucket over gRPC, which needs more
+    # permissions.
     from gcsfs.core import GCSFileSystem
 
     token = 'anon' if os.environ.get('STORAGE_EMULATOR_HOST') else None
@@ -189,9 +190,9 @@ class RemoteFolder(Requester):
         self._system.call('POST', url, data=data, uploadType='media', name=key, **condition)
 
     def upload(self, name: str, file: pathlib.Path) -> RemoteObject:
-        """Writes the present content of a local file atomically.
+        """Writes the current content of a local file atomically.
 
-        The libraries send a large file in parts. A failed check stops them between two parts; see `with_check`.
+        The libraries send a large file in parts. A failed check stops the upload between two parts; see `with_check`.
 
         Raises:
           FileNotFoundError: The file is gone.
@@ -199,7 +200,7 @@ class RemoteFolder(Requester):
         size = file.stat().st_size
         if size <= ONE_REQUEST:
             with file.open('rb') as opened:
-                return self.write(name, opened.read(size))  # not data that are appended meanwhile
+                return self.write(name, opened.read(size))  # without data that is appended meanwhile
 
         from fsspec.callbacks import Callback  # a dependency of s3fs and gcsfs
 
@@ -207,7 +208,7 @@ class RemoteFolder(Requester):
             try:
                 system = _file_system(self._scheme, self._where, PART_ATTEMPTS)
                 callback = Callback(hooks={'check': lambda size, value: self.check(False)})
-                # One part at a time, as s3fs removes a failed upload while other parts may still be in transit.
+                # One part at a time, because s3fs removes a failed upload while other parts may still be in transit.
                 options = {'chunksize': PART, 'max_concurrency': 1, 'callback': callback}
                 system.put_file(os.fspath(file), self._path(name), **options)
             except FileNotFoundError:
@@ -219,7 +220,7 @@ class RemoteFolder(Requester):
         return self.call(upload)
 
     def _written(self, name: str, size: int, content: bytes | pathlib.Path) -> RemoteObject:
-        """Returns the metadata of a written object. If they do not match, raises EOFError, and `call` retries."""
+        """Returns the metadata of a written object. If it does not match, raises EOFError, so that `call` retries."""
         written = self.info(name)
         if written is None or written.size != size:
             raise EOFError(f'{written.size if written else 0:,} of {size:,} bytes are there after writing')

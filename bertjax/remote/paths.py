@@ -1,4 +1,4 @@
-"""Resolve the paths that users give, local or in a bucket."""
+"""Resolves the paths that users give, local or in a bucket."""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from bertjax.remote.object_store import RemoteFolder, RemoteObject
 
 
 def user_path(path_or_address: epath.PathLike, where: str, beside: Sequence[str] = ()) -> epath.Path:
-    """Expands ~ in the path of a user, or copies an address in a bucket and returns the local path.
+    """Returns a local path: the user's path with ~ expanded, or the copy of an address in a bucket.
 
     Args:
       path_or_address: A local path, gs://… or s3://…
@@ -51,17 +51,17 @@ def data_directory(data: str, expected: str, fix: str = 'check the path') -> epa
 
 
 def find_objects(address: str, where: str) -> tuple[list[tuple[str, str, RemoteObject]], str]:
-    """Finds the objects of an address, a folder or a pattern by the rules for local files, and in the same order.
+    """Finds the objects of an address, by the rules for local files and in the same order.
 
-    A folder and `**` skip names that begin with '.' or '_'.
+    The address may be an object, a folder or a pattern. A folder and `**` skip names that begin with '.' or '_'.
 
     Args:
       address: gs://… or s3://…
       where: The config key, for messages.
 
     Returns:
-      A list with the address, the name and the metadata of each object, and the kind of the address: 'object',
-      'folder' or 'pattern'. The name is that of a local file in reports.
+      A list with the address, the name for reports and the metadata of each object, and the kind of the address:
+      'object', 'folder' or 'pattern'.
 
     Raises:
       UserError: There is no object; see also `RemoteFolder`.
@@ -77,7 +77,7 @@ def find_objects(address: str, where: str) -> tuple[list[tuple[str, str, RemoteO
     names = sorted(name.split('/') for name in objects)  # in the order of `walk_files`
     names = ['/'.join(row) for row in names if (name_matches(row, pattern) if pattern else not is_hidden(row))]
     if not names:
-        expected = 'an object, a folder of them, or a glob that matches some'
+        expected = 'an object, a folder of objects, or a pattern that matches objects'
         raise UserError(where, f'nothing at {address!r}', expected, fix)
     prefix = '' if pattern else folder.url.rpartition('/')[2] + '/'
     rows = [(f'{folder}/{name}', prefix + name, objects[name]) for name in names]

@@ -1,4 +1,4 @@
-"""Retry requests to a bucket, run several at a time, and translate their errors."""
+"""Retries requests to a bucket, runs several at a time, and translates their errors."""
 
 import concurrent.futures
 import copy
@@ -11,12 +11,12 @@ from absl import logging
 
 from bertjax.errors import StoppedError, UserError
 
-PAUSES = (0.5, 1, 2, 4, 8, 16)  # seconds between attempts; the last one repeats
+PAUSES = (0.5, 1, 2, 4, 8, 16)  # seconds between attempts; the last pause repeats
 FIRST_CONTACT = 30.0  # seconds of retries if a server has never answered, because its address may be wrong
 PATIENCE = 1800.0  # seconds of retries if a server has answered before
 WARN_EVERY = 60.0  # seconds
-_AT_ONCE = 8  # requests
-_answered: set[str] = set()  # buckets that have answered this process
+_AT_ONCE = 8  # the maximum number of parallel requests
+_answered: set[str] = set()  # the buckets that have answered a request of this process
 
 _DENIED = ('Forbidden', 'Access Denied', 'AccessDenied', 'Anonymous caller', 'Invalid Credentials')
 _CREDENTIALS = ('NoCredentialsError', 'PartialCredentialsError', 'DefaultCredentialsError', 'ProfileNotFound')
@@ -39,7 +39,7 @@ class _CancelledError(StoppedError):
 
 
 def http_status(error: Exception) -> int | None:
-    """Returns the HTTP status in an error of s3fs or gcsfs; None if it has none."""
+    """Returns the HTTP status in an error of s3fs or gcsfs; None if the error has no status."""
     response = getattr(error.__cause__ or error, 'response', None)  # s3fs chains its error to botocore's
     status = response.get('ResponseMetadata', {}).get('HTTPStatusCode') if isinstance(response, dict) else None
     status = status or getattr(error, 'code', None)  # gcsfs
@@ -87,8 +87,8 @@ class Requester:
     def with_check(self, check: Callable[[bool], None]) -> Self:
         """Returns a copy that calls a check between requests.
 
-        The copy calls `check(True)` before each attempt; this call may wait. It calls `check(False)` after each part of
-        a large file; this call must not wait. An exception in the check ends the request, but an OSError ends only the
+        Before each attempt, the copy calls `check(True)`, which may wait. After each part of a large file, it calls
+        `check(False)`, which must not wait. An exception in the check ends the request, but an OSError ends only the
         attempt.
         """
         other = copy.copy(self)
@@ -162,13 +162,11 @@ class Requester:
                 if _is_permanent(error):
                     limit = min(patience, FIRST_CONTACT)
                 if passed >= limit:
-                    found = self._at_url(
-                        f'no answer, or a partial one, for {_format_seconds(passed)} ({_first_line(error)})'
-                    )
+                    found = self._at_url(f'no complete answer for {_format_seconds(passed)} ({_first_line(error)})')
                     fix = 'check the network; the same command continues and keeps the complete files'
                     raise UnreachableError(self._where, found, 'an answer', fix) from None
                 if failures >= len(PAUSES):
-                    message = 'no answer, or a partial one, from %s (%s): retrying for %s'
+                    message = 'no complete answer from %s (%s): retrying for %s'
                     details = self.url, _first_line(error), _format_seconds(limit)
                     logging.log_every_n_seconds(logging.WARNING, message, WARN_EVERY, *details)
                 time.sleep(min(limit - passed, PAUSES[min(failures, len(PAUSES) - 1)]))

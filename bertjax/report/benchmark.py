@@ -13,7 +13,7 @@ from bertjax.tasks.sentence.glue_table import TASKS
 
 
 def benchmark_page(folder: pathlib.Path, linked: Collection[str]) -> str:
-    """Returns the page of all tasks of a benchmark, finished or not, as HTML.
+    """Returns the page of a benchmark as HTML. The page lists all tasks, finished or not.
 
     Args:
       folder: The workdir.

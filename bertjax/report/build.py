@@ -1,4 +1,4 @@
-"""Build the report of a workdir: choose the sections and their order."""
+"""Builds the report of a workdir: selects the sections and their order."""
 
 from collections.abc import Callable
 
@@ -13,30 +13,30 @@ from bertjax.pages.page import Section, render_page
 from bertjax.pretrain.chance_baselines import ChanceBaselines, compute_chance_baselines
 from bertjax.pretrain.examples import StoreExamples
 from bertjax.pretrain.text_data import open_stores
-from bertjax.report.config import config
-from bertjax.report.corpus import corpus
-from bertjax.report.curves import curves
-from bertjax.report.errors import errors
+from bertjax.report.config import config_section
+from bertjax.report.corpus import corpus_section
+from bertjax.report.curves import curves_section
+from bertjax.report.errors import errors_section
 from bertjax.report.examples import pretraining_examples, task_examples
-from bertjax.report.fillings import fillings
-from bertjax.report.overview import overview
-from bertjax.report.results import figures, finished_trials, members, sweep
+from bertjax.report.fillings import fillings_section
+from bertjax.report.overview import overview_section
+from bertjax.report.results import figures_section, finished_trials, members_section, sweep_section
 from bertjax.report.run_record import Run, quiet
-from bertjax.report.speed import speed
+from bertjax.report.speed import speed_section
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.workdir.lock import TRIALS
 
 TEMPLATE = 'report.html.j2'
-_MAX_TOKENIZED = 16  # the most records to tokenize for the rows on the page
+_MAX_TOKENIZED = 16  # the maximum number of records to tokenize for the rows on the page
 
 
 def build_page(run: Run) -> str:
     """Returns the page of a run, as HTML."""
     sections = _task_sections(run) if run.is_task else _pretraining_sections(run)
     sections += (
-        [speed(run), config(run)] if len(run.models) < 2 else []
-    )  # the members of an ensemble have reports of their own
+        [speed_section(run), config_section(run)] if len(run.models) < 2 else []
+    )  # the members of an ensemble have separate reports
     title = f'{_kind(run)}: {run.folder.resolve().name}'
     return render_page(TEMPLATE, title, _about(run), [part for part in sections if part is not None], charts=True)
 
@@ -75,41 +75,56 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
         examples = StoreExamples(settings, stores, tokenizer, run.folder / 'store' / 'plans')
         total = in_steps(run.config['steps'], 'steps') if run.recorded else 0
         baselines = compute_chance_baselines(settings, stores, examples, total) if run.recorded else ChanceBaselines()
-    except UserError as error:  # the metrics can be shown without the text
+    except UserError as error:  # show the metrics, which do not need the text
         baselines = ChanceBaselines(pair_name(run.config['pairs']['mode']))
         note = f'The text and its examples are no longer available: {error}'
-        return [overview(run, baselines), curves(run, baselines), Section('corpus', 'Corpus', note=note)]
+        return [
+            overview_section(run, baselines),
+            curves_section(run, baselines),
+            Section('corpus', 'Corpus', note=note),
+        ]
     names = [spec for spec, _ in parse_mixture(settings.corpus)] if not settings.data else [settings.data]
     get = lambda split: examples.get(settings.first_shape, split, 0)  # noqa: E731
     filled = None
-    if run.recorded and not run.predicts:
-        note = 'The distillation trains hidden values only: the MLM head keeps its initial weights.'
+    if run.recorded and not run.trains_outputs:
+        note = 'The distillation only trains hidden values, so the MLM head keeps its initial weights.'
         filled = Section('fillings', 'Held-out masks', note=note)
     elif run.recorded and examples.has_heldout:
-        filled = _or_note('fillings', 'Held-out masks', lambda: fillings(run, get('heldout'), tokenizer))
+        filled = _or_note('fillings', 'Held-out masks', lambda: fillings_section(run, get('heldout'), tokenizer))
     elif run.recorded:
         filled = Section('fillings', 'Held-out masks', note='No document is held out.')
     mode = settings.pair_options.mode
     rows = _or_note('examples', 'Examples', lambda: pretraining_examples(get('train'), tokenizer, mode))
-    return [overview(run, baselines), curves(run, baselines), filled, rows, corpus(stores, names)]
+    return [
+        overview_section(run, baselines),
+        curves_section(run, baselines),
+        filled,
+        rows,
+        corpus_section(stores, names),
+    ]
 
 
 def _task_sections(run: Run) -> list[Section | None]:
     folder, about = run.folder, ''
     if run.is_sweep:
         trials = finished_trials(run)
-        sections = [sweep(run, trials)]
+        sections = [sweep_section(run, trials)]
         if trials:
             best = max(trials, key=lambda item: dev_score(item[1]))[0].name
             folder, about = run.folder / TRIALS / best, f'From the best run, {best}.'
     else:
-        sections = [overview(run, ChanceBaselines()), figures(run), members(run), curves(run, ChanceBaselines())]
+        sections = [
+            overview_section(run, ChanceBaselines()),
+            figures_section(run),
+            members_section(run),
+            curves_section(run, ChanceBaselines()),
+        ]
     try:
         with quiet():
             task = _task(run)
     except UserError as error:
-        return [*sections, Section('errors', 'Errors', note=f'The task cannot be read any more: {error}')]
-    sections.append(errors(run, task, folder, about))
+        return [*sections, Section('errors', 'Errors', note=f'The task can no longer be read: {error}')]
+    sections.append(errors_section(run, task, folder, about))
     if not run.is_evaluation:
         sections.append(_or_note('examples', 'Rows', lambda: _rows(run, task)))
     return sections

@@ -10,7 +10,7 @@ from bertjax.report.run_record import Run
 from bertjax.workdir.differences import comparable_keys, find_differences, format_literal, resolve_like
 
 
-def config(run: Run) -> Section:
+def config_section(run: Run) -> Section:
     """Returns the section about the config of any run."""
     data = {
         'recipe': run.recipe,

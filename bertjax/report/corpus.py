@@ -7,12 +7,12 @@ from bertjax.pages.page import Section
 from bertjax.pretrain.text_data import WeightedStore
 
 
-def corpus(stores: list[WeightedStore], names: list[str]) -> Section:
+def corpus_section(stores: list[WeightedStore], names: list[str]) -> Section:
     """Returns the section with a report on each store; `names` are the parts of config.corpus, one for each store."""
     reports = []
     for name, weighted in zip(names, stores, strict=True):
         report = weighted.store.report
-        # 'Tokens': '5,760 (8.0 a sentence)' in three cells.
+        # Splits an entry such as 'Tokens': '5,760 (8.0 a sentence)' into three cells.
         cells = [(label, *text.rstrip(')').partition(' (')[::2]) for label, text in report_counts(report).items()]
         lengths = {label: (count, f'{count:,}') for label, count in sentence_lengths(report).items()}
         reports.append(

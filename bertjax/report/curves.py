@@ -12,7 +12,7 @@ from bertjax.pretrain.heldout_texts import PREFIX, group_rows_by_text
 from bertjax.report.run_record import Run
 
 Rows = Sequence[Mapping[str, Any]]
-_SMALL = 260  # pixels of height
+_SMALL = 260  # the height of a small chart, in pixels
 _POSITION = ('step', 'split', 'phase', 'examples')  # the keys of a row that are not metrics
 _TITLES = {
     'nsp_accuracy': 'Next sentence or not',
@@ -27,8 +27,8 @@ _TITLES = {
 }
 
 
-def curves(run: Run, baselines: ChanceBaselines) -> Section | None:
-    """Returns the section of a run; None for a run without rows, such as a sweep (its trials have the rows)."""
+def curves_section(run: Run, baselines: ChanceBaselines) -> Section | None:
+    """Returns the section with the charts; None for a run without rows, such as a sweep (its trials have the rows)."""
     if not run.rows:
         return None
     charts = {
@@ -39,7 +39,7 @@ def curves(run: Run, baselines: ChanceBaselines) -> Section | None:
     return Section('curves', 'Curves', charts, 'Drag a box to zoom; double-click to reset the zoom.')
 
 
-def curve(name: str, rows: Iterable[Mapping[str, Any]], key: str, color: str, kind: str = 'line') -> Curve | None:
+def make_curve(name: str, rows: Iterable[Mapping[str, Any]], key: str, color: str, kind: str = 'line') -> Curve | None:
     """Returns the values of `key` in the rows that have it, by step; None if no row has it."""
     points = [(row['step'], row[key]) for row in rows if row.get(key) is not None]
     return Curve(name, *map(list, zip(*points, strict=True)), color, kind) if points else None
@@ -72,7 +72,7 @@ def main_charts(rows: Rows, baselines: ChanceBaselines) -> list[Chart]:
 
 
 def teacher_charts(rows: Rows) -> list[Chart]:
-    """Returns one chart for each unweighted distillation loss, as the losses differ by orders of magnitude."""
+    """Returns a separate chart for each unweighted distillation loss, because they differ by orders of magnitude."""
     charts = [
         Chart(_TITLES.get(key, key), _train_and_heldout(rows, key), key, height=_SMALL)
         for key in distillation_names(rows)
@@ -89,21 +89,21 @@ def _training_charts(rows: Rows) -> list[Chart]:
         ('Learning rate', 'learning_rate', 'purple'),
         ('Norm of the gradient', 'grad_norm', 'orange'),
     ):
-        if drawn := curve(title, train, key, color):
+        if drawn := make_curve(title, train, key, color):
             charts.append(Chart(title, [drawn], height=_SMALL))
     return charts
 
 
 def _train_and_heldout(rows: Rows, key: str) -> list[Curve]:
     train, heldout = ([row for row in rows if row['split'] == split] for split in ('train', 'heldout'))
-    both = (curve('training', train, key, 'pale'), curve('held out', heldout, key, 'blue', 'dots'))
+    both = (make_curve('training', train, key, 'pale'), make_curve('held out', heldout, key, 'blue', 'dots'))
     return [line for line in both if line]
 
 
 def _colored(named: Iterable[tuple[str, Rows, str]]) -> list[Curve]:
     """Returns a curve for each (name, rows, key), each in a different color."""
     colors = itertools.cycle(COLORS)
-    drawn = (curve(name, rows, key, next(colors), 'dots') for name, rows, key in named)
+    drawn = (make_curve(name, rows, key, next(colors), 'dots') for name, rows, key in named)
     return [line for line in drawn if line]
 
 

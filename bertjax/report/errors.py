@@ -15,32 +15,32 @@ from bertjax.report.run_record import Run, quiet, read_lines
 from bertjax.tasks.task import Judgment, Task
 
 _WORST = 12
-_MATRIX = 20  # the most classes of a confusion table
+_MATRIX = 20  # the maximum number of classes in a confusion table
 _NOTHING = '(nothing)'
 
 
-def errors(run: Run, task: Task, folder: pathlib.Path, about: str = '', split: str = 'dev') -> Section:
+def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '', split: str = 'dev') -> Section:
     """Returns a review of the predictions of a finished run and its records.
 
     Args:
       run: The run in the workdir.
       task: The task with its learned labels.
       folder: The folder with results.json and predictions/: the workdir, or a trial of a sweep.
-      about: A sentence about the source of the predictions, if it is not the run.
+      about: A sentence about the source of the predictions; '' if the run itself made them.
       split: The split to review.
     """
     title = f'Errors on {split}'
     try:
         data = _review(run, task, folder / 'predictions' / f'{split}.jsonl', split)
     except UserError as error:
-        return Section('errors', title, note=f'The records of {split} cannot be read any more: {error}')
+        return Section('errors', title, note=f'The records of {split} can no longer be read: {error}')
     if isinstance(data, str):
         return Section('errors', title, note=data)
     return Section('errors', title, data, about)
 
 
 def _review(run: Run, task: Task, path: pathlib.Path, split: str) -> dict[str, Any] | str:
-    """Returns the data of the section, or the reason why there are none."""
+    """Returns the data of the section, or the reason why there is no data."""
     rows = read_lines(path)
     if rows is None and path.exists():
         return f'{path} is damaged; run=evaluate writes it again.'

@@ -21,7 +21,7 @@ def pretraining_examples(examples: Examples, tokenizer: Tokenizer, mode: str) ->
     legend |= {'b': 'segment B'} if mode in _PAIRS else {}
     rows = [(_example_label(batch, row, mode), list(masked_row(batch, row, tokenizer))) for row in range(_ROWS)]
     unit = 'training rows, each of several examples,' if 'sequence_ids' in batch else 'training examples'
-    about = f'The first {_ROWS} {unit}, as the model reads them. The hidden piece is below its position.'
+    about = f'The first {_ROWS} {unit}, as the model reads them. The hidden piece is shown below each mask.'
     title = 'Pairs and masks' if mode in _PAIRS else 'Masks'
     return Section('examples', title, {'legend': legend, 'rows': rows}, about)
 
@@ -29,7 +29,7 @@ def pretraining_examples(examples: Examples, tokenizer: Tokenizer, mode: str) ->
 def _example_label(batch: Mapping[str, np.ndarray], row: int, mode: str) -> str:
     packed = 'sequence_ids' in batch
     label = f'row {row} · examples in it: {batch["sequence_ids"][row].max()}' if packed else f'example {row}'
-    is_pair = np.atleast_1d(batch['nsp_weights'][row]) > 0  # of each example in the row
+    is_pair = np.atleast_1d(batch['nsp_weights'][row]) > 0  # for each example in the row
     if mode in _PAIRS and is_pair.any():
         label += f' · {", ".join(_PAIRS[mode][answer] for answer in np.atleast_1d(batch["nsp_labels"][row])[is_pair])}'
     predictions = int(batch['masked_weights'][row].sum())

@@ -1,4 +1,4 @@
-"""Predictions for the same held-out masks, before and after training."""
+"""The model's predictions for the same held-out masks, before and after training."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -47,10 +47,10 @@ class MaskPredictions:
     true_probability: np.ndarray
 
 
-def fillings(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Section:
-    """Compares the predictions of a pre-training, from a checkpoint or an export, with those of its step 0.
+def fillings_section(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Section:
+    """Compares the predictions of a pre-trained model, from a checkpoint or an export, with its predictions at step 0.
 
-    The state of step 0 is computed again, because the oldest checkpoint is usually near the end of the run.
+    The parameters at step 0 are computed again, because the oldest checkpoint is usually near the end of the run.
 
     Raises:
       UserError: There is no model, or it cannot be loaded on this machine.
@@ -78,7 +78,7 @@ def _last_params(run: Run, settings: PretrainingSettings) -> tuple[BertConfig, A
     exported = run.folder / 'export' / 'hf'
     if has_checkpoints(run.folder) or not exported.is_dir():
         saved = load_pretraining(settings, run.folder)
-        return saved.config, saved.params, f'at step {saved.saved.position.step:,}'
+        return saved.config, saved.params, f'at step {saved.checkpoint.position.step:,}'
     model = settings.model_config(run.config['model']['vocab_size'])
     options = {'scan_layers': model.scan_layers, 'seed': settings.run_seeds.init, 'nsp': model.nsp}
     return model, load_pretraining_model(str(exported), **options).params, 'as exported'
@@ -104,7 +104,7 @@ def _first_params(settings: PretrainingSettings, model: BertConfig, tokenizer: T
 def _fill(forward: Any, params: Any, batch: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> MaskPredictions:
     probabilities = softmax(np.asarray(forward(params, batch)['mlm_logits'], np.float64))
     probability_of = lambda ids: np.take_along_axis(probabilities, ids[..., None], -1)[..., 0]  # noqa: E731
-    best = probabilities[..., : tokenizer.vocab_size].argmax(-1)  # a model may have rows beyond the pieces
+    best = probabilities[..., : tokenizer.vocab_size].argmax(-1)  # a model may have more outputs than pieces
     return MaskPredictions(best, probability_of(best), probability_of(batch['masked_ids']))
 
 

@@ -13,7 +13,7 @@ from bertjax.writers.console import format_value
 Tiles = dict[str, tuple[str, str]]
 
 
-def overview(run: Run, baselines: ChanceBaselines) -> Section:
+def overview_section(run: Run, baselines: ChanceBaselines) -> Section:
     """Returns the section with the most important figures of any run."""
     train = run.rows_of('train')
     tiles: Tiles = {}

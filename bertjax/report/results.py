@@ -13,19 +13,19 @@ from bertjax.finetune.results import RESULTS
 from bertjax.finetune.trials import AXES, Trial, dev_score, summarise, sweep_table
 from bertjax.pages.charts import COLORS, Chart, Curve
 from bertjax.pages.page import Section, link
-from bertjax.report.curves import curve
+from bertjax.report.curves import make_curve
 from bertjax.report.run_record import Run
 from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
 from bertjax.writers.console import format_value
 from bertjax.writers.jsonl import read_rows
 
-_CURVES = 12  # the most trials in the chart of the training loss
+_CURVES = 12  # the maximum number of trials in the chart of the training loss
 Finished = Sequence[tuple[Trial, Mapping[str, Any]]]
 
 
-def figures(run: Run) -> Section:
-    """Returns results.json as a table with a column per split and a row per figure."""
+def figures_section(run: Run) -> Section:
+    """Returns results.json as a table with a column for each split and a row for each metric."""
     results = run.results()
     if not results:
         return Section('figures', 'Figures', note='The run is not finished: there is no results.json yet.')
@@ -38,10 +38,10 @@ def figures(run: Run) -> Section:
         ],
         'marked': [i for i, name in enumerate(names) if name == results.get('score')],
     }
-    return Section('figures', 'Figures', table, 'Marked: the score of the run.')
+    return Section('figures', 'Figures', table, 'The marked row is the score of the run.')
 
 
-def members(run: Run) -> Section | None:
+def members_section(run: Run) -> Section | None:
     """Returns the scores of each model of an ensemble and of the ensemble; None for any other run."""
     results = run.results() or {}
     if len(run.models) < 2 or 'splits' not in results:
@@ -74,8 +74,8 @@ def finished_trials(run: Run) -> Finished:
     return sorted(trials, key=lambda item: item[0])
 
 
-def sweep(run: Run, finished: Finished) -> Section:
-    """Returns charts of the scores and losses, a table of the settings over their seeds, and a table of the trials."""
+def sweep_section(run: Run, finished: Finished) -> Section:
+    """Returns charts of scores and losses, a table of the settings over their seeds, and a table of the trials."""
     if not finished:
         return Section('sweep', 'Sweep', note='No run of the sweep is finished yet.')
     score = finished[0][1]['score']
@@ -114,7 +114,7 @@ def _values(setting: Mapping[str, Any]) -> tuple:
 def _score_curves(settings: Sequence[Mapping[str, Any]], scores: Mapping[Trial, float]) -> list[Curve]:
     """Returns curves of the median score over seeds by learning rate, and the trials as points.
 
-    Each combination of the other values has a different color.
+    Each combination of the other settings has a different color.
     """
     curves, colors = [], itertools.cycle(COLORS)
     shape = lambda setting: (setting['trainable'], setting['batch_size'], setting['epochs'])  # noqa: E731
@@ -136,7 +136,7 @@ def _loss_charts(run: Run, trials: Sequence[Trial]) -> list[Chart]:
     curves, colors = [], itertools.cycle(COLORS)
     for trial in trials[:_CURVES]:
         rows = read_rows(run.folder / TRIALS / trial.name / 'metrics.jsonl')
-        curves.append(curve(trial.name, [row for row in rows if row['split'] == 'train'], 'loss', next(colors)))
+        curves.append(make_curve(trial.name, [row for row in rows if row['split'] == 'train'], 'loss', next(colors)))
     curves = [line for line in curves if line]
     first = f', the first {_CURVES} runs' if len(trials) > _CURVES else ''
     return [Chart(f'Training loss{first}', curves, 'loss')] if curves else []

@@ -1,4 +1,4 @@
-"""Read the run in a workdir, for the sections of its page."""
+"""Reads the run in a workdir, for the sections of its page."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ class Run:
     Attributes:
       folder: the workdir.
       recipe: the recipe as the command line names it.
-      config: the config of the run, in plain form; if no run trained in the folder, that of the command line.
+      config: the config of the run, in plain form; the config of the command line if no run trained in the folder.
       recorded: whether `config` was recorded by a run.
       rows: the rows of metrics.jsonl.
       models: the folders of the evaluated models; empty for the model of the workdir.
@@ -46,12 +46,12 @@ class Run:
 
     @property
     def is_task(self) -> bool:
-        """Whether it is a fine-tuning or a sweep."""
+        """Whether the run is a fine-tuning or a sweep."""
         return 'task' in self.config
 
     @property
     def is_sweep(self) -> bool:
-        """Whether it is a sweep."""
+        """Whether the run is a sweep."""
         return (self.folder / TRIALS).is_dir()
 
     @property
@@ -65,8 +65,8 @@ class Run:
         return 'distill' in self.config
 
     @property
-    def predicts(self) -> bool:
-        """Whether the outputs of the model are trained, by labels or by a teacher."""
+    def trains_outputs(self) -> bool:
+        """Whether labels or a teacher train the outputs of the model, not only its hidden values."""
         return not self.is_distillation or any(self.config['distill'].get(part) for part in OUTPUT_LOSSES)
 
     @property
@@ -92,13 +92,13 @@ class Run:
         return from_plain({**self.config, 'mesh': _LOCAL_MESH, 'model': model, 'step': 0})
 
     def results(self) -> dict[str, Any] | None:
-        """Returns results.json of a finished fine-tuning; None if there is none, or a damaged one."""
+        """Returns results.json of a finished fine-tuning; None if the file is missing or damaged."""
         is_valid = lambda results: all(isinstance(values, dict) for values in results['splits'].values())  # noqa: E731
         return read_json_or_none(self.folder / RESULTS, lambda results: results if is_valid(results) else None)
 
 
 def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
-    """Reads the run in a workdir, finished or not. A recorded config replaces that of the command line.
+    """Reads the run in a workdir, finished or not. A recorded config replaces the config of the command line.
 
     Args:
       config: the config of the command line, in plain form.
@@ -121,7 +121,7 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
 
 
 def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
-    """Reads the results of run=evaluate for config.init or config.ensemble; uses the config of the first member."""
+    """Reads the results of run=evaluate for config.init or config.ensemble, and the config of the first member."""
     results = read_recorded_results(folder / RESULTS)
     members = [pathlib.Path(member) for member in results.get('ensemble', ())]
     path = next((member / 'config.json' for member in members if (member / 'config.json').exists()), None)
@@ -147,7 +147,7 @@ def _recorded_config(path: pathlib.Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppresses prints and logs while data are read, because the training has already printed them."""
+    """Suppresses prints and logs while data is read, because the training has already printed them."""
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -4,7 +4,7 @@ import statistics
 
 from bertjax.pages.charts import BarChart, Chart
 from bertjax.pages.page import Section
-from bertjax.report.curves import curve
+from bertjax.report.curves import make_curve
 from bertjax.report.run_record import Run
 from bertjax.train.health.goodput import read_goodput
 from bertjax.train.health.goodput_clock import SLOW, TIMES
@@ -21,8 +21,8 @@ _RATES = (
 )
 
 
-def speed(run: Run) -> Section | None:
-    """Returns the rates by step, the memory and the goodput; None for a run without rates."""
+def speed_section(run: Run) -> Section | None:
+    """Returns the section with the rates by step, the memory and the goodput; None for a run without rates."""
     rows = [row for row in run.rows_of('train') if row.get('sequences_per_s')]
     if not rows:
         return None
@@ -33,7 +33,7 @@ def speed(run: Run) -> Section | None:
     goodput = read_goodput(run.folder)
     lost = {name: (share, f'{share:.1%}') for name, share in goodput.rest() if share >= 0.0005} if goodput else {}
     data = {
-        'chart': Chart('Sequences a second', [curve('speed', rows, 'sequences_per_s', 'teal')], height=280),
+        'chart': Chart('Sequences a second', [make_curve('speed', rows, 'sequences_per_s', 'teal')], height=280),
         'rates': rates,
         'goodput': goodput,
         'lost': BarChart('Share of the wall time outside productive steps', lost) if lost else None,

@@ -9,9 +9,9 @@ from bertjax.errors import UserError
 
 MOST_FREQUENT, TFIDF = 'most frequent', 'TF-IDF'  # names of baselines
 _WORDS = r'(?u)\b\w+\b'
-_MAX_FEATURES = 50_000  # the maximum number of words and word pairs; the most frequent are used
-_LOG_ZERO = -50.0  # used as the logarithm of probability 0
-_MIN_DF_TEXTS = 1000  # from this number of texts on, terms that occur in a single text are ignored
+_MAX_FEATURES = 50_000  # the maximum number of words and word pairs; rarer terms are dropped
+_LOG_ZERO = -50.0  # the value for the logarithm of probability 0
+_MIN_DF_TEXTS = 1000  # with at least this many texts, a term must occur in two texts
 
 
 def fit_vectorizer(texts: Sequence[str]) -> Any:
@@ -38,7 +38,7 @@ def fit_vectorizer(texts: Sequence[str]) -> Any:
     try:
         return result.fit(texts)
     except ValueError:
-        raise UserError('config.data', 'no word in the training texts', 'texts', 'check the text columns') from None
+        raise UserError('config.data', 'no word in the training texts', 'words', 'check the text columns') from None
 
 
 def fit_class_logits(train: Any, targets: np.ndarray, inputs: Any, classes: int) -> np.ndarray:

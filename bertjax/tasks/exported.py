@@ -35,7 +35,7 @@ def build_recorded_task(task: Mapping[str, Any], seq_len: int) -> Task:
 
 
 def with_seq_len(task: Task, seq_len: int) -> Task:
-    """Returns a copy of a task with another maximum sequence length. The copy has the same learned state.
+    """Returns a copy of a task with another maximum sequence length and the same learned state.
 
     Raises:
       UserError: The options of the task do not allow `seq_len`.
@@ -51,7 +51,7 @@ def with_seq_len(task: Task, seq_len: int) -> Task:
 
 
 def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) -> Task | None:
-    """Builds the task of a model class of transformers.
+    """Builds the task that a model class of transformers solves.
 
     Args:
       values: The fields of a config.json: `architectures`, `id2label`, `num_labels`, `problem_type`.
@@ -67,7 +67,7 @@ def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) ->
     names = values.get('architectures') or ['']
     kind = next((kind for suffix, kind in _KINDS.items() if str(names[0]).endswith(suffix)), None)
     if kind == 'squad':
-        # The model has no null threshold tuned on dev, so the best span is always the answer.
+        # The best span is always the answer, because the model has no null threshold that was tuned on dev.
         return build_task(kind, data='', seq_len=seq_len, max_query=min(64, seq_len - 4))
     if kind in (None, 'multiple_choice'):
         return kind and build_task(kind, data='', seq_len=seq_len)
@@ -87,13 +87,13 @@ def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) ->
 
 
 def _labels(values: Mapping[str, Any], where: str) -> Sequence[str]:
-    """Returns the names of the outputs, in order. Outputs without a name are LABEL_0, LABEL_1 …, as in transformers."""
+    """Returns the names of the outputs, in order. The default name of output i is LABEL_i, as in transformers."""
     names = values.get('id2label') or {}
     if not isinstance(names, Mapping):
         raise _wrong_names(where, names)
     count = values.get('num_labels') or len(names) or 2
-    if not _OUTPUTS.holds(count):
-        raise UserError(where, f'num_labels {format_value(count)}', _OUTPUTS.words, 'take the original file')
+    if not _OUTPUTS.contains(count):
+        raise UserError(where, f'num_labels {format_value(count)}', _OUTPUTS.words, 'restore the original file')
     try:
         named = {int(number): str(name) for number, name in names.items()}
     except ValueError:
@@ -108,5 +108,5 @@ def _labels(values: Mapping[str, Any], where: str) -> Sequence[str]:
 
 
 def _wrong_names(where: str, names: Any) -> UserError:
-    fix = 'correct id2label there: it maps the number of each output, from 0, to its name'
+    fix = 'correct id2label, which maps the number of each output, from 0, to its name'
     return UserError(where, f'id2label {format_value(names)}', 'an object such as {"0": "no", "1": "yes"}', fix)

@@ -1,4 +1,4 @@
-"""Minimal pairs: sentences that differ in little, of which one is good and one is bad, as in BLiMP's JSON lines."""
+"""Reader of minimal pairs, a grammatical and a similar ungrammatical sentence, from JSON lines as in BLiMP."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -43,11 +43,12 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
     Args:
       path: The path of the file.
       key: The config key of the path, for messages.
-      fields: {attribute of MinimalPair: field of the records}. Files without BLiMP's fields for groups have no groups.
+      fields: {attribute of MinimalPair: field of the records}. A file may lack the fields of `set` and `phenomenon` if
+        they have BLiMP's names.
 
     Raises:
       UserError: The file does not exist, or a record is malformed, lacks a field or has an empty sentence. The
-        message has the file and the line.
+        message names the file and the line.
     """
     file = user_path(path, key)
     if not path or not file.exists():
@@ -69,29 +70,30 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
 
 
 def encode_pairs(pairs: Sequence[MinimalPair], tokenizer: Tokenizer, max_length: int) -> list[np.ndarray]:
-    """Returns the ids `[CLS] sentence [SEP]` of the good and the bad sentence of each pair in turn, int32 [S] each.
+    """Returns the token ids of `[CLS] sentence [SEP]`, int32 [S], for the good and then the bad sentence of each pair.
+
+    Sentences are not truncated, because a pair may differ in its last words.
 
     Raises:
-      UserError: A sentence has more than `max_length` tokens or no piece. It is never cut, because a pair may differ in
-        its last words.
+      UserError: A sequence has more than `max_length` tokens, or a sentence has no tokens.
     """
     cls, sep = np.int32([tokenizer.cls_id]), np.int32([tokenizer.sep_id])
     sentences = tokenizer.encode([sentence for pair in pairs for sentence in (pair.good, pair.bad)])
     for number, ids in enumerate(sentences):
         where = pairs[number // 2].where
         if len(ids) + 2 > max_length:
-            expected = f'at most {max_length}, the positions of the model'
+            expected = f'at most {max_length}, the number of positions of the model'
             raise UserError(where, f'a sentence of {len(ids) + 2} tokens', expected, 'remove or shorten the pair')
         if not len(ids):
-            raise UserError(where, 'a sentence without any piece', 'two sentences', 'correct or remove the record')
+            raise UserError(where, 'a sentence without tokens', 'two sentences', 'correct or remove the record')
     return [np.concatenate([cls, ids, sep]) for ids in sentences]
 
 
-def first_of_equal(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
+def deduplicate(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
     """Returns the distinct sequences, and the index of each sequence among them, int64 [N].
 
-    Computing equal sequences once makes their scores equal to the bit, so that pairs that the tokenizer does not tell
-    apart are ties.
+    If the model scores only the distinct sequences, equal sequences have exactly equal scores. A pair whose sentences
+    have the same tokens is then a tie.
     """
     distinct: dict[bytes, int] = {}
     index = np.array([distinct.setdefault(ids.tobytes(), len(distinct)) for ids in sequences], np.int64)
@@ -99,7 +101,9 @@ def first_of_equal(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], n
 
 
 def accuracies(pairs: Sequence[MinimalPair], log_likelihoods: np.ndarray) -> dict[str, Any]:
-    """Returns `pair_accuracies` and `ties`, the number of pairs with equal scores, which count as wrong.
+    """Returns the results of `pair_accuracies`, and `ties`, the number of pairs with equal scores.
+
+    A tie counts as wrong.
 
     Args:
       pairs: N pairs.

@@ -5,10 +5,11 @@ from typing import Any, Literal
 from bertjax.config.ranges import Range, integer
 from bertjax.config.schema import Change, Key, Trained, key, keys_of
 
-# Which changes of an option are allowed depends on the part of a run that it affects:
-# 'model': the parameters. Neither a resumed run nor a use of the finished model can change the value.
-# 'training': the training data or the loss. A resumed run can change the value and reports it; a finished model cannot.
-# 'reading': how records are read, or how answers are selected. A finished model can be used with another value.
+# The part of a run that an option affects decides which changes of its value are allowed:
+# 'model': the parameters. The value cannot change, neither in a resumed run nor when the finished model is used.
+# 'training': the training data or the loss. A resumed run can change the value and reports the change, but the value
+#   cannot change when the finished model is used.
+# 'reading': how records are read, or how answers are selected. The value can change when the finished model is used.
 _POLICIES = {
     'model': (Change.STATE, Trained.SAME),
     'training': (Change.TRAINING, Trained.SAME),
@@ -27,14 +28,14 @@ def option(
 ) -> Any:
     """Returns a dataclass field of a task class that is a key of config.task.
 
-    A plain field with a default is an option that affects 'training'.
+    A field with a default that is declared without `option` affects 'training'.
 
     Args:
       default: the value if a recipe does not set the option.
       allowed: the range of values; None allows True and False, or any text.
-      about: one line of documentation; '' means the entry of the attribute in the docstring of the class.
+      about: one line of documentation; '' for the entry of the attribute in the docstring of the class.
       affects: the part of a run that the option affects, a key of _POLICIES.
-      named: whether the first argument of the kind's recipe sets the option, as in configs/glue.py:rte.
+      named: whether the argument after the recipe's name sets the option, as in configs/glue.py:rte.
     """
     change, trained = _POLICIES[affects]
     return key(default, allowed, about, change=change, trained=trained, named=named)

@@ -1,7 +1,4 @@
-"""The interface of a task: `TrainableTask` for training and `ReportableTask` for evaluation and reporting.
-
-Methods that most kinds of tasks share have a default implementation.
-"""
+"""The interface of a task: `TrainableTask` for training and `ReportableTask` for evaluation and reporting."""
 
 import abc
 import dataclasses
@@ -24,7 +21,7 @@ from bertjax.text.tokenizer import Tokenizer
 Record = TypeVar('Record')
 Prediction = TypeVar('Prediction')
 
-# {name of a model output: an array for each row of the features}. An output in Head.per_token has the row's length.
+# {name of a model output: one array for each row of the features}. Outputs in Head.per_token have a value per token.
 Outputs = Mapping[str, Sequence[np.ndarray]]
 
 
@@ -36,8 +33,8 @@ class Judgment:
       texts: the texts of the record, {name: text}.
       true, predicted: the label and the prediction as text.
       error: the size of the error: 0 for a correct prediction, larger for a wrong prediction with more confidence.
-      classes: a pair (true class, predicted class) for each decision, with '' if one of them does not exist; empty if
-        the task has no classes.
+      classes: a pair (true class, predicted class) for each decision, where '' means that there is no such class; empty
+        if the task has no classes.
     """
 
     texts: Mapping[str, str]
@@ -48,14 +45,14 @@ class Judgment:
 
 
 class TrainableTask(abc.ABC, Generic[Record]):
-    """The methods for training: they read records from files, convert them to features and build the model.
+    """The methods of a task for training: they read records, convert them to features and build the model.
 
     Attributes:
       name: the name in titles, such as 'RTE'.
       head: the head of the model.
       objective: the training objective of the head.
       labels: the names of the head's outputs, in order; empty if they are unknown or the outputs have no names.
-      complete: whether the size of the head is known; if not, `learn` or `restore` must be called first.
+      complete: whether the size of the head is known. If not, `learn` or `restore` must precede `build_module`.
     """
 
     name: str
@@ -68,13 +65,13 @@ class TrainableTask(abc.ABC, Generic[Record]):
     def splits(self) -> Sequence[str]:
         """Returns the names of the labelled splits.
 
-        These are 'train', 'dev', and 'test' if it has labels; MNLI also has 'dev_mismatched'. A run evaluates all of
-        them except 'train' at its end.
+        They are 'train', 'dev', and 'test' if its records have labels. MNLI also has 'dev_mismatched'. At its end, a
+        run evaluates all of these splits except 'train'.
         """
 
     @abc.abstractmethod
     def records(self, split: str) -> Sequence[Record]:
-        """Reads the records of a split in file order. No row is dropped silently.
+        """Reads the records of a split in file order. If rows are dropped, a message is printed.
 
         Args:
           split: The name of the split: 'train', 'dev', 'test' ... The records of 'test' may lack labels.
@@ -90,7 +87,7 @@ class TrainableTask(abc.ABC, Generic[Record]):
         Args:
           records: The records.
           tokenizer: The tokenizer of the model.
-          training: Whether the features are for training. If not, the records need no labels, and each record gets at
+          training: Whether the features are for training. If False, the records need no labels, and each record has at
             least one row.
         """
 
@@ -120,14 +117,14 @@ class TrainableTask(abc.ABC, Generic[Record]):
         """
 
     def adopt(self, source: str) -> None:
-        """Adopts settings of the model in the directory `source`, from which a new run starts.
+        """Takes over settings of the model from which a new run starts; `source` is the directory of the model.
 
         Raises:
           UserError: The task cannot represent the model.
         """
 
     def learn(self, records: Sequence[Record]) -> None:
-        """Collects the labels from the training records, which set the size of the head, and prints statistics."""
+        """Collects the labels from the training records, and prints statistics. The labels set the size of the head."""
 
     def learned_state(self) -> dict[str, Any]:
         """Returns the results of `learn` and `tune` as a JSON object, which is saved with the model."""
@@ -141,12 +138,12 @@ class TrainableTask(abc.ABC, Generic[Record]):
         return {}
 
     def sentence_modules(self) -> SentenceModules | None:
-        """Returns the steps from a text to its vector, for a task that trains vectors of texts, else None."""
+        """Returns the steps from a text to its vector; None unless the task trains vectors of texts."""
         return None
 
 
 class ReportableTask(abc.ABC, Generic[Record, Prediction]):
-    """The methods for reporting: they convert the outputs of the model to predictions, metrics and files.
+    """The methods of a task for reporting: they convert the outputs of the model to predictions, metrics and files.
 
     Attributes:
       score: the name of the metric that selects the best run; higher is better.
@@ -213,7 +210,7 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
 
     @abc.abstractmethod
     def collapsed(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> bool:
-        """Whether the model has collapsed, which means that its predictions for all records are equal."""
+        """Whether the model has collapsed: its predictions for all records are equal."""
 
     @abc.abstractmethod
     def rows(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Adds words to a WordPiece vocabulary: first into its [unusedN] slots, then after the last piece.
 
-An added word is never split, here or in transformers, because WordPiece takes the longest piece first. Words that begin
-with an added word may be split in a new way. All ids except those of the slots keep their pieces.
+An added word is never split, neither here nor in transformers, because WordPiece takes the longest piece first. Words
+that begin with an added word may be split differently than before. All pieces except the used slots keep their ids.
 """
 
 import heapq
@@ -25,7 +25,7 @@ _FIX = 'give a text file with one word on each line'
 def read_words(path: epath.PathLike) -> list[tuple[int, str]]:
     """Reads the words of a file and their line numbers.
 
-    A word is the text of a line up to the first tab, so the file may be the output of `rank_candidates`.
+    A word is the text of a line up to the first tab, so the file may have the columns of `rank_candidates`.
 
     Raises:
       UserError: The file does not exist, is not text, or has no word.

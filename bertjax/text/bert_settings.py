@@ -8,8 +8,8 @@ from bertjax.errors import UserError
 from bertjax.text.special import SPECIAL_TOKENS, UNK, is_unused, make_added_tokens, pair_template
 
 PREFIX = '##'
-# Longer words become one [UNK]. The limit is that of Hugging Face's fast tokenizer, because the ids must be equal. The
-# limit in tokenization.py of google-research/bert is 200.
+# Longer words become one [UNK]. The limit is that of Hugging Face's fast tokenizer, because the ids must equal those of
+# transformers. In google-research/bert, tokenization.py, the limit is 200.
 MAX_CHARACTERS = 100
 # A vocabulary is cased if more than this share of its pieces has an upper-case letter. The share is 0.29 in
 # bert-base-cased and 0 in bert-base-uncased.
@@ -61,7 +61,7 @@ def bert_settings(
 
 
 def looks_lowercase(pieces: Sequence[str]) -> bool:
-    """Returns whether a vocabulary is uncased: almost no piece has an upper-case letter."""
+    """Returns whether a vocabulary is uncased, that is, almost no piece has an upper-case letter."""
     ordinary = [piece for piece in pieces if piece not in SPECIAL_TOKENS and not is_unused(piece)]
     upper = sum(piece != piece.lower() for piece in ordinary)
     return upper <= _CASED_SHARE * len(ordinary)
@@ -75,10 +75,10 @@ def override_normalizer(
     strip_accents: bool | None = None,
     handle_chinese_chars: bool | None = None,
 ) -> dict[str, Any]:
-    """Returns `settings` with changed options in their BertNormalizer. An option of None is not changed.
+    """Returns `settings` with changed options in their BertNormalizer. None leaves an option unchanged.
 
     Raises:
-      UserError: The normaliser is of another kind and `lowercase` contradicts it.
+      UserError: The normaliser is of another kind, and `lowercase` contradicts it.
     """
     settings = dict(settings)
     nodes = [node for node in _nodes(settings.get('normalizer')) if node['type'] == 'BertNormalizer']

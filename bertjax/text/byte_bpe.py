@@ -31,8 +31,8 @@ def byte_bpe_settings(
       merges: Pairs of pieces, by descending priority.
       names: The vocabulary's names of BERT's special tokens.
       lowercase: Whether text is lower-cased first.
-      prefix_space: Whether a space is put before the text. Then the first word of a text has the same pieces as inside
-        a text.
+      prefix_space: Whether a space is put before the text, so that a word has the same pieces at the start of a text as
+        inside it.
       mask_takes_space: Whether a mask token in a text includes the space before it, as in RoBERTa.
       unused: The reserved pieces, which no text produces.
     """

@@ -1,4 +1,4 @@
-"""Trains a byte-level BPE. Equal texts give equal bytes."""
+"""Trains a byte-level BPE. The same texts always give the same vocabulary."""
 
 import json
 from collections.abc import Iterable
@@ -28,11 +28,8 @@ def train_byte_bpe(
     two separators, as in RoBERTa.
 
     Args:
-      texts: A stream of texts, read once.
-      vocab_size: The number of pieces, including special tokens and unused slots.
+      texts, vocab_size, unused, min_frequency: See vocabulary.py:train_wordpiece.
       lowercase: Whether text is lower-cased.
-      unused: The number of [unusedN] slots to reserve.
-      min_frequency: The minimum count of a pair that is merged.
 
     Raises:
       UserError: The texts are empty, or `vocab_size` is too small for the bytes.

@@ -9,5 +9,5 @@ def hash64(digest: bytes, byteorder: Literal['little', 'big'] = 'big') -> int:
 
 
 def hash_threshold(share: float) -> int:
-    """Returns the threshold below which `share` (0 to 1) of all 64-bit hashes are."""
+    """Returns the threshold such that a fraction `share` (0 to 1) of all 64-bit hashes is below it."""
     return int(share * 2.0**64)

@@ -1,6 +1,6 @@
-"""Shortens words of thousands of characters, such as a base64 dump or a file without white space.
+"""Shortens words of thousands of characters, which occur in base64 dumps and in files without white space.
 
-No language has such words, and the time of vocabulary training grows with the square of a word's length.
+No language has such words, and the time to train a vocabulary grows with the square of a word's length.
 """
 
 import re

@@ -15,7 +15,7 @@ PieceOffsets = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 _SURROGATE = re.compile('[\ud800-\udfff]')
 _PAIR = re.compile('[\ud800-\udbff][\udc00-\udfff]')
-_AT_ONCE = 1024  # the number of texts to encode at once; an Encoding of `tokenizers` has about 200 bytes per piece
+_AT_ONCE = 1024  # the number of texts to encode at once; an Encoding of `tokenizers` uses about 200 bytes per piece
 
 
 def locate(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], space: str = ' ') -> list[PieceOffsets]:
@@ -53,16 +53,16 @@ def trim_spans(
     positions: np.ndarray | None = None,
     space: str = ' ',
 ) -> PieceOffsets:
-    """Returns ids and spans as arrays, and removes the spaces at both ends of the spans.
+    """Returns ids and spans as arrays, without the spaces at both ends of the spans.
 
-    A character that no piece covers is added to the piece before it, unless it is a space or a control character. Such
-    a character is a combining mark that normalisation removed or composed with the letter before it.
+    No piece covers a combining mark that normalisation removed or composed with the letter before it. Such a mark is
+    added to the piece before it, and so is any other uncovered character except spaces and control characters.
 
     Args:
       text: The original text.
       ids: The ids of N pieces.
       spans: The start and end of each piece, ascending, in `text` or in the result of `repair_surrogates`.
-      positions: The indices from `repair_surrogates`.
+      positions: The indices from `repair_surrogates`; None if it did not change the text.
       space: The character that the tokenizer also reads as a space, U+2581 in SentencePiece.
     """
     spans = np.array(list(spans), np.int64).reshape(-1, 2)

@@ -12,7 +12,7 @@ from bertjax.text.long_words import shorten_unbroken
 from bertjax.text.sentences import split_sentences
 from bertjax.text.special import replace_surrogates
 
-MAX_SENTENCE = 1_000  # in characters; longer sentences are cut to limit the memory of the sample
+MAX_SENTENCE = 1_000  # in characters; longer sentences are split, which limits the memory of the sample
 Sampled = TypeVar('Sampled')
 
 
@@ -26,7 +26,7 @@ def iter_sentences(texts: Iterable[str]) -> Iterator[str]:
 
 def sample(stream: Iterable[Sampled], size: int, seed: int) -> tuple[list[Sampled], int]:
     """Returns a uniform sample of a stream of unknown length, and the length (Vitter 1985, algorithm R)."""
-    # Of Python's random functions, only random() gives the same numbers in all versions.
+    # random() is the only random function of Python that gives the same numbers in all versions.
     draw = random.Random(seed).random
     drawn: list[Sampled] = []
     count = 0

@@ -70,17 +70,17 @@ class SentencePieceTokenizer:
         self.fingerprint = hash_settings({'family': self.family, 'model': model.hex()})
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
+        """See Tokenizer."""
         return self._processor.encode(
             [self._prepare(text) for text in texts], return_type='numpy', num_threads=_threads()
         )
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of all texts in one array, and the number of ids of each; see `Tokenizer.encode_flat`."""
+        """See Tokenizer."""
         return flatten(self.encode(texts))
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        """Returns the ids of `encode` and the offsets of the pieces; see `Tokenizer.encode_with_offsets`."""
+        """See Tokenizer."""
         prepared = [self._prepare(text) for text in texts]
         rows = self._processor.encode(prepared, return_type='offset_mapping', num_threads=_threads())
         located = []
@@ -101,7 +101,7 @@ class SentencePieceTokenizer:
             return self._unicode.normalize_str(replace_surrogates(text))
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Returns readable text, including special tokens."""
+        """See Tokenizer."""
         special = set(self.special_ids.tolist())
         parts = (f' {self.pieces[i]} ' if i in special else self.pieces[i] for i in map(int, ids))
         return ' '.join(''.join(parts).replace(SPACE, ' ').split())
@@ -109,7 +109,8 @@ class SentencePieceTokenizer:
     def save(self, directory: epath.PathLike) -> None:
         """Writes tokenizer.model, and tokenizer.json with tokenizer_config.json for transformers' AutoTokenizer.
 
-        Both give the same ids, with one exception: in transformers, a special token's name in a text becomes the token.
+        Both files give the same ids, with one exception: in transformers, the name of a special token in a text becomes
+        the token.
         """
         directory = epath.Path(directory)
         config = tokenizer_config(self._names, tokenizer_class='PreTrainedTokenizerFast', do_lower_case=self.lowercase)

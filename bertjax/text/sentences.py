@@ -8,7 +8,8 @@ sentence is worse than a long sentence.
 
 import re
 
-# Increase it with every change that splits a text differently. A store records the version. Old stores are not rebuilt.
+# Increase this version with every change that splits a text differently. A store records the version of its rules. Old
+# stores are not rebuilt.
 RULES_VERSION = 3
 
 _LOOK_BACK = 32  # the maximum number of characters to inspect before a stop, so that the time stays linear
@@ -107,9 +108,10 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def _ends_plainly(text: str, start: int, at: int) -> bool:
-    """Returns whether the word before the stop at `at` is an ordinary word. A capital letter must follow the stop.
+    """Returns whether an ordinary word precedes the stop at `at`, in the sentence that begins at `start`.
 
-    Such a stop ends the sentence that begins at `start`. This fast check decides most stops, `_ends` the others.
+    If a capital letter follows the stop, True means that the stop ends the sentence. This fast check decides most
+    stops. `_ends` decides the others.
     """
     if at - start > _LONG and text[at - _LONG : at].isalpha():
         return True
@@ -127,7 +129,7 @@ def _ends(text: str, start: int, stop_at: int, stop: str, next_at: int) -> bool:
       start: The index of the first character of the sentence.
       stop_at: The index of the stop.
       stop: The run of stops.
-      next_at: The index of the text after the stop and white space.
+      next_at: The index of the text after the stops and white space.
     """
     match = _NEXT_WORD.match(text, next_at)
     following = match[1]

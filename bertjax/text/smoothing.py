@@ -1,4 +1,4 @@
-"""Smooths the shares of corpora of different sizes, so that a small language has a larger share than by size.
+"""Smooths the shares of corpora of different sizes, so that a small corpus has more than its proportional share.
 
 The share of a corpus of size n is proportional to n^power, as in multilingual BERT (google-research/bert,
 multilingual.md: power 0.7, for the examples and for the vocabulary).
@@ -23,7 +23,7 @@ def smoothed_counts(counts: Sequence[Mapping[str, int]], power: float) -> dict[s
     """Returns the counts of words in a mixture of corpora, sorted by word.
 
     The shares of the corpora are the `smoothed_shares` of their numbers of characters. Smoothing only increases counts,
-    so that no count is rounded to 0: the counts of the corpus whose share shrinks most are unchanged.
+    so that no count is rounded to 0. It leaves the counts of the corpus whose share shrinks most unchanged.
 
     Args:
       counts: {word: count} of each corpus.
@@ -45,15 +45,16 @@ def smoothed_counts(counts: Sequence[Mapping[str, int]], power: float) -> dict[s
 def smoothed_sample(
     samples: Sequence[Sequence[str]], sizes: Sequence[int], power: float, max_sentences: int
 ) -> list[str]:
-    """Returns at most `max_sentences` sentences of several corpora, in `smoothed_shares` of their numbers of sentences.
+    """Returns a mixture of at most `max_sentences` sentences of several corpora.
 
-    The sentences of a small corpus may repeat.
+    The shares of the corpora are the `smoothed_shares` of their numbers of sentences. The sentences of a small corpus
+    may repeat.
 
     Args:
       samples: The sentences drawn from each corpus, in random order.
       sizes: The number of sentences of each corpus.
       power: See `smoothed_shares`.
-      max_sentences: The maximum number of sentences in all.
+      max_sentences: The maximum number of sentences in the mixture.
     """
     total = min(max_sentences, sum(map(len, samples)))
     mixed: list[str] = []

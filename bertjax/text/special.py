@@ -82,7 +82,7 @@ def wrap_tokenizer_errors(where: str) -> Iterator[None]:
         raise
     except BaseException as error:  # a panic in Rust is not an Exception
         found = f'settings that cannot be used ({type(error).__name__}: {error})'
-        raise UserError(where, found, 'the tokenizer of a BERT', 'use the original file') from error
+        raise UserError(where, found, 'the tokenizer of a BERT model', 'use the original file') from error
 
 
 def check_ids(settings: Mapping[str, Any], where: str) -> None:
@@ -103,7 +103,7 @@ def check_ids(settings: Mapping[str, Any], where: str) -> None:
 
 
 def sort_pieces(ids: Mapping[str, int], where: str) -> list[str]:
-    """Returns the pieces of a vocabulary with these ids, index = id.
+    """Returns the pieces of a vocabulary, index = id, from {piece: id}.
 
     Raises:
       UserError: The ids have gaps or repetitions.

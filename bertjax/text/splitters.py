@@ -77,7 +77,7 @@ class _Pysbd:
         return sentences
 
     def _split(self, text: str) -> list[str]:
-        """Splits a text. Uses the rules instead if pysbd fails or changes a character."""
+        """Splits a text with pysbd, or with the rules if pysbd fails or changes a character."""
         try:
             # `segment` is slower, because it searches for each sentence from the beginning of the text.
             pieces = self._segmenter.processor(text).process()

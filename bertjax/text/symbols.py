@@ -75,17 +75,17 @@ class SymbolTokenizer:
         self.fingerprint = hash_settings({'family': self.family, 'pieces': self.pieces})
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
+        """See Tokenizer."""
         texts = [replace_surrogates(text) for text in texts]
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of all texts in one array, and the number of ids of each; see `Tokenizer.encode_flat`."""
+        """See Tokenizer."""
         return flatten(self.encode(texts))
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        """Returns the ids of `encode` and the offsets of the symbols; see `Tokenizer.encode_with_offsets`."""
+        """See Tokenizer."""
         return locate(self._tokenizer, texts)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:

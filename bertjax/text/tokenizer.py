@@ -24,15 +24,16 @@ class Tokenizer(Protocol):
     """The interface of all tokenizers.
 
     Attributes:
-      family: The kind of tokenizer: 'wordpiece', 'sentencepiece', 'bpe' (byte-level, or without marks of words) or
-        'symbols'.
+      family: The kind of tokenizer: 'wordpiece', 'sentencepiece', 'bpe' (byte-level, or without marks at the start of
+        words) or 'symbols'.
       lowercase: Whether text is lower-cased first.
       vocab_size: V, the number of pieces.
       pieces: The V pieces, index = id.
       pad_id, unk_id, cls_id, sep_id, mask_id: The ids of the special tokens.
       separators: The number of [SEP] between the texts of a pair: 1, or 2 as in RoBERTa.
-      word_prefix: The text to put before a word alone to get the pieces that it has inside a text: a space for
-        byte-level BPE and for Gemma's tokenizer, whose pieces include the space before a word; '' for other tokenizers.
+      word_prefix: The text to put before an isolated word, so that it has the same pieces as inside a text. It is a
+        space for byte-level BPE and for Gemma's tokenizer, whose pieces include the space before a word, and '' for
+        other tokenizers.
       special_ids: int32, sorted, the ids of special tokens, [unusedN] slots and control symbols. Masking never draws
         them as a random replacement.
       continues_word: bool [V], whether a piece continues the word of the piece before it.
@@ -63,9 +64,9 @@ class Tokenizer(Protocol):
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
         """Returns the ids of `encode` and the start and end of each piece in the text. It is slower than `encode`.
 
-        Offsets count Python characters of the original text. `text[start:end]` is the text of the piece. It excludes
-        the space before the piece, and includes the combining marks that normalisation removed. The span of a piece
-        that is only a space is empty. If one character became several pieces, they have the same span.
+        Offsets count Python characters of the original text. `text[start:end]` is the text of the piece, without the
+        space before the piece, and with the combining marks that normalisation removed. The span of a piece that is
+        only a space is empty. If one character became several pieces, these pieces have the same span.
 
         Returns:
           (ids, starts, ends) of each text, int32 [N] each, starts and ends ascending.
@@ -211,7 +212,7 @@ def _check_case(tokenizer: Tokenizer, where: str, lowercase: bool | None) -> Tok
     if lowercase is not None and lowercase != tokenizer.lowercase:
         kinds = {True: 'lowers', False: 'keeps'}
         raise UserError(
-            where, f'a model that {kinds[tokenizer.lowercase]} case', f'one that {kinds[lowercase]} it',
+            where, f'a model that {kinds[tokenizer.lowercase]} case', f'a model that {kinds[lowercase]} it',
             'the case of a trained vocabulary is fixed: leave lowercase unset, or train one with --config.run=vocab',
         )  # fmt: skip
     return tokenizer
@@ -220,7 +221,7 @@ def _check_case(tokenizer: Tokenizer, where: str, lowercase: bool | None) -> Tok
 def _special_names(config: dict[str, Any], pieces: Collection[Any]) -> dict[str, str]:
     """Returns the names that a tokenizer_config.json gives to BERT's special tokens.
 
-    A vocabulary without BERT's name of such a token may have only the names of a decoder, bos and eos.
+    If a vocabulary lacks BERT's name of [CLS] or [SEP], the configuration may name them bos and eos, as in a decoder.
     """
     names = {}
     for token, *keys in (
@@ -235,7 +236,7 @@ def _special_names(config: dict[str, Any], pieces: Collection[Any]) -> dict[str,
 
 
 def _read_config(directory: epath.Path) -> dict[str, Any]:
-    """Reads the tokenizer_config.json of a Hugging Face directory, and the special_tokens_map.json for missing keys."""
+    """Reads the tokenizer_config.json of a Hugging Face directory, and missing keys from special_tokens_map.json."""
     config = {}
     for file in (directory / 'special_tokens_map.json', directory / 'tokenizer_config.json'):
         values = read_json_object(file, _ORIGINAL) if file.exists() else {}
@@ -259,14 +260,14 @@ def _read_text(file: epath.Path) -> str:
 
 
 def _read_bytes(file: epath.Path) -> bytes:
-    data = read_bytes(file, 'a vocabulary', _FIX, most=MAX_SETTINGS_BYTES)
+    data = read_bytes(file, 'a vocabulary', _FIX, max_bytes=MAX_SETTINGS_BYTES)
     if not data:
         raise UserError(str(file), 'an empty file', 'a vocabulary', _FIX)
     return data
 
 
-# The files that are downloaded with a single file in a bucket.
+# The files that are downloaded together with a single vocabulary file in a bucket.
 _COMPANION_FILES = ('tokenizer_config.json', 'special_tokens_map.json', 'merges.txt', 'config.json')
-_TRIAL = ['A word, 1. \u4f60 \U0001fae0']  # has several scripts, so that most vocabularies produce [UNK]
+_TRIAL = ['A word, 1. \u4f60 \U0001fae0']  # has unusual characters, so that most vocabularies produce [UNK]
 _ORIGINAL = 'use the original file'
 _FIX = 'give a vocab.txt, a tokenizer.json or a SentencePiece *.model, or train one with --config.run=vocab'

@@ -43,11 +43,11 @@ _BYTE_SPACE = 'Ġ'  # the character for a space in byte-level BPE
 class JsonTokenizer:
     """Converts text to ids with a tokenizer.json that has a unigram or BPE model.
 
-    SentencePiece and the models like it (XLM-RoBERTa's, Gemma's) mark the start of a word with U+2581, byte-level BPE
-    (RoBERTa's, ModernBERT's) with Ġ. Other models may mark the pieces that continue a word with a prefix; without any
-    of these marks, each piece counts as a word. The file runs in `tokenizers` as it is. The ids equal those of
-    transformers, so the name of a special token in a text becomes the token. In a vocabulary without an unknown token,
-    which can spell any text, [MASK] takes its place.
+    SentencePiece and similar models (XLM-RoBERTa's, Gemma's) mark the start of a word with U+2581. Byte-level BPE
+    (RoBERTa's, ModernBERT's) marks it with Ġ. Other models may mark the pieces that continue a word with a prefix.
+    Without any of these marks, each piece counts as a word. `tokenizers` loads the file unchanged. The ids equal those
+    of transformers, so the name of a special token in a text becomes the token. A vocabulary that can spell any text
+    may lack an unknown token. In this case, [MASK] also serves as the unknown token.
 
     Args:
       settings: The parsed tokenizer.json.
@@ -73,7 +73,7 @@ class JsonTokenizer:
         if kind not in ('Unigram', 'BPE'):
             raise UserError(
                 where, f'a model of the type {kind!r}', 'WordPiece, WordLevel, Unigram or BPE',
-                'use the tokenizer of a BERT, or train one with --config.run=vocab',
+                'use the tokenizer of a BERT model, or train one with --config.run=vocab',
             )  # fmt: skip
         is_bpe = byte_level or (kind == 'BPE' and not marks_words)
         self.family, self._space = ('bpe', _BYTE_SPACE) if is_bpe else ('sentencepiece', SPACE)
@@ -84,7 +84,7 @@ class JsonTokenizer:
             raise UserError(
                 where, f'settings that cannot be loaded ({error})', 'a tokenizer.json', 'use the original file'
             ) from error
-        # Other code adds the special tokens, and the post-processor of byte-level BPE would shift offsets.
+        # Callers add the special tokens. The post-processor of byte-level BPE would shift offsets.
         self._tokenizer.post_processor = None
         ids_of = self._tokenizer.get_vocab(with_added_tokens=True)
         self.pieces = sort_pieces(ids_of, where)
@@ -117,13 +117,13 @@ class JsonTokenizer:
         self.fingerprint = hash_settings({'family': self.family, **{part: settings.get(part) for part in parts}})
 
     def _prepare(self, word: str) -> str:
-        """Returns the word as the model gets it."""
+        """Returns the word after normalisation and pre-tokenisation."""
         normalizer, splitter = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
         text = word if normalizer is None else normalizer.normalize_str(word)
         return text if splitter is None else ''.join(part for part, _ in splitter.pre_tokenize_str(text))
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
+        """See Tokenizer."""
         try:
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         except (UnicodeEncodeError, TypeError):
@@ -132,18 +132,18 @@ class JsonTokenizer:
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of all texts in one array, and the number of ids of each; see `Tokenizer.encode_flat`."""
+        """See Tokenizer."""
         return flatten(self.encode(texts))
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        """Returns the ids of `encode` and the offsets of the pieces; see `Tokenizer.encode_with_offsets`."""
-        # `tokenizers` puts a space before the text, and reports the offsets of the first character for it.
+        """See Tokenizer."""
+        # `tokenizers` puts a space before the text, and reports the offsets of the first character for this space.
         space = self._tokenizer.token_to_id(self._space)
         located = locate(self._tokenizer, texts, SPACE if self.family == 'sentencepiece' else ' ')
         return [(ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in located]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Returns readable text, including special tokens."""
+        """See Tokenizer."""
         return self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=False)
 
     def save(self, directory: epath.PathLike) -> None:
@@ -228,7 +228,7 @@ def _merges(pieces: Sequence[str], scores: Sequence[float], special: set[int]) -
     """Returns the merges of a BPE model, by descending priority.
 
     A SentencePiece model has no list of merges. Each step joins the neighbours that form the piece with the highest
-    score. So every way to cut a piece into two pieces is a merge. If two merges that form the same piece overlap in a
+    score, so every way to cut a piece into two pieces is a merge. If two merges that form the same piece overlap in a
     text, SentencePiece applies the left merge first. A tokenizer.json applies the first merge of the list, which has
     the longer left half. The results differ only in texts such as `ababa`, where the halves overlap.
     """

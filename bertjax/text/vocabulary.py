@@ -1,4 +1,4 @@
-"""Trains WordPiece and SentencePiece vocabularies. Equal texts give equal bytes. Memory does not grow with the text."""
+"""Trains WordPiece and SentencePiece vocabularies, with the same result for the same texts, in bounded memory."""
 
 import collections
 import heapq
@@ -22,9 +22,10 @@ from bertjax.text.smoothing import smoothed_counts, smoothed_sample
 from bertjax.text.special import CLS, PAD, SEP, UNK, replace_surrogates, special_layout
 from bertjax.text.wordpiece import WordPieceTokenizer
 
-# The maximum number of distinct words in memory (about 300 MB). Beyond it, the rarer half is dropped.
+# The maximum number of distinct words in memory (about 300 MB). If there are more, only the MAX_WORDS // 2 most
+# frequent words are kept.
 MAX_WORDS = 2_000_000
-# The maximum length, in characters, of a cached chunk between ASCII white space. Chinese paragraphs are longer.
+# The maximum length, in characters, of a cached chunk between ASCII white space. Chinese paragraphs are longer chunks.
 _MAX_CHUNK = 64
 # The 1,000 most frequent characters become pieces (as in `tokenizers`). If they cover less than 99.95 % of the text
 # (SentencePiece's default share), for example of Chinese, more characters become pieces.
@@ -46,10 +47,9 @@ def train_wordpiece(
 ) -> WordPieceTokenizer:
     """Trains a WordPiece vocabulary by byte-pair merges of words, the method of Hugging Face's trainer.
 
-    Hugging Face's trainer breaks ties in the order of a hash table, so two runs differ. This function breaks ties in
-    code point order, so equal texts give equal bytes. The pieces are in BERT's order: [PAD], [unusedN], [UNK], [CLS],
-    [SEP], [MASK], the characters, their ## forms, then the merges. If the text is too small, there are fewer than
-    `vocab_size` pieces, and a warning is logged.
+    Unlike Hugging Face's trainer, this function breaks ties in code point order, so that two runs give equal results.
+    The pieces are in BERT's order: [PAD], [unusedN], [UNK], [CLS], [SEP], [MASK], the characters, their ## forms, then
+    the merges. If the text is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
 
     Args:
       texts: A stream of texts, read once.
@@ -100,10 +100,10 @@ def build_wordpiece(
 
 
 def count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
-    """Counts the words of texts as BERT splits them. If there are too many, the rarest words are dropped.
+    """Counts the words of texts, split as in BERT. If there are too many, the rarest words are dropped.
 
-    ASCII white space always separates words, and BERT's normaliser works on single characters. So it is enough to split
-    each distinct chunk between white space once, which is ten times as fast as splitting all text.
+    ASCII white space always separates words, and BERT's normaliser works on single characters. Each distinct chunk
+    between white space is therefore split only once, which is ten times as fast as splitting all text.
     """
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -183,23 +183,19 @@ def train_sentencepiece(
 ) -> SentencePieceTokenizer:
     """Trains a SentencePiece model on a random sample of sentences.
 
-    Text is normalised by SentencePiece's nmt_nfkc, or by nmt_nfkc_cf, which folds case, if `lowercase`. The special
+    The normalisation is SentencePiece's nmt_nfkc, or nmt_nfkc_cf with case folding if `lowercase` is True. The special
     tokens and [unusedN] slots are control symbols, which no text produces. They are the first pieces, in BERT's order.
     If the sample is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
 
     Args:
-      texts: A stream of texts, read once.
-      others: The streams of the other corpora of a mixture.
-      vocab_size: The number of pieces, including special tokens and unused slots.
+      texts, others, vocab_size, unused, smoothing: See `train_wordpiece`.
       model_type: The type of the model: 'unigram' (Kudo 2018) or 'bpe'.
       lowercase: Whether case is folded.
-      unused: The number of [unusedN] slots to reserve.
       seed: The seed of the sample.
       sample_sentences: The size of the sample. Unigram training needs 3 KB of memory for each English sentence.
-      smoothing: The exponent of a mixture; see `text/smoothing.py`.
 
     Raises:
-      UserError: The texts are empty, or `vocab_size` is too small for their characters.
+      UserError: See `train_wordpiece`.
     """
     drawn = [sample(iter_sentences(some), sample_sentences, seed) for some in (texts, *others)]
     return build_sentencepiece(
@@ -247,7 +243,7 @@ def build_sentencepiece(
             control_symbols=controls,
             **{f'{key}_id': names.index(name) for key, name in _SENTENCEPIECE_NAMES.items()},
             **{f'{key}_piece': name for key, name in _SENTENCEPIECE_NAMES.items()},
-            # Each thread computes a partial sum, so the number of threads changes the last digits of the sums.
+            # Fixed, because each thread computes a partial sum: their number changes the last digits of the result.
             num_threads=8,
             minloglevel=2,
         )
@@ -274,6 +270,6 @@ def warn_when_small(size: int, requested: int) -> None:
     """Warns if a text gave fewer pieces than requested."""
     if size < requested:
         logging.getLogger(__name__).warning(
-            'vocabulary: %s pieces instead of %s, because no more pieces repeat in the text; more text gives more',
+            'vocabulary: %s pieces instead of %s, because no other pieces repeat in the text; give more text',
             f'{size:,}', f'{requested:,}',
         )  # fmt: skip

@@ -38,15 +38,15 @@ except ImportError:
 
 # The speed of one core without and with `nanotoken`, in bytes of English text per second; see docs/performance.md.
 _SLOW, _FAST = 1.3e6, 17e6
-_MUCH_TEXT = 50e6  # in bytes; `describe_fast_saving` is silent about smaller texts
+_MUCH_TEXT = 50e6  # in bytes; `describe_fast_saving` returns '' for smaller texts
 INSTALL_FAST = "pip install 'bertjax[fast]'"
 
 
 class WordPieceTokenizer:
     """Converts text to ids. Each word is split by greedy longest match, as in BERT.
 
-    The ids equal those of transformers' `BertTokenizerFast`. So the name of a special token in a text, such as '[MASK]'
-    or '[SEP]', becomes that token, because checkpoints were fine-tuned this way.
+    The ids equal those of transformers' `BertTokenizerFast`. The name of a special token in a text, such as '[MASK]',
+    therefore becomes this token. Checkpoints were fine-tuned with this behaviour.
 
     Args:
       settings: The parsed content of a `tokenizer.json` whose model is WordPiece (see `bert_settings.py`).
@@ -54,7 +54,7 @@ class WordPieceTokenizer:
       names: The vocabulary's names of special tokens that differ from BERT's.
 
     Attributes: See `bertjax.text.tokenizer.Tokenizer`, and
-      added_ids: The ids in `added_tokens` of the file. They are not part of the WordPiece model.
+      added_ids: The ids in `added_tokens` of the file, which are not part of the WordPiece model.
       is_bert: Whether Hugging Face's BertTokenizer would make these settings from the vocabulary alone.
 
     Raises:
@@ -65,7 +65,7 @@ class WordPieceTokenizer:
     word_prefix = ''
 
     def __init__(self, settings: Mapping[str, Any], where: str = 'tokenizer', names: Mapping[str, str] | None = None):
-        # Truncation and padding are only for the input of a model.
+        # Truncation and padding are removed, because they only apply to the input of a model.
         settings = {**settings, 'truncation': None, 'padding': None}
         self._settings, self._where, self._names = settings, where, dict(names or {})
         self.pieces = _pieces_of(settings, where)
@@ -86,12 +86,12 @@ class WordPieceTokenizer:
         self._fast, self._reference = _load_libraries(json.dumps(settings, ensure_ascii=False), where)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
+        """See Tokenizer."""
         ids, lengths = self.encode_flat(texts)
         return [ids[start:end] for start, end in itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0))]
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of all texts in one array, and the number of ids of each; see `Tokenizer.encode_flat`."""
+        """See Tokenizer."""
         texts = list(texts)
         if self._shortens_runs and max(map(len, texts), default=0) > MAX_WORD:  # a long run is one [UNK]
             texts = list(map(shorten_ascii_runs, texts))
@@ -108,7 +108,7 @@ class WordPieceTokenizer:
         return rows.ids.astype(np.int32), np.diff(rows.offsets).astype(np.int64)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        """Returns the ids of `encode` and the offsets of the pieces; see `Tokenizer.encode_with_offsets`."""
+        """See Tokenizer."""
         if self._reference is None:  # nanotoken has no offsets
             with wrap_tokenizer_errors(self._where):
                 self._reference = tokenizers.Tokenizer.from_str(json.dumps(self._settings, ensure_ascii=False))
@@ -119,7 +119,7 @@ class WordPieceTokenizer:
         return (self._fast or self._reference).decode([int(index) for index in ids], skip_special_tokens=False)
 
     def normalize(self, text: str) -> str:
-        """Returns the normalised text. The tokenizer must be `is_bert`."""
+        """Returns the normalised text. `is_bert` must be True."""
         options = {name: value for name, value in self._settings['normalizer'].items() if name != 'type'}
         return tokenizers.normalizers.BertNormalizer(**options).normalize_str(text)
 

@@ -1,7 +1,7 @@
 """The trainer, the loop and the step of all trainings. `bertjax.train(recipe, workdir)` calls `program.train`.
 
-The import system makes this package an attribute of `bertjax` as soon as something imports it. For the function of the
-same name, the package is therefore callable.
+The import system makes this package the attribute `bertjax.train` as soon as something imports it. The package is
+therefore callable, like the function of the same name.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Flags that any process may raise. All processes get the same result at the same step."""
+"""Flags that any process may raise."""
 
 import collections
 from collections.abc import Callable
@@ -15,8 +15,8 @@ READ_BEHIND = 2  # flags are read this many steps later, so that no step waits f
 class AnyProcessFlags:
     """Combines the flags of all processes: a combined flag is True if the flag of any process is True.
 
-    All processes get the same result at the same step. Call the object once per step with the flags of this process. It
-    returns the combined flags of READ_BEHIND steps earlier, or the current flags if there is only one process.
+    Call the object once per step with the flags of this process. It returns the combined flags of READ_BEHIND steps
+    earlier, the same in all processes; or the current flags if there is only one process.
     """
 
     def __init__(self):
@@ -37,11 +37,7 @@ class AnyProcessFlags:
 
 
 def _make_any() -> Callable[[np.ndarray], jax.Array]:
-    """Builds the function that combines the flags of all processes.
-
-    The argument of the function is the flags of this process, bool [N]. The function returns the combined flags, bool
-    [N], which are the same in all processes.
-    """
+    """Builds a function from the flags of this process, bool [N], to the combined flags of all processes, bool [N]."""
     mesh = Mesh(np.asarray(jax.devices()), ('all',))
     sharded, replicated = NamedSharding(mesh, PartitionSpec('all')), NamedSharding(mesh, PartitionSpec())
     reduce = jax.jit(lambda flags: flags.any(0), out_shardings=replicated)

@@ -1,4 +1,4 @@
-"""The program that started a training: the command line, or Python code that goes on after it."""
+"""The program that started a training: the command line, or Python code that continues after the training."""
 
 import contextlib
 import contextvars
@@ -10,12 +10,12 @@ from bertjax.writers.writer import Row
 
 @dataclasses.dataclass(frozen=True)
 class Caller:
-    """How a training treats the program that started it.
+    """The program that started a training, as far as the training depends on it.
 
     Attributes:
-      word: What continues an interrupted training, for messages: 'command' or 'call'.
+      word: What the user repeats to continue an interrupted training, for messages: 'command' or 'call'.
       ends_process: Whether a third signal ends the process. If not, it raises KeyboardInterrupt.
-      on_row: A function that gets each row of metrics after it is written; None for none.
+      on_row: A function that is called with each row of metrics after the row is written; None for none.
     """
 
     word: str = 'command'
@@ -24,7 +24,7 @@ class Caller:
 
 
 _COMMAND_LINE = Caller()
-# A context variable, so that neither verbs nor experiments pass it on, and each thread has its own.
+# A context variable, so that verbs and experiments need not pass the caller on. Each thread has a separate value.
 _caller: contextvars.ContextVar[Caller] = contextvars.ContextVar('caller', default=_COMMAND_LINE)
 
 
@@ -35,7 +35,7 @@ def current_caller() -> Caller:
 
 @contextlib.contextmanager
 def called_by(caller: Caller) -> Iterator[None]:
-    """A context whose trainings have this caller."""
+    """A context in which trainings have this caller."""
     token = _caller.set(caller)
     try:
         yield

@@ -23,13 +23,11 @@ Program = Callable[..., tuple[TrainState, Any]]
 class StepLowering:
     """Lowers the train step of a phase, as one program or as two programs for gradients and update.
 
-    Learning rate and dropout seed are arguments, so that runs that differ only in them share a program.
+    Learning rate and dropout seed are arguments, so that runs that differ only in these values share a program.
 
     Args:
-      setup: The setup of the run.
-      phase: The phase the step belongs to.
-      members: If > 0, the number of runs that the step trains at once. The axis of members is the first one of states,
-        rates and seeds, and the second one of the arrays of a batch.
+      members: If > 0, the number of runs that the step trains at once. The axis of members is the first axis of states,
+        rates and seeds, and the second axis of the arrays of a batch.
     """
 
     def __init__(self, setup: Setup, phase: PhaseSettings, members: int = 0):
@@ -146,7 +144,7 @@ class StepLowering:
 class SplitStep:
     """A step in two programs: gradients for each length, and one update that all lengths share.
 
-    The update is nearly half of the compile time of a step on CPU.
+    On CPU, the update takes nearly half of the compile time of a step, so it is compiled only once.
     """
 
     def __init__(self, lowering: StepLowering, batches: Mapping[int, BatchSpec]):
@@ -170,7 +168,7 @@ class LoweredSplitStep:
         self._gradients, self._update = gradients, update
 
     def compile(self) -> Program:
-        """Compiles the gradients, and the update unless it is already compiled."""
+        """Compiles the gradients, and also the update unless it is already compiled."""
         gradients, update = self._gradients.compile(), self._update(self._gradients)
 
         def program(state: TrainState, batch: Any, first: Any, rate: Any, seed: Any, *teacher: Any) -> Any:
@@ -185,12 +183,12 @@ class CompiledSteps(Mapping[int, Program]):
     Args:
       lower: length -> the lowered step, with a method `compile`.
       lengths: All padded lengths.
-      in_parallel: Whether to compile all lengths in parallel at the first use. This suits an accelerator, whose host is
-        idle. On CPU it would take time and memory from training, for lengths that a short run may not use; see
+      in_parallel: Whether to compile all lengths in parallel at the first use. This suits accelerators, whose host is
+        idle. On CPU it would take time and memory from the training, for lengths that a short run may not use; see
         `compile_ahead`.
 
     Attributes:
-      ready: {length: step} of the lengths that have been used.
+      ready: {length: step} for the lengths that have been used.
     """
 
     def __init__(self, lower: Callable[[int], Any], lengths: Iterable[int], *, in_parallel: bool):
@@ -201,17 +199,20 @@ class CompiledSteps(Mapping[int, Program]):
         self.ready: dict[int, Program] = {}
 
     def compile_ahead(self, lengths: Iterable[int]) -> None:
-        """Compiles these lengths in a background thread, in this order, which is the order of their first use.
+        """Compiles steps in a background thread, unless steps compile in parallel.
 
         The first compilation starts now. The others start in `compile_rest`, because on few cores they would delay the
-        first step. The program of a step does not depend on the time of its compilation.
+        first step. The program of a step does not depend on when it is compiled.
+
+        Args:
+          lengths: The padded lengths in the order of their first use.
         """
         if not self._in_parallel:
             self._postponed = list(lengths)  # never empty, because a finished phase is not started
             self._submit_next()
 
     def compile_rest(self) -> None:
-        """Starts to compile the lengths that `compile_ahead` has postponed."""
+        """Starts the compilations that `compile_ahead` has postponed."""
         while self._postponed:
             self._submit_next()
 
@@ -254,13 +255,11 @@ class CompiledSteps(Mapping[int, Program]):
 def compile_steps(
     setup: Setup, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
 ) -> CompiledSteps:
-    """Returns the steps of a phase, which compile at their first use. The setup caches them for the same phase.
+    """Returns the steps of a phase, which compile at their first use. The setup caches the steps of its last phase.
 
     Args:
-      setup: The setup of the run.
-      phase: The phase the steps belong to.
-      batches: {padded length S: shapes and dtypes of a batch of one run}. The lengths are the cache key. On a single
-        CPU, several lengths share one update program.
+      batches: {padded length S: shapes and dtypes of a batch of one run}. The lengths are part of the cache key. On a
+        single CPU device, several lengths share one update program.
       members: See `StepLowering`.
     """
     key = (phase, tuple(batches), members)

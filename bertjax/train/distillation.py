@@ -1,4 +1,4 @@
-"""The contribution of a teacher to a training: distill/ builds it, pretrain/ and finetune/ take it as an argument."""
+"""The contribution of a teacher to a training, which distill/ builds, and pretrain/ and finetune/ use."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +12,8 @@ class DistillationStage:
     """A part of the training with a separate objective and learning rate.
 
     Attributes:
-      objective: The student's objective without a teacher -> the objective of this stage.
-      learning_rate: The peak learning rate; None for the learning rate of the run.
+      objective: A function from the student's objective without a teacher to the objective of this stage.
+      learning_rate: The peak learning rate; None for that of the run.
     """
 
     objective: Callable[[Objective], Objective]
@@ -33,9 +33,9 @@ class Distillation:
       fingerprint: The fingerprint of the teacher's weights, for the config of the run.
       description: Lines about the teacher and the losses, printed at the start of the run.
       first_stage_steps: (steps of the run, batches of an epoch) -> the steps of the first of two stages.
-      initial_params: () -> the student's first parameters, host arrays in the tree of its model; None if the student
+      initial_params: () -> the student's initial parameters, host arrays in the tree of its model; None if the student
         starts as it would without a teacher.
-      initial_weights: A line about the student's first parameters, printed when they are made; '' for none.
+      initial_weights: A line about the student's initial parameters, printed when they are made; '' for none.
       random: Whether the student starts from random weights even if the run has a config.init.
     """
 

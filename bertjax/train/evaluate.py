@@ -22,10 +22,9 @@ class Evaluator:
     Args:
       eval_step: (params, batch) -> {name: (sum, weight)}, jitted (train/step.py).
       examples: The examples; example n is a pure function of n.
-      count: The number of examples.
       batch_size: The number of rows of a batch; the last batch is padded with rows of weight 0.
       mesh: The mesh of parameters and rows.
-      values: (sums and weights) -> the values of a metrics row.
+      values: A function from sums and weights to the values of a metrics row.
       split: The name of the examples in metrics rows.
     """
 
@@ -47,20 +46,21 @@ class Evaluator:
         self._batch_size = batch_size
         self._mesh = mesh
         self._values = values
-        self._new = True  # not compiled yet
+        self._new = True  # whether the evaluation is not compiled yet
 
     def batches(self) -> Iterator[dict[str, jax.Array]]:
         """Yields the batches on the mesh, in order."""
         sharding = batch_sharding(self._mesh)
-        mine = local_rows(sharding, self._batch_size)
+        local = local_rows(sharding, self._batch_size)
         for first in range(0, self.count, self._batch_size):
-            numbers = first + mine.astype(np.int64)
+            numbers = first + local.astype(np.int64)
             rows = self._examples.batch(np.minimum(numbers, self.count - 1))
-            beyond = numbers >= self.count
-            if beyond.any():
+            is_padding = numbers >= self.count
+            if is_padding.any():
                 empty = padding_rows({name: (x.shape, x.dtype) for name, x in rows.items()})
                 rows = {
-                    name: np.where(beyond.reshape(-1, *[1] * (x.ndim - 1)), empty[name], x) for name, x in rows.items()
+                    name: np.where(is_padding.reshape(-1, *[1] * (x.ndim - 1)), empty[name], x)
+                    for name, x in rows.items()
                 }
             yield global_arrays(rows, sharding, self._batch_size)
 

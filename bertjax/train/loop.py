@@ -27,8 +27,8 @@ class Intervals:
 
     Attributes:
       eval_every: Steps between evaluations; 0 for none.
-      checkpoint_every: Steps between checkpoints; 0 for none. A checkpoint is skipped after a step that was not finite.
-      checkpoint_minutes: The longest time between checkpoints, in minutes; 0 for no limit.
+      checkpoint_every: Steps between checkpoints; 0 for none. No checkpoint is saved after a non-finite step.
+      checkpoint_minutes: The maximum time between checkpoints, in minutes; 0 for no limit.
     """
 
     eval_every: int
@@ -40,13 +40,10 @@ class Loop:
     """Trains one run, or several runs together, from a position to the end.
 
     Args:
-      phases: All phases of the run.
       recorder: The recorder of the example numbers and metrics of each step, and of the evaluations.
-      checkpoints: The checkpoints to save to.
       config: The resolved config, which is saved with every checkpoint.
-      intervals: The intervals of evaluation and saving.
       interrupt: The signal handler, which records requests to stop.
-      early_stopping: The early stopping of the last phase; with a limit, each new best state is saved.
+      early_stopping: The early stopping of the last phase. If it has a limit, each new best state is saved.
       time_limit: The limit that ends a phase by the clock; None for none.
     """
 
@@ -73,11 +70,11 @@ class Loop:
         Raises:
           PreemptedError: The user asked to stop, and the state is saved.
           PhaseTimeError: The time of a phase is used up, and the state is saved.
-          NonFiniteError: Three steps in a row were not finite.
+          NonFiniteError: The loss or the gradient was not finite in three steps in a row.
         """
         self._state, self._position, stopping = state, position, self._early_stopping
         total = self._phases[-1].settings.last_step
-        # Before the first step there is nothing new to save.
+        # A request before the first step of this process: there is nothing new to save.
         if broadcast_from_primary(self._interrupt.requested()) and position.step < total and not stopping.should_stop:
             raise self._stopped()
         for phase in self._phases:
@@ -99,7 +96,7 @@ class Loop:
             step = phase.compile(self._compiling)
             with contextlib.closing(phase.load(self._position.next)) as batches:
                 self._recorder.begin_phase(phase.flops_per_sequence)
-                self._interrupt.doing = 'the step under way goes to its end'
+                self._interrupt.doing = 'the current step is being finished'
                 while self._position.step < settings.last_step and not self._early_stopping.should_stop:
                     self._train_step(step, batches)
                     self._evaluate_and_save_if_due(phase)
@@ -124,14 +121,14 @@ class Loop:
         may_save = late or _is_due(step, self._intervals.checkpoint_every)
         if not (last or stop or over or must_evaluate or may_save):
             return
-        self._recorder.drain()  # Waits for the devices before `start`, because this time belongs to training.
+        self._recorder.drain()  # Waits for the devices before `start`, because the wait counts as training time.
         start = time.perf_counter()
         cost = self._evaluate(phase) if must_evaluate else None
         # Early stopping applies to the last phase only, because an earlier phase need not improve the score.
         if must_evaluate and self._early_stopping.limit and phase is self._phases[-1]:
             may_save |= self._early_stopping.note(cost)
             last |= self._early_stopping.should_stop
-        # The parameters after a step that was not finite are suspect and must not replace a good checkpoint.
+        # The parameters after a non-finite step are suspect and must not replace a good checkpoint.
         if last or stop or over or (may_save and not self._recorder.suspect):
             self._save(cost if phase.may_be_best else None, last=last, stop=stop or over)
         if stop and not last:
@@ -141,7 +138,7 @@ class Loop:
         self._recorder.pause(time.perf_counter() - start)
 
     def _evaluate(self, phase: Phase) -> float | None:
-        """Evaluates on all splits; returns the cost on the phase's main split."""
+        """Evaluates on all splits and returns the cost on the phase's main split, or None if there is none."""
         main = [phase.evaluator] if phase.evaluator is not None else []
         costs = []
         for evaluator in (*main, *phase.other_evaluators):
@@ -157,7 +154,7 @@ class Loop:
         failed = {'failed': self._recorder.failed} if any(self._recorder.failed) else {}  # of runs trained together
         config = {**self._config, **failed, **self._early_stopping.state}
         with self._clock.during(SAVE):
-            self._recorder.sync()  # The rows up to the checkpoint must be on disk before it.
+            self._recorder.sync()  # The rows up to the checkpoint must be on disk before the checkpoint.
             self._checkpoints.save(self._state, self._position, config, cost)
             if stop and not last:
                 self._checkpoints.wait()  # The message "stopped" must not come before the checkpoint is complete.

@@ -20,16 +20,16 @@ from bertjax.train.vmapped_runs import StackedExamples, VmappedRun
 
 
 class EvaluatorProtocol(Protocol):
-    """Evaluates parameters on examples that are not trained on.
+    """An evaluator of parameters on examples that are not trained on.
 
     Attributes:
-      split: The name of these examples in metrics rows: 'heldout', 'dev'.
+      split: The name of these examples in metrics rows, such as 'heldout' or 'dev'.
     """
 
     split: str
 
     def run(self, params: Any, on_compile: OnCompile = ignore_compile) -> dict[str, float | None]:
-        """Computes the values of a metrics row, None for undefined ones; reports compilations to `on_compile`."""
+        """Computes the values of a metrics row, None if undefined, and reports compilations to `on_compile`."""
         ...
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
@@ -89,7 +89,7 @@ class Phase:
       stacked: Whether state and batches have an axis of members.
       evaluator: The evaluator that selects the best checkpoint; None without held-out examples.
       other_evaluators: Further evaluators, which do not affect the best checkpoint.
-      evaluate_first: Whether to evaluate before the first step, which is useless for a randomly initialised head.
+      evaluate_first: Whether to evaluate before the first step; False for a randomly initialised head.
       flops_per_sequence: FLOPs of a training step per row, over all members; 0 if unknown.
       may_be_best: Whether the best checkpoint may come from this phase; False while the student's head is untrained.
       teacher: (teacher parameters,) on the mesh if the objective has a `teacher_fn`, else ().
@@ -122,12 +122,12 @@ class Phase:
 
     @contextlib.contextmanager
     def compiling(self, first: int, steps: int) -> Iterator[None]:
-        """On a CPU, compiles the step in the background for `steps` batches from example `first` on, within a context.
+        """A context that compiles the step in the background on a CPU, for `steps` batches from example `first` on.
 
-        The first length is compiled now, the others after the first step.
+        The first length is compiled immediately, the others after the first step.
         """
         programs = self._programs()
-        programs.compile_ahead(self._coming(first, steps))
+        programs.compile_ahead(self._upcoming_lengths(first, steps))
         try:
             yield
         finally:
@@ -137,7 +137,7 @@ class Phase:
         count = len(self.members) if self.stacked else 0
         return compile_steps(self.setup, self.settings, self.batches, members=count)
 
-    def _coming(self, first: int, steps: int) -> Sequence[int]:
+    def _upcoming_lengths(self, first: int, steps: int) -> Sequence[int]:
         """Returns the padded lengths of `steps` batches from example `first` on, in the order of their first use."""
         examples = self.members[0].examples
         return (
@@ -146,8 +146,8 @@ class Phase:
 
     def load(self, first: int) -> Loader:
         """Loads the batches from example `first` on."""
-        each = [member.examples for member in self.members]
-        examples = StackedExamples(each) if self.stacked else each[0]
+        member_examples = [member.examples for member in self.members]
+        examples = StackedExamples(member_examples) if self.stacked else member_examples[0]
         examples.batch(np.asarray([first]))  # makes the pairing plans before the throughput is measured
         return Loader(
             examples,

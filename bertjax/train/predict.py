@@ -23,7 +23,7 @@ from bertjax.train.step import Batch
 Forward = Callable[[Any, Batch], Mapping[str, jax.Array]]
 SCORE_INPUTS = (*INPUTS, 'masked_positions', 'masked_ids')  # the batch arrays that `make_token_scores` uses
 
-_AHEAD = 1  # the batches that the devices may compute while the host fetches a result and makes the next batch
+_AHEAD = 1  # the number of batches that the devices may compute while the host fetches a result
 
 
 def no_op(rows: int) -> None:
@@ -47,7 +47,7 @@ def make_token_scores(module: nn.Module) -> Forward:
 
 
 class Predictor:
-    """Computes outputs batch by batch; compiles once for each padded length.
+    """Computes outputs batch by batch, with one compilation for each padded length.
 
     Args:
       forward: (params, batch) -> {name: output}, with the rows of the batch along the first axis.
@@ -77,7 +77,7 @@ class Predictor:
         self._inputs, self._per_token = tuple(inputs), per_token
         self._compiled_shapes: set[tuple[int, ...]] = set()
         self._mesh, self._shapes, self._pad_id, self._members = mesh, shapes, pad_id, members
-        # The outputs are replicated, because every process needs all rows. The outputs are small.
+        # The outputs, which are small, are replicated, because every process needs all rows.
         self._forward = jax.jit(
             jax.vmap(forward, in_axes=(0, None)) if members else forward, out_shardings=replicated(mesh)
         )
@@ -93,8 +93,6 @@ class Predictor:
         """Computes the outputs of all rows.
 
         Args:
-          params: The parameters.
-          features: The rows.
           on_compile: The callback that reports each compilation.
           advance: A callback that is called after each batch with its number of rows.
           batches: The (row indices, padded length) of each batch, with index -1 for an empty slot. The batches contain
@@ -135,12 +133,12 @@ class Predictor:
         lengths = features.lengths
         return {
             name: [
-                _cut(row[name], length, lead) if name in self._per_token else row[name]
+                _cut_padding(row[name], length, lead) if name in self._per_token else row[name]
                 for row, length in zip(row_outputs, lengths, strict=True)
             ]
             for name in row_outputs[0]
         }
 
 
-def _cut(x: np.ndarray, length: int, lead: int) -> np.ndarray:
+def _cut_padding(x: np.ndarray, length: int, lead: int) -> np.ndarray:
     return x[:, :length] if lead else x[:length]

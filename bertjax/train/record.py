@@ -31,29 +31,27 @@ from bertjax.writers.writer import Writer, Writers
 
 # The metrics of a step are read this many steps later, so that reading does not wait for the devices.
 READ_BEHIND = 2
-STOP_AFTER_SKIPPED = 3
-_MIN_REPORTED = 1.0  # seconds: a longer compilation gets a line
+STOP_AFTER_SKIPPED = 3  # non-finite steps in a row
+_MIN_REPORTED = 1.0  # seconds: the duration of a longer compilation is printed
 
 
 class Recorder:
     """Writes metrics.jsonl, ledger.jsonl and TensorBoard for each run, and prints their mean on the console.
 
-    A failing writer is dropped with a warning. A failing ledger stops the training, because it must list all examples.
+    A writer that fails is dropped with a warning. A ledger that fails stops the training, because it must list all
+    examples.
 
-    A training row holds the weighted means of the losses since the previous row, and the norms, learning rate and
-    counters of its step. The means exclude steps that are not finite. Three steps in a row that are not finite end a
-    single run. If several runs are trained together, only the run with these steps fails.
+    A training row contains the weighted means of the losses since the previous row, and the norms, learning rate and
+    counters of its step. The means exclude non-finite steps, in which the loss or the gradient is not finite. Three
+    non-finite steps in a row end a single run. If several runs are trained together, only the affected run fails.
 
     Args:
-      folders: The folder of each run.
-      console: The console of the training.
-      values: (sums of training batches) -> the values of a metrics row.
+      values: A function from sums of training batches to the values of a metrics row.
       log_every: The number of steps between training rows.
       total: The last step.
-      run_clock: The clock of the run.
       profiled: The steps to trace.
       stacked: Whether the leaves of the metrics have the runs along the first axis.
-      failed: Whether each run had failed when it was saved; all False by default.
+      failed: Whether each run had failed at the checkpoint; all False by default.
       trackers: A tracker per run, or empty.
     """
 
@@ -110,17 +108,17 @@ class Recorder:
         """Logs damage in the rows and ledgers of an earlier process, up to the position of its checkpoint."""
         for ledger in self._ledgers:
             for damage in ledger_damage(ledger.path, position):
-                logging.warning('%s is damaged: %s. Training continues; the lost lines stay lost.', ledger, damage)
+                logging.warning('%s is damaged: %s. Training continues without the lost lines.', ledger, damage)
             read_rows(ledger.path.with_name('metrics.jsonl'))  # logs warnings
 
     def sync(self) -> None:
-        """Syncs the files to disk. Call this before the checkpoint of the last step is written."""
+        """Syncs the files to disk. Call this before writing a checkpoint of the last step."""
         for lines in (*self._ledgers, *self._writers):
             lines.sync()
-        self.run_clock.write()  # lets redone work be attributed to exact steps
+        self.run_clock.write()  # so that repeated work can be attributed to exact steps
 
     def begin_phase(self, flops_per_sequence: float) -> None:
-        """Starts to measure time.
+        """Starts to measure the time of a phase.
 
         Args:
           flops_per_sequence: FLOPs of a training step per row; 0 if unknown.
@@ -163,7 +161,6 @@ class Recorder:
 
         Args:
           position: The position after the update.
-          batch: The batch of the update.
           metrics: The metrics of the update, on the devices.
           waited: The seconds that the loop waited for the batch.
           saving: Whether a checkpoint is being written at the same time.
@@ -197,8 +194,8 @@ class Recorder:
         position, metrics, count, waited = self._unread.popleft()
         metrics = jax.device_get(metrics)
         self._stopwatch.count(count, waited)
-        each = [select_run(metrics, m) for m in range(len(self._sums))] if self._stacked else [metrics]
-        scalars = [self._note(m, position, count, metrics) for m, metrics in enumerate(each)]
+        run_metrics = [select_run(metrics, m) for m in range(len(self._sums))] if self._stacked else [metrics]
+        scalars = [self._note(m, position, count, metrics) for m, metrics in enumerate(run_metrics)]
         self._pending = (position, scalars)
         is_over = not self._stacked and self._skipped_in_row[0] >= STOP_AFTER_SKIPPED
         if is_over or position.step % self._log_every == 0 or position.step == self._total:
@@ -207,19 +204,19 @@ class Recorder:
             raise NonFiniteError(_non_finite_message(position, scalars[0]))
 
     def _note(self, m: int, position: Position, rows: int, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Adds a step of run `m` to its sums, and returns the scalars of the step."""
+        """Adds a step of run `m` to the sums of this run, and returns the scalars of the step."""
         scalars = {name: value.item() for name, value in metrics['scalars'].items()}
         self._tokens[m] += scalars.pop('tokens')
         self._sequences[m] += scalars.pop('sequences', rows)
         skipped = self._skipped_in_row[m] = scalars.pop('skipped_in_row')
-        # A skipped step has weight 0. If all steps of a row are skipped, its means are None.
+        # A skipped step has weight 0. The means of a row are None if all its steps are skipped.
         sums = dict.fromkeys(metrics['sums'], (0.0, 0.0)) if skipped else metrics['sums']
         self._sums[m] = add_sums([self._sums[m], sums])
         if skipped and not self.failed[m]:
             self.failed[m] = self._stacked and skipped >= STOP_AFTER_SKIPPED
-            which = f'run {m + 1}, ' if self._stacked else ''
-            then = 'it has failed' if self.failed[m] else 'the update is skipped'
-            self._console.log(f'{which}step {position.step}: loss or gradient not finite, {then}')
+            prefix = f'run {m + 1}, ' if self._stacked else ''
+            outcome = 'it has failed' if self.failed[m] else 'the update is skipped'
+            self._console.log(f'{prefix}step {position.step}: loss or gradient not finite, {outcome}')
         return scalars
 
     def _write_train_rows(self, position: Position, scalars: Sequence[Mapping[str, float]]) -> None:
@@ -244,8 +241,8 @@ class Recorder:
         self._write(split, position, [values])
 
     def _write(self, split: str, position: Position, values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        place = {'step': position.step, 'split': split, 'phase': position.phase, 'examples': position.next}
-        rows = [finite_or_none({**place, **one}) for one in values]
+        columns = {'step': position.step, 'split': split, 'phase': position.phase, 'examples': position.next}
+        rows = [finite_or_none({**columns, **row_values}) for row_values in values]
         for writers, row in zip(self._writers, rows, strict=True):
             writers.write(row)
         return rows

@@ -26,7 +26,7 @@ def check_grad_accum_steps(batch_size: int, grad_accum_steps: int, key: str = 'g
     """Checks that the number of parts of a batch, config.KEY, divides the batch size."""
     if batch_size % grad_accum_steps:
         expected = f'a divisor of batch_size = {batch_size}'
-        raise UserError(f'config.{key}', str(grad_accum_steps), expected, 'change one of the two')
+        raise UserError(f'config.{key}', str(grad_accum_steps), expected, f'change config.{key} or the batch size')
 
 
 def check_mesh(model: BertConfig, mesh: Mesh) -> None:
@@ -41,13 +41,13 @@ def check_mesh(model: BertConfig, mesh: Mesh) -> None:
             raise UserError(
                 f'config.mesh.{axis}',
                 str(mesh.shape[axis]),
-                f'a divisor of {what} = {size}, which it splits',
+                f'a divisor of {what} = {size}, which the axis splits',
                 f'lower config.mesh.{axis}, and leave the other devices to config.mesh.data=-1',
             )
 
 
 def check_row_count(batch_size: int, grad_accum_steps: int, row_shards: int, key: str = 'batch_size') -> None:
-    """Checks that the mesh (data x fsdp) divides the rows of a batch of config.KEY, or of a part of it."""
+    """Checks that the mesh (data x fsdp) divides the rows of a batch, config.KEY, or of a part of a batch."""
     rows = batch_size // grad_accum_steps
     if rows % row_shards:
         parts = f' / grad_accum_steps {grad_accum_steps}' if grad_accum_steps > 1 else ''
@@ -70,14 +70,13 @@ def check_memory(
     moments: int = 2,
     key: str = 'batch_size',
 ) -> None:
-    """Raises a UserError if the devices cannot hold the sizes, before anything is allocated.
+    """Raises a UserError if a training does not fit the memory of the devices, before anything is allocated.
 
     The estimate is a lower bound. It counts the parameters and moments, a batch, and, for one part of the batch, the
     input of each block and the logits of the vocabulary.
 
     Args:
       model: The config of the model; the parameters of heads are not counted.
-      mesh: The devices.
       rows, parts: The number of rows and the number of parts of a batch.
       seq_len, predictions: The sequence length S and the number of predictions P.
       moments: The number of optimiser arrays for each parameter; 0 if the encoder is not trained.
@@ -94,6 +93,6 @@ def check_memory(
         (key, f'{rows:,} x {seq_len:,} in {parts:,} part(s)', weights + batch, f'{key} or seq_len'),
     ):
         if needed > memory:
-            found = f'{what}, which take {needed / 2**30:,.1f} GiB a device and more'
-            expected = f'at most the {memory / 2**30:,.1f} GiB that there is'
+            found = f'{what}, which need at least {needed / 2**30:,.1f} GiB per device'
+            expected = f'at most {memory / 2**30:,.1f} GiB, the memory of a device'
             raise UserError(f'config.{where}', found, expected, f'lower {fix}')

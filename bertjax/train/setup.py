@@ -1,4 +1,4 @@
-"""The setup of a training without arrays: model, objective and optimiser on a mesh, and their train step."""
+"""The setup of a training: model, objective and optimiser on a mesh, without arrays."""
 
 import dataclasses
 import functools
@@ -37,15 +37,15 @@ class PhaseSettings:
       first_step: The step of the run at which the phase begins.
       last_step: The step of the run at which the phase ends.
       batch_size: Rows per update, over all devices.
-      grad_accum_steps: The number of parts in which a batch is processed.
+      grad_accum_steps: The number of parts of a batch, which are processed one after the other.
       schedule: The name of the schedule, see `optim.schedules.make_schedule`.
       warmup_fraction: The share of the phase's steps for the warm-up.
       power: The exponent of the polynomial schedule.
       decay, decay_fraction: The form of the decay of 'wsd', and its share of the phase's steps.
       reset_optimizer: Whether the phase begins with a fresh optimiser.
       layout: The layout of the sequences of a batch, see `step.make_gradients`.
-      schedule_steps: The steps of the run at which the schedule begins and ends, if these settings are only a part of a
-        phase, with a batch size of its own; None for a whole phase.
+      schedule_steps: The steps of the run at which the schedule begins and ends, if these settings are for a part of a
+        phase with a separate batch size; None for a whole phase.
     """
 
     number: int
@@ -81,7 +81,7 @@ class Setup:
       exchange: The gradient exchange if the state is sharded over the data axis (ZeRO-1, see parallel/zero1.py), else
         None.
       parts: The sharded moments if only the moments are sharded over the data axis, else None.
-      compiled: The programs of the current phase, see `compiled_steps.compile_steps`.
+      compiled: The cached programs of the current phase, see `compiled_steps.compile_steps`.
     """
 
     module: nn.Module
@@ -102,7 +102,7 @@ class Setup:
         """Describes the devices and the arrays that are sharded over the data axis."""
         sharded = 'parameters and optimiser' if self.exchange is not None and self.exchange.is_sharded else ''
         sharded = 'the optimiser' if self.parts is not None else sharded
-        return describe_mesh(self.mesh) + (f', each keeps its part of {sharded}' if sharded else '')
+        return describe_mesh(self.mesh) + (f', each device keeps a shard of {sharded}' if sharded else '')
 
     def create(self, seed: int) -> TrainState:
         """Creates the state of step 0; each device initialises its shard."""
@@ -123,7 +123,7 @@ class Setup:
 
     @functools.cached_property
     def _create_around(self) -> Callable[[Any, jax.Array], TrainState]:
-        """Creates a fresh state for these model parameters; its `params` are only those of the objective."""
+        """Creates a fresh state for given model parameters. The state's `params` are only those of the objective."""
         init_aux, abstract_aux = (
             self.objective.init_aux,
             {AUX: self.state.params[AUX]} if AUX in self.state.params else {},
@@ -162,18 +162,11 @@ def build_setup(
     teacher: tuple[Any, ...] = (),
     zero1: str = 'off',
 ) -> Setup:
-    """Builds a setup: shapes, then shardings, without arrays.
+    """Builds a setup with the shapes and shardings of all arrays, but without arrays.
 
     Args:
-      module: The Flax module of the model.
-      objective: The training objective.
-      optimizer: The optimiser.
-      mesh: The devices.
+      module, objective, optimizer, mesh, trained, layer_decay, ema_decay, teacher: See `Setup`.
       batch: The shapes and dtypes of a batch of the run, with any number of rows and any length.
-      trained: Selects the trained parameters.
-      layer_decay: See `optim.trainable.layer_rates`.
-      ema_decay: The decay of the average of the weights; 0 for no average.
-      teacher: (abstract teacher parameters,) if the objective has a `teacher_fn`.
       zero1: Whether to shard the state over the data axis, one of `parallel.zero1.ZERO1`.
     """
     inputs = [jax.ShapeDtypeStruct(*batch[name]) for name in objective.inputs]

@@ -1,4 +1,4 @@
-"""The train state and its creation: shapes, then shardings, then arrays."""
+"""The train state, and the functions that create it."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ class TrainState(struct.PyTreeNode):
       step: int32, the number of batches seen, including skipped ones.
       params: The parameters of the model.
       opt_state: The state of the optimiser, whose count is the number of applied updates.
-      skipped: int32, the number of steps that were not finite and changed only `step`.
+      skipped: int32, the number of non-finite steps, which did not change parameters and optimiser.
       skipped_in_row: int32, the number of skipped steps since the last applied one.
     """
 
@@ -47,7 +47,7 @@ class TrainState(struct.PyTreeNode):
 
 
 class EmaTrainState(TrainState):
-    """A train state with an average of the weights. It is a class of its own so that other checkpoints lack the entry.
+    """A train state with an average of the weights. Checkpoints without an average have no entry for it.
 
     Attributes:
       ema: float32, the exponential moving average of the parameters, in their tree and with their shardings.
@@ -61,12 +61,12 @@ class EmaTrainState(TrainState):
         return jax.tree.map(lambda e, p: e.astype(p.dtype), self.ema, self.params)
 
     def with_params(self, params: Any) -> 'EmaTrainState':
-        """Returns the state with other initial parameters, which are also the start of the average."""
+        """Returns the state with other initial parameters, which are also the initial average."""
         return self.replace(params=params, ema=start_ema(params))
 
 
 def start_ema(params: Any) -> Any:
-    """Starts an average at these parameters: copies, because a train step donates both."""
+    """Returns the initial average: copies of the parameters, because a train step donates both."""
     return jax.tree.map(lambda x: jnp.array(x, jnp.float32, copy=True), params)
 
 
@@ -77,7 +77,6 @@ def update_ema(ema: Any, params: Any, decay: float, updates: jax.Array) -> Any:
     be 37 % of the average after 1,000 updates. Source: tf.train.ExponentialMovingAverage, `num_updates`.
 
     Args:
-      ema: The average.
       params: The parameters after the update.
       decay: The highest decay.
       updates: int32 scalar, the number of earlier updates.
@@ -95,10 +94,9 @@ def make_init(
     *,
     ema: bool = False,
 ) -> Callable[[jax.Array], TrainState]:
-    """Builds a function: key -> fresh state, in boxes with the logical axes.
+    """Builds a function from a key to a fresh state, in boxes with the logical axes.
 
     Args:
-      model: The module.
       optimizer: The optimiser, from optim.make_optimizer.
       inputs: The shapes and dtypes of the model's inputs; their first dimension does not matter.
       trained: Selects the parameters for which the optimiser has moments.
@@ -116,7 +114,7 @@ def make_init(
 
 
 def init_aux_params(init_aux: Callable[[jax.Array], Any], key: jax.Array) -> dict[str, Any]:
-    """Initialises the parameters of the objective for the state with this key: {AUX: parameters}."""
+    """Initialises the parameters of the objective with the key of the state: {AUX: parameters}."""
     return {AUX: init_aux(jax.random.fold_in(key, 1))}
 
 
@@ -131,8 +129,8 @@ def fresh_state(
 
 
 def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> TrainState:
-    """Computes shape, dtype and sharding of each leaf, without arrays; call it within `mesh_context(mesh)`."""
-    boxed = jax.eval_shape(lambda: init(jax.random.key(0)))  # eval_shape: the devices may be absent
+    """Computes shape, dtype and sharding of each leaf, without arrays. Call it within `mesh_context(mesh)`."""
+    boxed = jax.eval_shape(lambda: init(jax.random.key(0)))  # eval_shape does not need the devices
     shardings = state_shardings(boxed, mesh)
     # nn.unbox would apply sharding constraints, which needs arrays.
     bare = jax.tree.map(lambda x: x.value if isinstance(x, _Box) else x, boxed, is_leaf=lambda x: isinstance(x, _Box))

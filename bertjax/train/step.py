@@ -1,4 +1,4 @@
-"""The functions that are compiled: a train step, and an evaluation of one batch."""
+"""The functions to compile: the train step, and the evaluation of one batch."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -60,8 +60,8 @@ def make_train_step(
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Makes a train step: (state, batch, first, *teacher) -> (new state, metrics).
 
-    `first` is the example number of the first row, a uint32 scalar; the other rows follow in order. `teacher` is empty,
-    or the teacher's parameters if the objective has a `teacher_fn`.
+    `first` is the example number of the first row, a uint32 scalar; the other rows follow in order. `teacher` has the
+    teacher's parameters if the objective has a `teacher_fn`, else it is empty.
 
     Args:
       model, objective, grad_accum_steps, dropout_seed, phase, trained, exchange, layout: See `make_gradients`.
@@ -111,20 +111,19 @@ def make_gradients(
     """Makes a function: (params, batch, first, *teacher) -> Gradients; see `make_train_step` for its arguments.
 
     The minimised loss is the sum of the losses, each a weighted mean over the whole batch times its factor. The weights
-    depend on the batch alone. Therefore, with `grad_accum_steps` = A, the batch is processed in A parts whose gradients
-    add up to the gradients of the full batch, in a fraction of the memory. This also holds for objectives that compare
-    the rows of a batch, see whole_batch.py.
+    depend only on the batch. Therefore, a batch can be processed in `grad_accum_steps` parts whose gradients add up to
+    the gradients of the full batch, with a fraction of the memory. This is also true for objectives that compare the
+    rows of a batch, see whole_batch.py.
 
     Args:
       model: The module, which takes `objective.inputs`.
-      objective: The training objective.
       grad_accum_steps: The number of parts of a batch, a divisor of its rows.
       dropout_seed: The seed of all dropout.
       phase: The number of the phase; examples of different phases drop different values.
       trained: Selects the trained parameters.
       exchange: The gradient exchange of a state that is sharded over the data axis (ZeRO-1). Each device computes the
         gradients of its rows and receives the summed gradients of its part of the parameters.
-      layout: The layout of a device's rows of a part; None if each row is one sequence.
+      layout: The layout of the rows of one part on one device; None if each row is one sequence.
     """
 
     packed_model = model if layout is None else model.clone(packing=layout)
@@ -137,7 +136,7 @@ def make_gradients(
 
     def mean_loss(outputs: Any, rows: Batch, weights: Mapping[str, jax.Array]) -> tuple[jax.Array, Sums]:
         sums = objective.losses(outputs, rows)
-        # The weight of a batch of padding is 0.
+        # The weight is 0 if the batch has only padding.
         divisors = {name: jnp.where(weight > 0, weight, 1.0) for name, weight in weights.items()}
 
         def scaled_mean(name: str) -> jax.Array:
@@ -193,7 +192,7 @@ def make_gradients(
     ) -> tuple[tuple[jax.Array, Sums], Any]:
         batch, numbers = rows
         sums, grads = gradients(params, batch, Dropout(seed, numbers), weights, *teacher)
-        # The sums of a loss of the whole batch are equal on all devices.
+        # The sums of a loss of the whole batch are already equal on all devices.
         return sums if objective.whole_batch else exchange.sum(sums), exchange.reduce_scatter(
             grads, partition(exchange.specs, trained)[0]
         )
@@ -227,9 +226,9 @@ def make_update(
     ema_decay: float = 0.0,
     parts: ShardedMoments | None = None,
 ) -> Callable[[TrainState, Gradients], tuple[TrainState, Metrics]]:
-    """Makes a function: (state, its Gradients) -> (new state, metrics). It does not depend on the batch shape.
+    """Makes a function: (state, its Gradients) -> (new state, metrics), which does not depend on the batch shape.
 
-    A step whose loss, gradient norm or update norm is not finite changes only `step` and the counters of skipped steps.
+    If loss, gradient norm or update norm is not finite, a step changes only `step` and the counters of skipped steps.
 
     Args:
       optimizer: The optimiser, from optim.make_optimizer. It returns a direction, which this function multiplies by
@@ -240,7 +239,7 @@ def make_update(
       trained: Selects the trained parameters; the state must be created with the same selection.
       layer_decay: See `optim.trainable.layer_rates`.
       ema_decay: If > 0, the highest decay of the state's average of the weights, see `state.update_ema`.
-      parts: The shardings of moments that are sharded over the data axis while the parameters are not; else None.
+      parts: The shardings of the moments if they, but not the parameters, are sharded over the data axis; else None.
     """
 
     def update(state: TrainState, gradients: Gradients) -> tuple[TrainState, Metrics]:

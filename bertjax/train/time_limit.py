@@ -1,4 +1,4 @@
-"""A limit on the wall time of a training, over all processes that it takes."""
+"""A limit on the wall time of a training, summed over all processes of the run."""
 
 import datetime
 import math
@@ -11,15 +11,15 @@ from bertjax.train.health.goodput_clock import recorded_until
 
 
 class TimeLimit:
-    """The wall time of a run, and the time at which one of its phases ends whatever its number of steps.
+    """A limit on the wall time of a run. It may also end a phase of the run by the clock, after any number of steps.
 
-    The time of a run counts from the start of its process, with the preparation of the text. Time between a kill and
-    the next start does not count, and neither do steps that a kill has lost.
+    The time counts from the start of the process, and includes the preparation of the text. Time between a kill and the
+    next start does not count, nor does the time of steps that a kill has lost.
 
     Args:
-      seconds: The time of the whole run.
+      seconds: The limit for the whole run.
       phase: The number of the phase that ends by the clock; -1 for none.
-      ends: The time of the run at which the phase ends, in seconds.
+      ends: The time of the run at which that phase ends, in seconds.
     """
 
     def __init__(self, seconds: float, *, phase: int = -1, ends: float = math.inf):
@@ -27,7 +27,7 @@ class TimeLimit:
         self._spent, self._since = 0.0, time.perf_counter()
 
     def begin(self, folder: pathlib.Path, step: int) -> None:
-        """Reads what the run in a workdir, which now goes on from `step`, has taken so far."""
+        """Reads how long the run in a workdir has taken up to `step`, where it now continues."""
         goodput = read_goodput(folder, until=step)
         self._spent = goodput.total - goodput.seconds.get(LOST, 0.0) if goodput else 0.0
         self._since = recorded_until()
@@ -42,7 +42,7 @@ class TimeLimit:
         return number == self._phase and self.elapsed >= self._ends
 
     def describe(self) -> str:
-        """Returns the share of the time that has passed, and the time of day at which it ends."""
+        """Describes the share of the limit that has passed, and the time of day at which it ends."""
         left = datetime.timedelta(seconds=max(self.seconds - self.elapsed, 0.0))
         end = (datetime.datetime.now() + left).strftime(
             '%H:%M' if left < datetime.timedelta(hours=20) else '%d %b %H:%M'

@@ -1,4 +1,4 @@
-"""The trainer: starts or resumes a training of any kind in its workdir, and records and saves it."""
+"""The trainer, which starts or resumes a training of any kind in its workdir, and records and saves it."""
 
 import contextlib
 import pathlib
@@ -41,7 +41,7 @@ class Experiment(Protocol):
       resolved: The settings in plain form, with fingerprints, for config.json and every checkpoint.
       folders: The folder of each run, for its rows and its ledger.
       template: The abstract state with its shardings.
-      values: Sums of training batches -> the values of a row.
+      values: A function from sums of training batches to the values of a row.
       files: {name in the workdir: text} of further files to write before the first step.
     """
 
@@ -83,13 +83,14 @@ def fit(
       folder: The workdir.
       experiment: The training of a single run.
       use_checkpoint: The state to return: 'last' for the last step, 'best' for the saved step with the best dev score.
-      time_limit: The limit that decides the steps of the run; None if the config decides them.
+      time_limit: The limit that determines the number of steps of the run; None if the config determines it.
 
     Returns:
-      The state and the number of the last trained step, which is below config.steps if config.patience ended the run.
+      The state and the number of the last trained step. This number is below config.steps if config.patience ended the
+      run.
 
     Raises:
-      UserError: The checkpoints are from another or a longer run, or all are damaged.
+      UserError: The checkpoints are from another or a longer run, or all of them are damaged.
       PreemptedError, NonFiniteError: See `train.loop.Loop.run`.
     """
     resolved, keep = experiment.resolved, experiment.settings.checkpoint_keep
@@ -106,7 +107,7 @@ def fit(
             checkpoints.wait()
             best = checkpoints.best()
             if best is not None and best != last:
-                print(f'the best on dev of what was saved is step {best}')
+                print(f'the saved step with the best dev score is {best}')
                 with mesh_context(experiment.setup.mesh):
                     state = checkpoints.restore(best, experiment.template)
     return state, last
@@ -120,7 +121,8 @@ def _check_same_run(
     saved_config = {key: value for key, value in saved.config.items() if key != STATE_KEY}
     if step > total:
         fix = 'raise config.steps or config.epochs, or give another --workdir'
-        raise UserError('config.steps', f'a run of {total} steps', f'{step} or more, as {folder} has', fix)
+        expected = f'at least {step}, because {folder} has a checkpoint of that step'
+        raise UserError('config.steps', str(total), expected, fix)
     finished = step == total or make_early_stopping(settings, saved).should_stop
     for line in check_resume(saved_config, resolved, str(folder), finished=finished):
         if not quiet:
@@ -143,7 +145,6 @@ def resume_or_start(
 
     Args:
       experiment: The training of one run, or of several together.
-      checkpoints: The checkpoints to save to.
       saved: The checkpoint to resume from; None to start.
       interrupt: The signal handler, whose context has been entered.
       time_limit: See `fit`.
@@ -156,7 +157,7 @@ def resume_or_start(
     profiled = profiled_steps(settings.profile)
     if profiled and profiled[-1] > total:
         fix = f'for example --config.profile={max(total - 5, 1)}:{total}'
-        raise UserError('config.profile', repr(settings.profile), f'steps of a run that has {total}', fix)
+        raise UserError('config.profile', repr(settings.profile), f'steps up to {total}, the last of the run', fix)
     folder = experiment.folders[0]
     if time_limit is not None:
         time_limit.begin(folder, position.step)
@@ -218,7 +219,7 @@ def resume_or_start(
 
 
 def _trackers(experiment: Experiment) -> list[Tracker]:
-    """Returns a tracker for each run; the name of a trial begins with that of its sweep."""
+    """Returns a tracker for each run. The name of a trial begins with the name of its sweep."""
     tracking, trackers = experiment.settings.tracking, []
     for folder in experiment.folders if tracking.service and is_primary() else ():
         path = folder.resolve()

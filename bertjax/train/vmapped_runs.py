@@ -1,4 +1,4 @@
-"""Training of several runs as one by vmap, along a new axis. The runs differ only in seeds and learning rate."""
+"""Training of several runs together by vmap along a new axis. The runs differ only in seeds and learning rate."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,8 +1,9 @@
 """Exact gradients of losses that compare the rows of a batch, with the outputs of all parts and devices.
 
-Source: gradient caching (Gao et al. 2021, arXiv 2101.06983). The parts of a batch are computed twice: first their
-outputs, which are small; then, with the gradient of the loss by all outputs, the gradient of the parameters. Dropout
-depends on the example number alone, so both passes drop the same values.
+Source: gradient caching (Gao et al. 2021, arXiv 2101.06983). Each part of a batch is computed twice. The first pass
+computes the outputs of all parts, which are small, and then the gradient of the loss with respect to these outputs. The
+second pass computes the gradient of the parameters. Dropout depends only on the example number, so both passes drop the
+same values.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ Rows = tuple[Mapping[str, jax.Array], jax.Array]  # the arrays of a batch, and t
 def split_rows(rows: Any, parts: int) -> Any:
     """Splits arrays [B, ...] into A parts [A, B/A, ...].
 
-    Row r goes to part r % A, so that each device keeps its rows; r // (B / A) would move rows between devices.
+    Row r goes to part r % A, so that each device keeps its rows. Part r // (B / A) would move rows between devices.
     """
     return jax.tree.map(lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), rows)
 
@@ -47,7 +48,7 @@ def whole_batch_gradients(
       rows: The rows, or inside `exchange.over_devices` the rows of this device.
       compared: The arrays of the rows that the loss reads.
       parts: The number of parts A in which the rows are computed.
-      exchange: The exchange between the devices; None if the arrays hold the rows of all devices.
+      exchange: The exchange between the devices; None if the arrays contain the rows of all devices.
     """
     if parts == 1:
         outputs, pull = jax.vjp(lambda params: forward(params, rows), params)

@@ -131,8 +131,8 @@ FORMATS = tuple(_WRITERS)
 EXPORT_FOLDERS = {
     'export/hf': 'for transformers: from_pretrained(...)',
     'export/orbax': 'the parameters for other JAX programs',
-    'export/stablehlo': 'functions that run with JAX alone: see the README.md there',
-    'export/onnx': 'for onnxruntime: see the README.md there',
+    'export/stablehlo': 'functions that need only JAX; see its README.md',
+    'export/onnx': 'for onnxruntime; see its README.md',
     'export/google': 'for google-research/bert: --init_checkpoint=…/bert_model.ckpt',
 }
 
@@ -150,7 +150,7 @@ def check_formats(
     module: BertForTask | None = None,
     head: Head | None = None,
 ) -> None:
-    """Checks that every format can hold the model. The check is cheap, so it runs before the training.
+    """Checks that every format can represent the model. The check is cheap, so it runs before the training.
 
     Args:
       formats: The formats of config.export_formats; empty if nothing is exported.
@@ -159,7 +159,7 @@ def check_formats(
       module, head: The Flax module and the head of a task's model.
 
     Raises:
-      UserError: A format cannot hold the model.
+      UserError: A format cannot represent the model.
     """
     if config.shifted_predictions and module is None and (other := [name for name in formats if name != 'orbax']):
         found = f'True with {other[0]} in config.export_formats'
@@ -219,7 +219,7 @@ def check_push_to(name: str, formats: Collection[str]) -> None:
         return
     if 'hf' not in formats:
         found = f'{name}, with {",".join(formats) or "no format"} exported'
-        fix = 'set --config.export_formats=hf, or leave config.push_to out'
+        fix = 'set --config.export_formats=hf, or leave config.push_to empty'
         raise UserError('config.push_to', found, 'an export in the format hf, which is pushed', fix)
     check_push(name)
 

@@ -109,15 +109,15 @@ def read_recorded_results(path: pathlib.Path) -> dict[str, Any]:
     for key in ('splits', 'alone'):  # Only an ensemble has 'alone'.
         by_split = results.get(key, {})
         if not isinstance(by_split, dict) or not all(isinstance(values, dict) for values in by_split.values()):
-            raise UserError(f'{path}: {key}', 'a value of another form', 'the figures of each split', fix)
+            raise UserError(f'{path}: {key}', format_value(by_split), 'an object with the figures of each split', fix)
     members = results.get('ensemble', [])
     if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
-        raise UserError(f'{path}: ensemble', 'a value of another form', 'a list of workdirs', fix)
+        raise UserError(f'{path}: ensemble', format_value(members), 'a list of workdirs', fix)
     return results
 
 
 def _check(value: Any, form: Any, where: str) -> None:
-    """Raises a UserError if the type of `value`, or of a nested value, differs from that in `form`."""
+    """Raises a UserError if the type of `value`, or of a nested value, differs from the type in `form`."""
     number = isinstance(form, float) and isinstance(value, int) and not isinstance(value, bool)
     if type(value) is not type(form) and not number:
         raise UserError(where, format_value(value), _KINDS[type(form)], _RESTORE)

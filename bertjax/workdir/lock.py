@@ -45,9 +45,9 @@ def has_run(workdir: pathlib.Path) -> bool:
 
 
 def has_checkpoints(workdir: pathlib.Path) -> bool:
-    """Whether the workdir has a run. If so, its tokenizer and token store must not be replaced.
+    """Whether the workdir has checkpoints. If so, its tokenizer and token store must not be replaced.
 
-    A single unfinished checkpoint does not count, because a killed run with no other checkpoint starts anew.
+    A single unfinished checkpoint does not count, because a killed run that has no other checkpoint starts anew.
     """
     return any_checkpoint(workdir / 'checkpoints')
 

@@ -1,4 +1,4 @@
-"""A workdir in a bucket, which has a local mirror that the program works in.
+"""The local mirror of a workdir in a bucket. The program works in the mirror.
 
 Before a verb starts, the mirror is made equal to the bucket. Changes are published while the verb runs and at its end.
 Each process of a run has its own mirror. The primary process publishes changes, and the other processes fetch them.
@@ -62,7 +62,7 @@ def mirrored_workdir(url: str, use: str) -> Iterator[str]:
 
     Raises:
       UserError: The bucket is missing, denied or unreachable, or another run works in the workdir. The error is raised
-        before the body.
+        before the body of the context.
       OtherStoppedError: Another process of this run raised an error.
       UnpublishedError, LostLeaseError: Some results are not in the bucket. The error is raised after the body.
     """
@@ -96,9 +96,9 @@ def _read_only_mirror(remote: RemoteFolder, name: str, *, inspect: bool) -> Iter
 
 @contextlib.contextmanager
 def _publish_mirror(folder: pathlib.Path, remote: RemoteFolder, home: pathlib.Path) -> Iterator[None]:
-    """Publishes the mirror during the body and at its end, even after an error; only in the primary process.
+    """Publishes the mirror during the body of the context and at its end, even after an error.
 
-    The process holds the lease of the workdir.
+    Only the primary process calls this function. It holds the lease of the workdir within the context.
     """
     lease = Lease(remote, _mirror_id(home))
     publisher = Publisher(Mirror(folder, remote.with_check(lease.check), _RULES), lease)
@@ -121,7 +121,10 @@ def _publish_mirror(folder: pathlib.Path, remote: RemoteFolder, home: pathlib.Pa
 
 @contextlib.contextmanager
 def _fetch_mirror(mirror: Mirror) -> Iterator[None]:
-    """Fetches the published changes each time the primary process hands over; only in the other processes."""
+    """Fetches the published changes each time the primary process hands over.
+
+    All processes except the primary process call this function.
+    """
 
     @contextlib.contextmanager
     def fetch() -> Iterator[None]:
@@ -153,7 +156,7 @@ def _mirror_id(home: pathlib.Path) -> str:
 def _finish(publisher: 'Publisher', body_error: BaseException | None) -> None:
     """Publishes the remaining changes, and raises `body_error`, the error of the body.
 
-    The other processes wait for this if their bodies have ended, too.
+    The other processes wait for this function if their bodies have also ended.
     """
     try:
         all_ended = body_error is None or isinstance(body_error, _IN_ALL_PROCESSES)
@@ -173,9 +176,9 @@ def _finish(publisher: 'Publisher', body_error: BaseException | None) -> None:
 class Publisher:
     """A thread that publishes a mirror within its context, and stops the run if publishing fails.
 
-    The thread makes passes over the newest files, so it skips a checkpoint that is superseded before it was sent. The
-    training never waits for it. If the time for retries is over, writing is denied, or another process has taken the
-    workdir, the thread interrupts the run like Ctrl-C, and `finish` raises the reason.
+    Each pass of the thread publishes the newest files, so it skips a checkpoint that was superseded before it was sent.
+    The training never waits for the thread. If retries take too long, writing is denied, or another process has taken
+    the workdir, the thread interrupts the run like Ctrl-C, and `finish` raises the error.
     """
 
     def __init__(self, mirror: Mirror, lease: Lease):
@@ -211,7 +214,7 @@ class Publisher:
             yield
 
     def finish(self) -> tuple[int, int]:
-        """Publishes all remaining files. The thread must not be making a pass.
+        """Publishes all remaining files. The thread must not publish at the same time.
 
         Returns:
           The numbers of published objects and bytes.

@@ -1,8 +1,8 @@
-"""Rows of a Python program in place of files: written once to the workdir, then read and checked like other files.
+"""Rows from a Python program instead of files. They are written once to the workdir, then read like other files.
 
-WORKDIR/rows/HASH/NAME has a file of JSON lines for each split. HASH is the hash of both, and NAME is the name of the
-workdir, after which a task of the user's own is named. The same rows have the same path in a resumed run. Other rows
-have another path, and the run compares their content as for any other file.
+WORKDIR/rows/HASH/NAME has a file of JSON lines for each split. NAME is the name of the workdir, because a task on
+custom data has the name of its folder. HASH is the hash of NAME and the rows. The same rows have the same path in a
+resumed run. Other rows have another path, and the run compares their content, as for any other file.
 """
 
 import datetime
@@ -32,19 +32,19 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
     """Writes the rows of a recipe to a workdir.
 
     The rows of a split are an iterable of dicts, a `datasets.Dataset` or a pandas DataFrame. Classes of a Dataset are
-    written by their names, missing values of a DataFrame as null. The rows of a corpus may also be texts, one document
-    each. An iterator is read once, in bounded memory.
+    written as their names, and missing values of a DataFrame as null. The rows of a corpus may also be texts, one for
+    each document. An iterator is read once, in bounded memory.
 
     Args:
-      recipe: A recipe with `rows`: for config.data of a task {split: rows}, or the rows of train; for config.corpus
-        rows.
+      recipe: A recipe with `rows`. For config.data of a task, these are {split: rows}, or the rows of train. For
+        config.corpus, these are rows.
       folder: The workdir.
 
     Returns:
       The recipe with the paths of the files, without rows.
 
     Raises:
-      UserError: The key takes no rows, there are none, or one cannot be written as JSON.
+      UserError: The key does not accept rows, there are no rows, or a row cannot be written as JSON.
     """
     keys: dict[str, Any] = {}
     with lock_workdir(folder):
@@ -78,7 +78,7 @@ def _check_names(splits: Mapping[str, Any]) -> Mapping[str, Any]:
 def _write(folder: pathlib.Path, splits: Mapping[str, Any], text_key: str = '') -> pathlib.Path:
     """Writes {split: rows} to files SPLIT.jsonl, if they are not there yet, and returns their folder."""
     unfinished, name = folder / FOLDER / '.unfinished', folder.resolve().name
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(unfinished, ignore_errors=True)  # left by a killed process
     digest = hashlib.blake2b(name.encode(), digest_size=8)
     try:
         for split, rows in splits.items():
@@ -129,12 +129,12 @@ def _records(name: str, rows: Any) -> Iterable[Any]:
         )
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
         expected = 'a list of dicts, a datasets.Dataset or a pandas DataFrame'
-        raise UserError(name, f'{format_value(rows)}, a {type(rows).__name__}', expected, 'give rows, or a path alone')
+        raise UserError(name, f'{format_value(rows)}, a {type(rows).__name__}', expected, 'give rows, or only a path')
     return rows
 
 
 def _to_json(value: Any, where: str) -> Any:
-    """Converts a value to JSON as the reader of Arrow does; NaN, which marks missing values, becomes null."""
+    """Converts a value to JSON like the reader of Arrow. NaN, which marks missing values, becomes null."""
     if isinstance(value, Mapping):
         return {str(key): _to_json(item, where) for key, item in value.items()}
     if isinstance(value, list | tuple):

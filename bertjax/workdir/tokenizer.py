@@ -41,7 +41,7 @@ def save_tokenizer(
     recorded = _recorded_fingerprint(workdir)
     if recorded not in (None, tokenizer.fingerprint):
         found, expected = f'the fingerprint {tokenizer.fingerprint[:16]}', f'{recorded[:16]}, as the run recorded'
-        fix = 'give the text or the vocabulary that the run began with, or start anew in another --workdir'
+        fix = 'give the text or the vocabulary with which the run started, or start anew in another --workdir'
         raise UserError('the tokenizer', found, expected, fix)
     for path in (directory / SAVED, directory / TRAINED, *directory.glob('.*.tmp-*')):
         path.unlink(missing_ok=True)
@@ -193,7 +193,7 @@ def set_workdir_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, source: s
       UserError: See `load_workdir_tokenizer` and `check_replaceable`.
     """
     saved = _load_if_any(workdir)
-    # A resumed run keeps its separators.
+    # A resumed run keeps the number of separators of its saved tokenizer.
     if (
         saved is not None
         and saved.fingerprint == tokenizer.fingerprint

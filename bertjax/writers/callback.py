@@ -25,7 +25,7 @@ class Callback:
         self._on_row({**row, **self._fields})
 
     def truncate_after(self, step: int) -> None:
-        """Does nothing: a row that was passed on stays."""
+        """Does nothing: a row that was passed to the function cannot be removed."""
 
     def sync(self) -> None:
         """Does nothing: nothing is stored."""

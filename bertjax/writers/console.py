@@ -1,4 +1,4 @@
-"""Show the progress of training: a progress bar on a terminal, occasional lines elsewhere."""
+"""Shows the progress of training: a progress bar on a terminal, occasional lines elsewhere."""
 
 import contextlib
 import dataclasses
@@ -23,10 +23,10 @@ class TrainingConsole:
 
     Args:
       total_steps: The last step.
-      first_step: The step from which the run goes on.
+      first_step: The step at which the run starts or resumes.
       silent: Whether to show nothing.
-      describe_time: A function that describes what the run has used of its time, for a run whose last step depends on
-        the time; None for any other.
+      describe_time: A function that describes the used part of the time limit, for a run whose last step depends on a
+        time limit; None for any other run.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class TrainingConsole:
         """Does nothing: leaving the context stops the bar."""
 
     def write(self, row: Row) -> None:
-        """Shows a row: training rows in the bar (as a line without a terminal), other rows as a line."""
+        """Shows a training row in the bar, or as a line if there is no terminal, and any other row as a line."""
         if row['split'] == 'train':
             speed, loss = f'{row["sequences_per_s"]:,.0f} seq/s', format_value(row['loss'])
             time = '' if self._describe_time is None else f'  {self._describe_time()}'
@@ -146,7 +146,7 @@ class Command:
 
 
 def print_next_commands(console: Console, commands: Sequence[Command]) -> None:
-    """Prints commands, with the invocation that started this program."""
+    """Prints commands, each with the invocation that started this program, such as `python -m bertjax.main`."""
     console.print('what to run next', style='bold')
     for command in commands:
         needs = f' (needs the extra {command.extra!r})' if command.extra else ''

@@ -42,10 +42,10 @@ class JsonLines:
     def sync(self) -> None:
         """Flushes the file to disk, so that its lines survive a loss of power.
 
-        If the file was removed or moved, the next line starts a new one.
+        If the file was removed or moved, the next line starts a new file.
 
         Raises:
-          FileNotFoundError: The folder of the file was removed or moved too.
+          FileNotFoundError: The folder of the file was also removed or moved.
         """
         if self._file is None:
             return
@@ -60,7 +60,7 @@ class JsonLines:
     def truncate_after(self, step: int) -> int:
         """Removes the lines whose step is greater than `step`, and an incomplete last line; returns the bytes removed.
 
-        The file is read backwards from the end, so that the cost depends on the removed lines only. One atomic
+        The file is read backwards from the end, so that the cost depends only on the removed lines. A single atomic
         truncation removes them.
         """
         self.close()
@@ -76,7 +76,7 @@ class JsonLines:
     @staticmethod
     def _find_cut(file: Any, size: int, step: int, block: int = 1 << 16) -> int:
         """Returns the size in bytes of the file after the truncation."""
-        start, end, tail = size, size, b''  # `tail` holds the bytes from `start`; the bytes from `end` are cut
+        start, end, tail = size, size, b''  # `tail` contains the bytes from `start` on; those from `end` on are removed
         while end > 0:
             newline = tail.rfind(b'\n', 0, max(end - start - 1, 0))  # the end of the line before the last
             if newline < 0 and start > 0:
@@ -113,7 +113,7 @@ def _parse_row(line: bytes) -> dict[str, Any] | None:
 def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the rows of a metrics.jsonl, in order.
 
-    Invalid lines are skipped with a warning that names them; an incomplete last line is skipped without a warning.
+    Invalid lines are skipped, and a warning lists them. An incomplete last line is skipped without a warning.
     """
     if not path.exists():
         return []
@@ -124,5 +124,5 @@ def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
     damaged = [n for n, (line, row) in enumerate(zip(lines, rows, strict=True), 1) if not row and line.endswith(b'\n')]
     if damaged:
         numbers = ', '.join(map(str, damaged[:5])) + (' …' if len(damaged) > 5 else '')
-        logging.warning('%s is damaged: %d lines are left out (line %s)', path, len(damaged), numbers)
+        logging.warning('%s is damaged: %d lines are skipped (line %s)', path, len(damaged), numbers)
     return [row for row in rows if row]

@@ -17,10 +17,10 @@ _NETWORK_SECONDS = 50.0  # less than the timeout of tracker.py
 
 
 class Service(Protocol):
-    """The client of a tracker for one run; one thread makes all calls."""
+    """The client of a tracker for one run. All calls come from the same thread."""
 
     def refusal(self) -> UserError | None:
-        """Returns an error if the user has to do something before the tracker can be used; else None."""
+        """Returns an error if the user must do something before the tracker can be used, else None."""
         ...
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
@@ -103,13 +103,13 @@ class WandB:
 
 
 class MLflow:
-    """MLflow. Its client has no global state, which separates the runs of a sweep."""
+    """MLflow. Its client has no global state, so the runs of a sweep do not interfere."""
 
     def refusal(self) -> UserError | None:
         """See Service."""
         return None
 
-    _MAX_PARAMS = 100  # the server's limit on the parameters in a request
+    _MAX_PARAMS = 100  # the server's limit on the number of parameters in a request
     _MAX_CHARACTERS = 500  # the longest value of a parameter that every server version accepts
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:

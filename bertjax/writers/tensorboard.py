@@ -11,14 +11,14 @@ from typing import Any
 from bertjax.writers.writer import Row
 
 _FLUSH_SECONDS = 30
-_UNUSED = ('torch', 'boto3', 'google.cloud.storage')  # by what is used of tensorboardX
+_UNUSED = ('torch', 'boto3', 'google.cloud.storage')  # optional imports of tensorboardX that this module does not need
 
 
 class TensorBoard:
     """A writer of scalars `SPLIT/NAME`; the first row opens the file.
 
-    It writes in the caller's thread. tensorboardX's SummaryWriter writes in a background thread instead, and blocks
-    forever after a full disk has ended that thread.
+    It writes in the caller's thread. tensorboardX's SummaryWriter is not used, because it writes in a background thread
+    and blocks forever after a full disk has ended this thread.
     """
 
     def __init__(self, directory: str | os.PathLike):
@@ -30,7 +30,7 @@ class TensorBoard:
         return str(self.directory)
 
     def truncate_after(self, step: int) -> None:
-        """Does nothing: the first row of a process hides the rows of earlier processes from its step on."""
+        """Does nothing: the first row of a process hides earlier processes' rows of the same and later steps."""
 
     def write(self, row: Row) -> None:
         """Writes the numbers of a row at its step."""

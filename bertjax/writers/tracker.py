@@ -20,7 +20,7 @@ from bertjax.writers.writer import Row
 
 FILE = 'tracker.json'  # in the workdir; identifies the tracker and its run
 _CLOSE_SECONDS = 60.0  # the longest wait for unsent rows at the end of a training
-_MAX_QUEUED = 100_000  # the most rows that wait while a tracker does not answer
+_MAX_QUEUED = 100_000  # the maximum number of rows that wait while a tracker does not answer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Tracker:
         return f'the tracker {self._tracking.service}'
 
     def truncate_after(self, step: int) -> None:
-        """Plans a new run if `step` is below 0; otherwise the sent rows of later steps stay."""
+        """Makes the first row start a new run of the tracker if `step` is below 0. Otherwise, sent rows stay."""
         self._fresh = step < 0
 
     def write(self, row: Row) -> None:

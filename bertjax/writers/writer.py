@@ -15,7 +15,7 @@ class Writer(Protocol):
     def truncate_after(self, step: int) -> None:
         """Discards the rows of an earlier process whose step is greater than `step`.
 
-        It is called once, before the first row. The run continues at `step`; if `step` is -1, it starts.
+        It is called once, before the first row. The run continues at `step`, or starts if `step` is -1.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Tests the changes of layers on parameters, states and distributions with known distances."""
+"""Tests the measured changes of layers for known parameters, hidden states and attention."""
 
 import types
 
@@ -30,8 +30,8 @@ def tree(stacked: bool, query: float = 1.0) -> dict:
 
 
 @pytest.mark.parametrize('stacked', [True, False])
-def test_relative_distance_of_parameters(stacked):
-    """Either model may have stacked layers; the head of a task does not count."""
+def test_parameter_changes_are_relative_distances(stacked):
+    """The layers of a model may be stacked or not. The task head does not count."""
     embeddings, first, second = parameter_changes(tree(True), tree(stacked, query=3.0))
     assert embeddings == {'layer': 0, 'whole': 0.0}
     assert first == {'layer': 1, 'whole': 0.0, 'attention/query': 0.0, 'norms': 0.0}
@@ -39,7 +39,7 @@ def test_relative_distance_of_parameters(stacked):
     assert second == pytest.approx({'layer': 2, 'whole': (24 / 10) ** 0.5, 'attention/query': 2.0, 'norms': 0.0})
 
 
-def test_states_and_attention():
+def test_changes_of_hidden_states_and_attention():
     mask = np.array([[1, 1, 0]], np.float32)
     hidden = np.zeros((2, 1, 3, 2), np.float32)
     hidden[..., 0] = 1
@@ -48,7 +48,7 @@ def test_states_and_attention():
     other[1, 0, 2] = [-1, 0]  # Padding.
     same, different = np.zeros((1, 1, 2, 3, 3), np.float32), np.zeros((1, 1, 2, 3, 3), np.float32)
     same[..., 0] = different[0, 0, 0, :, 0] = 1
-    same[0, 0, :, :, 2] = 1.5e-38  # Half of it is subnormal, and 0 on some devices.
+    same[0, 0, :, :, 2] = 1.5e-38  # Half of this value is subnormal, so some devices flush it to 0.
     different[0, 0, 1, :, 1] = 1  # The second head attends to another position.
     states = {'hidden': hidden, 'probabilities': same}, {'hidden': other, 'probabilities': different}
     means = change_means(jax.device_get(jax.jit(change_sums)(*states, mask)))
@@ -60,7 +60,7 @@ def test_states_and_attention():
     assert rows[1]['attention'] == pytest.approx(0.5) and rows[1]['attention_of_heads'] == pytest.approx([0, 1])
 
 
-def test_other_encoders_are_refused():
+def test_models_with_other_embeddings_or_tokenizers_are_refused():
     new = types.SimpleNamespace
 
     def model(params: dict, fingerprint: str = 'a') -> types.SimpleNamespace:
@@ -70,7 +70,7 @@ def test_other_encoders_are_refused():
     check_comparable(model(tree(True)), model(tree(False)))
     small = tree(True)
     small['encoder']['embeddings'] = {'token': {'embedding': np.ones((6, 2))}}
-    with pytest.raises(UserError, match='other embeddings'):
+    with pytest.raises(UserError, match='embeddings of another size'):
         check_comparable(model(small), model(tree(False)))
     with pytest.raises(UserError, match='another tokenizer'):
         check_comparable(model(tree(True), 'b'), model(tree(True)))

@@ -36,8 +36,8 @@ def parsed(text: str) -> list[Tree]:
 
 
 @pytest.mark.parametrize('end', ['', '\n', '\n\n'])
-def test_words_heads_and_relations(end):
-    """Comments, multiword tokens and empty nodes are skipped; the last blank line may be missing."""
+def test_words_heads_and_relations_are_parsed(end):
+    """Comments, multiword tokens and empty nodes are skipped. The last blank line may be missing."""
     first, second = parsed(GOOD + end)
     assert first == Tree('a.conllu:4', ('Do', 'n’t', 'go'), (3, 3, 0), ('aux', 'advmod', 'root'))
     assert second == Tree('a.conllu:12', ('# yes',), (0,), ('root',))
@@ -69,7 +69,7 @@ def test_a_malformed_line_is_reported_with_its_number(rows, where, says):
     assert error.value.where == f'a.conllu:{where + 1}' and says in str(error.value)
 
 
-def test_a_real_treebank(shared: pathlib.Path):
+def test_a_real_treebank_is_parsed(shared: pathlib.Path):
     trees = list(read_trees(shared / 'treebank' / 'en_ewt-ud-dev.conllu.gz'))
     assert len(trees) == 2001 and sum(len(tree.words) for tree in trees) == 25147
     assert all(tree.heads.count(0) == 1 for tree in trees)

@@ -1,4 +1,4 @@
-"""Tests the statistics of heads on hand-made attention, and attention between words."""
+"""Tests the statistics of attention heads and the merging of pieces into words."""
 
 import math
 
@@ -13,15 +13,17 @@ NAMES = tuple(MEASURES)
 
 
 def made_by_hand() -> np.ndarray:
-    """Returns [1, 2, 3, 4, 4]: two texts of 4 and 3 positions; the heads attend to [CLS], to the position before, and
-    uniformly to all."""
+    """Returns float32 attention weights [1, 2, 3, 4, 4] of one layer, two texts of 4 and 3 positions, and three heads.
+
+    The heads attend to [CLS], to the previous position, and uniformly to all positions.
+    """
     weights = np.zeros((1, 2, 3, 4, 4), np.float32)
     for text, length in enumerate((4, 3)):
         weights[0, text, 0, :, 0] = 1
         for i in range(length):
             weights[0, text, 1, i, max(i - 1, 0)] = 1
         weights[0, text, 2, :, :length] = 1 / length
-    weights[0, 1, :, 3] = 0.25  # Positions behind the text must not count.
+    weights[0, 1, :, 3] = 0.25  # Positions after the end of the text must not count.
     return weights
 
 
@@ -65,7 +67,7 @@ def test_weights_to_words_are_summed_and_weights_from_words_are_averaged():
 
 
 class Letters:
-    """A tokenizer with a piece per letter; all but the first letter of a word are continuation pieces."""
+    """A tokenizer with one piece per letter; all letters of a word except the first are continuation pieces."""
 
     cls_id, sep_id, pad_id, separators = 1, 2, 0, 1
     continues_word = np.array([False] * 40 + [True] * 40)
@@ -79,6 +81,6 @@ class Letters:
     ('second', 'expected'),
     [(None, [0, 1, 1, 2, 3, 0, 1, 2]), (['d', 'ee'], [0, 1, 1, 2, 3, 4, 5, 0, 1, 2, 3, 3, 4])],
 )
-def test_the_word_of_each_piece(second, expected):
+def test_each_piece_is_numbered_with_its_word(second, expected):
     rows = make_text_features(Letters(), ['ab c', 'd'], second, 16)
     assert rows.token[UNIT].tolist() == expected

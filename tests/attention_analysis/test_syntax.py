@@ -1,4 +1,4 @@
-"""Tests heads that find syntax on hand-made attention, and against an independent implementation."""
+"""Tests the search for attention heads that find syntax."""
 
 import collections
 
@@ -37,7 +37,7 @@ def arrays() -> tuple[np.ndarray, np.ndarray]:
 
 
 def made_by_hand() -> np.ndarray:
-    """Returns [2, 2, 2, U, U].
+    """Returns attention weights [2, 2, 2, UNITS, UNITS] of two layers, two texts and two heads.
 
     In layer 1, head 1 attends mostly to [CLS] and the word itself, then to the true head; head 2 attends to the next
     word. In layer 2, head 1 attends from the true head to its dependents; head 2 attends to [SEP] and the first word.
@@ -54,7 +54,7 @@ def made_by_hand() -> np.ndarray:
     return weights
 
 
-def test_hand_made_attention():
+def test_the_best_head_per_relation_is_found_in_hand_made_attention():
     heads, relations = arrays()
     predicted = np.asarray(jax.jit(predict_heads)(made_by_hand(), relations > 0))  # [2, L, B, H, U]
     assert predicted[0, 0, 0, 0, [1, 2, 4, 5, 6]].tolist() == [2, 3, 5, 3, 3]
@@ -68,7 +68,7 @@ def test_hand_made_attention():
     assert correct[0, 0, 0].tolist() == [1, 2, 2, 1, 1, 0]  # All words are correct; roots are not counted.
     assert correct[0, 0, 1].tolist() == [0, 2, 2, 0, 0, 0]
     assert correct[1, 1, 0].tolist() == [1, 2, 2, 1, 1, 0]
-    # Only its head attends to "loudly". No word attends to the first word, so the second one is predicted.
+    # Only the syntactic head of "loudly" attends to it. No word attends to the first word, so word 2 is its prediction.
     assert correct[1, 0, 1].tolist() == [1, 1, 1, 0, 0, 0]
 
     offsets: dict[str, collections.Counter[int]] = {}
@@ -85,8 +85,7 @@ def test_hand_made_attention():
 
 
 @pytest.mark.parametrize('seed', range(3))
-def test_against_an_independent_implementation(seed: int):
-    """Compares with a word-by-word implementation in plain Python."""
+def test_the_table_equals_a_word_by_word_implementation_in_plain_python(seed: int):
     rng = np.random.default_rng(seed)
     weights = rng.dirichlet(np.full(UNITS, 0.5), (3, 2, 4, UNITS)).astype(np.float32)  # [L, B, H, U, U]
     heads, relations = arrays()

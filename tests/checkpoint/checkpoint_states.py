@@ -1,4 +1,4 @@
-"""Small states on a mesh, with every dtype of a train state."""
+"""Small sharded states with every dtype of a train state."""
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,6 @@ def mesh_of(data=1, fsdp=1, tensor=1):
 
 
 def template_on(mesh):
-    """Returns the abstract state: shapes, dtypes and shardings."""
-
     def leaf(shape, dtype, *spec):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec(*spec)))
 
@@ -34,7 +32,7 @@ def template_on(mesh):
 
 
 def state_at(step, mesh=None):
-    """Random bits, including denormals and negative zeros; a different state for each step."""
+    """Returns random arrays, including denormals and negative zeros, seeded with `step`."""
     rng = np.random.default_rng(step)
 
     def draw(leaf):

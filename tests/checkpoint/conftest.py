@@ -1,4 +1,4 @@
-"""Checkpoints in a temporary folder."""
+"""Fixtures that open and save checkpoints in a temporary folder."""
 
 import pytest
 from checkpoint_states import CONFIG, state_at
@@ -8,7 +8,7 @@ from bertjax.checkpoint import Checkpoints, Position
 
 @pytest.fixture
 def open_checkpoints(tmp_path):
-    """open_checkpoints(keep=3) -> (Checkpoints in the same folder each time, list of its log lines)."""
+    """open_checkpoints(keep=3) -> (Checkpoints, list of its log lines). Every call opens the same folder."""
     opened = []
 
     def make(keep=3):
@@ -23,7 +23,7 @@ def open_checkpoints(tmp_path):
 
 @pytest.fixture
 def saved_steps(open_checkpoints):
-    """saved_steps({step: held-out loss or None}, keep=3) saves these steps and closes."""
+    """saved_steps({step: held-out loss or None}, keep=3) saves these steps and returns the folder."""
 
     def save(losses, keep=3):
         checkpoints, _ = open_checkpoints(keep)

@@ -1,9 +1,9 @@
-"""The peak of host memory while one device reads and exports a checkpoint of another mesh.
+"""Measures the peak host memory while one device reads and exports a checkpoint of another mesh.
 
     python tests/checkpoint/peaks.py write FOLDER   # saves a state on eight devices
-    python tests/checkpoint/peaks.py read FOLDER    # prints peaks as shares of the size of the read arrays
+    python tests/checkpoint/peaks.py read FOLDER    # prints peaks as fractions of the size of the read arrays
 
-On a CPU devices have their memory in common with the host: what is there twice, counts twice.
+CPU devices share the memory of the host, so an array that exists on the host and on the device counts twice.
 """
 
 import functools
@@ -20,31 +20,30 @@ PIECES = 2000
 
 
 class NoTokenizer:
-    """Arrays of the size of the model."""
+    """A tokenizer without files: only the parameters are exported."""
 
     vocab_size, pad_id, separators, family = PIECES, 0, 1, 'wordpiece'
 
     def save(self, directory: str) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
-def _resident(line: str) -> int:
-    """Bytes: VmRSS is the current memory, VmHWM its peak since the last write to `/proc/self/clear_refs`."""
+def _resident(name: str) -> int:
+    """Returns bytes: of VmRSS, the current memory, or of VmHWM, its peak since the last write to clear_refs."""
     status = pathlib.Path('/proc/self/status').read_text()
-    return int(next(found for found in status.splitlines() if found.startswith(line)).split()[1]) * 1024
+    return int(next(line for line in status.splitlines() if line.startswith(name)).split()[1]) * 1024
 
 
 def peak(function: Callable[[], Any]) -> tuple[Any, int]:
-    """Returns the result of a function and the peak growth of memory in bytes."""
+    """Returns the result of `function` and the peak growth of the memory in bytes."""
     gc.collect()
     pathlib.Path('/proc/self/clear_refs').write_text('5')
     before = _resident('VmRSS')
-    found = function()
-    return found, _resident('VmHWM') - before
+    result = function()
+    return result, _resident('VmHWM') - before
 
 
-def main(doing: str, folder: pathlib.Path) -> None:
-    """Runs the chosen command."""
+def main(command: str, folder: pathlib.Path) -> None:
     import jax
     import numpy as np
 
@@ -58,12 +57,12 @@ def main(doing: str, folder: pathlib.Path) -> None:
 
     config = pretraining_config('tiny')
     config.model.update(MODEL)
-    config.mesh.preset = 'fsdp' if doing == 'write' else 'data'
+    config.mesh.preset = 'fsdp' if command == 'write' else 'data'
     settings = pretraining_settings(config)
     setup = build_pretraining_setup(settings, settings.model_config(PIECES), make_mesh(settings.mesh_axes))
     whole, params = (sum(x.size * 4 for x in jax.tree.leaves(tree)) for tree in (setup.state, setup.state.params))
     with mesh_context(setup.mesh):
-        if doing == 'write':
+        if command == 'write':
             checkpoints = Checkpoints(folder / 'checkpoints', keep=1)
             drawn = np.random.default_rng(0).standard_normal
             state = jax.tree.map(lambda a: jax.device_put(drawn(a.shape).astype(a.dtype), a.sharding), setup.state)
@@ -73,7 +72,7 @@ def main(doing: str, folder: pathlib.Path) -> None:
         checkpoints = Checkpoints(folder / 'checkpoints', keep=1, read_only=True)
         saved = checkpoints.latest()
         read = lambda restore, of, template: lambda: jax.block_until_ready(restore(of, template))  # noqa: E731
-        # The results are kept, because freed memory would be reused and hide growth.
+        # The results stay referenced, because freed memory would be reused and would hide growth.
         state, of_state = peak(read(checkpoints.restore, 1, setup.state))
         own, of_params = peak(read(checkpoints.restore_params, saved, setup.state.params))
         export = functools.partial(export_huggingface, own, setup.module.config, NoTokenizer(), folder / 'hf', card={})

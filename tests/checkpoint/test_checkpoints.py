@@ -1,4 +1,4 @@
-"""Saving, restoring and removing checkpoints in real files."""
+"""Tests saving, restoring and removing checkpoints in real files."""
 
 import json
 import shutil
@@ -12,35 +12,35 @@ from bertjax.checkpoint import Checkpoints, Position, checksums
 from bertjax.errors import UserError
 
 
-@pytest.mark.parametrize('there', [{}, {'data': 8}, {'fsdp': 8}, {'fsdp': 4, 'tensor': 2}])
-def test_bits_survive_onto_any_mesh(open_checkpoints, there):
+@pytest.mark.parametrize('mesh_axes', [{}, {'data': 8}, {'fsdp': 8}, {'fsdp': 4, 'tensor': 2}])
+def test_a_restore_on_any_mesh_gives_the_same_bits(open_checkpoints, mesh_axes):
     state = state_at(20, mesh_of(fsdp=2, tensor=2))
     checkpoints, _ = open_checkpoints()
     checkpoints.save(state, Position(20, 1, 320), CONFIG, 2.5)
     checkpoints.close()
-    checkpoints, said = open_checkpoints()
+    checkpoints, messages = open_checkpoints()
     saved = checkpoints.latest()
     assert saved.position == Position(20, 1, 320)
     assert saved.config == CONFIG
-    template = template_on(mesh_of(**there))
+    template = template_on(mesh_of(**mesh_axes))
     restored = checkpoints.restore(saved.position.step, template)
     assert jax.tree.structure(restored) == jax.tree.structure(state)
     assert bits(restored) == bits(state)
-    for x, wanted in zip(jax.tree.leaves(restored), jax.tree.leaves(template), strict=True):
-        assert x.dtype == wanted.dtype
-        assert x.sharding.is_equivalent_to(wanted.sharding, x.ndim)
-    assert not said
+    for x, expected in zip(jax.tree.leaves(restored), jax.tree.leaves(template), strict=True):
+        assert x.dtype == expected.dtype
+        assert x.sharding.is_equivalent_to(expected.sharding, x.ndim)
+    assert not messages
 
 
-def test_an_empty_folder_has_no_latest(open_checkpoints):
-    checkpoints, said = open_checkpoints()
+def test_an_empty_folder_has_no_latest_checkpoint(open_checkpoints):
+    checkpoints, messages = open_checkpoints()
     assert checkpoints.latest() is None
     assert checkpoints.steps() == []
-    assert not said
+    assert not messages
 
 
 def test_the_state_may_be_donated_when_save_returns(open_checkpoints):
-    """The next step donates the arrays while the save still writes."""
+    """The next step donates the arrays while the background thread still writes them."""
     checkpoints, _ = open_checkpoints()
     state = state_at(1)
     expected = bits(state)
@@ -53,22 +53,22 @@ def test_the_state_may_be_donated_when_save_returns(open_checkpoints):
 
 def test_a_step_does_not_wait_for_a_running_save(open_checkpoints, monkeypatch):
     """Orbax gets copies of the arrays, because a step that donates the originals would wait for the disk."""
-    given, save = [], ocp.CheckpointManager.save
+    saved, save = [], ocp.CheckpointManager.save
 
-    def spied(self, step, *, args, **options):
-        given.extend(jax.tree.leaves(args['state'].item))
+    def record_arrays(self, step, *, args, **options):
+        saved.extend(jax.tree.leaves(args['state'].item))
         return save(self, step, args=args, **options)
 
-    def places(arrays):
+    def buffers(arrays):
         return {shard.data.unsafe_buffer_pointer() for x in arrays for shard in x.addressable_shards}
 
-    monkeypatch.setattr(ocp.CheckpointManager, 'save', spied)
+    monkeypatch.setattr(ocp.CheckpointManager, 'save', record_arrays)
     state = state_at(1, mesh_of(fsdp=2, tensor=2))
     checkpoints, _ = open_checkpoints()
     checkpoints.save(state, Position(1, 0, 16), CONFIG, None)
-    own = jax.tree.leaves(state)
-    assert not places(own) & places(given)
-    assert [x.sharding for x in given] == [x.sharding for x in own]
+    originals = jax.tree.leaves(state)
+    assert not buffers(originals) & buffers(saved)
+    assert [x.sharding for x in saved] == [x.sharding for x in originals]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_a_step_does_not_wait_for_a_running_save(open_checkpoints, monkeypatch):
         ({1: 3.0, 2: 1.0, 3: 2.0, 4: 2.5, 5: None}, 2, [2, 4, 5]),
         ({1: 3.0, 2: 2.0, 3: 1.0}, 1, [3]),
         ({1: 1.0, 2: 2.0, 3: None}, 1, [1, 3]),
-        ({1: float('nan'), 2: 2.0, 3: 3.0, 4: 3.0}, 1, [2, 4]),  # NaN is never the best loss
-        ({1: 2.0, 2: 2.0, 3: 2.0}, 1, [3]),  # the newest of equal losses
+        ({1: float('nan'), 2: 2.0, 3: 3.0, 4: 3.0}, 1, [2, 4]),  # NaN is never the best loss.
+        ({1: 2.0, 2: 2.0, 3: 2.0}, 1, [3]),  # The newest of equal losses is the best.
     ],
 )
 def test_the_newest_and_the_best_are_kept(saved_steps, open_checkpoints, losses, keep, kept):
@@ -91,26 +91,25 @@ def test_the_newest_and_the_best_are_kept(saved_steps, open_checkpoints, losses,
 
 
 def test_there_is_an_undamaged_checkpoint_at_every_moment(open_checkpoints, monkeypatch):
-    """A checkpoint is deleted only after its successor is finished, so a kill leaves at least one."""
     checkpoints, _ = open_checkpoints(keep=1)
     seen = []
     delete, write_checksums = shutil.rmtree, checksums.write_checksums
 
-    def whole():
+    def undamaged():
         return [
             step for step in checkpoints.steps() if checksums.find_damage(checkpoints.directory / str(step)) is None
         ]
 
-    def noted(event, function):
+    def recorded(event, function):
         def call(*args):
-            seen.append((event, whole()))
+            seen.append((event, undamaged()))
             function(*args)
-            seen.append((f'{event} done', whole()))
+            seen.append((f'{event} done', undamaged()))
 
         return call
 
-    monkeypatch.setattr(shutil, 'rmtree', noted('delete', delete))
-    monkeypatch.setattr(checksums, 'write_checksums', noted('finish', write_checksums))
+    monkeypatch.setattr(shutil, 'rmtree', recorded('delete', delete))
+    monkeypatch.setattr(checksums, 'write_checksums', recorded('finish', write_checksums))
     for step in (1, 2, 3):
         checkpoints.save(state_at(step), Position(step), CONFIG, None)
     checkpoints.wait()
@@ -145,34 +144,34 @@ def test_an_error_of_the_background_thread_is_raised(open_checkpoints, monkeypat
                 checkpoints.close()
             else:
                 checkpoints.save(state_at(2), Position(2), CONFIG, None)
-    checkpoints.close()  # the error was raised once; closing again does nothing
-    again, said = open_checkpoints()
+    checkpoints.close()  # The error was raised before, so this call does nothing.
+    again, messages = open_checkpoints()
     assert again.latest() is None
-    assert said == ['checkpoint 1 was never finished: it is removed']
+    assert messages == ['checkpoint 1 was never finished: it is removed']
 
 
-def test_a_kill_during_the_removal_of_an_old_checkpoint(saved_steps, open_checkpoints):
-    """A marked step is removed even if its seal was not; a step whose removal had not begun is kept."""
+def test_a_removal_that_was_killed_is_completed(saved_steps, open_checkpoints):
+    """A marked step is removed even if its seal still exists. A marked step with all its files is kept."""
     directory = saved_steps({1: None, 2: None, 3: None})
     (directory / '1' / 'position' / 'metadata').unlink()
     for step in (1, 2):
         (directory / f'{step}.unfinished').touch()
-    checkpoints, said = open_checkpoints()
-    assert checkpoints.steps() == [2, 3] and said == ['checkpoint 1 was never finished: it is removed']
+    checkpoints, messages = open_checkpoints()
+    assert checkpoints.steps() == [2, 3] and messages == ['checkpoint 1 was never finished: it is removed']
     assert sorted(path.name for path in directory.iterdir()) == ['2', '3']
 
 
 def test_leftovers_of_a_killed_process_are_removed(saved_steps, open_checkpoints):
     directory = saved_steps({1: None, 2: None})
-    (directory / '2' / checksums.FILE).unlink()  # killed before the checksums
+    (directory / '2' / checksums.FILE).unlink()  # The process was killed before it wrote the checksums ...
     (directory / '2.unfinished').touch()
-    (directory / '3.orbax-checkpoint-tmp' / 'state').mkdir(parents=True)  # ... and while Orbax wrote
-    (directory / 'damaged' / '7').mkdir(parents=True)  # set aside by an earlier start, for a person to look at
-    checkpoints, said = open_checkpoints()
+    (directory / '3.orbax-checkpoint-tmp' / 'state').mkdir(parents=True)  # ... or while Orbax wrote.
+    (directory / 'damaged' / '7').mkdir(parents=True)  # An earlier start moved it here for the user.
+    checkpoints, messages = open_checkpoints()
     assert sorted(path.name for path in directory.iterdir()) == ['1', 'damaged']
-    assert 'checkpoint 2 was never finished: it is removed' in said
+    assert 'checkpoint 2 was never finished: it is removed' in messages
     assert checkpoints.latest().position == Position(1, 0, 16)
-    checkpoints.save(state_at(2), Position(2), CONFIG, None)  # the step can be saved again
+    checkpoints.save(state_at(2), Position(2), CONFIG, None)  # The step can be saved again.
     checkpoints.wait()
     assert checkpoints.steps() == [1, 2]
 
@@ -197,7 +196,7 @@ def test_the_seal_has_a_checksum_of_every_file(saved_steps):
     assert recorded['cost'] == 2.0
 
 
-def test_a_file_instead_of_the_folder_is_refused(tmp_path):
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / 'checkpoints').write_text('')
     with pytest.raises(UserError, match='a folder that can be written to'):
         Checkpoints(tmp_path / 'checkpoints', keep=1)

@@ -1,4 +1,4 @@
-"""Damaged checkpoints are detected and reported, and the checkpoint before is used."""
+"""Tests that damaged checkpoints are reported and the previous checkpoint is used."""
 
 import json
 
@@ -54,14 +54,14 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize('kind', DAMAGES)
-def test_the_one_before_is_used(saved_steps, open_checkpoints, kind):
+def test_the_checkpoint_before_a_damaged_one_is_used(saved_steps, open_checkpoints, kind):
     damage, reason = DAMAGES[kind]
     directory = saved_steps({10: 1.0, 20: 2.0})
     damage(directory / '20')
-    checkpoints, said = open_checkpoints()
+    checkpoints, messages = open_checkpoints()
     saved = checkpoints.latest()
     assert saved.position == Position(10, 0, 160)
-    (line,) = said
+    (line,) = messages
     assert line.startswith('checkpoint 20 is damaged (')
     assert reason in line
     assert (directory / 'damaged' / '20').is_dir()
@@ -70,18 +70,18 @@ def test_the_one_before_is_used(saved_steps, open_checkpoints, kind):
     # The run reaches step 20 again and saves it under the same number.
     checkpoints.save(state_at(20), Position(20, 0, 320), {}, None)
     checkpoints.close()
-    again, said = open_checkpoints()
+    again, messages = open_checkpoints()
     assert again.latest().position == Position(20, 0, 320)
-    assert not said
+    assert not messages
 
 
-def test_the_same_step_damaged_twice(saved_steps, open_checkpoints):
+def test_a_step_that_is_damaged_twice_is_moved_aside_twice(saved_steps, open_checkpoints):
     directory = saved_steps({10: None, 20: None})
     for _ in range(2):
         in_state(flip_bit)(directory / '20')
-        checkpoints, said = open_checkpoints()
+        checkpoints, messages = open_checkpoints()
         assert checkpoints.latest().position.step == 10
-        assert len(said) == 1
+        assert len(messages) == 1
         checkpoints.save(state_at(20), Position(20, 0, 320), {}, None)
         checkpoints.close()
     assert sorted(path.name for path in (directory / 'damaged').iterdir()) == ['20', '20-2']
@@ -91,23 +91,22 @@ def test_only_damaged_checkpoints_are_an_error(saved_steps, open_checkpoints):
     directory = saved_steps({10: None, 20: None, 30: None})
     for step in (10, 20, 30):
         in_state(flip_bit)(directory / str(step))
-    checkpoints, said = open_checkpoints()
+    checkpoints, messages = open_checkpoints()
     with pytest.raises(UserError, match=r'3 checkpoint\(s\), all damaged.*--workdir'):
         checkpoints.latest()
-    assert [line.split()[1] for line in said] == ['30', '20', '10']
+    assert [line.split()[1] for line in messages] == ['30', '20', '10']
     assert sorted(path.name for path in (directory / 'damaged').iterdir()) == ['10', '20', '30']
 
 
 def test_an_older_damaged_checkpoint_is_ignored(saved_steps, open_checkpoints):
     directory = saved_steps({10: None, 20: None})
     in_state(flip_bit)(directory / '10')
-    checkpoints, said = open_checkpoints()
+    checkpoints, messages = open_checkpoints()
     assert checkpoints.latest().position.step == 20
-    assert not said
+    assert not messages
 
 
-def test_any_flipped_bit_anywhere_is_found(saved_steps):
-    """Flips bits at several random positions of every file of a checkpoint, and at many of the seal."""
+def test_any_flipped_bit_is_detected(saved_steps):
     directory = saved_steps({1: 1.25}) / '1'
     assert checksums.find_damage(directory) is None
     rng = np.random.default_rng(0)
@@ -115,19 +114,19 @@ def test_any_flipped_bit_anywhere_is_found(saved_steps):
     assert len(files) > 5
     for path in files:
         original = path.read_bytes()
-        places = rng.integers(0, len(original), 400 if path.name == checksums.FILE else 5)
+        positions = rng.integers(0, len(original), 400 if path.name == checksums.FILE else 5)
         before = json.loads(original) if path.name == checksums.FILE else None
-        for place in places:
-            flip_bit(path, place, int(rng.integers(8)))
+        for position in positions:
+            flip_bit(path, position, int(rng.integers(8)))
             if checksums.find_damage(directory) is None:
-                # In the seal, only a change that no JSON reader sees is allowed: one blank instead of another.
+                # In the seal, a change of one whitespace character to another is invisible to a JSON reader.
                 assert path.name == checksums.FILE
                 assert json.loads(path.read_bytes()) == before
         path.write_bytes(original)
     assert checksums.find_damage(directory) is None
 
 
-def test_a_changed_loss_is_ignored(saved_steps):
+def test_a_changed_loss_in_the_seal_is_ignored(saved_steps):
     directory = saved_steps({1: 2.25}) / '1'
     file = directory / checksums.FILE
     file.write_text(file.read_text().replace('2.25', '0.25'))

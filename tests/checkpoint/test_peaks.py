@@ -1,4 +1,4 @@
-"""One device never holds a checkpoint of another mesh twice when it evaluates, fine-tunes or exports it."""
+"""Tests that one device never has two copies of a checkpoint of another mesh in memory."""
 
 import json
 import os
@@ -10,18 +10,18 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != 'linux', reason='asks the kernel for the peak of the resident memory')
-def test_peaks_of_reading_and_exporting(tmp_path: pathlib.Path):
+@pytest.mark.skipif(sys.platform != 'linux', reason='reads the peak memory from /proc')
+def test_reading_and_exporting_need_no_second_copy(tmp_path: pathlib.Path):
     environment = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}
     script = pathlib.Path(__file__).with_name('peaks.py')
 
-    def ran(doing: str) -> str:
-        command = [sys.executable, str(script), doing, str(tmp_path)]
-        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    def run(command: str) -> str:
+        arguments = [sys.executable, str(script), command, str(tmp_path)]
+        return subprocess.run(arguments, env=environment, check=True, capture_output=True, text=True).stdout
 
-    ran('write')
-    peaks = json.loads(ran('read'))
-    # Memory beyond the model: a few arrays in transfer, and allocations of the libraries at their first use.
+    run('write')
+    peaks = json.loads(run('read'))
+    # Beyond the model, memory has a few arrays in transfer, and what the libraries allocate at their first use.
     assert 0.9 < peaks['state'] < 1.5
     assert 0.9 < peaks['parameters'] < 1.5
-    assert peaks['export'] < 0.2  # one tensor and the libraries; the parameters are already in memory
+    assert peaks['export'] < 0.2  # One tensor and the libraries; the parameters are already in memory.

@@ -1,4 +1,4 @@
-"""Entries of checkpoints/, the readback of a save, and the order of writes to disk."""
+"""Tests unknown folders in checkpoints/, the readback of a save, and the order of writes."""
 
 import os
 import pathlib
@@ -21,8 +21,8 @@ def names(directory: pathlib.Path) -> list[str]:
 
 
 @pytest.mark.parametrize('name', ['exp[1]', 'a*b', 'what?', '**'])
-def test_a_path_with_wildcards(tmp_path, name):
-    """Orbax treats paths as glob patterns; saving, restoring and exporting work nevertheless, and no links remain."""
+def test_a_path_may_contain_wildcards(tmp_path, name):
+    """Orbax treats paths as glob patterns. The symbolic link that avoids this is removed at the end."""
     folder = tmp_path / name / 'checkpoints'
     for step in (1, 2):
         checkpoints = Checkpoints(folder, keep=1)
@@ -40,49 +40,51 @@ def test_a_path_with_wildcards(tmp_path, name):
         assert checkpointer.restore(tmp_path / name / 'orbax' / 'params')['a'].tolist() == [0, 1, 2]
 
 
-def _lose_the_merge(step: pathlib.Path) -> None:
+def _delete_manifest(step: pathlib.Path) -> None:
     (step / 'state' / 'manifest.ocdbt').unlink()
 
 
-def _lose_an_array(step: pathlib.Path) -> None:
+def _rename_array(step: pathlib.Path) -> None:
     path = step / 'state' / '_METADATA'
     path.write_text(path.read_text().replace('bias', 'bies'))
 
 
-def _another_position(step: pathlib.Path) -> None:
+def _change_position(step: pathlib.Path) -> None:
     path = step / 'position' / 'metadata'
     path.write_text(path.read_text().replace('2', '3'))
 
 
-@pytest.mark.parametrize('spoil', [_lose_the_merge, _lose_an_array, _another_position])
-def test_a_save_that_cannot_be_read_back(saved_steps, open_checkpoints, monkeypatch, spoil):
-    """It is an error immediately; the checkpoint before it remains, and the same run resumes from it."""
+@pytest.mark.parametrize('damage', [_delete_manifest, _rename_array, _change_position])
+def test_a_save_that_cannot_be_read_back_is_an_error(saved_steps, open_checkpoints, monkeypatch, damage):
+    """The previous checkpoint remains, and the same run resumes from it."""
     saved_steps({1: None})
     checkpoints, _ = open_checkpoints(keep=1)
     wait, step = checkpoints._manager.wait_until_finished, checkpoints.directory / '2'
-    spoiled = lambda: (wait(), step.exists() and spoil(step))  # noqa: E731
-    with monkeypatch.context() as spoiling:
-        spoiling.setattr(checkpoints._manager, 'wait_until_finished', spoiled)
+    wait_and_damage = lambda: (wait(), step.exists() and damage(step))  # noqa: E731
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints._manager, 'wait_until_finished', wait_and_damage)
         checkpoints.save(state_at(2), Position(2), CONFIG, None)
         with pytest.raises(UserError, match='checkpoint 2: found a save that cannot be read back'):
             checkpoints.wait()
     checkpoints.close()
-    again, said = open_checkpoints(keep=1)
-    assert again.latest().position == Position(1, 0, 16) and said == ['checkpoint 2 was never finished: it is removed']
+    again, messages = open_checkpoints(keep=1)
+    assert again.latest().position == Position(1, 0, 16)
+    assert messages == ['checkpoint 2 was never finished: it is removed']
     again.save(state_at(2), Position(2), CONFIG, None)
     again.close()
     assert names(again.directory) == ['2']
 
 
-def test_unknown_folders_stay(saved_steps, open_checkpoints):
+def test_unknown_folders_are_not_deleted(saved_steps, open_checkpoints):
     directory = saved_steps({1: None, 2: None})
     for name in ('100 (copy)', '100.bak', '0100', 'keep'):
         shutil.copytree(directory / '1', directory / name)
-    (directory / '3').mkdir()  # without a seal and without a mark of this program
+    (directory / '3').mkdir()  # This folder has neither a seal nor a mark of this program.
     (directory / 'notes.txt').touch()
-    checkpoints, said = open_checkpoints(keep=1)
+    checkpoints, messages = open_checkpoints(keep=1)
     assert checkpoints.steps() == [1, 2] and checkpoints.latest().position.step == 2
-    assert [line.split(' is not')[0].split('/')[-1] for line in said] == ['0100', '100 (copy)', '100.bak', '3', 'keep']
+    names_in_log = [line.split(' is not')[0].split('/')[-1] for line in messages]
+    assert names_in_log == ['0100', '100 (copy)', '100.bak', '3', 'keep']
     checkpoints.save(state_at(3), Position(3), CONFIG, None)
     checkpoints.save(state_at(4), Position(4), CONFIG, None)
     checkpoints.close()
@@ -91,7 +93,7 @@ def test_unknown_folders_stay(saved_steps, open_checkpoints):
 
 
 def test_an_unsealed_higher_step_does_not_prevent_a_save(saved_steps, open_checkpoints):
-    """Orbax itself skips steps below the highest number of any folder."""
+    """Orbax itself does not save a step below the highest number of any folder."""
     directory = saved_steps({1: None, 2: None})
     (directory / '9').mkdir()
     checkpoints, _ = open_checkpoints(keep=2)
@@ -116,11 +118,11 @@ def test_unsealed_checkpoints_are_an_error(saved_steps, open_checkpoints):
     for step in (1, 2):
         shutil.rmtree(directory / str(step))
     assert checkpoints.latest() is None
-    (directory / 'old').mkdir()  # not a checkpoint, so it is ignored
+    (directory / 'old').mkdir()  # This folder is not a checkpoint, so it is ignored.
     assert checkpoints.latest() is None
 
 
-def test_a_renamed_checkpoint_is_not_forgotten(saved_steps, open_checkpoints):
+def test_a_folder_with_only_a_renamed_checkpoint_is_an_error(saved_steps, open_checkpoints):
     directory = saved_steps({1: None})
     (directory / '1').rename(directory / '1.bak')
     checkpoints, _ = open_checkpoints()
@@ -129,16 +131,16 @@ def test_a_renamed_checkpoint_is_not_forgotten(saved_steps, open_checkpoints):
 
 
 def test_a_reader_changes_nothing(saved_steps):
-    """A training may be saving at the same time, so unfinished steps may belong to it."""
+    """A training run may be saving at the same time, so unfinished steps may belong to it."""
     directory = saved_steps({1: None, 2: None})
     (directory / '3').mkdir()
     (directory / '3.unfinished').touch()
     (directory / '4.orbax-checkpoint-tmp').mkdir()
     (directory / '2' / 'position' / 'metadata').write_text('{}')
-    before, said = names(directory), []
-    reader = Checkpoints(directory, keep=1, log=said.append, read_only=True)
+    before, messages = names(directory), []
+    reader = Checkpoints(directory, keep=1, log=messages.append, read_only=True)
     assert reader.latest().position.step == 1 and names(directory) == before
-    (line,) = said
+    (line,) = messages
     assert line.startswith('checkpoint 2 is damaged (position/metadata has 2 bytes') and 'it is skipped' in line
     reader.close()
 
@@ -151,18 +153,18 @@ def test_reading_creates_no_folder(tmp_path):
 
 
 def test_files_are_synced_before_the_seal(open_checkpoints):
-    """The order of syncs: the mark, every file and folder, the parent folder, the seal, the removal of the mark."""
+    """The order is: the mark, every file and folder, the parent folder, the seal, the removal of the mark."""
     checkpoints, _ = open_checkpoints()
-    directory, done = checkpoints.directory, []
-    with watch(lambda name, path: done.append(f'{name} {os.path.relpath(path, directory)}'), directory):
+    directory, events = checkpoints.directory, []
+    with watch(lambda name, path: events.append(f'{name} {os.path.relpath(path, directory)}'), directory):
         checkpoints.save(state_at(1), Position(1), CONFIG, None)
         checkpoints.wait()
     files = {path.relative_to(directory).as_posix() for path in (directory / '1').rglob('*')}
-    sealed, renamed = done.index(f'replace 1/{checksums.FILE}'), done.index('rename 1')
-    synced = done[renamed:sealed]
+    sealed, renamed = events.index(f'replace 1/{checksums.FILE}'), events.index('rename 1')
+    synced = events[renamed:sealed]
     assert {f'fsync {name}' for name in files - {f'1/{checksums.FILE}'}} <= set(synced)
     assert (
         synced.index('fsync 1') < synced.index('fsync .') < synced.index(f'fsync 1/.{checksums.FILE}.tmp-{os.getpid()}')
     )
-    assert done[sealed:] == [f'replace 1/{checksums.FILE}', 'fsync 1', 'unlink 1.unfinished']
-    assert done[:2] == ['open 1.unfinished', 'fsync .']
+    assert events[sealed:] == [f'replace 1/{checksums.FILE}', 'fsync 1', 'unlink 1.unfinished']
+    assert events[:2] == ['open 1.unfinished', 'fsync .']

@@ -1,4 +1,4 @@
-"""docs/keys.md has a row for every key, and is what the declarations make of it."""
+"""Tests that docs/keys.md is up to date."""
 
 import inspect
 import pathlib
@@ -12,8 +12,8 @@ from bertjax.tasks.registry import KINDS
 from bertjax.usage import load_verb, verbs
 
 
-def test_the_page_of_keys_is_written_anew(repository: pathlib.Path):
-    """`python -m bertjax.config.tables > docs/keys.md` does it."""
+def test_the_page_of_keys_is_up_to_date(repository: pathlib.Path):
+    """`python -m bertjax.config.tables > docs/keys.md` regenerates the page."""
     assert (repository / 'docs' / 'keys.md').read_text(encoding='utf-8') == page() + '\n'
 
 

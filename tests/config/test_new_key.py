@@ -1,4 +1,4 @@
-"""A new key is one line in one file: recipe, --help, range, settings, resuming, and the page of keys follow from it."""
+"""Tests that one line declares a key for recipes, --help, ranges, settings, resuming and docs/keys.md."""
 
 import pathlib
 import shutil
@@ -20,7 +20,7 @@ from bertjax.errors import UserError
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.commands import show
 
-def refused(function, *arguments, **options):
+def refusal(function, *arguments, **options):
     try:
         function(*arguments, **options)
     except UserError as error:
@@ -42,14 +42,14 @@ else:
 before = to_plain(config)
 config.patches = 6
 assert check_resume(before, to_plain(config), 'out') == ['patches: 5 -> 6']
-said = refused(check_resume, before, to_plain(config), 'out', finished=True)
-assert said.startswith('config.patches: found 6, expected 5 as in the checkpoint in out'), said
+message = refusal(check_resume, before, to_plain(config), 'out', finished=True)
+assert message.startswith('config.patches: found 6, expected 5 as in the checkpoint in out'), message
 out = io.StringIO()
 with contextlib.redirect_stdout(out):
     show.run(config, None, 'pretrain_tiny')
 assert 'patches' in out.getvalue().partition('differs from the recipe')[2]
 config.patches = 10
-assert refused(check_ranges, config).startswith('config.patches: found 10, expected a whole number from 1 to 9')
+assert refusal(check_ranges, config).startswith('config.patches: found 10, expected a whole number from 1 to 9')
 assert '| `patches` | `3` | how many patches a quilt has | int: 1 to 9 | unfinished |' in page()
 """
 

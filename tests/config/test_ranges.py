@@ -1,4 +1,4 @@
-"""Every config key has a declared range: outside it a value is refused with the key, inside it nothing breaks."""
+"""Tests that every config key declares a range. An error names the key of a value outside it."""
 
 import contextlib
 import math
@@ -24,7 +24,7 @@ from bertjax.tasks.registry import KINDS
 ODD = (0, -1, 0.5, 10**15, 10**5000, 1e300, math.nan, -math.inf, True, None)
 ODD += ('', 'abc', 'a\0b', '10%', '-1epochs', (), (math.nan,), ('x',), ({},), {'a': 1})
 
-# What was accepted before there were ranges.
+# Values that only a declared range refuses.
 NONSENSE = {
     'pretraining': {
         'optimizer.eps': (-1.0, 0.0, math.nan, 1e-300),
@@ -73,7 +73,7 @@ NONSENSE = {
 
 @contextlib.contextmanager
 def changed(config: ConfigDict, key: str, value: Any) -> Iterator[None]:
-    """`config` with one value that its type may forbid, as a recipe without types could have it."""
+    """Sets one value of `config` for the duration of the block, even if ConfigDict would refuse its type."""
     parent, _, name = key.rpartition('.')
     fields = (config_path.get_value(parent, config) if parent else config)._fields
     before, fields[name] = fields[name], value
@@ -83,8 +83,8 @@ def changed(config: ConfigDict, key: str, value: Any) -> Iterator[None]:
         fields[name] = before
 
 
-def settled(config: ConfigDict) -> None:
-    """All that is checked without a look at text or records."""
+def check_settings(config: ConfigDict) -> None:
+    """Makes all checks that need neither text nor records."""
     if 'task' in config:
         settings = finetuning_settings(config)
         for one in [trial.settings(settings) for trial in make_trials(settings)] or [settings]:
@@ -94,11 +94,11 @@ def settled(config: ConfigDict) -> None:
 
 
 def refusal(config: ConfigDict, key: str, value: Any) -> UserError | None:
-    """The error that a value meets; any other exception is a failure."""
+    """Returns the `UserError` for a value, or None; any other exception fails the test."""
     with changed(config, key, value):
         try:
             check_ranges(config)
-            settled(config)
+            check_settings(config)
         except UserError as error:
             return error
     return None
@@ -106,16 +106,16 @@ def refusal(config: ConfigDict, key: str, value: Any) -> UserError | None:
 
 BASES = {'pretraining': lambda: pretraining_config('tiny', phases=two_phases())}
 BASES |= {kind: lambda kind=kind: finetuning_config(kind) for kind in KINDS}
-WITH_SHARED_KEYS = ('pretraining', 'classification')  # the other bases are asked for the keys of their task only
+WITH_SHARED_KEYS = ('pretraining', 'classification')  # The other bases test only the keys of their task.
 
 
 @pytest.mark.parametrize(
     'base', [pytest.param(base, marks=pytest.mark.slow if base in WITH_SHARED_KEYS else ()) for base in BASES]
 )
-def test_odd_values_of_every_key(base: str):
+def test_an_odd_value_of_any_key_is_accepted_or_refused_with_the_key(base: str):
     config = BASES[base]()
     check_ranges(config)
-    settled(config)
+    check_settings(config)
     known = config_keys(config)
     for name in flatten(config):
         if base not in WITH_SHARED_KEYS and not name.startswith('task.'):
@@ -127,9 +127,9 @@ def test_odd_values_of_every_key(base: str):
                 continue
             refused += 1
             assert '\n' not in str(error) and len(str(error)) < 700, (name, value)
-            named = 'config.' if known[name].allowed.holds(value) else f'config.{name}'
+            named = 'config.' if known[name].allowed.contains(value) else f'config.{name}'
             assert error.where.removeprefix('--').startswith(named), (name, value, str(error))
-        assert refused >= 8, f'{name} takes nearly anything'
+        assert refused >= 8, f'{name} accepts nearly any value'
 
 
 @pytest.mark.parametrize(('base', 'key'), [(base, key) for base, keys in NONSENSE.items() for key in keys])
@@ -143,7 +143,7 @@ def test_nonsense_is_refused(base: str, key: str):
 
 @pytest.mark.parametrize(('path', 'argument'), [case for cases in CASES.values() for case in cases])
 def test_every_key_of_every_recipe_has_a_range(path, argument: str):
-    """A new key without one fails here: see bertjax/config/schema.py."""
+    """A new key without a range fails this test. See bertjax/config/schema.py."""
     config = load(path, argument)
     assert not set(flatten(config)) - set(config_keys(config))
     check_ranges(config)
@@ -152,10 +152,10 @@ def test_every_key_of_every_recipe_has_a_range(path, argument: str):
 def test_every_default_lies_in_its_range():
     for config in (pretraining_config(), pretraining_config(phases=two_phases()), *(BASES[kind]() for kind in KINDS)):
         for name, known in config_keys(config).items():
-            assert known.allowed.holds(known.default), name
+            assert known.allowed.contains(known.default), name
 
 
-def test_keys_that_are_missing_or_unknown():
+def test_missing_and_unknown_keys_are_refused():
     config = pretraining_config('tiny')
     del config.batch_size
     with pytest.raises(
@@ -209,11 +209,11 @@ def test_a_field_must_declare_a_range():
         (ranges.text(empty=False), ('a',), ('', ' ', 'a\0', '\udc80', 3), 'text that is not empty'),
     ],
 )  # fmt: skip
-def test_ranges(allowed: ranges.Range, inside: tuple, outside: tuple, words: str | None):
-    assert all(map(allowed.holds, inside)) and not any(map(allowed.holds, outside))
+def test_a_range_checks_and_describes_values(allowed: ranges.Range, inside: tuple, outside: tuple, words: str | None):
+    assert all(map(allowed.contains, inside)) and not any(map(allowed.contains, outside))
     assert words is None or allowed.words == words
 
 
-def test_a_value_is_shown_in_a_few_words():
+def test_a_long_value_is_shown_in_a_few_words():
     assert ranges.format_value(10**5000) == 'a whole number of about 5000 digits'
     assert ranges.format_value('a\nb') == repr('a\nb') and len(ranges.format_value('x' * 1000)) < 70

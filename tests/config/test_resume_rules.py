@@ -1,4 +1,4 @@
-"""What may change between a checkpoint and the run that continues it, on a real recipe."""
+"""Tests which config keys may change when a run continues."""
 
 import copy
 import pathlib
@@ -25,14 +25,14 @@ def saved():
 def changed(config, key, value):
     config = copy.deepcopy(config)
     *parents, last = key.split('.')
-    place = config
+    node = config
     for parent in parents:
-        place = place[int(parent) if parent.isdigit() else parent]
-    place[last] = value
+        node = node[int(parent) if parent.isdigit() else parent]
+    node[last] = value
     return config
 
 
-def test_nothing_changed_says_nothing(saved):
+def test_an_unchanged_config_reports_nothing(saved):
     assert check_resume(saved, copy.deepcopy(saved), 'out') == []
 
 
@@ -50,7 +50,7 @@ def test_nothing_changed_says_nothing(saved):
         ('fingerprints.store', 'd' * 64, 'the store', 'dddd'),
     ],
 )
-def test_what_the_state_depends_on_is_refused_by_name(saved, key, value, where, found):
+def test_a_change_of_a_key_that_the_state_depends_on_is_refused(saved, key, value, where, found):
     with pytest.raises(UserError) as error:
         check_resume(saved, changed(saved, key, value), 'out/tiny')
     assert error.value.where == where
@@ -71,7 +71,7 @@ def test_what_the_state_depends_on_is_refused_by_name(saved, key, value, where, 
         ('fingerprints.encoder', '2/128/2/512/512', 'the encoder'),
     ],
 )
-def test_what_the_state_of_a_fine_tuning_depends_on(key, value, where):
+def test_a_change_of_a_key_that_a_fine_tuned_state_depends_on_is_refused(key, value, where):
     config = to_plain(finetuning_config('tagging', layers='last', bilstm_units=0, frozen=False, metric='f1'))
     config['fingerprints'] = {'encoder': '6/384/12/1536/512'}
     with pytest.raises(UserError) as error:
@@ -81,8 +81,8 @@ def test_what_the_state_of_a_fine_tuning_depends_on(key, value, where):
         assert check_resume(config, changed(config, free, 'x'), 'out/ner')[0].startswith(f'{free}: ')
 
 
-def test_the_options_that_a_finished_task_learned_from():
-    """A run that goes on reports the change; a finished one would describe itself wrongly."""
+def test_a_finished_run_refuses_a_change_of_its_task_options():
+    """A run that continues only reports the change. The records of a finished run would be wrong."""
     config = finetuning_config('glue', task='rte', long='truncate', stride=0)
     config.steps, config.data = 10, 'a'
     before, now = (changed(to_plain(config), 'task.long', long) for long in ('truncate', 'head_tail'))
@@ -100,7 +100,7 @@ def _refused(before, now, step):
 
 
 def test_long_values_are_shown_where_they_differ(saved):
-    """Of two stores the second one changed: their first letters are the same."""
+    """The first 65 characters of the two fingerprints are equal, because only the second store changed."""
     other = 'b' * 64 + '+' + 'd' * 64
     with pytest.raises(UserError) as error:
         check_resume(saved, changed(saved, 'fingerprints.store', other), 'out')
@@ -124,16 +124,16 @@ def test_long_values_are_shown_where_they_differ(saved):
         ('seed', 7, 'seed: 0 -> 7'),
     ],
 )
-def test_what_may_change_is_reported(saved, key, value, line):
+def test_an_allowed_change_is_reported(saved, key, value, line):
     assert check_resume(saved, changed(saved, key, value), 'out') == [line]
 
 
 @pytest.mark.parametrize(('key', 'value'), [('run', 'export'), ('export', False), ('corpus_options.workers', 4)])
-def test_what_does_not_touch_the_training_is_not_worth_a_word(saved, key, value):
+def test_a_change_that_does_not_affect_training_is_not_reported(saved, key, value):
     assert check_resume(saved, changed(saved, key, value), 'out') == []
 
 
-def test_a_finished_run_is_said_nothing_new_of(saved):
+def test_a_finished_run_refuses_changes_of_training_keys(saved):
     for key, value in (
         ('seed', 7),
         ('learning_rate', 1.0),
@@ -158,7 +158,7 @@ def test_several_changes_are_all_reported_and_a_refusal_wins(saved):
         check_resume(saved, changed(now, 'model.width', 64), 'out')
 
 
-def test_keys_that_one_side_lacks(saved):
+def test_a_key_that_the_checkpoint_lacks_counts_as_changed(saved):
     older = copy.deepcopy(saved)
     del older['log_every']
     assert check_resume(older, saved, 'out') == ['log_every: None -> 100']

@@ -1,4 +1,4 @@
-"""What depends on several keys, or on how much there is to train on."""
+"""Tests settings that depend on several keys or on the amount of training data."""
 
 import json
 
@@ -25,12 +25,12 @@ def finetuning(**keys) -> FinetuningSettings:
     ('keys', 'steps'),
     [({}, 120), ({'steps': 7}, 7), ({'steps': '0.5epochs'}, 20), ({'steps': '0'}, 120), ({'steps': '0epochs'}, 120)],
 )
-def test_the_length_of_a_fine_tuning(keys: dict, steps: int):
+def test_the_number_of_fine_tuning_steps(keys: dict, steps: int):
     assert finetuning(**keys).total_steps(40) == steps
 
 
 @pytest.mark.parametrize('keys', [{'steps': '0.01epochs'}, {'epochs': 0.01}])
-def test_a_length_that_rounds_to_nothing(keys: dict):
+def test_a_fine_tuning_of_zero_steps_is_refused(keys: dict):
     ((key, _),) = keys.items()
     with pytest.raises(
         UserError, match=f'config.{key}: found 0.01 ?epochs, with 40 batches an epoch, expected at least'
@@ -39,7 +39,7 @@ def test_a_length_that_rounds_to_nothing(keys: dict):
 
 
 @pytest.mark.parametrize('never', [0, '0', '0%', '0 epochs'])
-def test_patience_without_evaluations(never: int | str):
+def test_patience_without_evaluations_is_refused(never: int | str):
     with pytest.raises(UserError, match=r'config.patience: found 2 with config.eval_every='):
         finetuning(patience=2, eval_every=never).check()
 
@@ -47,18 +47,17 @@ def test_patience_without_evaluations(never: int | str):
 @pytest.mark.parametrize(
     ('key', 'value'), [('seq_len', 1024), ('max_predictions', 200), ('grad_accum_steps', 7), ('batch_size', 2**20)]
 )
-@pytest.mark.parametrize('own', [False, True])
-def test_the_key_that_is_at_fault(key: str, value: int, own: bool):
-    """That of a phase only where it is the phase's own."""
-    phases = (phase(steps='50%', batch_size=64), phase(steps='50%', **({key: value} if own else {})))
-    config = pretraining_config('base', phases=phases, **({} if own else {key: value}))
-    if key == 'batch_size' and not own:
+@pytest.mark.parametrize('in_phase', [False, True])
+def test_the_error_names_the_key_of_the_phase_only_if_the_phase_sets_it(key: str, value: int, in_phase: bool):
+    phases = (phase(steps='50%', batch_size=64), phase(steps='50%', **({key: value} if in_phase else {})))
+    config = pretraining_config('base', phases=phases, **({} if in_phase else {key: value}))
+    if key == 'batch_size' and not in_phase:
         config.phases = phases[1:] * 2
     settings = pretraining_settings(config)
     with pytest.raises(UserError) as error:
         settings.check()
         settings.check_memory(make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1]))
-    assert error.value.where == (f'config.phases[1].{key}' if own else f'config.{key}')
+    assert error.value.where == (f'config.phases[1].{key}' if in_phase else f'config.{key}')
 
 
 def ramped(start: int, ramp: float = 0.4, **keys) -> PretrainingSettings:
@@ -75,7 +74,6 @@ def ramped(start: int, ramp: float = 0.4, **keys) -> PretrainingSettings:
     ],
 )
 def test_the_stages_of_a_batch_ramp(start: int, sizes: list[int], ends: list[int]):
-    """They follow each other, with the schedule of the whole phase and its number; only the first one resets."""
     parts = ramped(start).resolve_phases(200)[1].split()
     assert [part.batch_size for part in parts] == sizes and [part.last_step for part in parts] == ends
     assert [part.first_step for part in parts] == [100, *ends[:-1]]
@@ -86,7 +84,7 @@ def test_the_stages_of_a_batch_ramp(start: int, sizes: list[int], ends: list[int
     assert ramped(start).resolve_phases(200)[1].num_examples == int(np.dot(steps, sizes))
 
 
-def test_a_ramp_of_fewer_steps_than_stages_and_no_ramp():
+def test_a_ramp_of_fewer_steps_than_stages_skips_stages_and_a_phase_may_have_no_ramp():
     plain, ramp = ramped(2).resolve_phases(20)
     parts = ramp.split()
     assert all(part.first_step < part.last_step for part in parts) and len(parts) == 5
@@ -106,14 +104,14 @@ def test_a_ramp_of_fewer_steps_than_stages_and_no_ramp():
         ('batch_size_start', 6, {'grad_accum_steps': 4}),
     ],
 )
-def test_ramps_that_do_not_fit(key: str, start: int, keys: dict):
+def test_batch_ramps_that_do_not_fit_are_refused(key: str, start: int, keys: dict):
     with pytest.raises(UserError) as error:
         ramped(start, **keys).check()
     assert error.value.where == f'config.phases[1].{key}'
 
 
 def test_the_mask_rates_of_phases():
-    """A phase has the rates of the run or its own, and P must hold the highest of them."""
+    """A phase may override the mask rates of the run. `max_predictions` must be enough for the highest rate."""
     phases = (phase(steps='50%'), phase(steps='30%', mask_rate=0.1), phase(steps='20%', final_mask_rate=0.2))
     config = pretraining_config('tiny', phases=phases, seq_len=64, max_predictions=16, steps=10)
     config.masking.rate = 0.25
@@ -131,19 +129,19 @@ def test_the_mask_rates_of_phases():
 
 
 @pytest.mark.parametrize(('keys', 'at_fault'), [({'epochs': 0.01}, 'epochs'), ({'steps': '0.01epochs'}, 'steps')])
-def test_a_pre_training_too_short_for_a_step(keys: dict, at_fault: str):
+def test_a_pre_training_of_zero_steps_is_refused(keys: dict, at_fault: str):
     with pytest.raises(UserError, match=rf'config\.{at_fault}: found 0\.01 ?epochs, expected at least 1 step'):
         pretraining_settings(pretraining_config('tiny', **keys)).total_steps(1000.0)
 
 
-def test_a_run_that_has_begun_keeps_its_tree_of_parameters(tmp_path):
-    """Recipes may unroll their layers by now; on the command line it is refused where the checkpoint is compared."""
+def test_a_started_run_keeps_its_scan_layers(tmp_path):
+    """The recipe may have changed since. A flag on the command line is not overridden; `check_resume` refuses it."""
     (tmp_path / 'checkpoints' / '3').mkdir(parents=True)
     config = pretraining_config('tiny')
     (tmp_path / 'config.json').write_text(json.dumps({'model': config.model.to_dict()}))
     config.model.scan_layers = False
     settings = pretraining_settings(config)
-    begun = with_architecture(settings, tmp_path)
-    assert begun.model.scan_layers and not settings.model.scan_layers
+    resumed = with_architecture(settings, tmp_path)
+    assert resumed.model.scan_layers and not settings.model.scan_layers
     assert with_architecture(settings, tmp_path / 'new') == settings
     assert with_architecture(settings, tmp_path, flag_keys=['model.scan_layers']) == settings

@@ -1,4 +1,4 @@
-"""A small model of ours with its tokenizer, to export."""
+"""Fixtures: a small bertjax model and its tokenizer to export."""
 
 import jax
 import numpy as np
@@ -32,8 +32,14 @@ def tokenizer(tmp_path_factory):
 
 
 @pytest.fixture(scope='session')
+def transformers():
+    pytest.importorskip('torch', reason='compares with PyTorch').set_num_threads(1)
+    return pytest.importorskip('transformers', reason='loads our exports')
+
+
+@pytest.fixture(scope='session')
 def make_params(draw_params):
-    """make_params(config or a task's model, seed=0) -> numpy parameters; no array is all 0 or all 1."""
+    """make_params(config or task module, seed=0) -> NumPy parameters; no array is all 0 or all 1."""
 
     def make(model, seed=0):
         model = BertForPreTraining(model) if isinstance(model, BertConfig) else model
@@ -45,11 +51,11 @@ def make_params(draw_params):
 
 @pytest.fixture(scope='session')
 def assert_same_params():
-    """assert_same_params(found, params): bit-equal, except for the padding rows of the vocabulary."""
+    """assert_same_params(actual, params): bit-equal, except for the padding rows of the vocabulary."""
 
-    def equal(path, mine, theirs):
+    def check(path, actual, expected):
         by_piece = [key.key for key in path] in (['encoder', 'embeddings', 'token', 'embedding'], ['mlm', 'bias'])
         rows = len(VOCABULARY) if by_piece else None
-        np.testing.assert_array_equal(mine[:rows], theirs[:rows])
+        np.testing.assert_array_equal(actual[:rows], expected[:rows])
 
-    return lambda found, params: jax.tree_util.tree_map_with_path(equal, found, params)
+    return lambda actual, params: jax.tree_util.tree_map_with_path(check, actual, params)

@@ -1,4 +1,4 @@
-"""The model card, as the hub's own library reads it."""
+"""Tests model cards with `huggingface_hub`."""
 
 import pathlib
 
@@ -33,7 +33,7 @@ def test_a_card_without_facts_from_the_user(small_config):
 
 
 @pytest.mark.parametrize('pipeline', ['', 'text-classification'])
-def test_facts_from_the_user(small_config, tmp_path: pathlib.Path, pipeline: str):
+def test_facts_from_the_user_are_in_the_metadata(small_config, tmp_path: pathlib.Path, pipeline: str):
     card = {'title': 'BERT: "for RTE"', 'seed': 0}
     text = model_card(
         small_config(), 'BertModel', card, 7, pipeline=pipeline, about=ABOUT, figures=FIGURES if pipeline else {}
@@ -49,7 +49,7 @@ def test_facts_from_the_user(small_config, tmp_path: pathlib.Path, pipeline: str
         assert data.model_name == 'BERT: "for RTE"'
 
 
-def test_a_card_has_the_fields_of_the_hub(small_config):
+def test_a_card_has_the_headings_that_the_hub_expects(small_config):
     about = {**ABOUT, 'base_model': 'google-bert/bert-base-uncased'}
     text = model_card(small_config(), 'BertForMaskedLM', {'name': 'us/new', 'seed': 3}, 7, about=about)
     headings = [line.removeprefix('## ') for line in text.splitlines() if line.startswith('## ')]

@@ -1,7 +1,7 @@
-"""Checkpoints of google-research/bert: published ones are read, ours equal TensorFlow's bytes, and damage is named.
+"""Tests checkpoints of google-research/bert: reading published ones, writing TensorFlow's bytes, and reporting damage.
 
-The bytes and checksums below are those that TensorFlow 2.19.1 wrote and read (tf.raw_ops.SaveV2 and
-MergeV2Checkpoints, tf.train.load_checkpoint).
+TensorFlow 2.19.1 made the bytes and checksums below with `tf.raw_ops.SaveV2`, `tf.raw_ops.MergeV2Checkpoints` and
+`tf.train.load_checkpoint`.
 """
 
 import base64
@@ -45,24 +45,23 @@ SLICED = {
 }
 
 
-def put(folder: pathlib.Path, files: dict[str, str]) -> None:
+def write_files(folder: pathlib.Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         (folder / name).write_bytes(base64.b85decode(text))
 
 
-def written(folder: pathlib.Path) -> dict[str, str]:
+def file_hashes(folder: pathlib.Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 
 @pytest.fixture(scope='session')
 def published(shared: pathlib.Path) -> pathlib.Path:
-    """A checkpoint of the original code, including an optimiser's variables."""
+    """Returns the folder of a checkpoint of the original code, including the optimiser's variables."""
     return shared / 'checkpoints' / 'tf1-tiny-keras-bert'
 
 
 @pytest.fixture
 def exported(tokenizer, small_config, make_params, tmp_path):
-    """Returns a folder that bertjax exported, and its parameters."""
     params = make_params(small_config())
     export_google(params, small_config(), tokenizer, tmp_path / 'model')
     return tmp_path / 'model', params
@@ -81,7 +80,7 @@ def test_a_published_checkpoint_starts_a_run(published):
     assert imported.missing == [] and imported.unused == ['93 variables of the optimiser']
     assert imported.config.mlp == 'gelu_tanh' and (imported.config.num_layers, imported.config.width) == (2, 4)
     query = imported.params['encoder']['layers']['attention']['query']['kernel'][1]  # [D, H, K]
-    first = [0.01196587, -0.00060704, 0.0129872, 0.00267312]  # the first row of their kernel and of ours
+    first = [0.01196587, -0.00060704, 0.0129872, 0.00267312]  # The first row of both kernels.
     np.testing.assert_allclose(query.reshape(4, 4)[0], first, rtol=1e-5)
     assert load_tokenizer(published / NAME).vocab_size == 15
     assert read_config(published / NAME) == read_config(published)
@@ -91,27 +90,27 @@ def test_written_bytes_equal_tensorflows(published, tmp_path):
     bundle = Bundle(published / NAME)
     tensors = {name: bundle.read(name) for name in bundle.shapes if name != 'global_step'}
     write_bundle(tmp_path / 'x', tensors)
-    assert written(tmp_path) == {
+    assert file_hashes(tmp_path) == {
         'x.data-00000-of-00001': '062466d51f714ba089397d38abf8002026e5ff8e6c04ed6d024435d493e7cd04',
         'x.index': '4372f5aea299a6e322a7646a5629e22cabd1f3a2b50bcc6e477e943bbe48ccd7',
     }
 
 
-def test_several_data_files_and_types(tmp_path):
-    put(tmp_path, MERGED)
+def test_several_data_files_and_dtypes_are_read(tmp_path):
+    write_files(tmp_path, MERGED)
     bundle = Bundle(tmp_path / 'm')
     assert bundle.shapes == {'x/a': (2, 3), 'x/b': (4,), 'y/bf': (3,), 'y/c': (), 'y/h': (5,), 'y/s': (1,)}
-    wanted = {
+    expected = {
         'x/a': np.arange(6, dtype=np.float32).reshape(2, 3),
         'x/b': np.arange(4.0),
         'y/bf': np.array([1.5, 2.5, 3.25], ml_dtypes.bfloat16),
         'y/c': np.array(7),
         'y/h': np.arange(5, dtype=np.float16),
     }
-    for name, x in wanted.items():
-        found = bundle.read(name)
-        assert found.dtype == x.dtype
-        np.testing.assert_array_equal(found, x)
+    for name, x in expected.items():
+        actual = bundle.read(name)
+        assert actual.dtype == x.dtype
+        np.testing.assert_array_equal(actual, x)
     with pytest.raises(UserError, match='y/s: found values of type 7'):
         bundle.read('y/s')
     (tmp_path / 'm.data-00001-of-00002').unlink()
@@ -120,12 +119,12 @@ def test_several_data_files_and_types(tmp_path):
 
 
 def test_a_variable_in_slices_is_refused(tmp_path):
-    put(tmp_path, SLICED)
+    write_files(tmp_path, SLICED)
     with pytest.raises(UserError, match='x/a: found a variable saved in slices'):
         Bundle(tmp_path / 's').read('x/a')
 
 
-def test_a_table_of_many_blocks(monkeypatch):
+def test_a_table_of_many_blocks_is_read_back(monkeypatch):
     monkeypatch.setattr(table, '_BLOCK', 64)
     rng = random.Random(0)
     entries = {rng.randbytes(rng.randrange(1, 30)): rng.randbytes(rng.randrange(200)) for _ in range(300)}
@@ -141,7 +140,7 @@ def test_an_export_is_read_back(tokenizer, small_config, make_params, assert_sam
     params = make_params(config)
     for name in ('one', 'two'):
         export_google(params, config, tokenizer, tmp_path / name)
-    assert written(tmp_path / 'one') == written(tmp_path / 'two')
+    assert file_hashes(tmp_path / 'one') == file_hashes(tmp_path / 'two')
     imported = load_pretraining_model(tmp_path / 'one', scan_layers=config.scan_layers)
     assert imported.config == config and imported.missing == imported.unused == []
     assert_same_params(imported.params, params)
@@ -151,7 +150,7 @@ def test_an_export_is_read_back(tokenizer, small_config, make_params, assert_sam
 
 
 @pytest.mark.parametrize('head', [SEQUENCE_CLASSIFICATION, QUESTION_ANSWERING], ids=lambda head: head.architecture)
-def test_a_task_s_model_is_read_back(tokenizer, small_config, make_params, assert_same_params, tmp_path, head):
+def test_a_task_model_is_read_back(tokenizer, small_config, make_params, assert_same_params, tmp_path, head):
     model = head.module(small_config(), 2)
     params = make_params(model)
     export_google(params, small_config(), tokenizer, tmp_path / 'model', head=head)
@@ -170,13 +169,12 @@ def test_a_classifier_has_as_many_labels_as_outputs(tokenizer, small_config, mak
     assert list(bert.classify('a')['probabilities']) == ['LABEL_0', 'LABEL_1', 'LABEL_2'] and not bert.missing
 
 
-def test_names_are_those_of_the_hugging_face_export(tokenizer, small_config, make_params, exported, tmp_path):
-    """Every tensor and value agrees, because one table of names defines both directions."""
+def test_tensors_equal_those_of_the_hugging_face_export(tokenizer, small_config, make_params, exported, tmp_path):
     folder, params = exported
     export_huggingface(params, small_config(), tokenizer, tmp_path / 'hf', card={})
-    google, theirs = read_source(folder).tensors, read_source(tmp_path / 'hf').tensors
-    assert google.keys() == theirs.keys()
-    for name, x in theirs.items():
+    google, huggingface = read_source(folder).tensors, read_source(tmp_path / 'hf').tensors
+    assert google.keys() == huggingface.keys()
+    for name, x in huggingface.items():
         np.testing.assert_array_equal(google[name], x)
         assert from_google(to_google(name)) == name
 
@@ -193,7 +191,7 @@ def test_variables_of_optimisers_are_recognised():
     assert not any(map(is_slot, ['bert/pooler/dense/kernel', 'cls/predictions/output_bias', 'adam/kernel']))
 
 
-def test_the_choice_among_several_checkpoints(exported):
+def test_the_newest_of_several_checkpoints_is_chosen(exported):
     folder, _ = exported
     for step in (9, 10, 100):
         for end in ('index', 'data-00000-of-00001'):
@@ -219,13 +217,13 @@ def test_the_choice_among_several_checkpoints(exported):
 
 
 @pytest.mark.parametrize('changes', [{'pre_norm': True}, {'causal': True}, {'layer_norm_eps': 1e-5}], ids=str)
-def test_a_model_that_the_original_code_does_not_compute(small_config, changes):
+def test_a_model_that_the_original_code_lacks_is_refused(small_config, changes):
     (key,) = changes
     with pytest.raises(UserError, match=rf'config.model.{key}: .*remove google from config.export_formats'):
         check_google(small_config(**changes))
 
 
-def test_a_head_or_a_vocabulary_that_it_lacks(small_config):
+def test_a_head_or_a_vocabulary_that_the_original_code_lacks_is_refused(small_config):
     for head in (TOKEN_CLASSIFICATION, MULTIPLE_CHOICE):
         with pytest.raises(UserError, match=r'config.export_formats: found google for BertFor'):
             check_google(small_config(), head)
@@ -233,16 +231,16 @@ def test_a_head_or_a_vocabulary_that_it_lacks(small_config):
         check_google_vocabulary('sentencepiece')
 
 
-def test_every_damaged_byte_of_an_index_is_noticed(exported):
+def test_every_damaged_byte_of_an_index_is_detected(exported):
     folder, _ = exported
     path = folder / f'{NAME}.index'
     whole, rng = path.read_bytes(), random.Random(0)
-    places = rng.sample(range(len(whole)), 150) + list(range(len(whole) - 48, len(whole)))
-    padding = range(len(whole) - 42, len(whole) - 8)  # the padding of the footer is ignored
-    for at in places:
-        spoilt = bytearray(whole)
-        spoilt[at] ^= 1 << rng.randrange(8)
-        path.write_bytes(spoilt)
+    positions = rng.sample(range(len(whole)), 150) + list(range(len(whole) - 48, len(whole)))
+    padding = range(len(whole) - 42, len(whole) - 8)  # The padding of the footer is ignored.
+    for at in positions:
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
         try:
             Bundle(folder / NAME)
         except UserError as error:
@@ -255,7 +253,7 @@ def test_every_damaged_byte_of_an_index_is_noticed(exported):
             Bundle(folder / NAME)
 
 
-def test_damaged_data_is_noticed(exported):
+def test_damaged_data_is_detected(exported):
     folder, _ = exported
     path = folder / f'{NAME}.data-00000-of-00001'
     whole = path.read_bytes()
@@ -277,7 +275,7 @@ def test_damaged_data_is_noticed(exported):
         ({'vocab_size': 'x'}, 'bert_config.json: found vocab_size'),
     ],
 )
-def test_a_config_of_another_model(exported, change, message):
+def test_a_config_of_another_model_is_refused(exported, change, message):
     folder, _ = exported
     path = folder / 'bert_config.json'
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
@@ -285,7 +283,7 @@ def test_a_config_of_another_model(exported, change, message):
         load_pretraining_model(folder)
 
 
-def test_a_checkpoint_without_its_config(exported):
+def test_a_checkpoint_without_a_config_is_refused(exported):
     folder, _ = exported
     (folder / 'bert_config.json').unlink()
     with pytest.raises(UserError, match=re.escape('bert_config.json: found nothing')):

@@ -1,4 +1,4 @@
-"""Pulls models from the hub and pushes models to it, with a substitute for its API on this machine.
+"""Tests pulling models from the Hugging Face hub and pushing models to it, against a local fake of the hub's API.
 
 Each case runs in a separate process, because huggingface_hub reads HF_ENDPOINT when it is imported.
 """
@@ -17,7 +17,7 @@ from bertjax.convert.hub import hub_name
 from bertjax.errors import UserError
 from bertjax.workdir.resolve_path import huggingface_directory
 
-ASK = """
+CALLS = """
 import json, sys
 from bertjax.convert import hub
 from bertjax.errors import UserError
@@ -31,7 +31,7 @@ for name, arguments in json.loads(sys.argv[1]):
 """
 
 
-# The files of a model of sentence-transformers beside its modules.json.
+# The files of a sentence-transformers model that its modules.json refers to.
 MODULES = ('1_Pooling/config.json', '2_Dense/config.json', '2_Dense/model.safetensors')
 
 
@@ -63,22 +63,22 @@ def hub():
         yield hub
 
 
-def ask(hub: Hub, home: pathlib.Path, *calls: list, token: str = '', **environment: str) -> tuple[list, str]:
-    """Returns the results or errors of the calls [name, arguments], and everything printed."""
-    own = {'HF_ENDPOINT': hub.address, 'HF_HOME': str(home), 'HF_HUB_DISABLE_PROGRESS_BARS': '1', 'HF_TOKEN': token}
-    own = {name: value for name, value in {**os.environ, **own, **environment}.items() if value or name != 'HF_TOKEN'}
-    done = subprocess.run([sys.executable, '-c', ASK, json.dumps(calls)], env=own, capture_output=True, text=True)
+def call(hub: Hub, home: pathlib.Path, *calls: list, token: str = '', **environment: str) -> tuple[list, str]:
+    """Returns the results or errors of `calls`, each a [name, arguments] of a hub function, and everything printed."""
+    hf = {'HF_ENDPOINT': hub.address, 'HF_HOME': str(home), 'HF_HUB_DISABLE_PROGRESS_BARS': '1', 'HF_TOKEN': token}
+    env = {name: value for name, value in {**os.environ, **hf, **environment}.items() if value or name != 'HF_TOKEN'}
+    done = subprocess.run([sys.executable, '-c', CALLS, json.dumps(calls)], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     return [json.loads(line) for line in lines if line.startswith('"') or line == 'null'], done.stdout
 
 
-def there(folder: str) -> dict[str, bytes]:
+def read_files(folder: str) -> dict[str, bytes]:
     path = pathlib.Path(folder)
     return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob('*') if file.is_file()}
 
 
-def test_names_of_models():
+def test_hub_names_are_parsed():
     assert hub_name('org/name') == ('org/name', None) and hub_name('org/na-me.2@v1/x') == ('org/na-me.2', 'v1/x')
     for name in ('name', 'a/b/c', '/a/b', 'a b/c', '../a', 'gs://a/b', 'a/b@', ''):
         assert hub_name(name) is None
@@ -96,18 +96,18 @@ def test_names_of_models():
         ('all-MiniLM-L6-v2', 'sentence-transformers/all-MiniLM-L6-v2'),
     ],
 )
-def test_a_name_without_its_organisation(short: str, name: str):
-    for given in (lambda: bertjax.load(short), lambda: huggingface_directory(short)):
+def test_a_well_known_name_without_its_organisation_is_completed_in_the_error(short: str, name: str):
+    for function in (bertjax.load, huggingface_directory):
         with pytest.raises(UserError, match=rf'found {short}, .*; did you mean {name}\?$'):
-            given()
+            function(short)
 
 
-def test_names_that_do_not_exist_on_the_hub(tmp_path, monkeypatch):
+def test_an_unknown_name_without_an_organisation_gets_no_suggestion(tmp_path, monkeypatch):
     for name in ('bert-mine', 'bert', 'all-texts', 'gpt2'):
         with pytest.raises(UserError, match='name one of these'):
             huggingface_directory(name)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / 'bert-base-uncased').mkdir()  # a folder of that name that is not a model
+    (tmp_path / 'bert-base-uncased').mkdir()  # A folder with this name that is not a model.
     with pytest.raises(UserError, match='name one of these'):
         huggingface_directory('bert-base-uncased')
 
@@ -115,47 +115,45 @@ def test_names_that_do_not_exist_on_the_hub(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_only_needed_files_are_pulled(hub, tmp_path):
     names = ('org/model', 'org/old', 'org/shards', 'org/google', f'org/model@{SHA}')
-    folders, printed = ask(hub, tmp_path, *(['pull', [name, 'config.init']] for name in names))
+    folders, printed = call(hub, tmp_path, *(['pull', [name, 'config.init']] for name in names))
     described = {'config.json', 'vocab.txt'}
-    wanted = [
+    expected = [
         described | {'model.safetensors'},
         described | {'pytorch_model.bin'},
         described | {'model-00001-of-00001.safetensors', 'model.safetensors.index.json', 'modules.json', *MODULES},
         {'bert_config.json', 'vocab.txt', 'bert_model.ckpt.index'},
         described | {'model.safetensors'},
     ]
-    assert [there(folder).keys() for folder in folders] == wanted
-    assert there(folders[0])['model.safetensors'] == b'safe' and folders[4] == folders[0]
+    assert [read_files(folder).keys() for folder in folders] == expected
+    assert read_files(folders[0])['model.safetensors'] == b'safe' and folders[4] == folders[0]
     assert f'org/old: pulled from the hub, at revision {SHA}' in printed
-    # Without the hub, the cached model is used.
-    offline, printed = ask(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_HUB_OFFLINE='1')
+    # The cached model is used if the hub cannot be reached.
+    offline, printed = call(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_HUB_OFFLINE='1')
     assert offline == folders[:1] and 'org/model: using the cached model, because HF_HUB_OFFLINE is set' in printed
-    gone, printed = ask(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_ENDPOINT='http://127.0.0.1:9')
+    gone, printed = call(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_ENDPOINT='http://127.0.0.1:9')
     assert gone == folders[:1] and 'using the cached model, because the hub cannot be reached' in printed
 
 
-def test_models_that_cannot_be_pulled(hub, tmp_path):
+def test_models_that_cannot_be_pulled_are_errors(hub, tmp_path):
     names = ('org/none', 'org/gated', 'org/model@v7', 'out/my--run')
-    said, _ = ask(hub, tmp_path, *(['pull', [name, 'config.init']] for name in names))
+    said, _ = call(hub, tmp_path, *(['pull', [name, 'config.init']] for name in names))
+    assert 'config.init: found org/none, which is not a local path, and on the hub is unknown or private' in said[0]
     assert (
-        'config.init: found org/none, which is not a local path, and which on the hub is unknown or private' in said[0]
-    )
-    assert (
-        'and which on the hub is a gated model that you have no access to' in said[1]
+        'and on the hub is a gated model that you have no access to' in said[1]
         and 'accept its terms at http' in said[1]
     )
-    assert "and which on the hub is without a revision 'v7'" in said[2]
+    assert "and on the hub is without a revision 'v7'" in said[2]
     assert (
-        'found out/my--run, which is not a local path, and which on the hub is not a valid name' in said[3]
+        'found out/my--run, which is not a local path, and on the hub is not a valid name' in said[3]
         and 'check the path' in said[3]
     )
-    offline, _ = ask(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_HUB_OFFLINE='1')
-    assert 'which is not a local path, and which on the hub is not available: HF_HUB_OFFLINE is set' in offline[0]
-    gone, _ = ask(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_ENDPOINT='http://127.0.0.1:9')
+    offline, _ = call(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_HUB_OFFLINE='1')
+    assert 'which is not a local path, and on the hub is not available: HF_HUB_OFFLINE is set' in offline[0]
+    gone, _ = call(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_ENDPOINT='http://127.0.0.1:9')
     assert 'not available: the hub cannot be reached (' in gone[0] and len(gone[0].splitlines()) == 1
 
 
-def test_pushing(hub, tmp_path):
+def test_a_push_replaces_the_model_and_needs_a_valid_token(hub, tmp_path):
     (tmp_path / 'hf').mkdir()
     for name, text in (('config.json', '{}'), ('README.md', '---\nlicense: mit\n---\n# It\n')):
         (tmp_path / 'hf' / name).write_text(text)
@@ -168,14 +166,14 @@ def test_pushing(hub, tmp_path):
     }
     hub.files['us/new'] = dict(old)
     calls = [['check_push', ['us/new']], ['push', [str(tmp_path / 'hf'), 'us/new', True]], ['check_push', ['them/new']]]
-    said, _ = ask(hub, tmp_path, *calls, token=TOKEN)
+    said, _ = call(hub, tmp_path, *calls, token=TOKEN)
     assert said[:2] == [None, f'{hub.address}/us/new']
-    assert hub.files['us/new'] == {**there(str(tmp_path / 'hf')), 'logo.png': b'p'} and hub.private['us/new']
+    assert hub.files['us/new'] == {**read_files(str(tmp_path / 'hf')), 'logo.png': b'p'} and hub.private['us/new']
     assert 'config.push_to: found them/new, and the token of me, expected one of the names me, us' in said[2]
-    none, _ = ask(hub, tmp_path, ['check_push', ['us/new']])
+    none, _ = call(hub, tmp_path, ['check_push', ['us/new']])
     assert 'config.push_to: found us/new, and no token of the hub' in none[0] and 'hf auth login' in none[0]
-    wrong, _ = ask(hub, tmp_path, ['check_push', ['us/new']], token='hf_other')
+    wrong, _ = call(hub, tmp_path, ['check_push', ['us/new']], token='hf_other')
     assert 'and a token that the hub rejects' in wrong[0]
     calls = [['check_push', ['us/new']], ['push', [str(tmp_path / 'hf'), 'us/new', False]]]
-    gone, _ = ask(hub, tmp_path, *calls, token=TOKEN, HF_ENDPOINT='http://127.0.0.1:9')
+    gone, _ = call(hub, tmp_path, *calls, token=TOKEN, HF_ENDPOINT='http://127.0.0.1:9')
     assert 'and the hub cannot be reached (' in gone[0] and f'the export is complete in {tmp_path / "hf"}' in gone[1]

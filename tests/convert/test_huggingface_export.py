@@ -1,4 +1,4 @@
-"""transformers loads every tensor of an export and computes the same results."""
+"""Tests that transformers loads exports and computes the same results."""
 
 import json
 import os
@@ -34,14 +34,8 @@ def _batch(config):
     }
 
 
-@pytest.fixture(scope='module')
-def transformers():
-    pytest.importorskip('torch', reason='compares with PyTorch').set_num_threads(1)
-    return pytest.importorskip('transformers', reason='loads what we export')
-
-
 @pytest.mark.parametrize('changes', [{}, {'scan_layers': False}, {'causal': True, 'nsp': False}], ids=str)
-def test_bytes_equal_those_of_safetensors(tokenizer, small_config, make_params, tmp_path, changes):
+def test_the_file_has_the_bytes_that_safetensors_writes(tokenizer, small_config, make_params, tmp_path, changes):
     config = small_config(**changes)
     export_huggingface(make_params(config), config, tokenizer, tmp_path / 'hf', card=CARD)
     written, again = tmp_path / 'hf' / 'model.safetensors', tmp_path / 'again.safetensors'
@@ -100,7 +94,7 @@ def test_transformers_loads_everything_with_equal_losses(
             assert float(losses['nsp_loss'][0] / losses['nsp_loss'][1]) == pytest.approx(pair, abs=1e-5)
 
 
-def test_tokenizer_and_card_go_along(transformers, tokenizer, small_config, make_params, tmp_path):
+def test_the_tokenizer_and_the_card_are_exported(transformers, tokenizer, small_config, make_params, tmp_path):
     config = small_config()
     export_huggingface(make_params(config), config, tokenizer, tmp_path, card=CARD)
     peer = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -122,14 +116,14 @@ def test_back_to_the_same_bits(tokenizer, small_config, make_params, tmp_path, s
     imported = load_pretraining_model(tmp_path, scan_layers=scan)
     assert imported.config == config and imported.missing == imported.unused == []
 
-    def real(path, x):  # padding rows of the vocabulary are not exported, and are read as zeros
+    def zero_padding(path, x):  # The padding rows of the vocabulary are not exported, and are read as zeros.
         padded = path[-2].key == 'token' or path[-2].key == 'mlm'
         return np.where((np.arange(len(x)) < config.vocab_size).reshape(-1, *[1] * (x.ndim - 1)), x, 0) if padded else x
 
-    jax.tree.map(np.testing.assert_array_equal, imported.params, jax.tree_util.tree_map_with_path(real, params))
+    jax.tree.map(np.testing.assert_array_equal, imported.params, jax.tree_util.tree_map_with_path(zero_padding, params))
 
 
-def test_equal_runs_give_equal_bytes(tokenizer, small_config, make_params, tmp_path):
+def test_equal_parameters_give_equal_bytes(tokenizer, small_config, make_params, tmp_path):
     config = small_config()
     for name, scan in (('one', True), ('two', True), ('unrolled', False)):
         config = small_config(scan_layers=scan)
@@ -151,7 +145,7 @@ def test_equal_runs_give_equal_bytes(tokenizer, small_config, make_params, tmp_p
     assert modes['model.safetensors'] == modes['config.json']
 
 
-class _Failing:
+class _FailingTokenizer:
     def __init__(self, tokenizer):
         self.vocab_size, self.pad_id, self.separators = tokenizer.vocab_size, tokenizer.pad_id, 1
 
@@ -159,12 +153,12 @@ class _Failing:
         raise OSError('disk full')
 
 
-def test_an_export_is_replaced_only_by_a_complete_one(tokenizer, small_config, make_params, tmp_path):
+def test_only_a_complete_export_replaces_an_export(tokenizer, small_config, make_params, tmp_path):
     config, target = small_config(), tmp_path / 'hf'
     export_huggingface(make_params(config, 1), config, tokenizer, target, card={})
     before = (target / 'model.safetensors').read_bytes()
     with pytest.raises(OSError, match='disk full'):
-        export_huggingface(make_params(config, 2), config, _Failing(tokenizer), target, card={})
+        export_huggingface(make_params(config, 2), config, _FailingTokenizer(tokenizer), target, card={})
     assert os.listdir(tmp_path) == ['hf'] and (target / 'model.safetensors').read_bytes() == before
     export_huggingface(make_params(config, 2), config, tokenizer, target, card={})
     assert os.listdir(tmp_path) == ['hf'] and (target / 'model.safetensors').read_bytes() != before
@@ -177,7 +171,7 @@ def test_an_export_is_recovered_after_a_kill_between_renames(tokenizer, small_co
     target.rename(tmp_path / '.hf.old')
     (tmp_path / '.hf.new').mkdir()
     with pytest.raises(OSError, match='disk full'):
-        export_huggingface(make_params(config, 2), config, _Failing(tokenizer), target, card={})
+        export_huggingface(make_params(config, 2), config, _FailingTokenizer(tokenizer), target, card={})
     assert os.listdir(tmp_path) == ['hf'] and (target / 'model.safetensors').read_bytes() == before
 
 

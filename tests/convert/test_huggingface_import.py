@@ -1,4 +1,4 @@
-"""Directories of other programs start a run, or are refused with the reason."""
+"""Tests that Hugging Face directories of other programs are loaded, or refused with the reason."""
 
 import json
 import re
@@ -18,20 +18,19 @@ MODEL = 'model.safetensors'
 
 @pytest.fixture
 def exported(tokenizer, small_config, make_params, tmp_path):
-    """Returns a directory that bertjax exported, for the tests to change, and its parameters."""
+    """Returns a directory that bertjax exported, which the tests change, and the exported parameters."""
     params = make_params(small_config())
     export_huggingface(params, small_config(), tokenizer, tmp_path, card={})
     return tmp_path, params
 
 
 def _rewrite(directory, change):
-    """Replaces the tensors by change(tensors)."""
     tensors = change(safetensors.numpy.load_file(directory / MODEL))
     safetensors.numpy.save_file(tensors, directory / MODEL)
 
 
 def _save(path, tensors):
-    """Writes a safetensors file by hand, because the library's numpy interface has no bfloat16."""
+    """Writes a safetensors file without the library, whose NumPy interface lacks bfloat16."""
     header, data = {}, b''
     kinds = {'float16': 'F16', 'bfloat16': 'BF16', 'float64': 'F64'}
     for name, x in tensors.items():
@@ -47,31 +46,31 @@ def _set(directory, **values):
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
-def _encoders_equal(imported, params):
-    rows = 143  # the other rows are padding
-    mine, theirs = (dict(p['encoder']) for p in (imported.params, params))
-    for encoder in (mine, theirs):
+def _assert_encoders_equal(imported, params):
+    rows = 143  # The other rows are padding.
+    actual, expected = (dict(p['encoder']) for p in (imported.params, params))
+    for encoder in (actual, expected):
         embeddings = encoder['embeddings']
         encoder['embeddings'] = {**embeddings, 'token': embeddings['token']['embedding'][:rows]}
-    jax.tree.map(np.testing.assert_array_equal, mine, theirs)
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
 @pytest.mark.parametrize('value', [np.nan, np.inf])
-def test_weights_that_are_not_numbers(exported, value):
+def test_weights_that_are_not_finite_are_refused(exported, value):
     directory, _ = exported
     name = 'bert.encoder.layer.1.intermediate.dense.weight'
 
-    def spoil(tensors):
-        spoilt = tensors[name].copy()
-        spoilt[3, 2] = value
-        return {**tensors, name: spoilt}
+    def damage(tensors):
+        damaged = tensors[name].copy()
+        damaged[3, 2] = value
+        return {**tensors, name: damaged}
 
-    _rewrite(directory, spoil)
+    _rewrite(directory, damage)
     with pytest.raises(UserError, match=rf'{re.escape(name)}: found 1 values that are nan or inf'):
         load_pretraining_model(directory)
 
 
-def test_an_old_encoder_without_prefix_and_heads(exported):
+def test_an_old_encoder_without_prefix_and_heads_is_loaded(exported):
     directory, params = exported
 
     def old(tensors):
@@ -82,7 +81,7 @@ def test_an_old_encoder_without_prefix_and_heads(exported):
 
     _rewrite(directory, old)
     imported = load_pretraining_model(directory)
-    _encoders_equal(imported, params)
+    _assert_encoders_equal(imported, params)
     np.testing.assert_array_equal(imported.params['pooler']['kernel'], params['pooler']['kernel'])
     heads = ['mlm/bias', 'mlm/dense/bias', 'mlm/dense/kernel', 'mlm/norm/bias', 'mlm/norm/scale']
     assert imported.missing == [*heads, 'nsp/bias', 'nsp/kernel']
@@ -92,7 +91,7 @@ def test_an_old_encoder_without_prefix_and_heads(exported):
     assert 0 < np.abs(drawn[0]).max() <= 2 * 0.02
 
 
-def test_what_is_not_used_is_said(exported):
+def test_unused_tensors_are_reported(exported):
     directory, params = exported
     _rewrite(directory, lambda tensors: {**tensors, 'classifier.weight': np.ones((3, 16), np.float32)})
     assert load_pretraining_model(directory).unused == ['classifier.weight']
@@ -100,10 +99,10 @@ def test_what_is_not_used_is_said(exported):
     pair = ['bert.pooler.dense.bias', 'bert.pooler.dense.weight']
     assert without.unused == [*pair, 'classifier.weight', 'cls.seq_relationship.bias', 'cls.seq_relationship.weight']
     assert set(without.params) == {'encoder', 'mlm'} and without.missing == []
-    _encoders_equal(without, params)
+    _assert_encoders_equal(without, params)
 
 
-def test_a_masked_lm_gets_a_fresh_pair_head_on_request(exported):
+def test_a_masked_lm_gets_a_new_pair_head_on_request(exported):
     directory, _ = exported
     keep = lambda name: 'pooler' not in name and 'seq_relationship' not in name  # noqa: E731
     _rewrite(directory, lambda tensors: {name: x for name, x in tensors.items() if keep(name)})
@@ -114,7 +113,7 @@ def test_a_masked_lm_gets_a_fresh_pair_head_on_request(exported):
 
 
 @pytest.mark.parametrize('dtype', [np.float16, ml_dtypes.bfloat16, np.float64])
-def test_half_precision_in_shards(exported, dtype):
+def test_shards_of_other_dtypes_are_loaded_as_float32(exported, dtype):
     directory, params = exported
     tensors = {name: x.astype(dtype) for name, x in safetensors.numpy.load_file(directory / MODEL).items()}
     (directory / MODEL).unlink()
@@ -127,24 +126,24 @@ def test_half_precision_in_shards(exported, dtype):
     imported = load_pretraining_model(directory)
     assert imported.missing == [] and {x.dtype for x in jax.tree.leaves(imported.params)} == {np.dtype('float32')}
     rounded = jax.tree.map(lambda x: x.astype(dtype).astype(np.float32), params)
-    _encoders_equal(imported, rounded)
+    _assert_encoders_equal(imported, rounded)
     (directory / file).unlink()
     with pytest.raises(UserError, match=f'{file}: found nothing'):
         load_pretraining_model(directory)
 
 
-def test_tied_decoder_is_compared(exported):
+def test_a_tied_decoder_must_equal_the_embeddings(exported):
     directory, params = exported
     embedding = 'bert.embeddings.word_embeddings.weight'
     _rewrite(directory, lambda tensors: {**tensors, 'cls.predictions.decoder.weight': tensors[embedding].copy()})
-    _encoders_equal(load_pretraining_model(directory), params)
+    _assert_encoders_equal(load_pretraining_model(directory), params)
     _rewrite(directory, lambda tensors: {**tensors, 'cls.predictions.decoder.weight': tensors[embedding] + 1})
     with pytest.raises(UserError, match='whose embeddings are tied'):
         load_pretraining_model(directory)
 
 
 @pytest.mark.parametrize(
-    'values, said',
+    'values, message',
     [
         ({'model_type': 'gpt2'}, "config.json: found model_type 'gpt2', expected one of bert, roberta"),
         ({'model_type': 'roberta'}, 'no encoder/embeddings/norm/bias'),
@@ -158,9 +157,9 @@ def test_tied_decoder_is_compared(exported):
         ({'num_attention_heads': 3}, 'config.json: found num_attention_heads 3, expected a divisor of width 16'),
     ],
 )
-def test_a_config_that_does_not_fit_is_refused(exported, values, said):
+def test_a_config_that_does_not_fit_is_refused(exported, values, message):
     _set(exported[0], **values)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         load_pretraining_model(exported[0])
 
 

@@ -1,4 +1,4 @@
-"""A config.json or index with any odd value gives a model, or an error of one line."""
+"""Tests that odd values in config.json or an index give a model or a `UserError`."""
 
 import json
 import random
@@ -21,29 +21,29 @@ RAW = [b'', b'{', b'[]', b'null', b'\xff\xfe{', b'[' * 100_000]
 
 
 @pytest.mark.parametrize('key', CONFIG)
-def test_a_config_with_an_odd_value(key, tmp_path):
+def test_a_config_with_an_odd_value_is_read_or_refused_with_the_key(key, tmp_path):
     absent = {name: value for name, value in CONFIG.items() if name != key}
     for values in (absent, *({**CONFIG, key: value} for value in ODD)):
         (tmp_path / 'config.json').write_text(json.dumps(values))
         try:
             config = read_config(tmp_path)
         except UserError as error:
-            named = 'num_attention_heads' if key == 'hidden_size' and 'divisor' in str(error) else key
-            assert f'config.json: found {named} ' in str(error)
+            reported = 'num_attention_heads' if key == 'hidden_size' and 'divisor' in str(error) else key
+            assert f'config.json: found {reported} ' in str(error)
         else:
             assert isinstance(config, BertConfig) and isinstance(config.causal, bool)
 
 
 @pytest.mark.parametrize('content', RAW, ids=range(len(RAW)))
 @pytest.mark.parametrize('name', ['config.json', 'model.safetensors.index.json'])
-def test_invalid_json(name, content, tmp_path):
+def test_invalid_json_is_refused(name, content, tmp_path):
     (tmp_path / 'config.json').write_text(json.dumps(CONFIG))
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=rf'{name}: found (an empty file|no JSON|a JSON)'):
         load_pretraining_model(tmp_path)
 
 
-def test_an_odd_index(tmp_path):
+def test_an_odd_index_is_refused(tmp_path):
     (tmp_path / 'config.json').write_text(json.dumps(CONFIG))
     (tmp_path / 'folder').mkdir()
     names = [*ODD, '../config.json', '/etc/passwd', '.', '..', 'folder', 'a\0b', 'n' * 5000, 'absent', 'config.json']
@@ -54,8 +54,7 @@ def test_an_odd_index(tmp_path):
             load_pretraining_model(tmp_path)
 
 
-def test_a_damaged_file_of_tensors(tmp_path):
-    """The header of the file is JSON."""
+def test_a_damaged_header_of_a_safetensors_file_is_refused(tmp_path):
     (tmp_path / 'config.json').write_text(json.dumps(CONFIG))
     header = json.dumps({'bert.pooler.dense.weight': {'dtype': 'F32', 'shape': [8, 8], 'data_offsets': [0, 256]}})
     whole = len(header).to_bytes(8, 'little') + header.encode() + bytes(256)
@@ -64,7 +63,7 @@ def test_a_damaged_file_of_tensors(tmp_path):
         data = bytearray(whole)
         data[rng.randrange(len(header) + 8)] ^= 1 << rng.randrange(8)
         (tmp_path / 'model.safetensors').write_bytes(data[: rng.choice([len(data), rng.randrange(len(data))])])
-        with pytest.raises(UserError, match=str(tmp_path)):  # in any case there is no encoder
+        with pytest.raises(UserError, match=str(tmp_path)):  # If the header is valid, the encoder is missing.
             load_pretraining_model(tmp_path)
     (tmp_path / 'model.safetensors').unlink()
     (tmp_path / 'model.safetensors').mkdir()

@@ -1,4 +1,4 @@
-"""ONNX exports give our logits at any size, in a process with onnxruntime and without JAX and bertjax."""
+"""Tests that ONNX exports give our logits at any size, in a process with onnxruntime and without JAX and bertjax."""
 
 import importlib.util
 import json
@@ -41,7 +41,7 @@ assert not {'jax', 'bertjax'} & {*sys.modules}
 SHAPES = (3, 2, 32), (1, 4, 7), (2, 3, 1)
 
 
-def outside(folder: pathlib.Path, code: str, *arguments: str) -> str:
+def run_without_bertjax(folder: pathlib.Path, code: str, *arguments: str) -> str:
     environment = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}
     call = [sys.executable, '-c', code, *arguments]
     done = subprocess.run(call, cwd=folder, env=environment, capture_output=True, text=True)
@@ -50,7 +50,7 @@ def outside(folder: pathlib.Path, code: str, *arguments: str) -> str:
 
 
 def check(model, params, folder: pathlib.Path) -> dict[str, list]:
-    """Checks outputs within 1e-5 of ours at three shapes; returns their sizes."""
+    """Checks that outputs are within 1e-5 of ours at three shapes; returns the symbolic shape of each output."""
     names, sizes = list(make_functions(model)), {}
     for name, function in make_functions(model).items():
         ours = jax.jit(function)
@@ -62,7 +62,7 @@ def check(model, params, folder: pathlib.Path) -> dict[str, list]:
             arrays = {key: x.astype(np.int32) for key, x in {**arrays, 'attention_mask': mask}.items()}
             outputs = ours(flat_paths(params), *arrays.values())
             np.savez(folder / f'{name}{number}.npz', **outputs, **arrays)
-    lines = [json.loads(line) for line in outside(folder, READER, json.dumps(names)).splitlines()]
+    lines = [json.loads(line) for line in run_without_bertjax(folder, READER, json.dumps(names)).splitlines()]
     for line in lines:
         if isinstance(line, dict):
             sizes |= line
@@ -74,7 +74,7 @@ def check(model, params, folder: pathlib.Path) -> dict[str, list]:
 @needs_extra
 @pytest.mark.slow
 def test_a_pretrained_model_runs_without_jax(small_config, make_params, tokenizer, tmp_path, caplog):
-    """With scanned layers or not: equal parameters give equal bytes without paths, and nothing is printed."""
+    """Equal parameters also give equal bytes. The bytes contain no path of this package, and nothing is logged."""
     model, params = BertForPreTraining(small_config()), make_params(small_config())
     export_onnx(params, model, tokenizer, tmp_path / 'one', extra_files={'task.json': '{}'})
     export_onnx(params, model, tokenizer, tmp_path / 'two', extra_files={'task.json': '{}'})
@@ -85,13 +85,13 @@ def test_a_pretrained_model_runs_without_jax(small_config, make_params, tokenize
     assert sizes == {
         'hidden': ['b', 's', 16], 'pooled': ['b', 16], 'mlm_logits': ['b', 's', 143], 'nsp_logits': ['b', 2]
     }  # fmt: skip
-    import onnx as format  # of the extra
+    import onnx as format  # The extra "onnx" installs this package.
 
     assert [entry.version for entry in format.load(tmp_path / 'one' / 'mlm.onnx').opset_import] == [OPSET]
     assert load_tokenizer(tmp_path / 'one').fingerprint == tokenizer.fingerprint and files['task.json'] == b'{}'
     code = (tmp_path / 'one' / 'README.md').read_text().split('```')[1].removeprefix('python')
     code += '\nprint({name: x.shape for name, x in outputs.items()})'
-    assert outside(tmp_path / 'one', code) == "{'hidden': (1, 3, 16), 'pooled': (1, 16)}\n"
+    assert run_without_bertjax(tmp_path / 'one', code) == "{'hidden': (1, 3, 16), 'pooled': (1, 16)}\n"
 
 
 MODERN = dict(
@@ -114,7 +114,7 @@ MODERN = dict(
     ],
     ids=['choice', 'tokens', 'spans', 'classes', 'modern', 'modern-tokens'],
 )
-def test_a_fine_tuned_model_does_too(small_config, make_params, tokenizer, tmp_path, make):
+def test_a_fine_tuned_model_runs_without_jax(small_config, make_params, tokenizer, tmp_path, make):
     model = make(small_config)
     params = make_params(model)
     export_onnx(params, model, tokenizer, tmp_path / 'model')

@@ -1,4 +1,4 @@
-"""Orbax exports, and how other programs read them."""
+"""Tests Orbax exports and reading them in other programs."""
 
 import pathlib
 import subprocess
@@ -43,7 +43,7 @@ def test_one_device_reads_the_export_of_eight_devices(tmp_path: pathlib.Path, mo
     ids=str,
 )
 def test_a_model_is_read_back(small_config, make_params, tokenizer, assert_same_params, tmp_path, changes):
-    """This includes pre-LN models, which no other format supports."""
+    """Orbax is the only format for pre-LN models."""
     config = small_config(**changes)
     params = make_params(config)
     export_orbax(params, config, tmp_path / 'model', tokenizer=tokenizer)
@@ -54,8 +54,8 @@ def test_a_model_is_read_back(small_config, make_params, tokenizer, assert_same_
 
 
 @pytest.mark.slow
-def test_a_task_s_model_that_transformers_lacks(small_config, make_params, assert_same_params, tmp_path):
-    """The model has a BiLSTM on a mix of four layers; its head is not used for labels in another order."""
+def test_a_task_model_that_transformers_lacks_is_read_back(small_config, make_params, assert_same_params, tmp_path):
+    """The model has a BiLSTM on the sum of the last four layers. Its head is not used for labels in another order."""
     model = BertForTokens(small_config(num_layers=4), 2, bilstm_units=3, layers='sum_last_four')
     params, task = make_params(model), {'id2label': {0: 'O', 1: 'B'}}
     facts = {**head_facts(model), **saved_head(TOKEN_CLASSIFICATION, task)}
@@ -67,10 +67,10 @@ def test_a_task_s_model_that_transformers_lacks(small_config, make_params, asser
     assert other.missing == ['head/bias', 'head/kernel']
 
 
-@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # of tensorstore's threads
-def test_damage_is_noticed(small_config, make_params, assert_same_params, tmp_path):
-    """Orbax reads other values for most flipped bits without an error. Some bytes of its files do not matter."""
-    folder, params, said = tmp_path / 'model', make_params(small_config()), set()
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # From tensorstore's threads.
+def test_damage_is_detected(small_config, make_params, assert_same_params, tmp_path):
+    """Without an error, Orbax reads other values after most flipped bits. A few bytes of its files have no effect."""
+    folder, params, errors = tmp_path / 'model', make_params(small_config()), set()
     export_orbax(params, small_config(), folder)
     for path in [path for path in (folder / 'params').rglob('*') if path.is_file() and path.stat().st_size > 4000]:
         whole = path.read_bytes()
@@ -80,9 +80,9 @@ def test_damage_is_noticed(small_config, make_params, assert_same_params, tmp_pa
                 assert_same_params(load_pretraining_model(folder).params, params)
             except UserError as error:
                 assert error.where == str(folder / 'params')
-                said.add(error.found)
+                errors.add(error.found)
         path.write_bytes(whole)
-    assert 'values with another checksum' in said
+    assert 'values with another checksum' in errors
     for text in ('[]', '{}', '{"head": 3}', '{"vocab_size": "x"}', '{"vocab_size": 5, "width": 3}'):
         (folder / 'model.json').write_text(text)
         with pytest.raises(UserError, match=r'model\.json: found '):

@@ -1,4 +1,4 @@
-"""Families that bertjax does not know, and ModernBERTs with features that ours lacks, are refused in one line."""
+"""Tests that unknown families and unsupported features of ModernBERT are refused."""
 
 import json
 import re
@@ -20,8 +20,6 @@ ROPE = {FULL: {'rope_type': 'default', 'rope_theta': 2e4}, SLIDING: {'rope_theta
 
 @pytest.fixture
 def write(tmp_path):
-    """write(**values) -> the directory of a config.json."""
-
     def write(**values):
         (tmp_path / 'config.json').write_text(json.dumps({**SIZES, **values}))
         return tmp_path
@@ -42,7 +40,7 @@ def write(tmp_path):
         (['x'], 'X'),
     ],
 )
-def test_unknown_families_name_what_can_be_read(write, model_type, name):
+def test_the_error_for_an_unknown_family_lists_the_known_families(write, model_type, name):
     directory = write(model_type=model_type, **({'architectures': [name]} if name else {}))
     known = ', '.join(name for family in FAMILIES for name in (family.name, *family.variants))
     found = f'{directory}/config.json: found model_type {model_type!r}, expected one of {known}; '
@@ -51,7 +49,7 @@ def test_unknown_families_name_what_can_be_read(write, model_type, name):
     assert name in str(error.value) and '\n' not in str(error.value)
 
 
-def test_a_class_without_a_model_type_names_its_family(write):
+def test_a_class_name_replaces_a_missing_model_type(write):
     with pytest.raises(UserError, match=r'found model_type None, .* ElectraModel computes another function'):
         bertjax.load(write(architectures=['ElectraModel']))
     assert read_config(write(architectures=['BertForMaskedLM'])).num_layers == 4
@@ -74,7 +72,7 @@ def test_a_class_without_a_model_type_names_its_family(write):
         ({'rope_parameters': {FULL: {'rope_theta': 'x'}}}, "found global_rope_theta 'x', expected a number from 1"),
         ({'local_rope_theta': None}, 'found local_rope_theta None, expected a number'),
         ({'decoder_bias': False}, 'found decoder_bias False, expected True'),
-        ({'mlp_bias': True}, 'found attention_bias False, mlp_bias True, classifier_bias False, expected one value'),
+        ({'mlp_bias': True}, 'found attention_bias False, mlp_bias True, classifier_bias False, expected the same'),
         ({'attention_bias': [1]}, r'found attention_bias \[1\], mlp_bias False'),
         (
             {'layer_types': [SLIDING] * 3 + [FULL]},
@@ -94,7 +92,7 @@ def test_a_class_without_a_model_type_names_its_family(write):
         ({'num_hidden_layers': 'x'}, "found num_hidden_layers 'x', expected"),
     ],
 )
-def test_features_that_ours_lacks_are_named(write, values, message):
+def test_unsupported_features_are_refused_by_name(write, values, message):
     directory = write(model_type='modernbert', architectures=['ModernBertForMaskedLM'], **values)
     with pytest.raises(UserError, match='config.json: ' + message) as error:
         read_config(directory)
@@ -112,7 +110,7 @@ def test_features_that_ours_lacks_are_named(write, values, message):
         ({'global_attn_every_n_layers': 2, 'rope_scaling': None, 'sparse_prediction': True}, 2, 128),
     ],
 )
-def test_layouts_of_layers_that_ours_has(write, values, every, window):
+def test_supported_layouts_of_layers_are_read(write, values, every, window):
     config = read_config(write(model_type='modernbert', **values))
     assert (config.global_every, config.attention_window) == (every, window)
     rope = values.get('rope_parameters')

@@ -1,4 +1,7 @@
-"""Invalid directories of RoBERTa and DistilBERT are refused with their own names, as are models without a class."""
+"""Tests that errors about RoBERTa and DistilBERT directories use the names in their files.
+
+Models that no transformers class can represent are refused too.
+"""
 
 import json
 import re
@@ -24,7 +27,7 @@ class _TwoSeparators:
 
 @pytest.fixture(params=['distilbert', 'roberta'])
 def exported(request, tokenizer, small_config, make_params, tmp_path):
-    """Returns a family, and a directory of it."""
+    """Returns the name of a model family and the directory of an exported model of this family."""
     distil = request.param == 'distilbert'
     config = small_config(**(DISTIL if distil else ROBERTA))
     tokenizer = tokenizer if distil else _TwoSeparators(tokenizer)
@@ -50,7 +53,7 @@ ODD = {
 }  # fmt: skip
 
 
-def test_an_invalid_key_has_the_name_of_the_file(exported):
+def test_an_error_about_a_key_uses_the_name_in_the_file(exported):
     family, directory = exported
     whole = json.loads((directory / 'config.json').read_text())
     for key, values in ODD[family].items():
@@ -68,37 +71,39 @@ NAMES = {
 }
 
 
-def test_an_invalid_tensor_has_the_name_of_the_file(exported):
+def test_an_error_about_a_tensor_uses_the_name_in_the_file(exported):
     family, directory = exported
     whole = safetensors.numpy.load_file(directory / 'model.safetensors')
     for name in NAMES[family]:
         safetensors.numpy.save_file({**whole, name: np.ones((5, 3), np.float32)}, directory / 'model.safetensors')
         with pytest.raises(UserError, match=rf'{name}: found shape \(5, 3\)'):
             load_pretraining_model(directory)
-    spoilt = {**whole, NAMES[family][0]: whole[NAMES[family][0]] * np.nan}
-    safetensors.numpy.save_file(spoilt, directory / 'model.safetensors')
+    damaged = {**whole, NAMES[family][0]: whole[NAMES[family][0]] * np.nan}
+    safetensors.numpy.save_file(damaged, directory / 'model.safetensors')
     with pytest.raises(UserError, match=f'{NAMES[family][0]}: found .* nan'):
         load_pretraining_model(directory)
     other = {name: np.ones(2, np.float32) for name in ('classifier.weight', 'cls.seq_relationship.bias')}
     safetensors.numpy.save_file({**whole, **other}, directory / 'model.safetensors')
-    found = load_pretraining_model(directory)
-    assert found.unused == ['classifier.weight', 'cls.seq_relationship.bias'] and found.missing == []
+    imported = load_pretraining_model(directory)
+    assert imported.unused == ['classifier.weight', 'cls.seq_relationship.bias'] and imported.missing == []
     word = f'{family}.embeddings.word_embeddings.weight'
     tied = {'distilbert': 'vocab_projector.weight', 'roberta': 'lm_head.decoder.weight'}[family]
     safetensors.numpy.save_file({**whole, tied: whole[word] + 1}, directory / 'model.safetensors')
-    with pytest.raises(UserError, match=f'{tied}: found other values, expected those of {word}'):
+    with pytest.raises(UserError, match=f'{tied}: found other values, expected the values of {word}'):
         load_pretraining_model(directory)
 
 
-def test_the_kind_of_a_directory(exported):
+def test_the_description_names_the_class_of_the_directory(exported):
     family, directory = exported
-    said = load_pretraining_model(directory).describe('HERE')
+    description = load_pretraining_model(directory).describe('HERE')
     kind = {'distilbert': 'DistilBertForMaskedLM', 'roberta': 'RobertaForMaskedLM'}[family]
-    assert re.fullmatch(rf'starting from HERE; \d+ tensors of its {kind} loaded; freshly drawn: nothing', said)
+    assert re.fullmatch(
+        rf'starting from HERE; \d+ tensors of its {kind} loaded; newly initialized: nothing', description
+    )
 
 
 @pytest.mark.parametrize(
-    'changes, head, said',
+    'changes, head, message',
     [
         ({**DISTIL, 'causal': True}, None, 'config.model.causal: found True'),
         ({**DISTIL, 'layer_norm_eps': 1e-5}, None, 'config.model.layer_norm_eps: found 1e-05'),
@@ -107,8 +112,8 @@ def test_the_kind_of_a_directory(exported):
         ({'pooler': 'relu'}, None, "config.model.pooler: found 'relu'"),
     ],
 )
-def test_models_without_a_class_are_not_exported(small_config, changes, head, said):
-    with pytest.raises(UserError, match=said):
+def test_models_without_a_class_are_not_exported(small_config, changes, head, message):
+    with pytest.raises(UserError, match=message):
         check_exportable(small_config(**changes), head)
 
 

@@ -1,4 +1,4 @@
-"""`bert.save`: a model is saved in each format and read back, including its metadata."""
+"""Tests that `bert.save` writes models in each format and that they are read back."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ from bertjax.model.bert import BertForPreTraining
 from bertjax.model.heads import BertForClassification
 
 TENSORS = 'model.safetensors'
-# transformers' classes, and whether google-research/bert has them.
+# Classes of transformers -> whether google-research/bert has an equivalent.
 CLASSES = {
     'BertModel': True, 'BertForPreTraining': True, 'BertForMaskedLM': True, 'BertForNextSentencePrediction': True,
     'BertForSequenceClassification': True, 'BertForQuestionAnswering': True, 'BertForTokenClassification': False,
@@ -34,14 +34,17 @@ CLASSES = {
 
 @pytest.fixture(scope='module')
 def sources(tmp_path_factory, small_config, tokenizer):
-    """sources(name, module, **more) -> a read-only Hugging Face directory of a randomly initialised model."""
+    """sources(name, module, **options) -> the Hugging Face directory of a randomly initialised model.
 
-    def make(name, module, **more):
+    The tests of this module share the directory and do not change it.
+    """
+
+    def make(name, module, **options):
         rng = np.random.default_rng(0)
         shapes = stacked_shapes(module)
         params = {path: rng.standard_normal(shape, np.float32) for path, shape in shapes.items()}
         folder = tmp_path_factory.mktemp(name) / 'source'
-        export_huggingface(unflatten_dict(params, sep='/'), small_config(), tokenizer, folder, card={}, **more)
+        export_huggingface(unflatten_dict(params, sep='/'), small_config(), tokenizer, folder, card={}, **options)
         return folder
 
     return make
@@ -49,13 +52,13 @@ def sources(tmp_path_factory, small_config, tokenizer):
 
 @pytest.fixture(scope='module')
 def pretrained(sources, small_config):
-    """The directory of a model for pre-training."""
+    """Returns the directory of a model for pre-training."""
     return sources('pretrained', BertForPreTraining(small_config()))
 
 
 @pytest.fixture(scope='module')
 def regression(sources, small_config):
-    """A directory of another program: a regression with a named output, in float16, with a card and modules."""
+    """Returns a directory as another program writes it: a float16 regression model with a card and modules."""
     names = {'id2label': {'0': 'likeness'}, 'label2id': {'likeness': 0}}
     kind = {'head': SEQUENCE_CLASSIFICATION, 'task': names, 'dtype': 'float16'}
     source = sources('regression', BertForClassification(small_config(), 1), **kind)
@@ -72,16 +75,19 @@ def regression(sources, small_config):
 
 
 def in_bfloat16(source, target, prefix=''):
-    """Copies a directory in bfloat16 with only the tensors whose names begin with `prefix`; returns the tensors."""
+    """Copies a directory, keeps only tensors whose names start with `prefix`, as bfloat16, and returns them."""
     shutil.copytree(source, target)
-    found = safetensors.numpy.load_file(target / TENSORS)
-    found = {name: x.astype(ml_dtypes.bfloat16) for name, x in found.items() if name.startswith(prefix)}
-    safetensors.numpy.save_file(found, target / TENSORS)
-    return found
+    tensors = safetensors.numpy.load_file(target / TENSORS)
+    tensors = {name: x.astype(ml_dtypes.bfloat16) for name, x in tensors.items() if name.startswith(prefix)}
+    safetensors.numpy.save_file(tensors, target / TENSORS)
+    return tensors
 
 
 def assert_same(bert, other):
-    """Checks that parameters are bit-equal and the same ones are missing (these are always drawn the same)."""
+    """Checks that two models have the same tokenizer, labels and parameters, and lacked the same parameters.
+
+    Missing parameters are always initialised with the same values.
+    """
     assert other.missing == bert.missing
     assert jax.tree.all(jax.tree.map(np.array_equal, bert.params, other.params))
     assert [type(one.task) for one in (bert, other)] == [type(bert.task)] * 2
@@ -102,7 +108,7 @@ def test_a_hugging_face_directory_keeps_its_metadata(regression, tmp_path):
 
 @pytest.mark.slow
 def test_other_formats_keep_the_names_of_outputs(regression, tmp_path):
-    """The other formats have no float16, so they hold the same values as float32."""
+    """The other formats lack float16, so they contain the same values in float32."""
     bert = bertjax.load(regression)
     for name in ('orbax', 'google'):
         bert.save(tmp_path / name, format=name)
@@ -113,25 +119,25 @@ def test_other_formats_keep_the_names_of_outputs(regression, tmp_path):
         assert facts['problem_type'] == 'regression' and facts['torch_dtype'] == 'float32'
 
 
-def test_a_head_that_was_drawn_is_left_out(pretrained, tmp_path, monkeypatch):
+def test_a_randomly_initialised_head_is_not_saved(pretrained, tmp_path, monkeypatch):
     tensors = in_bfloat16(pretrained, tmp_path / 'source')
     bert = bertjax.load(tmp_path / 'source')
-    # To read only an encoder takes longer, because drawing its heads compiles a model; see the slow tests.
+    # A slow test loads a bare encoder, which compiles a model to initialise the heads. This test only pretends to.
     monkeypatch.setattr(bert, '_model', dataclasses.replace(bert._model, missing=('mlm/bias', 'nsp/bias')))
     bert.save(tmp_path / 'hf')
     assert json.loads((tmp_path / 'hf' / 'config.json').read_text())['architectures'] == ['BertModel']
-    found, bare = safetensors.numpy.load_file(tmp_path / 'hf' / TENSORS), {n for n in tensors if n[:4] == 'bert'}
-    assert found.keys() == bare and all(x.tobytes() == tensors[name].tobytes() for name, x in found.items())
+    saved, encoder = safetensors.numpy.load_file(tmp_path / 'hf' / TENSORS), {n for n in tensors if n[:4] == 'bert'}
+    assert saved.keys() == encoder and all(x.tobytes() == tensors[name].tobytes() for name, x in saved.items())
 
 
 @pytest.mark.slow
-def test_a_bare_encoder_in_every_format(pretrained, tmp_path):
+def test_a_bare_encoder_is_saved_in_every_format(pretrained, tmp_path):
     in_bfloat16(pretrained, tmp_path / 'source', 'bert.')
     bert = bertjax.load(tmp_path / 'source')
     for name in ('hf', 'orbax', 'google'):
         bert.save(tmp_path / name, format=name)
         assert_same(bert, bertjax.load(tmp_path / name))
-    bertjax.load(tmp_path / 'orbax').save(tmp_path / 'again')  # which keeps bfloat16
+    bertjax.load(tmp_path / 'orbax').save(tmp_path / 'again')  # An Orbax export keeps bfloat16.
     assert (tmp_path / 'again' / TENSORS).read_bytes() == (tmp_path / 'hf' / TENSORS).read_bytes()
     bert.save(tmp_path / 'functions', format='stablehlo')
     described = json.loads((tmp_path / 'functions' / 'functions.json').read_text())
@@ -139,7 +145,7 @@ def test_a_bare_encoder_in_every_format(pretrained, tmp_path):
 
 
 def test_changed_parameters_are_saved(regression, tmp_path):
-    """They are saved in float32, because they are not float16 any more, and without the former card."""
+    """They are saved in float32, because float16 cannot represent them, and without the card of the source."""
     bert = bertjax.load(regression)
     changed = bert.with_params(jax.tree.map(lambda x: np.asarray(x) * np.float32(1.001), bert.params))
     changed.save(tmp_path / 'hf')
@@ -149,7 +155,7 @@ def test_changed_parameters_are_saved(regression, tmp_path):
     assert (tmp_path / 'hf' / '1_Pooling').is_dir() and again.tokenizer.lowercase
 
 
-def test_models_that_cannot_be_saved(pretrained, tmp_path, monkeypatch):
+def test_models_that_cannot_be_saved_are_errors(pretrained, tmp_path, monkeypatch):
     bert = bertjax.load(pretrained)
     (tmp_path / 'file').write_text('mine')
     (tmp_path / 'link').symlink_to(tmp_path / 'nowhere')
@@ -179,12 +185,12 @@ def test_models_that_cannot_be_saved(pretrained, tmp_path, monkeypatch):
     )
     assert sorted(os.listdir(tmp_path)) == ['file', 'link']
     (tmp_path / 'new').mkdir()
-    bert.save(tmp_path / 'new')  # an empty folder may be replaced
+    bert.save(tmp_path / 'new')  # An empty folder may be replaced.
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', CLASSES)
-def test_every_class_of_transformers(name, tokenizer, tmp_path):
+def test_every_class_of_transformers_is_saved(name, tokenizer, tmp_path):
     torch = pytest.importorskip('torch', reason='transformers needs it')
     transformers = pytest.importorskip('transformers', reason='makes the models')
     family = name.split('For')[0].removesuffix('Model')
@@ -194,11 +200,10 @@ def test_every_class_of_transformers(name, tokenizer, tmp_path):
         sizes |= dict(type_vocab_size=1, layer_norm_eps=1e-5)
     if family == 'DistilBert':
         sizes = dict(dim=32, n_layers=2, n_heads=4, hidden_dim=80, max_position_embeddings=48)
-    of = getattr(transformers, f'{family}Config')
+    config_class = getattr(transformers, f'{family}Config')
     sizes |= {'num_labels': 3} if name.endswith(('SequenceClassification', 'TokenClassification')) else {}
-    config = of(
-        vocab_size=tokenizer.vocab_size + 5, pad_token_id=0, **sizes
-    )  # more rows than pieces, as in many models
+    # As in many models, the embedding has more rows than the vocabulary has pieces.
+    config = config_class(vocab_size=tokenizer.vocab_size + 5, pad_token_id=0, **sizes)
     torch.manual_seed(0)
     getattr(transformers, name)(config).save_pretrained(tmp_path / 'source')
     tokenizer.save(tmp_path / 'source')
@@ -214,7 +219,7 @@ def test_every_class_of_transformers(name, tokenizer, tmp_path):
     prefix = '' if ours.keys() == theirs.keys() else f'{"roberta" if "Rob" in name else family.lower()}.'
     for key, x in theirs.items():
         rows = 1 if 'position_embeddings' in key and ('Roberta' in name or 'Camembert' in name) else 0
-        np.testing.assert_array_equal(ours[f'{prefix}{key}'][rows:], x[rows:])  # the padding rows are zeros
+        np.testing.assert_array_equal(ours[f'{prefix}{key}'][rows:], x[rows:])  # The padding rows are zeros.
     if not CLASSES[name]:
         with pytest.raises(UserError, match='format: found google for '):
             bert.save(tmp_path / 'google', format='google')

@@ -1,4 +1,4 @@
-"""StableHLO exports give our logits in a process without bertjax."""
+"""Tests that StableHLO exports give our logits in a process without bertjax."""
 
 import json
 import os
@@ -35,9 +35,8 @@ for name in json.loads(sys.argv[1]):
 """
 
 
-def read_elsewhere(folder: pathlib.Path, names: list[str]) -> list[float]:
-    """Returns the largest difference of each output at each shape."""
-    # The compiler's settings are the same; only the origin of the function differs.
+def largest_differences(folder: pathlib.Path, names: list[str]) -> list[float]:
+    """Runs the exported functions without bertjax; returns the largest difference of each output at each shape."""
     environment = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}
     call = [sys.executable, '-c', READER, json.dumps(names)]
     done = subprocess.run(call, cwd=folder, env=environment, capture_output=True, text=True)
@@ -55,7 +54,7 @@ def batch(shape: tuple[int, ...], seed: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.slow
 def test_a_pretrained_model_runs_without_bertjax(small_config, make_params, tokenizer, tmp_path):
-    """Equal parameters also give equal bytes without paths."""
+    """Equal parameters also give equal bytes, which contain no path of this repository."""
     config = small_config()
     model, params, folder = BertForPreTraining(config), make_params(small_config()), tmp_path / 'one'
     export_stablehlo(params, model, tokenizer, folder)
@@ -77,7 +76,7 @@ def test_a_pretrained_model_runs_without_bertjax(small_config, make_params, toke
         np.savez(folder / f'encoder{number}.npz', hidden=hidden, pooled=pooled, **arrays)
         mlm = logits['mlm_logits'][..., : config.vocab_size]
         np.savez(folder / f'mlm{number}.npz', mlm_logits=mlm, nsp_logits=logits['nsp_logits'], **arrays)
-    differences = read_elsewhere(folder, ['encoder', 'mlm'])
+    differences = largest_differences(folder, ['encoder', 'mlm'])
     assert len(differences) == 8 and max(differences) < 1e-6
     assert load_tokenizer(folder).fingerprint == tokenizer.fingerprint
 
@@ -91,7 +90,7 @@ def test_a_pretrained_model_runs_without_bertjax(small_config, make_params, toke
     ],
     ids=['choice', 'tokens'],
 )
-def test_a_fine_tuned_model_does_too(small_config, make_params, tokenizer, tmp_path, make):
+def test_a_fine_tuned_model_runs_without_bertjax(small_config, make_params, tokenizer, tmp_path, make):
     model = make(small_config)
     params = make_params(model)
     export_stablehlo(params, model, tokenizer, tmp_path / 'model', extra_files={'task.json': '{}'})
@@ -99,12 +98,12 @@ def test_a_fine_tuned_model_does_too(small_config, make_params, tokenizer, tmp_p
         arrays = batch(shape if len(model.smallest_inputs[0]) == 3 else shape[1:], number)
         outputs = jax.jit(lambda *inputs: model.apply({'params': params}, *inputs))(*arrays.values())
         np.savez(tmp_path / 'model' / f'task{number}.npz', **outputs, **arrays)
-    assert max(read_elsewhere(tmp_path / 'model', ['task'])) < 1e-6
+    assert max(largest_differences(tmp_path / 'model', ['task'])) < 1e-6
     assert (tmp_path / 'model' / 'task.json').read_text() == '{}'
 
 
 @pytest.mark.slow
-def test_its_readme_runs(small_config, make_params, tokenizer, tmp_path):
+def test_the_code_of_the_readme_runs(small_config, make_params, tokenizer, tmp_path):
     export_stablehlo(
         make_params(small_config(nsp=False)), BertForPreTraining(small_config(nsp=False)), tokenizer, tmp_path / 'x'
     )

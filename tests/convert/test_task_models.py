@@ -1,4 +1,4 @@
-"""Fine-tuned models are exported to transformers' classes with label names and read back; other heads are not used."""
+"""Tests that fine-tuned models are exported to transformers' classes with label names, and are read back."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ def _labels(*names):
 
 TAGS = _labels('O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC')
 ENTAILMENT = _labels('entailment', 'neutral', 'contradiction')
-# (the head, our class and its arguments, transformers' class, the content of config.json)
+# name: (head, our module, its arguments after the config, transformers' class, label fields of config.json)
 CASES = {
     'classification': (
         SEQUENCE_CLASSIFICATION, BertForClassification, (3,), 'BertForSequenceClassification', ENTAILMENT,
@@ -68,25 +68,19 @@ def _assert_equal_logits(transformers, directory, model, params, name):
     assert not any(info.values()), info
     assert type(transformers.AutoConfig.from_pretrained(directory)) is transformers.BertConfig
     inputs = _inputs(type(model), model.config.vocab_size)
-    theirs_names = {'input_ids': 'input_ids', 'segment_ids': 'token_type_ids', 'attention_mask': 'attention_mask'}
+    their_names = {'input_ids': 'input_ids', 'segment_ids': 'token_type_ids', 'attention_mask': 'attention_mask'}
     with torch.no_grad():
-        theirs = peer.eval()(**{b: torch.tensor(inputs[a], dtype=torch.long) for a, b in theirs_names.items()})
+        theirs = peer.eval()(**{b: torch.tensor(inputs[a], dtype=torch.long) for a, b in their_names.items()})
     ours = model.apply({'params': params}, *inputs.values())
     real = inputs['attention_mask'] > 0
-    for name, mine in ours.items():
-        other = theirs[name.removeprefix('token_')].numpy()
-        assert mine.shape == other.shape and mine.dtype == np.float32
-        mine = np.asarray(mine)
+    for name, actual in ours.items():
+        expected = theirs[name.removeprefix('token_')].numpy()
+        assert actual.shape == expected.shape and actual.dtype == np.float32
+        actual = np.asarray(actual)
         if name != 'logits':
-            mine, other = mine[real], other[real]
-        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
+            actual, expected = actual[real], expected[real]
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
     return peer.config
-
-
-@pytest.fixture(scope='module')
-def transformers():
-    pytest.importorskip('torch', reason='compares with PyTorch').set_num_threads(1)
-    return pytest.importorskip('transformers', reason='loads what we export')
 
 
 @SCAN
@@ -125,13 +119,13 @@ def test_back_to_the_same_bits(tokenizer, small_config, make_params, tmp_path, c
     assert imported.config == model.config and imported.missing == imported.unused == []
     inputs = _inputs(kind, config.vocab_size).values()
     expected = kind(config, *options).apply({'params': params}, *inputs)
-    found = model.apply({'params': imported.params}, *inputs)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6), expected, found)
+    actual = model.apply({'params': imported.params}, *inputs)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6), expected, actual)
     for name in set(params) - {'encoder'}:
         jax.tree.map(np.testing.assert_array_equal, imported.params[name], params[name])
 
 
-def test_left_to_right_tokens(transformers, tokenizer, small_config, make_params, tmp_path):
+def test_a_causal_token_classifier_is_exported(transformers, tokenizer, small_config, make_params, tmp_path):
     model = BertForTokens(small_config(causal=True), 5)
     head = TOKEN_CLASSIFICATION
     check_head_exportable(model, head)
@@ -148,8 +142,8 @@ def test_a_pretrained_directory_gives_encoder_and_pooler(tokenizer, small_config
     imported = load_task_model(tmp_path, model, SEQUENCE_CLASSIFICATION)
     assert imported.missing == ['head/bias', 'head/kernel'] and set(imported.unused) == mlm
     for name in ('attention', 'mlp', 'mlp_norm'):
-        mine, theirs = (p['encoder']['layers'][name] for p in (imported.params, params))
-        jax.tree.map(np.testing.assert_array_equal, mine, theirs)
+        actual, expected = (p['encoder']['layers'][name] for p in (imported.params, params))
+        jax.tree.map(np.testing.assert_array_equal, actual, expected)
     np.testing.assert_array_equal(imported.params['pooler']['kernel'], params['pooler']['kernel'])
     head = SEQUENCE_CLASSIFICATION
     drawn = [load_task_model(tmp_path, model, head, seed=seed).params['head']['kernel'] for seed in (0, 0, 1)]
@@ -161,7 +155,7 @@ def test_a_pretrained_directory_gives_encoder_and_pooler(tokenizer, small_config
 
 
 @pytest.mark.parametrize(
-    'head, outputs, names, taken',
+    'head, outputs, names, used',
     [
         (SEQUENCE_CLASSIFICATION, 3, ENTAILMENT, True),
         (SEQUENCE_CLASSIFICATION, 3, _labels('ENTAILMENT', 'NEUTRAL', 'CONTRADICTION'), True),
@@ -173,28 +167,28 @@ def test_a_pretrained_directory_gives_encoder_and_pooler(tokenizer, small_config
     ],
     ids=['equal', 'case', 'made_up', 'none', 'order', 'outputs', 'class'],
 )
-def test_only_the_head_of_the_same_task_is_taken(
-    tokenizer, small_config, make_params, tmp_path, head, outputs, names, taken
+def test_only_the_head_of_the_same_task_is_used(
+    tokenizer, small_config, make_params, tmp_path, head, outputs, names, used
 ):
     trained = make_params(BertForClassification(small_config(), 3))
     export_huggingface(
         trained, small_config(), tokenizer, tmp_path, card={}, head=SEQUENCE_CLASSIFICATION, task=ENTAILMENT
     )
     imported = load_task_model(tmp_path, head.module(small_config(), outputs), head, id2label=names.get('id2label'))
-    assert imported.missing == ([] if taken else ['head/bias', 'head/kernel'])
-    assert ('classifier.weight' in imported.unused) is not taken
-    assert np.array_equal(imported.params['head']['kernel'], trained['head']['kernel']) is taken
+    assert imported.missing == ([] if used else ['head/bias', 'head/kernel'])
+    assert ('classifier.weight' in imported.unused) is not used
+    assert np.array_equal(imported.params['head']['kernel'], trained['head']['kernel']) is used
 
 
 @pytest.mark.slow
-def test_layers_between_encoder_and_head_are_drawn(tokenizer, small_config, make_params, tmp_path):
+def test_layers_between_encoder_and_head_are_randomly_initialised(tokenizer, small_config, make_params, tmp_path):
     config = small_config(num_layers=4)
     trained = make_params(BertForTokens(config, 5))
     head = TOKEN_CLASSIFICATION
     export_huggingface(trained, config, tokenizer, tmp_path, card={}, head=head, task=TAGS)
     model = BertForTokens(config, 5, bilstm_units=3, layers='sum_all', frozen=True)
     imported = load_task_model(tmp_path, model, head)
-    assert {path.split('/')[0] for path in imported.missing} == {'bilstm', 'mix', 'head'}  # the head has 6 inputs
+    assert {path.split('/')[0] for path in imported.missing} == {'bilstm', 'mix', 'head'}  # The new head has 6 inputs.
     assert imported.unused == ['classifier.bias', 'classifier.weight']
     mixed = load_task_model(tmp_path, BertForTokens(config, 5, layers='sum_last_four'), head)
     assert mixed.missing == ['mix/scale', 'mix/weights'] and mixed.unused == []
@@ -208,7 +202,7 @@ def test_layers_between_encoder_and_head_are_drawn(tokenizer, small_config, make
 
 
 @pytest.mark.parametrize(
-    'head, changes, options, said',
+    'head, changes, options, message',
     [
         (
             TOKEN_CLASSIFICATION,
@@ -228,15 +222,15 @@ def test_layers_between_encoder_and_head_are_drawn(tokenizer, small_config, make
         ),
     ],
 )
-def test_heads_that_transformers_lacks_are_refused_before_training(small_config, head, changes, options, said):
-    with pytest.raises(UserError, match=said + r'.*config.export_formats=orbax'):
+def test_heads_that_transformers_lacks_are_refused_before_training(small_config, head, changes, options, message):
+    with pytest.raises(UserError, match=message + r'.*config.export_formats=orbax'):
         check_head_exportable(head.module(small_config(**changes), 3, **options), head)
 
 
 def test_a_head_that_does_not_fit_is_not_exported(tokenizer, small_config, make_params, tmp_path):
     config = small_config()
     params = make_params(BertForClassification(config, 3))
-    for fields in (_labels('a', 'b'), {}):  # without labels, transformers assumes two
+    for fields in (_labels('a', 'b'), {}):  # Without labels, transformers assumes two.
         with pytest.raises(ValueError, match='2 labels for 3 outputs'):
             export_huggingface(params, config, tokenizer, tmp_path, card={}, head=SEQUENCE_CLASSIFICATION, task=fields)
     with pytest.raises(ValueError, match='transformers has no class for BertForClassification'):
@@ -248,7 +242,7 @@ def test_a_head_that_does_not_fit_is_not_exported(tokenizer, small_config, make_
     assert not any(tmp_path.iterdir())
 
 
-def test_a_task_directory_starts_a_pretraining(tokenizer, small_config, make_params, tmp_path):
+def test_pretraining_can_start_from_a_task_model(tokenizer, small_config, make_params, tmp_path):
     params = make_params(BertForClassification(small_config(), 3))
     export_huggingface(
         params, small_config(), tokenizer, tmp_path, card={}, head=SEQUENCE_CLASSIFICATION, task=ENTAILMENT
@@ -258,7 +252,7 @@ def test_a_task_directory_starts_a_pretraining(tokenizer, small_config, make_par
     np.testing.assert_array_equal(imported.params['pooler']['kernel'], params['pooler']['kernel'])
 
 
-def test_read_config_needs_config_json_alone(tmp_path):
+def test_read_config_needs_only_config_json(tmp_path):
     with pytest.raises(UserError, match=r'no config\.json'):
         read_config(tmp_path)
     sizes = dict(vocab_size=99, hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=24)
@@ -280,8 +274,8 @@ def test_orbax_keeps_the_facts_of_the_head(small_config, make_params, tmp_path):
     params = make_params(model)
     export_orbax(params, model.config, tmp_path, head={**head_facts(model), 'labels': ['O', 'B']})
     values = json.loads((tmp_path / 'model.json').read_text())
-    made = {'class': 'BertForTokens', 'outputs': 5, 'bilstm_units': 3, 'layers': 'sum_all', 'frozen': True}
-    assert values.pop('head') == {**made, 'labels': ['O', 'B']}
+    facts = {'class': 'BertForTokens', 'outputs': 5, 'bilstm_units': 3, 'layers': 'sum_all', 'frozen': True}
+    assert values.pop('head') == {**facts, 'labels': ['O', 'B']}
     assert BertConfig(**values) == model.config
     with ocp.StandardCheckpointer() as checkpointer:
         restored = checkpointer.restore((tmp_path / 'params').resolve())

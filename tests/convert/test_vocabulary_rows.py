@@ -1,4 +1,4 @@
-"""Rows for new pieces."""
+"""Tests the embedding rows of new pieces."""
 
 import numpy as np
 
@@ -6,10 +6,10 @@ from bertjax.convert.vocabulary import add_piece_rows, set_embedding_rows
 from bertjax.model.config import BertConfig
 
 
-def test_new_rows_are_means_and_the_others_stay():
+def test_new_rows_are_means_and_other_rows_are_unchanged():
     rng = np.random.default_rng(0)
     table, bias = rng.normal(size=(128, 4)).astype(np.float32), rng.normal(size=128).astype(np.float32)
-    table[120:], bias[120:] = 0, 0  # padding
+    table[120:], bias[120:] = 0, 0  # Padding rows.
     mlm = {'bias': bias, 'decoder': {'embedding': 2 * table}}
     params = {'encoder': {'embeddings': {'token': {'embedding': table}, 'norm': 1}, 'layers': 2}, 'mlm': mlm}
     model = BertConfig(vocab_size=130, width=4, num_heads=1)
@@ -18,11 +18,11 @@ def test_new_rows_are_means_and_the_others_stay():
     assert new.shape == (256, 4) and grown['mlm']['bias'].shape == (256,)
     np.testing.assert_array_equal(new[1], table[7:9].mean(0))
     np.testing.assert_array_equal(new[120], table[9])
-    np.testing.assert_array_equal(new[129], table[:3].mean(0))  # the mean of the old rows, not of the new ones
-    np.testing.assert_array_equal(grown['mlm']['decoder']['embedding'], 2 * new)  # of an untied decoder
+    np.testing.assert_array_equal(new[129], table[:3].mean(0))  # The mean of old rows, not of new ones.
+    np.testing.assert_array_equal(grown['mlm']['decoder']['embedding'], 2 * new)  # An untied decoder grows too.
     assert grown['mlm']['bias'][1] == bias[7:9].mean()
-    kept = np.setdiff1d(np.arange(128), [1, 120])
-    np.testing.assert_array_equal(new[kept], table[kept])
+    others = np.setdiff1d(np.arange(128), [1, 120])
+    np.testing.assert_array_equal(new[others], table[others])
     assert not new[130:].any() and grown['encoder']['layers'] == 2 and grown['encoder']['embeddings']['norm'] == 1
     assert params['encoder']['embeddings']['token']['embedding'] is table
 

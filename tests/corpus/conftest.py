@@ -1,4 +1,4 @@
-"""A small vocabulary that spells any lower-case ASCII text, and a corpus of several files with copies."""
+"""Fixtures: a small vocabulary and a corpus."""
 
 import gzip
 import pathlib
@@ -14,7 +14,7 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 @pytest.fixture(scope='session')
 def vocabulary(tmp_path_factory) -> pathlib.Path:
-    """A vocab.txt that spells any lower-case ASCII text."""
+    """Returns the path of a vocab.txt that can encode any lower-case ASCII text."""
     pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *WORDS]
     for char in string.ascii_lowercase + string.digits:
         pieces += [char, f'##{char}']
@@ -36,17 +36,20 @@ def beam():
 
 @pytest.fixture
 def corpus(tmp_path, monkeypatch) -> str:
-    """A large plain file among small ones and a large compressed file, with copies within and across files."""
+    """Returns the spec of a corpus with small files, a large plain and a large compressed file, and duplicates.
+
+    The fixture makes shards small, so that the corpus has many.
+    """
     monkeypatch.setattr(shards, 'MIN_SHARD', 1 << 14)
     monkeypatch.setattr(shards, 'STRIDE_BYTES', 1 << 12)
     monkeypatch.setattr(shards, 'TARGET_SHARDS', 10)
-    place = tmp_path / 'corpus'
-    place.mkdir()
+    folder = tmp_path / 'corpus'
+    folder.mkdir()
     docs = documents(1500)
     docs += [*docs[300:400], *docs[:50]]
     random.Random(1).shuffle(docs)
     for name, some in (('a', docs[:3]), ('b', docs[3:900]), ('c', docs[900:903]), ('d', docs[903:905])):
-        (place / f'{name}.txt').write_bytes(as_text(some))
-    (place / 'e.txt.gz').write_bytes(gzip.compress(as_text(docs[905:])))
-    (place / 'f.txt').write_bytes(b'The \xff mill.\n')
-    return f'{place}/*.txt,{place}/*.gz'
+        (folder / f'{name}.txt').write_bytes(as_text(some))
+    (folder / 'e.txt.gz').write_bytes(gzip.compress(as_text(docs[905:])))
+    (folder / 'f.txt').write_bytes(b'The \xff mill.\n')
+    return f'{folder}/*.txt,{folder}/*.gz'

@@ -1,4 +1,4 @@
-"""Text for the tests of the corpus: writes it in every format and reads it back from a store."""
+"""Makes documents, compresses them, and reads the documents of a store."""
 
 import bz2
 import gzip
@@ -39,7 +39,7 @@ WORDS = [
 
 
 def sentence(*key: int) -> str:
-    """Returns a sentence that differs for each key."""
+    """Returns a sentence that is unique for each key."""
     chosen = [WORDS[(7 * sum(key) + 3 * index + key[-1]) % len(WORDS)] for index in range(5 + key[-1] % 4)]
     return ' '.join([*chosen, 'x'.join(map(str, key))]).capitalize() + '.'
 
@@ -50,22 +50,21 @@ def documents(number: int, *, first: int = 0) -> list[list[str]]:
 
 
 def as_text(docs: list[list[str]], end: str = '\n') -> bytes:
-    """Writes one sentence on each line, with a blank line between documents."""
+    """Returns text with one sentence on each line and a blank line between documents."""
     return (end + end).join(end.join(doc) for doc in docs).encode() + end.encode()
 
 
 def directory_bytes(directory: pathlib.Path) -> dict[str, bytes]:
-    """Returns the content of all files below a directory."""
+    """Returns relative path -> content of all files below a directory."""
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob('*') if path.is_file()}
 
 
 def ids_of(docs: list[list[str]], tokenizer) -> list[list[list[int]]]:
-    """Returns the token ids of the sentences of documents."""
     return [[ids.tolist() for ids in tokenizer.encode(doc)] for doc in docs]
 
 
 def stored(store, *names: str) -> list[list[list[int]]]:
-    """Returns the token ids of a store's documents, sorted, of both splits or of the given ones."""
+    """Returns the sorted documents of the named splits (default: both), as lists of the token ids of sentences."""
     result = []
     for name in names or ('train', 'heldout'):
         split = store.split(name)

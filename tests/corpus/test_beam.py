@@ -1,4 +1,4 @@
-"""Apache Beam builds the same bytes on every runner as this machine, and wrong flags give an error of one line."""
+"""Tests that every Apache Beam runner builds the bytes of a local build, and that wrong flags are refused."""
 
 import itertools
 import json
@@ -44,7 +44,7 @@ def test_a_missing_package_is_an_error_with_a_fix(monkeypatch):
         check_beam(DIRECT)
 
 
-def test_pieces_in_order_are_the_text_as_it_is_read(corpus):
+def test_pieces_in_order_are_the_whole_text(corpus):
     pieces = shards.cut_in_order(resolve_sources(corpus), 'auto')
     options = CorpusOptions()
     texts = [text for piece in pieces for part in piece for text in iter_part_texts(part, options, [])]
@@ -57,16 +57,16 @@ def test_pieces_in_order_are_the_text_as_it_is_read(corpus):
 @pytest.mark.parametrize(
     'flags', [DIRECT + ' --direct_runner_bundle_repeat=1', pytest.param(PORTABLE, marks=pytest.mark.slow)]
 )
-def test_a_store_has_the_same_bytes(flags, beam, corpus, tmp_path, vocabulary, monkeypatch):
+def test_a_store_has_the_bytes_of_a_local_build(flags, beam, corpus, tmp_path, vocabulary, monkeypatch):
     monkeypatch.setattr(duplicates, 'BUCKET', 300)
     options = CorpusOptions(heldout=0.05, drop_duplicates=True, workers=1)
     reports = [
         build_store(
             corpus, tmp_path / name, str(vocabulary), options, progress=False, beam=flags if name == 'beam' else ''
         )
-        for name in ('here', 'beam')
+        for name in ('local', 'beam')
     ]
-    assert directory_bytes(tmp_path / 'beam') == directory_bytes(tmp_path / 'here')
+    assert directory_bytes(tmp_path / 'beam') == directory_bytes(tmp_path / 'local')
     assert reports[0] == reports[1] and reports[0]['duplicate_documents'] == 150 and reports[0]['dropped']
     assert len(list((tmp_path / 'beam').glob('train-*-kept.tokens'))) > 5
 
@@ -99,13 +99,13 @@ def test_an_error_of_a_worker_is_raised_once(beam, corpus, tmp_path, vocabulary,
     ],
 )
 def test_wrong_flags_are_refused(flags, found, beam):
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         check_beam(flags)
-    assert str(told.value).startswith('config.beam: found ') and found in str(told.value)
+    assert str(error.value).startswith('config.beam: found ') and found in str(error.value)
     check_beam('--runner=FlinkRunner --flink_master=localhost:8081 --of_its_job_server=1')
 
 
-def test_a_runner_of_another_package_brings_its_options(beam, tmp_path, monkeypatch):
+def test_a_runner_of_another_package_adds_its_options(beam, tmp_path, monkeypatch):
     (tmp_path / 'some_runner.py').write_text(_RUNNER)
     monkeypatch.syspath_prepend(tmp_path)
     check_beam('--runner=some_runner.SomeRunner --some_address=a:1')
@@ -114,19 +114,19 @@ def test_a_runner_of_another_package_brings_its_options(beam, tmp_path, monkeypa
 
 
 @pytest.mark.slow
-def test_counts_and_samples_are_those_of_the_whole_text(beam, corpus, tmp_path):
+def test_counts_and_samples_equal_those_of_the_whole_text(beam, corpus, tmp_path):
     from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
     first, second = corpus.split(',')
     options, folder = CorpusOptions(), tmp_path / 'counts'
-    gathering = BeamTextStatistics([[first], [second]], options, DIRECT, folder)
+    statistics = BeamTextStatistics([[first], [second]], options, DIRECT, folder)
     known: list = []
     texts = [list(iter_texts(spec, options, known.append)) for spec in (first, second)]
-    counts, read = gathering.words(True)
+    counts, read = statistics.words(True)
     assert counts == [count_words(some, True) for some in texts]
     assert [(one.name, one.facts) for one in read] == [(one.name, one.facts) for one in known]
-    assert gathering.symbols(10**6)[0] == [dict(sorted(count_symbols(some).items())) for some in texts]
-    assert gathering.sentences(100, 7)[0] == [sample(iter_sentences(some), 100, 7) for some in texts]
+    assert statistics.symbols(10**6)[0] == [dict(sorted(count_symbols(some).items())) for some in texts]
+    assert statistics.sentences(100, 7)[0] == [sample(iter_sentences(some), 100, 7) for some in texts]
     joined = BeamTextStatistics([[first, second]], options, DIRECT, folder)
     assert joined.sentences(100, 7)[0] == [sample(iter_sentences(itertools.chain(*texts)), 100, 7)]
     assert not folder.exists()
@@ -148,10 +148,9 @@ if __name__ == '__main__':
 
 
 @pytest.mark.slow
-def test_a_killed_build_goes_on_to_the_same_bytes(beam, shared, tmp_path, vocabulary):
-    """Uses real text and separate processes."""
+def test_a_killed_build_continues_to_the_same_bytes(beam, shared, tmp_path, vocabulary):
     (tmp_path / 'program.py').write_text(_PROGRAM)
-    names = ('enwiki-validation.txt', 'novels', 'enwiki-validation.tx?')  # the glob matches the first file again
+    names = ('enwiki-validation.txt', 'novels', 'enwiki-validation.tx?')  # The glob matches the first file again.
     spec = ','.join(str(shared / 'corpus' / name) for name in names)
     environment = {**os.environ, 'PYTHONPATH': str(pathlib.Path(shards.__file__).parents[2])}
 
@@ -162,7 +161,7 @@ def test_a_killed_build_goes_on_to_the_same_bytes(beam, shared, tmp_path, vocabu
     def records() -> list[pathlib.Path]:
         return list((tmp_path / 'beam' / 'partial').glob('[0-9]*.json'))
 
-    assert start('here', '').wait(120) == 0
+    assert start('local', '').wait(120) == 0
     process = start('beam', MANY)
     deadline = time.monotonic() + 120
     while len(records()) < 3:
@@ -174,5 +173,5 @@ def test_a_killed_build_goes_on_to_the_same_bytes(beam, shared, tmp_path, vocabu
     assert done and not (tmp_path / 'beam' / 'manifest.json').exists()
     ended = start('beam', MANY)
     assert not ended.communicate(timeout=120)[1].count(b'Traceback') and ended.returncode == 0
-    assert directory_bytes(tmp_path / 'beam') == directory_bytes(tmp_path / 'here')
+    assert directory_bytes(tmp_path / 'beam') == directory_bytes(tmp_path / 'local')
     assert len(json.loads((tmp_path / 'beam' / 'manifest.json').read_text())['splits']['train']['shards']) > 5

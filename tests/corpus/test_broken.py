@@ -1,4 +1,4 @@
-"""Broken input is named by file and line, dropped and counted, or stops a strict build."""
+"""Tests that broken input is reported by file and line, dropped and counted, and that it stops a strict build."""
 
 import bz2
 import errno
@@ -20,11 +20,11 @@ from bertjax.errors import UserError
 from bertjax.files import disk, streams
 
 GOOD = documents(8)
-TEXT = as_text(GOOD)  # its lines: document, blank, document, …
+TEXT = as_text(GOOD)  # Documents, with a blank line between them.
 LINES = TEXT.count(b'\n')
 
 BROKEN = {
-    # name: (content, kind, line, documents left)
+    # file name: (content, kind of problem, line or 0, remaining documents)
     'latin.txt': (TEXT + b'\nThe old mill.\nThe caf\xe9 ran.\nA town.\n\n' + TEXT, 'invalid UTF-8', LINES + 3, 16),
     'nul.txt': (b'The ri\0ver ran.\n\n' + TEXT, 'NUL byte', 1, 8),
     'only.txt': (b'\0\n\n' + TEXT, 'NUL byte', 1, 8),
@@ -48,7 +48,7 @@ BROKEN = {
 
 
 def _build(path, tmp_path, vocabulary, **options):
-    # A good file beside the broken one, so that documents are left.
+    # The good file makes sure that the store has documents.
     (tmp_path / 'good.txt').write_bytes(as_text(documents(20, first=100_000)))
     spec = f'{path},{tmp_path / "good.txt"}'
     return build_store(spec, tmp_path / 'store', str(vocabulary), CorpusOptions(**options), progress=False)
@@ -59,13 +59,13 @@ def _characters(docs: list[list[str]]) -> int:
 
 
 @pytest.mark.parametrize('name', BROKEN)
-def test_a_broken_document_is_dropped_and_named(name, tmp_path, vocabulary):
+def test_a_broken_document_is_dropped_and_reported(name, tmp_path, vocabulary):
     content, kind, line, left = BROKEN[name]
     (tmp_path / name).write_bytes(content)
     report = _build(tmp_path / name, tmp_path, vocabulary)
     assert report['dropped'] == {kind: 1}
     assert report['documents_read'] == left + 20
-    if name == 'latin.txt':  # the part of a document before the broken line does not count
+    if name == 'latin.txt':  # The part of a document before the broken line is not counted.
         assert report['characters'] == _characters([*GOOD, *GOOD, *documents(20, first=100_000)])
     assert report['problems'][kind][0].startswith(f'{name}:{line}: ' if line else f'{name}: ')
     assert any('broken' in warning for warning in report['warnings'])
@@ -84,7 +84,7 @@ def test_strict_stops_at_broken_input(name, tmp_path, vocabulary):
 
 
 @pytest.mark.parametrize('name', ['latin.txt', 'json.jsonl', 'no.txt.gz'])
-def test_strict_refuses_a_store_without_broken_input(name, tmp_path, vocabulary):
+def test_strict_refuses_a_store_that_was_built_without_strict(name, tmp_path, vocabulary):
     (tmp_path / name).write_bytes(BROKEN[name][0])
     _build(tmp_path / name, tmp_path, vocabulary)
     with pytest.raises(UserError, match=name):
@@ -96,7 +96,7 @@ COMPRESSORS = {'gz': gzip.compress, 'bz2': bz2.compress, 'xz': lzma.compress, 'z
 
 @pytest.mark.parametrize('suffix', COMPRESSORS)
 def test_a_truncated_file_keeps_complete_documents(suffix, tmp_path, vocabulary, tokenizer):
-    docs = documents(20_000 if suffix == 'bz2' else 6000)  # several blocks of the compressor
+    docs = documents(20_000 if suffix == 'bz2' else 6000)  # Several blocks of the compressor.
     data = COMPRESSORS[suffix](as_text(docs))
     path = tmp_path / f'a.txt.{suffix}'
     path.write_bytes(data[: len(data) * 4 // 5])
@@ -119,7 +119,7 @@ def test_a_flipped_bit_in_gzip_is_damage(tmp_path, vocabulary):
     assert _build(tmp_path / 'a.txt.gz', tmp_path, vocabulary)['dropped']['damaged file'] == 1
 
 
-def test_an_unreadable_file_of_a_directory_is_named(tmp_path, vocabulary):
+def test_an_unreadable_file_of_a_directory_is_reported(tmp_path, vocabulary):
     (tmp_path / 'in').mkdir()
     (tmp_path / 'in' / 'gone.txt').symlink_to(tmp_path / 'nowhere')
     report = _build(tmp_path / 'in', tmp_path, vocabulary)
@@ -170,32 +170,32 @@ def test_a_too_long_json_line_is_dropped(monkeypatch, tmp_path, vocabulary):
 @pytest.mark.parametrize(
     ('at', 'number'), [('open', errno.EMFILE), ('read', errno.EIO), ('read', errno.ESTALE), ('stat', errno.ESTALE)]
 )
-def test_errors_of_the_machine_drop_no_file(at, number, tmp_path, vocabulary, monkeypatch):
-    """Without file handles or with a missing disk, the build stops with an error, and the next build is complete."""
+def test_errors_of_the_machine_stop_the_build(at, number, tmp_path, vocabulary, monkeypatch):
+    """If file handles run out or a disk fails, no file is dropped, and the next build is complete."""
     path = tmp_path / 'a.txt'
     path.write_bytes(TEXT)
-    of, name = {
+    owner, name = {
         'open': (type(epath.Path('')), 'open'),
         'read': (streams.CountedFile, 'readinto'),
         'stat': (os, 'stat'),
     }[at]
-    real = getattr(of, name)
+    real = getattr(owner, name)
 
-    def fails(which, *arguments, **options):
+    def fail(which, *arguments, **options):
         if at == 'read' or which == path:
             raise OSError(number, os.strerror(number))
         return real(which, *arguments, **options)
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match=os.strerror(number)) as caught:
-        patch.setattr(of, name, fails)
+        patch.setattr(owner, name, fail)
         _build(path, tmp_path, vocabulary, format='text')
-    refused = disk.explain_os_error(caught.value, str(tmp_path))
-    assert refused and (number == errno.EMFILE or refused.where == str(path))
+    error = disk.explain_os_error(caught.value, str(tmp_path))
+    assert error and (number == errno.EMFILE or error.where == str(path))
     assert _build(path, tmp_path, vocabulary, format='text')['documents'] == len(GOOD) + 20
 
 
-def test_failing_progress_output_is_not_damage(tmp_path, vocabulary, monkeypatch):
-    class Full:
+def test_a_failure_to_print_progress_is_not_a_damaged_file(tmp_path, vocabulary, monkeypatch):
+    class FailingStream:
         isatty = staticmethod(lambda: False)
 
         def write(self, text):
@@ -203,6 +203,6 @@ def test_failing_progress_output_is_not_damage(tmp_path, vocabulary, monkeypatch
 
     (tmp_path / 'a.txt').write_bytes(TEXT)
     monkeypatch.setattr('bertjax.corpus.workers.LOG_EVERY', 0)
-    monkeypatch.setattr(sys, 'stderr', Full())
+    monkeypatch.setattr(sys, 'stderr', FailingStream())
     with pytest.raises(RuntimeError, match='progress'):
         build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary))

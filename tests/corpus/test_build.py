@@ -1,4 +1,4 @@
-"""A build gives the same bytes with any number of workers, after a kill, and after an interrupted merge."""
+"""Tests that a build gives the same bytes with any number of workers and after any interruption."""
 
 import logging
 import os
@@ -24,7 +24,7 @@ DOCS = documents(4000)
 
 @pytest.fixture
 def small_shards(monkeypatch):
-    """Makes shards of a few kilobytes, so that little text gives many."""
+    """Limits shards to a few kilobytes, so that a little text has many."""
     monkeypatch.setattr(shards, 'MIN_SHARD', 1 << 14)
     monkeypatch.setattr(shards, 'STRIDE_BYTES', 1 << 12)
     monkeypatch.setattr(shards, 'TARGET_SHARDS', 10)
@@ -32,19 +32,19 @@ def small_shards(monkeypatch):
 
 @pytest.fixture
 def corpus(tmp_path) -> str:
-    """A large plain file, a large compressed file, and small files."""
-    place = tmp_path / 'corpus'
-    place.mkdir()
-    (place / 'a.txt').write_bytes(as_text(DOCS[:1500]))
-    (place / 'b.txt.gz').write_bytes(COMPRESS['.gz'](as_text(DOCS[1500:3900])))
+    """Returns the spec of a corpus with a large plain file, a large compressed file, and small files."""
+    folder = tmp_path / 'corpus'
+    folder.mkdir()
+    (folder / 'a.txt').write_bytes(as_text(DOCS[:1500]))
+    (folder / 'b.txt.gz').write_bytes(COMPRESS['.gz'](as_text(DOCS[1500:3900])))
     for index in range(3900, 4000):
-        (place / f'{index}.txt').write_bytes(as_text(DOCS[index : index + 1]))
-    return f'{place}/*.txt,{place}/*.gz'
+        (folder / f'{index}.txt').write_bytes(as_text(DOCS[index : index + 1]))
+    return f'{folder}/*.txt,{folder}/*.gz'
 
 
 @pytest.fixture
-def patient(monkeypatch):
-    """Makes this process wait with its first shard until a worker has finished a shard or failed."""
+def main_process_waits(monkeypatch):
+    """Delays the first shard of this process until a worker has finished a shard or has failed."""
     real, waited = workers.encode_shard, []
 
     def encode(directory, shard, parts, tokenizer, settings, strict, progress):
@@ -59,10 +59,10 @@ def patient(monkeypatch):
     monkeypatch.setattr(workers, 'encode_shard', encode)
 
 
-def test_workers_change_no_byte(corpus, small_shards, tmp_path, vocabulary, tokenizer, request):
+def test_the_number_of_workers_changes_no_byte(corpus, small_shards, tmp_path, vocabulary, tokenizer, request):
     for number in (1, 2):
         if number == 2:
-            request.getfixturevalue('patient')
+            request.getfixturevalue('main_process_waits')
         options = CorpusOptions(workers=number, heldout=0.1)
         build_store(corpus, tmp_path / f'store{number}', str(vocabulary), options, progress=False)
     assert directory_bytes(tmp_path / 'store1') == directory_bytes(tmp_path / 'store2')
@@ -72,8 +72,8 @@ def test_workers_change_no_byte(corpus, small_shards, tmp_path, vocabulary, toke
     assert stored(open_store(tmp_path / 'store1')) == sorted(ids_of(DOCS, tokenizer))
 
 
-def test_an_error_of_a_worker_ends_the_build(small_shards, patient, tmp_path, vocabulary):
-    for name, end in (('a', b''), ('b', b'\n\n\xff broken\n')):  # one shard each; this process takes the first
+def test_an_error_of_a_worker_ends_the_build(small_shards, main_process_waits, tmp_path, vocabulary):
+    for name, end in (('a', b''), ('b', b'\n\n\xff broken\n')):  # One shard each; this process encodes the first.
         (tmp_path / f'{name}.txt').write_bytes(as_text(DOCS[:200]) + end)
     assert len(shards.cut_shards(resolve_sources(f'{tmp_path}/?.txt'), 'auto')) == 2
     options = CorpusOptions(workers=2, strict=True)
@@ -95,7 +95,7 @@ def test_a_cut_file_has_every_document_once(layout, small_shards, tmp_path, voca
     at = len(lines) // 2
     while layout != 'jsonl' and not lines[at - 1].rstrip().endswith(b'.'):
         at += 1
-    lines.insert(at, b'\xff')  # its line number must be right, although another shard reads the earlier lines
+    lines.insert(at, b'\xff')  # Its line number must be right, although other shards contain the earlier lines.
     path = tmp_path / 'a'
     path.write_bytes(b'\n'.join(lines))
     assert len(shards.cut_shards(resolve_sources(str(path)), 'auto')) > 5
@@ -104,7 +104,7 @@ def test_a_cut_file_has_every_document_once(layout, small_shards, tmp_path, voca
     assert problem.startswith(f'a:{at + 1}: ')
     kept = stored(open_store(tmp_path / 'store'))
     expected = ids_of(docs, tokenizer)
-    assert len(kept) == len(docs) - (layout != 'jsonl')  # with jsonl, the broken line is a document
+    assert len(kept) == len(docs) - (layout != 'jsonl')  # The broken line of a jsonl file is a document.
     assert all(doc in expected for doc in kept[::50])
     assert report['dropped'] == {'invalid UTF-8': 1}
 
@@ -122,7 +122,7 @@ def test_the_lines_before_a_part_are_counted_once(small_shards, tmp_path, vocabu
     assert report['dropped'] == {'wrong JSON': 3000} and len(counted) == parts - 1 > 1
 
 
-def test_a_huge_document_is_spilled(monkeypatch, tmp_path, vocabulary, tokenizer):
+def test_a_huge_document_is_spilled_to_disk(monkeypatch, tmp_path, vocabulary, tokenizer):
     monkeypatch.setattr('bertjax.corpus.shard_writer.BATCH_CHARACTERS', 200)
     docs = [[sentence for doc in DOCS[index : index + 50] for sentence in doc] for index in range(0, 1000, 50)]
     text = as_text(docs) + b'\n' + as_text([docs[0]]).strip() + b'\nThe \xff mill.\n\n' + as_text([['The last town.']])
@@ -158,15 +158,15 @@ def test_a_killed_build_continues_to_the_same_bytes(workers, corpus, tmp_path, v
 
     assert start('whole').wait(60) == 0
     killed = 0
-    for wanted in (1, 3, 6):
+    for num_records in (1, 3, 6):
         process = start('killed')
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and process.poll() is None:
-            if len(list((tmp_path / 'killed' / 'partial').glob('[0-9]*.json'))) >= wanted:
+            if len(list((tmp_path / 'killed' / 'partial').glob('[0-9]*.json'))) >= num_records:
                 children = psutil.Process(process.pid).children(recursive=True)
                 process.send_signal(signal.SIGKILL)
                 killed += process.wait() == -signal.SIGKILL
-                assert not psutil.wait_procs(children, timeout=20)[1]  # workers do not outlive their parent
+                assert not psutil.wait_procs(children, timeout=20)[1]  # Workers do not outlive their parent.
                 break
             time.sleep(0.002)
     assert killed
@@ -177,13 +177,13 @@ def test_a_killed_build_continues_to_the_same_bytes(workers, corpus, tmp_path, v
 
 @pytest.mark.slow
 def test_workers_do_not_import_the_script_that_starts_them(corpus, small_shards, tmp_path, vocabulary):
-    """The script would make the same call again, and may import modules that workers do not need."""
+    """An import would start the build again, and would import modules that workers do not need."""
     program = tmp_path / 'program.py'
-    program.write_text("print('begun')\n" + _PROGRAM.replace("if __name__ == '__main__':", 'for _ in range(1):'))
+    program.write_text("print('started')\n" + _PROGRAM.replace("if __name__ == '__main__':", 'for _ in range(1):'))
     environment = {**os.environ, 'PYTHONPATH': str(pathlib.Path(shards.__file__).parents[2])}
     command = [sys.executable, str(program), corpus, str(tmp_path / 'store'), str(vocabulary), '2']
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stdout) == (0, 'begun\n'), ended.stderr
+    assert (ended.returncode, ended.stdout) == (0, 'started\n'), ended.stderr
     build_store(corpus, tmp_path / 'other', str(vocabulary), CorpusOptions(workers=1), progress=False)
     assert directory_bytes(tmp_path / 'store') == directory_bytes(tmp_path / 'other')
 
@@ -191,7 +191,7 @@ def test_workers_do_not_import_the_script_that_starts_them(corpus, small_shards,
 def test_an_interrupted_merge_continues(corpus, small_shards, tmp_path, vocabulary, monkeypatch):
     from bertjax.corpus import build
 
-    options = CorpusOptions(heldout=0.001, workers=1)  # the small share makes the merge move documents between files
+    options = CorpusOptions(heldout=0.001, workers=1)  # At this share, the merge moves documents between files.
     build_store(corpus, tmp_path / 'whole', str(vocabulary), options, progress=False)
     with monkeypatch.context() as patch:
         patch.setattr(build.quality, 'coherence', lambda split: 1 / 0)
@@ -203,8 +203,7 @@ def test_an_interrupted_merge_continues(corpus, small_shards, tmp_path, vocabula
     assert directory_bytes(tmp_path / 'cut') == directory_bytes(tmp_path / 'whole')
 
 
-def _half_built(corpus, store, vocabulary, monkeypatch):
-    """Stops a build before its merge."""
+def _build_without_merge(corpus, store, vocabulary, monkeypatch):
     from bertjax.corpus import build
 
     with monkeypatch.context() as patch:
@@ -217,19 +216,19 @@ def test_partial_work_is_continued_or_discarded(corpus, small_shards, tmp_path, 
     from bertjax.corpus import workers
 
     store = tmp_path / 'store'
-    _half_built(corpus, store, vocabulary, monkeypatch)
+    _build_without_merge(corpus, store, vocabulary, monkeypatch)
     read = []
     real = workers.encode_shard
     monkeypatch.setattr(workers, 'encode_shard', lambda *arguments: read.append(arguments[1]) or real(*arguments))
     (store / 'partial' / '00002.sentences').write_bytes(b'cut')
     build_store(corpus, store, str(vocabulary), CorpusOptions(workers=1), progress=False)
-    assert read == [2]  # the other shards were done
+    assert read == [2]  # The other shards were complete.
     build_store(corpus, store, str(vocabulary), CorpusOptions(workers=2), progress=False)
-    assert read == [2]  # the store is finished, for any number of workers
+    assert read == [2]  # The store is finished, whatever the number of workers.
 
     other = tmp_path / 'other'
     for change in ('options', 'text'):
-        _half_built(corpus, other, vocabulary, monkeypatch)
+        _build_without_merge(corpus, other, vocabulary, monkeypatch)
         read.clear()
         caplog.clear()
         options = CorpusOptions(workers=1, heldout=0.3 if change == 'options' else 0.02)

@@ -1,4 +1,4 @@
-"""The directory of a store: rebuilds, foreign files, and no paths or times in it."""
+"""Tests when the directory of a store is rebuilt, and that foreign files in it are not changed."""
 
 import fcntl
 import logging
@@ -37,25 +37,25 @@ def test_a_finished_store_is_rebuilt_after_a_change(tmp_path, vocabulary, caplog
     assert open_store(tmp_path / 's', tokenizer_fingerprint=uncased.fingerprint)
 
 
-def test_no_path_or_time_is_in_the_store(tmp_path, vocabulary):
-    for place in ('one', 'two'):
-        (tmp_path / place / 'in').mkdir(parents=True)
-        (tmp_path / place / 'in' / 'a.txt').write_bytes(as_text(DOCS[:50]))
-        os.utime(tmp_path / place / 'in' / 'a.txt', (1e9, 1e9 + (place == 'two')))
-        spec = str(tmp_path / place / 'in' / '*.txt')
-        build_store(spec, tmp_path / place / 's', str(vocabulary), progress=False)
-    one, two = (directory_bytes(tmp_path / place / 's') for place in ('one', 'two'))
-    assert one.pop('inputs.json') != two.pop('inputs.json')  # only this file has them, for a quick check of changes
+def test_only_inputs_json_contains_paths_and_times(tmp_path, vocabulary):
+    for name in ('one', 'two'):
+        (tmp_path / name / 'in').mkdir(parents=True)
+        (tmp_path / name / 'in' / 'a.txt').write_bytes(as_text(DOCS[:50]))
+        os.utime(tmp_path / name / 'in' / 'a.txt', (1e9, 1e9 + (name == 'two')))
+        spec = str(tmp_path / name / 'in' / '*.txt')
+        build_store(spec, tmp_path / name / 's', str(vocabulary), progress=False)
+    one, two = (directory_bytes(tmp_path / name / 's') for name in ('one', 'two'))
+    assert one.pop('inputs.json') != two.pop('inputs.json')  # A quick check for changed inputs uses this file.
     assert one == two
 
 
-def test_files_that_vanish_while_they_are_removed(tmp_path, vocabulary, monkeypatch):
-    """The workers of a killed build live a few milliseconds longer and finish their files."""
-    found = pathlib.Path.glob
+def test_files_may_vanish_before_they_are_removed(tmp_path, vocabulary, monkeypatch):
+    """The workers of a killed build live a few milliseconds longer and rename their temporary files."""
+    real_glob = pathlib.Path.glob
 
     def glob(path, pattern):
         return [
-            *found(path, pattern),
+            *real_glob(path, pattern),
             *([path / 'gone'] if pattern in ('.*.tmp-*', 'train-*.tokens', '*.tokens') else []),
         ]
 
@@ -88,8 +88,7 @@ def test_a_foreign_folder_named_partial_is_not_changed(tmp_path, vocabulary):
     assert foreign[1].read_text() == 'years'
 
 
-def test_files_of_a_run_beside_its_store_are_not_foreign(tmp_path, vocabulary):
-    """Such files are pairing plans, and the stores of an earlier mixture."""
+def test_pairing_plans_and_stores_of_a_mixture_are_not_foreign(tmp_path, vocabulary):
     (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
     build_store(str(tmp_path / 'a.txt'), tmp_path / 'store' / '0', str(vocabulary), progress=False)
     (tmp_path / 'store' / 'plans').mkdir()

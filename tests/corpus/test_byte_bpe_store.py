@@ -1,4 +1,4 @@
-"""In byte-level BPE a word includes the space before it; sentences of a paragraph keep this space when they are cut."""
+"""Tests that sentences keep the space before them in byte-level BPE."""
 
 import json
 
@@ -14,7 +14,7 @@ LINES = ['The cat sat. It sat there! Why not?', 'Then the cat ran. It ran on.']
 
 
 @pytest.mark.parametrize('prefix_space', [False, True])
-def test_paragraphs_are_encoded_as_they_stand(tmp_path, prefix_space):
+def test_the_sentences_of_a_paragraph_have_the_tokens_of_the_paragraph(tmp_path, prefix_space):
     train_byte_bpe(LINES * 9, vocab_size=300, lowercase=False).save(tmp_path / 'tokenizer')
     path = tmp_path / 'tokenizer' / 'tokenizer.json'
     settings = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""Beam's DaskRunner on a real cluster on this machine builds the same bytes as this machine alone."""
+"""Tests that Beam's DaskRunner on a real cluster of local processes builds the bytes of a local build."""
 
 import os
 import pathlib
@@ -32,8 +32,8 @@ def dask(beam):
 
 @pytest.fixture
 def build(corpus, tmp_path, vocabulary, monkeypatch):
-    """build(name, flags) builds the store tmp_path/name."""
-    monkeypatch.setattr(duplicates, 'BUCKET', 300)  # as in the workers of `dask_cluster`
+    """build(name, flags='', options=OPTIONS) -> the report of building the store tmp_path/name."""
+    monkeypatch.setattr(duplicates, 'BUCKET', 300)  # The same value as in the workers of `dask_cluster`.
 
     def run(name: str, flags: str = '', options: CorpusOptions = OPTIONS) -> dict:
         return build_store(corpus, tmp_path / name, str(vocabulary), options, progress=False, beam=flags)
@@ -42,7 +42,7 @@ def build(corpus, tmp_path, vocabulary, monkeypatch):
 
 
 def kill_at_the_first_record(process: subprocess.Popen, store: pathlib.Path) -> tuple[threading.Thread, list[int]]:
-    """Returns a thread that kills the process when a shard is done, and a list for the number of done shards."""
+    """Starts a thread that kills `process` when a shard is done, and appends the number of done shards to the list."""
     done: list[int] = []
 
     def watch() -> None:
@@ -78,10 +78,10 @@ def test_missing_packages_are_an_error_with_a_fix(beam, monkeypatch):
     ],
 )
 def test_a_missing_scheduler_is_an_error_of_one_line(dask, flags, found):
-    begun = time.monotonic()
-    with pytest.raises(UserError) as told:
+    start = time.monotonic()
+    with pytest.raises(UserError) as error:
         check_beam(flags)
-    assert found in str(told.value) and '\n' not in str(told.value) and time.monotonic() - begun < 20
+    assert found in str(error.value) and '\n' not in str(error.value) and time.monotonic() - start < 20
 
 
 def test_the_scheduler_of_dasks_configuration_is_used(dask, monkeypatch):
@@ -105,7 +105,7 @@ def test_the_scheduler_of_dasks_configuration_is_used(dask, monkeypatch):
         (' --dask_npartitions=2', 9, None),
     ],
 )
-def test_a_partition_holds_one_shard_if_there_are_few(dask, flags, elements, size):
+def test_few_shards_have_one_partition_each(dask, flags, elements, size):
     from apache_beam.runners.dask.dask_runner import DaskOptions
 
     from bertjax.corpus.beam.flags import parse_flags
@@ -115,37 +115,37 @@ def test_a_partition_holds_one_shard_if_there_are_few(dask, flags, elements, siz
 
 
 @pytest.mark.slow
-def test_a_store_and_the_statistics_for_vocabularies(dask_cluster, build, corpus, tmp_path):
+def test_a_store_and_statistics_for_vocabularies_equal_local_ones(dask_cluster, build, corpus, tmp_path):
     from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
     dask_cluster.wait_for_workers(2)
     dask_cluster.encoders()
-    reports = build('here'), build('dask', dask_cluster.flags)
-    assert directory_bytes(tmp_path / 'dask') == directory_bytes(tmp_path / 'here')
+    reports = build('local'), build('dask', dask_cluster.flags)
+    assert directory_bytes(tmp_path / 'dask') == directory_bytes(tmp_path / 'local')
     assert reports[0] == reports[1] and reports[0]['duplicate_documents'] == 150 and reports[0]['dropped']
     assert len(dask_cluster.encoders()) == 2
     specs, texts = corpus.split(','), list(iter_texts(corpus))
-    gathering = BeamTextStatistics([specs], CorpusOptions(), dask_cluster.flags, tmp_path / 'counts')
-    assert gathering.words(True)[0] == [count_words(texts, True)]
-    assert gathering.sentences(100, 7)[0] == [sample(iter_sentences(texts), 100, 7)]
+    statistics = BeamTextStatistics([specs], CorpusOptions(), dask_cluster.flags, tmp_path / 'counts')
+    assert statistics.words(True)[0] == [count_words(texts, True)]
+    assert statistics.sentences(100, 7)[0] == [sample(iter_sentences(texts), 100, 7)]
     with pytest.raises(UserError, match=r'f.txt:1: found invalid UTF-8 .*strict=False to drop it'):
         build('strict', dask_cluster.flags, CorpusOptions(strict=True))
 
 
 @pytest.mark.slow
-def test_a_killed_worker(dask_cluster, build, tmp_path):
+def test_a_build_survives_a_killed_worker(dask_cluster, build, tmp_path):
     dask_cluster.wait_for_workers(2)
-    build('here')
+    build('local')
     thread, done = kill_at_the_first_record(dask_cluster.workers.pop(), tmp_path / 'dask')
     build('dask', dask_cluster.flags)
     thread.join()
     dask_cluster.workers.append(dask_cluster.start_worker())
-    assert directory_bytes(tmp_path / 'dask') == directory_bytes(tmp_path / 'here')
-    assert done[0] < len(list((tmp_path / 'here').glob('train-*.tokens')))
+    assert directory_bytes(tmp_path / 'dask') == directory_bytes(tmp_path / 'local')
+    assert done[0] < len(list((tmp_path / 'local').glob('train-*.tokens')))
 
 
 @pytest.mark.slow
-def test_a_killed_scheduler(dask, build, tmp_path):
+def test_a_build_continues_after_a_killed_scheduler(dask, build, tmp_path):
     (tmp_path / 'cluster').mkdir()
     with dask_cluster.started(tmp_path / 'cluster', workers=1) as cluster:
         cluster.wait_for_workers(1)
@@ -153,14 +153,14 @@ def test_a_killed_scheduler(dask, build, tmp_path):
         with pytest.raises(UserError, match='a failure of DaskRunner: the connection to the scheduler is lost'):
             build('dask', cluster.flags)
         thread.join()
-    build('here')
-    build('dask')  # continues
-    assert directory_bytes(tmp_path / 'dask') == directory_bytes(tmp_path / 'here')
+    build('local')
+    build('dask')  # Continues the build.
+    assert directory_bytes(tmp_path / 'dask') == directory_bytes(tmp_path / 'local')
 
 
 @pytest.mark.slow
 def test_the_launcher_starts_a_cluster_and_ends_it(dask, shared, tmp_path, vocabulary):
-    """This machine plays two machines, with a substitute for ssh."""
+    """A fake ssh runs the commands for two machines on this machine."""
     programs, work, text = tmp_path / 'bin', tmp_path / 'work', tmp_path / 'text.txt'
     programs.mkdir()
     (programs / 'ssh').write_text('#!/bin/bash\nshift 2\necho "on $1"\ncd /\nexec bash -c "$2"\n')

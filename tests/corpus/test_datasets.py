@@ -1,4 +1,4 @@
-"""A dataset of tensorflow-datasets, prepared as array_record without TensorFlow."""
+"""Tests reading a dataset of tensorflow-datasets, prepared as array_record without TensorFlow."""
 
 import pytest
 from corpus_text import documents, ids_of, stored
@@ -15,7 +15,7 @@ DOCS = documents(12)
 
 @pytest.fixture(scope='module')
 def dataset(tmp_path_factory):
-    """The directory of a prepared dataset with wiki40b's markers in one of two text features."""
+    """Returns the directory of a prepared dataset of two text features, of which `body` has wiki40b's markers."""
     import tensorflow_datasets as tfds
 
     class Mills(tfds.core.GeneratorBasedBuilder):
@@ -42,7 +42,7 @@ def dataset(tmp_path_factory):
     return str(builder.data_dir)
 
 
-def test_a_feature_is_named(dataset, tmp_path, vocabulary, tokenizer):
+def test_the_spec_names_the_feature(dataset, tmp_path, vocabulary, tokenizer):
     report = build_store(f'tfds:{dataset}@train#body', tmp_path / 'store', str(vocabulary), progress=False)
     assert stored(open_store(tmp_path / 'store')) == sorted(ids_of(DOCS, tokenizer))
     assert report['documents'] == len(DOCS)
@@ -63,7 +63,7 @@ def test_the_text_key_names_the_feature_too(dataset):
         ('/nowhere/at/all', 'cannot find', 'tfds:NAME'),
     ],
 )
-def test_missing_datasets_and_features_are_named(spec, found, expected, dataset):
+def test_missing_datasets_splits_and_features_are_errors(spec, found, expected, dataset):
     with pytest.raises(UserError) as caught:
         list(iter_texts('tfds:' + spec.format(dataset)))
     assert found in str(caught.value) and expected in str(caught.value)

@@ -1,4 +1,4 @@
-"""Every layout and compression gives the same documents, without titles and markup."""
+"""Tests that every layout and compression gives the same documents, without titles and markup."""
 
 import json
 import random
@@ -41,7 +41,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize('suffix', COMPRESS)
 @pytest.mark.parametrize('name', LAYOUTS)
-def test_layout_and_compression(name, suffix, tmp_path, vocabulary, tokenizer):
+def test_every_layout_and_compression_gives_the_same_documents(name, suffix, tmp_path, vocabulary, tokenizer):
     path = tmp_path / (name + suffix)
     path.write_bytes(COMPRESS[suffix](LAYOUTS[name]))
     report = build_store(str(path), tmp_path / 'store', str(vocabulary), progress=False)
@@ -50,7 +50,7 @@ def test_layout_and_compression(name, suffix, tmp_path, vocabulary, tokenizer):
 
 
 @pytest.mark.parametrize('suffix', COMPRESS)
-def test_a_directory_has_one_document_in_each_file(suffix, tmp_path, vocabulary, tokenizer):
+def test_each_text_file_of_a_directory_is_a_document(suffix, tmp_path, vocabulary, tokenizer):
     for index, doc in enumerate(DOCS):
         path = tmp_path / 'in' / str(index % 3) / f'{index}.txt{suffix}'
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def test_a_directory_has_one_document_in_each_file(suffix, tmp_path, vocabulary,
 
 
 @pytest.mark.parametrize('layout', [_wiki, _jsonl])
-def test_a_directory_is_recognised_by_content(layout, tmp_path, vocabulary, tokenizer):
+def test_the_layout_of_a_directory_is_recognised_by_content(layout, tmp_path, vocabulary, tokenizer):
     for index in range(3):
         path = tmp_path / 'in' / 'AA' / f'wiki_{index:02d}'
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,8 +74,8 @@ def test_a_directory_is_recognised_by_content(layout, tmp_path, vocabulary, toke
     [('{ "text": "%s"}', '', 5), ('{ "text": "%s"}', '.gz', 5), ('{"%s" was said.', '.gz', 1)],
 )
 def test_a_long_first_line_is_recognised(line, suffix, documents, tmp_path, vocabulary):
-    """The first line is JSON longer than the inspected bytes, or text longer than a decompressor's first bytes."""
-    noise = random.Random(0).randbytes(50_000 if documents == 5 else 30_000).hex()  # It stays long when compressed.
+    """The first line is JSON longer than the inspected bytes, or text longer than a decompressor's first output."""
+    noise = random.Random(0).randbytes(50_000 if documents == 5 else 30_000).hex()  # It compresses badly.
     text = ''.join(line % f'{noise}{index}' + '\n' for index in range(5))
     (tmp_path / f'a{suffix}').write_bytes(COMPRESS[suffix](text.encode()))
     report = build_store(str(tmp_path / f'a{suffix}'), tmp_path / 'store', str(vocabulary), progress=False)
@@ -93,7 +93,7 @@ def test_a_given_format_is_used(tmp_path, vocabulary, tokenizer):
     assert stored(open_store(tmp_path / 'many')) == sorted(ids_of(DOCS, tokenizer))
 
 
-def test_lists_and_globs_join(tmp_path, vocabulary, tokenizer):
+def test_lists_and_globs_are_joined(tmp_path, vocabulary, tokenizer):
     (tmp_path / 'a1.txt').write_bytes(as_text(DOCS[:9]))
     (tmp_path / 'a2.txt').write_bytes(as_text(DOCS[9:17]))
     (tmp_path / 'b.jsonl').write_bytes(_jsonl(DOCS[17:]))
@@ -103,7 +103,7 @@ def test_lists_and_globs_join(tmp_path, vocabulary, tokenizer):
     assert list(iter_texts(spec)) == [sentence for doc in DOCS for sentence in doc]
 
 
-def test_the_text_field_is_named(tmp_path, vocabulary):
+def test_text_key_names_the_json_field(tmp_path, vocabulary):
     path = tmp_path / 'a.jsonl'
     path.write_bytes(_jsonl(DOCS).replace(b'"text"', b'"body"'))
     report = build_store(str(path), tmp_path / 's', str(vocabulary), CorpusOptions(text_key='body'), progress=False)
@@ -124,7 +124,7 @@ def test_sentences_are_split_only_on_request(tmp_path, vocabulary):
     assert counts == [[2, 3], [1, 2]]
 
 
-def test_wiki40b_markers():
+def test_wiki40b_markers_and_titles_are_removed():
     text = (
         '\n_START_ARTICLE_\nMill\n_START_PARAGRAPH_\nThe mill is old._NEWLINE_It ran.\n_START_SECTION_\nHistory\n'
         '_START_PARAGRAPH_\nA river came.\n'
@@ -133,7 +133,7 @@ def test_wiki40b_markers():
     assert wiki40b_paragraphs('\n_START_ARTICLE_\nOnly a title\n_START_SECTION_\nAnd a header\n') == []
 
 
-def test_pydoc_is_prose():
+def test_pydoc_has_only_prose():
     topics = dict(pydoc_documents())
     assert len(topics) >= 70
     for paragraphs in topics.values():
@@ -149,7 +149,7 @@ def test_the_default_corpus_builds(tmp_path, vocabulary):
     assert report['documents'] >= 70 and report['sentences'] > 2000 and report['heldout_documents'] >= 2
 
 
-def test_real_text(shared, tmp_path):
+def test_real_text_is_built(shared, tmp_path):
     vocabulary = str(shared / 'vocab' / 'bert-base-uncased-vocab.txt')
     wiki = build_store(str(shared / 'corpus' / 'wikiextractor-raw'), tmp_path / 'wiki', vocabulary, progress=False)
     assert wiki['documents'] == 38 and wiki['sentences'] > 5000 and not wiki['dropped']

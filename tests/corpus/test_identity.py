@@ -1,4 +1,4 @@
-"""A text is identified by its content, not by its path, dates or folder name; changed text is refused."""
+"""Tests that a store identifies its text by content and refuses changed text."""
 
 import itertools
 import json
@@ -23,63 +23,67 @@ DOCS = documents(600)
 
 @pytest.fixture
 def corpus(tmp_path) -> pathlib.Path:
-    """A folder of three files, one of which is compressed."""
-    place = tmp_path / 'text'
-    place.mkdir()
+    """Returns a folder of three files; the last one is compressed."""
+    folder = tmp_path / 'text'
+    folder.mkdir()
     for index, suffix in enumerate(('', '', '.gz')):
-        (place / f'f{index}.txt{suffix}').write_bytes(COMPRESS[suffix](as_text(DOCS[200 * index : 200 * index + 200])))
-    return place
+        (folder / f'f{index}.txt{suffix}').write_bytes(COMPRESS[suffix](as_text(DOCS[200 * index : 200 * index + 200])))
+    return folder
 
 
 @pytest.fixture
 def build(tmp_path, vocabulary, monkeypatch):
-    """build(spec, **options) -> (time of the manifest, files read again), in a store that may not be replaced."""
+    """build(spec, store='store', **options) -> (mtime of the manifest in ns, log lines about reading files again).
+
+    An existing store of other text or options is an error: it is not replaced.
+    """
     identity._digest.cache_clear()
 
     def call(spec, store='store', **options) -> tuple[int, list[str]]:
-        said = []
-        where = tmp_path / store
+        lines = []
+        path = tmp_path / store
         build_store(
-            spec, where, str(vocabulary), CorpusOptions(**options), progress=False, replace=False, log=said.append
+            spec, path, str(vocabulary), CorpusOptions(**options), progress=False, replace=False, log=lines.append
         )
-        return (where / 'manifest.json').stat().st_mtime_ns, [line for line in said if 'comparing the content' in line]
+        return (path / 'manifest.json').stat().st_mtime_ns, [line for line in lines if 'comparing the content' in line]
 
     return call
 
 
 def _first_version(store: pathlib.Path, *text: pathlib.Path) -> None:
-    """Makes a store look like one of the first versions, older than now and younger than its text."""
+    """Makes a store look like one that an early version built: without a record, and newer than its text."""
     (store / identity.RECORD).unlink()
-    earlier = (store / 'manifest.json').stat().st_mtime - 1  # clocks of file systems are coarse
+    earlier = (store / 'manifest.json').stat().st_mtime - 1  # File systems may round times.
     os.utime(store / 'manifest.json', (earlier, earlier))
     for path in text:
         os.utime(path, (earlier - 1, earlier - 1))
 
 
-def _touch(place: pathlib.Path) -> pathlib.Path:
-    for path in place.iterdir():
+def _touch(folder: pathlib.Path) -> pathlib.Path:
+    for path in folder.iterdir():
         os.utime(path)
-    return place
+    return folder
 
 
-def _copied(place: pathlib.Path) -> pathlib.Path:
-    other = place.parent / 'backup' / place.name
-    shutil.copytree(place, other, copy_function=shutil.copyfile)
-    shutil.rmtree(place)
+def _copy(folder: pathlib.Path) -> pathlib.Path:
+    other = folder.parent / 'backup' / folder.name
+    shutil.copytree(folder, other, copy_function=shutil.copyfile)
+    shutil.rmtree(folder)
     return other
 
 
-def _moved(place: pathlib.Path) -> pathlib.Path:
-    (place.parent / 'elsewhere').mkdir()
-    return place.rename(place.parent / 'elsewhere' / place.name)
+def _move(folder: pathlib.Path) -> pathlib.Path:
+    (folder.parent / 'elsewhere').mkdir()
+    return folder.rename(folder.parent / 'elsewhere' / folder.name)
 
 
+# name: (the change, which returns the new folder; whether the content must be read again)
 CHANGES = {
     'touched': (_touch, True),
-    'copied': (_copied, True),
-    'moved': (_moved, False),
-    'renamed': (lambda place: place.rename(place.parent / 'other name'), False),
-    'renamed and touched': (lambda place: _touch(place.rename(place.parent / 'other name')), True),
+    'copied': (_copy, True),
+    'moved': (_move, False),
+    'renamed': (lambda folder: folder.rename(folder.parent / 'other name'), False),
+    'renamed and touched': (lambda folder: _touch(folder.rename(folder.parent / 'other name')), True),
 }
 
 
@@ -91,41 +95,41 @@ CASES = [
 
 
 @pytest.mark.parametrize(('spec', 'change', 'old'), CASES)
-def test_the_same_text_at_another_path_is_recognised(spec, change, old, corpus, build, tmp_path):
+def test_the_same_text_is_recognised_after_a_change_of_path_or_dates(spec, change, old, corpus, build, tmp_path):
     built, _ = build(spec.format(corpus))
     if old:
         _first_version(tmp_path / 'store', *corpus.iterdir())
         built = (tmp_path / 'store' / 'manifest.json').stat().st_mtime_ns
     before = directory_bytes(tmp_path / 'store')
-    act, must_read = CHANGES[change]
-    place = act(corpus)
-    finished, again = build(spec.format(place))
-    # Without a recorded inode, a file in a renamed folder may be another file of the same size.
+    apply_change, must_read = CHANGES[change]
+    folder = apply_change(corpus)
+    finished, again = build(spec.format(folder))
+    # The old record has no inodes, so a file in a renamed folder may be another file of the same size.
     assert finished == built and bool(again) == (must_read or (old and change == 'renamed' and spec == '{}'))
     after = directory_bytes(tmp_path / 'store')
     assert {**after, identity.RECORD: b''} == {**before, identity.RECORD: b''}
-    assert build(spec.format(place)) == (built, [])  # nothing is read the second time
+    assert build(spec.format(folder)) == (built, [])  # The next build reads nothing.
 
 
-def test_files_that_are_cut_and_read_by_several_are_compared(tmp_path, build, monkeypatch):
+def test_a_file_in_several_shards_is_compared(tmp_path, build, monkeypatch):
     monkeypatch.setattr(shards, 'MIN_SHARD', 1 << 12)
     monkeypatch.setattr(shards, 'STRIDE_BYTES', 1 << 10)
     monkeypatch.setattr(shards, 'TARGET_SHARDS', 10)
-    place = tmp_path / 'text'
-    place.mkdir()
-    (place / 'a.txt').write_bytes(as_text(DOCS))
-    (place / 'b.gz').write_bytes(COMPRESS['.gz'](as_text(DOCS)))
-    (place / 'c.gz').write_bytes(COMPRESS['.gz'](as_text(DOCS))[:-20])  # its hash ends at the damage
-    built, _ = build(str(place))
+    folder = tmp_path / 'text'
+    folder.mkdir()
+    (folder / 'a.txt').write_bytes(as_text(DOCS))
+    (folder / 'b.gz').write_bytes(COMPRESS['.gz'](as_text(DOCS)))
+    (folder / 'c.gz').write_bytes(COMPRESS['.gz'](as_text(DOCS))[:-20])  # Its hash ends at the damage.
+    built, _ = build(str(folder))
     ranges = [len(one.digests) for one in identity.read_record(tmp_path / 'store', _content(tmp_path))['files']]
     assert ranges[0] > 3 and ranges[1:] == [1, 1]
-    _touch(place)
-    finished, again = build(str(place))
+    _touch(folder)
+    finished, again = build(str(folder))
     assert finished == built and len(again) == 1
-    _first_version(tmp_path / 'store', *place.iterdir())
+    _first_version(tmp_path / 'store', *folder.iterdir())
     built = (tmp_path / 'store' / 'manifest.json').stat().st_mtime_ns
-    _touch(place)
-    assert build(str(place))[0] == built
+    _touch(folder)
+    assert build(str(folder))[0] == built
 
 
 def _content(tmp_path) -> str:
@@ -133,13 +137,13 @@ def _content(tmp_path) -> str:
 
 
 @pytest.mark.parametrize('old', [False, True], ids=['', 'of the first version'])
-def test_other_text_is_refused_and_named(old, corpus, build, tmp_path, caplog, vocabulary):
+def test_other_text_is_refused_by_name(old, corpus, build, tmp_path, caplog, vocabulary):
     build(str(corpus))
     if old:
         _first_version(tmp_path / 'store', *corpus.iterdir())
     path = corpus / 'f1.txt'
     data = path.read_bytes()
-    path.write_bytes(data.replace(b'river', b'water'))  # of the same size
+    path.write_bytes(data.replace(b'river', b'water'))  # The size stays the same.
     with pytest.raises(UserError, match=r'other text .*has changed') as caught:
         build(str(corpus))
     assert old or 'text/f1.txt' in caught.value.found
@@ -151,7 +155,7 @@ def test_other_text_is_refused_and_named(old, corpus, build, tmp_path, caplog, v
     with pytest.raises(UserError, match='other text'):
         build(str(corpus))
     (corpus / 'f3.txt').unlink()
-    build(str(corpus))  # unchanged
+    build(str(corpus))  # The text is the first one again.
     with caplog.at_level(logging.WARNING):
         path.write_bytes(data.replace(b'river', b'water'))
         build_store(str(corpus), tmp_path / 'store', str(vocabulary), progress=False)
@@ -160,7 +164,10 @@ def test_other_text_is_refused_and_named(old, corpus, build, tmp_path, caplog, v
 
 @pytest.fixture
 def half_build(build, monkeypatch, tmp_path):
-    """half_build(spec) stops before the merge and returns the encoded shards."""
+    """half_build(spec) stops a build before the merge; returns a list to which later builds append each shard's files.
+
+    A shard is a list of the names of its parts.
+    """
     from bertjax.corpus import build as builder
     from bertjax.corpus import workers
 
@@ -168,11 +175,11 @@ def half_build(build, monkeypatch, tmp_path):
     monkeypatch.setattr(shards, 'TARGET_SHARDS', 10)
     read, encode = [], workers.encode_shard
 
-    def counted(directory, shard, parts, *rest):
+    def record_and_encode(directory, shard, parts, *rest):
         read.append([part.name for part in parts])
         return encode(directory, shard, parts, *rest)
 
-    monkeypatch.setattr(workers, 'encode_shard', counted)
+    monkeypatch.setattr(workers, 'encode_shard', record_and_encode)
 
     def call(spec) -> list[list[str]]:
         with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
@@ -194,12 +201,12 @@ def half_build(build, monkeypatch, tmp_path):
 def test_a_half_built_store_of_the_same_text_is_continued(change, corpus, build, half_build, tmp_path):
     build(str(corpus), store='whole', workers=1)
     read = half_build(str(corpus))
-    place = CHANGES[change][0](corpus)
-    build(str(place), workers=1)
+    folder = CHANGES[change][0](corpus)
+    build(str(folder), workers=1)
     assert read == []
     whole, after = (directory_bytes(tmp_path / name) for name in ('whole', 'store'))
     assert {**whole, identity.RECORD: b''} == {**after, identity.RECORD: b''}
-    assert build(str(place))[1] == []
+    assert build(str(folder))[1] == []
 
 
 def test_changed_files_of_a_half_built_store_are_read_again(corpus, build, half_build, tmp_path):
@@ -213,8 +220,8 @@ def test_changed_files_of_a_half_built_store_are_read_again(corpus, build, half_
     assert after == directory_bytes(tmp_path / 'whole')
 
 
-def test_a_store_of_a_folder_of_the_first_version(corpus, build, tmp_path, monkeypatch):
-    """Its folder had one document in each file; the store stays unchanged."""
+def test_a_store_of_an_early_version_with_one_document_per_file_is_unchanged(corpus, build, tmp_path, monkeypatch):
+    """Early versions read every file of a folder as one document."""
     with monkeypatch.context() as patch:
         patch.setattr(reading, 'choose_readings', lambda found: (found, []))
         build(str(corpus), store='finished')
@@ -227,16 +234,16 @@ def test_a_store_of_a_folder_of_the_first_version(corpus, build, tmp_path, monke
     assert read_manifest(tmp_path / 'new')['report']['documents'] == 600
 
 
-def test_names_of_a_relative_glob(corpus, build, tmp_path, monkeypatch):
-    """They were stored without their first letter; such stores still count as finished."""
+def test_a_store_with_truncated_names_of_a_relative_glob_is_finished(corpus, build, tmp_path, monkeypatch):
+    """Early versions stored such names without their first letter."""
     monkeypatch.chdir(corpus)
     _, again = build('*.txt')
     manifest = read_manifest(tmp_path / 'store')
     assert manifest['inputs']['first'] == ['f0.txt', 'f1.txt'] and not again
-    found = [source for source in reading.choose_readings(_resolve('*.txt'))[0]]
-    old = [source.old_name for source in found]
+    sources = [source for source in reading.choose_readings(_resolve('*.txt'))[0]]
+    old = [source.old_name for source in sources]
     assert old == ['0.txt', '1.txt']
-    inputs = {**manifest['inputs'], 'first': old, 'names': identity.hash_names(found, old)}
+    inputs = {**manifest['inputs'], 'first': old, 'names': identity.hash_names(sources, old)}
     rest = {key: value for key, value in manifest.items() if key != 'checksum'}
     (tmp_path / 'store' / 'manifest.json').write_text(manifest_text({**rest, 'inputs': inputs}))
     (tmp_path / 'store' / identity.RECORD).unlink()
@@ -266,24 +273,24 @@ def test_a_damaged_record_is_ignored(corpus, build, tmp_path):
     assert identity.read_readings(open_store(tmp_path / 'store')) == record['readings'] != []
 
 
-@pytest.mark.parametrize(('name', 'gone', 'again'), [('plan.json', 'units', 2), ('00001.json', 'files', 1)])
-def test_damaged_partial_work_is_repeated(name, gone, again, build, half_build, tmp_path):
+@pytest.mark.parametrize(('name', 'removed_key', 'num_shards'), [('plan.json', 'units', 2), ('00001.json', 'files', 1)])
+def test_damaged_partial_work_is_repeated(name, removed_key, num_shards, build, half_build, tmp_path):
     for part in (0, 1):
         (tmp_path / f'{part}.txt').write_bytes(as_text(DOCS[40 * part : 40 * part + 40]))
     build(f'{tmp_path}/*.txt', store='whole', workers=1)
     read, path = half_build(f'{tmp_path}/*.txt'), tmp_path / 'store' / 'partial' / name
     shutil.copytree(tmp_path / 'store', tmp_path / 'start')
     facts = json.loads(path.read_text())
-    for damage in ('[' * 100_000, json.dumps({key: facts[key] for key in facts if key != gone})):
+    for damage in ('[' * 100_000, json.dumps({key: facts[key] for key in facts if key != removed_key})):
         shutil.rmtree(tmp_path / 'store')
         shutil.copytree(tmp_path / 'start', tmp_path / 'store')
         path.write_text(damage)
         read.clear()
         build(f'{tmp_path}/*.txt', workers=1)
-        assert len(read) == again and directory_bytes(tmp_path / 'store') == directory_bytes(tmp_path / 'whole')
+        assert len(read) == num_shards and directory_bytes(tmp_path / 'store') == directory_bytes(tmp_path / 'whole')
 
 
-def test_a_file_that_changes_while_it_is_read(tmp_path):
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path):
     from bertjax.corpus.sources import TextPart
 
     part = TextPart('file', 'a', 'a', 0, 9)
@@ -296,7 +303,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path):
     [
         ('{}', 'text/out', True),
         ('{}', 'text', True),
-        ('{}', 'text/_out', False),  # files whose names begin with _ or . are not text
+        ('{}', 'text/_out', False),  # Names that start with _ or . are not read as text.
         ('{}', 'text2', False),
         ('{}/*.txt', 'text/out', False),
         ('{}/f0.txt', 'text/out', False),
@@ -320,23 +327,23 @@ def test_a_store_inside_the_corpus_is_refused(spec, store, refused, corpus, buil
         ('{}/*/*', 'run', 'config.json'),
         ('{}/r?n/[!a]*/**/*.tokens', 'run', 'store/train-00000.tokens'),
         ('{}/*/*/*.json', 'run/store', 'config.json'),
-        ('{}/*/*.txt', 'run', ''),  # no file at this depth has such a name
+        ('{}/*/*.txt', 'run', ''),  # No file of a workdir at this depth has such a name.
         ('{}/*.txt', '', ''),
-        ('{}/**/*.txt', '_run', ''),  # `**` excludes such folders
-        ('{}/run/texts/**', 'run', ''),  # text may be in a separate folder of the workdir
+        ('{}/**/*.txt', '_run', ''),  # `**` skips folders that start with _.
+        ('{}/run/texts/**', 'run', ''),  # Text may be in a separate folder of the workdir.
         ('{}/**/*.txt', '../run', ''),
     ],
 )
 def test_a_glob_is_checked_against_future_files(glob, workdir, found, tmp_path):
-    """At the first start none of the files exists, but the check must hold for later starts too."""
-    spec, own = glob.format(tmp_path / 'texts'), tmp_path / 'texts' / workdir
+    """The check gives the same result before a run has written its files and after."""
+    spec, output = glob.format(tmp_path / 'texts'), tmp_path / 'texts' / workdir
     for _ in range(2):
         if found:
             with pytest.raises(UserError, match='outside the output folders'):
-                check_outside(f'pydoc:,{spec}', own, WORKDIR_FILES)
+                check_outside(f'pydoc:,{spec}', output, WORKDIR_FILES)
         else:
-            check_outside(f'pydoc:,{spec}', own, WORKDIR_FILES)
-        path = own / (found or 'tokenizer/vocab.txt')
+            check_outside(f'pydoc:,{spec}', output, WORKDIR_FILES)
+        path = output / (found or 'tokenizer/vocab.txt')
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         assert bool(found) == (path in match_files(spec)[1])
@@ -345,6 +352,6 @@ def test_a_glob_is_checked_against_future_files(glob, workdir, found, tmp_path):
 def test_a_glob_that_will_match_files_of_a_store_is_refused(corpus, build):
     (corpus / 'more').mkdir()
     (corpus / 'f0.txt').rename(corpus / 'more' / 'f0.txt')
-    build(f'{corpus}/*/*.txt', 'text/out')  # no file of the store has such a name
+    build(f'{corpus}/*/*.txt', 'text/out')  # No file of a store has such a name.
     with pytest.raises(UserError, match='outside the output folders'):
         build(f'{corpus}/*/*', 'text/new')

@@ -1,4 +1,4 @@
-"""The memory of a build does not grow with the text, for any length of documents and lines."""
+"""Tests that the memory of a build does not grow with the text."""
 
 import os
 import pathlib
@@ -15,7 +15,7 @@ import re, sys
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
 build_store(sys.argv[1], sys.argv[2], sys.argv[3], CorpusOptions(workers=1), progress=False)
-# Not ru_maxrss, which begins at what the process was before it became this program: a copy of pytest's.
+# ru_maxrss would include the memory of pytest, from which this process was forked.
 print(int(re.search('VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) >> 10)
 """
 
@@ -23,7 +23,6 @@ print(int(re.search('VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) >>
 @pytest.mark.slow
 @pytest.mark.parametrize('between', ['\n\n', ' '])
 def test_a_large_file_of_any_shape(between, tmp_path, vocabulary):
-    """Builds 64 MB as many documents, and as one document in a single line."""
     block = between.join(' '.join(doc) for doc in documents(20_000)) + between
     with open(tmp_path / 'a.txt', 'w') as file:
         for _ in range((64 << 20) // len(block)):
@@ -32,4 +31,4 @@ def test_a_large_file_of_any_shape(between, tmp_path, vocabulary):
     environment = {**os.environ, 'PYTHONPATH': str(pathlib.Path(bertjax.__file__).parents[1])}
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     (tmp_path / 'a.txt').unlink()
-    assert int(printed) < 400  # MiB, for a text of any size
+    assert int(printed) < 400  # MiB.

@@ -1,4 +1,4 @@
-"""Held-out documents, duplicates, and the numbers of the report, compared with simple counts."""
+"""Tests held-out documents, duplicates, and the numbers of the report."""
 
 import collections
 import random
@@ -23,7 +23,7 @@ def _store(docs, tmp_path, vocabulary, **options):
     return open_store(tmp_path / 'store'), report
 
 
-def test_heldout_has_its_share_and_is_disjoint(tmp_path, vocabulary, tokenizer):
+def test_the_heldout_split_has_the_requested_share_and_is_disjoint(tmp_path, vocabulary, tokenizer):
     docs = documents(3000)
     store, report = _store(docs, tmp_path, vocabulary, heldout=0.1)
     train, heldout = stored(store, 'train'), stored(store, 'heldout')
@@ -32,7 +32,7 @@ def test_heldout_has_its_share_and_is_disjoint(tmp_path, vocabulary, tokenizer):
     assert report['train_documents'] == len(train) and report['heldout_documents'] == len(heldout)
 
 
-def test_equal_documents_fall_on_one_side_and_are_held_out_once(tmp_path, vocabulary, tokenizer):
+def test_equal_documents_are_in_one_split_and_are_held_out_once(tmp_path, vocabulary, tokenizer):
     docs = documents(400)
     variants = [[line.upper() + ' ' for line in doc] for doc in docs] + [[' '.join(doc)] for doc in docs]
     everything = docs + variants + docs
@@ -59,7 +59,7 @@ def test_duplicates_can_be_dropped(tmp_path, vocabulary, tokenizer):
     ('number', 'heldout', 'sizes'),
     [(1, 0.02, (1, 0)), (2, 0.02, (1, 1)), (3, 0.02, (2, 1)), (4, 0.02, (2, 2)), (5, 0.99, (2, 3)), (9, 0.0, (9, 0))],
 )
-def test_small_corpora_have_both_sides(number, heldout, sizes, tmp_path, vocabulary, tokenizer):
+def test_small_corpora_have_both_splits(number, heldout, sizes, tmp_path, vocabulary, tokenizer):
     docs = documents(number)
     store, report = _store(docs, tmp_path, vocabulary, heldout=heldout)
     assert tuple(store.split(name).num_documents for name in ('train', 'heldout')) == sizes
@@ -68,12 +68,12 @@ def test_small_corpora_have_both_sides(number, heldout, sizes, tmp_path, vocabul
     assert len(store.split('heldout').sentence_offsets) == store.split('heldout').num_sentences + 1
 
 
-def test_copies_of_one_document_are_all_trained_on(tmp_path, vocabulary):
+def test_a_corpus_of_copies_of_one_document_is_not_held_out(tmp_path, vocabulary):
     store, _ = _store([documents(1)[0]] * 5, tmp_path, vocabulary, heldout=0.5)
     assert store.split('train').num_documents == 5
 
 
-def test_buckets_change_no_count(monkeypatch, tmp_path, vocabulary):
+def test_the_sizes_of_buckets_and_runs_change_no_count(monkeypatch, tmp_path, vocabulary):
     docs = documents(300)
     whole = _store(docs + docs[:77], tmp_path, vocabulary)[1]
     monkeypatch.setattr(duplicates, 'BUCKET', 50)
@@ -83,7 +83,7 @@ def test_buckets_change_no_count(monkeypatch, tmp_path, vocabulary):
     assert parts == whole and whole['duplicate_documents'] == 77
 
 
-def test_the_report_counts_as_by_hand(tmp_path, vocabulary, tokenizer):
+def test_the_report_equals_simple_counts(tmp_path, vocabulary, tokenizer):
     docs = [*documents(200), ['Été 東京 mill.'], ['The river.', 'The river.', 'the  RIVER.']]
     _, report = _store(docs, tmp_path, vocabulary, heldout=0.1)
     ids = ids_of(docs, tokenizer)
@@ -116,13 +116,13 @@ def test_the_report_is_printed(tmp_path, vocabulary, capsys):
     assert 'invalid UTF-8: b.txt:1: ' in text and 'warning: ' in text and '17 to 32' in text
 
 
-def test_options_are_checked():
+def test_invalid_options_are_refused():
     for wrong in ({'format': 'txt'}, {'heldout': 1.0}, {'heldout': -0.1}, {'workers': -1}):
         with pytest.raises(UserError):
             CorpusOptions(**wrong)
 
 
-def test_lines_that_differ_in_white_space_and_case_are_one(tmp_path, vocabulary):
+def test_lines_that_differ_only_in_white_space_and_case_are_duplicates(tmp_path, vocabulary):
     lines = [
         'The cat sat.',
         'the cat  sat.',
@@ -135,5 +135,5 @@ def test_lines_that_differ_in_white_space_and_case_are_one(tmp_path, vocabulary)
     path.write_text('\n\n'.join(lines), encoding='utf-8')
     report = build_store(str(path), tmp_path / 'store', str(vocabulary), progress=False)
     assert (report['duplicate_lines'], report['duplicate_documents']) == (4, 4)
-    # The check by which most lines skip normalisation.
+    # Printable lines skip the normalisation of white space, because no white space except ' ' is printable.
     assert not any(char.isprintable() for char in map(chr, range(1 << 16)) if char.isspace() and char != ' ')

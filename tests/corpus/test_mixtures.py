@@ -1,4 +1,4 @@
-"""The components and weights of config.corpus."""
+"""Tests the components and weights of config.corpus."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from bertjax.corpus.sources import AUTO, parse_mixture
 from bertjax.errors import UserError
 
 
-def test_mixtures():
+def test_mixtures_are_parsed_or_refused():
     assert parse_mixture('a.txt') == [('a.txt', None)]
     assert parse_mixture('a.txt, b.txt') == [('a.txt,b.txt', None)]
     assert parse_mixture('pydoc:=0.5,tfds:wiki40b/en@train#text=1.5') == [
@@ -22,7 +22,7 @@ def test_mixtures():
         ('a=0', "weight '0'"),
         ('a=-1', 'weight'),
         ('a=nan', 'weight'),
-        ('a=1e308,b=1e308', 'weight'),  # together inf
+        ('a=1e308,b=1e308', 'weight'),  # The sum is inf.
         ('a,,b', 'empty'),
     ):
         with pytest.raises(UserError, match=found):

@@ -1,4 +1,4 @@
-"""Odd files in a corpus: pipes, links, sparse files, and names and keys with terminal control characters."""
+"""Tests pipes, links, sparse files, and names and keys with control characters in a corpus."""
 
 import os
 import pathlib
@@ -18,7 +18,7 @@ NESTED = b'{"a": ' + b'[' * 5000 + b']' * 5000 + b'}\n'
 
 @pytest.fixture
 def folder(tmp_path) -> pathlib.Path:
-    """A good file."""
+    """Returns a folder with one good file."""
     (tmp_path / 'in').mkdir()
     (tmp_path / 'in' / 'good.txt').write_bytes(as_text(documents(40)))
     return tmp_path / 'in'
@@ -28,8 +28,9 @@ def build(spec, tmp_path, vocabulary, **options) -> dict:
     return build_store(str(spec), tmp_path / 'store', str(vocabulary), CorpusOptions(**options), progress=False)
 
 
-def test_odd_files_are_named_and_the_rest_is_read(folder, tmp_path, vocabulary, capsys):
-    """The files: a pipe without a writer, a link to itself, names that are not UTF-8, keys with control characters."""
+def test_odd_files_are_reported_and_the_other_files_are_read(folder, tmp_path, vocabulary, capsys):
+    """The odd files are a pipe without a writer, a link to its own folder, names that are not UTF-8 or contain control
+    characters, keys with control characters, and deeply nested JSON."""
     os.mkfifo(folder / 'pipe.txt')
     (folder / 'loop').symlink_to('.')
     (folder / 'keys.jsonl').write_bytes(KEYS)
@@ -45,8 +46,8 @@ def test_odd_files_are_named_and_the_rest_is_read(folder, tmp_path, vocabulary, 
     assert len(report['problems']['missing text field'][0]) < 200
     open_store(tmp_path / 'store')
     print_report(report)
-    shown = capsys.readouterr().out
-    assert r'in/caf\xe9\x1b[31m.txt:1: ' in shown and r'in/two\nlines.txt:1: ' in shown and '\x1b' not in shown
+    text = capsys.readouterr().out
+    assert r'in/caf\xe9\x1b[31m.txt:1: ' in text and r'in/two\nlines.txt:1: ' in text and '\x1b' not in text
     with pytest.raises(UserError, match=r'caf\\xe9\\x1b\[31m\.txt:1: found invalid UTF-8'):
         build(folder / 'caf*', tmp_path, vocabulary, strict=True)
 
@@ -62,7 +63,7 @@ def test_odd_files_are_named_and_the_rest_is_read(folder, tmp_path, vocabulary, 
         ('{}', r'a sparse file'),
     ],
 )
-def test_sources_that_are_not_text_are_refused_at_once(spec, found, folder):
+def test_sources_that_are_not_text_are_refused(spec, found, folder):
     os.mkfifo(folder / 'pipe')
     with (folder / 'huge').open('wb') as file:
         file.write(b'Some text.\n')
@@ -71,7 +72,7 @@ def test_sources_that_are_not_text_are_refused_at_once(spec, found, folder):
         resolve_sources(spec.format(folder))
 
 
-def test_a_glob_of_any_depth(folder):
+def test_a_glob_matches_at_any_depth(folder):
     (folder / 'a' / 'b').mkdir(parents=True)
     (folder / 'a' / 'b' / 'deep.txt').write_text('The mill.\n')
     assert [source.name for source in resolve_sources(f'{folder}/**')] == ['a/b/deep.txt', 'good.txt']

@@ -1,4 +1,4 @@
-"""The progress of reading a corpus."""
+"""Tests the progress that is shown while a corpus is read."""
 
 import io
 import pathlib
@@ -18,7 +18,7 @@ from bertjax.text import wordpiece
 
 
 def test_progress_without_a_terminal(tmp_path, vocabulary, monkeypatch, capsys):
-    """The progress counts bytes of files, and records of a dataset."""
+    """The lines count bytes of files, and records of a dataset."""
     monkeypatch.setattr('bertjax.corpus.workers.LOG_EVERY', 0)
     (tmp_path / 'a.txt').write_bytes(as_text(documents(1000)))
     build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), CorpusOptions(workers=1))
@@ -34,11 +34,11 @@ def test_progress_without_a_terminal(tmp_path, vocabulary, monkeypatch, capsys):
 
 
 def test_the_bar_of_a_terminal_counts_records_of_a_dataset(monkeypatch):
-    """Python's help has 79 documents, not 79 bytes."""
+    """pydoc has 79 documents, not 79 bytes."""
     screen = io.StringIO()
     screen.isatty = lambda: True
     monkeypatch.setattr(sys, 'stderr', screen)
-    with Progress(79, shown=True, in_bytes=False) as progress:
+    with Progress(79, enabled=True, in_bytes=False) as progress:
         progress.add(79, 79)
     text = re.sub(r'\x1b\[[\d;?]*[A-Za-z]', '', screen.getvalue())
     assert '79/79 documents' in text and 'bytes' not in text
@@ -60,28 +60,27 @@ def test_the_training_of_a_vocabulary_shows_progress(tmp_path, monkeypatch, caps
     )
 
 
-@pytest.mark.parametrize('there', [False, True])
-def test_a_large_build_names_the_fast_tokenizer(there: bool, tmp_path, vocabulary, monkeypatch, capsys):
-    """The build and the training of a vocabulary name it if it is not installed."""
+@pytest.mark.parametrize('installed', [False, True])
+def test_a_large_build_suggests_the_fast_tokenizer(installed: bool, tmp_path, vocabulary, monkeypatch, capsys):
     monkeypatch.setattr(wordpiece, '_MUCH_TEXT', 3_000)
-    if there:
-        pytest.importorskip('nanotoken', reason='of the extra fast')
+    if installed:
+        pytest.importorskip('nanotoken', reason='needs the extra fast')
     else:
         monkeypatch.setattr(wordpiece, 'nanotoken', None)
     (tmp_path / 'a.txt').write_bytes(as_text(documents(60)))
-    said, options = [], CorpusOptions(workers=1)
+    lines, options = [], CorpusOptions(workers=1)
     for name in ('first', 'finished'):
-        build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), options, log=said.append)
-        found = [line for line in said if 'the extra `fast` would encode this text in about' in line]
-        assert len(found) == (not there), name
-        assert there or found[0].endswith("pip install 'bertjax[fast]'")
+        build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), options, log=lines.append)
+        hints = [line for line in lines if 'the extra `fast` would encode this text in about' in line]
+        assert len(hints) == (not installed), name
+        assert installed or hints[0].endswith("pip install 'bertjax[fast]'")
     for run in ('vocab', 'pretrain'):
         train_vocabulary(settings_of(tmp_path / 'a.txt', run=run), tmp_path / run)
-        assert ("pip install 'bertjax[fast]'" in capsys.readouterr().out) == (run == 'vocab' and not there)
+        assert ("pip install 'bertjax[fast]'" in capsys.readouterr().out) == (run == 'vocab' and not installed)
 
 
-def test_the_text_of_a_prepared_dataset_is_not_counted_in_records():
-    """The estimate is in bytes for whole datasets and parts, although a dataset only has a number of records."""
+def test_the_size_of_a_prepared_dataset_is_estimated_in_bytes():
+    """A dataset and its parts only have a number of records."""
     source, part = TextSource('tfds', '', '', 60_000, ''), TextPart('tfds', '', '', 0, 60_000)
     assert text_bytes([source]) == text_bytes([part]) > 50e6
     assert text_bytes([TextPart('file', 'a.gz', '', 0, 100, of=2)]) * 2 == text_bytes(

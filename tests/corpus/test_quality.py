@@ -1,4 +1,4 @@
-"""Warnings of the report: shuffled Wikipedia and novels, and tokenizers that do not fit the text, are detected."""
+"""Tests that the report warns about shuffled text and about tokenizers that do not fit the text."""
 
 import gzip
 import random
@@ -33,7 +33,7 @@ def test_running_text_has_no_warnings(articles, shared, tmp_path):
     assert not report['warnings']
 
 
-def test_shuffled_across_documents(articles, shared, tmp_path):
+def test_sentences_shuffled_across_documents_are_detected(articles, shared, tmp_path):
     sentences = [sentence for doc in articles for sentence in doc]
     random.Random(0).shuffle(sentences)
     rest = iter(sentences)
@@ -42,17 +42,17 @@ def test_shuffled_across_documents(articles, shared, tmp_path):
     assert _shuffle_warnings(report) == ['The text looks shuffled by sentence']
 
 
-def test_shuffled_within_documents(articles, shared, tmp_path):
+def test_sentences_shuffled_within_documents_are_detected(articles, shared, tmp_path):
     docs = [random.Random(0).sample(doc, len(doc)) for doc in articles]
     assert _shuffle_warnings(_report(docs, tmp_path, shared)) == ['The sentences within documents look shuffled']
 
 
-def test_a_sentence_a_document(articles, shared, tmp_path):
+def test_documents_of_one_sentence_give_a_warning(articles, shared, tmp_path):
     report = _report([[sentence] for doc in articles[:100] for sentence in doc], tmp_path, shared)
     assert any('have one sentence' in warning for warning in report['warnings'])
 
 
-def test_novels(shared, tmp_path):
+def test_only_shuffled_novels_give_a_warning(shared, tmp_path):
     with gzip.open(shared / 'corpus' / 'novels' / 'Doyle_Hound_1902.txt.gz', 'rt', encoding='utf-8') as file:
         text = file.read()
     sentences = [sentence for line in text.split('\n') for sentence in split_sentences(line)]
@@ -63,7 +63,7 @@ def test_novels(shared, tmp_path):
     assert _shuffle_warnings(_report(shuffled, tmp_path, shared)) == ['The text looks shuffled by sentence']
 
 
-def test_a_tokenizer_that_does_not_fit(articles, shared, tmp_path):
+def test_a_tokenizer_that_does_not_fit_gives_a_warning(articles, shared, tmp_path):
     import codecs
 
     rotated = _report([[codecs.encode(s, 'rot13') for s in doc] for doc in articles[:100]], tmp_path, shared)

@@ -1,4 +1,4 @@
-"""The content of files decides the meaning of blank lines, however the files were named."""
+"""Tests that the content of files, not their names, decides whether blank lines separate documents or paragraphs."""
 
 import pytest
 from corpus_text import COMPRESS, as_text, documents, ids_of, stored
@@ -37,17 +37,17 @@ TEXTS = {
 
 
 @pytest.mark.parametrize('name', TEXTS)
-def test_the_meaning_of_blank_lines(name):
+def test_blank_lines_are_classified(name):
     text, expected = TEXTS[name]
     assert reading.classify_blank_lines(text) == expected
     assert reading.classify_blank_lines(text.replace('\n', '\r\n')) == expected
 
 
-def _written(place, texts, suffix=''):
-    place.mkdir()
+def _write_folder(folder, texts, suffix=''):
+    folder.mkdir()
     for index, text in enumerate(texts):
-        (place / f'{index}.txt{suffix}').write_bytes(COMPRESS[suffix](text.encode()))
-    return place
+        (folder / f'{index}.txt{suffix}').write_bytes(COMPRESS[suffix](text.encode()))
+    return folder
 
 
 def _formats(spec) -> list[str]:
@@ -56,16 +56,16 @@ def _formats(spec) -> list[str]:
 
 @pytest.mark.parametrize('suffix', ['', '.gz'])
 def test_a_folder_its_glob_and_its_files_are_read_alike(suffix, tmp_path, vocabulary, tokenizer):
-    shelf = _written(tmp_path / 'shelf', [WRAPPED, LETTER, 'The old mill.\n', WRAPPED], suffix)
-    dump = _written(tmp_path / 'dump', [as_text(DOCS[i : i + 30]).decode() for i in (0, 30, 60)], suffix)
-    for place, expected in ((shelf, 'files'), (dump, 'text')):
-        names = ','.join(map(str, sorted(place.iterdir())))
-        assert [_formats(spec) for spec in (place, f'{place}/*', names)] == [[expected]] * 3
-    assert _formats(f'{shelf},{dump}') == ['text', 'files']  # each component has its own format
-    said = []
-    report = build_store(str(dump), tmp_path / 's', str(vocabulary), progress=False, log=said.append)
+    shelf = _write_folder(tmp_path / 'shelf', [WRAPPED, LETTER, 'The old mill.\n', WRAPPED], suffix)
+    dump = _write_folder(tmp_path / 'dump', [as_text(DOCS[i : i + 30]).decode() for i in (0, 30, 60)], suffix)
+    for folder, expected in ((shelf, 'files'), (dump, 'text')):
+        names = ','.join(map(str, sorted(folder.iterdir())))
+        assert [_formats(spec) for spec in (folder, f'{folder}/*', names)] == [[expected]] * 3
+    assert _formats(f'{shelf},{dump}') == ['text', 'files']  # The components have different formats.
+    lines = []
+    report = build_store(str(dump), tmp_path / 's', str(vocabulary), progress=False, log=lines.append)
     assert stored(open_store(tmp_path / 's')) == sorted(ids_of(DOCS, tokenizer)) and report['documents'] == 90
-    assert said == [
+    assert lines == [
         f'{dump}: 3 files, read as documents with blank lines between them; '
         '--config.corpus_options.format=files reads them as a document each'
     ]
@@ -74,16 +74,17 @@ def test_a_folder_its_glob_and_its_files_are_read_alike(suffix, tmp_path, vocabu
 
 
 def test_a_single_file_is_not_one_document(tmp_path):
-    """It could neither be paired nor held out. The report says that its blank lines seem to end paragraphs."""
-    place = _written(tmp_path / 'one', [WRAPPED])
-    for spec in (place, place / '0.txt'):
+    """A single document could neither be paired nor held out. The log says that its blank lines look like the ends of
+    paragraphs."""
+    folder = _write_folder(tmp_path / 'one', [WRAPPED])
+    for spec in (folder, folder / '0.txt'):
         (one,) = reading.choose_readings(resolve_sources(str(spec)))[1]
         assert one.format == 'text' and 'look like paragraphs' in str(one)
 
 
 def test_the_majority_decides_and_the_others_are_counted(tmp_path):
     texts = [as_text(DOCS[:20]).decode()] * 3 + [WRAPPED] * 2 + ['The old mill.\n'] * 40
-    (one,) = reading.choose_readings(resolve_sources(str(_written(tmp_path / 'in', texts))))[1]
+    (one,) = reading.choose_readings(resolve_sources(str(_write_folder(tmp_path / 'in', texts))))[1]
     assert one.inspected == reading.MAX_INSPECTED and one.files == 45
     (tmp_path / 'few').mkdir()
     for index in range(5):
@@ -92,7 +93,7 @@ def test_the_majority_decides_and_the_others_are_counted(tmp_path):
     assert one.format == 'text' and '2 of the 5 looked at seem to be a document each' in str(one)
 
 
-def test_documents_of_thousands_of_sentences_give_a_warning(tmp_path, vocabulary, monkeypatch):
+def test_documents_of_many_sentences_give_a_warning(tmp_path, vocabulary, monkeypatch):
     (tmp_path / 'a.txt').write_bytes(as_text(DOCS))
     build_store(str(tmp_path / 'a.txt'), tmp_path / 's', str(vocabulary), progress=False)
     store = open_store(tmp_path / 's')
@@ -101,7 +102,7 @@ def test_documents_of_thousands_of_sentences_give_a_warning(tmp_path, vocabulary
     assert warn_long_documents(store)[0].startswith('18 documents have 5 sentences or more, up to 5: ')
 
 
-def test_real_text(shared):
+def test_the_formats_of_real_text(shared):
     corpus = shared / 'corpus'
     assert _formats(corpus / 'novels') == _formats(f'{corpus}/novels/*.gz') == ['files']
     assert _formats(f'{corpus}/enwiki*') == ['text'] and _formats(corpus / 'bert_sample_text.txt') == ['text']

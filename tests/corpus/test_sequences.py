@@ -1,4 +1,4 @@
-"""Documents of ids or symbols in a store, with their segment types; errors name the file and line."""
+"""Tests stores of documents of ids or symbols with segment types, and their errors."""
 
 import json
 import pathlib
@@ -25,7 +25,7 @@ def options(**changes) -> CorpusOptions:
 
 
 def documents(count: int = 40) -> list[dict]:
-    """Returns documents whose sentence j has j + 1 symbols and the segment type j % 3."""
+    """Returns `count` documents; sentence j of each has j + 1 symbols and the segment type j % 3."""
     return [
         {
             'codes': [[f'c{(7 * i + 3 * j + k) % 40}' for k in range(j + 1)] for j in range(1 + i % 5)],
@@ -35,33 +35,34 @@ def documents(count: int = 40) -> list[dict]:
     ]
 
 
-def written(folder: pathlib.Path, rows: list) -> str:
+def write_jsonl(folder: pathlib.Path, rows: list) -> str:
     path = folder / 'data.jsonl'
     path.write_text(''.join(json.dumps(row) + '\n' for row in rows), encoding='utf-8')
     return str(path)
 
 
-def test_symbols_and_segments_come_back(tmp_path: pathlib.Path):
+def test_symbols_and_segments_are_stored(tmp_path: pathlib.Path):
     rows = documents()
-    report = build_store(written(tmp_path, rows), tmp_path / 'store', SYMBOLS, options(segments=3))
+    report = build_store(write_jsonl(tmp_path, rows), tmp_path / 'store', SYMBOLS, options(segments=3))
     store = open_store(tmp_path / 'store', tokenizer_fingerprint=SYMBOLS.fingerprint)
-    found = []
+    stored = []
     for name in ('train', 'heldout'):
         split = store.split(name)
         for i in range(split.num_documents):
             first, last = split.document_offsets[i], split.document_offsets[i + 1]
             codes = [[SYMBOLS.pieces[t] for t in sentence] for sentence in split.document(i)]
-            found.append({'codes': codes, 'segments': split.segments[first:last].tolist()})
+            stored.append({'codes': codes, 'segments': split.segments[first:last].tolist()})
     assert store.split('heldout').num_documents >= 2
-    key = json.dumps
-    assert sorted(map(key, found)) == sorted(map(key, rows)) and report['unknown_tokens'] == 0
+    assert sorted(map(json.dumps, stored)) == sorted(map(json.dumps, rows)) and report['unknown_tokens'] == 0
 
 
-def test_ids_are_those_of_the_same_symbols(tmp_path: pathlib.Path):
+def test_a_corpus_of_ids_gives_the_tokens_of_the_same_symbols(tmp_path: pathlib.Path):
     rows = documents()
-    build_store(written(tmp_path, rows), tmp_path / 'symbols', SYMBOLS, options())
+    build_store(write_jsonl(tmp_path, rows), tmp_path / 'symbols', SYMBOLS, options())
     ids = [{'tokens': [SYMBOLS.encode([' '.join(s)])[0].tolist() for s in row['codes']]} for row in rows]
-    build_store(written(tmp_path, ids), tmp_path / 'ids', SYMBOLS, options(format='ids', text_key='tokens', heldout=0))
+    build_store(
+        write_jsonl(tmp_path, ids), tmp_path / 'ids', SYMBOLS, options(format='ids', text_key='tokens', heldout=0)
+    )
     store = open_store(tmp_path / 'symbols')
     tokens = [store.split(name).tokens(0, store.split(name).num_tokens) for name in ('train', 'heldout')]
     all_ids = open_store(tmp_path / 'ids').split('train')
@@ -70,9 +71,9 @@ def test_ids_are_those_of_the_same_symbols(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize('mode', ['nsp', 'doc_sentences'])
-def test_rows_have_the_given_segments(mode: str, tmp_path: pathlib.Path):
-    """Each run of ids has the types that it has in the corpus."""
-    build_store(written(tmp_path, documents()), tmp_path / 'store', SYMBOLS, options(segments=3))
+def test_rows_have_the_segments_of_the_corpus(mode: str, tmp_path: pathlib.Path):
+    """The first ids of a row have segment types that these ids have somewhere in the corpus."""
+    build_store(write_jsonl(tmp_path, documents()), tmp_path / 'store', SYMBOLS, options(segments=3))
     split = open_store(tmp_path / 'store').split('train')
     examples = PretrainingExamples(
         split, SYMBOLS, seq_len=24, max_predictions=4, pairs=PairOptions(mode=mode, plans=1),
@@ -81,13 +82,13 @@ def test_rows_have_the_given_segments(mode: str, tmp_path: pathlib.Path):
     rows = examples.batch(np.arange(examples.cycle_length))
     ids, kinds = rows['input_ids'], rows['segment_ids']
     assert set(np.unique(kinds)) == {0, 1, 2}
-    of_sentence = {}  # every run of tokens of the corpus -> its types
+    types_of_ids = {}  # 3 or 4 consecutive ids of the corpus -> the set of their segment types
     flat = split.tokens(0, split.num_tokens)
     types = np.repeat(split.segments, np.diff(split.sentence_offsets))
-    for begin in range(len(flat)):
+    for start in range(len(flat)):
         for length in (3, 4):
-            of_sentence.setdefault(tuple(flat[begin : begin + length].tolist()), set()).add(
-                tuple(types[begin : begin + length].tolist())
+            types_of_ids.setdefault(tuple(flat[start : start + length].tolist()), set()).add(
+                tuple(types[start : start + length].tolist())
             )
     checked = 0
     for row, kind in zip(ids.tolist(), kinds.tolist(), strict=True):
@@ -95,7 +96,7 @@ def test_rows_have_the_given_segments(mode: str, tmp_path: pathlib.Path):
         assert kind[0] == kind[1] and kind[end] == kind[end - 1] and not any(kind[end + 1 :])
         first_end = row.index(SYMBOLS.sep_id)
         if first_end >= 4:
-            assert tuple(kind[1:4]) in of_sentence[tuple(row[1:4])]
+            assert tuple(kind[1:4]) in types_of_ids[tuple(row[1:4])]
             checked += 1
     assert checked > 20
 
@@ -121,25 +122,25 @@ def test_errors_name_the_line(row: dict, changes: dict, line: str, tmp_path: pat
     if changes.get('segments'):
         good[2]['segments'] = [0]
     with pytest.raises(UserError, match=line):
-        build_store(written(tmp_path, [*good, row]), tmp_path / 'store', SYMBOLS, options(**changes))
+        build_store(write_jsonl(tmp_path, [*good, row]), tmp_path / 'store', SYMBOLS, options(**changes))
     assert not (tmp_path / 'store' / 'manifest.json').exists()
 
 
-def test_unknown_symbols_are_counted_and_broken_lines_dropped(tmp_path: pathlib.Path):
+def test_unknown_symbols_are_counted_and_broken_lines_are_dropped(tmp_path: pathlib.Path):
     rows = [*documents(), {'codes': [['c1', 'new', 'c2']]}, {'codes': 5}]
-    report = build_store(written(tmp_path, rows), tmp_path / 'store', SYMBOLS, options())
+    report = build_store(write_jsonl(tmp_path, rows), tmp_path / 'store', SYMBOLS, options())
     assert report['unknown_tokens'] == 1 and report['dropped'] == {'missing sequence': 1}
 
 
-def test_without_segments_their_field_may_say_anything(tmp_path: pathlib.Path):
-    path = written(tmp_path, [{'codes': [['c1', 'c2'], ['c3']], 'segments': 'x'}])
+def test_the_segments_field_is_ignored_unless_segments_are_requested(tmp_path: pathlib.Path):
+    path = write_jsonl(tmp_path, [{'codes': [['c1', 'c2'], ['c3']], 'segments': 'x'}])
     assert list(iter_texts(path, options(heldout=0))) == ['c1 c2', 'c3']
     assert build_store(path, tmp_path / 'store', SYMBOLS, options(heldout=0, segments=0))['documents'] == 1
     with pytest.raises(UserError, match=r"no text at all in .* \(.*data\.jsonl:1: wrong segments: 'x' for 2 sentences"):
         list(iter_texts(path, options(heldout=0, segments=3)))
 
 
-def test_segments_are_of_sequences():
+def test_segments_need_a_format_of_sequences():
     with pytest.raises(UserError, match=r'config\.corpus_options\.segments'):
         CorpusOptions(segments=2)
-    assert 'segments' not in CorpusOptions().settings()  # as in existing stores
+    assert 'segments' not in CorpusOptions().settings()  # Existing stores lack this key.

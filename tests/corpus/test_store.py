@@ -1,4 +1,4 @@
-"""A store is read as written, and an error if it is damaged, foreign, old, or of another tokenizer."""
+"""Tests reading a store, and errors about unusable stores."""
 
 import json
 import shutil
@@ -18,10 +18,10 @@ DOCS = documents(300)
 
 @pytest.fixture(scope='module')
 def built(tmp_path_factory, vocabulary):
-    place = tmp_path_factory.mktemp('built')
-    (place / 'a.txt').write_bytes(as_text(DOCS))
-    build_store(str(place / 'a.txt'), place / 'store', str(vocabulary), CorpusOptions(heldout=0.2), progress=False)
-    return place / 'store'
+    folder = tmp_path_factory.mktemp('built')
+    (folder / 'a.txt').write_bytes(as_text(DOCS))
+    build_store(str(folder / 'a.txt'), folder / 'store', str(vocabulary), CorpusOptions(heldout=0.2), progress=False)
+    return folder / 'store'
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def copy(built, tmp_path):
     return shutil.copytree(built, tmp_path / 'store')
 
 
-def test_offsets_and_tokens(built, tokenizer):
+def test_offsets_and_tokens_are_read_as_written(built, tokenizer):
     store = open_store(built, tokenizer_fingerprint=tokenizer.fingerprint)
     expected = ids_of(DOCS, tokenizer)
     for name in ('train', 'heldout'):
@@ -51,7 +51,7 @@ def test_offsets_and_tokens(built, tokenizer):
     assert store.split('train').sha != store.split('heldout').sha
 
 
-def test_the_fingerprint_is_of_the_content(built, tmp_path, vocabulary):
+def test_the_fingerprint_depends_on_the_content_only(built, tmp_path, vocabulary):
     for index, docs in enumerate((DOCS, DOCS[:-1])):
         (tmp_path / 'a.txt').write_bytes(as_text(docs))
         store = tmp_path / str(index)

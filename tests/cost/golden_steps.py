@@ -1,9 +1,9 @@
-"""The cost of small steps, compiled for a TPU slice that need not be there.
+"""Computes the cost of small train steps, compiled for a TPU slice without any TPU.
 
-    python tests/cost/golden_steps.py          # prints what tests/cost/golden_steps.json should have
-    python tests/cost/golden_steps.py --renew  # writes it, with the versions of jax and libtpu that it holds for
+    python tests/cost/golden_steps.py          # prints the figures and the versions of jax and libtpu
+    python tests/cost/golden_steps.py --renew  # also writes them to tests/cost/golden_steps.json
 
-Figures that a change was meant to make better, or that nobody meant to change, show in the difference of that file.
+The diff of the file shows intended improvements and unintended changes.
 """
 
 import importlib.metadata
@@ -15,7 +15,7 @@ from typing import Any
 
 FILE = pathlib.Path(__file__).with_suffix('.json')
 TOPOLOGY = 'v5e:2x2'
-# The TPU compiler takes its time: two blocks, short rows, few pieces.
+# The TPU compiler is slow, so the model is small: two blocks, short rows, a small vocabulary.
 SMALL = {
     'model.width': 128,
     'model.mlp_dim': 512,
@@ -29,25 +29,25 @@ SMALL = {
     'batch_size': 128,
 }
 STEPS = {
-    # So many rows that they do not all fit the chip's fast memory.
+    # These rows do not all fit in the VMEM of the chip.
     'data': {'model.width': 256, 'model.mlp_dim': 1024, 'model.num_heads': 4, 'batch_size': 256},
     'fsdp, no dropout': {'mesh.fsdp': 4, 'model.dropout': 0.0, 'model.attention_dropout': 0.0},
 }
 
 
 def versions() -> dict[str, str]:
-    """Of what the figures depend on, '' where it is not installed."""
-    found = {}
+    """Returns the versions of jax and libtpu, on which the figures depend; '' if a package is not installed."""
+    result = {}
     for package in ('jax', 'libtpu'):
         try:
-            found[package] = importlib.metadata.version(package)
+            result[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = ''
-    return found
+            result[package] = ''
+    return result
 
 
-def measured(changes: dict[str, Any]) -> dict[str, Any]:
-    """FLOPs, bytes, cycles and collectives of a step and the memory that it needs, on a chip."""
+def measure(changes: dict[str, Any]) -> dict[str, Any]:
+    """Returns the FLOPs, bytes, cycles, collectives and temporary memory of a step on one chip."""
     from bertjax.config.files import find_recipe, load_recipe
     from bertjax.cost.memory_search import MemorySearch
     from bertjax.pretrain.settings import pretraining_settings
@@ -69,7 +69,7 @@ def measured(changes: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == '__main__':
     os.environ['JAX_PLATFORMS'] = 'cpu'
-    golden = {'versions': versions(), 'steps': {name: measured(changes) for name, changes in STEPS.items()}}
+    golden = {'versions': versions(), 'steps': {name: measure(changes) for name, changes in STEPS.items()}}
     text = json.dumps(golden, indent=2) + '\n'
     if '--renew' in sys.argv:
         FILE.write_text(text, encoding='utf-8')

@@ -1,4 +1,4 @@
-"""Small compiled programs, written by hand in the form of XLA's text."""
+"""Small compiled programs as XLA prints them, written by hand."""
 
 CYCLES = 'backend_config={"window_config":{"estimated_cycles":"%d"}}'
 NO_ESTIMATE = CYCLES % (2**63 - 1)
@@ -6,15 +6,18 @@ PATH = 'jit(step)/jvp(Bert)/encoder/while/body/closed_call/layers'
 
 
 def named(path: str) -> str:
-    """What says where an instruction comes from."""
+    """Returns the metadata that gives an instruction the name of its operation."""
     return f'metadata={{op_name="{path}"}}'
 
 
 def loop(
     bound: str = 'constant(12)', start: str = 'constant(0)', step: str = 'constant(1)', direction: str = 'LT'
 ) -> str:
-    """A program whose loop adds `step` to a counter from `start` while it is `direction` of `bound`; each turn is a
-    fusion of 100 cycles."""
+    """Returns a program with a loop; each iteration is a fusion of 100 cycles.
+
+    The loop adds `step` to a counter from `start` on, while the comparison `direction` of the counter with `bound` is
+    true.
+    """
     return f"""HloModule jit_step, is_scheduled=true
 
 %double (p: f32[8]) -> f32[8] {{
@@ -50,7 +53,7 @@ ENTRY %main (a: f32[8]) -> f32[8] {{
 
 
 def straight(*lines: str, computations: str = '') -> str:
-    """A program of these instructions, over the parameter %a, 8 MB in the chip's memory."""
+    """Returns a program of these instructions over the parameter %a, 8 MB in HBM."""
     body = '\n'.join(f'  {line}' for line in lines)
     return f"""HloModule jit_step, is_scheduled=true
 

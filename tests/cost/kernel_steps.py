@@ -1,4 +1,6 @@
-"""The same computations with a kernel and by XLA alone: seconds on a TPU v5e, by `bertjax.cost`.
+"""Compares the estimates of `bertjax.cost` for Pallas kernels and for XLA's version of the same computations.
+
+The estimates are seconds on a TPU v5e.
 
 python tests/cost/kernel_steps.py
 """
@@ -22,7 +24,7 @@ ROWS, WIDTH, OUT, BLOCK = 8192, 1024, 4096, 256
 
 
 def product(x: jax.Array, w: jax.Array) -> jax.Array:
-    """[R, D] x [D, F] as a kernel, a block of rows and columns at a time."""
+    """Returns x [R, D] times w [D, F], computed by a kernel of one block of rows and columns per grid step."""
 
     def kernel(x_block, w_block, y_block):
         y_block[...] = jnp.dot(x_block[...], w_block[...], preferred_element_type=jnp.float32).astype(y_block.dtype)
@@ -41,7 +43,7 @@ def product(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def total(x: jax.Array, y: jax.Array) -> jax.Array:
-    """x + y as a kernel, a block of rows at a time."""
+    """Returns x + y, computed by a kernel of one block of rows per grid step."""
 
     def kernel(x_block, y_block, z_block):
         z_block[...] = x_block[...] + y_block[...]
@@ -58,14 +60,14 @@ def total(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def step(multiply: Callable, x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Forward pass, loss and gradient of one projection; the three products by `multiply`."""
+    """Computes forward pass, loss and gradient of one projection, with `multiply` for the three products."""
     y = multiply(x, w)
     dy = 2 * y
     return multiply(dy, w.T), w - multiply(x.T, dy)
 
 
-def compiled(function: Callable, *shapes: jax.ShapeDtypeStruct) -> Estimate:
-    """On one chip."""
+def compile_and_estimate(function: Callable, *shapes: jax.ShapeDtypeStruct) -> Estimate:
+    """Returns the estimate of `function` on one chip."""
     chip = generation_of('v5e:2x2')
     text = jax.jit(function).lower(*shapes).compile().as_text()
     return estimate(parse(text), Rates(chip.clock_hz, 197e12, chip.hbm_bandwidth, lambda chips: 1.0), chips=1)
@@ -83,12 +85,12 @@ if __name__ == '__main__':
         'sum': (total, jnp.add, (f, f)),
         'step': (lambda x, w: step(product, x, w), lambda x, w: step(jnp.matmul, x, w), (x, w)),
     }
-    found = {}
+    results = {}
     for name, (kernel, plain, shapes) in cases.items():
-        ours = compiled(kernel, *shapes)
-        found[name] = {
+        ours = compile_and_estimate(kernel, *shapes)
+        results[name] = {
             'kernel': ours.step_s,
-            'xla': compiled(plain, *shapes).step_s,
+            'xla': compile_and_estimate(plain, *shapes).step_s,
             'modelled_share': ours.modelled_share,
         }
-    print(json.dumps(found, indent=2))
+    print(json.dumps(results, indent=2))

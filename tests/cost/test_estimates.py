@@ -1,4 +1,4 @@
-"""The time of a step: the compiler's cycles by loops, and the model of what has none."""
+"""Tests the estimated time of a step."""
 
 import pytest
 from hlo_texts import CYCLES, NO_ESTIMATE, loop, named, straight
@@ -6,7 +6,7 @@ from hlo_texts import CYCLES, NO_ESTIMATE, loop, named, straight
 from bertjax.cost.estimate import Estimate, Rates, estimate
 from bertjax.cost.hlo import parse
 
-# A chip of 1,000 cycles a second; what has no estimate takes 8 MB / (80 MB/s · 0.6), or its FLOPs / (6 MFLOP/s).
+# 1,000 cycles a second. Instructions without cycles reach 60 % of the peak: 48 MB/s or 6 MFLOP/s.
 RATES = Rates(1e3, peak_flops=10e6, hbm_bandwidth=80e6, ici_bandwidth=lambda n: 1e6 * n, network_bandwidth=2e6)
 WORK = f'%work = f32[8]{{0:S(1)}} negate(%a), {named("jit(step)/jvp(Bert)/mlm/neg")}, {CYCLES % 1000}'
 SUM = 'replica_groups={{0,1,2,3}}, to_apply=%add'
@@ -16,19 +16,19 @@ def _estimate(text: str, chips: int = 4) -> Estimate:
     return estimate(parse(text), RATES, chips)
 
 
-def test_a_loop_takes_as_long_as_all_its_turns():
+def test_a_loop_takes_as_long_as_all_its_iterations():
     found = _estimate(loop())
     assert found.seconds('compiler') == pytest.approx(1.2) and not found.unknown_loops
     assert found.parts()[0] == ('mlp', pytest.approx(1.2))
 
 
-def test_a_loop_of_unknown_length_counts_once_and_is_named():
+def test_a_loop_of_unknown_length_counts_once_and_is_reported():
     found = _estimate(loop(bound='get-tuple-element(%c), index=0'))
     assert found.seconds('compiler') == pytest.approx(0.1) and found.unknown_loops == ['while.1']
 
 
 def _counted(name: str, times: int, line: str) -> str:
-    """Condition and body of a loop that executes `line`, which makes %y.NAME of %x.NAME, so many times."""
+    """Returns condition and body of a loop that executes `line` `times` times; `line` computes %y.NAME from %x.NAME."""
     return f"""%condition.{name} (c.{name}: (s32[], f32[8])) -> pred[] {{
   %c.{name} = (s32[], f32[8]{{0}}) parameter(0)
   %i.{name} = s32[] get-tuple-element(%c.{name}), index=0
@@ -48,7 +48,7 @@ def _counted(name: str, times: int, line: str) -> str:
 """
 
 
-def test_loops_in_loops():
+def test_nested_loops_multiply():
     inner = _counted('in', 3, f'%y.in = f32[8]{{0}} negate(%x.in), {CYCLES % 100}')
     lines = (
         '%zero.out = s32[] constant(0)',
@@ -65,7 +65,7 @@ def test_loops_in_loops():
     assert _estimate(straight(*entry, computations=computations)).seconds('compiler') == pytest.approx(5 * 3 * 0.1)
 
 
-def test_of_branches_the_longest():
+def test_a_conditional_takes_as_long_as_its_longest_branch():
     branches = '\n\n'.join(
         f'%{name} (p.{name}: f32[8]) -> f32[8] {{\n  %p.{name} = f32[8]{{0}} parameter(0)\n'
         f'  ROOT %n.{name} = f32[8]{{0}} negate(%p.{name}), {CYCLES % cycles}\n}}'
@@ -75,7 +75,7 @@ def test_of_branches_the_longest():
     assert _estimate(straight(line, computations=branches)).seconds() == pytest.approx(0.5)
 
 
-def test_without_any_cycles_nothing_is_claimed():
+def test_a_program_without_cycles_has_no_estimate():
     found = _estimate(straight('ROOT %r = f32[2000000]{0} negate(%a)'))
     assert found.step_s is None and found.modelled_share is None
 
@@ -87,27 +87,27 @@ def test_an_instruction_without_an_estimate_is_modelled_by_its_bytes():
 
 
 @pytest.mark.parametrize(
-    ('stated', 'seconds', 'silent'),
+    ('config', 'seconds', 'silent'),
     [
         ('"cost_estimate":{"flops":"60000000","bytes_accessed":"8"}', 10.0, False),
         ('"cost_estimate":{"flops":"6","bytes_accessed":"48000000"}', 1.0, False),
-        ('"other":{}', 16e6 / 80e6 / 0.6, True),  # operand and result
+        ('"other":{}', 16e6 / 80e6 / 0.6, True),  # Bytes of operand and result.
     ],
 )
-def test_a_kernel_takes_what_it_states(stated: str, seconds: float, silent: bool):
-    target = f'custom_call_target="tpu_custom_call", backend_config={{{stated}}}'
+def test_the_time_of_a_kernel_follows_from_its_cost_estimate(config: str, seconds: float, silent: bool):
+    target = f'custom_call_target="tpu_custom_call", backend_config={{{config}}}'
     found = _estimate(straight(WORK, f'ROOT %k = f32[2000000]{{0}} custom-call(%a), {target}'))
     assert found.seconds('kernel') == pytest.approx(seconds)
     assert found.silent_kernels == (['k'] if silent else [])
 
 
-def test_notes_of_the_compiler_take_no_time():
+def test_annotations_of_the_compiler_take_no_time():
     found = _estimate(straight(WORK, 'ROOT %k = f32[2000000]{0} custom-call(%a), custom_call_target="ConcatBitcast"'))
     assert found.seconds() == pytest.approx(1.0)
 
 
-def test_a_collective_that_others_wait_for():
-    """All-reduce of 8 MB over 4 chips: each sends 2 · 3/4 of it at 4 MB/s."""
+def test_a_synchronous_collective_is_fully_exposed():
+    """In an all-reduce of 8 MB over 4 chips, each chip sends 2 · 3/4 of 8 MB at 4 MB/s."""
     found = _estimate(straight(WORK, f'ROOT %r = f32[2000000]{{0}} all-reduce(%a), channel_id=1, {SUM}'))
     (sent,) = found.collectives
     assert (sent.seconds, sent.exposed, sent.first == sent.last) == (3.0, 3.0, True)
@@ -130,8 +130,8 @@ def test_two_collectives_share_the_links():
     assert _estimate(straight(*starts, WORK, *ends)).seconds('exposed') == pytest.approx(3.0 + 3.0 - 1.0)
 
 
-def test_between_slices_goes_the_network():
-    """Which carries what a chip sends to its like in two other slices, while the links carry something else."""
+def test_transfers_between_slices_use_the_network():
+    """A chip sends to two other slices over the network while the links carry another collective."""
     note = (
         'is_host_transfer=true, frontend_attributes={_xla_host_transfer_rendezvous="all-reduce.1_0",'
         '_xla_megascale_target="{1,3}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}'
@@ -148,8 +148,8 @@ def test_between_slices_goes_the_network():
     assert found.step_s == pytest.approx(16 / 3) and not found.seconds('other')
 
 
-def test_a_gather_that_fusions_carry_on_is_one():
-    """As libtpu has it: a fusion that begins it, one with work of its own, and one that ends it, on one channel."""
+def test_a_gather_in_several_fusions_counts_once():
+    """libtpu splits a gather into fusions on one channel: one starts it, one also does other work, one ends it."""
     parts = '\n\n'.join(
         f'%part{i} (q{i}: f32[2000000]) -> f32[8000000] {{\n  %q{i} = f32[2000000]{{0}} parameter(0)\n'
         f'  ROOT %g{i} = f32[8000000]{{0}} all-gather(%q{i}), channel_id=9, dimensions={{0}}, '
@@ -164,15 +164,15 @@ def test_a_gather_that_fusions_carry_on_is_one():
     assert found.step_s == pytest.approx(6.0) and found.seconds('compiler') == pytest.approx(2.0)
 
 
-def test_gathers_on_one_channel_are_told_apart():
-    """Those that a program writes out in `shard_map` all have the same."""
+def test_separate_gathers_on_one_channel_are_distinguished():
+    """All gathers in `shard_map` have the same channel."""
     gather = 'all-gather(%a), channel_id=1, dimensions={0}, replica_groups=[2,4]<=[8]'
     found = _estimate(straight(f'%x = f32[8000000]{{0}} {gather}', f'ROOT %y = f32[8000000]{{0}} {gather}'), chips=8)
     assert [each.seconds for each in found.collectives] == [6.0, 6.0]
 
 
-def test_a_gather_that_a_loop_carries_on_is_one():
-    """Begun before it and ended behind it: of the fusions of a chain the one that begins it counts."""
+def test_a_gather_across_a_loop_counts_once():
+    """Of a chain of fusions, only the one that starts the gather counts."""
     note = 'custom_call_target="AsyncCollectiveStart"'
     roots = (f'ROOT %c = f32[8000000]{{0}} custom-call(%g0), {note}', 'ROOT %n = f32[8000000]{0} negate(%g1)')
     parts = '\n\n'.join(
@@ -187,7 +187,7 @@ def test_a_gather_that_a_loop_carries_on_is_one():
     assert not _estimate(straight('ROOT ' + carries, computations=parts), chips=8).collectives
 
 
-def test_a_reduction_of_which_a_slice_is_taken_is_scattered():
+def test_an_all_reduce_followed_by_a_slice_is_a_reduce_scatter():
     part = """%scatter (q: f32[2000000]) -> f32[500000] {
   %q = f32[2000000]{0} parameter(0)
   %r = f32[2000000]{0} all-reduce(%q), channel_id=4, replica_groups=[2,4]<=[8], to_apply=%add
@@ -210,7 +210,7 @@ def test_a_reduction_of_which_a_slice_is_taken_is_scattered():
         ('{}', 8),
     ],
 )
-def test_chips_of_a_group(groups: str, chips: int):
+def test_the_number_of_chips_of_a_group_is_parsed(groups: str, chips: int):
     line = f'ROOT %y = f32[8]{{0}} all-reduce(%a), channel_id=1, replica_groups={groups}, to_apply=%add'
     (sent,) = _estimate(straight(line), chips=8).collectives
     assert sent.chips == chips

@@ -1,4 +1,4 @@
-"""Compiled programs as text: instructions, shapes, and how often loops run."""
+"""Tests parsing the text of compiled programs."""
 
 import pytest
 from hlo_texts import CYCLES, loop, straight
@@ -6,7 +6,7 @@ from hlo_texts import CYCLES, loop, straight
 from bertjax.cost.hlo import parse, shape_bytes, trip_count
 
 
-def test_an_instruction_has_its_parts():
+def test_the_parts_of_an_instruction_are_parsed():
     line = (
         '%sum.1 = (f32[2,3]{1,0:T(8,128)}, /*index=1*/bf16[4]{0:T(8)(2,1)S(1)}) all-reduce(%a, %b.2), channel_id=3, '
         'to_apply=%add.7, metadata={op_name="jit(f)/a(b)/c" stack_frame_id=4}, ' + CYCLES % 17
@@ -19,12 +19,12 @@ def test_an_instruction_has_its_parts():
     assert shape_bytes(one.shape) == 24 + 8 and shape_bytes(one.shape, hbm_only=True) == 24
 
 
-def test_the_largest_number_is_no_estimate():
+def test_the_largest_int64_means_no_estimate():
     entry = parse(straight(f'%x = f32[2] negate(%a), {CYCLES % (2**63 - 1)}', '%y = f32[2] negate(%x)'))
     assert [one.cycles for one in entry.instructions.values()] == [None, None, None]
 
 
-def test_another_text_is_refused():
+def test_text_that_is_not_hlo_is_refused():
     with pytest.raises(ValueError, match='ENTRY'):
         parse('define void @main() {\n  ret void\n}\n')
 
@@ -40,12 +40,12 @@ def test_another_text_is_refused():
         ('token[]', 0),
     ],
 )
-def test_bytes_of_a_shape(shape: str, size: int):
+def test_the_bytes_of_a_shape_are_counted(shape: str, size: int):
     assert shape_bytes(shape) == shape_bytes(shape, hbm_only=True) == size
     assert shape_bytes(f'({shape}, ({shape}))') == 2 * size
 
 
-def test_other_memory_than_the_large_one():
+def test_only_memory_space_0_is_hbm():
     assert shape_bytes('f32[4]{0:T(128)S(1)}', hbm_only=True) == 0
     assert shape_bytes('f32[4]{0:T(128)S(0)}', hbm_only=True) == 16
 
@@ -60,22 +60,22 @@ def test_other_memory_than_the_large_one():
         ({'start': 'constant(11)', 'bound': 'constant(0)', 'step': 'constant(-1)', 'direction': 'GT'}, 11),
         ({'direction': 'NE'}, 12),
         ({'start': 'constant(20)'}, 0),
-        ({'bound': 'get-tuple-element(%c), index=0'}, None),  # computed
-        ({'step': 'get-tuple-element(%b), index=0'}, None),  # doubles
+        ({'bound': 'get-tuple-element(%c), index=0'}, None),  # The bound is computed.
+        ({'step': 'get-tuple-element(%b), index=0'}, None),  # The counter doubles.
         ({'start': 'custom-call(%a)'}, None),
     ],
 )
-def test_how_often_a_loop_runs(changes: dict, times: int | None):
+def test_the_trip_count_of_a_loop(changes: dict, times: int | None):
     assert trip_count(parse(loop(**changes)).instructions['while.1']) == times
 
 
-def test_what_the_text_says_of_a_loop_wins():
+def test_a_trip_count_in_the_text_takes_precedence():
     text = loop(bound='get-tuple-element(%c), index=0')
     entry = parse(text.replace('body=%body', 'body=%body, backend_config={"known_trip_count":{"n":"7"}}'))
     assert trip_count(entry.instructions['while.1']) == 7
 
 
-def test_a_comparison_and_a_step_inside_fusions():
+def test_the_trip_count_is_found_inside_fusions():
     inner = """%compared (l: s32[], r: s32[]) -> pred[] {
   %l = s32[] parameter(0)
   %r = s32[] parameter(1)

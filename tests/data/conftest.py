@@ -1,4 +1,4 @@
-"""Text for the tests of data/: synthetic text, and real text if it is available."""
+"""Fixtures: synthetic text, and real text of the shared folder."""
 
 import gzip
 import pathlib
@@ -27,7 +27,7 @@ def english(shared: pathlib.Path) -> Tokenizer:
 
 @pytest.fixture(scope='session')
 def wikipedia(shared: pathlib.Path, english: Tokenizer) -> MemorySplit:
-    """English Wikipedia: the first 600 articles of the shared text, tokenised sentence by sentence."""
+    """Returns the first 600 articles of the shared English Wikipedia, tokenised sentence by sentence."""
     with gzip.open(shared / 'corpus' / 'enwiki-00.txt.gz', 'rt', encoding='utf-8') as file:
         articles = file.read().split('\n\n')[:600]
     documents = [[s for line in article.splitlines() for s in split_sentences(line)] for article in articles]

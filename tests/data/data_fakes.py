@@ -1,4 +1,4 @@
-"""A token store and a tokenizer in memory, for the tests of data/."""
+"""A token store and a tokenizer in memory."""
 
 import hashlib
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class MemorySplit:
-    """The interface of a store's split over a list of documents, each a list of sentences, each an array of ids."""
+    """A split of a token store in memory. A document is a list of sentences, and a sentence is an array of ids."""
 
     segments = None
 
@@ -25,7 +25,8 @@ class MemorySplit:
 
 
 class FakeVocabulary:
-    """Ids 0..4 are [PAD] [UNK] [CLS] [SEP] [MASK], 5..9 are unused, and every third of the others continues a word."""
+    """A vocabulary: ids 0 to 4 are [PAD] [UNK] [CLS] [SEP] [MASK], 5 to 9 are unused, every third other id continues
+    a word."""
 
     pad_id, unk_id, cls_id, sep_id, mask_id = range(5)
     separators = 1
@@ -37,7 +38,8 @@ class FakeVocabulary:
 
 
 def synthetic_split(seed: int = 0, documents: int = 200, sentences: int = 40, mean: float = 22.0) -> MemorySplit:
-    """Documents like those of an encyclopaedia: geometric numbers of sentences, log-normal lengths."""
+    """Returns random documents with geometric numbers of sentences (mean `sentences`) and log-normal lengths of
+    sentences (median `mean` tokens)."""
     rng = np.random.default_rng(seed)
     return MemorySplit(
         [

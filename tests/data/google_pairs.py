@@ -1,4 +1,4 @@
-"""A plain implementation of Google's pairing, for comparison: sentence by sentence, with one generator."""
+"""A reference implementation of the pairing of google-research/bert."""
 
 import dataclasses
 import itertools
@@ -10,7 +10,7 @@ from data_fakes import MemorySplit
 
 @dataclasses.dataclass
 class Pair:
-    """Token counts after truncation, and the choices that led to them."""
+    """Numbers of tokens after truncation, and the random choices that led to them."""
 
     a: int
     b: int
@@ -20,10 +20,10 @@ class Pair:
     front_b: int
 
 
-def truncate(a: int, b: int, room: int, coin_a, coin_b) -> tuple[int, int, int, int]:
-    """Removes tokens one by one; returns the remaining lengths, and the numbers of tokens removed at the front."""
+def truncate(a: int, b: int, max_tokens: int, coin_a, coin_b) -> tuple[int, int, int, int]:
+    """Removes tokens one by one; returns the remaining lengths and the numbers of tokens removed at the front."""
     front_a = front_b = 0
-    while a + b > room:
+    while a + b > max_tokens:
         if a > b:
             a, front_a = a - 1, front_a + coin_a()
         else:
@@ -32,14 +32,14 @@ def truncate(a: int, b: int, room: int, coin_a, coin_b) -> tuple[int, int, int, 
 
 
 def google_pass(split: MemorySplit, seq_len: int, rng: random.Random, short_probability: float = 0.1) -> list[Pair]:
-    """One pass over all documents, by the rules of google-research/bert."""
+    """Returns the pairs of one pass over all documents, by the rules of google-research/bert."""
     lengths = np.diff(split.sentence_offsets).tolist()
     bounds = split.document_offsets.tolist()
     documents = [lengths[i:j] for i, j in itertools.pairwise(bounds)]
-    room = seq_len - 3
-    found = []
+    max_tokens = seq_len - 3
+    pairs = []
     for number, document in enumerate(documents):
-        target = rng.randint(2, room) if rng.random() < short_probability else room
+        target = rng.randint(2, max_tokens) if rng.random() < short_probability else max_tokens
         chunk, i = [], 0
         while i < len(document):
             chunk.append(document[i])
@@ -58,8 +58,8 @@ def google_pass(split: MemorySplit, seq_len: int, rng: random.Random, short_prob
                             break
                     i -= len(chunk) - a_end
                 coin = lambda: int(rng.random() < 0.5)  # noqa: E731
-                a, b, front_a, front_b = truncate(a, b, room, coin, coin)
-                found.append(Pair(a, b, is_next, len(chunk), front_a, front_b))
+                a, b, front_a, front_b = truncate(a, b, max_tokens, coin, coin)
+                pairs.append(Pair(a, b, is_next, len(chunk), front_a, front_b))
                 chunk = []
             i += 1
-    return found
+    return pairs

@@ -1,4 +1,4 @@
-"""Augmented rows: which words are replaced, how many, and by which words."""
+"""Tests which words data augmentation replaces, and by which words."""
 
 import numpy as np
 import pytest
@@ -7,14 +7,14 @@ from bertjax.data.augment import choose_candidates, choose_words, find_single_pi
 from bertjax.data.features import FeatureBuilder
 
 CLS, SEP = 1, 2
-# Pieces from 20 on continue a word.
+# Pieces with ids of at least 20 continue a word.
 CONTINUES = np.arange(40) >= 20
 SPECIAL = np.array([0, CLS, SEP, 3])
 
 
 @pytest.fixture(scope='module')
 def features():
-    """Two rows of two sequences each, with tags."""
+    """Returns two rows of two sequences each, with token labels."""
     builder = FeatureBuilder(choices=2)
     sequences = [[CLS, 5, 6, 25, SEP], [CLS, 7, SEP, 8, 9, SEP], [CLS, 10, 30, 31, 11, SEP], [CLS, 12, SEP]]
     for i, tokens in enumerate(sequences):
@@ -29,20 +29,20 @@ def test_copies_follow_their_row_unchanged(features):
     assert rows.record.tolist() == [0, 0, 0, 1, 1, 1] and rows.row['labelled'].tolist() == [1, 0, 0, 1, 0, 0]
     assert rows.row['labels'].tolist() == [1, 1, 1, 3, 3, 3] and rows.row['labelled'].dtype == np.float32
     for i in range(6):
-        ours, theirs = rows.batch(np.array([i]), 8, 0), features.batch(np.array([i // 3]), 8, 0)
-        for name, x in theirs.items():
-            np.testing.assert_array_equal(ours[name], x)
+        actual, expected = rows.batch(np.array([i]), 8, 0), features.batch(np.array([i // 3]), 8, 0)
+        for name, x in expected.items():
+            np.testing.assert_array_equal(actual[name], x)
 
 
-def test_only_whole_words_are_replaced(features):
+def test_only_words_of_one_piece_can_be_replaced(features):
     words = find_single_piece_words(features, SPECIAL, CONTINUES)
     assert features.tokens[words].tolist() == [5, 7, 8, 9, 11, 12]
 
 
-def test_the_share_of_replaced_words_depends_on_seed_and_number(features):
+def test_the_chosen_words_have_the_requested_share_and_depend_on_the_seed(features):
     rows = repeat_rows(features, 2001, 'labelled')
     words = find_single_piece_words(rows, SPECIAL, CONTINUES)
-    choose = lambda seed, some=words: choose_words(rows, some, seed=seed, probability=0.4, mark='labelled')  # noqa: E731
+    choose = lambda seed: choose_words(rows, words, seed=seed, probability=0.4, mark='labelled')  # noqa: E731
     chosen = choose(0)
     assert not (chosen & ~words).any()
     first = rows.offsets[np.flatnonzero(np.repeat(rows.row['labelled'], 2))]
@@ -52,11 +52,11 @@ def test_the_share_of_replaced_words_depends_on_seed_and_number(features):
     assert (chosen != choose(1)).any()
 
 
-def test_a_word_becomes_each_of_its_candidates_and_never_itself():
+def test_a_word_is_replaced_with_each_of_its_candidates_and_never_with_itself():
     candidates = np.tile(np.array([7, 8, 9, 10], np.int32), (3000, 1))
-    n, place = np.arange(3000), np.full(3000, 4)
-    # A word outside the candidates (99) becomes one of the three most likely.
-    for was, others in ((8, {7, 9, 10}), (99, {7, 8, 9})):
-        found = choose_candidates(candidates, np.full(3000, was), n, place, seed=0)
-        values, counts = np.unique(found, return_counts=True)
+    n, position = np.arange(3000), np.full(3000, 4)
+    # A word that is not a candidate (99) is replaced with one of the three most likely candidates.
+    for word, others in ((8, {7, 9, 10}), (99, {7, 8, 9})):
+        chosen = choose_candidates(candidates, np.full(3000, word), n, position, seed=0)
+        values, counts = np.unique(chosen, return_counts=True)
         assert set(values.tolist()) == others and counts.min() > 900

@@ -1,4 +1,4 @@
-"""Batches have the arrays of the table in batch.py."""
+"""Tests that batches have the arrays of the table in bertjax/data/batch.py."""
 
 import numpy as np
 import pytest

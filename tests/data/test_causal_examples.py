@@ -1,4 +1,4 @@
-"""Causal examples among masked ones: their share, what they hold, and that example n is a function of n alone."""
+"""Tests the share and the content of causal examples among masked ones."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from data_fakes import synthetic_split
 
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.masking import MaskOptions
-from bertjax.data.packed import PackedExamples
+from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.pairs import PairOptions
 from bertjax.data.pretraining import PretrainingExamples
 
@@ -28,7 +28,7 @@ def examples_of(vocabulary, share=SHARE, seed=0, phase=0, **masking):
 
 
 @pytest.mark.parametrize('unit', ['token', 'span'])
-def test_causal_examples_keep_their_tokens_and_the_others_do_not_change(vocabulary, unit):
+def test_causal_examples_are_not_masked_and_the_others_are_unchanged(vocabulary, unit):
     n = np.arange(2000)
     hybrid, plain = (examples_of(vocabulary, share, unit=unit).batch(n) for share in (SHARE, 0.0))
     assert {name: (x.shape, x.dtype) for name, x in hybrid.items()} == pretraining_batch_spec(2000, S, P, causal=True)
@@ -39,17 +39,17 @@ def test_causal_examples_keep_their_tokens_and_the_others_do_not_change(vocabula
     for name, x in plain.items():
         rows = slice(None) if name != 'input_ids' else ~causal
         np.testing.assert_array_equal(hybrid[name][rows], x[rows])
-    at = np.take_along_axis(hybrid['input_ids'], hybrid['masked_positions'], 1)
+    inputs = np.take_along_axis(hybrid['input_ids'], hybrid['masked_positions'], 1)
     used = hybrid['masked_weights'] > 0
-    assert (at == hybrid['masked_ids'])[causal][used[causal]].all()
-    assert (hybrid['masked_positions'][used] > 0).all()  # there is a position before it
-    kept = (at == hybrid['masked_ids'])[~causal][used[~causal]].mean()
-    assert kept == pytest.approx(0.1, abs=0.02)
+    assert (inputs == hybrid['masked_ids'])[causal][used[causal]].all()
+    assert (hybrid['masked_positions'][used] > 0).all()  # A causal prediction needs a previous position.
+    unchanged = (inputs == hybrid['masked_ids'])[~causal][used[~causal]].mean()
+    assert unchanged == pytest.approx(0.1, abs=0.02)
 
 
 @pytest.mark.parametrize('packed', [False, True])
 @pytest.mark.parametrize('static', [False, True])
-def test_an_example_is_causal_by_its_number(vocabulary, packed, static):
+def test_the_number_of_an_example_decides_whether_it_is_causal(vocabulary, packed, static):
     def build(**keys):
         examples = examples_of(vocabulary, static=static, **keys)
         return PackedExamples(examples) if packed else examples
@@ -63,7 +63,7 @@ def test_an_example_is_causal_by_its_number(vocabulary, packed, static):
         assert (build(**keys).batch(n)['causal'].any(1) != together['causal'].any(1)).any()
 
 
-def test_packed_rows_hold_the_same_examples(vocabulary):
+def test_packed_rows_contain_the_same_examples(vocabulary):
     examples = examples_of(vocabulary)
     packed = PackedExamples(examples)
     rows, (_, numbers, _) = packed.batch(np.arange(40)), packed.locate(np.arange(40))

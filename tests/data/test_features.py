@@ -1,4 +1,4 @@
-"""Ragged features: batches, the cache, and damaged files."""
+"""Tests ragged features: batches, the cache, and damaged files."""
 
 import dataclasses
 
@@ -43,7 +43,7 @@ def test_the_sequences_of_choices_stay_together():
     np.testing.assert_array_equal(features.lengths, [2, 3, 4, 5])
 
 
-def test_sequences_without_their_row_are_refused():
+def test_a_row_with_too_few_sequences_is_refused():
     builder = FeatureBuilder(2)
     builder.add_sequence([1, 2])
     builder.add_row(0, labels=np.int32(1))
@@ -71,7 +71,7 @@ def test_cached_features_are_equal(tmp_path):
 
 
 @pytest.mark.parametrize('size', [0, 10, 400])
-def test_a_damaged_file_is_made_again(tmp_path, size):
+def test_a_damaged_cache_file_is_rebuilt(tmp_path, size):
     load_or_build(tmp_path, 'key', sentences)
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:size])

@@ -1,4 +1,4 @@
-"""Examples have the same bits as in the first version, so that a resumed run gets the same examples."""
+"""Tests that examples have the bits of the first version."""
 
 import hashlib
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.masking import MaskOptions
-from bertjax.data.packed import PackedExamples
+from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.pairs import PairOptions
 from bertjax.data.pretraining import PretrainingExamples
 

@@ -1,4 +1,4 @@
-"""The stream of examples has the statistics of google-research/bert's algorithm, on synthetic and real text."""
+"""Tests that examples have the statistics of google-research/bert's algorithm."""
 
 import random
 
@@ -18,7 +18,7 @@ PASSES = 10
 
 @pytest.fixture(scope='module', params=['synthetic', 'wikipedia'])
 def text(request):
-    """A split and its tokenizer."""
+    """Returns a split and its tokenizer."""
     if request.param == 'synthetic':
         return synthetic_split(documents=500, sentences=30), request.getfixturevalue('vocabulary')
     return request.getfixturevalue('wikipedia'), request.getfixturevalue('english')
@@ -37,21 +37,13 @@ def examples_of(text, seq_len, **pairs):
     )
 
 
-def passes_of(examples):
-    """For each plan: [examples, IsNext, mean A, mean B, share of real positions]."""
-    for plan in range(PASSES):
-        count = round(examples.cycle_length / PASSES)
-        batch = examples.batch(np.arange(plan * count, (plan + 1) * count))
-        b = batch['segment_ids'].sum(1) - 1
-        a = batch['attention_mask'].sum(1) - 3 - b
-        real = batch['attention_mask'].mean()
-        yield [len(examples._plans[plan].chunks), 1 - batch['nsp_labels'].mean(), a.mean(), b.mean(), real]
-
-
-# Short sequences make the statistics of a pass noisy; without them the comparison is several times sharper.
+# Short sequences make the statistics of a pass noisy. Without them, the tolerances are smaller.
 @pytest.fixture(scope='module', params=[(128, 0.1), *slow((512, 0.1), (128, 0.0), (512, 0.0))], ids=str)
 def streams(request, text):
-    """S, the share of short sequences, and for each pass the arrays (A's tokens, B's, is next), ours and Google's."""
+    """Returns S, the share of short sequences, our passes, and Google's passes.
+
+    A pass is a tuple of arrays with one entry per example: tokens of A, tokens of B, and whether B follows A.
+    """
     seq_len, short = request.param
     examples = examples_of(text, seq_len, short_probability=short)
     batch = examples.batch(np.arange(examples.cycle_length))
@@ -67,7 +59,7 @@ def streams(request, text):
 
 
 def plan_lengths(examples):
-    """Returns the number of examples of each plan, by bisection of the numbers at which the plan changes."""
+    """Returns the number of examples of each plan; finds the last example of a plan by bisection."""
     ends = []
     for plan in range(PASSES):
         low, high = 0, examples.cycle_length
@@ -79,23 +71,23 @@ def plan_lengths(examples):
 
 
 def figures(passes, seq_len):
-    """[passes, 5]: examples, share of IsNext, mean A, mean B, share of real positions."""
+    """Returns [passes, 5]: number of examples, share of IsNext, mean tokens of A and of B, share of real positions."""
     return np.array(
         [[len(a), follows.mean(), a.mean(), b.mean(), (a + b + 3).mean() / seq_len] for a, b, follows in passes]
     )
 
 
-def test_figures_are_googles(streams):
+def test_the_mean_figures_of_a_pass_equal_googles(streams):
     seq_len, short, ours, theirs = streams
     ours, theirs = figures(ours, seq_len), figures(theirs, seq_len)
     error = np.sqrt((ours.var(0, ddof=1) + theirs.var(0, ddof=1)) / PASSES)
     print(f'S={seq_len}: ours {ours.mean(0).round(4)}, theirs {theirs.mean(0).round(4)}, error {error.round(4)}')
     assert (np.abs(ours.mean(0) - theirs.mean(0)) < 4 * error).all()
-    # The errors are small enough for a meaningful comparison.
+    # The standard errors are small enough for a meaningful comparison.
     assert (error < (0.03 if short else 0.015) * theirs.mean(0)).all()
 
 
-def test_lengths_are_distributed_as_googles(streams):
+def test_lengths_have_googles_distribution(streams):
     seq_len, short, ours, theirs = streams
     for name, measure in {'A': lambda a, b: a, 'B': lambda a, b: b, 'both': np.add}.items():
         shares = []
@@ -109,7 +101,7 @@ def test_lengths_are_distributed_as_googles(streams):
 
 
 @pytest.mark.parametrize('seq_len', [128, 512])
-def test_half_of_the_chunks_of_two_sentences_or_more_are_next(text, seq_len):
+def test_half_of_the_chunks_of_several_sentences_are_next(text, seq_len):
     report = examples_of(text, seq_len).report
     assert abs(report['is_next_of_two'] - 0.5) < 0.01
     assert 0.05 < report['one_sentence'] < 0.2
@@ -118,14 +110,14 @@ def test_half_of_the_chunks_of_two_sentences_or_more_are_next(text, seq_len):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('seq_len', [128, 512])
-def test_a_balanced_stream_is_half_next(text, seq_len):
+def test_half_of_a_balanced_stream_is_next(text, seq_len):
     examples = examples_of(text, seq_len, balanced=True)
     assert abs(examples.report['is_next'] - 0.5) < 0.01
     batch = examples.batch(np.arange(0, examples.cycle_length, 3))
     assert abs(batch['nsp_labels'].mean() - 0.5) < 0.01 + 2 * 0.5 / np.sqrt(examples.cycle_length / 3)
 
 
-def test_words_of_real_text_are_masked_whole(wikipedia, english):
+def test_whole_words_of_real_text_are_masked(wikipedia, english):
     examples = examples_of((wikipedia, english), 128)
     whole = PretrainingExamples(
         wikipedia,

@@ -1,4 +1,4 @@
-"""Counter-based hashes are as random as a generator's numbers, and `permute` is a permutation."""
+"""Tests that counter-based hashes are random and that `permute` is a permutation."""
 
 import numpy as np
 import pytest
@@ -15,14 +15,14 @@ def test_the_numbers_never_change():
     assert permute(np.arange(10), 10, hash_bits(3, Stream.ORDER, 0)).tolist() == [6, 2, 7, 4, 3, 9, 1, 0, 8, 5]
 
 
-def test_numbers_row_by_row_are_the_same():
+def test_ragged_hashes_equal_hashes_of_repeated_rows():
     n, counts, position = np.array([7, 8, 2**40]), np.array([2, 0, 3]), np.array([5, 6, 0, 1, 9])
     expected = hash_bits(3, Stream.NEXT, np.repeat(n, counts), position)
     assert np.array_equal(hash_bits_ragged(counts, 3, Stream.NEXT, n, position), expected)
 
 
 @pytest.mark.parametrize('axis', ['n', 'position', 'seed', 'stream'])
-def test_each_argument_counts_up_to_uniform_bytes(axis):
+def test_consecutive_values_of_each_argument_give_uniform_bytes(axis):
     count = np.arange(N)
     if axis == 'n':
         bits = hash_bits(5, 3, count)
@@ -35,7 +35,7 @@ def test_each_argument_counts_up_to_uniform_bytes(axis):
     for shift in range(0, 64, 8):
         counts = np.bincount((bits >> np.uint64(shift)).astype(np.uint8), minlength=256)
         chi_square = ((counts - len(bits) / 256) ** 2).sum() / (len(bits) / 256)
-        # 255 degrees of freedom: mean 255, standard deviation 22.6; five of them either way.
+        # With 255 degrees of freedom: mean 255, standard deviation 22.6; 5 standard deviations on either side.
         assert 142 < chi_square < 368
 
 
@@ -55,7 +55,7 @@ def test_neighbours_are_not_correlated(other):
     n = n + 1000
     first, second = uniform(1, 2, n, position), other(n, position)
     assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(N)
-    # Nor in pairs: 16 x 16 cells, chi-square of 255 degrees of freedom.
+    # Pairs are uniform too: a chi-square test of 16 x 16 cells with 255 degrees of freedom.
     cells = np.bincount((first * 16).astype(int) * 16 + (second * 16).astype(int), minlength=256)
     assert ((cells - N / 256) ** 2).sum() / (N / 256) < 368
 
@@ -64,10 +64,10 @@ def test_one_changed_bit_changes_half_of_the_bits():
     n = np.arange(4096)
     for bit in range(0, 63, 7):
         changed = np.bitwise_count(hash_bits(0, 1, n) ^ hash_bits(0, 1, n ^ (1 << bit)))
-        assert abs(changed.mean() - 32) < 5 * 4 / np.sqrt(4096)  # binomial(64, 1/2): deviation 4
+        assert abs(changed.mean() - 32) < 5 * 4 / np.sqrt(4096)  # Binomial(64, 1/2) has a standard deviation of 4.
 
 
-def test_broadcasting_gives_what_single_calls_give():
+def test_broadcasting_equals_single_calls():
     n, position = np.array([[3], [-1], [2**40]]), np.array([0, 5])
     together = hash_bits(-7, 4, n, position)
     assert together.shape == (3, 2)
@@ -77,7 +77,7 @@ def test_broadcasting_gives_what_single_calls_give():
             assert together[i, j] == hash_bits(-7, 4, int(n[i, 0]), int(position[j]))
 
 
-def test_below_is_uniform_and_below():
+def test_randint_is_uniform_and_below_its_bound():
     drawn = randint(7, 0, 1, np.arange(70_000))
     assert set(drawn.tolist()) == set(range(7))
     assert np.abs(np.bincount(drawn) - 10_000).max() < 5 * np.sqrt(10_000)
@@ -88,17 +88,17 @@ def test_below_is_uniform_and_below():
 
 def test_permute_is_a_bijection_for_every_size():
     for size in range(1, 700):
-        sent = permute(np.arange(size), size, hash_bits(1, Stream.ORDER, size))
-        assert np.array_equal(np.sort(sent), np.arange(size))
+        image = permute(np.arange(size), size, hash_bits(1, Stream.ORDER, size))
+        assert np.array_equal(np.sort(image), np.arange(size))
 
 
 @pytest.mark.parametrize('size', [65_536, 65_537, 999_983])
 def test_permute_is_a_bijection_for_large_sizes(size):
-    sent = permute(np.arange(size), size, hash_bits(1, Stream.ORDER, 0))
-    assert np.bincount(sent, minlength=size).max() == 1
-    # The result is shuffled: neither correlated with the index nor with its neighbour.
-    assert abs(np.corrcoef(np.arange(size), sent)[0, 1]) < 5 / np.sqrt(size)
-    assert abs(np.corrcoef(sent[1:], sent[:-1])[0, 1]) < 5 / np.sqrt(size)
+    image = permute(np.arange(size), size, hash_bits(1, Stream.ORDER, 0))
+    assert np.bincount(image, minlength=size).max() == 1
+    # An image is correlated neither with its index nor with the image of the next index.
+    assert abs(np.corrcoef(np.arange(size), image)[0, 1]) < 5 / np.sqrt(size)
+    assert abs(np.corrcoef(image[1:], image[:-1])[0, 1]) < 5 / np.sqrt(size)
 
 
 def test_permute_takes_a_size_and_key_for_each_index():
@@ -113,7 +113,7 @@ def test_permute_takes_a_size_and_key_for_each_index():
 def test_keys_give_unrelated_permutations():
     size = 10_000
     first, second = (permute(np.arange(size), size, hash_bits(0, Stream.ORDER, 0, k)) for k in range(2))
-    # Fixed points of one against the other are Poisson of mean 1.
+    # The number of indices with equal images is Poisson with mean 1.
     assert (first == second).sum() < 10
     assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(size)
 
@@ -124,6 +124,6 @@ def test_the_image_of_an_index_is_uniform_over_keys():
 
 
 @pytest.mark.parametrize('index', [-1, 10])
-def test_permute_refuses_an_index_outside(index):
+def test_permute_refuses_an_index_outside_its_size(index):
     with pytest.raises(ValueError, match='outside'):
         permute(index, 10, 0)

@@ -1,4 +1,4 @@
-"""The loader: the order of batches, starts at any example, errors, and the rows of a process."""
+"""Tests the loader: the order of batches, starts at any example, errors, and the rows of a process."""
 
 import threading
 import time
@@ -13,13 +13,13 @@ from bertjax.parallel.partition import batch_sharding
 
 
 class Numbers:
-    """Example n is the row [n, n + 1, n + 2]; n above `broken` raises."""
+    """Examples in which example n is the row [n, n + 1, n + 2]. A batch with an n above `broken` raises an error."""
 
     def __init__(self, broken=10**9):
-        self.broken, self.asked = broken, []
+        self.broken, self.requests = broken, []
 
     def batch(self, indices):
-        self.asked.append(np.array(indices))
+        self.requests.append(np.array(indices))
         if indices.max() > self.broken:
             raise ValueError(f'example {indices.max()} is broken')
         return {'x': (indices[:, None] + np.arange(3)).astype(np.int32), 'y': indices.astype(np.float32)}
@@ -34,15 +34,15 @@ def sharding(request):
 
 @pytest.fixture
 def loaders():
-    """Makes loaders, which are closed at the end of the test."""
-    made = []
+    """loaders(*args, **options) -> a Loader, which is closed at the end of the test."""
+    created = []
 
     def make(*args, **options):
-        made.append(Loader(*args, **options))
-        return made[-1]
+        created.append(Loader(*args, **options))
+        return created[-1]
 
     yield make
-    for loader in made:
+    for loader in created:
         loader.close()
 
 
@@ -55,32 +55,32 @@ def test_consecutive_batches_on_every_mesh(sharding, loaders):
         np.testing.assert_array_equal(batch.arrays['x'], np.arange(16 * i, 16 * (i + 1))[:, None] + np.arange(3))
 
 
-def test_a_start_anywhere_gives_the_same_batches(sharding, loaders):
+def test_a_start_at_any_example_gives_the_same_batches(sharding, loaders):
     first = 16 * 10**6
     examples = Numbers()
     batch = next(loaders(examples, first=first, batch_size=16, sharding=sharding))
     assert batch.first == first
     np.testing.assert_array_equal(batch.arrays['x'][:, 0], first + np.arange(16))
-    assert min(asked.min() for asked in examples.asked) == first  # no earlier example was made
+    assert min(request.min() for request in examples.requests) == first  # Earlier examples were not made.
 
 
-def test_numbers_beyond_32_bits(sharding, loaders):
+def test_example_numbers_may_exceed_32_bits(sharding, loaders):
     examples = Numbers(broken=2**62)
     next(loaders(examples, first=5 * 10**9, batch_size=16, sharding=sharding))
-    assert examples.asked[0].dtype == np.int64
-    assert examples.asked[0][0] == 5 * 10**9
+    assert examples.requests[0].dtype == np.int64
+    assert examples.requests[0][0] == 5 * 10**9
 
 
 def test_an_exception_is_raised_at_its_batch(sharding, loaders):
     loader = loaders(Numbers(broken=40), first=0, batch_size=16, sharding=sharding)
     assert next(loader).first == 0
     assert next(loader).first == 16
-    for _ in range(2):  # the second call must raise again, not block
+    for _ in range(2):  # The second call must raise again, not block.
         with pytest.raises(ValueError, match='example 47 is broken'):
             next(loader)
 
 
-def test_close_ends_the_thread(sharding):
+def test_close_ends_all_threads(sharding):
     before = threading.active_count()
     untouched = Loader(Numbers(), first=0, batch_size=16, sharding=sharding)
     used = Loader(Numbers(), first=0, batch_size=16, sharding=sharding)
@@ -97,10 +97,10 @@ def test_the_number_of_batches_made_ahead_is_bounded(loaders):
     examples = Numbers()
     loaders(examples, first=0, batch_size=4, sharding=sharding, ahead=2)
     deadline = time.monotonic() + 20
-    while len(examples.asked) < 3 and time.monotonic() < deadline:
+    while len(examples.requests) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.2)
-    assert len(examples.asked) == 3  # two batches wait in the queue, one waits to enter it
+    assert len(examples.requests) == 3  # Two batches are in the queue, and one waits for space.
 
 
 @pytest.fixture
@@ -108,10 +108,10 @@ def one_device():
     return batch_sharding(make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1]))
 
 
-def test_more_threads_start_for_late_batches_and_change_nothing(one_device, loaders):
+def test_late_batches_start_more_threads_without_changing_the_order(one_device, loaders):
     class Slow(Numbers):
         def batch(self, indices):
-            time.sleep(0.01 if indices[0] % 8 else 0.02)  # some are overtaken
+            time.sleep(0.01 if indices[0] % 8 else 0.02)  # Later batches overtake some batches.
             return super().batch(indices)
 
     loader = loaders(Slow(), first=40, batch_size=4, sharding=one_device, threads=3)
@@ -119,14 +119,14 @@ def test_more_threads_start_for_late_batches_and_change_nothing(one_device, load
         assert batch.first == 40 + 4 * i
         np.testing.assert_array_equal(batch.arrays['y'], np.arange(batch.first, batch.first + 4))
     assert len(loader._threads) == 3
-    patient = loaders(Numbers(), first=0, batch_size=4, sharding=one_device, threads=3)
-    for _, _ in zip(range(20), patient, strict=False):
-        while not patient._ready:  # the loop is slower than its data
+    ahead = loaders(Numbers(), first=0, batch_size=4, sharding=one_device, threads=3)
+    for _, _ in zip(range(20), ahead, strict=False):
+        while not ahead._ready:  # The loop is slower than the loader.
             time.sleep(0.001)
-    assert len(patient._threads) == 1
+    assert len(ahead._threads) == 1
 
 
-def test_an_exception_is_raised_at_its_batch_with_threads_too(one_device, loaders):
+def test_an_exception_is_raised_at_its_batch_with_several_threads(one_device, loaders):
     loader = loaders(Numbers(broken=40), first=0, batch_size=4, sharding=one_device, threads=4)
     for _ in range(3):
         loader._start_thread()
@@ -136,20 +136,20 @@ def test_an_exception_is_raised_at_its_batch_with_threads_too(one_device, loader
             next(loader)
 
 
-def test_one_process_holds_all_rows(sharding):
+def test_a_single_process_makes_all_rows(sharding):
     np.testing.assert_array_equal(local_rows(sharding, 16), np.arange(16))
 
 
 def test_rows_of_another_process_are_not_made(monkeypatch):
-    """Two processes of four devices each, seen from the second one."""
+    """There are two processes of four devices each; this is the second one."""
     sharding = batch_sharding(make_mesh({'data': 4, 'fsdp': 2, 'tensor': 1}))
-    everything = sharding.devices_indices_map
+    all_indices = sharding.devices_indices_map
 
-    class Mine:
+    class SecondProcess:
         def addressable_devices_indices_map(self, shape):
-            return dict(list(everything(shape).items())[4:])
+            return dict(list(all_indices(shape).items())[4:])
 
-    np.testing.assert_array_equal(local_rows(Mine(), 16), np.arange(8, 16))
+    np.testing.assert_array_equal(local_rows(SecondProcess(), 16), np.arange(8, 16))
 
 
 def test_global_arrays_keep_dtypes_and_shapes(sharding):

@@ -1,4 +1,4 @@
-"""A mask rate that is linear in the number of the example, in single rows, packed rows and mixtures."""
+"""Tests mask rates that are linear in the number of the row."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from data_fakes import synthetic_split
 from bertjax.data.mask_schedule import ScheduledMasks
 from bertjax.data.masking import MaskOptions
 from bertjax.data.mixture import MixedExamples
-from bertjax.data.packed import PackedExamples
+from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.pairs import PairOptions
 from bertjax.data.pretraining import PretrainingExamples
 
@@ -36,14 +36,14 @@ def examples_of(vocabulary, kind, rate=HIGH):
 
 @pytest.mark.parametrize('kind', ['single', 'packed', 'mixture'])
 @pytest.mark.parametrize(('first', 'last'), [(HIGH, LOW), (LOW, HIGH)])
-def test_each_row_has_the_budget_of_its_rate(vocabulary, kind, first, last):
+def test_each_row_has_the_number_of_predictions_of_its_rate(vocabulary, kind, first, last):
     scheduled = ScheduledMasks(examples_of(vocabulary, kind), first, last, COUNT)
     n = np.arange(COUNT + 50)
     rates = first + (last - first) * np.minimum(n / (COUNT - 1), 1)
     rows = scheduled.batch(n)
     predictions = rows['masked_weights'].sum(1)
     maskable = rows['attention_mask'].sum(1) - 2
-    if kind == 'packed':  # the budget of each example in the row is rounded, and at least 1
+    if kind == 'packed':  # The budget of each example is rounded, and is at least 1.
         in_row = rows['sequence_ids'].max(1)
         maskable -= 2 * (in_row - 1)
         assert (np.abs(predictions - rates * maskable) <= in_row).all()
@@ -67,7 +67,7 @@ def test_a_row_depends_on_its_number_only(vocabulary, kind):
 
 
 @pytest.mark.parametrize('kind', ['single', 'packed', 'mixture'])
-def test_equal_rates_are_a_constant_rate(vocabulary, kind):
+def test_equal_first_and_last_rates_are_a_constant_rate(vocabulary, kind):
     scheduled = ScheduledMasks(examples_of(vocabulary, kind), HIGH, HIGH, COUNT)
     constant = examples_of(vocabulary, kind).batch(np.arange(50))
     for name, x in scheduled.batch(np.arange(50)).items():

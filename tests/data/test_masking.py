@@ -1,4 +1,4 @@
-"""Masking: budgets, rates and units, compared with a plain loop or a confidence bound."""
+"""Tests masking: budgets, rates and units, against a plain loop or a confidence bound."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,10 @@ def continues(vocab_size=VOCABULARY, every=3):
 
 
 def rows_of_words(rows=512, seq_len=128, seed=0, full=False):
-    """[CLS] A [SEP] B [SEP] of random ids and lengths, with [UNK] among them, and which positions are maskable."""
+    """Returns rows [CLS] A [SEP] B [SEP] of random ids and lengths, with some [UNK], and the maskable positions.
+
+    Both arrays have the shape [rows, seq_len].
+    """
     rng = np.random.default_rng(seed)
     ids = rng.integers(9, VOCABULARY, (rows, seq_len)).astype(np.int32)
     ids[ids == 9] = UNK
@@ -34,7 +37,7 @@ def rows_of_words(rows=512, seq_len=128, seed=0, full=False):
 
 def mask(ids, maskable, most=20, continues_word=None, seed=1, n=None, **options):
     masked = ids.copy()
-    found = mask_batch(
+    predictions = mask_batch(
         masked,
         maskable,
         options=MaskOptions(**options),
@@ -45,15 +48,15 @@ def mask(ids, maskable, most=20, continues_word=None, seed=1, n=None, **options)
         seed=seed,
         n=np.arange(len(ids)) if n is None else n,
     )
-    return masked, found
+    return masked, predictions
 
 
-def chosen_of(found, seq_len):
-    """Bool [B, S]."""
-    used = found['masked_weights'] > 0
+def chosen_of(predictions, seq_len):
+    """Returns bool [B, S]: whether a position is predicted."""
+    used = predictions['masked_weights'] > 0
     chosen = np.zeros((len(used), seq_len), bool)
     row, slot = np.nonzero(used)
-    chosen[row, found['masked_positions'][row, slot]] = True
+    chosen[row, predictions['masked_positions'][row, slot]] = True
     return chosen
 
 
@@ -64,16 +67,16 @@ UNITS = [{'unit': 'token'}, {'unit': 'word'}, {'unit': 'span'}, {'unit': 'span',
 @pytest.mark.parametrize('most', [1, 7, 20, 128])
 def test_masked_ids_and_positions_match_the_batch(options, most):
     ids, maskable = rows_of_words()
-    masked, found = mask(ids, maskable, most, **options)
-    used = found['masked_weights'] > 0
-    positions, labels = found['masked_positions'], found['masked_ids']
+    masked, predictions = mask(ids, maskable, most, **options)
+    used = predictions['masked_weights'] > 0
+    positions, labels = predictions['masked_positions'], predictions['masked_ids']
     assert positions.shape == labels.shape == used.shape == (512, most)
-    assert (positions.dtype, labels.dtype, found['masked_weights'].dtype) == (np.int32, np.int32, np.float32)
-    # Used slots first, ascending; the rest 0.
+    assert (positions.dtype, labels.dtype, predictions['masked_weights'].dtype) == (np.int32, np.int32, np.float32)
+    # Used slots come first, with ascending positions. The other slots are 0.
     assert (used[:, 1:] <= used[:, :-1]).all()
     assert (positions[:, 1:] > positions[:, :-1])[used[:, 1:]].all()
     assert not positions[~used].any() and not labels[~used].any()
-    chosen = chosen_of(found, 128)
+    chosen = chosen_of(predictions, 128)
     assert chosen.sum() == used.sum()
     assert not (chosen & ~maskable).any()
     assert np.array_equal(labels[used], ids[chosen])
@@ -82,23 +85,23 @@ def test_masked_ids_and_positions_match_the_batch(options, most):
 
 
 @pytest.mark.parametrize('rate', [0.05, 0.15, 0.4])
-def test_tokens_fill_the_budget_exactly(rate):
+def test_single_tokens_use_the_budget_exactly(rate):
     ids, maskable = rows_of_words()
-    _, found = mask(ids, maskable, 30, rate=rate)
+    _, predictions = mask(ids, maskable, 30, rate=rate)
     budget = [min(30, max(1, round(rate * int(count)))) for count in maskable.sum(1)]
-    assert found['masked_weights'].sum(1).tolist() == budget
+    assert predictions['masked_weights'].sum(1).tolist() == budget
 
 
 @pytest.mark.parametrize('unit', ['word', 'span'])
-def test_words_come_close_to_the_budget_and_never_exceed_it(unit):
+def test_words_and_spans_nearly_use_the_budget_and_never_exceed_it(unit):
     ids, maskable = rows_of_words(rows=2000, full=True)
-    _, found = mask(ids, maskable, unit=unit)
-    counts = found['masked_weights'].sum(1)
+    _, predictions = mask(ids, maskable, unit=unit)
+    counts = predictions['masked_weights'].sum(1)
     assert counts.max() == 19  # 0.15 x 125
     assert counts.mean() > 18.9
     ids, maskable = rows_of_words(rows=2000)
-    _, found = mask(ids, maskable, 128, unit=unit)
-    assert abs(found['masked_weights'].sum() / maskable.sum() - 0.15) < 0.005
+    _, predictions = mask(ids, maskable, 128, unit=unit)
+    assert abs(predictions['masked_weights'].sum() / maskable.sum() - 0.15) < 0.005
 
 
 def test_all_positions_are_equally_likely():
@@ -109,7 +112,8 @@ def test_all_positions_are_equally_likely():
     assert not counts[~maskable[0]].any()
     deviation = (counts[maskable[0]] - 40_000 * share) / np.sqrt(40_000 * share * (1 - share))
     assert np.abs(deviation).max() < 5
-    # Neighbours are independent: drawing 19 of 125 without replacement, both have the chance 19 x 18 / (125 x 124).
+    # Neighbours are independent: if 19 of 125 are drawn, two given positions are both drawn with the probability
+    # 19 x 18 / (125 x 124).
     chosen = chosen_of(mask(ids, maskable)[1], 128)
     both = (chosen[:, 10:40] & chosen[:, 11:41]).mean()
     assert abs(both - 19 * 18 / (125 * 124)) < 0.001
@@ -117,17 +121,17 @@ def test_all_positions_are_equally_likely():
 
 @pytest.mark.parametrize('unit', ['token', 'word', 'span'])
 @pytest.mark.parametrize('mask_share, random_share', [(0.8, 0.1), (1.0, 0.0), (0.0, 1.0), (0.0, 0.2), (0.5, 0.5)])
-def test_shares_of_mask_random_and_same(unit, mask_share, random_share):
+def test_the_shares_of_mask_random_and_unchanged_tokens(unit, mask_share, random_share):
     ids, maskable = rows_of_words(rows=4000, full=True)
-    masked, found = mask(ids, maskable, unit=unit, mask=mask_share, random=random_share)
-    chosen = chosen_of(found, 128)
+    masked, predictions = mask(ids, maskable, unit=unit, mask=mask_share, random=random_share)
+    chosen = chosen_of(predictions, 128)
     before, after = ids[chosen], masked[chosen]
     total = len(before)
     allowed = VOCABULARY - len(SPECIAL)
     changed = (after != MASK) & (after != before)
-    random_that_shows = random_share * (1 - np.isin(before, np.arange(10, VOCABULARY)).mean() / allowed)
-    for seen, share in [((after == MASK).mean(), mask_share), (changed.mean(), random_that_shows)]:
-        assert abs(seen - share) <= 5 * np.sqrt(share * (1 - share) / total)
+    visible_random = random_share * (1 - np.isin(before, np.arange(10, VOCABULARY)).mean() / allowed)
+    for actual, share in [((after == MASK).mean(), mask_share), (changed.mean(), visible_random)]:
+        assert abs(actual - share) <= 5 * np.sqrt(share * (1 - share) / total)
     replaced = after[changed]
     assert not np.isin(replaced, SPECIAL).any()
     if random_share == 1.0:
@@ -140,12 +144,12 @@ def test_replacements_are_never_special_unused_or_padding():
     allowed = replacement_ids(100, np.array([0, 3, 99, 50]))
     assert np.array_equal(allowed, np.setdiff1d(np.arange(100), [0, 3, 50, 99]))
     assert allowed.dtype == np.int32
-    with pytest.raises(UserError, match='special pieces only'):
+    with pytest.raises(UserError, match='only special pieces'):
         replacement_ids(5, np.arange(5))
 
 
 def words_of(ids, maskable, continues_word):
-    """Returns a list of positions for each word; None between segments."""
+    """Returns a list of positions for each word, and None for each position that is not maskable."""
     words, inside = [], False
     for position in range(len(ids)):
         if not maskable[position]:
@@ -160,7 +164,10 @@ def words_of(ids, maskable, continues_word):
 
 
 def plain_spans(ids, maskable, continues_word, budget, longest, seed, n):
-    """Masks one row by the rules of Google (longest=1) and ALBERT, with the random numbers of the batch."""
+    """Returns the positions to mask in one row, by the rules of Google (longest=1) or ALBERT, in a plain loop.
+
+    The loop uses the random numbers of `mask_batch`.
+    """
     words = words_of(ids, maskable, continues_word)
     order = [w for w, word in enumerate(words) if word]
     order.sort(key=lambda w: int(hash_bits(seed, Stream.MASK_CHOICE, n, words[w][0])))
@@ -185,12 +192,12 @@ def plain_spans(ids, maskable, continues_word, budget, longest, seed, n):
 @pytest.mark.parametrize('every', [2, 3, 1000])
 @pytest.mark.parametrize('longest', [1, 2, 3, 5])
 @pytest.mark.parametrize('rate', [0.15, 0.5])
-def test_words_and_spans_are_those_of_the_plain_loop(every, longest, rate):
+def test_words_and_spans_equal_those_of_the_plain_loop(every, longest, rate):
     ids, maskable = rows_of_words(rows=60)
     table = continues(every=every)
     unit = {'unit': 'span', 'max_span': longest} if longest > 1 else {'unit': 'word'}
-    _, found = mask(ids, maskable, 40, table, seed=3, n=np.arange(60) + 5, rate=rate, **unit)
-    chosen = chosen_of(found, 128)
+    _, predictions = mask(ids, maskable, 40, table, seed=3, n=np.arange(60) + 5, rate=rate, **unit)
+    chosen = chosen_of(predictions, 128)
     compared = 0
     for i in range(60):
         budget = min(40, max(1, round(rate * int(maskable[i].sum()))))
@@ -203,19 +210,19 @@ def test_words_and_spans_are_those_of_the_plain_loop(every, longest, rate):
 
 @pytest.mark.parametrize('longest', [1, 3])
 def test_all_words_are_considered_if_most_are_too_long(longest, monkeypatch):
-    # Most words have 7 pieces or more for a budget of 6; few of the lowest scores belong to short words.
+    # Most words have at least 7 pieces, and the budget is 6. Few of the words with the lowest scores are short.
     ids, maskable = rows_of_words(rows=80, full=True)
     ids[:] = np.where(maskable, 20, ids)
     starts = np.arange(128) % 8 == 1
     starts[[60, 62, 63, 101]] = True
     ids[:, starts] = np.where(maskable[:, starts], 30, ids[:, starts])
     table = np.arange(VOCABULARY) == 20
-    looked = []
+    calls = []
     choose = spans._choose
-    monkeypatch.setattr(spans, '_choose', lambda *args: looked.append(args) or choose(*args))
-    _, found = mask(ids, maskable, 20, table, seed=3, rate=0.05, unit='span', max_span=longest)
-    assert len(looked) == 2
-    chosen = chosen_of(found, 128)
+    monkeypatch.setattr(spans, '_choose', lambda *args: calls.append(args) or choose(*args))
+    _, predictions = mask(ids, maskable, 20, table, seed=3, rate=0.05, unit='span', max_span=longest)
+    assert len(calls) == 2
+    chosen = chosen_of(predictions, 128)
     for i in range(80):
         expected = plain_spans(ids[i], maskable[i], table, 6, longest, 3, i)
         assert set(np.nonzero(chosen[i])[0].tolist()) == expected
@@ -223,10 +230,10 @@ def test_all_words_are_considered_if_most_are_too_long(longest, monkeypatch):
 
 
 @pytest.mark.parametrize('unit', ['word', 'span'])
-def test_words_are_masked_whole(unit):
+def test_a_word_is_masked_completely_or_not_at_all(unit):
     ids, maskable = rows_of_words(rows=300)
-    _, found = mask(ids, maskable, 128, unit=unit)
-    chosen = chosen_of(found, 128)
+    _, predictions = mask(ids, maskable, 128, unit=unit)
+    chosen = chosen_of(predictions, 128)
     several = 0
     for i in range(300):
         for word in filter(None, words_of(ids[i], maskable[i], continues())):
@@ -236,7 +243,7 @@ def test_words_are_masked_whole(unit):
 
 
 def test_a_row_of_long_words_still_has_predictions():
-    table = continues(every=1)  # every piece continues, so each segment is one word
+    table = continues(every=1)  # Every piece continues a word, so each segment is one word.
     ids = np.full((2, 12), 20, np.int32)
     maskable = np.zeros((2, 12), bool)
     maskable[0, 1:8] = maskable[0, 9:11] = maskable[1, 1:11] = True
@@ -245,14 +252,14 @@ def test_a_row_of_long_words_still_has_predictions():
         assert [np.nonzero(row)[0].tolist() for row in chosen] == expected
 
 
-def test_span_lengths_have_probabilities_of_one_over_n():
-    # A budget of 3 among 498 one-piece words: the runs that appear follow from p(n) = 6/11, 3/11, 2/11.
+def test_the_probability_of_a_span_length_is_proportional_to_one_over_the_length():
+    # With a budget of 3 among 498 one-piece words, p(n) = 6/11, 3/11, 2/11 determines the number of runs.
     ids = np.full((20_000, 500), 20, np.int32)
     maskable = np.ones((20_000, 500), bool)
     maskable[:, [0, -1]] = False
-    _, found = mask(ids, maskable, 3, np.zeros(VOCABULARY, bool), unit='span')
-    positions = found['masked_positions']
-    assert (found['masked_weights'] == 1).all()
+    _, predictions = mask(ids, maskable, 3, np.zeros(VOCABULARY, bool), unit='span')
+    positions = predictions['masked_positions']
+    assert (predictions['masked_weights'] == 1).all()
     runs = 1 + (np.diff(positions) > 1).sum(1)
     for number, chance in [(1, 2 / 11), (2, 6 / 11 * 5 / 11 + 3 / 11), (3, (6 / 11) ** 2)]:
         assert abs((runs == number).mean() - chance) < 0.02
@@ -275,8 +282,8 @@ def test_masks_depend_only_on_the_row_and_its_number(options):
 def test_a_row_without_words_has_no_predictions():
     ids, maskable = np.full((3, 8), PAD, np.int32), np.zeros((3, 8), bool)
     for unit in ('token', 'word', 'span'):
-        masked, found = mask(ids, maskable, unit=unit)
-        assert not found['masked_weights'].any()
+        masked, predictions = mask(ids, maskable, unit=unit)
+        assert not predictions['masked_weights'].any()
         assert np.array_equal(masked, ids)
 
 
@@ -293,6 +300,6 @@ def test_a_row_without_words_has_no_predictions():
     ],
 )
 def test_invalid_options_raise_an_error_that_names_their_key(key, options):
-    with pytest.raises(UserError) as refusal:
+    with pytest.raises(UserError) as error:
         MaskOptions(**options)
-    assert refusal.value.where == f'config.masking.{key}'
+    assert error.value.where == f'config.masking.{key}'

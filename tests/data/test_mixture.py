@@ -1,4 +1,5 @@
-"""Mixtures: proportions, each example of a component once, and example n as a pure function of n."""
+"""Tests mixtures: the proportions, that each example of a component is used once, and that example n depends on n
+alone."""
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from bertjax.data.mixture import BLOCK, MixedExamples, block_counts
 
 
 class Component:
-    """Example n is (which component, n)."""
+    """A component in which example n is (number of the component, n)."""
 
     def __init__(self, which, cycle_length=1000):
         self.which, self.cycle_length = which, cycle_length
@@ -25,7 +26,7 @@ def mixture(weights=(0.7, 0.2, 0.1), seed=0, phase=0, **options):
 @pytest.mark.parametrize(
     'weights', [(0.7, 0.2, 0.1), (7, 2, 1), (1, 1, 1), (1e-9, 1.0), (3,), (0.123, 0.456, 0.789, 1)]
 )
-def test_counts_of_a_block(weights):
+def test_the_counts_of_a_block_follow_the_weights(weights):
     counts = block_counts(weights)
     assert counts.sum() == BLOCK
     shares = np.asarray(weights) / np.sum(weights) * BLOCK
@@ -34,7 +35,7 @@ def test_counts_of_a_block(weights):
 
 
 def test_rare_components_are_never_dropped():
-    """Several components that would round to 0 get one example each, taken from the large one."""
+    """A component whose count would round to 0 gets one example per block, at the expense of the largest component."""
     counts = block_counts([1.0, 1e-4, 1e-4, 1e-7, 1e-7])
     np.testing.assert_array_equal(counts, [BLOCK - 4, 1, 1, 1, 1])
 
@@ -52,7 +53,7 @@ def test_each_block_uses_the_next_examples_of_each_component():
 def test_the_mixture_is_even_within_a_block():
     component, _ = mixture().locate(np.arange(BLOCK))
     shares = np.array([(part == 0).mean() for part in component.reshape(16, 256)])
-    # 256 draws of 0.7 have a standard deviation of 0.029
+    # The share in 256 draws of probability 0.7 has a standard deviation of 0.029.
     assert np.abs(shares - 0.7).max() < 0.12
     assert shares.std() > 0.005
 
@@ -77,7 +78,7 @@ def test_example_n_is_a_function_of_n_alone():
 def test_seed_and_phase_change_the_order(other):
     n = np.arange(BLOCK)
     a, b = mixture().locate(n)[0], mixture(**other).locate(n)[0]
-    # Two independent orders agree by chance with probability 0.49 + 0.04 + 0.01.
+    # Two independent orders agree with the probability 0.49 + 0.04 + 0.01.
     assert 0.48 < (a == b).mean() < 0.60
 
 
@@ -86,7 +87,7 @@ def test_blocks_differ_in_their_order():
     assert 0.48 < (component[:BLOCK] == component[BLOCK:]).mean() < 0.60
 
 
-def test_the_cycle_covers_every_component():
+def test_a_cycle_has_every_example_of_every_component():
     mixed = mixture((0.5, 0.5), cycle_length=3 * BLOCK)
     assert mixed.cycle_length == 6 * BLOCK
     component, number = mixed.locate(np.arange(mixed.cycle_length))
@@ -94,5 +95,5 @@ def test_the_cycle_covers_every_component():
         assert len(np.unique(number[component == c])) == 3 * BLOCK
 
 
-def test_the_reports_of_the_components():
+def test_the_report_contains_those_of_the_components():
     assert mixture().report == {'components': [{'which': 0}, {'which': 1}, {'which': 2}]}

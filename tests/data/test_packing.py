@@ -1,4 +1,4 @@
-"""Which examples share a row: all of them, each once, where they fit; and the rows are made of nothing else."""
+"""Tests that packed rows contain every example of a cycle once."""
 
 import json
 
@@ -10,7 +10,7 @@ from bertjax.data import packing
 from bertjax.data.batch import max_examples, pretraining_batch_spec
 from bertjax.data.masking import UNITS, MaskOptions, prediction_budgets
 from bertjax.data.mixture import MixedExamples
-from bertjax.data.packed import PackedExamples
+from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.packing import best_fit, load_packings
 from bertjax.data.pairs import MODES, PairOptions
 from bertjax.data.pretraining import PretrainingExamples
@@ -36,7 +36,7 @@ def packed_of(split, vocabulary, *, cache_dir=None, masking=None, seq_len=S, mos
 
 @pytest.fixture(scope='module')
 def small() -> MemorySplit:
-    """Short documents, so that much would be padding."""
+    """Returns a split of short documents, whose unpacked rows are mostly padding."""
     return synthetic_split(documents=150, sentences=3)
 
 
@@ -44,8 +44,8 @@ def equal(first, second):
     return first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
 
 
-def by_hand(sizes, capacity):
-    """Best fit decreasing, as a textbook has it: the rows as lists of sizes."""
+def plain_best_fit(sizes, capacity):
+    """Returns the rows of best-fit decreasing as lists of sizes, with the textbook algorithm."""
     rows = []
     for size in sorted(sizes, reverse=True):
         fitting = [row for row in rows if sum(row) + size <= capacity]
@@ -59,18 +59,18 @@ def by_hand(sizes, capacity):
 @pytest.mark.parametrize(
     'sizes', [[1], [64] * 5, [40, 30, 24, 10, 10], *np.random.default_rng(0).integers(1, 65, (8, 90))]
 )
-def test_best_fit_is_that_of_the_textbook(sizes):
+def test_best_fit_equals_the_textbook_algorithm(sizes):
     order, ends = best_fit(np.asarray(sizes), 64)
     assert sorted(order.tolist()) == list(range(len(sizes)))
     rows = [np.asarray(sizes)[row] for row in np.split(order, ends[:-1])]
     assert ends[-1] == len(sizes) and all(len(row) for row in rows)
-    # Of rows with equal room any may be taken: what is in them is left open, how full they become is not.
-    assert sorted(map(sum, rows)) == sorted(map(sum, by_hand(list(sizes), 64)))
+    # Ties between rows of equal size are broken arbitrarily, so only the totals of rows are compared.
+    assert sorted(map(sum, rows)) == sorted(map(sum, plain_best_fit(list(sizes), 64)))
 
 
 @pytest.mark.parametrize('mode', MODES)
-def test_a_cycle_has_every_example_once_plan_after_plan(small, vocabulary, monkeypatch, mode):
-    monkeypatch.setattr(packing, 'BLOCK', 100)  # several blocks, and a last one that is not full
+def test_a_cycle_has_every_example_once_in_the_order_of_plans(small, vocabulary, monkeypatch, mode):
+    monkeypatch.setattr(packing, 'BLOCK', 100)  # There are several blocks, and the last one is not full.
     examples, packed = packed_of(small, vocabulary, mode=mode)
     length, orders = packed.cycle_length, []
     for cycle in (0, 1, 1000):
@@ -86,32 +86,32 @@ def test_a_cycle_has_every_example_once_plan_after_plan(small, vocabulary, monke
 
 @pytest.mark.parametrize('mode', MODES)
 @pytest.mark.parametrize('unit', UNITS)
-def test_a_row_holds_the_examples_that_there_are_without_packing(small, vocabulary, mode, unit):
+def test_a_row_contains_the_examples_of_unpacked_rows(small, vocabulary, mode, unit):
     examples, packed = packed_of(small, vocabulary, mode=mode, masking=MaskOptions(unit=unit))
     which, numbers, _ = packed.locate(np.arange(60))
     rows, alone = packed.batch(np.arange(60)), examples.batch(numbers)
-    if mode == 'sentences':  # some are a single word that is longer than the budget
+    if mode == 'sentences':  # Some examples are a single word that is longer than the budget.
         alone = examples.batch_with_new_masks(numbers, np.zeros_like(numbers))
     assert {name: (x.shape, x.dtype) for name, x in rows.items()} == pretraining_batch_spec(60, S, P, packed=True)
     assert len(numbers) > 60 or mode == 'full_sentences'
     seen = np.zeros(60, int)
     for i, row in enumerate(which.tolist()):
         ordinal, length = seen[row], int(alone['attention_mask'][i].sum())
-        begin = rows['cls_positions'][row, ordinal]
-        here = slice(begin, begin + length)
-        assert (rows['sequence_ids'][row] == ordinal + 1).nonzero()[0].tolist() == list(range(begin, begin + length))
-        assert rows['position_ids'][row, here].tolist() == list(range(length))
+        start = rows['cls_positions'][row, ordinal]
+        columns = slice(start, start + length)
+        assert (rows['sequence_ids'][row] == ordinal + 1).nonzero()[0].tolist() == list(range(start, start + length))
+        assert rows['position_ids'][row, columns].tolist() == list(range(length))
         for name in ('input_ids', 'segment_ids', 'attention_mask'):
-            assert (rows[name][row, here] == alone[name][i, :length]).all(), name
-        used = (rows['masked_weights'][row] > 0) & (rows['masked_positions'][row] >= begin)
-        used &= rows['masked_positions'][row] < begin + length
-        there = alone['masked_weights'][i] > 0
-        assert (rows['masked_positions'][row, used] - begin == alone['masked_positions'][i, there]).all()
-        assert (rows['masked_ids'][row, used] == alone['masked_ids'][i, there]).all()
+            assert (rows[name][row, columns] == alone[name][i, :length]).all(), name
+        used = (rows['masked_weights'][row] > 0) & (rows['masked_positions'][row] >= start)
+        used &= rows['masked_positions'][row] < start + length
+        expected = alone['masked_weights'][i] > 0
+        assert (rows['masked_positions'][row, used] - start == alone['masked_positions'][i, expected]).all()
+        assert (rows['masked_ids'][row, used] == alone['masked_ids'][i, expected]).all()
         for name in ('nsp_labels', 'nsp_weights'):
             assert rows[name][row, ordinal] == alone[name][i]
         seen[row] += 1
-    # And nothing else.
+    # Everything else is padding.
     padding = rows['sequence_ids'] == 0
     assert (rows['input_ids'][padding] == vocabulary.pad_id).all()
     assert not any(rows[name][padding].any() for name in ('segment_ids', 'attention_mask', 'position_ids'))
@@ -140,35 +140,35 @@ def test_later_cycles_have_the_same_pairs_with_other_masks(small, vocabulary):
     _, packed = packed_of(small, vocabulary)
     length = packed.cycle_length
     first, second = (packed.batch(cycle * length + np.arange(length)) for cycle in (0, 1))
-    places = [packed.locate(cycle * length + np.arange(length)) for cycle in (0, 1)]
-    found = [dict(zip(which.tolist(), numbers.tolist(), strict=True)) for which, numbers, _ in places]
-    where = {number: row for row, number in found[1].items()}
-    for row, number in list(found[0].items())[:40]:
-        other = where[number]
+    located = [packed.locate(cycle * length + np.arange(length)) for cycle in (0, 1)]
+    numbers_of_rows = [dict(zip(which.tolist(), numbers.tolist(), strict=True)) for which, numbers, _ in located]
+    second_rows = {number: row for row, number in numbers_of_rows[1].items()}
+    for row, number in list(numbers_of_rows[0].items())[:40]:
+        other = second_rows[number]
         assert (first['sequence_ids'][row] == second['sequence_ids'][other]).all()
         assert (first['nsp_labels'][row] == second['nsp_labels'][other]).all()
         assert (first['masked_positions'][row] != second['masked_positions'][other]).any()
 
 
-def test_packings_are_kept_and_made_again_when_they_are_damaged(small, vocabulary, tmp_path, monkeypatch):
-    made, pack_plan = [], packing.pack_plan
-    monkeypatch.setattr(packing, 'pack_plan', lambda *arguments: made.append(1) or pack_plan(*arguments))
+def test_packings_are_cached_and_rebuilt_if_they_are_damaged(small, vocabulary, tmp_path, monkeypatch):
+    calls, pack_plan = [], packing.pack_plan
+    monkeypatch.setattr(packing, 'pack_plan', lambda *arguments: calls.append(1) or pack_plan(*arguments))
     examples, _ = packed_of(small, vocabulary, cache_dir=tmp_path)
     first = [(np.array(packing.members), np.array(packing.starts), packing.real) for packing in load_packings(examples)]
     again = load_packings(examples)
-    assert len(made) == 2 and not again[0].members.flags.writeable and not again[0].members.flags.owndata
+    assert len(calls) == 2 and not again[0].members.flags.writeable and not again[0].members.flags.owndata
     for (members, starts, real), other in zip(first, again, strict=True):
         assert (members == other.members).all() and (starts == other.starts).all() and real == other.real
     damaged = sorted(tmp_path.glob('packing-*.npy'))[1]
     damaged.write_bytes(damaged.read_bytes()[:-8] + b'\xff' * 8)
-    assert (load_packings(examples)[1].members == first[1][0]).all() and len(made) == 3
+    assert (load_packings(examples)[1].members == first[1][0]).all() and len(calls) == 3
     for changed in ({'seed': 1}, {'most': P + 1}, {'masking': MaskOptions(rate=0.2)}, {'short_probability': 0.2}):
         load_packings(packed_of(small, vocabulary, cache_dir=tmp_path, **changed)[0])
-    assert len(made) == 11
+    assert len(calls) == 11
 
 
-def test_what_a_row_may_hold_bounds_it(vocabulary):
-    """Documents of a few tokens: sixteen positions each, however short. And few predictions a row."""
+def test_the_number_of_examples_and_predictions_of_a_row_is_bounded(vocabulary):
+    """A row of S positions has at most `max_examples(S)` examples, however short they are."""
     tiny = MemorySplit([[np.arange(10, 12)] * 2 for _ in range(300)])
     _, packed = packed_of(tiny, vocabulary, mode='sop')
     rows = packed.batch(np.arange(packed.cycle_length))
@@ -181,10 +181,10 @@ def test_what_a_row_may_hold_bounds_it(vocabulary):
 
 
 def test_words_longer_than_the_budget_stay_within_it():
-    """Without packing such a word is masked whole; in a row there is no room for more than was counted."""
+    """Without packing, such a word is masked completely. A packed row has predictions only for the counted budget."""
     vocabulary = FakeVocabulary()
-    whole = MemorySplit([[np.array([10, *[12] * 11])] * 2 for _ in range(300)])  # a word of twelve pieces
-    examples, packed = packed_of(whole, vocabulary, mode='sop', masking=MaskOptions(unit='word'))
+    long_words = MemorySplit([[np.array([10, *[12] * 11])] * 2 for _ in range(300)])  # Words of twelve pieces.
+    examples, packed = packed_of(long_words, vocabulary, mode='sop', masking=MaskOptions(unit='word'))
     assert (examples.batch(np.arange(10))['masked_weights'].sum(1) >= 12).all()
     rows = packed.batch(np.arange(packed.cycle_length))
     assert rows['sequence_ids'].max() > 2
@@ -192,7 +192,7 @@ def test_words_longer_than_the_budget_stay_within_it():
     assert rows['masked_weights'].sum() == prediction_budgets(maskable, MaskOptions(), P).sum()
 
 
-def test_packed_rows_mix(small, vocabulary):
+def test_packed_rows_can_be_mixed(small, vocabulary):
     parts = [packed_of(small, vocabulary)[1], packed_of(synthetic_split(1, 100, 3), vocabulary)[1]]
     mixed = MixedExamples(parts, [3, 1], seed=0, phase=0)
     component, numbers = mixed.locate(np.arange(64))
@@ -203,7 +203,7 @@ def test_packed_rows_mix(small, vocabulary):
     assert [part['examples_per_row'] > 1.2 for part in mixed.report['components']] == [True, True]
 
 
-def test_the_report_counts_what_is_there(small, vocabulary):
+def test_the_report_equals_counts_of_the_rows(small, vocabulary):
     examples, packed = packed_of(small, vocabulary)
     rows, report = packed.batch(np.arange(packed.cycle_length)), packed.report
     assert json.dumps(report)
@@ -212,7 +212,7 @@ def test_the_report_counts_what_is_there(small, vocabulary):
     assert report['unpacked_real_positions'] == examples.report['real_positions'] < report['real_positions'] - 0.2
 
 
-def test_wikipedia_fills_its_rows(wikipedia, english):
+def test_rows_of_wikipedia_are_nearly_full(wikipedia, english):
     _, packed = packed_of(wikipedia, english, seq_len=512, most=80, plans=1)
     assert packed.report['real_positions'] > 0.97
     assert packed.report['unpacked_real_positions'] < 0.75

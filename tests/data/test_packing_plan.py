@@ -1,4 +1,4 @@
-"""Which sequences share a row: each is in one, they fit it, and less is computed."""
+"""Tests plans that pack sequences into rows."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def computed(plan) -> int:
 
 
 @pytest.mark.parametrize('kind', ['short', 'of all kinds', 'very short', 'alike'])
-def test_every_sequence_is_in_one_row_that_holds_it(kind):
+def test_every_sequence_is_in_one_row_and_fits(kind):
     lengths = lengths_of(kind)
     plan = choose_plan(lengths, SHAPES, 32, lambda length: SIZES, COST)
     seen = []
@@ -37,16 +37,16 @@ def test_every_sequence_is_in_one_row_that_holds_it(kind):
     assert plan.cost(COST) <= plan_single_rows(lengths, SHAPES, 32).cost(COST)
 
 
-def test_short_ones_share_rows_and_those_that_cannot_do_not():
+def test_short_sequences_share_rows_and_long_ones_do_not():
     short, alike = lengths_of('short'), lengths_of('alike')
     plan = choose_plan(short, SHAPES, 32, lambda length: SIZES, COST)
     assert plan.count == MAX_SEQUENCES and computed(plan) < 1.05 * short.sum()
     assert computed(plan_single_rows(short, SHAPES, 32)) > 1.2 * short.sum()
-    assert len({length for _, length in plan.batches()}) == 1  # and fewer programs
+    assert len({length for _, length in plan.batches()}) == 1  # There are also fewer programs.
     assert choose_plan(alike, SHAPES, 32, lambda length: SIZES, COST).count == 1
     assert choose_plan(short[:1], SHAPES, 1, lambda length: SIZES, COST).count == 1
 
 
-def test_long_rows_are_computed_a_few_at_a_time():
+def test_batches_of_long_rows_have_few_rows():
     plan = choose_plan(lengths_of('short'), SHAPES, 8, lambda length: (512 // length,), COST)
     assert {len(rows) // plan.count * length for rows, length in plan.batches()} == {512}

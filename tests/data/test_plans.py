@@ -1,4 +1,4 @@
-"""Plans on disk are written once, read again, and walked again if they are damaged."""
+"""Tests that plans on disk are written once, read again, and replaced if they are damaged."""
 
 import json
 
@@ -18,11 +18,11 @@ def walked(monkeypatch) -> list[int]:
     """Returns a list that records the numbers of walked plans."""
     numbers, walk = [], walking.walk
 
-    def counted(split, options, seq_len, seed, plan, *rest):
+    def record_and_walk(split, options, seq_len, seed, plan, *rest):
         numbers.append(plan)
         return walk(split, options, seq_len, seed, plan, *rest)
 
-    monkeypatch.setattr(walking, 'walk', counted)
+    monkeypatch.setattr(walking, 'walk', record_and_walk)
     return numbers
 
 
@@ -62,7 +62,7 @@ def test_plans_are_walked_once(split, tmp_path, walked):
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_other_rules_are_other_plans(split, tmp_path, changed):
+def test_other_options_need_other_plans(split, tmp_path, changed):
     arguments = {'split': split, 'options': OPTIONS, 'seq_len': 64, 'seed': 0, 'cache_dir': tmp_path}
     first = load_plans(**arguments)
     other = load_plans(**arguments | changed)
@@ -94,15 +94,15 @@ def other_facts(path):
         lambda path: path.with_suffix('.json').write_text('[]'),
         other_facts,
     ],
-    ids=['bit', 'truncated', 'emptied', 'gone', 'facts gone', 'half of the facts', 'foreign facts', 'other facts'],
+    ids=['bit', 'truncated', 'emptied', 'gone', 'facts gone', 'truncated facts', 'foreign facts', 'other facts'],
 )
 def test_a_damaged_plan_is_walked_again(split, tmp_path, walked, damage):
     first = [plan.chunks.copy() for plan in load_plans(split, OPTIONS, 64, 0, tmp_path)]
     damage(sorted(tmp_path.glob('*-001.npy'))[0])
     walked.clear()
-    mended = load_plans(split, OPTIONS, 64, 0, tmp_path)
+    fixed = load_plans(split, OPTIONS, 64, 0, tmp_path)
     assert walked == [1]
-    assert all(np.array_equal(plan.chunks, chunks) for plan, chunks in zip(mended, first, strict=True))
+    assert all(np.array_equal(plan.chunks, chunks) for plan, chunks in zip(fixed, first, strict=True))
     walked.clear()
     load_plans(split, OPTIONS, 64, 0, tmp_path)
     assert walked == []

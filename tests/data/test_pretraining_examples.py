@@ -1,4 +1,4 @@
-"""Example n is a function of (seed, phase, n) alone, and a cycle has every slot of every plan once."""
+"""Tests that example n depends on (seed, phase, n) alone, and that a cycle has every slot of every plan once."""
 
 import hashlib
 import itertools
@@ -12,7 +12,7 @@ from example_source import source_of
 
 from bertjax.data import batch as batches
 from bertjax.data.masking import MaskOptions
-from bertjax.data.packed import PackedExamples
+from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.pairs import MODES, PairOptions
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
@@ -44,7 +44,7 @@ def equal(first, second):
 
 
 def unmasked(batch):
-    """Returns the ids without masks, [B, S]."""
+    """Returns the ids before masking, [B, S]."""
     ids = batch['input_ids'].copy()
     row, slot = np.nonzero(batch['masked_weights'])
     ids[row, batch['masked_positions'][row, slot]] = batch['masked_ids'][row, slot]
@@ -62,12 +62,12 @@ def test_an_example_is_the_same_in_any_batch(small, vocabulary, mode, unit, stat
     for some in (np.arange(51)[::-1], np.arange(0, 51, 7), np.array([50]), np.array([3, 3, 45])):
         alone = examples.batch(n[some])
         assert equal(alone, {name: x[some] for name, x in together.items()})
-    # The same holds for another object, as on another host.
+    # Another object, as on another host, gives the same examples.
     assert equal(examples_of(small, vocabulary, mode=mode, masking=masking).batch(n), together)
 
 
-def test_a_row_of_one_sentence(small, vocabulary, tmp_path):
-    """Every pass has each sentence once, with other masks: [CLS] sentence [SEP]."""
+def test_rows_of_one_sentence(small, vocabulary, tmp_path):
+    """Every pass has each sentence once as [CLS] sentence [SEP]."""
     examples = examples_of(small, vocabulary, mode='sentences', plans=3, seq_len=256, cache_dir=tmp_path)
     assert examples.plan_lengths == [small.num_sentences] * 3 and len(list(tmp_path.glob('plan-*.npy'))) == 1
     assert examples.report['plans'] == 1 and examples.report['truncated'] == 0 and examples.report['is_next'] is None
@@ -88,15 +88,15 @@ def test_a_row_of_one_sentence(small, vocabulary, tmp_path):
 
 
 @pytest.mark.parametrize('packed', [False, True])
-def test_many_rows_are_made_in_pieces_and_are_the_same(small, vocabulary, packed, monkeypatch):
+def test_large_batches_are_made_in_chunks(small, vocabulary, packed, monkeypatch):
     examples = examples_of(small, vocabulary)
     examples = PackedExamples(examples) if packed else examples
     whole = examples.batch(np.arange(50))
     monkeypatch.setattr(batches, '_CHUNK_POSITIONS', 16 * 64)
-    asked, make = [], examples._batch
-    monkeypatch.setattr(examples, '_batch', lambda indices: asked.append(len(indices)) or make(indices))
+    sizes, make = [], examples._batch
+    monkeypatch.setattr(examples, '_batch', lambda indices: sizes.append(len(indices)) or make(indices))
     assert equal(examples.batch(np.arange(50)), whole)
-    assert asked == [16, 16, 16, 2]
+    assert sizes == [16, 16, 16, 2]
 
 
 @pytest.mark.parametrize('changed', [{'seed': 1}, {'phase': 1}])
@@ -117,24 +117,24 @@ def test_plans_on_disk_give_the_same_examples(small, vocabulary, tmp_path):
 @pytest.mark.parametrize(
     'mode', [pytest.param(mode, marks=() if mode == 'nsp' else pytest.mark.slow) for mode in MODES]
 )
-def test_a_cycle_takes_every_slot_of_every_plan_once(small, vocabulary, mode):
+def test_a_cycle_has_every_slot_of_every_plan_once(small, vocabulary, mode):
     examples = examples_of(small, vocabulary, mode=mode, plans=3, seq_len=32)
     length = examples.cycle_length
     orders = []
     for cycle in (0, 1, 1000):
         sources = [source_of(examples, cycle * length + i) for i in range(length)]
         assert {source.cycle for source in sources} == {cycle}
-        places = [(source.plan, source.slot) for source in sources]
-        assert places != sorted(places)
-        assert [plan for plan, _ in places] == sorted(plan for plan, _ in places)
-        per_plan = np.bincount([plan for plan, _ in places])
-        assert sorted(places) == [(plan, slot) for plan, count in enumerate(per_plan) for slot in range(count)]
-        orders.append(places)
+        order = [(source.plan, source.slot) for source in sources]
+        assert order != sorted(order)
+        assert [plan for plan, _ in order] == sorted(plan for plan, _ in order)
+        per_plan = np.bincount([plan for plan, _ in order])
+        assert sorted(order) == [(plan, slot) for plan, count in enumerate(per_plan) for slot in range(count)]
+        orders.append(order)
     assert orders[0] != orders[1] != orders[2]
 
 
 def test_a_far_example_costs_what_the_first_costs(small, vocabulary):
-    # The number is so large that a walk to it would never end.
+    # A walk over all examples before this number would never end.
     batch = examples_of(small, vocabulary).batch(np.arange(2**55, 2**55 + 8))
     assert (batch['masked_weights'].sum(1) >= 1).all()
 
@@ -145,7 +145,7 @@ def test_negative_numbers_are_refused(small, vocabulary):
 
 
 @pytest.mark.parametrize('mode', MODES)
-def test_rows_hold_the_text_of_their_source(small, vocabulary, mode):
+def test_rows_contain_the_text_of_their_source(small, vocabulary, mode):
     examples = examples_of(small, vocabulary, mode=mode)
     batch = examples.batch(np.arange(FAR, FAR + 200))
     ids = unmasked(batch)
@@ -164,38 +164,38 @@ def test_rows_hold_the_text_of_their_source(small, vocabulary, mode):
             assert row.count(vocabulary.sep_id) == source.b_document - source.a_document + 1
         assert batch['nsp_labels'][i] == source.label
         assert batch['nsp_weights'][i] == source.paired
-        for drawn, left in ((source.a_drawn, source.a), (source.b_drawn, source.b)):
-            assert drawn[0] <= left[0] and left[0] + left[1] <= drawn[0] + drawn[1]
+        for drawn, truncated in ((source.a_drawn, source.a), (source.b_drawn, source.b)):
+            assert drawn[0] <= truncated[0] and truncated[0] + truncated[1] <= drawn[0] + drawn[1]
         paired += source.paired
     assert {'nsp': paired == 200, 'sop': 0 < paired < 200}.get(mode, paired == 0)
     assert not (ids * (1 - batch['attention_mask'])).any()
 
 
 @pytest.mark.slow
-def test_no_random_b_is_from_the_document_of_a(small, vocabulary):
+def test_a_random_b_is_never_from_the_document_of_a(small, vocabulary):
     examples = examples_of(small, vocabulary)
     for n in range(examples.cycle_length):
         source = source_of(examples, n)
         assert (source.a_document != source.b_document) == (source.label == 1)
 
 
-def test_dynamic_masks_are_new_in_each_cycle_and_static_masks_repeat(small, vocabulary):
+def test_only_dynamic_masks_differ_between_cycles(small, vocabulary):
     for static in (False, True):
         examples = examples_of(small, vocabulary, plans=2, masking=MaskOptions(static=static))
         first, second = {}, {}
-        for cycle, found in ((0, first), (1, second)):
+        for cycle, rows in ((0, first), (1, second)):
             numbers = cycle * examples.cycle_length + np.arange(examples.cycle_length)
             batch = examples.batch(numbers)
             for i, n in enumerate(numbers):
                 source = source_of(examples, int(n))
-                found[source.plan, source.slot] = tuple(x[i].tobytes() for x in batch.values())
+                rows[source.plan, source.slot] = tuple(x[i].tobytes() for x in batch.values())
         assert first.keys() == second.keys()
-        same = sum(first[place] == second[place] for place in first)
+        same = sum(first[slot] == second[slot] for slot in first)
         assert same == (len(first) if static else 0)
 
 
-def test_plans_are_the_dupe_factor(small, vocabulary):
-    # With static masks, the first sentence has as many different maskings as there are plans.
+def test_the_number_of_plans_is_the_dupe_factor(small, vocabulary):
+    # With static masks, a chunk has as many different maskings as there are plans.
     options = {'masking': MaskOptions(static=True), 'mode': 'sop', 'short_probability': 0.0}
     lengths = [examples_of(small, vocabulary, plans=plans, **options).cycle_length for plans in (1, 2, 5)]
     assert lengths == [lengths[0], 2 * lengths[0], 5 * lengths[0]]
@@ -209,8 +209,8 @@ def test_plans_are_the_dupe_factor(small, vocabulary):
     assert max(map(len, maskings.values())) == 5
 
 
-def test_held_out_examples_are_masked_the_same_every_time(small, vocabulary):
-    # Evaluation makes examples 0, 1, 2, ... from a fresh object: another process must make the same bytes.
+def test_held_out_examples_have_the_same_masks_in_every_process(small, vocabulary):
+    # Evaluation makes examples 0, 1, 2, ... from a new object. Another process must make the same bytes.
     program = (
         'import sys, hashlib, numpy as np\n'
         f'sys.path.insert(0, {str(__file__.rsplit("/", 1)[0])!r})\n'
@@ -239,7 +239,7 @@ def test_a_corpus_of_one_document_is_refused_for_next_sentences(vocabulary):
 
 
 @pytest.mark.parametrize('mode', MODES)
-def test_the_report_matches_the_batches(split, vocabulary, mode):
+def test_the_report_equals_figures_of_the_batches(split, vocabulary, mode):
     examples = examples_of(split, vocabulary, mode=mode, plans=4)
     report = examples.report
     batch = examples.batch(np.arange(examples.cycle_length))

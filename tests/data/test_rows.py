@@ -1,4 +1,4 @@
-"""The random draws of a batch, and the layout of rows."""
+"""Tests the random draws of a batch and the layout of rows."""
 
 import numpy as np
 import pytest
@@ -26,37 +26,37 @@ def segments_of(a: np.ndarray, b: np.ndarray) -> Segments:
 
 
 def coins(stream: Stream, n: int):
-    """Returns the coins of one segment; each call returns one coin."""
-    tossed = (int(hash_bits(7, stream, n, t // 64)) >> (t % 64) & 1 for t in range(10_000))
-    return lambda: next(tossed)
+    """Returns a function whose calls return the successive random bits for one segment of row `n`."""
+    bits = (int(hash_bits(7, stream, n, t // 64)) >> (t % 64) & 1 for t in range(10_000))
+    return lambda: next(bits)
 
 
 @pytest.mark.parametrize('seq_len', [5, 128, *slow(6, 31)])
 def test_truncation_equals_googles_loop(seq_len):
     rng = np.random.default_rng(0)
     a, b = rng.integers(1, 300, (2, 120))
-    b[:40] = a[:40] + rng.integers(-2, 3, 40)  # covers the turns after both are equal
+    b[:40] = a[:40] + rng.integers(-2, 3, 40)  # In these rows, A and B become equally long.
     b = np.maximum(b, 1)
     n = np.arange(120)
-    cut = truncate(segments_of(a, b), seq_len, 7, n)
+    result = truncate(segments_of(a, b), seq_len, 7, n)
     for i in range(120):
         expected = truncate_plainly(
             int(a[i]), int(b[i]), seq_len - 3, coins(Stream.TRUNCATE_A, i), coins(Stream.TRUNCATE_B, i)
         )
-        found = cut.a_length[i], cut.b_length[i], cut.a_start[i], cut.b_start[i] - 10_000
-        assert tuple(int(x) for x in found) == expected
-    assert (cut.a_length >= 1).all() and (cut.b_length >= 1).all()
+        actual = result.a_length[i], result.b_length[i], result.a_start[i], result.b_start[i] - 10_000
+        assert tuple(int(x) for x in actual) == expected
+    assert (result.a_length >= 1).all() and (result.b_length >= 1).all()
 
 
-def test_a_row_without_b_is_cut_to_s_minus_2():
+def test_a_row_without_b_is_truncated_to_s_minus_2():
     a = np.array([4, 30, 31, 500])
-    cut = truncate(segments_of(a, np.zeros(4, np.int64)), 32, 0, np.arange(4))
-    assert cut.a_length.tolist() == [4, 30, 30, 30]
-    assert (cut.a_start + cut.a_length <= a).all()
-    assert cut.b_length.tolist() == [0] * 4
+    result = truncate(segments_of(a, np.zeros(4, np.int64)), 32, 0, np.arange(4))
+    assert result.a_length.tolist() == [4, 30, 30, 30]
+    assert (result.a_start + result.a_length <= a).all()
+    assert result.b_length.tolist() == [0] * 4
 
 
-def test_tokens_are_removed_equally_from_front_and_end():
+def test_tokens_are_removed_equally_often_from_front_and_end():
     count = np.full(20_000, 100)
     front = count_heads(count, 0, Stream.TRUNCATE_A, np.arange(20_000))
     assert abs(front.mean() - 50) < 5 * 5 / np.sqrt(20_000)
@@ -71,7 +71,7 @@ def drawn_pairs(split, seq_len=64, repeats=1, target=None):
     return chunks, draw_pairs(split, chunks, target, document, 'nsp', 5, np.arange(len(chunks)))
 
 
-def test_a_random_b_is_whole_sentences_of_another_document_up_to_the_target(split):
+def test_a_random_b_has_whole_sentences_of_another_document_up_to_the_target(split):
     chunks, drawn = drawn_pairs(split)
     offsets, bounds = split.sentence_offsets, split.document_offsets
     other = chunks['b'] == 0
@@ -82,12 +82,12 @@ def test_a_random_b_is_whole_sentences_of_another_document_up_to_the_target(spli
     assert np.isin(drawn.b_start, offsets).all() and np.isin(stop, offsets).all()
     assert (drawn.b_start >= offsets[bounds[drawn.b_document]]).all()
     assert (stop <= offsets[bounds[drawn.b_document + 1]]).all()
-    # It stops with the first sentence that reaches what A left of the target, or with its document.
-    wanted = np.maximum(61 - drawn.a_length, 1)[other]
+    # B ends with the first sentence that reaches the remaining target, or at the end of its document.
+    remaining = np.maximum(61 - drawn.a_length, 1)[other]
     without_last = (offsets[np.searchsorted(offsets, stop) - 1] - drawn.b_start)[other]
     ended = np.isin(stop, offsets[bounds])[other]
-    assert (without_last < wanted).all()
-    assert ((drawn.b_length[other] >= wanted) | ended).all()
+    assert (without_last < remaining).all()
+    assert ((drawn.b_length[other] >= remaining) | ended).all()
     assert 0 < ended.mean() < 0.5
     # A true B follows A.
     assert np.array_equal(drawn.b_start[~other], (drawn.a_start + drawn.a_length)[~other])
@@ -107,13 +107,13 @@ def test_the_other_document_and_its_sentence_are_uniform():
     assert np.abs(np.bincount(sentence, minlength=6) - len(sentence) / 6).max() < 5 * np.sqrt(len(sentence) / 6)
 
 
-def test_two_documents_are_enough():
+def test_two_documents_are_enough_for_random_pairs():
     split = MemorySplit([[[10] * 5] * 3, [[11] * 5] * 3])
     _, drawn = drawn_pairs(split, seq_len=16, repeats=50)
     assert ((drawn.b_document == 1 - drawn.a_document) == (drawn.labels == 1)).all()
 
 
-def test_order_is_swapped_half_of_the_time(split):
+def test_the_order_is_swapped_half_of_the_time(split):
     options = PairOptions(mode='sop')
     chunks = np.tile(walk(split, options, 64, 0, 0).chunks, 5)
     document = locate_documents(split, chunks, options)
@@ -128,7 +128,7 @@ def test_order_is_swapped_half_of_the_time(split):
 
 
 def numbered(documents):
-    """A split whose token ids count up from 100, so that a row shows the source of its tokens."""
+    """Returns a split whose token ids count up from 100, so that a row shows the source of its tokens."""
     count = iter(range(100, 10_000))
     return MemorySplit([[[next(count) for _ in range(length)] for length in document] for document in documents])
 
@@ -165,8 +165,8 @@ def test_pairs_are_laid_out():
     assert rows.segment_ids.tolist() == [[0] * 6 + [1] * 3, [0] * 9, [0] * 4 + [1] * 5]
     assert np.array_equal(rows.maskable, rows.input_ids >= 100)
     long = segments_of(np.array([9, 9]), np.array([9, 0]))
-    cut = truncate(long, 12, 0, np.arange(2), separators=2)
-    assert (cut.a_length + cut.b_length).tolist() == [8, 9]
+    result = truncate(long, 12, 0, np.arange(2), separators=2)
+    assert (result.a_length + result.b_length).tolist() == [8, 9]
 
 
 def test_sentences_are_laid_out_with_separators_between_documents():

@@ -1,4 +1,4 @@
-"""Walks over sentence lengths equal a plain loop, are complete, and have the statistics of Google's algorithm."""
+"""Tests that walks over sentences equal a plain loop, are complete, and have the statistics of Google's algorithm."""
 
 import itertools
 import random
@@ -16,7 +16,7 @@ from bertjax.errors import UserError
 
 
 def plain_walk(split, seq_len, seed, plan, sop=False):
-    """Google's loop, sentence by sentence, with the coins of the walk."""
+    """Yields the chunks of Google's loop, sentence by sentence, with the random numbers of `walk`."""
     lengths = np.diff(split.sentence_offsets)
     for document in range(split.num_documents):
         target = draw_target_lengths(np.array([document]), PairOptions(), seq_len, seed, np.array(plan))[0]
@@ -37,14 +37,14 @@ def plain_walk(split, seq_len, seed, plan, sop=False):
 
 @pytest.mark.parametrize('mode', ['nsp', 'sop'])
 @pytest.mark.parametrize('seq_len', [5, 32, 128, 512])
-def test_pairs_are_those_of_the_plain_loop(split, seq_len, mode):
+def test_pairs_equal_those_of_the_plain_loop(split, seq_len, mode):
     chunks = walk(split, PairOptions(mode=mode), seq_len, 9, 2).chunks
     assert chunks.tolist() == list(plain_walk(split, seq_len, 9, 2, sop=mode == 'sop'))
 
 
 @pytest.mark.parametrize('mode', MODES)
 @pytest.mark.parametrize('seq_len', [16, 128])
-def test_blocks_change_nothing(split, mode, seq_len):
+def test_the_block_size_changes_nothing(split, mode, seq_len):
     options = PairOptions(mode=mode)
     whole = walk(split, options, seq_len, 0, 1)
     for block in (1, 50, 1000):
@@ -58,20 +58,20 @@ def test_a_walk_depends_on_seed_and_plan_alone(split, mode):
     options = PairOptions(mode=mode)
     first = walk(split, options, 64, 0, 0).chunks
     assert np.array_equal(first, walk(split, options, 64, 0, 0).chunks)
-    one_for_all = mode == 'sentences'
-    assert np.array_equal(first, walk(split, options, 64, 0, 1).chunks) == one_for_all
-    assert np.array_equal(first, walk(split, options, 64, 1, 0).chunks) == one_for_all
+    always_equal = mode == 'sentences'
+    assert np.array_equal(first, walk(split, options, 64, 0, 1).chunks) == always_equal
+    assert np.array_equal(first, walk(split, options, 64, 1, 0).chunks) == always_equal
 
 
 @pytest.mark.parametrize('mode', ['nsp', 'sop'])
 @pytest.mark.parametrize('seq_len', [8, 128])
-def test_every_sentence_enters_a_or_a_true_b_once_in_every_plan(split, mode, seq_len):
+def test_every_plan_has_every_sentence_once_in_a_or_in_a_true_b(split, mode, seq_len):
     for plan in range(3):
         chunks = walk(split, PairOptions(mode=mode), seq_len, 4, plan).chunks
         size = chunks['a'] + chunks['b']
         assert np.array_equal(chunks['start'], np.cumsum(size) - size)
         assert size.sum() == split.num_sentences
-        # No chunk leaves its document.
+        # Every chunk is in one document.
         first, last = (
             np.searchsorted(split.document_offsets, x, 'right') for x in (chunks['start'], chunks['start'] + size - 1)
         )
@@ -85,15 +85,15 @@ def rows_of(split, mode, seq_len, plan):
 
 @pytest.mark.parametrize('mode', ['full_sentences', 'doc_sentences'])
 @pytest.mark.parametrize('seq_len', [8, 128, 512])
-def test_rows_of_sentences_hold_every_token_once(split, mode, seq_len):
+def test_rows_of_sentences_contain_every_token_once(split, mode, seq_len):
     document_tokens = split.sentence_offsets[split.document_offsets]
     for plan in range(3):
         chunks, begin, end = rows_of(split, mode, seq_len, plan)
         assert begin[0] == 0
         assert np.array_equal(begin[1:], end[:-1])
         assert end[-1] == split.num_tokens
-        touched = np.searchsorted(document_tokens, end) - np.searchsorted(document_tokens, begin, 'right') + 1
-        assert np.array_equal(chunks['b'], touched)
+        num_documents = np.searchsorted(document_tokens, end) - np.searchsorted(document_tokens, begin, 'right') + 1
+        assert np.array_equal(chunks['b'], num_documents)
         assert (chunks['a'] + chunks['b'] + 1 <= seq_len).all()
         assert mode == 'full_sentences' or (chunks['b'] == 1).all()
 
@@ -103,11 +103,12 @@ def test_rows_of_sentences_are_full_and_break_between_sentences(split, mode):
     seq_len, offsets = 128, split.sentence_offsets
     chunks, begin, end = rows_of(split, mode, seq_len, 0)
     lengths = np.diff(offsets)
-    assert lengths.max() > seq_len - 2  # the test needs a long sentence to cut
+    assert lengths.max() > seq_len - 2  # There are sentences that must be cut.
     cut = ~np.isin(end, offsets)
     inside = np.searchsorted(offsets, end[cut], 'right') - 1
     assert (lengths[inside] > seq_len - 2).all()
-    # What comes next would not have fitted, but in first rows and, within documents, in last rows.
+    # The next sentence does not fit in a row, except in the first and the last row of the split or, in rows of one
+    # document, of each document.
     first_of_next = np.minimum(offsets[np.searchsorted(offsets, end, 'right') % len(offsets)] - end, seq_len - 2)
     document_tokens = offsets[split.document_offsets]
     crosses = np.isin(end, document_tokens)
@@ -122,7 +123,7 @@ def test_rows_of_sentences_are_full_and_break_between_sentences(split, mode):
 
 @pytest.mark.parametrize('seq_len', [8, 24, 512])
 def test_rows_of_one_sentence(split, seq_len):
-    """Each sentence is a row; a longer one is several, all full but the last."""
+    """Each sentence is one row. A sentence that does not fit has several rows, which are full except for the last."""
     chunks, begin, _ = rows_of(split, 'sentences', seq_len, 0)
     expected = [
         (start, min(seq_len - 2, stop - start), 1)
@@ -135,14 +136,14 @@ def test_rows_of_one_sentence(split, seq_len):
     assert blocks.chunks.tolist() == expected
 
 
-def test_documents_that_fit_in_one_row_stay_whole():
+def test_documents_that_fit_in_one_row_are_not_split():
     split = MemorySplit([[[10] * 20, [10] * 10], [[10] * 30], [[10] * 31]])
     for plan in range(20):
         chunks = walk(split, PairOptions(mode='doc_sentences'), 32, 0, plan).chunks
         assert chunks.tolist()[:2] == [(0, 30, 1), (30, 30, 1)]
 
 
-def test_a_tenth_of_the_target_lengths_is_uniform_and_the_rest_full():
+def test_a_tenth_of_the_target_lengths_is_uniform_and_the_others_are_maximal():
     documents = np.arange(100_000)
     targets = draw_target_lengths(documents, PairOptions(), 66, 0, np.int64(0))
     short = targets[targets < 63]
@@ -155,7 +156,7 @@ def test_a_tenth_of_the_target_lengths_is_uniform_and_the_rest_full():
     assert (draw_target_lengths(documents, PairOptions(short_probability=0.0), 66, 0, np.int64(0)) == 63).all()
 
 
-def test_half_of_the_chunks_of_two_sentences_or_more_are_next(split):
+def test_half_of_the_chunks_of_several_sentences_are_next(split):
     plans = [walk(split, PairOptions(), 128, 1, plan) for plan in range(10)]
     total, single = sum(len(plan.chunks) for plan in plans), sum(plan.one_sentence for plan in plans)
     following = sum(np.count_nonzero(plan.chunks['b']) for plan in plans)
@@ -173,13 +174,13 @@ def test_balanced_makes_half_of_the_stream_next(split, seq_len):
     assert abs(following / sum(map(len, plans)) - 0.5) < 0.01
 
 
-def test_balanced_does_what_it_can_when_chunks_hold_one_sentence():
+def test_balancing_is_limited_if_most_chunks_have_one_sentence():
     split = MemorySplit([[[10] * 200] * 5 + [[10] * 10] * 2] * 50)
     assert calibrate(split, PairOptions(balanced=True), 64, 0) == 1.0
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_sentences_take_a_fraction_of_a_second():
+def test_a_hundred_thousand_sentences_take_less_than_a_third_of_a_second():
     split = synthetic_split(documents=2500)
     assert split.num_sentences > 80_000
     best = min(timed(split) for _ in range(3))
@@ -216,15 +217,15 @@ def test_rows_too_short_for_a_pair_are_refused(split):
     ],
 )
 def test_invalid_options_raise_an_error_that_names_their_key(key, options):
-    with pytest.raises(UserError) as refusal:
+    with pytest.raises(UserError) as error:
         PairOptions(**options)
-    assert refusal.value.where == f'config.{key}'
+    assert error.value.where == f'config.{key}'
 
 
 @pytest.mark.parametrize('seq_len', [128, 512])
-def test_examples_a_pass_agree_with_googles_algorithm(split, seq_len):
+def test_the_number_of_examples_per_pass_equals_googles(split, seq_len):
     ours = [len(walk(split, PairOptions(), seq_len, 0, plan).chunks) for plan in range(40)]
     theirs = [len(google_pass(split, seq_len, random.Random(i))) for i in range(20)]
     error = np.sqrt(np.var(ours) / len(ours) + np.var(theirs) / len(theirs))
     assert abs(np.mean(ours) - np.mean(theirs)) < 4 * error
-    assert error < 0.03 * np.mean(theirs)  # small enough for a meaningful comparison
+    assert error < 0.03 * np.mean(theirs)  # Small enough for a meaningful comparison.

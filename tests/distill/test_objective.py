@@ -1,4 +1,4 @@
-"""Train steps with a teacher, on one device, with accumulation, and on eight devices."""
+"""Tests train steps with a teacher, on one device and on eight."""
 
 import functools
 
@@ -40,30 +40,30 @@ WIDER = BertConfig(
 
 
 def test_layers_for_initialisation_and_distillation():
-    assert evenly_spaced_layers(6, 12) == (0, 2, 4, 7, 9, 11)  # DistilBERT's
+    assert evenly_spaced_layers(6, 12) == (0, 2, 4, 7, 9, 11)  # The layers of DistilBERT.
     assert [evenly_spaced_layers(n, 6) for n in (1, 2, 3, 6)] == [(0,), (0, 5), (0, 3, 5), (0, 1, 2, 3, 4, 5)]
-    assert uniform_layers(4, 12) == (2, 5, 8, 11) and uniform_layers(6, 12) == (1, 3, 5, 7, 9, 11)  # TinyBERT's
+    assert uniform_layers(4, 12) == (2, 5, 8, 11) and uniform_layers(6, 12) == (1, 3, 5, 7, 9, 11)  # TinyBERT.
     assert uniform_layers(3, 4) == (0, 1, 3)
 
 
-class Taught:
+class DistillationRun:
     """A student of two layers and width 32, a teacher of four layers and width 48, and all distillation losses."""
 
     def __init__(self, **changes):
         config = tiny_config(**{**MESH_RECIPE, **changes})
         self.mesh = make_mesh(sizes := mesh_axes(config.mesh), jax.devices()[: int(np.prod(list(sizes.values())))])
         settings, student = pretraining_settings(config), BertConfig(vocab_size=VOCABULARY, **config.model)
-        lesson = DistillSpec(dict.fromkeys((*HIDDEN_LOSSES, *OUTPUT_LOSSES), 1.0) | {'soft': 5.0}, 2.0, (1, 3), True)
+        spec = DistillSpec(dict.fromkeys((*HIDDEN_LOSSES, *OUTPUT_LOSSES), 1.0) | {'soft': 5.0}, 2.0, (1, 3), True)
         model = BertForPreTraining(WIDER)
         init = lambda key: init_params(model, key, *[jnp.zeros((1, 1), jnp.int32)] * 4)  # noqa: E731
         with mesh_context(self.mesh):
             abstract = abstract_state(init, self.mesh)
-        stage = DistillationStage(lambda objective: distill_objective(objective, lesson, model, student))
+        stage = DistillationStage(lambda objective: distill_objective(objective, spec, model, student))
         distillation = Distillation([stage], abstract, lambda: self.teacher, lambda *shape: 0.0, '', '')
         self.setup = build_pretraining_setup(settings, student, self.mesh, distillation)
         self.phase = settings.resolve_phases(config.steps)[0]
         self.batches = self.phase.batches
-        self.teacher_on_host = drawn(functools.partial(init, jax.random.key(7)))
+        self.teacher_on_host = random_tree(functools.partial(init, jax.random.key(7)))
         self.teacher = put_like(self.teacher_on_host, abstract)
 
     def steps(self, state, count):
@@ -79,8 +79,8 @@ class Taught:
         return host(state), values
 
 
-def drawn(init):
-    """Normal random numbers, with scales around 1, without compiling."""
+def random_tree(init):
+    """Returns normal random numbers, around 1 for scales, in the shapes of `init()`, without compiling it."""
     rng = np.random.default_rng(3)
 
     def leaf(path, x):
@@ -90,37 +90,35 @@ def drawn(init):
 
 
 @pytest.fixture(scope='module')
-def alone():
-    run = Taught(model=NO_DROPOUT)
+def one_device():
+    run = DistillationRun(model=NO_DROPOUT)
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), run.setup.state)
-    first = zeros.replace(params=drawn(lambda: run.setup.init(jax.random.key(0)).params))
+    first = zeros.replace(params=random_tree(lambda: run.setup.init(jax.random.key(0)).params))
     return run, first, *run.steps(first, 4)
 
 
 @pytest.mark.slow
-def test_the_teacher_is_neither_in_the_state_nor_a_constant(alone):
-    run, first, last, _ = alone
+def test_the_teacher_is_neither_in_the_state_nor_a_constant(one_device):
+    run, first, last, _ = one_device
     plain = build_pretraining_setup(pretraining_settings(tiny_config()), run.setup.module.config, run.mesh).state
-    own = {AUX: {'projection': {'kernel': (32, 48), 'bias': (48,)}}}
+    aux = {AUX: {'projection': {'kernel': (32, 48), 'bias': (48,)}}}
     shapes = lambda tree: jax.tree.map(lambda x: x.shape, tree)  # noqa: E731
-    assert shapes(last.params) == {**shapes(plain.params), **own}
+    assert shapes(last.params) == {**shapes(plain.params), **aux}
     assert shapes(last.opt_state[1].mu) == shapes(last.opt_state[1].nu) == shapes(last.params)
     jax.tree.map(np.testing.assert_array_equal, host(run.teacher), run.teacher_on_host)
-    for path, x in jax.tree_util.tree_flatten_with_path(last.params)[
-        0
-    ]:  # all parameters of student and projection are trained
+    for path, x in jax.tree_util.tree_flatten_with_path(last.params)[0]:  # Every parameter is trained.
         before = functools.reduce(lambda tree, name: tree[name], path_names(path), first.params)
         assert (x != before).any(), path_names(path)
     lowered = lower_steps(run.setup, run.phase, run.batches)[16]
-    given = (first, run.teacher, RandomExamples().batch(np.arange(2)), 'first', 'rate', 'seed')
-    assert len(jax.tree.leaves(lowered.args_info)) == len(jax.tree.leaves(given))
+    arguments = (first, run.teacher, RandomExamples().batch(np.arange(2)), 'first', 'rate', 'seed')
+    assert len(jax.tree.leaves(lowered.args_info)) == len(jax.tree.leaves(arguments))
     widest = max(len(line) for line in lowered.as_text().splitlines() if 'stablehlo.constant' in line)
     assert widest < 1000
 
 
 @pytest.mark.slow
-def test_each_distillation_loss_decreases(alone):
-    _, _, _, values = alone
+def test_the_loss_is_the_weighted_sum_of_its_parts_and_decreases(one_device):
+    _, _, _, values = one_device
     parts = [f'{part}_loss' for part in (*HIDDEN_LOSSES, 'soft')] + ['mlm_loss', 'nsp_loss']
     for row in values:
         assert row['loss'] == pytest.approx(sum(row[name] * (5 if name == 'soft_loss' else 1) for name in parts))
@@ -137,12 +135,12 @@ def test_each_distillation_loss_decreases(alone):
     ids=str,
 )
 @pytest.mark.slow
-def test_the_same_on_eight_devices_and_in_parts(alone, changes):
-    _, first, last, values = alone
-    run = Taught(model=NO_DROPOUT, **changes)
+def test_eight_devices_and_accumulation_give_the_same_steps(one_device, changes):
+    _, first, last, values = one_device
+    run = DistillationRun(model=NO_DROPOUT, **changes)
     split = run.teacher['encoder']['layers']['mlp']['up']['kernel'].sharding.shard_shape((4, 48, 64))
-    assert split == ((4, 12, 32) if run.mesh.shape['fsdp'] == 4 else (4, 48, 64))  # like those of the student
-    state, found = run.steps(first, 4)
-    for row, wanted in zip(found, values, strict=True):
-        assert row == pytest.approx(wanted, rel=2e-4)
+    assert split == ((4, 12, 32) if run.mesh.shape['fsdp'] == 4 else (4, 48, 64))  # The student has the same sharding.
+    state, rows = run.steps(first, 4)
+    for row, expected in zip(rows, values, strict=True):
+        assert row == pytest.approx(expected, rel=2e-4)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-3), state.params, last.params)

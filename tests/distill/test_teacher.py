@@ -1,4 +1,4 @@
-"""A student that begins as blocks of its teacher has the same numbers."""
+"""Tests students that are initialised with blocks of a teacher, and the checks of a teacher."""
 
 import dataclasses
 import types
@@ -25,10 +25,10 @@ def teacher():
 
 
 @pytest.mark.parametrize('scan', [True, False])
-def test_these_blocks_and_all_else(teacher, scan):
+def test_a_student_has_the_chosen_blocks_and_all_other_parameters(teacher, scan):
     student = dataclasses.replace(CONFIG, num_layers=3, scan_layers=scan)
-    found, whole = teacher.as_student((0, 2, 4), student), unstack_layers(teacher.imported.params)
-    tree = unstack_layers(found) if scan else found
+    params, whole = teacher.as_student((0, 2, 4), student), unstack_layers(teacher.imported.params)
+    tree = unstack_layers(params) if scan else params
     assert tree['encoder'].keys() == {'embeddings', 'layers_0', 'layers_1', 'layers_2'}
     for i, block in enumerate((0, 2, 4)):
         jax.tree.map(np.testing.assert_array_equal, tree['encoder'][f'layers_{i}'], whole['encoder'][f'layers_{block}'])
@@ -36,19 +36,19 @@ def test_these_blocks_and_all_else(teacher, scan):
     np.testing.assert_array_equal(tree['mlm'], whole['mlm'])
 
 
-def test_a_teacher_knows_the_positions(teacher):
+def test_a_teacher_with_too_few_positions_is_refused(teacher):
     teacher.check_length(8)
     with pytest.raises(UserError, match=r'config\.distill\.teacher: found DIR, which has 8 positions, expected 9'):
         teacher.check_length(9)
 
 
-def test_a_teacher_knows_the_segments(teacher):
+def test_a_teacher_with_too_few_segment_types_is_refused(teacher):
     teacher.check_segments(2)
     with pytest.raises(UserError, match=r'found DIR, which has 2 segment types, expected 3, as in the corpus'):
         teacher.check_segments(3)
 
 
-def test_another_number_is_another_teacher(teacher):
+def test_the_fingerprint_of_a_teacher_covers_every_number(teacher):
     before = teacher.fingerprint
     changed = jax.tree.map(np.copy, teacher.imported.params)
     other = dataclasses.replace(teacher, imported=types.SimpleNamespace(params=changed))

@@ -1,4 +1,4 @@
-"""What the doctor says of the machine, in the words of packages and disks that are not as they should be."""
+"""Tests the lines of `bertjax doctor` about the machine: packages, devices, disk and workdir."""
 
 import importlib.metadata
 import io
@@ -15,7 +15,7 @@ from bertjax.files.atomic import lock_directory
 from bertjax.parallel import devices
 from bertjax.terminal import Console
 
-ASKED = {
+REQUIREMENTS = {
     'bertjax': ['numpy>=2.1', 'jax[tpu]>=0.10.2; extra == "tpu"'],
     'jax': [
         'jaxlib<=0.10.2,>=0.10.1', 'jaxlib==0.10.1; extra == "minimum-jaxlib"', 'libtpu==0.0.42.*; extra == "tpu"',
@@ -26,7 +26,7 @@ GOOD = {'bertjax': '0.1.0', 'jax': '0.10.2', 'jaxlib': '0.10.2', 'numpy': '2.2',
 
 
 @pytest.mark.parametrize(
-    ('installed', 'status', 'said'),
+    ('installed', 'status', 'text'),
     [
         ({}, OK, 'jax 0.10.2, jaxlib 0.10.2, libtpu 0.0.42.1'),
         ({'jaxlib': '0.9.0'}, FAIL, "jaxlib 0.9.0, and jax 0.10.2 needs <=0.10.2,>=0.10.1; pip install 'jaxlib<="),
@@ -36,36 +36,36 @@ GOOD = {'bertjax': '0.1.0', 'jax': '0.10.2', 'jaxlib': '0.10.2', 'numpy': '2.2',
         ({'numpy': None}, FAIL, 'no numpy, and bertjax 0.1.0 needs >=2.1'),
     ],
 )
-def test_packages_that_do_not_go_together(monkeypatch: pytest.MonkeyPatch, installed: dict, status: str, said: str):
-    there = GOOD | installed
+def test_incompatible_packages_are_reported(monkeypatch: pytest.MonkeyPatch, installed: dict, status: str, text: str):
+    packages = GOOD | installed
 
     def version(name: str) -> str:
-        if there.get(name) is None:
+        if packages.get(name) is None:
             raise importlib.metadata.PackageNotFoundError(name)
-        return there[name]
+        return packages[name]
 
     monkeypatch.setattr(importlib.metadata, 'version', version)
-    monkeypatch.setattr(importlib.metadata, 'requires', ASKED.get)
+    monkeypatch.setattr(importlib.metadata, 'requires', REQUIREMENTS.get)
     (check,) = machine.versions()
-    assert check.status == status and said in f'{check.message}; {check.fix}'
+    assert check.status == status and text in f'{check.message}; {check.fix}'
 
 
-def test_an_accelerator_that_lies_idle(monkeypatch: pytest.MonkeyPatch):
+def test_an_unused_or_unavailable_accelerator_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(devices, 'may_have_tpu', lambda: False)
     monkeypatch.setattr(devices, '_may_have_nvidia_gpu', lambda: True)
     (check,) = machine.devices()
     assert check.status == WARN and 'though this machine has a GPU' in check.message and 'bertjax[cuda]' in check.fix
     assert devices.unused_accelerator('gpu') == ''
 
-    def held():
+    def fail():
         raise RuntimeError('TPU is already in use by process 7\nand more')
 
-    monkeypatch.setattr(machine, 'training_devices', held)
+    monkeypatch.setattr(machine, 'training_devices', fail)
     (check,) = machine.devices()
     assert check.status == FAIL and check.message == 'JAX cannot start: TPU is already in use by process 7'
 
 
-def test_a_disk_without_room(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_disk_with_too_little_space_is_reported(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shutil, 'disk_usage', lambda path: types.SimpleNamespace(free=5 * 2**30))
     needed = {'two checkpoints': 2 * 2**30, '3 more': 2**30}
     (check,) = machine.disk_space(tmp_path / 'a' / 'b', needed)
@@ -74,35 +74,35 @@ def test_a_disk_without_room(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     assert [check.status for check in machine.disk_space(tmp_path, {**needed, 'two checkpoints': 6 * 2**30})] == [FAIL]
 
 
-def test_a_workdir_that_is_in_use_or_closed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_workdir_that_is_in_use_or_not_writable_is_reported(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     assert not machine.is_at_work(tmp_path) and not machine.is_at_work(tmp_path / 'new')
     with lock_directory(tmp_path, 'trains'):
         assert machine.is_at_work(tmp_path)
     assert [check.status for check in machine.workdir(tmp_path)] == [OK] and not list(tmp_path.iterdir())
 
-    def refused(**options):
+    def deny(**options):
         raise PermissionError(13, 'Permission denied', str(tmp_path))
 
-    monkeypatch.setattr(machine.tempfile, 'NamedTemporaryFile', refused)
+    monkeypatch.setattr(machine.tempfile, 'NamedTemporaryFile', deny)
     (check,) = machine.workdir(tmp_path)
     assert check.status == FAIL and 'permission denied' in check.message and 'change its permissions' in check.fix
-    (check,) = machine.workdir(tmp_path / 'new' / 'run')  # which would be made in tmp_path
+    (check,) = machine.workdir(tmp_path / 'new' / 'run')  # The run would create it in tmp_path.
     assert check.status == FAIL and f'{tmp_path}: found' in check.message
 
 
-def test_what_is_printed(tmp_path: pathlib.Path):
-    """A line a check; a refusal is one, and nothing steers the terminal."""
+def test_each_check_and_each_error_is_printed_on_one_line(tmp_path: pathlib.Path):
+    """Control characters are escaped."""
 
     @check('corpus')
-    def look():
+    def checks():
         yield Check('corpus', OK, 'fine')
         raise UserError('config.corpus', 'a\x1b[2J', 'text', 'give text')
 
     out = io.StringIO()
-    findings = CheckPrinter(Console(file=out, soft_wrap=True, highlight=False))
-    findings.section('this config', look())
+    printer = CheckPrinter(Console(file=out, soft_wrap=True, highlight=False))
+    printer.section('this config', checks())
     assert out.getvalue().splitlines() == [
         '', 'this config', '  ok    corpus       fine',
         '  FAIL  corpus       config.corpus: found a\\x1b[2J, expected text; give text',
     ]  # fmt: skip
-    assert findings.counts == {OK: 1, WARN: 0, FAIL: 1}
+    assert printer.counts == {OK: 1, WARN: 0, FAIL: 1}

@@ -1,4 +1,4 @@
-"""Memory and hours of a pre-training, by the compiler of a slice that need not be there, or by steps here."""
+"""Tests the lines of `bertjax doctor` about the memory and hours of a pre-training."""
 
 import pathlib
 from types import SimpleNamespace
@@ -21,56 +21,58 @@ def settings_of(**changes):
 
 @pytest.fixture
 def slice_of_tpus(monkeypatch: pytest.MonkeyPatch):
-    """What the compiler says: 4 s a step at S=32, 36 s at 64, and how much memory the longer one needs."""
-    said = SimpleNamespace(gib=8, seconds=36.0)
+    """Returns the adjustable figures of a fake compiler for steps at S=64: `gib` of memory and `seconds`.
 
-    class Compiled:
+    Steps at S=32 need 4 GiB and 4 s.
+    """
+    figures = SimpleNamespace(gib=8, seconds=36.0)
+
+    class FakeMemorySearch:
         def __init__(self, settings, topology):
             assert topology == 'v5e:4x4'
 
         def compile(self, phase):
             long = phase.seq_len == 64
-            needed = said.gib * GIB if long else 4 * GIB
+            needed = figures.gib * GIB if long else 4 * GIB
             result = {'fits': needed <= 16 * GIB, 'hbm_bytes_per_chip': needed, 'hbm_bytes_available': 16 * GIB}
-            return {**result, 'estimated_step_s': said.seconds if long else 4.0}
+            return {**result, 'estimated_step_s': figures.seconds if long else 4.0}
 
-    monkeypatch.setattr(plan, 'MemorySearch', Compiled)
-    return said
+    monkeypatch.setattr(plan, 'MemorySearch', FakeMemorySearch)
+    return figures
 
 
-def test_hours_on_a_slice(slice_of_tpus):
+def test_memory_and_hours_on_a_slice(slice_of_tpus):
     settings = settings_of()
     first, second, hours = plan.on_slice(settings, 0, 1000)
-    assert first.message == 'phase 0, 256 x 32 on v5e:4x4: 4.0 GiB a chip of 16.0 GiB' and second.status == OK
-    assert hours.status == OK and hours.message.startswith(
-        '2.0 hours estimated by the compiler for v5e:4x4'
-    )  # 900 x 4 + 100 x 36 s
-    # Of a run that has begun what is left: of the first phase nothing.
+    assert first.message == 'phase 0, 256 x 32 on v5e:4x4: 4.0 GiB of 16.0 GiB per chip' and second.status == OK
+    # 900 x 4 s + 100 x 36 s
+    assert hours.status == OK and hours.message.startswith('2.0 hours estimated by the compiler for v5e:4x4')
+    # For a started run, only the remaining steps count. The first phase is finished here.
     left, hours = plan.on_slice(settings, 950, 1000)
     assert left.message.startswith('phase 1') and hours.message.startswith('30 minutes')
     assert list(plan.on_slice(settings, 0, None))[-1].message.startswith('7.2 s a step estimated by the compiler')
     slice_of_tpus.seconds = 1e6
     assert [check.status for check in plan.on_slice(settings, 0, 1000)][-1] == WARN
-    slice_of_tpus.seconds = None  # the compiler does not know
+    slice_of_tpus.seconds = None  # The compiler has no estimate.
     assert len(list(plan.on_slice(settings, 0, 1000))) == 2
 
 
-def test_what_does_not_fit_a_slice(slice_of_tpus):
+def test_a_phase_that_does_not_fit_a_slice_is_a_failure(slice_of_tpus):
     slice_of_tpus.gib = 17
     (check,) = [check for check in plan.on_slice(settings_of(), 0, 1000) if check.status == FAIL]
-    assert check.message.endswith('17.0 GiB a chip of 16.0 GiB, which does not fit') and 'run=compile' in check.fix
+    assert check.message.endswith('17.0 GiB of 16.0 GiB per chip, which does not fit') and 'run=compile' in check.fix
 
 
-def test_what_cannot_be_here():
+def test_the_plan_of_this_machine_and_of_the_config():
     (check,) = plan.on_this_machine(settings_of(batch_size=100_001), 30522, 0, 1000)
     assert check.status == FAIL and 'config.batch_size: found 100001' in check.message
-    found = list(plan.config(settings_of(max_predictions=100), pathlib.Path('run')))  # each phase has its own
-    assert [check.status for check in found] == [OK] and '2 layers of width 128' in found[0].message
+    # Each phase overrides max_predictions.
+    checks = list(plan.config(settings_of(max_predictions=100), pathlib.Path('run')))
+    assert [check.status for check in checks] == [OK] and '2 layers of width 128' in checks[0].message
     assert plan.steps_of(settings_of(epochs=2.0)) is None and plan.steps_of(settings_of()) == 1000
 
 
-def test_what_the_verb_would_refuse(tmp_path: pathlib.Path):
-    """Each by the verb's own check, before text is read."""
+def test_errors_of_the_checks_of_pretrain_are_reported(tmp_path: pathlib.Path):
     for changes, key in (
         ({'push_to': 'me/model', 'export_formats': 'orbax'}, 'config.push_to'),
         ({'heldout_texts': 'bio=/nowhere.txt'}, '/nowhere.txt'),

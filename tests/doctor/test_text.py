@@ -1,4 +1,4 @@
-"""What the doctor says of a text that has no store yet, from a part of it."""
+"""Tests the lines of `bertjax doctor` about a text without a store."""
 
 import pathlib
 import random
@@ -34,7 +34,7 @@ def settings_of(path: pathlib.Path, **changes) -> PretrainingSettings:
 
 @pytest.fixture
 def text(tmp_path: pathlib.Path) -> pathlib.Path:
-    """60 documents of 8 sentences, of which each has a name of its own that all its sentences have."""
+    """Returns a file of 60 documents of 8 sentences. All sentences of a document contain its unique name."""
     rng, documents = random.Random(7), []
     for number in range(60):
         name = ''.join(rng.choices('aeioubdgklmnprst', k=7))
@@ -43,7 +43,7 @@ def text(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / 'text.txt'
 
 
-def test_a_part_of_the_text_is_read(text: pathlib.Path, tmp_path: pathlib.Path, capsys, caplog):
+def test_copies_and_shuffled_sentences_are_reported(text: pathlib.Path, tmp_path: pathlib.Path, capsys, caplog):
     settings = settings_of(text)
     (check,) = corpus(settings, tmp_path / 'run')
     assert check.status == OK and 'text.txt: 1 file' in check.message and '60 documents' in check.message
@@ -56,13 +56,13 @@ def test_a_part_of_the_text_is_read(text: pathlib.Path, tmp_path: pathlib.Path, 
     sentences = text.read_text().replace('\n\n', '\n').splitlines()
     random.Random(7).shuffle(sentences)
     text.write_text('\n\n'.join('\n'.join(sentences[i : i + 8]) for i in range(0, len(sentences), 8)) + '\n')
-    found = [check.message for check in corpus(settings, tmp_path / 'run')]
-    assert any('looks shuffled by sentence' in one for one in found), found
+    messages = [check.message for check in corpus(settings, tmp_path / 'run')]
+    assert any('looks shuffled by sentence' in message for message in messages), messages
     out, err = capsys.readouterr()
     assert not out + err + caplog.text and not (tmp_path / 'run').exists()
 
 
-def test_what_cannot_be(text: pathlib.Path, tmp_path: pathlib.Path):
+def test_missing_text_store_or_vocabulary_is_a_failure(text: pathlib.Path, tmp_path: pathlib.Path):
     (check,) = corpus(settings_of(tmp_path / 'none.txt'), tmp_path)
     assert check.status == FAIL and 'none.txt' in check.message
     (check,) = tokenizer(settings_of(text, data=str(tmp_path / 'store')), tmp_path)
@@ -71,7 +71,7 @@ def test_what_cannot_be(text: pathlib.Path, tmp_path: pathlib.Path):
     assert check.status == FAIL and 'vocab.txt' in check.message
 
 
-def test_a_large_text_without_the_fast_tokenizer(text: pathlib.Path, tmp_path: pathlib.Path, monkeypatch):
+def test_a_large_text_without_the_fast_tokenizer_is_a_warning(text: pathlib.Path, tmp_path: pathlib.Path, monkeypatch):
     monkeypatch.setattr(wordpiece, '_MUCH_TEXT', 10_000)
     monkeypatch.setattr(wordpiece, 'nanotoken', None)
     _, check = corpus(settings_of(text), tmp_path / 'run')

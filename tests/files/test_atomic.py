@@ -1,4 +1,4 @@
-"""Files and directories that appear whole or not at all, and the lock of a directory."""
+"""Tests atomic files and directories, and the lock of a directory."""
 
 import hashlib
 import os
@@ -8,7 +8,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from killing import killed_at_each, watch
+from killing import kill_at_each, watch
 
 from bertjax.errors import UserError
 from bertjax.files import atomic
@@ -25,7 +25,7 @@ from bertjax.files.atomic import (
 
 @pytest.fixture
 def synced(monkeypatch) -> list[str]:
-    """The files that were flushed to disk."""
+    """Returns a list that records the paths that are synced to disk."""
     names = []
     real = os.fsync
     monkeypatch.setattr(
@@ -35,17 +35,17 @@ def synced(monkeypatch) -> list[str]:
 
 
 @pytest.mark.parametrize(('data', 'written'), [('é\n', 'é\n'.encode()), (b'\xff\0', b'\xff\0'), ('', b'')])
-def test_a_file_is_written_whole_and_synced(data, written, tmp_path, synced):
+def test_a_file_is_synced_and_renamed(data, written, tmp_path, synced):
     path = tmp_path / 'deep' / 'a.txt'
     write_atomic(path, data)
     write_atomic(path, data)
     assert path.read_bytes() == written and os.listdir(path.parent) == ['a.txt']
     temporary = str(path.with_name(f'.a.txt.tmp-{os.getpid()}'))
-    # The folder above, where a folder was made in it; then what is renamed, and the folder in which it is.
+    # The parent of a new folder; then, for each write, the temporary file and its folder.
     assert synced == [str(tmp_path), *[temporary, str(path.parent)] * 2]
 
 
-def test_a_file_that_fails_leaves_the_old_one(tmp_path):
+def test_a_failed_write_keeps_the_old_file(tmp_path):
     write_atomic(tmp_path / 'a', 'old')
     with pytest.raises(ZeroDivisionError), AtomicFile(tmp_path / 'a') as file:
         file.write(np.arange(3, dtype='<u4'))
@@ -53,7 +53,7 @@ def test_a_file_that_fails_leaves_the_old_one(tmp_path):
     assert (tmp_path / 'a').read_text() == 'old' and os.listdir(tmp_path) == ['a']
 
 
-def test_an_open_file_is_not_there_yet_and_can_be_read(tmp_path):
+def test_an_open_file_can_be_read_but_has_no_name_yet(tmp_path):
     file = AtomicFile(tmp_path / 'a')
     file.write(np.arange(3, dtype='<u4'))
     assert not (tmp_path / 'a').exists()
@@ -63,7 +63,7 @@ def test_an_open_file_is_not_there_yet_and_can_be_read(tmp_path):
     assert np.fromfile(tmp_path / 'a', '<u4').tolist() == [0, 1, 2]
 
 
-def test_equal_files_give_an_equal_synced_archive(tmp_path, synced):
+def test_equal_files_give_equal_archives_that_are_synced(tmp_path, synced):
     files = {'b.tsv': 'é\n' * 1000, 'a/c.tsv': ''}
     for name in ('one.zip', 'two.zip'):
         write_zip(tmp_path / name, files)
@@ -72,7 +72,7 @@ def test_equal_files_give_an_equal_synced_archive(tmp_path, synced):
         assert {name: archive.read(name).decode() for name in archive.namelist()} == files
 
 
-def test_a_directory_is_replaced_whole(tmp_path):
+def test_a_directory_is_replaced_atomically(tmp_path):
     target = tmp_path / 'export'
     for text in ('one', 'two'):
         with atomic_directory(target) as staging:
@@ -85,8 +85,8 @@ def test_a_directory_is_replaced_whole(tmp_path):
 
 
 @pytest.mark.parametrize('before', [None, 'old'])
-def test_a_kill_while_a_directory_is_replaced(tmp_path, before):
-    """At every operation: what is there is whole, or comes back whole when the next one begins."""
+def test_a_kill_while_a_directory_is_replaced_leaves_a_complete_one(tmp_path, before):
+    """A kill at any operation leaves the old or the new directory, or `recover_directory` restores one of them."""
     target = tmp_path / 'run' / 'export'
 
     def export(text):
@@ -97,7 +97,7 @@ def test_a_kill_while_a_directory_is_replaced(tmp_path, before):
     seen = set()
     if before:
         export(before)
-    for _ in killed_at_each(lambda: export('new'), tmp_path / 'run'):
+    for _ in kill_at_each(lambda: export('new'), tmp_path / 'run'):
         recover_directory(target)
         seen.add(tuple(path.read_text() for path in sorted(target.iterdir())) if target.exists() else None)
         export('again')
@@ -108,16 +108,16 @@ def test_a_kill_while_a_directory_is_replaced(tmp_path, before):
     assert seen == {(before, before) if before else None, ('new', 'new')}
 
 
-def test_a_directory_is_on_disk_before_it_has_its_name(tmp_path):
-    done = []
+def test_a_directory_is_synced_before_it_is_renamed(tmp_path):
+    events = []
     target = tmp_path / 'export'
     with (
-        watch(lambda name, path: done.append(f'{name} {os.path.relpath(path, tmp_path)}'), tmp_path),
+        watch(lambda name, path: events.append(f'{name} {os.path.relpath(path, tmp_path)}'), tmp_path),
         atomic_directory(target) as staging,
     ):
         pathlib.Path(staging, 'sub').mkdir()
         pathlib.Path(staging, 'sub', 'a').write_text('a')
-    assert done[-5:] == [
+    assert events[-5:] == [
         'fsync .export.new/sub/a',
         'fsync .export.new/sub',
         'fsync .export.new',
@@ -126,8 +126,8 @@ def test_a_directory_is_on_disk_before_it_has_its_name(tmp_path):
     ]
 
 
-def test_what_a_full_disk_refuses(tmp_path):
-    """Names what was written and how much; the temporary file does not stay to fill the disk."""
+def test_the_error_of_a_full_disk_names_the_file_and_its_size(tmp_path):
+    """The temporary file is removed."""
 
     def full(name, path):
         if name == 'fsync':
@@ -140,13 +140,13 @@ def test_what_a_full_disk_refuses(tmp_path):
     )
 
 
-def test_checksums(tmp_path):
+def test_checksums_of_a_file(tmp_path):
     (tmp_path / 'a').write_bytes(b'abc')
     assert checksum(tmp_path / 'a') == hashlib.sha256(b'abc').hexdigest()
     assert checksum(tmp_path / 'a', 'blake2b-128') == hashlib.blake2b(b'abc', digest_size=16).hexdigest()
 
 
-def test_one_process_holds_a_directory(tmp_path):
+def test_only_one_process_can_lock_a_directory(tmp_path):
     refused = pytest.raises(UserError, match='another process that works here')
     with lock_directory(tmp_path, 'works here'), refused, lock_directory(tmp_path, 'works here'):
         pass
@@ -154,18 +154,18 @@ def test_one_process_holds_a_directory(tmp_path):
         pass
 
 
-@pytest.mark.parametrize('made_again', [False, True])
-def test_a_locked_directory_that_is_moved(tmp_path, made_again):
-    """Whatever fails then, and also what does not: it was written to another place."""
+@pytest.mark.parametrize('recreated', [False, True])
+def test_moving_a_locked_directory_is_an_error(tmp_path, recreated):
+    """The error is raised whether or not an operation in the moved directory fails."""
     for fails in (True, False):
         folder, refused = tmp_path / f'run{fails}', pytest.raises(UserError, match=r'move it back.*continues')
         folder.mkdir()
         with refused as error, lock_directory(folder, 'works here'):
             folder.rename(tmp_path / f'moved{fails}')
-            if made_again:
+            if recreated:
                 write_atomic(folder / 'a', '')
             if fails:
                 (folder / 'deep' / 'b').touch()
-        assert error.value.found == ('another folder than before' if made_again else 'no such folder any more')
+        assert error.value.found == ('a different folder at this path' if recreated else 'no such folder any more')
     with pytest.raises(ZeroDivisionError), lock_directory(tmp_path, 'works here'):
         raise ZeroDivisionError

@@ -1,4 +1,4 @@
-"""Finding files: below a directory, by pattern, under one of several names."""
+"""Tests finding files: below a directory, by pattern, and under one of several names."""
 
 import errno
 import inspect
@@ -16,7 +16,7 @@ from bertjax.files import paths
 
 @pytest.fixture
 def folder(tmp_path) -> epath.Path:
-    """b.txt, a.txt, sub/c.txt, and names that are left out."""
+    """Returns a folder with b.txt, a.txt, sub/c.txt, and with hidden names, which are ignored."""
     for name in ('b.txt', 'a.txt', 'sub/c.txt', '.hidden', '_logs/d.txt'):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -28,11 +28,11 @@ def test_remote_paths_have_a_scheme():
     assert not paths.is_remote('/tmp/a') and not paths.is_remote('a:/b')
 
 
-def test_files_below_a_directory(folder):
+def test_files_below_a_directory_are_found(folder):
     assert [path.relative_to(folder).as_posix() for path in paths.walk_files(folder)] == ['a.txt', 'b.txt', 'sub/c.txt']
 
 
-def test_files_that_match_a_pattern(folder, monkeypatch):
+def test_files_that_match_a_pattern_are_found(folder, monkeypatch):
     assert paths.is_pattern('a?.txt') and not paths.is_pattern('a.txt')
     root, found = paths.match_files(f'{folder}/*')
     assert root == folder and {path.name for path in found} == {'a.txt', 'b.txt'}
@@ -42,7 +42,7 @@ def test_files_that_match_a_pattern(folder, monkeypatch):
     assert [path.name for path in paths.match_files('[ab].txt')[1]] == ['a.txt', 'b.txt']
 
 
-def test_files_under_one_of_several_names(folder):
+def test_files_under_one_of_several_names_are_found(folder):
     found = list(paths.existing_files(folder, ('c.txt', 'b.txt', 'sub', 'a.txt')))
     assert [path.name for path in found] == ['b.txt', 'a.txt']
     assert paths.single_file(found[:1], 'here', 'dev', 'remove one') == found[0]
@@ -51,16 +51,17 @@ def test_files_under_one_of_several_names(folder):
         paths.single_file(found, 'here', 'dev', 'remove one')
 
 
-def test_each_folder_is_read_once_however_it_is_reached(folder, caplog):
-    """Links up, across, to themselves and into the dark: the walk ends, at once, and says what it left out."""
-    for link, target in (('loop', '.'), ('sub/up', '..'), ('sub/self', 'self'), ('twin', 'sub'), ('dark', '/nowhere')):
+def test_each_folder_is_read_once_despite_links(folder, caplog):
+    """Links may lead to a parent, to another folder, to themselves, or to nothing. Skipped links are logged."""
+    links = (('loop', '.'), ('sub/up', '..'), ('sub/self', 'self'), ('twin', 'sub'), ('broken', '/nowhere'))
+    for link, target in links:
         os.symlink(target, folder / link)
     found = [path.relative_to(folder).as_posix() for path in paths.walk_files(folder)]
-    assert found == ['a.txt', 'b.txt', 'dark', 'sub/c.txt', 'sub/self']
-    assert f'are skipped there: {folder}/loop and 2 more' in caplog.text
+    assert found == ['a.txt', 'b.txt', 'broken', 'sub/c.txt', 'sub/self']
+    assert f'a second time: {folder}/loop and 2 more' in caplog.text
 
 
-def test_many_links_to_each_other_end(tmp_path):
+def test_a_walk_over_many_folders_that_link_to_each_other_ends(tmp_path):
     for i in range(30):
         (tmp_path / f'd{i}').mkdir()
         (tmp_path / f'd{i}' / 'a.txt').touch()
@@ -69,7 +70,7 @@ def test_many_links_to_each_other_end(tmp_path):
     assert len(list(paths.walk_files(epath.Path(tmp_path)))) == 30
 
 
-def test_a_folder_deeper_than_calls_may_be(tmp_path):
+def test_a_folder_may_be_deeper_than_the_recursion_limit(tmp_path):
     (tmp_path / '/'.join('d' * 200)).mkdir(parents=True)
     (tmp_path / '/'.join('d' * 200) / 'a.txt').touch()
     limit = sys.getrecursionlimit()
@@ -81,11 +82,11 @@ def test_a_folder_deeper_than_calls_may_be(tmp_path):
     assert [path.name for path in found] == ['a.txt']
 
 
-def test_a_folder_that_cannot_be_listed(folder, monkeypatch):
-    def refused(path):
+def test_a_folder_that_cannot_be_listed_is_an_error(folder, monkeypatch):
+    def deny(path):
         raise PermissionError(13, 'Permission denied')
 
-    monkeypatch.setattr(os, 'listdir', refused)
+    monkeypatch.setattr(os, 'listdir', deny)
     with pytest.raises(UserError, match=r'found permission denied, expected a folder that can be listed'):
         list(paths.walk_files(folder))
 
@@ -102,7 +103,7 @@ def test_a_folder_that_cannot_be_listed(folder, monkeypatch):
         ('no/**', []),
     ],
 )
-def test_patterns_of_any_depth(pattern, names, folder):
+def test_patterns_match_at_any_depth(pattern, names, folder):
     (folder / 'sub' / 'deep').mkdir()
     (folder / 'sub' / 'deep' / 'd.md').touch()
     os.symlink('..', folder / 'sub' / 'loop')
@@ -110,7 +111,7 @@ def test_patterns_of_any_depth(pattern, names, folder):
     assert [path.relative_to(folder).as_posix() for path in found] == names
 
 
-def test_what_is_neither_file_nor_folder(folder):
+def test_pipes_sockets_and_devices_are_recognised(folder):
     os.mkfifo(folder / 'pipe')
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(folder / 'socket'))
@@ -118,7 +119,7 @@ def test_what_is_neither_file_nor_folder(folder):
     assert {name: paths.unusual_kind(folder / name) for name in kinds} == kinds
 
 
-def test_bytes_that_nobody_wrote(tmp_path):
+def test_unwritten_bytes_of_a_sparse_file_are_counted(tmp_path):
     for name, size in (('small', 1 << 20), ('huge', 1 << 40), ('written', 0)):
         with (tmp_path / name).open('wb') as file:
             file.write(b'text')

@@ -1,4 +1,4 @@
-"""Lines of bytes, cut where they are too long."""
+"""Tests reading lines and compressed streams of bytes."""
 
 import io
 
@@ -7,7 +7,7 @@ import zstandard
 from bertjax.files import streams
 
 
-def test_lines_have_numbers_and_limits(monkeypatch):
+def test_lines_have_numbers_and_a_maximum_length(monkeypatch):
     monkeypatch.setattr(streams, 'MAX_LINE', 10)
     lines = streams.Lines(iter([b'one\ntw', b'o\n' + b'word ' * 5, b'end\n', b'\nla', b'st']))
     found = [(lines.number, line) for line in lines]
@@ -21,8 +21,8 @@ def test_lines_have_numbers_and_limits(monkeypatch):
     assert [(long.number, line) for line in long] == [(1, b'{"a": 1}'), (2, streams.TOO_LONG), (3, b'{"b": 2}')]
 
 
-def test_zstd_is_decompressed_little_by_little():
-    """Its blocks of one repeated byte hold 128 KiB in 4 bytes: 100 MB in some kilobytes."""
+def test_zstd_is_decompressed_in_small_chunks():
+    """A zstd block of one repeated byte encodes 128 KiB in 4 bytes, so 100 MiB are compressed to a few kilobytes."""
     size = 100 << 20
     compressor = zstandard.ZstdCompressor().compressobj()
     data = b''.join([*(compressor.compress(bytes(1 << 22)) for _ in range(size >> 22)), compressor.flush()])
@@ -31,21 +31,21 @@ def test_zstd_is_decompressed_little_by_little():
     assert sum(lengths) == size and max(lengths) <= 33 << 20
 
 
-def test_zstd_up_to_its_damage():
+def test_truncated_zstd_is_decompressed_up_to_its_damage():
     text = b''.join(b'line %d of some text\n' % number for number in range(400_000))
     data = zstandard.compress(text)
-    found, damaged = [], False
+    chunks, damaged = [], False
     try:
         for chunk in streams.chunks(io.BytesIO(data[: len(data) // 2]), 'zstd'):
-            found.append(chunk)
+            chunks.append(chunk)
     except streams.DAMAGE:
         damaged = True
-    assert damaged and text.startswith(b''.join(found)) and len(text) // 3 < len(b''.join(found)) < len(text)
-    assert all(len(chunk) >= streams.CHUNK for chunk in found[:-1])
+    assert damaged and text.startswith(b''.join(chunks)) and len(text) // 3 < len(b''.join(chunks)) < len(text)
+    assert all(len(chunk) >= streams.CHUNK for chunk in chunks[:-1])
 
 
 def test_many_blank_lines_are_read_as_one():
-    """Whatever the chunks; each is counted."""
+    """This holds for any size of chunks. Each blank line counts for the line numbers."""
     text = b'\n' * 5000 + b'a\n \t\r\n' + b' \n' * 3000 + b'b' + b'\r\n' * 4000 + b'c'
     for size in (100, 1000, 4096):
         lines = streams.Lines((text[i : i + size] for i in range(0, len(text), size)), merge_blank=True)

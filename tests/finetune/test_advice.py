@@ -1,4 +1,4 @@
-"""What a run over a task that learned nothing is told: from its loss and its weights, not from a rule of thumb."""
+"""Tests the advice for a fine-tuning that learned nothing."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from bertjax.finetune.advice import advise
 
 
 def rows(losses: list[float | None], update_norm: float = 1e-3, skipped: int = 0) -> list[dict]:
-    """A training row every ten steps, of a model whose weights have the norm 40."""
+    """Returns a training row for every ten steps of a model whose weights have the norm 40."""
     return [
         {'step': 10 * (i + 1), 'split': 'train', 'loss': loss, 'param_norm': 40.0, 'update_norm': update_norm,
          'skipped': skipped}
@@ -18,7 +18,7 @@ HIGHER, LOWER = '--config.learning_rate=0.0001)', '--config.learning_rate=4e-06)
 
 
 @pytest.mark.parametrize(
-    ('trained', 'said', 'rate'),
+    ('trained', 'reason', 'rate'),
     [
         (rows([0.70, 0.69] * 5),
          'from 0.700 to 0.693 in 100 steps, and the weights changed by only 0.25%: a higher rate', HIGHER),
@@ -31,12 +31,12 @@ HIGHER, LOWER = '--config.learning_rate=0.0001)', '--config.learning_rate=4e-06)
         (rows([None, None], skipped=20), 'not finite', LOWER),
     ],
 )  # fmt: skip
-def test_the_rate_that_the_rows_speak_for(trained: list[dict], said: str, rate: str):
+def test_the_advised_rate_follows_from_loss_and_weights(trained: list[dict], reason: str, rate: str):
     text = advise(trained, 2e-5)
-    assert said in text and rate in text and text[0].isupper()
+    assert reason in text and rate in text and text[0].isupper()
     assert (HIGHER in text) != (LOWER in text)
 
 
-def test_without_rows_nothing_is_claimed():
+def test_without_rows_both_rates_are_advised():
     text = advise([], 2e-5)
     assert 'no training row' in text and HIGHER in text and LOWER in text

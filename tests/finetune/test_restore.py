@@ -1,4 +1,4 @@
-"""Which keys of the command line count when a workdir has a run: its own, but for what may be asked anew."""
+"""Tests which keys of the command line replace those of the run in a workdir."""
 
 import pathlib
 
@@ -20,18 +20,18 @@ def recipe(repository: pathlib.Path, name: str, **changes) -> ConfigDict:
 
 @pytest.fixture
 def folder(repository: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """Of a run of SQuAD with its own length, stride and choice of step."""
+    """Returns the workdir of a SQuAD run whose length, stride and checkpoint differ from the recipe."""
     trained = recipe(repository, 'squad.py:v2', seq_len=256, use_checkpoint='best', data='squad', init='small')
     trained.task.stride = 64
     (tmp_path / 'config.json').write_text(dump(trained))
     return tmp_path
 
 
-def test_the_config_is_that_of_the_run(repository: pathlib.Path, folder: pathlib.Path):
-    own = merge_run_config(recipe(repository, 'squad.py', run='evaluate', eval_batch_size=7), folder)
-    assert (own.run, own.eval_batch_size) == ('evaluate', 7)
-    assert (own.seq_len, own.task.stride, own.task.version, own.use_checkpoint) == (256, 64, '2.0', 'best')
-    assert (own.data, own.init) == ('squad', 'small')
+def test_the_merged_config_has_the_keys_of_the_run(repository: pathlib.Path, folder: pathlib.Path):
+    config = merge_run_config(recipe(repository, 'squad.py', run='evaluate', eval_batch_size=7), folder)
+    assert (config.run, config.eval_batch_size) == ('evaluate', 7)
+    assert (config.seq_len, config.task.stride, config.task.version, config.use_checkpoint) == (256, 64, '2.0', 'best')
+    assert (config.data, config.init) == ('squad', 'small')
 
 
 @pytest.mark.parametrize(
@@ -44,37 +44,36 @@ def test_the_config_is_that_of_the_run(repository: pathlib.Path, folder: pathlib
         ('data', 'x'),
     ],
 )
-def test_what_may_be_asked_anew(repository: pathlib.Path, folder: pathlib.Path, key: str, value):
-    own = merge_run_config(recipe(repository, 'squad.py', **{key: value}), folder, {key})
-    found = own
+def test_a_flag_may_change_keys_of_evaluation(repository: pathlib.Path, folder: pathlib.Path, key: str, value):
+    node = merge_run_config(recipe(repository, 'squad.py', **{key: value}), folder, {key})
     for part in key.split('.'):
-        found = found[part]
-    assert found == value
+        node = node[part]
+    assert node == value
 
 
 @pytest.mark.parametrize(
     ('key', 'value'),
     [('task.stride', 32), ('task.version', '1.1'), ('seq_len', 384), ('init', 'other'), ('tokenizer', 'x')],
 )
-def test_what_the_model_depends_on_is_refused(repository: pathlib.Path, folder: pathlib.Path, key: str, value):
-    asked = recipe(repository, 'squad.py:v2', **{key: value})
+def test_a_flag_for_a_key_of_the_model_is_refused(repository: pathlib.Path, folder: pathlib.Path, key: str, value):
+    config = recipe(repository, 'squad.py:v2', **{key: value})
     with pytest.raises(UserError, match=f'config.{key}: found {value!r}, expected .*, as in .*config.json'):
-        merge_run_config(asked, folder, {key})
-    merge_run_config(asked, folder)  # the recipe's own, that nobody asked for
+        merge_run_config(config, folder, {key})
+    merge_run_config(config, folder)  # A value of the recipe is replaced without an error.
 
 
-def test_a_recipe_of_ones_own_has_every_option(repository: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_run_of_a_named_task_accepts_options_of_the_general_recipe(repository: pathlib.Path, tmp_path: pathlib.Path):
     sick = recipe(repository, 'sick.py:e', data='sick', init='small')
     assert sick.task.columns == () and sick.task.long == 'truncate'
     (tmp_path / 'config.json').write_text(dump(sick))
-    asked = recipe(repository, 'classify.py', **{'task.columns': ('a', 'b'), 'task.long': 'windows'})
-    assert merge_run_config(asked, tmp_path, {'task.columns'}).task.columns == ('a', 'b')
+    config = recipe(repository, 'classify.py', **{'task.columns': ('a', 'b'), 'task.long': 'windows'})
+    assert merge_run_config(config, tmp_path, {'task.columns'}).task.columns == ('a', 'b')
     with pytest.raises(UserError, match=r"config\.task\.long: found 'windows', expected 'truncate'"):
-        merge_run_config(asked, tmp_path, {'task.long'})
+        merge_run_config(config, tmp_path, {'task.long'})
 
 
-def test_the_command_of_the_training_with_another_verb_is_right(repository: pathlib.Path, folder: pathlib.Path):
+def test_the_command_of_the_training_may_be_repeated_with_another_verb(repository: pathlib.Path, folder: pathlib.Path):
     again = recipe(repository, 'squad.py:v2', seq_len=256, init='small', learning_rate=1.0, epochs=9.0)
     again.task.stride = 64
-    given = {'seq_len', 'init', 'learning_rate', 'epochs', 'task.stride', 'task.version'}
-    assert merge_run_config(again, folder, given).learning_rate == 5e-5
+    flags = {'seq_len', 'init', 'learning_rate', 'epochs', 'task.stride', 'task.version'}
+    assert merge_run_config(again, folder, flags).learning_rate == 5e-5

@@ -1,4 +1,4 @@
-"""What a sweep takes for checkpoints that are all damaged, so that its trials begin again: nothing else is."""
+"""Tests that the trials of a sweep start again only if all their checkpoints are damaged."""
 
 import pathlib
 from unittest import mock
@@ -11,28 +11,28 @@ from bertjax.parallel.distributed import OtherStoppedError
 
 
 @pytest.mark.parametrize(
-    ('error', 'begins'),
+    ('error', 'restarts'),
     [
         (UserError('checkpoints', 'damaged', 'whole', 'begin'), True),
         (OtherStoppedError(UserError.exit_status), True),
-        (OtherStoppedError(1), False),  # a traceback in the first process
+        (OtherStoppedError(1), False),  # A traceback in the primary process.
         (LostError(), False),
         (OSError(5, 'Input/output error'), False),
     ],
 )
-def test_only_damaged_checkpoints_are_passed_over(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, error: Exception, begins: bool
+def test_trials_restart_only_after_damage(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, error: Exception, restarts: bool
 ):
-    checkpoints, begin = mock.Mock(), mock.Mock(return_value=(mock.Mock(), [False]))
+    checkpoints, start = mock.Mock(), mock.Mock(return_value=(mock.Mock(), [False]))
     checkpoints.latest.side_effect = error
     monkeypatch.setattr(sweep, 'Checkpoints', lambda *args, **options: checkpoints)
-    monkeypatch.setattr(sweep, 'resume_or_start', begin)
+    monkeypatch.setattr(sweep, 'resume_or_start', start)
     group = mock.Mock(resolved={}, _folder=tmp_path)
-    if begins:
+    if restarts:
         sweep.TrialGroup.run(group, mock.Mock())
-        assert begin.call_args.args[2] is None
+        assert start.call_args.args[2] is None
     else:
         with pytest.raises(type(error)):
             sweep.TrialGroup.run(group, mock.Mock())
-        assert not begin.called
+        assert not start.called
     assert checkpoints.close.called

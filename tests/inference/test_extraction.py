@@ -6,7 +6,7 @@ import types
 
 import numpy as np
 import pytest
-from killing import killed_at_each
+from killing import kill_at_each
 
 from bertjax import progress
 from bertjax.errors import UserError
@@ -19,8 +19,8 @@ from bertjax.tasks.reading.records import Row
 TEXTS = ['a river', 'stone', '', 'the old light', 'a', 'wind and field', 'house']
 
 
-class Lengths:
-    """Replaces an Extractor: each word is a token, and its feature is its length."""
+class FakeExtractor:
+    """An Extractor without a model: each word is a token, and its feature is its length."""
 
     width, max_length, per_token = 1, 8, True
     runner = types.SimpleNamespace(model=types.SimpleNamespace(tokenizer=types.SimpleNamespace(pieces=['w'])))
@@ -40,7 +40,7 @@ class Lengths:
         return {'lengths': np.int32([*map(len, words)]), 'features': features, **arrays}
 
 
-class PooledLengths(Lengths):
+class FakePooledExtractor(FakeExtractor):
     """The same with a vector per text: its length minus 4 times 1 to 8."""
 
     width, per_token = 8, False
@@ -54,10 +54,13 @@ class PooledLengths(Lengths):
 
 @pytest.fixture
 def extract(tmp_path: pathlib.Path):
-    """extract(folder, model='', suffix='npy') -> the number of computed texts of tmp_path/in.txt, three per part."""
+    """extract(folder, model='', suffix='npy') extracts tmp_path/in.txt and returns the number of computed texts.
+
+    A part has three texts.
+    """
     (tmp_path / 'in.txt').write_text('\n'.join(TEXTS))
 
-    def run(folder: str, model: str = '', suffix: str = 'npy', kind: type = Lengths, **storage) -> int:
+    def run(folder: str, model: str = '', suffix: str = 'npy', kind: type = FakeExtractor, **storage) -> int:
         extractor, source = kind(model), InputSource(str(tmp_path / 'in.txt'), make_columns('text', '', ''))
         target = tmp_path / folder / f'in.{suffix}'
         extraction = Extraction(extractor, source, target, '', 3, VectorStorage(**storage))
@@ -80,7 +83,7 @@ def files(folder: pathlib.Path) -> dict[str, bytes]:
 def test_an_extraction_killed_at_any_moment_resumes_to_the_same_bytes(extract, tmp_path, suffix):
     assert extract('complete', suffix=suffix) == len(TEXTS)
     killed, expected, computed = tmp_path / 'killed', files(tmp_path / 'complete'), set()
-    for _ in killed_at_each(lambda: extract('killed', suffix=suffix), tmp_path / 'killed'):
+    for _ in kill_at_each(lambda: extract('killed', suffix=suffix), tmp_path / 'killed'):
         computed.add(extract('killed', suffix=suffix))
         assert files(killed) == expected
         shutil.rmtree(killed)
@@ -89,24 +92,24 @@ def test_an_extraction_killed_at_any_moment_resumes_to_the_same_bytes(extract, t
 
 @pytest.mark.slow
 def test_shards_of_int8_killed_at_any_moment_resume_to_the_same_bytes(extract, tmp_path):
-    options = {'kind': PooledLengths, 'precision': 'int8', 'shard': 2}
+    options = {'kind': FakePooledExtractor, 'precision': 'int8', 'shard': 2}
     assert extract('complete', **options) == len(TEXTS)
     killed, expected = tmp_path / 'killed', files(tmp_path / 'complete')
     shards = [f'in-0000{i}-of-00004.npy' for i in range(4)]
     assert sorted(expected) == [*shards, 'in.npy.json', 'in.ranges.npy']
-    for _ in killed_at_each(lambda: extract('killed', **options), killed):
+    for _ in kill_at_each(lambda: extract('killed', **options), killed):
         extract('killed', **options)
         assert files(killed) == expected
         shutil.rmtree(killed)
 
 
 def test_shards_are_read_as_one_array(extract, tmp_path):
-    extract('one', kind=PooledLengths)
+    extract('one', kind=FakePooledExtractor)
     vectors = np.load(tmp_path / 'one' / 'in.npy')
     assert np.isnan(vectors[2]).all() and np.isfinite(np.delete(vectors, 2, axis=0)).all()
     for precision in PRECISIONS:
         for shard in (0, 1, 2, 3, 5, 100):
-            extract('out', kind=PooledLengths, precision=precision, shard=shard)
+            extract('out', kind=FakePooledExtractor, precision=precision, shard=shard)
             found = load_vectors(tmp_path / 'out' / 'in.npy.json')
             ranges = value_ranges(vectors)
             wanted = quantize(vectors, precision, ranges)
@@ -126,13 +129,13 @@ def test_shards_are_read_as_one_array(extract, tmp_path):
 def test_the_calibration_is_that_of_the_file(extract, tmp_path):
     ranges = np.float32([[-1] * 8, [30] * 8])
     np.save(tmp_path / 'ranges.npy', ranges)
-    extract('one', kind=PooledLengths)
-    extract('out', kind=PooledLengths, precision='int8', calibration=str(tmp_path / 'ranges.npy'))
+    extract('one', kind=FakePooledExtractor)
+    extract('out', kind=FakePooledExtractor, precision='int8', calibration=str(tmp_path / 'ranges.npy'))
     wanted = quantize(np.load(tmp_path / 'one' / 'in.npy'), 'int8', ranges)
     np.testing.assert_array_equal(np.load(tmp_path / 'out' / 'in.npy'), wanted)
     np.save(tmp_path / 'ranges.npy', ranges[:, :7])
     with pytest.raises(UserError, match=r'calibration: found float32 \[2, 7\], expected float32 \[2 or more, 8\]'):
-        extract('out', kind=PooledLengths, precision='int8', calibration=str(tmp_path / 'ranges.npy'))
+        extract('out', kind=FakePooledExtractor, precision='int8', calibration=str(tmp_path / 'ranges.npy'))
 
 
 def test_features_are_computed_again_only_if_the_model_or_a_file_changes(extract, tmp_path):
@@ -144,9 +147,9 @@ def test_features_are_computed_again_only_if_the_model_or_a_file_changes(extract
 
 @pytest.mark.slow
 def test_parts_of_other_texts_are_not_reused(extract, tmp_path):
-    """The input changes behind the first part after a run was killed."""
+    """After a run was killed, the input changes after the first part."""
     parts = tmp_path / 'out' / 'in.parts'
-    for _ in killed_at_each(lambda: extract('out'), tmp_path / 'out'):
+    for _ in kill_at_each(lambda: extract('out'), tmp_path / 'out'):
         if parts.is_dir() and len([*parts.iterdir()]) == 3:
             break
     (tmp_path / 'in.txt').write_text('\n'.join([*TEXTS[:-1], 'another']))
@@ -159,7 +162,7 @@ def test_an_input_that_changes_during_a_run_is_reported(tmp_path):
     for changed in ('a\nc', 'a', 'a\nb\nc\nd'):
         path.write_text('a\nb')
         source = InputSource(str(path), make_columns('text', '', ''))
-        extraction = Extraction(Lengths(), source, tmp_path / 'out' / 'in.npy', '', 2)
+        extraction = Extraction(FakeExtractor(), source, tmp_path / 'out' / 'in.npy', '', 2)
         extraction.read()
         path.write_text(changed)
         with pytest.raises(UserError, match='texts that changed during the run'):

@@ -1,4 +1,4 @@
-"""A text with masks is tokenized like the text without masks: no space is added behind a mask."""
+"""Tests that no space is added after a mask in a text."""
 
 import numpy as np
 import pytest
@@ -16,10 +16,10 @@ def test_masking_a_word_changes_no_other_pieces(family):
     size = 60 if family == 'sentencepiece' else 330
     tokenizer = TRAINERS[family]([TEXT] * 40, vocab_size=size, lowercase=False)
     (text_ids,) = tokenizer.encode([TEXT])
-    for word, behind in (('mat', ', it'), ('loud', '; the'), ('old', '.')):
-        masked = MaskedText(TEXT.replace(f' {word}{behind}', f' [MASK]{behind}'), 'texts[0]', tokenizer, 512)
+    for word, suffix in (('mat', ', it'), ('loud', '; the'), ('old', '.')):
+        masked = MaskedText(TEXT.replace(f' {word}{suffix}', f' [MASK]{suffix}'), 'texts[0]', tokenizer, 512)
         (position,) = masked.positions
-        count = len(masked.ids) - position - 2  # Pieces behind the mask, without [SEP].
+        count = len(masked.ids) - position - 2  # Pieces after the mask, without [SEP].
         np.testing.assert_array_equal(masked.ids[1:position], text_ids[: position - 1])
         np.testing.assert_array_equal(masked.ids[position + 1 : -1], text_ids[len(text_ids) - count :])
-        assert masked.fill([tokenizer.encode([word])[0][0]]).endswith(TEXT.partition(behind)[2])
+        assert masked.fill([tokenizer.encode([word])[0][0]]).endswith(TEXT.partition(suffix)[2])

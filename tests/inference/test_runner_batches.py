@@ -1,4 +1,4 @@
-"""Tests the batches of a Runner: each sequence once, little padding, sizes that the mesh can divide."""
+"""Tests the batches of a Runner."""
 
 import types
 
@@ -19,7 +19,7 @@ def runner(devices: int = 1, batch_size: int = 6) -> Runner:
         config=types.SimpleNamespace(max_positions=96, width=16, num_layers=2),
         tokenizer=types.SimpleNamespace(pad_id=0),
         mesh=make_mesh(MESH, jax.devices()[:devices]),
-        module=None,  # the functions of these tests are of no module
+        module=None,  # The functions of these tests need no module.
         params=np.float32(2),
     )
     return Runner(model, batch_size=batch_size)
@@ -68,7 +68,7 @@ def test_short_sequences_are_not_padded_to_the_longest_length(monkeypatch: pytes
 
 
 def test_lengths_are_chosen_for_many_rows_only():
-    """Rows of 9 tokens would be padded to 16: to compile another length for them pays off for many."""
+    """Rows of 9 tokens would be padded to 16. Compiling for another length pays off only if there are many rows."""
     test_runner = runner()
     assert test_runner.choose_lengths(np.array([], int)) == test_runner.choose_lengths(np.array([9, 12])) == ()
     many = np.repeat([9, 12, 16], [3_000_000, 10, 1000])

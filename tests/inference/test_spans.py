@@ -17,9 +17,9 @@ def test_spans_of_pairs_match_the_pieces(train, longest):
     starts, ends = token_spans(tokenizer, features, [FIRST, SECOND], [SECOND, FIRST])
     spans = {}
     for row, (first, second) in enumerate([(FIRST, SECOND), (SECOND, FIRST)]):
-        begin, end = features.offsets[row : row + 2]
-        middle = begin + int(features.second[row])
-        for token in range(begin, end):
+        start, end = features.offsets[row : row + 2]
+        middle = start + int(features.second[row])
+        for token in range(start, end):
             text, piece = (first if token < middle else second), features.tokens[token]
             span = text[max(starts[token], 0) : max(ends[token], 0)]
             if piece in tokenizer.special_ids:

@@ -1,4 +1,4 @@
-"""A folder of programs that stand in for gcloud, kubectl and sbatch, and what a launcher asks of them."""
+"""Fake gcloud, kubectl and sbatch programs, and the calls that a launcher makes of them."""
 
 import json
 import os
@@ -13,7 +13,7 @@ SLICE = ('--name=bert', '--zone=us-west4-a', '--type=v5litepod-16')
 
 
 class Cloud:
-    """Folder of the stand-ins; see fake.py."""
+    """The folder of the fake programs; see fake.py."""
 
     def __init__(self, folder: pathlib.Path):
         self.folder = folder
@@ -34,8 +34,8 @@ class Cloud:
         assert done.returncode == status, done.stdout + done.stderr
         return done
 
-    def stand_in(self, **programs: str) -> None:
-        """Further programs that a launcher finds, each with what bash runs in its place."""
+    def add_programs(self, **programs: str) -> None:
+        """Adds fake programs to the folder: name -> bash script."""
         for name, body in programs.items():
             (self.folder / name).write_text(f'#!/bin/bash\n{body}\n')
             (self.folder / name).chmod(0o755)
@@ -52,7 +52,7 @@ class Cloud:
 
     @property
     def steps(self) -> list[str]:
-        """What was asked of gcloud, in a word each, without questions."""
+        """The calls of gcloud as one word each, without queries of the state."""
         words = {
             'create': 'create',
             'delete': 'delete',
@@ -62,9 +62,9 @@ class Cloud:
             'nohup': 'train',
             'tail': 'follow',
         }
-        told = [' '.join(call) for call in self.calls]
-        told = [line for line in told if not any(word in line for word in ('describe', 'training=', 'ended='))]
-        return [next(step for word, step in reversed(words.items()) if word in line) for line in told]
+        lines = [' '.join(call) for call in self.calls]
+        lines = [line for line in lines if not any(word in line for word in ('describe', 'training=', 'ended='))]
+        return [next(step for word, step in reversed(words.items()) if word in line) for line in lines]
 
     @property
     def exists(self) -> bool:

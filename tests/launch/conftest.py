@@ -1,4 +1,4 @@
-"""The programs that the launchers call."""
+"""Fixtures: the programs that the launchers call."""
 
 import pathlib
 import signal
@@ -14,9 +14,11 @@ def cloud(tmp_path: pathlib.Path) -> Cloud:
 
 
 @pytest.fixture(autouse=True)
-def _heard() -> Iterator[None]:
-    """Ctrl-C is not ignored: bash has what runs in its background ignore it, and what ignores it from the start cannot
-    trap it in bash."""
+def _default_sigint() -> Iterator[None]:
+    """Restores Python's handler of SIGINT, which pytest ignores if bash started it in the background.
+
+    A bash script that inherits an ignored SIGINT could not trap it.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,18 +1,18 @@
 #!/usr/bin/env -S python3 -I -S
-"""Stands in for gcloud, kubectl and sbatch: writes down how it was called, and does what the test's plan says.
+"""Replaces gcloud, kubectl and sbatch: records each call and behaves as the plan of the test says.
 
-FAKE is a folder: `calls` gets a line a call, JSON; `plan` is JSON, and changes:
-  exists   whether there is a slice
-  states   of slices that will be created: for each the states that its request is found in, the last one for good
-  machines the state of its machines
-  running  whether a training runs
-  ends     how the training ends that is followed, one after the other: a status; 'none', when a machine was started
-           anew; 'preempted'; 'dropped', when only the connection ends; 'cut', when the next question is not
-           answered either
-  others   how the other machines ended, statuses
-  plan_status  that of kubectl apply and sbatch
-  create   statuses of the creations
-  fails    how often a call with this word in it fails, {word: times}; with the words of a network that is down
+The environment variable FAKE names a folder. The file `calls` has a JSON line for each call. The file `plan` is a JSON
+object, which the calls update:
+  exists       Whether there is a slice.
+  states       For each slice that will be created, the list of successive states of its request. The last one stays.
+  machines     The state of the machines of the slice.
+  running      Whether a training is running.
+  ends         How each followed training ends: an exit status; 'none' if the machine was restarted; 'preempted';
+               'dropped' if only the connection ends; 'cut' if, in addition, the next query fails.
+  others       The exit statuses on the other machines.
+  plan_status  The exit status of kubectl apply and sbatch.
+  create       The exit statuses of the creations.
+  fails        {word: times}: how many calls that contain the word fail, with the message of a network failure.
 """
 
 import json
@@ -22,14 +22,14 @@ import sys
 
 folder = pathlib.Path(os.environ['FAKE'])
 name, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
-given = sys.stdin.read() if name in ('kubectl', 'sbatch') else ''
+stdin = sys.stdin.read() if name in ('kubectl', 'sbatch') else ''
 with (folder / 'calls').open('a') as calls:
-    calls.write(json.dumps([name, *arguments, *([given] if given else [])]) + '\n')
+    calls.write(json.dumps([name, *arguments, *([stdin] if stdin else [])]) + '\n')
 plan = json.loads((folder / 'plan').read_text())
 
 
 def act() -> int:
-    said = ' '.join(arguments)
+    line = ' '.join(arguments)
     others = [word for word in arguments[2:] if not word.startswith('-') or word.startswith('--selector')]
     if name == 'kubectl' and '/' in arguments[1] and others:
         print('error: there is no need to specify a resource type as a separate argument', file=sys.stderr)
@@ -39,32 +39,32 @@ def act() -> int:
             print('jobset.jobset.x-k8s.io/bert')
         return plan.get('plan_status', 0) if arguments[:1] != ['get'] and arguments[:1] != ['delete'] else 0
     for word, times in plan.get('fails', {}).items():
-        if times and word in said:
+        if times and word in line:
             plan['fails'][word] -= 1
             print('ERROR: gcloud crashed (ConnectionError): Failed to resolve tpu.googleapis.com', file=sys.stderr)
             return 1
-    if 'queued-resources create ' in said:
+    if 'queued-resources create ' in line:
         status = plan['create'].pop(0) if plan.get('create') else 0
         plan['exists'], plan['running'] = status == 0, False
         return status
-    if 'describe ' in said:
+    if 'describe ' in line:
         if not plan.get('exists'):
             print('ERROR: (gcloud.compute.tpus) NOT_FOUND: Resource was not found', file=sys.stderr)
             return 1
-        if 'tpu-vm describe' in said:
+        if 'tpu-vm describe' in line:
             print(plan.get('machines', 'READY'))
             return 0
         states = plan['states'][0]
         print(states.pop(0) if len(states) > 1 else states[0])
         return 0
-    if 'queued-resources delete ' in said:
+    if 'queued-resources delete ' in line:
         if plan.get('exists') and len(plan['states']) > 1:
             plan['states'].pop(0)
         plan['exists'] = False
         return 0
-    if 'nohup' in said:
+    if 'nohup' in line:
         plan['running'] = True
-    if 'tail -n +1 -F' in said:
+    if 'tail -n +1 -F' in line:
         end = plan['ends'].pop(0)
         if end == 'preempted':
             plan['states'][0] = ['SUSPENDED']
@@ -73,9 +73,9 @@ def act() -> int:
         elif end != 'dropped':
             plan['running'], plan['ended'] = False, end
         return 255
-    if 'ended=' in said:
+    if 'ended=' in line:
         print(*(f'ended={status}' for status in [plan['ended'], *plan.get('others', [])]), sep='\n')
-    if 'training=' in said:
+    if 'training=' in line:
         if plan['states'][0] == ['SUSPENDED']:
             return 255
         print('training=' + ('running' if plan.get('running') else str(plan.get('ended', 'none'))))

@@ -1,4 +1,4 @@
-"""The image of launch/Dockerfile, built where there is a builder and a base image for it, and run."""
+"""Tests that the image of launch/Dockerfile is built and runs, if there are a builder and a base image."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 REPOSITORY = pathlib.Path(__file__).parent.parent.parent
-# `docker` may be there without what it talks to.
+# A builder may be installed but not work, such as docker without its daemon.
 BUILDERS = {'buildah': ['bud', '--isolation=chroot'], 'podman': ['build'], 'docker': ['build']}
 
 
@@ -19,12 +19,12 @@ def call(*command: str) -> str:
 
 
 @pytest.mark.slow
-def test_an_image_is_built_and_says_its_help():
+def test_an_image_is_built_and_prints_its_help():
     base = os.environ.get('BERTJAX_BASE_IMAGE') or pytest.skip('BERTJAX_BASE_IMAGE names no base image to build on')
-    found = [name for name in BUILDERS if shutil.which(name)]
-    works = [name for name in found if subprocess.run([name, 'info'], capture_output=True).returncode == 0]
-    builder = works[0] if works else pytest.skip(f'none of {", ".join(BUILDERS)} works here; found: {found}')
-    # Further arguments, such as --volume and --env for an index of packages within reach.
+    installed = [name for name in BUILDERS if shutil.which(name)]
+    works = [name for name in installed if subprocess.run([name, 'info'], capture_output=True).returncode == 0]
+    builder = works[0] if works else pytest.skip(f'none of {", ".join(BUILDERS)} works here; installed: {installed}')
+    # More arguments, such as --volume and --env for a package index.
     more = os.environ.get('BERTJAX_BUILD_ARGUMENTS', '').split()
     extra = os.environ.get('BERTJAX_IMAGE_EXTRA', 'gcs')
     arguments = ['-f', 'launch/Dockerfile', '--build-arg', f'BASE={base}', '--build-arg', f'EXTRA={extra}', *more]
@@ -32,9 +32,9 @@ def test_an_image_is_built_and_says_its_help():
     if builder == 'buildah':
         container = call('buildah', 'from', 'bertjax-test').strip()
         try:
-            said = call('buildah', 'run', '--isolation=chroot', container, 'python', '-m', 'bertjax.main', '--help')
+            output = call('buildah', 'run', '--isolation=chroot', container, 'python', '-m', 'bertjax.main', '--help')
         finally:
             call('buildah', 'rm', container)
     else:
-        said = call(builder, 'run', '--rm', 'bertjax-test', '--help')
-    assert '--workdir' in said
+        output = call(builder, 'run', '--rm', 'bertjax-test', '--help')
+    assert '--workdir' in output

@@ -1,4 +1,4 @@
-"""The launchers beside programs that stand in for gcloud, kubectl and sbatch: what they call, and what they do then."""
+"""Tests the launchers with fake gcloud, kubectl and sbatch."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ import psutil
 import pytest
 from cloud import REPOSITORY, SLICE, TRAINING, Cloud
 
-# In place of python: the scheduler and the workers of Dask, and bertjax, during which the workers run.
+# A fake python: the scheduler and the workers of Dask, and bertjax. The workers run until bertjax ends.
 DASK = """
 case "$*" in
   -c*) echo "$0" ;;
@@ -45,18 +45,18 @@ esac
     ],
 )
 def test_a_dry_run_calls_nothing(cloud: Cloud, script: str, arguments: tuple[str, ...], words: list[str]):
-    said = cloud.launch(script, *arguments, '--dry-run', *TRAINING).stdout
+    output = cloud.launch(script, *arguments, '--dry-run', *TRAINING).stdout
     assert not cloud.calls
-    assert all(word in said.replace('\\ ', ' ') for word in words), said
+    assert all(word in output.replace('\\ ', ' ') for word in words), output
 
 
-def test_a_jobset(cloud: Cloud):
+def test_a_jobset_is_applied_unless_it_exists(cloud: Cloud):
     yaml = pytest.importorskip('yaml', reason='reads the manifest; needs PyYAML')
     slices = ('--accelerator=tpu-v6e-slice', '--topology=4x4', '--slices=2', '--claim=disk', '--price=2.7')
     done = cloud.launch('gke_jobset.sh', 'apply', '--name=bert', '--image=repo/bertjax:tpu', *slices, *TRAINING)
     assert '32 chips x 2.70 = 86.40 an hour' in done.stderr
-    asked, call = cloud.calls
-    assert asked[1] == 'get'
+    query, call = cloud.calls
+    assert query[1] == 'get'
     manifest = yaml.safe_load(call[-1])
     (job,) = manifest['spec']['replicatedJobs']
     spec = job['template']['spec']
@@ -65,7 +65,7 @@ def test_a_jobset(cloud: Cloud):
     assert pod['containers'][0]['args'] == [*TRAINING[1:]]
     assert pod['containers'][0]['resources']['limits'] == {'google.com/tpu': 4}
     assert pod['volumes'][0]['persistentVolumeClaim']['claimName'] == 'disk'
-    # One that fails is cleared away, aloud; one that runs already is left alone.
+    # A JobSet that cannot be applied is deleted with a message. One that already runs is not changed.
     apply = ('gke_jobset.sh', 'apply', '--name=bert', '--image=i', *slices, *TRAINING)
     assert cloud.launch(*apply, plan_status=1, status=1).stderr.endswith('nothing is left running\n')
     assert [call[1] for call in cloud.calls] == ['get', 'apply', 'delete']
@@ -73,22 +73,22 @@ def test_a_jobset(cloud: Cloud):
     assert [call[1] for call in cloud.calls] == ['get']
 
 
-def test_the_status_of_a_jobset_and_of_its_pods(cloud: Cloud):
+def test_status_shows_a_jobset_and_its_pods(cloud: Cloud):
     cloud.launch('gke_jobset.sh', 'status', '--name=bert')
-    asked = [['get', 'jobset/bert'], ['get', 'pods', '--selector=jobset.sigs.k8s.io/jobset-name=bert']]
-    assert [call[1:] for call in cloud.calls] == asked
+    expected = [['get', 'jobset/bert'], ['get', 'pods', '--selector=jobset.sigs.k8s.io/jobset-name=bert']]
+    assert [call[1:] for call in cloud.calls] == expected
 
 
-def test_a_slurm_job_is_queued_again_where_it_can_go_on(cloud: Cloud, tmp_path: pathlib.Path):
+def test_a_slurm_job_is_requeued_if_it_can_continue(cloud: Cloud, tmp_path: pathlib.Path):
     cloud.launch('slurm.sh', '--nodes=2', '--gpus=8', '--partition=long', '--activate=/dev/null', *TRAINING)
     (call,) = cloud.calls
     assert call[:2] == ['sbatch', '--partition=long'] and '#SBATCH --ntasks-per-node=8' in call[-1]
     job = tmp_path / 'job'
     job.write_text(call[-1])
-    # A task a word, one after the other; srun's status is the highest of theirs.
+    # This srun runs one task for each word of TASKS. Its status is the highest status of the tasks.
     run_all = 'for one in $TASKS; do STATUS=$one "${@:2}"; s=$?; ((s <= high)) || high=$s; done; exit ${high:-0}'
-    cloud.stand_in(srun=run_all, python='exit $STATUS', scontrol='echo "$@"')
-    for tasks, count, status, again in (
+    cloud.add_programs(srun=run_all, python='exit $STATUS', scontrol='echo "$@"')
+    for tasks, count, status, requeued in (
         ('0 0', 0, 0, False),
         ('2 2', 0, 2, False),
         ('4 2 4', 0, 2, False),
@@ -102,30 +102,30 @@ def test_a_slurm_job_is_queued_again_where_it_can_go_on(cloud: Cloud, tmp_path: 
         environment = os.environ | {'PATH': f'{cloud.folder}:{os.environ["PATH"]}', 'SLURM_JOB_ID': '17'}
         environment |= {'SLURM_RESTART_COUNT': str(count), 'TASKS': tasks}
         done = subprocess.run(['bash', job], env=environment, capture_output=True, text=True)
-        assert (done.returncode, done.stdout == 'requeue 17\n') == (status, again), (tasks, done)
+        assert (done.returncode, done.stdout == 'requeue 17\n') == (status, requeued), (tasks, done)
     refused = cloud.launch('slurm.sh', '--nodes=2', '--gpus=8', *TRAINING, plan_status=1, status=1)
     assert 'nothing was queued' in refused.stderr
 
 
 def test_a_slurm_task_waits_for_the_process_that_saves(cloud: Cloud, tmp_path: pathlib.Path):
-    """Slurm signals all processes of a task, the shell that is to say how the program ended too."""
+    """Slurm signals all processes of a task, including the shell that reports how the program ended."""
     cloud.launch('slurm.sh', '--nodes=2', '--gpus=8', '--activate=/dev/null', *TRAINING)
     job = tmp_path / 'job'
     job.write_text(cloud.calls[0][-1])
-    saving = 'trap "sleep 0.3; exit 75" TERM; echo begun; for ((;;)); do sleep 0.05; done'
-    cloud.stand_in(srun='exec "${@:2}"', python=saving, scontrol='echo "$@"')
+    saving = 'trap "sleep 0.3; exit 75" TERM; echo started; for ((;;)); do sleep 0.05; done'
+    cloud.add_programs(srun='exec "${@:2}"', python=saving, scontrol='echo "$@"')
     environment = cloud.environment | {'SLURM_JOB_ID': '17'}
     with subprocess.Popen(
         ['bash', job], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
-        assert process.stdout is not None and process.stdout.readline() == 'begun\n'
+        assert process.stdout is not None and process.stdout.readline() == 'started\n'
         os.killpg(process.pid, signal.SIGTERM)
         assert process.stdout.read() == 'requeue 17\n'
     assert process.returncode == 75
 
 
-def test_ctrl_c_ends_processes_that_only_begin(cloud: Cloud, tmp_path: pathlib.Path):
-    """To the group of the script, as a terminal sends it; nothing is trained, nor imported, by then."""
+def test_ctrl_c_ends_processes_that_are_starting(cloud: Cloud, tmp_path: pathlib.Path):
+    """The signal goes to the process group of the script, as from a terminal, before the processes import anything."""
     work = tmp_path / 'run'
     command = [REPOSITORY / 'launch' / 'local_hosts.sh', '2', '--config=configs/pretrain_tiny.py', f'--workdir={work}']
     with subprocess.Popen(
@@ -142,23 +142,23 @@ def test_ctrl_c_ends_processes_that_only_begin(cloud: Cloud, tmp_path: pathlib.P
             assert time.monotonic() < deadline
             time.sleep(0.01)
         time.sleep(0.3)
-        begun = psutil.Process(process.pid).children(recursive=True)
+        children = psutil.Process(process.pid).children(recursive=True)
         os.killpg(process.pid, signal.SIGINT)
         try:
-            _, said = process.communicate(timeout=30)
-        finally:  # which would wait for them
-            psutil.wait_procs([one.kill() or one for one in begun if one.is_running()])
-    assert process.returncode == 130, said
-    assert 'process 1: status 130' in said and not (work / 'store').exists()
+            _, errors = process.communicate(timeout=30)
+        finally:  # The end of the `with` block would wait for them.
+            psutil.wait_procs([child.kill() or child for child in children if child.is_running()])
+    assert process.returncode == 130, errors
+    assert 'process 1: status 130' in errors and not (work / 'store').exists()
     assert not [one for one in psutil.process_iter(['cmdline']) if f'--workdir={work}' in (one.info['cmdline'] or [])]
 
 
 def test_a_dask_cluster_over_ssh(cloud: Cloud, tmp_path: pathlib.Path):
     work, status = tmp_path / 'a run', cloud.folder / 'status'
-    cloud.stand_in(python=DASK, ssh='echo "$1 $2 on $3"; exec bash -c "$4"')
+    cloud.add_programs(python=DASK, ssh='echo "$1 $2 on $3"; exec bash -c "$4"')
     training = ('--', f'--workdir={work}', "--config.corpus='*.txt'")
-    said = cloud.launch('dask.sh', '--hosts=a,b', '--dry-run', *training).stdout
-    assert said.count('ssh -o BatchMode=yes') == 2 and not work.exists()
+    output = cloud.launch('dask.sh', '--hosts=a,b', '--dry-run', *training).stdout
+    assert output.count('ssh -o BatchMode=yes') == 2 and not work.exists()
     status.write_text('0')
     done = cloud.launch('dask.sh', '--hosts=a,b', '--workers=3', *training)
     file = str(work / 'dask' / 'scheduler.json').replace(' ', r'\ ')
@@ -170,7 +170,7 @@ def test_a_dask_cluster_over_ssh(cloud: Cloud, tmp_path: pathlib.Path):
     (cloud.folder / 'ended').unlink()
     status.write_text('2')
     cloud.launch('dask.sh', *training, status=2)
-    # A build without workers would wait without end.
+    # A build without workers would wait forever.
     (cloud.folder / 'fails').touch()
     ended = cloud.launch('dask.sh', '--hosts=a,b', *training, status=1)
     assert 'a: its workers have ended' in ended.stderr and 'no workers are left' in ended.stderr
@@ -202,7 +202,7 @@ def test_a_dask_cluster_over_ssh(cloud: Cloud, tmp_path: pathlib.Path):
         ('dask.sh', ('--', '--workdir=a', '--config.beam=--runner=X'), '--config.beam=--runner=X: found flags of Beam'),
     ],
 )
-def test_mistakes_are_said_before_anything_is_called(cloud: Cloud, script: str, arguments: tuple, words: str):
+def test_mistakes_are_reported_before_any_call(cloud: Cloud, script: str, arguments: tuple, words: str):
     done = cloud.launch(script, *arguments, status=2)
     assert done.stderr.strip().splitlines()[-1].startswith(f'error: {words}'), done.stderr
     assert not cloud.calls
@@ -210,14 +210,14 @@ def test_mistakes_are_said_before_anything_is_called(cloud: Cloud, script: str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('script', ['tpu_vm.sh', 'gke_jobset.sh', 'slurm.sh', 'local_hosts.sh', 'dask.sh'])
-def test_help_is_the_head_of_the_file(cloud: Cloud, script: str):
-    said = cloud.launch(script, '--help').stdout
-    assert f'launch/{script}' in said and '#' not in said and len(said.splitlines()) > 4
+def test_help_is_the_first_comment_of_the_file(cloud: Cloud, script: str):
+    text = cloud.launch(script, '--help').stdout
+    assert f'launch/{script}' in text and '#' not in text and len(text.splitlines()) > 4
 
 
 @pytest.mark.slow
-def test_shellcheck_has_nothing_to_say():
-    checker = shutil.which('shellcheck') or pytest.skip('no shellcheck: of the extra test, or of the system')
+def test_shellcheck_finds_no_problem():
+    checker = shutil.which('shellcheck') or pytest.skip('shellcheck is not installed: it is in the extra test')
     scripts = sorted((REPOSITORY / 'launch').glob('*.sh'))
     done = subprocess.run([checker, '-x', '-P', REPOSITORY / 'launch', *scripts], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -1,4 +1,4 @@
-"""The launcher of TPU VMs beside a program that stands in for gcloud: what it calls, and what it does then."""
+"""Tests the launcher of TPU VMs with a fake gcloud."""
 
 import json
 import pathlib
@@ -9,48 +9,48 @@ import pytest
 from cloud import REPOSITORY, SLICE, TRAINING, Cloud
 
 REMOVAL = 'launch/tpu_vm.sh delete --name=bert --zone=us-west4-a'
-WHOLE = ['create', 'copy', 'install', 'train', 'follow', 'delete']
+ALL_STEPS = ['create', 'copy', 'install', 'train', 'follow', 'delete']
 
 
-def test_a_run_from_nothing_to_nothing(cloud: Cloud):
+def test_up_creates_a_slice_trains_and_deletes_the_slice(cloud: Cloud):
     states = [['WAITING_FOR_RESOURCES', 'PROVISIONING', 'ACTIVE']]
     price = ('--price=1.2', '--hours=6')
     mount = '--mount=10.0.0.2:/share'
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--spot', mount, *price, *TRAINING, states=states)
-    assert cloud.steps == [*WHOLE[:3], 'mount', *WHOLE[3:]] and not cloud.exists
+    assert cloud.steps == [*ALL_STEPS[:3], 'mount', *ALL_STEPS[3:]] and not cloud.exists
     assert '16 chips x 1.20 = 19.20 an hour; 6 hours: 115.20' in done.stderr
     assert 'waiting for bert: WAITING_FOR_RESOURCES' in done.stderr and done.stderr.endswith('bert is deleted\n')
     created = next(call for call in cloud.calls if 'create' in call)
     assert {'--spot', '--runtime-version=v2-alpha-tpuv5-lite', '--node-id=bert'} < set(created)
     train = next(call[-2] for call in cloud.calls if 'nohup' in call[-2])
-    # As the arguments came, through two shells.
+    # The arguments are unchanged after two shells.
     last = train.split('-m bertjax.main ')[1].split(' >> ')[0]
     assert subprocess.run(
         ['bash', '-c', f'printf "%s\\n" {last}'], capture_output=True, text=True
     ).stdout.splitlines() == [*TRAINING[1:]]
 
 
-def test_a_slice_that_is_taken_away_is_asked_for_again(cloud: Cloud):
+def test_a_preempted_slice_is_requested_again(cloud: Cloud):
     done = cloud.launch(
         'tpu_vm.sh', 'up', *SLICE, *TRAINING, states=[['ACTIVE'], ['ACTIVE']], ends=['cut', 'preempted', 0]
     )
-    # A connection that breaks, and one that is not to be had, are no reason: only what gcloud says of the slice.
-    assert cloud.steps == [*WHOLE[:5], *WHOLE[4:], *WHOLE]
+    # A lost or refused connection is no reason for a new request. Only the state of the slice is.
+    assert cloud.steps == [*ALL_STEPS[:5], *ALL_STEPS[4:], *ALL_STEPS]
     assert 'bert was preempted: requesting it again' in done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('status', [4, 75])
-def test_a_training_that_can_go_on_is_started_again(cloud: Cloud, status: int):
+def test_a_training_that_can_continue_is_started_again(cloud: Cloud, status: int):
     cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[status, status, 0])
-    assert cloud.steps == [*WHOLE[:3], *['train', 'follow'] * 3, 'delete']
+    assert cloud.steps == [*ALL_STEPS[:3], *['train', 'follow'] * 3, 'delete']
 
 
 @pytest.mark.slow
-def test_a_machine_that_was_started_anew_mounts_the_share_again(cloud: Cloud):
+def test_a_restarted_machine_mounts_the_share_again(cloud: Cloud):
     work = ('--mount=10.0.0.2:/share', '--', '--workdir=/mnt/shared/run')
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *work, ends=['none', 0])
-    assert cloud.steps == [*WHOLE[:3], *['mount', 'train', 'follow'] * 2, 'delete']
+    assert cloud.steps == [*ALL_STEPS[:3], *['mount', 'train', 'follow'] * 2, 'delete']
     assert 'restarting it' in done.stderr
     cloud.launch('tpu_vm.sh', 'train', *SLICE, *work, exists=True)
     assert cloud.steps == ['mount', 'train']
@@ -59,32 +59,34 @@ def test_a_machine_that_was_started_anew_mounts_the_share_again(cloud: Cloud):
 
 
 @pytest.mark.slow
-def test_a_lost_connection_is_no_end(cloud: Cloud):
+def test_a_lost_connection_does_not_end_the_training(cloud: Cloud):
     cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=['dropped', 'cut', 0], machines='READY')
-    assert cloud.steps == [*WHOLE[:4], *['follow'] * 3, 'delete']
+    assert cloud.steps == [*ALL_STEPS[:4], *['follow'] * 3, 'delete']
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('status', [2, 3])
-def test_a_mistake_ends_it_and_leaves_nothing(cloud: Cloud, status: int):
+def test_a_mistake_ends_the_run_and_deletes_the_slice(cloud: Cloud, status: int):
     cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[status], status=status)
-    assert cloud.steps == WHOLE and not cloud.exists
+    assert cloud.steps == ALL_STEPS and not cloud.exists
 
 
 @pytest.mark.parametrize(('others', 'status'), [([4, 2, 4], 2), ([3, 1, 4], 1)])
-def test_a_mistake_on_another_machine_ends_it(cloud: Cloud, others: list[int], status: int):
-    """The first machine only finds it lost."""
+def test_a_mistake_on_another_machine_ends_the_run(cloud: Cloud, others: list[int], status: int):
+    """The first machine only reports that the other machine is lost."""
     cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[4], others=others, status=status)
-    assert cloud.steps == (WHOLE if status != 1 else WHOLE[:-1])
+    assert cloud.steps == (ALL_STEPS if status != 1 else ALL_STEPS[:-1])
 
 
 @pytest.mark.slow
-def test_what_could_not_be_published_is_not_deleted(cloud: Cloud):
-    """Status 1 may mean that the state is in the machine's mirror of the bucket alone."""
+def test_a_slice_with_unpublished_files_is_not_deleted(cloud: Cloud):
+    """After status 1, the only copy of the state may be in the machine's mirror of the bucket."""
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[1], status=1)
-    assert cloud.steps == WHOLE[:-1] and cloud.exists
-    kept, follow, fetch, look = done.stderr.splitlines()[-4:]
-    assert kept.startswith('bert is kept') and look.endswith(f'this deletes it: {REMOVAL}') and 'LOOK' in look
+    assert cloud.steps == ALL_STEPS[:-1] and cloud.exists
+    kept, follow, fetch, warning = done.stderr.splitlines()[-4:]
+    assert (
+        kept.startswith('bert is kept') and warning.endswith(f'this deletes it: {REMOVAL}') and 'ATTENTION' in warning
+    )
     assert follow.strip() == 'launch/tpu_vm.sh follow --name=bert --zone=us-west4-a'
     cloud.launch('tpu_vm.sh', *fetch.split()[1:], f'--to={cloud.folder}', exists=True)
     assert 'bert:bertjax/../.cache/bertjax/workdirs' in cloud.calls[-1]
@@ -109,17 +111,17 @@ def test_a_workdir_that_would_be_deleted_is_refused(cloud: Cloud, options: tuple
 
 
 @pytest.mark.slow
-def test_a_workdir_that_stays_is_taken(cloud: Cloud):
+def test_a_workdir_outside_the_machine_is_accepted(cloud: Cloud):
     for options, workdir in (((), 's3://bucket/run'), (('--mount=10.0.0.2:/share',), '/mnt/shared/run')):
         cloud.launch('tpu_vm.sh', 'up', *SLICE, *options, '--', f'--workdir={workdir}')
         assert cloud.steps[-1] == 'delete'
 
 
 @pytest.mark.slow
-def test_a_slice_that_is_lost_before_it_was_there_is_asked_for_again(cloud: Cloud):
+def test_a_slice_that_is_lost_before_it_is_active_is_requested_again(cloud: Cloud):
     lost = ['PROVISIONING', 'SUSPENDED']
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--spot', *TRAINING, states=[lost, lost, ['ACTIVE']])
-    assert cloud.steps == [*['create', 'delete'] * 2, *WHOLE] and not cloud.exists
+    assert cloud.steps == [*['create', 'delete'] * 2, *ALL_STEPS] and not cloud.exists
     assert done.stderr.count('requesting it again') == 2
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--restarts=1', *TRAINING, states=[lost, lost, lost], status=4)
     assert cloud.steps == ['create', 'delete'] * 2 and not cloud.exists
@@ -128,30 +130,30 @@ def test_a_slice_that_is_lost_before_it_was_there_is_asked_for_again(cloud: Clou
 
 @pytest.mark.slow
 @pytest.mark.parametrize('plan', [{'create': [1]}, {'states': [['PROVISIONING', 'FAILED']]}])
-def test_what_cannot_be_had_leaves_nothing(cloud: Cloud, plan: dict):
+def test_a_failed_request_is_deleted(cloud: Cloud, plan: dict):
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, status=1, **plan)
     assert cloud.steps == ['create', 'delete'] and not cloud.exists
     assert done.stderr.endswith('nothing is left running\n')
 
 
 @pytest.mark.slow
-def test_what_is_kept_is_said(cloud: Cloud):
+def test_a_kept_slice_is_reported(cloud: Cloud):
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--keep', *TRAINING)
-    assert cloud.steps == WHOLE[:-1] and cloud.exists
-    assert f'LOOK: bert may still exist and cost money; this deletes it: {REMOVAL}' in done.stderr
+    assert cloud.steps == ALL_STEPS[:-1] and cloud.exists
+    assert f'ATTENTION: bert may still exist and cost money; this deletes it: {REMOVAL}' in done.stderr
 
 
 @pytest.mark.slow
-def test_a_training_that_always_stops_is_given_up(cloud: Cloud):
+def test_a_training_that_always_stops_ends_after_the_allowed_restarts(cloud: Cloud):
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--restarts=2', *TRAINING, ends=[137, 4, 4], status=4)
-    assert cloud.steps == [*WHOLE[:3], *['train', 'follow'] * 3, 'delete'] and not cloud.exists
+    assert cloud.steps == [*ALL_STEPS[:3], *['train', 'follow'] * 3, 'delete'] and not cloud.exists
     assert 'stopped after 2 restarts' in done.stderr
 
 
-def test_what_is_there_already_is_not_begun_again_nor_deleted(cloud: Cloud):
+def test_an_existing_slice_or_training_is_neither_started_again_nor_deleted(cloud: Cloud):
     cloud.launch('tpu_vm.sh', 'up', *SLICE, '--keep', *TRAINING, exists=True, running=True)
     assert cloud.steps == ['follow']
-    # Where gcloud cannot tell, and where the name is taken, nothing is created and nothing deleted.
+    # If gcloud fails or the name is taken, nothing is created and nothing is deleted.
     cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, exists=True, running=True, fails={'describe': 1}, status=1)
     assert cloud.steps == [] and cloud.exists
     cloud.launch('tpu_vm.sh', 'create', *SLICE, exists=True, status=2)
@@ -162,8 +164,8 @@ def test_what_is_there_already_is_not_begun_again_nor_deleted(cloud: Cloud):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('lost', ['PREEMPTED', 'TERMINATED', 'STOPPED'])
-def test_machines_that_are_taken_away_before_the_request_knows(cloud: Cloud, lost: str):
-    # The first question about the machines finds them gone, and the second asks for new ones.
+def test_lost_machines_of_an_active_request_are_detected(cloud: Cloud, lost: str):
+    # The first query finds the machines lost, and the slice is requested again. These machines are lost too.
     options = ('--restarts=0', *TRAINING)
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *options, exists=True, machines=lost, status=4)
     assert cloud.steps == ['delete', 'create', 'delete'] and not cloud.exists
@@ -174,24 +176,26 @@ def test_machines_that_are_taken_away_before_the_request_knows(cloud: Cloud, los
 @pytest.mark.parametrize(
     ('fails', 'steps', 'left'),
     [
-        ({'describe': 0, 'scp': 2}, [*WHOLE[:2], 'copy', 'copy', *WHOLE[2:]], False),
+        ({'describe': 0, 'scp': 2}, [*ALL_STEPS[:2], 'copy', 'copy', *ALL_STEPS[2:]], False),
         ({'scp': 9}, ['create', *['copy'] * 5], True),
         ({'uv pip': 9}, ['create', 'copy', *['install'] * 5], True),
-        ({'nohup': 1}, [*WHOLE[:4], *WHOLE[3:]], False),
-        ({'tail': 3}, [*WHOLE[:4], *['follow'] * 4, 'delete'], False),
-        ({'delete': 2}, [*WHOLE, 'delete', 'delete'], False),
-        ({'delete': 9}, [*WHOLE, *['delete'] * 4], True),
+        ({'nohup': 1}, [*ALL_STEPS[:4], *ALL_STEPS[3:]], False),
+        ({'tail': 3}, [*ALL_STEPS[:4], *['follow'] * 4, 'delete'], False),
+        ({'delete': 2}, [*ALL_STEPS, 'delete', 'delete'], False),
+        ({'delete': 9}, [*ALL_STEPS, *['delete'] * 4], True),
     ],
 )
-def test_each_step_that_fails_leaves_nothing_unsaid(cloud: Cloud, fails: dict, steps: list[str], left: bool):
+def test_a_failed_step_is_repeated_and_a_remaining_slice_is_reported(
+    cloud: Cloud, fails: dict, steps: list[str], left: bool
+):
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, fails=fails, status=int(left))
     assert cloud.steps == steps and cloud.exists == left
     assert done.stderr.endswith(f'this deletes it: {REMOVAL}\n' if left else 'bert is deleted\n')
-    assert ('LOOK' in done.stderr) == left
+    assert ('ATTENTION' in done.stderr) == left
 
 
 @pytest.mark.slow
-def test_an_interrupt_says_what_is_left(cloud: Cloud):
+def test_an_interrupt_reports_the_remaining_slice(cloud: Cloud):
     (cloud.folder / 'plan').write_text(json.dumps({'states': [['WAITING_FOR_RESOURCES']], 'ends': []}))
     command = [REPOSITORY / 'launch' / 'tpu_vm.sh', 'up', *SLICE, *TRAINING]
     process = subprocess.Popen(command, env=cloud.environment, stderr=subprocess.PIPE, text=True)
@@ -208,17 +212,17 @@ def test_an_interrupt_says_what_is_left(cloud: Cloud):
 @pytest.mark.parametrize(
     ('kind', 'chips'), [('v5litepod-16', 16), ('v6e-16', 16), ('v5p-32', 16), ('v4-32', 16), ('v3-8', 4), ('v2-8', 4)]
 )
-def test_chips_of_a_type(cloud: Cloud, kind: str, chips: int):
+def test_the_price_follows_from_the_chips_of_the_type(cloud: Cloud, kind: str, chips: int):
     done = cloud.launch('tpu_vm.sh', 'create', *SLICE[:2], f'--type={kind}', '--price=2', '--dry-run')
     assert done.stderr == f'{chips} chips x 2.00 = {2 * chips}.00 an hour\n'
 
 
 @pytest.mark.slow
-def test_what_the_machines_are_told_works_in_their_shell(cloud: Cloud, tmp_path: pathlib.Path):
+def test_the_remote_commands_work_in_bash(cloud: Cloud, tmp_path: pathlib.Path):
     home = tmp_path / 'home'
     (home / 'bertjax').mkdir(parents=True)
     (home / 'venv' / 'bin').mkdir(parents=True)
-    # Each command in a shell here, as ssh would give it to one there; the first training is one that hangs.
+    # This gcloud runs each remote command in a local shell. The first training hangs.
     gcloud = '#!/bin/bash\nfor a; do [[ $a != --command=* ]] || HOME=$H exec bash -c "cd; ${a#--command=}"; done\n'
     (cloud.folder / 'gcloud').write_text(gcloud)
     python = home / 'venv' / 'bin' / 'python'
@@ -240,4 +244,4 @@ def test_what_the_machines_are_told_works_in_their_shell(cloud: Cloud, tmp_path:
     followed = launch('follow')
     assert followed.returncode == 75, followed
     assert followed.stdout.splitlines()[-5:] == ['-m', 'bertjax.main', *TRAINING[1:]]
-    assert 'LOOK: bert' in followed.stderr
+    assert 'ATTENTION: bert' in followed.stderr

@@ -1,11 +1,11 @@
-"""Answers to the questions of a SQuAD file by a fixed rule: right, nearly right, wrong and empty."""
+"""Makes correct, nearly correct, wrong and empty answers to the questions of a SQuAD file."""
 
 import json
 import pathlib
 
 
 def gold_and_answers(path: pathlib.Path) -> tuple[dict[str, list[str]], dict[str, str], dict[str, float]]:
-    """Returns {id: gold answers}, {id: answer} and {id: null odds}, with ties among the odds."""
+    """Returns {id: gold answers}, {id: answer} and {id: null odds}; some odds are equal."""
     gold, answers, odds = {}, {}, {}
     for article in json.loads(path.read_text('utf-8'))['data']:
         for paragraph in article['paragraphs']:

@@ -1,4 +1,4 @@
-"""Our metrics equal scikit-learn's and scipy's on random, tied, constant and empty data."""
+"""Tests that metrics equal those of scikit-learn and SciPy on random, tied, constant and empty data."""
 
 import warnings
 
@@ -24,7 +24,7 @@ SEEDS = range(12)
 
 
 def draw(seed: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns true and predicted classes of uneven shares; sometimes a class never occurs or is never predicted."""
+    """Returns true and predicted classes, int64 [N], of random shares; some classes may be missing in either."""
     random = np.random.default_rng(seed)
     size = int(random.integers(2, 300))
     shares = random.dirichlet(np.full(classes, 0.5), size=2)
@@ -34,7 +34,7 @@ def draw(seed: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize('classes', [2, 3, 13])
 @pytest.mark.parametrize('seed', SEEDS)
-def test_classes_as_scikit_learn(seed: int, classes: int):
+def test_class_metrics_equal_scikit_learn(seed: int, classes: int):
     sklearn = pytest.importorskip('sklearn.metrics', reason='compares with its figures')
     true, predicted = draw(seed, classes)
     table = confusion(true, predicted, classes)
@@ -52,7 +52,7 @@ def test_classes_as_scikit_learn(seed: int, classes: int):
 
 
 @pytest.mark.parametrize(('true', 'predicted'), [([1] * 5, [1] * 5), ([0] * 5, [1] * 5), ([0, 1, 1], [1, 1, 1])])
-def test_one_class_only_as_scikit_learn(true: list[int], predicted: list[int]):
+def test_metrics_of_a_single_class_equal_scikit_learn(true: list[int], predicted: list[int]):
     sklearn = pytest.importorskip('sklearn.metrics', reason='compares with its figures')
     table = confusion(true, predicted, 2)
     with warnings.catch_warnings():
@@ -61,20 +61,20 @@ def test_one_class_only_as_scikit_learn(true: list[int], predicted: list[int]):
         assert binary_f1(table) == pytest.approx(sklearn.f1_score(true, predicted, zero_division=0))
 
 
-def test_matthews_of_many_records():
+def test_matthews_correlation_of_many_records_does_not_overflow():
     """Products of four counts exceed 64-bit integers."""
     table = np.array([[3, 1], [1, 3]]) * 10**9
     assert matthews(table) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize('seed', SEEDS)
-def test_values_as_scipy(seed: int):
+def test_value_metrics_equal_scipy(seed: int):
     stats = pytest.importorskip('scipy.stats', reason='compares with its figures')
     random = np.random.default_rng(seed)
     size = int(random.integers(3, 300))
     x = random.normal(size=size)
     y = x + random.normal(size=size)
-    if seed % 2:  # ties
+    if seed % 2:  # Rounding makes ties.
         x, y = np.round(x), np.round(y)
     assert pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-12)
     assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
@@ -82,7 +82,7 @@ def test_values_as_scipy(seed: int):
     assert mean_squared_error(x, y) == pytest.approx(np.mean((x - y) ** 2))
 
 
-def test_float32_predictions_are_judged_in_float64():
+def test_metrics_of_float32_predictions_are_computed_in_float64():
     stats = pytest.importorskip('scipy.stats', reason='compares with its figures')
     random = np.random.default_rng(0)
     y = random.normal(3, 1e-3, size=1000)
@@ -90,7 +90,7 @@ def test_float32_predictions_are_judged_in_float64():
     assert pearson(x, y) == pytest.approx(stats.pearsonr(x.astype(np.float64), y).statistic, abs=1e-12)
 
 
-def test_perfect_is_one():
+def test_a_perfect_correlation_is_one():
     x = np.random.default_rng(1).normal(size=1000)
     assert pearson(x, 3 * x + 1) == pytest.approx(1) and spearman(x, np.exp(x)) == pytest.approx(1)
     assert pearson(x, -x) == pytest.approx(-1) and abs(pearson(x, x)) <= 1

@@ -1,4 +1,4 @@
-"""Entity scores, compared with seqeval's, and the tag schemes."""
+"""Tests entity scores against those of seqeval, and conversions between tag schemes."""
 
 import random
 import warnings
@@ -20,18 +20,18 @@ TAGS = ['O', 'O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC', 'B-a-b', 'I-a-b']
 
 
 def random_tags(seed: int, sentences: int = 60) -> list[list[str]]:
-    """Returns sequences with every transition, valid or not."""
+    """Returns random tag sequences, in which invalid transitions occur too."""
     draw = random.Random(seed)
     return [[draw.choice(TAGS) for _ in range(draw.randrange(1, 12))] for _ in range(sentences)]
 
 
-def alike(gold: list[list[str]], seed: int) -> list[list[str]]:
-    """Returns the same sequences with a third of their tags replaced."""
+def with_errors(gold: list[list[str]], seed: int) -> list[list[str]]:
+    """Returns the sequences with a random 30 % of the tags replaced by random tags."""
     draw = random.Random(seed)
     return [[draw.choice(TAGS) if draw.random() < 0.3 else tag for tag in tags] for tags in gold]
 
 
-def test_spans():
+def test_spans_of_entities():
     tags = ['I-PER', 'I-PER', 'B-PER', 'O', 'B-LOC', 'I-PER', 'I-PER', 'B', 'I', 'I-X-Y']
     assert spans(tags) == [
         EntitySpan('PER', 0, 2), EntitySpan('PER', 2, 3), EntitySpan('LOC', 4, 5), EntitySpan('PER', 5, 7),
@@ -41,7 +41,7 @@ def test_spans():
     assert spans(['O']) == []
 
 
-def test_schemes():
+def test_tag_schemes_are_converted():
     iob1 = ['I-PER', 'I-PER', 'B-PER', 'I-LOC', 'O', 'I-LOC']
     iob2 = ['B-PER', 'I-PER', 'B-PER', 'B-LOC', 'O', 'B-LOC']
     assert to_iob2(iob1) == iob2 and to_scheme(iob2, 'iob1') == iob1
@@ -57,12 +57,12 @@ def test_scores_equal_seqeval(seed: int):
     from seqeval.scheme import IOB2
 
     gold = random_tags(seed)
-    guessed = alike(gold, seed + 100)
-    ours = score_entities(gold, guessed)
+    predicted = with_errors(gold, seed + 100)
+    ours = score_entities(gold, predicted)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        theirs = seqeval.classification_report(gold, guessed, output_dict=True)
-        repaired = [to_iob2(tags) for tags in gold], [to_iob2(tags) for tags in guessed]
+        theirs = seqeval.classification_report(gold, predicted, output_dict=True)
+        repaired = [to_iob2(tags) for tags in gold], [to_iob2(tags) for tags in predicted]
         strict = seqeval.classification_report(*repaired, output_dict=True, mode='strict', scheme=IOB2)
     assert ours == score_entities(*repaired)
     for report in (theirs, strict):
@@ -73,17 +73,17 @@ def test_scores_equal_seqeval(seed: int):
             assert score.f1 == pytest.approx(figures['f1-score'], abs=1e-12), name
             assert score.gold == figures['support'], name
     assert 0 < total_score(ours).f1 < 1
-    assert tag_accuracy(gold, guessed) == pytest.approx(seqeval.accuracy_score(gold, guessed), abs=1e-12)
+    assert tag_accuracy(gold, predicted) == pytest.approx(seqeval.accuracy_score(gold, predicted), abs=1e-12)
 
 
-def test_nothing_to_judge():
+def test_scores_without_entities():
     assert total_score(score_entities([['O']], [['O']])) == EntityScore(0, 0, 0)
     assert EntityScore(0, 0, 0).f1 == EntityScore(0, 0, 0).precision == EntityScore(0, 0, 0).recall == 0
     assert score_entities([['B-X']], [['O']])['X'] == EntityScore(1, 0, 0)
     assert tag_accuracy([], []) is None
 
 
-def test_lengths_must_agree():
+def test_unequal_lengths_are_refused():
     with pytest.raises(ValueError, match='1 predicted tags for 2 words'):
         score_entities([['O', 'O']], [['O']])
     with pytest.raises(ValueError):

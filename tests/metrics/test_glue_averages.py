@@ -1,11 +1,11 @@
-"""The averages of GLUE equal published averages of published results."""
+"""Tests that the GLUE averages of published results equal the published averages."""
 
 import pytest
 
 from bertjax.metrics.glue import OFFICIAL, official_average, paper_average, task_figures, task_score
 from bertjax.tasks.sentence.glue_table import TASKS
 
-# BERT-large on test from the leaderboard (quoted in arXiv 1901.11504, table 2), and table 1 of BERT's paper.
+# Test results of BERT-large: the leaderboard (quoted in arXiv 1901.11504, table 2), and table 1 of BERT's paper.
 LARGE = {
     'cola': {'dev': {'matthews': 0.605}},
     'sst2': {'dev': {'accuracy': 0.949}},
@@ -19,7 +19,7 @@ LARGE = {
 }
 
 
-def test_the_leaderboard_s_average():
+def test_the_average_of_the_leaderboard():
     """The leaderboard gives 80.5 for this entry."""
     assert round(100 * official_average(LARGE), 1) == 80.5
     assert task_score(LARGE, 'mnli') == pytest.approx(0.863)
@@ -28,7 +28,7 @@ def test_the_leaderboard_s_average():
     assert official_average(LARGE, without=('wnli',)) > official_average(LARGE)
 
 
-def test_the_paper_s_average():
+def test_the_average_of_the_paper():
     """Table 1 has 82.1 for large and 79.6 for base."""
     assert round(100 * paper_average(LARGE), 1) == 82.1
     names = ('mnli', 'qqp', 'qnli', 'sst2', 'cola', 'stsb', 'mrpc', 'rte')
@@ -45,7 +45,6 @@ def test_averages_of_fewer_tasks():
     assert official_average({'cola': {'dev': {'matthews': None}}}) is None and paper_average({}) is None
 
 
-def test_the_tables_agree():
-    """Every task computes its official metrics."""
+def test_every_task_has_its_official_metrics():
     assert OFFICIAL.keys() == TASKS.keys() - {'ax'}
     assert all(set(names) <= set(TASKS[task].measures) for task, names in OFFICIAL.items())

@@ -1,4 +1,4 @@
-"""Metrics of relations, compared with TACRED's definition and scikit-learn's."""
+"""Tests metrics of relation extraction against scikit-learn and the definition of TACRED."""
 
 import numpy as np
 import pytest
@@ -8,30 +8,30 @@ from bertjax.metrics.relations import relation_figures
 
 
 def test_metrics_equal_scikit_learn():
-    metrics = pytest.importorskip('sklearn.metrics', reason='what is compared with')
+    metrics = pytest.importorskip('sklearn.metrics', reason='compares with its figures')
     generator = np.random.default_rng(0)
     for negative in (None, 0, 2):
-        true, guessed = generator.integers(0, 4, (2, 300))
-        found = relation_figures(confusion(true, guessed, 5), negative)
-        kept = [label for label in range(4) if label != negative]
-        options = {'labels': kept, 'zero_division': 0}
-        precision, recall, f1, _ = metrics.precision_recall_fscore_support(true, guessed, average='micro', **options)
-        assert [found[name] for name in ('precision', 'recall', 'micro_f1')] == pytest.approx([precision, recall, f1])
-        assert found['macro_f1'] == pytest.approx(metrics.f1_score(true, guessed, average='macro', **options))
-        assert found['accuracy'] == pytest.approx(metrics.accuracy_score(true, guessed))
+        true, predicted = generator.integers(0, 4, (2, 300))
+        figures = relation_figures(confusion(true, predicted, 5), negative)
+        labels = [label for label in range(4) if label != negative]
+        options = {'labels': labels, 'zero_division': 0}
+        precision, recall, f1, _ = metrics.precision_recall_fscore_support(true, predicted, average='micro', **options)
+        assert [figures[name] for name in ('precision', 'recall', 'micro_f1')] == pytest.approx([precision, recall, f1])
+        assert figures['macro_f1'] == pytest.approx(metrics.f1_score(true, predicted, average='macro', **options))
+        assert figures['accuracy'] == pytest.approx(metrics.accuracy_score(true, predicted))
         if negative is None:
-            assert found['micro_f1'] == pytest.approx(found['accuracy'])
+            assert figures['micro_f1'] == pytest.approx(figures['accuracy'])
 
 
-def test_the_official_definition():
-    """Of 4 relations, 3 are predicted as relations, 2 of them rightly; 1 more is a false positive: 2/4 and 2/4."""
-    true, guessed = [1, 1, 2, 2, 0, 0], [1, 2, 2, 0, 1, 0]
-    found = relation_figures(confusion(true, guessed, 3), 0)
-    assert (found['precision'], found['recall'], found['micro_f1']) == (2 / 4, 2 / 4, 0.5)
+def test_metrics_follow_the_official_definition():
+    """There are 4 relations and 4 predicted relations, of which 2 are correct: precision and recall are 2/4."""
+    true, predicted = [1, 1, 2, 2, 0, 0], [1, 2, 2, 0, 1, 0]
+    figures = relation_figures(confusion(true, predicted, 3), 0)
+    assert (figures['precision'], figures['recall'], figures['micro_f1']) == (2 / 4, 2 / 4, 0.5)
 
 
-def test_no_predicted_relation():
-    nothing = relation_figures(confusion([1, 0], [0, 0], 2), 0)
-    assert (nothing['precision'], nothing['recall'], nothing['micro_f1']) == (1, 0, 0)  # as in the official scorer
-    assert nothing['macro_f1'] == 0 and nothing['accuracy'] == 0.5
+def test_metrics_without_predicted_relations():
+    figures = relation_figures(confusion([1, 0], [0, 0], 2), 0)
+    assert (figures['precision'], figures['recall'], figures['micro_f1']) == (1, 0, 0)  # As in the official scorer.
+    assert figures['macro_f1'] == 0 and figures['accuracy'] == 0.5
     assert set(relation_figures(np.zeros((2, 2), np.int64), 0).values()) == {None}

@@ -1,4 +1,4 @@
-"""The figures of rankings equal the definitions of trec_eval, written out rank by rank."""
+"""Tests that the metrics of rankings equal the definitions of trec_eval."""
 
 import math
 import random
@@ -9,16 +9,17 @@ from bertjax.metrics.retrieval import CUTOFFS, retrieval_figures
 
 
 def by_definition(ranking: list[int], relevant: dict[int, int]) -> dict[str, float]:
+    """Returns the metrics of one ranking; `relevant` is {document: grade}."""
     gain = sum(relevant.get(d, 0) / math.log2(rank + 1) for rank, d in enumerate(ranking, 1) if rank <= 10)
     best = sum(
         g / math.log2(rank + 1) for rank, g in enumerate(sorted(relevant.values(), reverse=True), 1) if rank <= 10
     )
-    found = {k: len([d for d in ranking[:k] if d in relevant]) / (len(relevant) or 1) for k in (1, 10, 100)}
+    recall = {k: len([d for d in ranking[:k] if d in relevant]) / (len(relevant) or 1) for k in (1, 10, 100)}
     first = next((rank for rank, d in enumerate(ranking, 1) if d in relevant), 11)
     return {
         'ndcg_10': gain / best if best else 0.0,
         'mrr_10': 1 / first if first <= 10 else 0.0,
-        **{f'recall_{k}': share for k, share in found.items()},
+        **{f'recall_{k}': share for k, share in recall.items()},
     }
 
 
@@ -30,7 +31,7 @@ def rankings():
             yield draw.sample(range(documents), min(documents, 120)), relevant
 
 
-def test_figures_are_the_definitions():
+def test_metrics_equal_their_definitions():
     cases = list(rankings())
     rows = [by_definition(*case) for case in cases]
     figures = retrieval_figures(*zip(*cases, strict=True))
@@ -40,7 +41,7 @@ def test_figures_are_the_definitions():
     assert set(retrieval_figures([], []).values()) == {None}
 
 
-def test_figures_are_those_of_pytrec_eval():
+def test_metrics_equal_pytrec_eval():
     pytrec_eval = pytest.importorskip('pytrec_eval', reason="needs pytrec-eval-terrier, of the extra 'test-all'")
     cases = list(rankings())
     run = {str(q): {str(d): -float(rank) for rank, d in enumerate(ranking)} for q, (ranking, _) in enumerate(cases)}

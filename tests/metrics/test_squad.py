@@ -1,12 +1,12 @@
-"""Metrics of SQuAD equal those of the official scripts on the same answers."""
+"""Tests that SQuAD metrics equal those of the official scripts for the same answers."""
 
 import pytest
 from squad_answers import gold_and_answers
 
 from bertjax.metrics import squad
 
-# The output of the official scripts (evaluate-v1.1.py, evaluate-v2.0.py of SQuAD-explorer) for the answers of
-# `squad_answers.py`, in percent.
+# The output in percent of the official scripts (evaluate-v1.1.py and evaluate-v2.0.py of SQuAD-explorer) for the
+# answers of `squad_answers.py`.
 V1 = {'exact': 43.78151260504202, 'f1': 56.33838590115179}
 V2 = {
     'exact': 33.695294504771304,
@@ -40,12 +40,12 @@ def percent(figures):
     return pytest.approx({name: value / 100 for name, value in figures.items()}, abs=1e-14)
 
 
-def test_v1_as_the_official_script(shared):
+def test_v1_equals_the_official_script(shared):
     gold, answers, _ = gold_and_answers(shared / 'squad' / 'xquad.en.json')
     assert squad.evaluate_v1(gold, answers) == percent(V1)
 
 
-def test_v2_as_the_official_script(shared):
+def test_v2_equals_the_official_script(shared):
     gold, answers, odds = gold_and_answers(shared / 'squad' / 'cs224n-dev-v2.0.json')
     evaluation = squad.Evaluation(gold, answers)
     assert evaluation.figures() == percent(V2)
@@ -73,7 +73,7 @@ def test_v2_as_the_official_script(shared):
         ('...', ''),
     ],
 )
-def test_normalize(text, normal):
+def test_answers_are_normalized(text, normal):
     assert squad.normalize(text) == normal
 
 
@@ -82,12 +82,12 @@ def test_normalize(text, normal):
     [
         ('the red house', 'a Red house!', 1.0),
         ('red house', 'house', 2 / 3),
-        ('red red house', 'red house house', 2 / 3),  # bags of words, not sets
+        ('red red house', 'red house house', 2 / 3),  # Words are counted with their multiplicity.
         ('house', 'mouse', 0.0),
         ('house', '', 0.0),
     ],
 )
-def test_overlap(gold, answer, f1):
+def test_the_f1_of_overlapping_words(gold, answer, f1):
     assert squad.overlap_f1(gold, answer, empty_equal=True) == pytest.approx(f1)
     assert squad.overlap_f1(gold, answer, empty_equal=False) == pytest.approx(f1)
 
@@ -95,7 +95,7 @@ def test_overlap(gold, answer, f1):
 def test_the_two_versions_differ_on_texts_without_words():
     assert squad.overlap_f1('the', 'a', empty_equal=True) == 1 and squad.overlap_f1('the', 'a', empty_equal=False) == 0
     assert squad.evaluate_v1({'q': ['The']}, {'q': 'a'}) == {'exact': 1.0, 'f1': 0.0}
-    # v2.0 ignores the gold answer 'The': the other gold answer counts, or no answer if there is none.
+    # v2.0 ignores the gold answer 'The'. If it is the only one, an empty answer is correct.
     assert squad.Evaluation({'q': ['The', 'who']}, {'q': 'a'}).figures()['exact'] == 0
     only = squad.Evaluation({'q': ['The']}, {'q': ''}).figures()
     assert only['HasAns_exact'] == only['f1'] == 1 and only['NoAns_f1'] is None
@@ -108,7 +108,7 @@ def test_the_best_of_several_gold_answers_counts():
     }
 
 
-def test_the_threshold_keeps_confident_answers():
+def test_the_best_threshold_keeps_confident_answers():
     gold = {'a': ['x'], 'b': [], 'c': ['y z'], 'd': []}
     answers = {'a': 'x', 'b': 'x', 'c': 'y', 'd': 'x'}
     odds = {'a': -3.0, 'b': 5.0, 'c': 1.0, 'd': 2.0}
@@ -124,7 +124,7 @@ def test_the_threshold_keeps_confident_answers():
     assert evaluation.figures()['NoAns_f1'] == 0.0
 
 
-def test_the_threshold_if_no_answer_is_always_best():
+def test_the_best_threshold_is_zero_if_no_answer_is_correct():
     evaluation = squad.Evaluation({'a': ['x'], 'b': []}, {'a': 'wrong', 'b': 'x'})
     odds = {'a': -3.0, 'b': -2.0}
     assert evaluation.best(odds) == {

@@ -1,4 +1,4 @@
-"""A model small enough to compile in a second, and a batch for it."""
+"""Fixtures: a small model that compiles in a second, and a batch for it."""
 
 import functools
 
@@ -25,7 +25,7 @@ def small_config():
 
 @pytest.fixture(scope='session')
 def inputs():
-    """input_ids, segment_ids, attention_mask [8, 16] and masked_positions [8, 3]; the last row is padding only."""
+    """Returns input_ids, segment_ids, attention_mask [8, 16] and masked_positions [8, 3]; row 7 is padding only."""
     rng = np.random.default_rng(0)
     mask = (np.arange(16) < np.array([16, 12, 9, 5, 16, 3, 2, 0])[:, None]).astype(np.int32)
     ids = rng.integers(5, 150, mask.shape).astype(np.int32) * mask
@@ -35,7 +35,7 @@ def inputs():
 
 @pytest.fixture(scope='session')
 def make_params():
-    """make_params(model, *inputs) -> initial parameters without boxes."""
+    """make_params(model, *inputs) -> initial parameters, unboxed from their partitioning metadata."""
 
     @functools.cache
     def draw(model, shapes):

@@ -1,4 +1,4 @@
-"""The TPU kernel by blocks of queries: interpreted by JAX against float64, and compiled for TPUs if libtpu is there."""
+"""Tests the TPU kernel for blocks of queries, interpreted and compiled."""
 
 import jax
 import jax.numpy as jnp
@@ -31,15 +31,15 @@ def mask_of(window, packed):
 
 
 def by_float64(arrays, mask):
-    """Output and gradients of query, key and value, by the formulas of fully masked attention."""
+    """Returns the output and the gradients of query, key and value, computed with full [S, S] weights in float64."""
     query, key, value, cotangent = (np.asarray(x, np.float64) for x in arrays)
     scale = query.shape[-1] ** -0.5
     distances = np.abs(np.arange(S)[:, None] - np.arange(S))
-    seen = (distances <= (mask.window // 2 or S)) & (np.asarray(mask.key_mask)[:, None] > 0)
+    visible = (distances <= (mask.window // 2 or S)) & (np.asarray(mask.key_mask)[:, None] > 0)
     if mask.sequence_ids is not None:
         ids = np.asarray(mask.sequence_ids)
-        seen &= ids[:, None] == ids[:, :, None]
-    scores = np.where(seen[:, None], np.einsum('BQHK,BSHK->BHQS', query, key) * scale, -1e9)
+        visible &= ids[:, None] == ids[:, :, None]
+    scores = np.where(visible[:, None], np.einsum('BQHK,BSHK->BHQS', query, key) * scale, -1e9)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     d_weights = np.einsum('BQHK,BSHK->BHQS', cotangent, value)
@@ -53,11 +53,11 @@ def by_float64(arrays, mask):
 
 
 @pytest.mark.parametrize('name', CASES)
-def test_output_and_gradients_are_those_of_float64(name):
+def test_output_and_gradients_equal_those_of_float64(name):
     heads, width, window, packed = CASES[name]
     mask = mask_of(window, packed)
     arrays = np.random.default_rng(0).standard_normal((4, B, S, heads, width)).astype(np.float32)
-    # A padding query may see no token at all, and its result is unused.
+    # A padding query may attend to no token at all. Its result is unused.
     arrays[3] *= np.asarray(mask.key_mask)[..., None, None]
 
     @jax.jit
@@ -79,9 +79,9 @@ def test_output_and_gradients_are_those_of_float64(name):
         ('v5e:2x2', 8192), ('v5p:2x2x1', 1024), ('v5p:2x2x1', 8192), ('v6e:2x2', 8192)
     ))],
 )  # fmt: skip
-def test_it_compiles_for_a_tpu(topology, length, monkeypatch):
+def test_the_kernel_compiles_for_a_tpu(topology, length, monkeypatch):
     pytest.importorskip('libtpu', reason="needs the extra 'tpu'")
-    monkeypatch.delenv('XLA_FLAGS', raising=False)  # the flags of the tests are for CPUs; libtpu does not know them
+    monkeypatch.delenv('XLA_FLAGS', raising=False)  # libtpu does not know the flags of the tests, which are for CPUs.
     mesh = make_mesh({'data': 4, 'fsdp': 1, 'tensor': 1}, topology_devices(topology))
     x = jax.ShapeDtypeStruct((4, length, 12, 64), jnp.bfloat16, sharding=batch_sharding(mesh))
     ids = jax.ShapeDtypeStruct((4, length), jnp.int32, sharding=batch_sharding(mesh))

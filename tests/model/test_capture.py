@@ -1,4 +1,4 @@
-"""Capture of hidden states, attention scores and probabilities, for scanned and unrolled layers."""
+"""Tests the capture of hidden states, attention scores and probabilities, for scanned and unrolled layers."""
 
 import jax
 import numpy as np
@@ -12,19 +12,18 @@ from bertjax.model.heads import BertForClassification
 QUICK = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}
 
 
-def captured(model, params, inputs):
+def capture_all(model, params, inputs):
     forward = lambda p, i: apply_capturing(model, p, *i, capture=CAPTURES)  # noqa: E731
     return jax.jit(forward, compiler_options=QUICK)(params, tuple(inputs))
 
 
-OTHER_FORM = {'remat': 'full', 'causal': True, 'pre_norm': True}
-
-
-@pytest.mark.parametrize('changes', [{}, *slow({'scan_layers': False}, OTHER_FORM)])
-def test_captured_values_are_those_of_the_layers(make_model, inputs, changes):
+@pytest.mark.parametrize(
+    'changes', [{}, *slow({'scan_layers': False}, {'remat': 'full', 'causal': True, 'pre_norm': True})]
+)
+def test_captured_values_equal_those_of_the_layers(make_model, inputs, changes):
     model, params = make_model(**changes)
     c, mask = model.config, inputs[2]
-    outputs, kept = captured(model, params, inputs)
+    outputs, captured = capture_all(model, params, inputs)
     plain = jax.jit(
         lambda p, i: (
             model.apply({'params': p}, *i),
@@ -34,15 +33,15 @@ def test_captured_values_are_those_of_the_layers(make_model, inputs, changes):
     )
     expected, layers = plain(params, tuple(inputs))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), outputs, expected)
-    np.testing.assert_allclose(kept['hidden'], layers, rtol=1e-5, atol=1e-6)
-    assert kept['scores'].shape == kept['probabilities'].shape == (c.num_layers, 8, c.num_heads, 16, 16)
-    assert not np.allclose(kept['scores'][0], kept['scores'][1], atol=1e-4)
-    scores = np.asarray(kept['scores'], np.float64)[:, :-1]  # the last row is only padding
+    np.testing.assert_allclose(captured['hidden'], layers, rtol=1e-5, atol=1e-6)
+    assert captured['scores'].shape == captured['probabilities'].shape == (c.num_layers, 8, c.num_heads, 16, 16)
+    assert not np.allclose(captured['scores'][0], captured['scores'][1], atol=1e-4)
+    scores = np.asarray(captured['scores'], np.float64)[:, :-1]  # The last row is only padding.
     visible = np.broadcast_to(mask[:-1, None, None, :] > 0, scores.shape)
     visible = visible & np.tri(16, dtype=bool) if c.causal else visible
     exp = np.where(visible, np.exp(scores - scores.max(-1, keepdims=True)), 0)
-    by_hand = exp / exp.sum(-1, keepdims=True)
-    np.testing.assert_allclose(kept['probabilities'][:, :-1], by_hand, rtol=1e-4, atol=1e-6)
+    probabilities = exp / exp.sum(-1, keepdims=True)
+    np.testing.assert_allclose(captured['probabilities'][:, :-1], probabilities, rtol=1e-4, atol=1e-6)
 
 
 def test_unrolled_layers_are_in_order():
@@ -54,8 +53,8 @@ def test_unrolled_layers_are_in_order():
 def test_capture_with_first_only_has_all_positions(small_config, make_params, inputs):
     model = BertForClassification(small_config(scan_layers=False), outputs=3)
     params = make_params(model, *inputs[:3])
-    outputs, kept = captured(model, params, inputs[:3])
-    assert kept['hidden'].shape == (4, 8, 16, 32) and kept['scores'].shape == (3, 8, 4, 16, 16)
+    outputs, captured = capture_all(model, params, inputs[:3])
+    assert captured['hidden'].shape == (4, 8, 16, 32) and captured['scores'].shape == (3, 8, 4, 16, 16)
     plain = jax.jit(lambda p, i: model.apply({'params': p}, *i), compiler_options=QUICK)
     expected = plain(params, tuple(inputs[:3]))
     np.testing.assert_allclose(outputs['logits'], expected['logits'], rtol=1e-5, atol=1e-6)
@@ -63,11 +62,10 @@ def test_capture_with_first_only_has_all_positions(small_config, make_params, in
 
 @pytest.mark.slow
 def test_without_capture_the_program_is_unchanged(make_model, inputs):
-    """Neither the parameters nor the forward pass contain the captured values."""
     model, params = make_model()
     assert set(model.init(jax.random.key(0), *inputs)) == {'params'}
     text = jax.jit(lambda p: model.apply({'params': p}, *inputs)).lower(params).as_text()
     B, H, S, L = 8, 4, 16, 3
     assert f'{L}x{B}x{H}x{S}x{S}' not in text
-    asked = jax.jit(lambda p: apply_capturing(model, p, *inputs, capture=['scores'])[1])
-    assert f'{L}x{B}x{H}x{S}x{S}' in asked.lower(params).as_text()
+    capture_scores = jax.jit(lambda p: apply_capturing(model, p, *inputs, capture=['scores'])[1])
+    assert f'{L}x{B}x{H}x{S}x{S}' in capture_scores.lower(params).as_text()

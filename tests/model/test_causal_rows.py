@@ -1,4 +1,4 @@
-"""Causal rows beside others, and predictions from the position before."""
+"""Tests batches with causal and bidirectional rows, and predictions from the previous position."""
 
 import re
 
@@ -21,7 +21,6 @@ B, S, H, K = 3, 160, 2, 16
 @pytest.mark.parametrize('window', [0, 20])
 @pytest.mark.parametrize('packed', [False, True])
 def test_causal_queries_are_honoured_or_refused(name, window, packed):
-    """Each implementation either hides the keys to the right of causal queries or says that it cannot."""
     rng = np.random.default_rng(0)
     query, key, value = (rng.standard_normal((B, S, H, K)).astype(np.float32) for _ in range(3))
     ids = np.repeat([[1, 2], [1, 2], [1, 2]], S // 2, axis=1).astype(np.int32)
@@ -34,7 +33,7 @@ def test_causal_queries_are_honoured_or_refused(name, window, packed):
         assert re.search(r'does not support (causal rows|a window)', str(error))
         assert name not in ('dot_product', 'by_head_cpu')
         return
-    found = jax.jit(lambda *x: attend(name, *x, mask, dropout_rate=0.0, dropout=None))(query, key, value)
+    actual = jax.jit(lambda *x: attend(name, *x, mask, dropout_rate=0.0, dropout=None))(query, key, value)
     visible = (causal[:, :, None] == 0) | np.tri(S, dtype=bool)
     visible = visible & (ids[:, :, None] == ids[:, None]) if packed else visible
     if window:
@@ -42,10 +41,10 @@ def test_causal_queries_are_honoured_or_refused(name, window, packed):
     scores = np.einsum('bqhk,bshk->bhqs', query, key).astype(np.float64) / np.sqrt(K)
     weights = np.where(visible[:, None], np.exp(scores), 0)
     expected = np.einsum('bhqs,bshk->bqhk', weights / weights.sum(-1, keepdims=True), value)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_gradients_are_those_of_plain_attention_and_over_a_mesh():
+def test_gradients_equal_those_of_dot_product_on_one_device_and_on_a_mesh():
     rng = np.random.default_rng(1)
     arrays = [rng.standard_normal((4, 100, 2, 16)).astype(np.float32) for _ in range(4)]
     causal = (rng.random((4, 1)) < 0.5).astype(np.int32) * np.ones((4, 100), np.int32)
@@ -57,15 +56,15 @@ def test_gradients_are_those_of_plain_attention_and_over_a_mesh():
 
         return jax.jit(jax.grad(loss, (0, 1, 2)))(*arrays)
 
-    expected, found = gradients('dot_product'), [gradients('by_head_cpu')]
+    expected, results = gradients('dot_product'), [gradients('by_head_cpu')]
     with mesh_context(make_mesh({'data': 2, 'fsdp': 1, 'tensor': 2}, jax.devices()[:4])):
-        found += [gradients('by_head_cpu'), gradients('dot_product')]
-    for ours in found:
+        results += [gradients('by_head_cpu'), gradients('dot_product')]
+    for ours in results:
         for x, y in zip(ours, expected, strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
 
-def test_a_token_is_predicted_from_the_position_before_it(make_model, small_config, inputs):
+def test_shifted_predictions_use_the_previous_position(make_model, small_config, inputs):
     plain, params = make_model()
     shifted = BertForPreTraining(small_config(shifted_predictions=True))
     *rows, positions = inputs
@@ -79,7 +78,7 @@ def test_a_token_is_predicted_from_the_position_before_it(make_model, small_conf
 
 
 @pytest.mark.parametrize('scan_layers', [True, False])
-def test_causal_rows_do_not_see_what_they_predict(make_model, inputs, scan_layers):
+def test_causal_predictions_do_not_depend_on_the_predicted_and_later_tokens(make_model, inputs, scan_layers):
     changes = {'pre_norm': True, 'position': 'rope', 'attention_window': 6, 'global_every': 2}
     model, params = make_model(shifted_predictions=True, scan_layers=scan_layers, **changes)
     ids, segments, mask, _ = inputs

@@ -1,4 +1,4 @@
-"""The encoder's choices beside an independent encoder in PyTorch with float64: values and gradients."""
+"""Tests each option of the encoder against a separate implementation in float64 PyTorch."""
 
 import re
 
@@ -37,7 +37,7 @@ CHOICES = {
 
 
 def _reference(torch, config, params, ids, segments, mask):
-    """Logits of all positions [B, S, V], from our flat parameters with stacked layers as float64 tensors."""
+    """Returns the logits of all positions [B, S, V]; `params` is our flat tree with stacked layers, float64."""
     functional = torch.nn.functional
     c, K = config, config.head_dim
 
@@ -61,7 +61,7 @@ def _reference(torch, config, params, ids, segments, mask):
             return functional.gelu(x)
         return functional.silu(x) if c.mlp == 'swiglu' else functional.relu(x) ** 2
 
-    def rotate(x, theta):  # [B, S, H, K], as products of complex numbers
+    def rotate(x, theta):  # [B, S, H, K]; multiplies complex numbers
         angles = torch.arange(S)[:, None] * theta ** (-torch.arange(0, K, 2).double() / K)
         z = torch.complex(x[..., : K // 2], x[..., K // 2 :]) * torch.polar(torch.ones_like(angles), angles)[:, None]
         return torch.cat([z.real, z.imag], -1)
@@ -106,7 +106,7 @@ def torch():
 
 @pytest.mark.parametrize('choice', CHOICES)
 @SCAN
-def test_values_and_gradients_equal_a_reference(torch, choice, scan):
+def test_values_and_gradients_equal_the_reference(torch, choice, scan):
     config = BertConfig(**{**SMALL, **CHOICES[choice], 'scan_layers': scan})
     rng = np.random.default_rng(0)
     lengths = np.array([S, 13, 5])
@@ -140,7 +140,7 @@ def test_values_and_gradients_equal_a_reference(torch, choice, scan):
 
 
 @pytest.mark.parametrize('choice', CHOICES)
-def test_parameter_count_is_the_size_of_the_tree(choice):
+def test_parameter_count_equals_the_size_of_the_tree(choice):
     config = BertConfig(**{**SMALL, 'vocab_size': 128, **CHOICES[choice]})
     inputs = [np.zeros((1, 1), np.int32)] * 4
     model = BertForPreTraining(config)
@@ -150,12 +150,12 @@ def test_parameter_count_is_the_size_of_the_tree(choice):
 
 
 @pytest.mark.parametrize('init, factor', [('bert', 1.0), ('megatron', 8**-0.5), ('zero_output', 0.0)])
-def test_initial_weights_of_projections_into_the_residual_stream(init, factor):
+def test_the_initial_scale_of_projections_into_the_residual_stream(init, factor):
     config = BertConfig(**{**SMALL, 'width': 192, 'mlp_dim': 400, 'init': init})
     inputs = [np.zeros((1, 1), np.int32)] * 4
     params = nn.unbox(init_params(BertForPreTraining(config), jax.random.key(0), *inputs))
     layers = params['encoder']['layers']
-    truncated = 0.02 * 0.8796  # the standard deviation of a normal cut at two of its own
+    truncated = 0.02 * 0.8796  # The standard deviation of a normal truncated at two deviations.
     for kernel in (layers['attention']['output']['kernel'], layers['mlp']['down']['kernel']):
         assert np.std(kernel) == pytest.approx(factor * truncated, rel=0.02)
     for kernel in (layers['attention']['query']['kernel'], layers['mlp']['up']['kernel']):
@@ -164,7 +164,6 @@ def test_initial_weights_of_projections_into_the_residual_stream(init, factor):
 
 @pytest.mark.parametrize('name', IMPLEMENTATIONS)
 def test_a_window_is_honoured_or_refused(name):
-    """Each implementation either gives the result of a window or says that it cannot."""
     rng = np.random.default_rng(0)
     length = 160
     query, key, value = (rng.standard_normal((2, length, 2, 16)).astype(np.float32) for _ in range(3))
@@ -172,15 +171,15 @@ def test_a_window_is_honoured_or_refused(name):
     try:
         choose_attention(name, query, key, mask, 0.0)
     except UserError as error:
-        assert re.search(r'does not support a window|only for', str(error))
+        assert re.search(r'does not support a window|only for|is a kernel for', str(error))
         assert name not in ('dot_product', 'by_head_cpu')
         return
-    found = IMPLEMENTATIONS[name].attend(query, key, value, mask, dropout_rate=0.0, dropout=None)
+    actual = IMPLEMENTATIONS[name].attend(query, key, value, mask, dropout_rate=0.0, dropout=None)
     scores = np.einsum('bqhk,bshk->bhqs', query, key).astype(np.float64) / 4
     near = np.abs(np.arange(length)[:, None] - np.arange(length)) <= 10
     weights = np.where(near, np.exp(scores), 0)
     expected = np.einsum('bhqs,bshk->bqhk', weights / weights.sum(-1, keepdims=True), value)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +191,6 @@ def test_a_window_is_honoured_or_refused(name):
         ({'mlp': 'glu'}, 'config.model.mlp'),
     ],
 )
-def test_choices_that_do_not_fit_are_refused(changes, message):
+def test_invalid_options_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
         BertConfig(**{**SMALL, **changes})

@@ -1,4 +1,4 @@
-"""Dropout is as random as that of a generator, and a function of (seed, site, example number, position) alone."""
+"""Tests that dropout is as random as that of a generator, and depends on (seed, site, example, position) alone."""
 
 import jax
 import jax.numpy as jnp
@@ -14,46 +14,46 @@ def dropout_of(seed, numbers):
     return Dropout(jnp.uint32(seed), jnp.asarray(numbers, jnp.uint32))
 
 
-def dropped(shape, seed=0, first=0, site=Site.MLP_OUTPUT, rate=RATE):
-    """Returns a bool array: the dropped values of the rows from `first` on."""
+def dropped_mask(shape, seed=0, first=0, site=Site.MLP_OUTPUT, rate=RATE):
+    """Returns bool [*shape]: whether a value is dropped, for the example numbers from `first` on."""
     rows = dropout_of(seed, np.arange(shape[0]) + first)
     return np.asarray(drop(jnp.ones(shape), rate, rows, site) == 0)
 
 
 def correlation(a, b):
-    """The correlation of two masks with rate RATE, in standard deviations of that of independent masks."""
+    """Returns the correlation of two masks of rate RATE, in standard deviations of that of independent masks."""
     covariance = ((a - RATE) * (b - RATE)).mean()
     return covariance / (RATE * (1 - RATE)) * np.sqrt(np.broadcast(a, b).size)
 
 
 @pytest.mark.parametrize('rate', [0.1, 0.5])
-def test_a_share_is_dropped_and_the_mean_is_kept(rate):
+def test_a_share_of_the_values_is_dropped_and_the_others_are_rescaled(rate):
     x = np.asarray(drop(jnp.ones((64, 128, 64)), rate, dropout_of(3, np.arange(64)), Site.HEAD))
     np.testing.assert_allclose(np.unique(x), [0.0, 1 / (1 - rate)], rtol=1e-6)
     assert abs((x == 0).mean() - rate) < 4 * np.sqrt(rate * (1 - rate) / x.size)
-    row_shares = (x == 0).mean((1, 2))  # neither rows nor positions have a share of their own
+    row_shares = (x == 0).mean((1, 2))  # The share is the same for all rows and positions.
     assert abs(row_shares - rate).max() < 5 * np.sqrt(rate * (1 - rate) / (128 * 64))
-    of_positions = (x == 0).mean(0)
-    assert of_positions.std() == pytest.approx(np.sqrt(rate * (1 - rate) / 64), rel=0.03)
+    position_shares = (x == 0).mean(0)
+    assert position_shares.std() == pytest.approx(np.sqrt(rate * (1 - rate) / 64), rel=0.03)
 
 
 def test_neighbouring_values_are_independent():
-    mask = dropped((128, 64, 64))
-    for axis in range(3):  # the next example, position, dimension
+    mask = dropped_mask((128, 64, 64))
+    for axis in range(3):  # Example, position, dimension.
         for distance in (1, 2, 32):
             near = np.moveaxis(mask, axis, 0)
             assert abs(correlation(near[distance:], near[:-distance])) < 5, (axis, distance)
     for other in (
-        dropped((128, 64, 64), seed=1),
-        dropped((128, 64, 64), site=Site.ATTENTION_OUTPUT),
-        dropped((128, 64, 64), first=2**31),
+        dropped_mask((128, 64, 64), seed=1),
+        dropped_mask((128, 64, 64), site=Site.ATTENTION_OUTPUT),
+        dropped_mask((128, 64, 64), first=2**31),
     ):
         assert abs(correlation(mask, other)) < 5
 
 
-def test_no_row_repeats_another_shifted():
-    """The counters of neighbouring rows would overlap if the words of a row were only added to them."""
-    rows = dropped((512, 4, 64)).reshape(512, -1)
+def test_no_row_is_a_shifted_copy_of_another():
+    """If the words of a row were only added to the counters, the counters of neighbouring rows would overlap."""
+    rows = dropped_mask((512, 4, 64)).reshape(512, -1)
     spectrum = np.fft.rfft(rows - RATE, axis=1)
     for i in range(0, 512, 64):
         shifted = np.fft.irfft(spectrum[i] * spectrum.conj(), axis=1)  # [512, shifts]
@@ -61,7 +61,7 @@ def test_no_row_repeats_another_shifted():
         assert abs(shifted).max() < 7 * RATE * (1 - RATE) * np.sqrt(rows.shape[1])
 
 
-def test_all_bits_are_even():
+def test_each_bit_is_set_half_of_the_time():
     words = dropout_of(5, np.arange(256)).words()
     bits = np.asarray(hash_bits(words[:, :1], words[:, 1:], jnp.arange(4096, dtype=jnp.uint32)))
     shares = [((bits >> i) & 1).mean() for i in range(8, 32)]
@@ -80,31 +80,30 @@ def test_heads_and_queries_are_independent():
 
 @pytest.mark.slow
 def test_values_do_not_depend_on_the_size_of_the_batch():
-    short, long = dropped((4, 32, 16), first=7), dropped((16, 48, 16), first=3)
+    short, long = dropped_mask((4, 32, 16), first=7), dropped_mask((16, 48, 16), first=3)
     np.testing.assert_array_equal(short, long[4:8, :32])
-    own = dropout_of(1, np.arange(16) + 3)
-    long = drop_attention(jnp.ones((16, 4, 48, 48)), RATE, own)
+    long = drop_attention(jnp.ones((16, 4, 48, 48)), RATE, dropout_of(1, np.arange(16) + 3))
     short = drop_attention(jnp.ones((4, 4, 32, 32)), RATE, dropout_of(1, np.arange(4) + 7))
     np.testing.assert_array_equal(short, long[4:8, :, :32, :32])
 
 
 @pytest.mark.slow
-def test_the_gradient_goes_where_the_value_went():
-    own = dropout_of(2, np.arange(8))
+def test_the_gradient_has_the_mask_of_the_value():
+    dropout = dropout_of(2, np.arange(8))
     for options, shape in ((Site.HEAD,), (8, 16, 32)), ((), (8, 4, 16, 16)):
         function = drop if options else drop_attention
         x = jnp.full(shape, 3.0)
-        y, pull = jax.vjp(lambda x, f=function, options=options: f(x, RATE, own, *options), x)
+        y, pull = jax.vjp(lambda x, f=function, options=options: f(x, RATE, dropout, *options), x)
         np.testing.assert_array_equal(pull(jnp.ones_like(y))[0], y / 3.0)
 
 
-def test_nothing_is_saved_for_the_backward_pass():
-    own = dropout_of(2, np.arange(8))
-    _, pull = jax.vjp(lambda x: drop(x, RATE, own, Site.HEAD), jnp.ones((8, 64, 128)))
+def test_no_mask_is_saved_for_the_backward_pass():
+    dropout = dropout_of(2, np.arange(8))
+    _, pull = jax.vjp(lambda x: drop(x, RATE, dropout, Site.HEAD), jnp.ones((8, 64, 128)))
     assert sum(x.size for x in jax.tree.leaves(pull)) < 100
 
 
 def test_sequences_of_one_row_are_independent():
-    own = dropout_of(2, [5, 6]).repeat(3)
-    assert own.example_ids.shape == (6,) and len(set(np.asarray(own.example_ids))) == 6
-    np.testing.assert_array_equal(own.example_ids[:3], dropout_of(2, [5]).repeat(3).example_ids)
+    dropout = dropout_of(2, [5, 6]).repeat(3)
+    assert dropout.example_ids.shape == (6,) and len(set(np.asarray(dropout.example_ids))) == 6
+    np.testing.assert_array_equal(dropout.example_ids[:3], dropout_of(2, [5]).repeat(3).example_ids)

@@ -1,4 +1,4 @@
-"""Properties of the encoder and its heads for any weights; tests/parity compares with transformers."""
+"""Tests properties of the encoder and its heads for any weights; tests/parity compares with transformers."""
 
 import functools
 
@@ -16,7 +16,7 @@ from bertjax.model.encoder import BertEncoder
 from bertjax.model.layers import Norm, gelu
 from bertjax.model.stacking import stack_layers, unstack_layers
 
-# Compiling takes much longer than running in these tests.
+# In these tests, compiling takes much longer than running.
 QUICK = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}
 DROPOUT = {'dropout': 0.1, 'attention_dropout': 0.1}
 
@@ -58,7 +58,7 @@ def _total(model, params, inputs, key=None):
 
 
 def _equations(jaxpr, name):
-    """Yields every equation of a primitive, including those in loops and calls."""
+    """Yields every equation of the primitive `name`, including those in loops and calls."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == name:
             yield equation
@@ -70,23 +70,23 @@ def _equations(jaxpr, name):
 
 
 @pytest.mark.slow
-def test_scanned_and_unrolled_start_and_drop_alike(make_model, inputs):
+def test_scanned_and_unrolled_models_have_equal_initial_values_and_dropout(make_model, inputs):
     scanned, params = make_model(**DROPOUT)
-    unrolled, apart = make_model(**DROPOUT, scan_layers=False)
-    jax.tree.map(np.testing.assert_array_equal, unstack_layers(params), apart)
-    jax.tree.map(np.testing.assert_array_equal, stack_layers(apart), params)
-    one, other = _apply(scanned, params, inputs, 3), _apply(unrolled, apart, inputs, 3)
+    unrolled, unstacked = make_model(**DROPOUT, scan_layers=False)
+    jax.tree.map(np.testing.assert_array_equal, unstack_layers(params), unstacked)
+    jax.tree.map(np.testing.assert_array_equal, stack_layers(unstacked), params)
+    one, other = _apply(scanned, params, inputs, 3), _apply(unrolled, unstacked, inputs, 3)
     for name in one:
         np.testing.assert_allclose(one[name], other[name], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
-def test_blocks_start_different_from_each_other_and_as_spread_as_asked(make_model, small_config):
+def test_initial_values_differ_between_blocks_and_have_the_requested_deviation(make_model, small_config):
     _, params = make_model(init_stddev=0.05)
     kernel = np.asarray(params['encoder']['layers']['mlp']['up']['kernel'])
     assert not np.array_equal(kernel[0], kernel[1])
     assert np.abs(kernel).max() <= 2 * 0.05
-    assert kernel.std() == pytest.approx(0.88 * 0.05, rel=0.03)  # the deviation of a normal truncated at two deviations
+    assert kernel.std() == pytest.approx(0.88 * 0.05, rel=0.03)  # A normal truncated at two deviations.
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_dropout_depends_on_the_key_and_is_optional(make_model, inputs):
 
 
 @pytest.mark.parametrize('causal', [False, True])
-def test_padding_is_hidden(make_model, inputs, causal):
+def test_padding_has_no_effect_on_tokens(make_model, inputs, causal):
     model, params = make_model(causal=causal)
     ids, segments, mask, _ = inputs
     other = np.where(mask > 0, ids, 99).astype(np.int32)
@@ -109,7 +109,7 @@ def test_padding_is_hidden(make_model, inputs, causal):
     assert not np.array_equal(one, two)
 
 
-def test_left_to_right_sees_nothing_to_the_right(make_model, inputs):
+def test_causal_positions_do_not_depend_on_later_tokens(make_model, inputs):
     ids, segments, mask, _ = inputs
     other = ids.copy()
     other[0, 9] = (ids[0, 9] + 1) % 150
@@ -121,7 +121,7 @@ def test_left_to_right_sees_nothing_to_the_right(make_model, inputs):
 
 
 @pytest.mark.slow
-def test_a_row_of_padding_only_stays_finite_and_gives_no_gradient(make_model, inputs):
+def test_a_row_of_padding_only_is_finite_and_has_no_gradient(make_model, inputs):
     for changes in ({}, {'causal': True}):
         model, params = make_model(**changes)
         assert all(np.isfinite(x).all() for x in _apply(model, params, inputs).values())
@@ -137,12 +137,12 @@ def test_the_padding_of_the_vocabulary_has_no_probability_and_no_gradient(make_m
     assert config.padded_vocab_size == 256
     table = params['encoder']['embeddings']['token']['embedding']
     assert not table[config.vocab_size :].any() and table[: config.vocab_size].any(-1).all()
-    loud = jax.tree.map(lambda x: x, params)
-    loud['mlm']['bias'] = loud['mlm']['bias'].at[config.vocab_size :].set(1e6)
-    logits = np.asarray(_apply(model, loud, inputs)['mlm_logits'])
+    large = jax.tree.map(lambda x: x, params)
+    large['mlm']['bias'] = large['mlm']['bias'].at[config.vocab_size :].set(1e6)
+    logits = np.asarray(_apply(model, large, inputs)['mlm_logits'])
     assert logits.shape == (8, 3, 256) and (logits[..., config.vocab_size :] == -1e9).all()
     assert logits.argmax(-1).max() < config.vocab_size
-    grads = jax.jit(jax.grad(lambda p: _total(model, p, inputs)), compiler_options=QUICK)(loud)
+    grads = jax.jit(jax.grad(lambda p: _total(model, p, inputs)), compiler_options=QUICK)(large)
     assert not grads['mlm']['bias'][config.vocab_size :].any() and grads['mlm']['bias'][: config.vocab_size].all()
     assert not grads['encoder']['embeddings']['token']['embedding'][config.vocab_size :].any()
 
@@ -159,7 +159,7 @@ def test_bfloat16_keeps_statistics_softmax_and_logits_in_float32(make_model, inp
         types = {equation.outvars[0].aval.dtype for equation in _equations(jaxpr, name)}
         assert types == {jnp.dtype('float32')}, name
     products = [equation.invars[0].aval.dtype for equation in _equations(jaxpr, 'dot_general')]
-    assert set(products) == {jnp.dtype('bfloat16')}  # a float32 product would be slow but not fail
+    assert set(products) == {jnp.dtype('bfloat16')}  # A float32 product would only be slow.
     exact, _ = make_model()
     np.testing.assert_allclose(outputs['mlm_logits'], _apply(exact, params, inputs)['mlm_logits'], atol=0.02)
 
@@ -171,24 +171,24 @@ def test_parameters_may_be_stored_in_bfloat16(make_model, inputs):
     assert np.isfinite(_apply(model, params, inputs)['mlm_logits']).all()
 
 
-def test_layer_norm_keeps_its_digits_far_from_zero():
+def test_layer_norm_is_accurate_for_a_large_mean():
     x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
     module = Norm(BertConfig(vocab_size=9))
     params = {'scale': np.full(64, 2.0, np.float32), 'bias': np.full(64, 0.5, np.float32)}
     y = module.apply({'params': params}, x + 1000)
-    far = (x + np.float32(1000)).astype(np.float64)
-    expected = (far - far.mean(-1, keepdims=True)) / np.sqrt(far.var(-1, keepdims=True) + 1e-12) * 2 + 0.5
+    exact = (x + np.float32(1000)).astype(np.float64)
+    expected = (exact - exact.mean(-1, keepdims=True)) / np.sqrt(exact.var(-1, keepdims=True) + 1e-12) * 2 + 0.5
     np.testing.assert_allclose(y, expected, atol=2e-3)
 
 
 @SCAN
-def test_pre_norm_normalises_inputs_and_once_at_the_end(make_model, inputs, scan):
+def test_pre_norm_normalises_the_inputs_of_sublayers_and_the_final_output(make_model, inputs, scan):
     model, params = make_model(pre_norm=True, scan_layers=scan)
-    silent = jax.tree_util.tree_map_with_path(
+    zeroed = jax.tree_util.tree_map_with_path(
         lambda path, x: jnp.zeros_like(x) if {'output', 'down'} & {key.key for key in path} else x, params
     )
-    _, layers, _ = _encode(model, silent, inputs)
-    for hidden in layers[1:-1]:  # blocks that add zeros do not change the hidden states
+    _, layers, _ = _encode(model, zeroed, inputs)
+    for hidden in layers[1:-1]:  # Blocks that add zeros do not change the hidden states.
         np.testing.assert_array_equal(hidden, layers[0])
     encoder = {**params['encoder'], 'final_norm': {'scale': jnp.full(32, 3.0), 'bias': jnp.full(32, 0.25)}}
     hidden, layers, _ = _encode(model, {**params, 'encoder': encoder}, inputs)
@@ -199,14 +199,15 @@ def test_pre_norm_normalises_inputs_and_once_at_the_end(make_model, inputs, scan
 
 @pytest.mark.slow
 @SCAN
-def test_remat_changes_memory_but_no_numbers(make_model, inputs, scan):
+def test_remat_changes_the_recomputed_products_but_no_gradients(make_model, inputs, scan):
     grads, products = {}, {}
     for remat in ('none', 'elementwise', 'dots', 'full'):
         model, params = make_model(remat=remat, scan_layers=scan, num_layers=1, dropout=0.1)
         function = jax.grad(lambda p, m=model: _total(m, p, inputs, 5))
         grads[remat] = jax.jit(function, compiler_options=QUICK)(params)
         products[remat] = len(list(_equations(jax.make_jaxpr(function)(params).jaxpr, 'dot_general')))
-    # recomputed: product for the scores (elementwise), both products of attention (dots), six projections too (full)
+    # 'elementwise' recomputes the product for the scores, 'dots' both products of attention, 'full' also six
+    # projections.
     assert products['elementwise'] - products['none'] == 1
     assert products['dots'] - products['none'] == 2
     assert products['full'] - products['dots'] == 6
@@ -215,7 +216,7 @@ def test_remat_changes_memory_but_no_numbers(make_model, inputs, scan):
 
 
 @pytest.mark.parametrize('changes', [{}, *slow({'causal': True}, {'pre_norm': True})], ids=str)
-def test_first_only_costs_less_and_gives_the_same(make_model, small_config, inputs, changes):
+def test_first_only_needs_fewer_flops_for_the_same_result(make_model, small_config, inputs, changes):
     _, params = make_model(scan_layers=False, **changes)
     encoder = BertEncoder(small_config(scan_layers=False, **changes))
 
@@ -223,23 +224,23 @@ def test_first_only_costs_less_and_gives_the_same(make_model, small_config, inpu
         hidden, _ = encoder.apply({'params': params}, *inputs[:3], first_only=first_only)
         return jnp.sin(hidden[:, :1] * 3.0).sum(), hidden[:, :1]
 
-    found = {}
+    results = {}
     for first_only in (True, False):
         compiled = jax.jit(jax.value_and_grad(total, has_aux=True), static_argnums=1, compiler_options=QUICK)
         lowered = compiled.lower(params['encoder'], first_only).compile()
-        found[first_only] = lowered(params['encoder']), lowered.cost_analysis()['flops']
-    (short, less), (full, all_of_it) = found[True], found[False]
+        results[first_only] = lowered(params['encoder']), lowered.cost_analysis()['flops']
+    (short, short_flops), (full, full_flops) = results[True], results[False]
 
     def close(x, y):
-        # Small gradients may be differences of large terms, so errors are relative to the scale of the array.
+        # Small gradients may be differences of large terms, so the tolerance is relative to the largest value.
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-6 * max(np.abs(y).max(), 1))
 
     jax.tree.map(close, short, full)
-    assert less < 0.8 * all_of_it  # of three blocks
+    assert short_flops < 0.8 * full_flops  # The model has three blocks.
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_gelu_and_its_gradient(dtype):
+def test_gelu_and_its_gradient_equal_those_of_jax(dtype):
     x = jnp.concatenate([jnp.linspace(-12, 12, 4001), jnp.asarray([-1e4, 0.0, 1e4])]).astype(dtype)
     tolerance = {'float32': 2e-6, 'bfloat16': 2e-2}[dtype]
     exact = x.astype(jnp.float32)
@@ -250,7 +251,7 @@ def test_gelu_and_its_gradient(dtype):
     np.testing.assert_allclose(ours(x).astype(jnp.float32), expected(exact), rtol=tolerance, atol=tolerance)
 
 
-def test_wrong_input_is_loud(make_model, inputs):
+def test_invalid_input_is_refused_or_gives_nan(make_model, inputs):
     model, params = make_model()
     with pytest.raises(UserError, match='max_positions: found 32 for sequences of 40 tokens'):
         _apply(model, params, [np.zeros((1, 40), np.int32)] * 3 + [np.zeros((1, 2), np.int32)])

@@ -1,4 +1,4 @@
-"""ModernBERT's form gives finite logits and gradients for every length of a row: empty, within a window, and longer."""
+"""Tests that a model like ModernBERT has finite logits and gradients for rows of any length."""
 
 import functools
 
@@ -18,7 +18,7 @@ MODERN = dict(
     dropout=0.0, attention_dropout=0.0, pre_norm=True, first_attention_norm=False, norm_bias=False, position='rope',
     projection_bias=False, mlp='geglu', attention_window=130, pooler='transform', layer_norm_eps=1e-5,
 )  # fmt: skip
-# The rows of a batch: only padding, one token, within half a window, as long as a window, and longer.
+# Rows of only padding, of one token, within half a window, of about one window, and longer.
 LENGTHS = np.array([0, 1, 5, 66, 131, 150, 299, 300])
 
 
@@ -38,7 +38,7 @@ def _rows(length):
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 @pytest.mark.parametrize('attention', ['dot_product', 'by_head_cpu'])
 def test_rows_of_every_length_are_finite(attention, dtype, scan):
-    """NaN logits after a conversion or with padding (AnswerDotAI/ModernBERT#209, #163; transformers#35988)."""
+    """Other programs had NaN logits with padding (AnswerDotAI/ModernBERT#209, #163; transformers#35988)."""
     model = BertForPreTraining(BertConfig(**MODERN, attention=attention, dtype=dtype, scan_layers=scan))
     inputs, positions = _rows(300), np.tile(np.arange(300, dtype=np.int32), (len(LENGTHS), 1))
     real = inputs[2] > 0
@@ -74,8 +74,7 @@ def test_packed_rows_of_every_length_are_finite(dtype):
     assert np.isfinite(np.asarray(states, np.float32)).all()
 
 
-def test_padding_changes_no_row():
-    """A row alone, without padding, has the logits that it has in a padded batch."""
+def test_padding_has_no_effect():
     together = _logits('auto')
     model = BertForPreTraining(BertConfig(**MODERN))
     ids, _, _ = _rows(300)
@@ -87,8 +86,8 @@ def test_padding_changes_no_row():
             np.testing.assert_allclose(together[row, :length], alone[0], atol=1e-5)
 
 
-def test_a_window_changes_the_result_where_it_hides():
-    """A window that is silently ignored would give equal logits (semantic-router#3406)."""
+def test_a_window_changes_only_rows_that_are_longer():
+    """If the window were ignored, the logits would be equal (semantic-router#3406)."""
     model = BertForPreTraining(BertConfig(**{**MODERN, 'attention_window': 0, 'rope_local_theta': 10_000.0}))
     positions = np.tile(np.arange(300, dtype=np.int32), (len(LENGTHS), 1))
     whole = np.asarray(model.apply({'params': _params()}, *_rows(300), positions)['mlm_logits'])

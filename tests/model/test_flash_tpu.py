@@ -1,4 +1,4 @@
-"""JAX's flash attention kernel: interpreted by JAX against float64, and compiled for TPUs."""
+"""Tests JAX's flash attention kernel, interpreted and compiled."""
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,8 @@ __all__ = ['slice_of_tpus']
 
 
 @pytest.mark.parametrize('name', [pytest.param(name, marks=[pytest.mark.slow] * (name != 'packed')) for name in CASES])
-def test_output_and_gradients_are_those_of_float64(name):
-    """Compares tokens only: padding positions see each other in this kernel, and their results are unused."""
+def test_output_and_gradients_equal_those_of_float64(name):
+    """Only tokens are compared. In this kernel, padding attends to padding, and the results are unused."""
     case = CASES[name]
     mask = mask_of(case)
     tokens = np.asarray(mask.key_mask)[:, :, None, None]
@@ -31,11 +31,11 @@ def test_output_and_gradients_are_those_of_float64(name):
         output, pull = jax.vjp(attend, *map(jnp.asarray, arrays[:3]))
         ours = [output * tokens, *pull(jnp.asarray(arrays[3]))]
     expected, *gradients = by_float64(case, arrays)
-    for mine, exact in zip(ours, [expected * tokens, *gradients], strict=True):
-        np.testing.assert_allclose(np.asarray(mine, np.float64), exact, atol=2e-6, rtol=1e-5)
+    for actual, exact in zip(ours, [expected * tokens, *gradients], strict=True):
+        np.testing.assert_allclose(np.asarray(actual, np.float64), exact, atol=2e-6, rtol=1e-5)
 
 
-def test_auto_chooses_it_for_long_sequences_without_dropout(slice_of_tpus):
+def test_auto_chooses_flash_tpu_for_long_sequences_without_dropout(slice_of_tpus):
     assert 'kernel for TPUs' in flash_tpu.supports(*shapes(1024), 0.0)
     with mesh_context(slice_of_tpus('v5e:2x2')):
         assert choose_attention('auto', *shapes(4096, heads=4), 0.0).name == 'flash_tpu'
@@ -50,8 +50,8 @@ def test_auto_chooses_it_for_long_sequences_without_dropout(slice_of_tpus):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['v5e:2x2', 'v5p:2x2x1', 'v6e:2x2'])
-def test_it_compiles_for_a_tpu_with_rows_and_heads_split(slice_of_tpus, monkeypatch, name):
-    monkeypatch.delenv('XLA_FLAGS', raising=False)  # the flags of the tests are for CPUs; libtpu does not know them
+def test_the_kernel_compiles_for_a_tpu_with_rows_and_heads_split(slice_of_tpus, monkeypatch, name):
+    monkeypatch.delenv('XLA_FLAGS', raising=False)  # libtpu does not know the flags of the tests, which are for CPUs.
     mesh = slice_of_tpus(name)
     query, key, mask = shapes(2048, heads=16, sharding=batch_sharding(mesh))
 
@@ -63,5 +63,6 @@ def test_it_compiles_for_a_tpu_with_rows_and_heads_split(slice_of_tpus, monkeypa
         compiled = jax.jit(gradients).lower(query, key, key, mask).compile()
     text = compiled.as_text()
     assert 'tpu_custom_call' in text and 'all-gather' not in text
-    plain = 4 * 8 * 2048 * 2048 * (4 + 2)  # scores and weights of a chip's rows and heads, in float32 and bfloat16
-    assert compiled.memory_analysis().temp_size_in_bytes < plain / 2
+    # Plain attention would need this for the scores (float32) and weights (bfloat16) of a chip.
+    plain_bytes = 4 * 8 * 2048 * 2048 * (4 + 2)
+    assert compiled.memory_analysis().temp_size_in_bytes < plain_bytes / 2

@@ -1,4 +1,4 @@
-"""The GPU attention kernels: interpreted by JAX against float64, and compiled if a compiler for GPUs is installed."""
+"""Tests the GPU attention kernels, interpreted and compiled."""
 
 import contextlib
 import types
@@ -23,7 +23,7 @@ __all__ = ['hopper']
 
 
 def by_kernel(case, arrays):
-    """[output, gradients of query, key, value] of the sum of the output times the fourth array."""
+    """Returns [output, gradients of query, key, value]; the fourth array is the cotangent of the output."""
     mask, dropout = mask_of(case), dropout_of()
 
     def attend(query, key, value):
@@ -31,16 +31,16 @@ def by_kernel(case, arrays):
         return fused_gpu.attend(query, key, value, mask, **options)
 
     @jax.jit
-    def all_of(query, key, value, cotangent):
+    def output_and_gradients(query, key, value, cotangent):
         output, pull = jax.vjp(attend, query, key, value)
         return output, *pull(cotangent)
 
-    return [np.asarray(x, np.float64) for x in all_of(*arrays)]
+    return [np.asarray(x, np.float64) for x in output_and_gradients(*arrays)]
 
 
 @pytest.mark.parametrize('block', [32, pytest.param(128, marks=pytest.mark.slow)])
 @pytest.mark.parametrize('name', [pytest.param(name, marks=[pytest.mark.slow] * (name != 'packed')) for name in CASES])
-def test_output_and_gradients_are_those_of_float64(monkeypatch, name, block):
+def test_output_and_gradients_equal_those_of_float64(monkeypatch, name, block):
     monkeypatch.setattr(fused_gpu, 'BLOCKS', (block,))
     case = CASES[name]
     arrays = arrays_of(case)
@@ -49,7 +49,7 @@ def test_output_and_gradients_are_those_of_float64(monkeypatch, name, block):
 
 
 @pytest.mark.slow
-def test_bfloat16_is_as_accurate_as_the_plain_form():
+def test_bfloat16_is_as_accurate_as_in_dot_product():
     case = CASES['dropout']
     arrays = [jnp.asarray(x, jnp.bfloat16) for x in arrays_of(case)]
     expected = by_float64(case, arrays)
@@ -62,12 +62,12 @@ def test_bfloat16_is_as_accurate_as_the_plain_form():
         return output, *pull(cotangent)
 
     for ours, theirs, exact in zip(by_kernel(case, arrays), plain(*arrays), expected, strict=True):
-        error, usual = (np.sqrt(np.square(np.asarray(x, np.float64) - exact).mean()) for x in (ours, theirs))
-        assert error < 1.1 * usual
+        our_error, their_error = (np.sqrt(np.square(np.asarray(x, np.float64) - exact).mean()) for x in (ours, theirs))
+        assert our_error < 1.1 * their_error
 
 
 @pytest.mark.slow
-def test_a_query_that_sees_nothing_has_the_gradient_of_the_mean():
+def test_a_query_without_visible_keys_has_the_gradient_of_the_mean():
     """All keys of the first row are padding, so its weights are all 1 / S, as in `dot_product`."""
     case = Case(rate=RATE)
     query, key, value, cotangent = arrays_of(case)
@@ -83,7 +83,7 @@ def test_a_query_that_sees_nothing_has_the_gradient_of_the_mean():
 
 @contextlib.contextmanager
 def gpus(capability='9.0', data=1, tensor=1):
-    """Pretends a mesh of GPUs, for functions that only read its properties."""
+    """Sets a fake mesh of GPUs, for functions that only read its properties."""
     device = types.SimpleNamespace(platform='gpu', compute_capability=capability)
     mesh = types.SimpleNamespace(
         devices=np.array([device], object), shape={'data': data, 'fsdp': 1, 'tensor': tensor}, size=data * tensor
@@ -126,7 +126,7 @@ def test_auto_on_a_gpu_chooses_the_supported_kernel():
 
 
 def gradients_of(attend, packed=False):
-    """A function of query, key, value, mask, sequences and numbers."""
+    """Returns a function of query, key, value, mask, sequences and example numbers."""
 
     def gradients(query, key, value, mask, sequences, numbers):
         mask, dropout = AttentionMask(mask, sequences if packed else None), Dropout(jnp.uint32(0), numbers)
@@ -150,8 +150,8 @@ def by_cudnn(*inputs, dropout):
     return cudnn.attend(*inputs, dropout_rate=0.0, dropout=None)
 
 
-def test_cudnn_gets_the_lengths(monkeypatch):
-    """Lowers for CUDA without a GPU; the version of cuDNN is patched because the library is not installed."""
+def test_cudnn_gets_a_padding_mask(monkeypatch):
+    """The test lowers for CUDA without a GPU. It patches the version of cuDNN, because the library is not installed."""
     stablehlo = pytest.importorskip('jax._src.cudnn.fused_attention_stablehlo', reason='private to jax')
     monkeypatch.setattr(stablehlo, 'check_cudnn_version', lambda: 91000)
     lowered = jax.jit(gradients_of(by_cudnn)).trace(*inputs_of(512)).lower(lowering_platforms=('cuda',))
@@ -172,4 +172,4 @@ def test_the_kernels_compile_for_a_hopper_gpu_with_rows_and_heads_split(hopper, 
         compiled = jax.jit(gradients_of(fused, packed)).lower(*inputs).compile()
     text = compiled.as_text()
     assert text.count('__gpu$xla.gpu.triton') == 3 and 'all-gather' not in text
-    assert f'{tokens},{tokens}]' not in text  # no scores in memory
+    assert f'{tokens},{tokens}]' not in text  # The scores are not in memory.

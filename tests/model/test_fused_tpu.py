@@ -1,4 +1,4 @@
-"""The TPU attention kernel: interpreted by JAX against float64, and compiled for TPUs if libtpu is installed."""
+"""Tests the TPU attention kernel, interpreted and compiled."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ RATE = 0.1
 
 @dataclasses.dataclass
 class Case:
-    """A mask and a dropout rate."""
+    """A mask, a dropout rate and sizes of heads."""
 
     packed: bool = False
     causal: bool = False
@@ -58,7 +58,7 @@ def dropout_of():
 
 
 def by_kernel(case, arrays):
-    """[output, gradients of query, key, value] of the sum of the output times the fourth array."""
+    """Returns [output, gradients of query, key, value]; the fourth array is the cotangent of the output."""
     mask, dropout = mask_of(case), dropout_of()
 
     def attend(query, key, value):
@@ -66,21 +66,21 @@ def by_kernel(case, arrays):
         return fused_tpu.attend(query, key, value, mask, **options)
 
     @jax.jit
-    def all_of(query, key, value, cotangent):
+    def output_and_gradients(query, key, value, cotangent):
         output, pull = jax.vjp(attend, query, key, value)
         return output, *pull(cotangent)
 
-    return [np.asarray(x, np.float64) for x in all_of(*arrays)]
+    return [np.asarray(x, np.float64) for x in output_and_gradients(*arrays)]
 
 
 def by_float64(case, arrays):
-    """The same from the formulas in float64."""
+    """Returns the same from the formulas in float64."""
     query, key, value, cotangent = (np.asarray(x, np.float64) for x in arrays)
     shape = (B, case.heads, S, S)
-    kept = np.asarray(drop_attention(jnp.ones(shape), case.rate, dropout_of())) > 0
-    scale = kept / (1 - case.rate)
-    seen = np.asarray(mask_of(case).visible(S))
-    scores = np.einsum('BQHK,BSHK->BHQS', query, key) / np.sqrt(case.width) + np.where(seen, 0, -1e9)
+    not_dropped = np.asarray(drop_attention(jnp.ones(shape), case.rate, dropout_of())) > 0
+    scale = not_dropped / (1 - case.rate)
+    visible = np.asarray(mask_of(case).visible(S))
+    scores = np.einsum('BQHK,BSHK->BHQS', query, key) / np.sqrt(case.width) + np.where(visible, 0, -1e9)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     output = np.einsum('BHQS,BSHK->BQHK', weights * scale, value)
@@ -93,14 +93,14 @@ def by_float64(case, arrays):
 
 
 @pytest.mark.parametrize('name', CASES)
-def test_output_and_gradients_are_those_of_float64(name):
+def test_output_and_gradients_equal_those_of_float64(name):
     case = CASES[name]
     arrays = arrays_of(case)
     for ours, expected in zip(by_kernel(case, arrays), by_float64(case, arrays), strict=True):
         np.testing.assert_allclose(ours, expected, atol=2e-6, rtol=1e-5)
 
 
-def test_bfloat16_is_as_accurate_as_the_plain_form():
+def test_bfloat16_is_as_accurate_as_in_dot_product():
     case = CASES['dropout']
     arrays = [jnp.asarray(x, jnp.bfloat16) for x in arrays_of(case)]
     expected = by_float64(case, arrays)
@@ -113,12 +113,12 @@ def test_bfloat16_is_as_accurate_as_the_plain_form():
         return output, *pull(cotangent)
 
     for ours, theirs, exact in zip(by_kernel(case, arrays), plain(*arrays), expected, strict=True):
-        error, usual = (np.abs(np.asarray(x, np.float64) - exact).max() for x in (ours, theirs))
-        assert error < 1.1 * usual
+        our_error, their_error = (np.abs(np.asarray(x, np.float64) - exact).max() for x in (ours, theirs))
+        assert our_error < 1.1 * their_error
 
 
-def test_it_drops_the_same_weights_as_the_plain_form():
-    """If the values are unit vectors, the output is the attention weights."""
+def test_the_kernel_drops_the_same_weights_as_dot_product():
+    """If the values are unit vectors, the output is the matrix of attention weights."""
     case = Case(heads=1, width=S, rate=RATE)
     query, key, *_ = arrays_of(case)
     value = np.broadcast_to(np.eye(S, dtype=np.float32)[None, :, None], query.shape)
@@ -145,11 +145,11 @@ def test_unsupported_calls_give_a_reason():
 
 @pytest.fixture(scope='module')
 def slice_of_tpus():
-    pytest.importorskip('libtpu', reason='libtpu, which compiles for TPUs, is not installed')
+    pytest.importorskip('libtpu', reason="needs the extra 'tpu'")
     return lambda name: make_mesh({'data': -1, 'fsdp': 1, 'tensor': 2}, topology_devices(name))
 
 
-def test_auto_on_a_tpu_chooses_it_if_supported(slice_of_tpus):
+def test_auto_on_a_tpu_chooses_fused_tpu_if_supported(slice_of_tpus):
     with mesh_context(slice_of_tpus('v5e:2x2')):
         assert choose_attention('auto', *shapes(heads=4), 0.1).name == 'fused_tpu'
         for wrong, reason in (
@@ -165,8 +165,8 @@ def test_auto_on_a_tpu_chooses_it_if_supported(slice_of_tpus):
     ('name', 'tokens'),
     [('v5e:2x2', 512), *(pytest.param(name, 512, marks=pytest.mark.slow) for name in ('v5p:2x2x1', 'v6e:2x2'))],
 )
-def test_it_compiles_for_a_tpu_with_rows_and_heads_split(slice_of_tpus, monkeypatch, name, tokens):
-    monkeypatch.delenv('XLA_FLAGS', raising=False)  # the flags of the tests are for CPUs; libtpu does not know them
+def test_the_kernel_compiles_for_a_tpu_with_rows_and_heads_split(slice_of_tpus, monkeypatch, name, tokens):
+    monkeypatch.delenv('XLA_FLAGS', raising=False)  # libtpu does not know the flags of the tests, which are for CPUs.
     mesh = slice_of_tpus(name)
     rows = batch_sharding(mesh)
     query, key, mask = shapes(tokens, heads=16, sharding=rows)
@@ -181,5 +181,5 @@ def test_it_compiles_for_a_tpu_with_rows_and_heads_split(slice_of_tpus, monkeypa
         compiled = jax.jit(gradients).lower(query, key, key, mask, numbers).compile()
     text = compiled.as_text()
     assert 'tpu_custom_call' in text and 'all-gather' not in text
-    scores = 4 * 8 * tokens * tokens * 2  # bytes of the scores of one sequence's heads on a chip, in bfloat16
+    scores = 4 * 8 * tokens * tokens * 2  # Bytes of the scores of a chip's rows and heads in bfloat16.
     assert compiled.memory_analysis().temp_size_in_bytes < scores

@@ -1,4 +1,4 @@
-"""Task heads: shapes, inputs, and the use of pre-trained parameters."""
+"""Tests task heads: their shapes, their inputs, and the use of pre-trained parameters."""
 
 import functools
 
@@ -32,7 +32,6 @@ CASES = {
 
 @pytest.fixture(scope='session')
 def draw_head(draw_params):
-    """draw_head(model, *inputs) -> parameters."""
     return lambda model, *inputs: draw_params(lambda key: init_params(model, key, *inputs))
 
 
@@ -42,7 +41,7 @@ def _inputs(case, inputs):
 
 @pytest.mark.parametrize('units', [0, *slow(10)], ids=['plain', 'bilstm'])
 @pytest.mark.parametrize('case', CASES)
-def test_padding_has_no_effect_and_a_pretrained_tree_fits(case, units, small_config, inputs, draw_head, make_model):
+def test_padding_has_no_effect_and_pretrained_parameters_fit(case, units, small_config, inputs, draw_head, make_model):
     head, options = CASES[case]
     model = head(small_config(dropout=0.1), **options, bilstm_units=units)
     ids, segments, mask = _inputs(case, inputs)
@@ -69,11 +68,11 @@ def test_padding_has_no_effect_and_a_pretrained_tree_fits(case, units, small_con
 
 
 @pytest.mark.parametrize('causal, units', [(False, 0), (True, 0), (True, 10)])
-def test_classification_sees_the_last_word(small_config, inputs, draw_head, causal, units):
-    """[CLS] of a left-to-right encoder sees only itself, so the head must use another position."""
+def test_classification_depends_on_the_last_word(small_config, inputs, draw_head, causal, units):
+    """[CLS] of a causal encoder attends only to itself, so the head must use another position."""
     model = BertForClassification(small_config(causal=causal), 3, bilstm_units=units)
     params = draw_head(model, *inputs[:3])
-    ids, segments, mask = (x[1:2] for x in inputs[:3])  # 12 tokens
+    ids, segments, mask = (x[1:2] for x in inputs[:3])  # A row of 12 tokens.
     other = ids.copy()
     other[0, 11] = (ids[0, 11] + 1) % 150
     apply = jax.jit(lambda x: model.apply({'params': params}, x, segments, mask))
@@ -100,13 +99,13 @@ def _all_layers(encoder, params, inputs):
 
 
 def _states(config, params, inputs):
-    """The hidden states of all layers of the encoder, [L + 1, B, S, D]."""
+    """Returns the hidden states of all layers of the encoder, [L + 1, B, S, D]."""
     return np.asarray(_all_layers(BertEncoder(config), params['encoder'], inputs[:3]), np.float64)
 
 
 @SCAN
 @pytest.mark.parametrize('layers', LAYERS)
-def test_the_head_sees_the_chosen_layers(small_config, inputs, draw_head, layers, scan):
+def test_the_head_uses_the_chosen_layers(small_config, inputs, draw_head, layers, scan):
     config = small_config(num_layers=5, scan_layers=scan)
     model = BertForTokens(config, 4, layers=layers)
     params = draw_head(model, *inputs[:3])
@@ -120,7 +119,7 @@ def test_the_head_sees_the_chosen_layers(small_config, inputs, draw_head, layers
     else:
         assert 'mix' not in params
     states = _states(config, params, inputs)
-    seen = {
+    features = {
         'embeddings': lambda: states[0],
         'last': lambda: states[5],
         'second_to_last': lambda: states[4],
@@ -131,16 +130,16 @@ def test_the_head_sees_the_chosen_layers(small_config, inputs, draw_head, layers
     }[layers]()
     head = params['head']
     assert head['kernel'].shape == (128 if layers == 'concat_last_four' else 32, 4)
-    expected = seen @ np.asarray(head['kernel'], np.float64) + np.asarray(head['bias'])
+    expected = features @ np.asarray(head['kernel'], np.float64) + np.asarray(head['bias'])
     np.testing.assert_allclose(_token_logits(model, params, inputs), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
-def test_a_fresh_mix_is_the_mean(small_config, inputs, make_params):
+def test_the_initial_mix_of_layers_is_the_mean(small_config, inputs, make_params):
     model = BertForTokens(small_config(), 4, layers='sum_all')
     params = make_params(model, *inputs[:3])
-    seen = _states(model.config, params, inputs)[1:].mean(0)
-    expected = seen @ np.asarray(params['head']['kernel'], np.float64)
+    features = _states(model.config, params, inputs)[1:].mean(0)
+    expected = features @ np.asarray(params['head']['kernel'], np.float64)
     np.testing.assert_allclose(_token_logits(model, params, inputs), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -149,7 +148,7 @@ def test_a_fresh_mix_is_the_mean(small_config, inputs, make_params):
     'layers, units',
     [('sum_all', 6), ('last', 0), ('concat_last_four', 0)],
 )
-def test_a_frozen_encoder_gets_no_gradient(small_config, inputs, draw_head, layers, units):
+def test_a_frozen_encoder_has_no_gradient(small_config, inputs, draw_head, layers, units):
     def gradient(frozen):
         model = BertForTokens(small_config(num_layers=4, dropout=0.3), 4, units, layers, frozen)
         params = draw_head(model, *inputs[:3])
@@ -168,8 +167,8 @@ def test_a_frozen_encoder_gets_no_gradient(small_config, inputs, draw_head, laye
         assert min(jax.tree.leaves(frozen[name])) > 0, name
 
 
-def test_a_frozen_encoder_drops_nothing(small_config, inputs, draw_head):
-    """Attention dropout is the encoder's alone; config.dropout is the head's too."""
+def test_a_frozen_encoder_has_no_dropout(small_config, inputs, draw_head):
+    """The test uses attention dropout, which only the encoder has; `config.dropout` also applies to the head."""
     config = small_config(dropout=0.0, attention_dropout=0.4)
     tuned, frozen = (BertForTokens(config, 4, frozen=value) for value in (False, True))
     params = draw_head(tuned, *inputs[:3])

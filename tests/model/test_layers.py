@@ -1,4 +1,4 @@
-"""Layers with custom gradients, against autodiff of the plain formulas."""
+"""Tests layers with custom gradients against automatic differentiation of plain formulas."""
 
 import jax
 import jax.numpy as jnp
@@ -21,36 +21,37 @@ def _plain_norm(x, scale, bias):
     return y * scale + bias
 
 
-def _drawn(*shape, seed=0, mean=0.0):
+def _random(*shape, seed=0, mean=0.0):
     return jnp.asarray(np.random.default_rng(seed).normal(mean, 1.0, shape), jnp.float32)
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_layer_norm_and_its_gradients(dtype):
-    x, scale, bias = _drawn(3, 5, 24, mean=2.0).astype(dtype), _drawn(24, seed=1), _drawn(24, seed=2)
-    weights = _drawn(3, 5, 24, seed=3)
-    found, pull = jax.vjp(lambda *a: layer_norm(*a, EPSILON), x, scale, bias)
+def test_layer_norm_and_its_gradients_equal_the_formula(dtype):
+    x, scale, bias = _random(3, 5, 24, mean=2.0).astype(dtype), _random(24, seed=1), _random(24, seed=2)
+    weights = _random(3, 5, 24, seed=3)
+    actual, pull = jax.vjp(lambda *a: layer_norm(*a, EPSILON), x, scale, bias)
     expected, plain = jax.vjp(_plain_norm, x, scale, bias)
-    assert found.dtype == dtype
-    step = 2.0**-8 if dtype == 'bfloat16' else 2e-6  # the rounding error of the dtype, for values up to 1
-    np.testing.assert_allclose(found.astype(jnp.float32), expected, rtol=step, atol=step)
+    assert actual.dtype == dtype
+    tolerance = 2.0**-8 if dtype == 'bfloat16' else 2e-6  # The rounding error of the dtype for values up to 1.
+    np.testing.assert_allclose(actual.astype(jnp.float32), expected, rtol=tolerance, atol=tolerance)
     cotangent = weights.astype(dtype)
     for ours, theirs in zip(pull(cotangent), plain(cotangent.astype(jnp.float32)), strict=True):
         assert ours.dtype == theirs.dtype
-        np.testing.assert_allclose(ours.astype(jnp.float32), theirs.astype(jnp.float32), rtol=step, atol=2 * step)
+        ours, theirs = ours.astype(jnp.float32), theirs.astype(jnp.float32)
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=2 * tolerance)
 
 
 @pytest.mark.parametrize('mean', [0.0, 30.0, 3000.0])
-def test_statistics_of_bfloat16_in_one_pass_lose_less_than_its_rounding(mean):
-    """With means farther from 0 than those of hidden states, the error is below the rounding error of x."""
-    drawn = _drawn(400, 768, mean=mean)
-    x, ones, zeros = drawn.astype(jnp.bfloat16), jnp.ones(768), jnp.zeros(768)
-    wide = np.asarray(x, np.float64)
-    exact = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + EPSILON)
-    before = np.asarray(drawn, np.float64)
+def test_one_pass_statistics_of_bfloat16_are_more_accurate_than_its_rounding(mean):
+    """Even for means that are farther from 0 than those of hidden states, the rounding of x causes a larger error."""
+    float32 = _random(400, 768, mean=mean)
+    x, ones, zeros = float32.astype(jnp.bfloat16), jnp.ones(768), jnp.zeros(768)
+    rounded = np.asarray(x, np.float64)
+    exact = (rounded - rounded.mean(-1, keepdims=True)) / np.sqrt(rounded.var(-1, keepdims=True) + EPSILON)
+    before = np.asarray(float32, np.float64)
     unrounded = (before - before.mean(-1, keepdims=True)) / before.std(-1, keepdims=True)
-    lost = np.abs(np.asarray(layer_norm(x, ones, zeros, EPSILON), np.float64) - exact).max()
-    assert lost < max(np.abs(unrounded - exact).max(), 2.0**-7)
+    error = np.abs(np.asarray(layer_norm(x, ones, zeros, EPSILON), np.float64) - exact).max()
+    assert error < max(np.abs(unrounded - exact).max(), 2.0**-7)
 
 
 def test_layer_norm_of_equal_values_is_its_bias():
@@ -63,32 +64,33 @@ def test_layer_norm_of_equal_values_is_its_bias():
 @pytest.mark.parametrize('by_product', [False, True], ids=['sum', 'product'])
 def test_the_gradient_of_a_bias_is_summed_in_float32(by_product):
     x, bias = jnp.zeros((64, 128, 8), jnp.bfloat16), jnp.arange(8.0)
-    cotangent = _drawn(64, 128, 8, mean=1.0).astype(jnp.bfloat16)
+    cotangent = _random(64, 128, 8, mean=1.0).astype(jnp.bfloat16)
     y, pull = jax.vjp(lambda x, b: add_bias(x, b, by_product), x, bias)
     d_x, d_bias = pull(cotangent)
     np.testing.assert_array_equal(y, x + bias.astype(jnp.bfloat16))
     np.testing.assert_array_equal(d_x, cotangent)
     exact = np.asarray(cotangent, np.float64).sum((0, 1))
-    np.testing.assert_allclose(d_bias, exact, rtol=1e-5)  # of 8,192 numbers; in bfloat16 it would be 1e-2
+    # In bfloat16, the error of a sum of 8,192 numbers would be 1e-2.
+    np.testing.assert_allclose(d_bias, exact, rtol=1e-5)
 
 
 def test_the_output_of_a_kernel_is_saved_without_a_rounded_copy():
-    x, kernel = _drawn(2, 3, 4), _drawn(4, 5, seed=1)
+    x, kernel = _random(2, 3, 4), _random(4, 5, seed=1)
 
     def total(product, x, kernel):
         return (product(jnp.sin(x), kernel) * jnp.arange(5)).sum()
 
-    def kept(product):
+    def gradients(product):
         policy = REMAT_POLICIES['elementwise']
         return jax.grad(jax.checkpoint(lambda *a: total(product, *a), policy=policy), (0, 1))
 
-    named = lambda x, kernel: save_residual(x) @ kernel  # noqa: E731
-    of_saved = lambda x, kernel: product(x, kernel, True)  # noqa: E731
-    ours, theirs = (str(jax.make_jaxpr(kept(one))(x, kernel)) for one in (of_saved, named))
-    assert ours.count('sin ') == theirs.count('sin ') == 1  # neither recomputes it
+    plain = lambda x, kernel: save_residual(x) @ kernel  # noqa: E731
+    custom = lambda x, kernel: product(x, kernel, True)  # noqa: E731
+    ours, theirs = (str(jax.make_jaxpr(gradients(function))(x, kernel)) for function in (custom, plain))
+    assert ours.count('sin ') == theirs.count('sin ') == 1  # Neither recomputes the sine.
     assert 'reduce_precision' in theirs and 'reduce_precision' not in ours
     expected = jax.grad(lambda *a: total(jnp.matmul, *a), (0, 1))(x, kernel)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), kept(of_saved)(x, kernel), expected)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), gradients(custom)(x, kernel), expected)
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
@@ -102,14 +104,14 @@ def test_the_output_of_a_kernel_is_saved_without_a_rounded_copy():
     ],
     ids=['product', 'rows', 'scores', 'mix'],
 )
-def test_products_for_cpus_equal_the_plain_ones(ours, plain, shapes, dtype):
-    x, y = (_drawn(*shape, seed=i).astype(dtype) for i, shape in enumerate(shapes))
-    found, pull = jax.vjp(ours, x, y)
+def test_products_for_cpus_equal_plain_products(ours, plain, shapes, dtype):
+    x, y = (_random(*shape, seed=i).astype(dtype) for i, shape in enumerate(shapes))
+    actual, pull = jax.vjp(ours, x, y)
     expected, reference = jax.vjp(plain, *(a.astype(jnp.float32) for a in (x, y)))
-    cotangent = _drawn(*expected.shape, seed=2).astype(found.dtype)
+    cotangent = _random(*expected.shape, seed=2).astype(actual.dtype)
     bound = 2.0**-6 if dtype == 'bfloat16' else 1e-5
     gradients = pull(cotangent), reference(cotangent.astype(jnp.float32))
-    for a, b in zip((found, *gradients[0]), (expected, *gradients[1]), strict=True):
+    for a, b in zip((actual, *gradients[0]), (expected, *gradients[1]), strict=True):
         np.testing.assert_allclose(a.astype(jnp.float32), b, rtol=bound, atol=bound)
     assert [a.dtype for a in gradients[0]] == [x.dtype, y.dtype]
 

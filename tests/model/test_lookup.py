@@ -1,4 +1,4 @@
-"""The gradient of a lookup as a sum in a fixed order: against float64, and compiled for a GPU."""
+"""Tests that the gradient of a lookup is summed in a fixed order: against float64, and compiled for a GPU."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def test_every_id_has_the_sum_of_its_rows(kind):
     rng, V, D = np.random.default_rng(0), 300, 8
     N = 5 * GROUP + 17
     ids = {
-        'text': np.minimum(rng.zipf(1.3, N) - 1, V + 5),  # ids outside the table are ignored
+        'text': np.minimum(rng.zipf(1.3, N) - 1, V + 5),  # Ids outside the table are ignored.
         'one': np.full(N, 7),
         'each': np.arange(N) % V,
         'few': np.arange(5),
@@ -32,7 +32,7 @@ def test_every_id_has_the_sum_of_its_rows(kind):
 
 @pytest.mark.slow
 def test_in_bfloat16_only_the_sum_is_rounded():
-    """For a piece with a thousand occurrences, adding one by one in bfloat16 would stop at 256."""
+    """A running sum of ones in bfloat16 would stop growing at 256."""
     ids, table = jnp.zeros((4, 250), jnp.int32), jnp.zeros((20, 4), jnp.bfloat16)
     gradient = jax.grad(lambda table: sorted_lookup(table, ids).astype(jnp.float32).sum())(table)
     assert gradient.dtype == jnp.bfloat16
@@ -47,4 +47,4 @@ def test_a_gpu_program_has_no_atomic_additions(hopper):
     options = {'xla_gpu_exclude_nondeterministic_ops': True}
     text = jax.jit(lambda x, i: sum_rows_by_id(x, i, 30592)).lower(*inputs).compile(compiler_options=options).as_text()
     assert 'scatter(' in text and 'unique_indices=true' in text
-    assert 's32[262144' not in text  # the number of elements that XLA's deterministic scatter would sort
+    assert 's32[262144' not in text  # XLA's deterministic scatter would sort this many elements.

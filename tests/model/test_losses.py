@@ -1,4 +1,4 @@
-"""Losses are float32 sums and weights over rows and tokens that count."""
+"""Tests losses, which are pairs of a weighted sum and the sum of the weights."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ def _batch(rng, B=4, P=3, V=11):
     }
 
 
-def test_equal_to_the_formula_in_float64():
+def test_pretraining_losses_equal_the_formula_in_float64():
     rng = np.random.default_rng(0)
     batch = _batch(rng)
     outputs = {'mlm_logits': 3 * rng.standard_normal((4, 3, 11)), 'nsp_logits': rng.standard_normal((4, 2))}
@@ -29,11 +29,11 @@ def test_equal_to_the_formula_in_float64():
         log = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, labels[..., None], -1)[..., 0]
         total, weight = losses[f'{name}_loss']
         assert float(total) == pytest.approx((log * weights).sum(), rel=1e-5) and float(weight) == weights.sum()
-        right, weight = losses[f'{name}_accuracy']
-        assert float(right) == ((logits.argmax(-1) == labels) * weights).sum() and float(weight) == weights.sum()
+        correct, weight = losses[f'{name}_accuracy']
+        assert float(correct) == ((logits.argmax(-1) == labels) * weights).sum() and float(weight) == weights.sum()
 
 
-def test_padding_adds_nothing_and_parts_add_up():
+def test_losses_of_parts_of_a_batch_add_up():
     rng = np.random.default_rng(1)
     batch = _batch(rng)
     outputs = {'mlm_logits': rng.standard_normal((4, 3, 11)), 'nsp_logits': rng.standard_normal((4, 2))}
@@ -45,7 +45,7 @@ def test_padding_adds_nothing_and_parts_add_up():
         assert float(weight) == sum(float(part[name][1]) for part in parts)
 
 
-def test_a_batch_without_weights_and_a_model_without_a_pair_head():
+def test_losses_are_zero_without_weights_and_there_may_be_no_pair_head():
     batch = {name: np.zeros_like(x) for name, x in _batch(np.random.default_rng(0)).items()}
     losses = pretraining_losses({'mlm_logits': jnp.ones((4, 3, 11))}, batch)
     assert {name: tuple(map(float, pair)) for name, pair in losses.items()} == dict.fromkeys(
@@ -53,7 +53,7 @@ def test_a_batch_without_weights_and_a_model_without_a_pair_head():
     )
 
 
-def test_large_logits_stay_finite_and_bfloat16_is_widened():
+def test_losses_of_large_logits_are_finite_and_those_of_bfloat16_are_float32():
     logits = jnp.array([[1e4, -1e4, -1e9]])
     assert float(cross_entropy(logits, jnp.array([1]))[0]) == pytest.approx(2e4)
     outputs = {'mlm_logits': jnp.ones((4, 3, 11), jnp.bfloat16)}
@@ -63,7 +63,7 @@ def test_large_logits_stay_finite_and_bfloat16_is_widened():
 
 
 def _task_batch(rng, B=4, S=6):
-    """Rows of several lengths with labels for every kind of task; the last row has weight 0."""
+    """Returns a batch with labels for every kind of task, and outputs. The last row is padding with weight 0."""
     lengths = np.array([6, 4, 2, 0])
     mask = (np.arange(S) < lengths[:, None]).astype(np.int32)
     batch = {
@@ -85,11 +85,11 @@ def _task_batch(rng, B=4, S=6):
 
 
 def _log_loss(logits, labels):
-    """The losses in float64 numpy."""
+    """Returns the cross entropies, computed with NumPy in float64."""
     return np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, labels[..., None], -1)[..., 0]
 
 
-def _of_spans(outputs, batch):
+def _span_loss(outputs, batch):
     where = np.where(batch['attention_mask'] > 0, 0.0, -np.inf)
     rows = batch['weights'] > 0
     parts = [_log_loss((outputs[f'{name}_logits'] + where)[rows], batch[name][rows]) for name in ('start', 'end')]
@@ -101,9 +101,9 @@ TASKS = {
     'tokens': (
         TOKENS,
         lambda o, b: (_log_loss(o['token_logits'], b['token_labels']) * b['token_weights']).sum(),
-        6.0,  # the odd positions of 6, 4 and 2 tokens
+        6.0,  # The odd positions of rows of 6, 4 and 2 tokens.
     ),
-    'spans': (SPANS, _of_spans, 2.5),
+    'spans': (SPANS, _span_loss, 2.5),
 }
 
 
@@ -119,7 +119,7 @@ def test_task_losses_equal_the_formula_in_float64(task):
 
 def test_accuracies_of_tasks_are_weighted_hits():
     batch, outputs = _task_batch(np.random.default_rng(4))
-    found = {
+    accuracies = {
         'classification': CLASSIFICATION.losses(outputs, batch)['accuracy'],
         'tokens': TOKENS.losses(outputs, batch)['accuracy'],
         'start': SPANS.losses(outputs, batch)['start_accuracy'],
@@ -131,8 +131,8 @@ def test_accuracies_of_tasks_are_weighted_hits():
         'tokens': ((outputs['token_logits'].argmax(-1) == batch['token_labels']) * batch['token_weights']).sum(),
         **{name: ((x.argmax(-1) == batch[name]) * batch['weights']).sum() for name, x in spans.items()},
     }
-    assert {name: float(total) for name, (total, _) in found.items()} == pytest.approx(expected)
-    assert float(found['tokens'][1]) == 6 and float(found['end'][1]) == 2.5
+    assert {name: float(total) for name, (total, _) in accuracies.items()} == pytest.approx(expected)
+    assert float(accuracies['tokens'][1]) == 6 and float(accuracies['end'][1]) == 2.5
 
 
 def test_regression_is_the_squared_error():
@@ -157,14 +157,14 @@ def test_the_padded_length_does_not_change_the_loss(task):
         assert float(two[name][0]) == pytest.approx(float(total), rel=1e-6) and float(two[name][1]) == float(weight)
 
 
-def test_cross_entropy_and_its_gradient_are_those_of_the_plain_formula():
+def test_cross_entropy_and_its_gradient_equal_the_plain_formula():
     logits = jnp.asarray(np.random.default_rng(0).normal(0, 20, (3, 4, 7)), jnp.float32).at[..., -1].set(-1e9)
     labels = jnp.asarray([[0, 1, 2, 3], [4, 5, 0, 1], [2, 3, 4, 5]])
 
     def plain(logits):
         return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1)[..., 0]
 
-    found, pull = jax.vjp(lambda logits: cross_entropy(logits, labels), logits)
+    actual, pull = jax.vjp(lambda logits: cross_entropy(logits, labels), logits)
     expected, reference = jax.vjp(plain, logits)
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-5)
-    np.testing.assert_allclose(pull(found)[0], reference(found)[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-5)
+    np.testing.assert_allclose(pull(actual)[0], reference(actual)[0], rtol=1e-5, atol=1e-5)

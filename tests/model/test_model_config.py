@@ -1,4 +1,4 @@
-"""Sizes, parameter counts, and errors for invalid values."""
+"""Tests model configs: parameter counts, FLOPs, errors for invalid values, and the kinds of fields."""
 
 import dataclasses
 
@@ -17,14 +17,14 @@ def config_of_size(size, **changes):
     return BertConfig(**{**SIZES[size], **changes})
 
 
-def test_published_counts():
+def test_parameter_counts_equal_published_ones():
     assert parameter_count(config_of_size('base')) == 110_106_428
     assert parameter_count(config_of_size('large')) == 336_226_108
 
 
 @pytest.mark.parametrize('size', SIZES)
 @pytest.mark.parametrize('vocab_size, nsp', [(30522, True), (28996, False)])
-def test_counts_equal_transformers(size, vocab_size, nsp):
+def test_parameter_counts_equal_transformers(size, vocab_size, nsp):
     torch = pytest.importorskip('torch', reason='counts the parameters of a PyTorch model')
     transformers = pytest.importorskip('transformers', reason='has the model to count')
     config = config_of_size(size, vocab_size=vocab_size, nsp=nsp)
@@ -42,7 +42,7 @@ def test_counts_equal_transformers(size, vocab_size, nsp):
     [{}, {'nsp': False, 'num_segments': 1}, {'pre_norm': True, 'scan_layers': False}, {'mlp_dim': 96}],
     ids=str,
 )
-def test_counts_equal_the_model_less_its_padding(changes):
+def test_parameter_counts_equal_the_model_without_vocabulary_padding(changes):
     config = config_of_size('tiny', **changes)
     inputs = [np.zeros((1, 2), np.int32)] * 4
     abstract = jax.eval_shape(lambda: nn.unbox(init_params(BertForPreTraining(config), jax.random.key(0), *inputs)))
@@ -55,13 +55,13 @@ def test_counts_equal_the_model_less_its_padding(changes):
     'size, seq_len, predictions, gflop',
     [('base', 128, 20, 69.9), ('base', 512, 76, 300.9), ('large', 128, 20, 240.6), ('large', 512, 76, 1019.8)],
 )
-def test_flops(size, seq_len, predictions, gflop):
+def test_training_flops_per_sequence(size, seq_len, predictions, gflop):
     flops = train_flops_per_sequence(config_of_size(size), seq_len, predictions)
     assert round(flops / 1e9, 1) == gflop
 
 
 @pytest.mark.parametrize(
-    'changes, said',
+    'changes, message',
     [
         ({'num_heads': 5}, 'config.model.num_heads: found 5, expected a divisor of width 768'),
         ({'num_layers': 0}, 'config.model.num_layers: found 0'),
@@ -82,8 +82,8 @@ def test_flops(size, seq_len, predictions, gflop):
         ({'layer_norm_eps': 0.0}, 'config.model.layer_norm_eps'),
     ],
 )
-def test_impossible_values_are_refused(changes, said):
-    with pytest.raises(UserError, match=said):
+def test_invalid_values_are_refused(changes, message):
+    with pytest.raises(UserError, match=message):
         BertConfig(**changes)
 
 
@@ -97,7 +97,7 @@ def test_every_field_has_a_kind():
         assert getattr(BertConfig(), name) == default
 
 
-def test_execution_fields_do_not_change_the_parameters():
+def test_fields_of_training_and_execution_do_not_change_the_parameters():
     inputs = [np.zeros((1, 2), np.int32)] * 4
 
     def shapes(config):

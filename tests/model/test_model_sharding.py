@@ -1,4 +1,4 @@
-"""The model on a mesh: shardings of parameters, collectives of the compiled step, and equal numbers."""
+"""Tests the model on a mesh: shardings, collectives, and equal losses."""
 
 import jax
 import numpy as np
@@ -12,14 +12,14 @@ from bertjax.losses import pretraining_losses
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.stacking import init_params
 from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.partition import batch_sharding, constrain, mesh_context, state_shardings, with_axes
+from bertjax.parallel.partition import batch_sharding, mesh_context, state_shardings
 
 MESHES = {
     'data': {'data': 8, 'fsdp': 1, 'tensor': 1},
     'fsdp': {'data': 1, 'fsdp': 8, 'tensor': 1},
     'fsdp_tensor': {'data': 1, 'fsdp': 4, 'tensor': 2},
 }
-# The shardings of a block, without the axis of layers.
+# The partition specs of a block, without the axis of scanned layers.
 BLOCK = {
     **{f'attention/{name}/kernel': P('fsdp', 'tensor', None) for name in ('query', 'key', 'value')},
     **{f'attention/{name}/bias': P('tensor', None) for name in ('query', 'key', 'value')},
@@ -52,7 +52,7 @@ def test_every_parameter_has_the_expected_sharding(small_config, inputs, scan):
     mesh = make_mesh(MESHES['fsdp_tensor'])
     with mesh_context(mesh):
         shardings = state_shardings(jax.eval_shape(_init(model, inputs), jax.random.key(0)), mesh)
-        # Initialised under the mesh, as in a run, so that a name on the wrong dimension would raise.
+        # Initialises under the mesh, as a run does. A name on the wrong dimension would raise an error.
         init = jax.jit(lambda key: nn.unbox(_init(model, inputs)(key)), out_shardings=shardings)
         params = init(jax.random.key(0))
     expected = dict(OTHERS)
@@ -61,8 +61,7 @@ def test_every_parameter_has_the_expected_sharding(small_config, inputs, scan):
             expected[f'encoder/layers/{name}'] = P(None, *spec)
         else:
             expected |= {f'encoder/layers_{i}/{name}': spec for i in range(2)}
-    found = {name: sharding.spec for name, sharding in flatten_dict(shardings, sep='/').items()}
-    assert found == expected
+    assert {name: sharding.spec for name, sharding in flatten_dict(shardings, sep='/').items()} == expected
     kernel = params['encoder']['layers']['mlp']['up']['kernel'][0] if scan else None
     for name, x in flatten_dict(params, sep='/').items():
         split = np.prod([{'fsdp': 4, 'tensor': 2, None: 1}[axis] for axis in expected[name]])
@@ -70,15 +69,14 @@ def test_every_parameter_has_the_expected_sharding(small_config, inputs, scan):
     assert kernel is None or kernel.shape == (32, 64)
 
 
-# The slow tests take the axes one by one.
+# The slow cases test the axes one by one.
 @pytest.mark.parametrize(
     'name', [name if name == 'fsdp_tensor' else pytest.param(name, marks=pytest.mark.slow) for name in MESHES]
 )
-def test_collectives_and_numbers(make_model, inputs, name):
+def test_a_step_on_a_mesh_has_the_expected_collectives_and_the_same_loss(make_model, inputs, name):
     model, params = make_model(num_layers=2)
-    inputs = tuple(
-        np.tile(x, (8, 1)) for x in inputs
-    )  # 64 rows, so that activations are larger than weights, as in a real run
+    # With 64 rows, activations are larger than weights, as in a real run.
+    inputs = tuple(np.tile(x, (8, 1)) for x in inputs)
     mesh = make_mesh(MESHES[name])
     batch = {
         'masked_ids': np.tile(np.array([7, 8, 9], np.int32), (64, 1)),
@@ -91,7 +89,7 @@ def test_collectives_and_numbers(make_model, inputs, name):
         losses = pretraining_losses(model.apply({'params': params}, *inputs), batch)
         return sum(losses[key][0] / losses[key][1] for key in ('mlm_loss', 'nsp_loss'))
 
-    alone = float(jax.jit(loss)(params, inputs, batch))
+    one_device = float(jax.jit(loss)(params, inputs, batch))
     with mesh_context(mesh):
         shardings = state_shardings(jax.eval_shape(_init(model, inputs), jax.random.key(0)), mesh)
         rows = batch_sharding(mesh)
@@ -99,22 +97,15 @@ def test_collectives_and_numbers(make_model, inputs, name):
         arguments = jax.device_put((params, inputs, batch), (shardings, rows, rows))
         compiled = step.lower(*arguments).compile()
         value, grads = compiled(*arguments)
-    assert float(value) == pytest.approx(alone, rel=1e-5)
+    assert float(value) == pytest.approx(one_device, rel=1e-5)
     text = compiled.as_text()
     gathers, reductions = text.count('all-gather('), text.count('all-reduce(')
-    if name == 'data':  # replicated weights need only the sum of gradients
+    if name == 'data':  # Replicated weights need only the sum of gradients.
         assert reductions > 0 and gathers == 0
-    else:  # weights are gathered for a product
+    else:  # Weights are gathered for a product.
         assert gathers > 0 and reductions + text.count('reduce-scatter(') > 0
-    # Activations stay split by rows, so no device holds all hidden states or all logits.
+    # Activations are split by rows, so no device has all hidden states or all logits.
     rows = {'data': 8, 'fsdp': 8, 'fsdp_tensor': 16}[name]
     assert f'f32[{rows},16,32]' in text and 'f32[64,16,32]' not in text and 'f32[64,3,256]' not in text
     kernel = grads['encoder']['layers']['mlp']['up']['kernel']
     assert kernel.sharding.spec == shardings['encoder']['layers']['mlp']['up']['kernel'].spec
-
-
-def test_an_unknown_axis_is_an_error():
-    with pytest.raises(ValueError, match="unknown logical axis 'embd'"):
-        with_axes(nn.initializers.zeros_init(), 'embd', 'mlp')
-    with pytest.raises(ValueError, match="unknown logical axis 'act_lenght'"):
-        constrain(np.zeros((2, 2)), 'act_batch', 'act_lenght')

@@ -1,4 +1,4 @@
-"""Row packing: each sequence gets, and each parameter learns, what it does in rows of their own."""
+"""Tests that sequences in packed rows have the outputs and gradients of sequences in separate rows."""
 
 import jax
 import jax.numpy as jnp
@@ -14,26 +14,25 @@ from bertjax.model.heads import BertForClassification, BertForTokens
 from bertjax.model.row_packing import PackedLayout
 
 LENGTHS = np.array([5, 24, 3, 16, 8, 20, 4, 12])
-FOUR_A_ROW = np.array([5, 7, 0, 4, 16, 0, 0, 0, 1, 1, 1, 13, 0, 0, 0, 0])  # four of them fit a row of 16
+FOUR_A_ROW = np.array([5, 7, 0, 4, 16, 0, 0, 0, 1, 1, 1, 13, 0, 0, 0, 0])  # Four consecutive ones fit in a row of 16.
 
 
 def rows_of(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids, segments and mask."""
-    places = np.arange(lengths.max())
-    mask = (places < lengths[:, None]).astype(np.int32)
-    segments = (places > lengths[:, None] // 2).astype(np.int32) * mask
+    positions = np.arange(lengths.max())
+    mask = (positions < lengths[:, None]).astype(np.int32)
+    segments = (positions > lengths[:, None] // 2).astype(np.int32) * mask
     return np.random.default_rng(0).integers(5, 150, mask.shape).astype(np.int32) * mask, segments, mask
 
 
 def layout_of(*, shared: bool) -> PackedLayout:
-    """Rows of one length with several sequences, or of three lengths with one each."""
+    """Returns a layout of equal rows with several sequences (`shared`), or of rows of three lengths with one each."""
     chosen = choose_layout(
         LENGTHS,
         1,
         cost=lambda length: length if shared else length + length**3,
-        another=0,
-        most=1 if shared else 3,
-        longest=512,
+        group_cost=0,
+        max_groups=1 if shared else 3,
+        max_length=512,
         shared=shared,
     )
     layout = PackedLayout(chosen.row_groups, chosen.slots)
@@ -43,7 +42,7 @@ def layout_of(*, shared: bool) -> PackedLayout:
 
 
 def gradients(model, params, rows, layout):
-    """Loss, outputs without padding, and gradients, with dropout."""
+    """Returns ((loss, outputs with zeros for padding), gradients), computed with dropout."""
     real = rows[2] > 0
     dropout = Dropout(jnp.uint32(3), 7 + jnp.arange(len(real), dtype=jnp.uint32))
 
@@ -59,9 +58,9 @@ def _where(real, x):
     return jnp.where(real.reshape(*real.shape, *[1] * (x.ndim - 2)), x, 0)
 
 
-def assert_same(found, expected):
-    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=2e-5)
+def assert_close(actual, expected):
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.slow
@@ -73,19 +72,19 @@ def assert_same(found, expected):
         (BertForTokens, {'pre_norm': True}, True),
     ],
 )
-def test_losses_and_gradients_in_fixed_slots(small_config, make_params, head, changes, shared):
+def test_losses_and_gradients_in_fixed_slots_equal_those_in_separate_rows(
+    small_config, make_params, head, changes, shared
+):
     rows = rows_of(LENGTHS)
     model = head(small_config(dropout=0.2, attention_dropout=0.2, num_layers=2, **changes), outputs=2)
     params = make_params(model, *rows)
-    assert_same(
-        gradients(model, params, rows, layout_of(shared=shared)),
-        gradients(model, params, rows, None),
-    )
+    packed = gradients(model, params, rows, layout_of(shared=shared))
+    assert_close(packed, gradients(model, params, rows, None))
 
 
 @pytest.mark.slow
-def test_long_rows_by_heads(small_config, make_params):
-    """More than 256 positions, of which a CPU computes one head after the other."""
+def test_long_packed_rows_with_by_head_cpu_equal_separate_rows(small_config, make_params):
+    """The packed rows are so long that 'auto' chooses `by_head_cpu`."""
     ids, _, mask = rows_of(np.array([200, 60, 130, 110]))
     rows = ids, 0 * mask, mask
     config = small_config(dropout=0.2, attention_dropout=0.2, num_layers=2, scan_layers=False, max_positions=512)
@@ -93,26 +92,26 @@ def test_long_rows_by_heads(small_config, make_params):
     for head in (BertForClassification, BertForTokens):
         model = head(config, outputs=2)
         params = make_params(model, *rows)
-        assert_same(gradients(model, params, rows, layout), gradients(model, params, rows, None))
+        assert_close(gradients(model, params, rows, layout), gradients(model, params, rows, None))
 
 
 UNROLLED = {'scan_layers': False, 'attention': 'dot_product'}
 
 
 @pytest.mark.parametrize('changes', [{}, *slow(UNROLLED, {'causal': True})])
-def test_states_of_four_sequences_a_row(make_model, changes):
+def test_states_of_four_sequences_per_row_equal_those_in_separate_rows(make_model, changes):
     rows = rows_of(FOUR_A_ROW)
     model, params = make_model(**changes)
     shapes = []
 
-    def note(call, args, kwargs, context):
+    def record_shape(call, args, kwargs, context):
         if isinstance(context.module, Embeddings) and context.method_name == '__call__':
             shapes.append(args[0].shape)
         return call(*args, **kwargs)
 
     def forward(packing):
         def apply(params, rows):
-            with nn.intercept_methods(note):
+            with nn.intercept_methods(record_shape):
                 return model.clone(packing=packing).apply({'params': params}, *rows, method='encode')
 
         return jax.jit(apply)(params, rows)
@@ -127,7 +126,7 @@ def test_states_of_four_sequences_a_row(make_model, changes):
 
 
 @pytest.mark.slow
-def test_a_head_that_wants_the_first_position_gets_it_of_each(small_config, make_params):
+def test_a_classification_head_gets_the_first_position_of_each_sequence(small_config, make_params):
     rows = rows_of(FOUR_A_ROW)
     model = BertForClassification(small_config(scan_layers=False), outputs=3)
     params = make_params(model, *rows)
@@ -138,8 +137,8 @@ def test_a_head_that_wants_the_first_position_gets_it_of_each(small_config, make
 
 
 @pytest.mark.slow
-def test_pretraining_heads_of_four_sequences_a_row(make_model):
-    """As when many short texts are filled in."""
+def test_pretraining_heads_of_four_sequences_per_row_equal_those_in_separate_rows(make_model):
+    """Filling masks of many short texts uses this form."""
     rows = (*rows_of(FOUR_A_ROW), np.zeros((len(FOUR_A_ROW), 2), np.int32))
     model, params = make_model()
     alone, packed = (jax.jit(model.clone(packing=packing).apply)({'params': params}, *rows) for packing in (None, 4))

@@ -1,4 +1,4 @@
-"""Parameter trees of a small real model, scanned and unrolled, boxed and not."""
+"""Fixtures: parameter trees of a small model, scanned and unrolled, boxed and unboxed."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ DIMS = dict(vocab_size=200, num_layers=3, width=16, num_heads=2, mlp_dim=32, max
 
 
 def boxed_params(**changes):
-    """Shapes in boxes with Linen's axis names, as the optimiser gets them when its state is created."""
+    """Returns shapes in `nn.Partitioned` boxes with axis names, as the optimiser gets them to create its state."""
     model = BertForPreTraining(BertConfig(**{**DIMS, **changes}))
     ids = jnp.zeros((1, 8), jnp.int32)
     inputs = (ids, ids, ids, jnp.zeros((1, 2), jnp.int32))
@@ -32,7 +32,7 @@ def unrolled_boxed():
 
 
 def values_of(boxed):
-    """Values that are not zero, so that biases have norms too."""
+    """Returns unboxed random values. Biases are not zero either, so that all norms are positive."""
     rng = np.random.default_rng(1)
     shapes = jax.tree.map(lambda x: x.value, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
     return jax.tree.map(lambda x: rng.normal(scale=0.1, size=x.shape).astype(np.float32), shapes)
@@ -45,6 +45,6 @@ def scanned(scanned_boxed):
 
 @pytest.fixture(scope='session')
 def gated():
-    """With a gated MLP and without biases; gate and up are matrices of their own."""
+    """Returns parameters of a model with a gated MLP, whose gate and up are separate matrices, and without biases."""
     changes = {'mlp': 'geglu', 'projection_bias': False, 'norm_bias': False, 'pre_norm': True}
     return values_of(boxed_params(scan_layers=True, **changes))

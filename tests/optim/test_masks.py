@@ -1,4 +1,4 @@
-"""The weight decay mask on the parameters of a real model."""
+"""Tests the weight decay mask."""
 
 import jax
 from flax import linen as nn
@@ -23,13 +23,13 @@ def decaying(params):
 def test_only_matrices_and_embeddings_decay(scanned_boxed, unrolled_boxed):
     names, total = decaying(nn.unbox(scanned_boxed))
     assert names == OUTSIDE | {f'encoder/layers/{name}' for name in BLOCK}
-    # 3 embeddings, 2 of their norm; a block's 6 projections and 2 norms; pooler, mlm dense + norm + bias, nsp: in pairs
+    # 3 embeddings and their norm; 6 projections and 2 norms of a block; pooler; mlm dense, norm and bias; nsp.
     assert total == 5 + 16 + 2 + 5 + 2
     names, _ = decaying(nn.unbox(unrolled_boxed))
     assert names == OUTSIDE | {f'encoder/layers_{i}/{name}' for i in range(3) for name in BLOCK}
 
 
-def test_path_names_skip_boxes(scanned_boxed, unrolled_boxed):
+def test_boxes_do_not_change_the_mask(scanned_boxed, unrolled_boxed):
     for boxed in (scanned_boxed, unrolled_boxed):
         assert any(
             isinstance(x, nn.Partitioned) for x in jax.tree.leaves(boxed, is_leaf=lambda x: not isinstance(x, dict))
@@ -42,19 +42,19 @@ def test_only_the_scanned_blocks_are_stacked(scanned, unrolled_boxed):
         flat = jax.tree_util.tree_flatten_with_path(params)[0]
         return {'/'.join(path_names(path)): x.shape for path, x in flat if is_stacked(path)}
 
-    found = stacked(scanned)
-    assert len(found) == 16
-    assert all(name.startswith('encoder/layers/') and shape[0] == 3 for name, shape in found.items())
+    shapes = stacked(scanned)
+    assert len(shapes) == 16
+    assert all(name.startswith('encoder/layers/') and shape[0] == 3 for name, shape in shapes.items())
     assert not stacked(nn.unbox(unrolled_boxed))
 
 
 def test_the_description_counts_every_tensor_once(scanned_boxed):
-    yes, no = describe_decay(scanned_boxed).splitlines()
-    assert yes.startswith('weight decay on 12 tensors: ')
-    assert no.startswith('no weight decay on 18 tensors: ')
-    assert 'query/kernel' in yes
-    assert 'token/embedding' in yes
-    assert 'attention_norm/scale' in no
-    assert 'mlm/bias' in no
-    assert 'scale' not in yes
-    assert 'kernel' not in no
+    decay, no_decay = describe_decay(scanned_boxed).splitlines()
+    assert decay.startswith('weight decay on 12 tensors: ')
+    assert no_decay.startswith('no weight decay on 18 tensors: ')
+    assert 'query/kernel' in decay
+    assert 'token/embedding' in decay
+    assert 'attention_norm/scale' in no_decay
+    assert 'mlm/bias' in no_decay
+    assert 'scale' not in decay
+    assert 'kernel' not in no_decay

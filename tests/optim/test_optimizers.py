@@ -1,4 +1,4 @@
-"""Optimisers against plain numpy, optax and torch."""
+"""Tests optimisers against NumPy, optax and PyTorch."""
 
 import math
 
@@ -22,7 +22,7 @@ B1, B2, EPS, DECAY = 0.9, 0.999, 1e-6, 0.01
 STEPS = 6
 
 
-def built(name, **changes):
+def optimizer_of(name, **changes):
     return make_optimizer(**vars(Optimizer(name, **{'clip_norm': 0.0, **changes})))
 
 
@@ -36,14 +36,14 @@ def simple_params():
 
 
 def gradients(step, like):
-    """Gradients whose size varies from step to step; some are zero."""
+    """Returns gradients in the shapes of `like`. Their scale varies between steps, and about a tenth is zero."""
     rng = np.random.default_rng(100 + step)
     return jax.tree.map(
         lambda x: rng.normal(size=x.shape) * 10.0 ** rng.integers(-6, 2) * (rng.random(x.shape) > 0.1), like
     )
 
 
-def trained(optimizer, params, rate, steps=STEPS):
+def train(optimizer, params, rate, steps=STEPS):
     params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
     state = optimizer.init(params)
     update = jax.jit(optimizer.update)
@@ -61,8 +61,8 @@ def assert_trees_close(ours, theirs, **tolerance):
     jax.tree_util.tree_map_with_path(compare, ours, theirs)
 
 
-def test_bert_adam_against_numpy():
-    """AdamWeightDecayOptimizer of google-research/bert in numpy: no bias correction, decay after the moments."""
+def test_bert_adam_equals_numpy():
+    """AdamWeightDecayOptimizer of google-research/bert: no bias correction, and decay that does not enter moments."""
     rate = 0.05
     params = simple_params()
     m = jax.tree.map(np.zeros_like, params)
@@ -77,24 +77,24 @@ def test_bert_adam_against_numpy():
                 if name not in ('bias', 'scale'):
                     update = update + DECAY * p
                 leaves[name] = p - rate * update
-    ours, state = trained(built('bert_adam'), simple_params(), rate)
+    ours, state = train(optimizer_of('bert_adam'), simple_params(), rate)
     assert_trees_close(ours, params, rtol=2e-5, atol=2e-6)
     assert int(state[1].count) == STEPS
 
 
 def test_bert_adam_has_no_bias_correction():
-    """The first step is (1 - b1) g / (sqrt(1 - b2) |g| + eps) = 3.16 sign(g); with correction it would be sign(g)."""
+    """The first update is (1 - b1) g / (sqrt(1 - b2) |g| + eps) = 3.16 sign(g). With correction, it is sign(g)."""
     g = jnp.array([-2.0, 1e-3, 5.0])
     params = {'bias': jnp.zeros(3)}
     for name, size in (('bert_adam', 0.1 / np.sqrt(0.001)), ('adamw', 1.0)):
-        optimizer = built(name, eps=1e-12)
+        optimizer = optimizer_of(name, eps=1e-12)
         direction, _ = optimizer.update({'bias': g}, optimizer.init(params), params)
         np.testing.assert_allclose(direction['bias'], size * np.sign(g), rtol=1e-4)
 
 
-def test_adamw_against_optax():
+def test_adamw_equals_optax():
     rate = 0.05
-    ours, _ = trained(built('adamw'), simple_params(), rate)
+    ours, _ = train(optimizer_of('adamw'), simple_params(), rate)
     theirs = optax.adamw(rate, b1=B1, b2=B2, eps=EPS, weight_decay=DECAY, mask=decay_mask)
     params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), simple_params())
     state = theirs.init(params)
@@ -105,16 +105,16 @@ def test_adamw_against_optax():
     assert_trees_close(ours, params, rtol=1e-6, atol=1e-7)
 
 
-def test_adamw_against_torch():
+def test_adamw_equals_torch():
     torch = pytest.importorskip('torch', reason='compares with PyTorch')
     rate = 0.05
-    ours, _ = trained(built('adamw'), simple_params(), rate)
+    ours, _ = train(optimizer_of('adamw'), simple_params(), rate)
     leaves = jax.tree_util.tree_flatten_with_path(simple_params())[0]
     tensors = [torch.nn.Parameter(torch.tensor(x)) for _, x in leaves]
-    kinds = [path_names(path)[-1] not in ('bias', 'scale') for path, _ in leaves]
+    decay_flags = [path_names(path)[-1] not in ('bias', 'scale') for path, _ in leaves]
     groups = [
         {
-            'params': [t for t, kind in zip(tensors, kinds, strict=True) if kind == decays],
+            'params': [t for t, flag in zip(tensors, decay_flags, strict=True) if flag == decays],
             'weight_decay': DECAY * decays,
         }
         for decays in (True, False)
@@ -128,8 +128,8 @@ def test_adamw_against_torch():
         np.testing.assert_allclose(x, tensor.detach().numpy(), rtol=2e-5, atol=2e-6, err_msg='/'.join(path_names(path)))
 
 
-def test_stable_adamw_against_numpy():
-    """Algorithm 2 of arXiv 2304.13013 with debiased decay rates; the clipping of a tensor divides its learning rate."""
+def test_stable_adamw_equals_numpy():
+    """Algorithm 2 of arXiv 2304.13013 with debiased betas; clipping divides the learning rate of each tensor."""
     rate = 0.05
     params = simple_params()
     m, v = (jax.tree.map(np.zeros_like, params) for _ in range(2))
@@ -147,13 +147,13 @@ def test_stable_adamw_against_numpy():
                 step = rate / max(1.0, rms)
                 decay = DECAY * (name not in ('bias', 'scale'))
                 leaves[name] = p * (1 - step * decay) - step * m[module][name] / (np.sqrt(v[module][name]) + EPS)
-    ours, _ = trained(built('stable_adamw'), simple_params(), rate)
+    ours, _ = train(optimizer_of('stable_adamw'), simple_params(), rate)
     assert clipped > STEPS
     assert_trees_close(ours, params, rtol=2e-5, atol=2e-6)
 
 
-def test_lamb_against_numpy():
-    """Algorithm 2 of LAMB with bias correction, on a tree without stacks; biases and scales take plain Adam steps."""
+def test_lamb_equals_numpy():
+    """Algorithm 2 of LAMB with bias correction, on unstacked parameters. Biases and scales have plain Adam updates."""
     rate = 0.05
     params = simple_params()
     m = jax.tree.map(np.zeros_like, params)
@@ -169,49 +169,49 @@ def test_lamb_against_numpy():
                     r = r + DECAY * p
                     r = r * np.linalg.norm(p) / np.linalg.norm(r)
                 leaves[name] = p - rate * r
-    ours, _ = trained(built('lamb'), simple_params(), rate)
+    ours, _ = train(optimizer_of('lamb'), simple_params(), rate)
     assert_trees_close(ours, params, rtol=5e-5, atol=5e-6)
 
 
 @pytest.mark.slow
 def test_lamb_stacked_equals_lamb_layer_by_layer(scanned):
-    stacked, _ = trained(built('lamb'), scanned, 0.1, steps=1)
-    # The same gradients, unstacked: `gradients` draws by shape, so they are drawn once and then unstacked.
+    stacked, _ = train(optimizer_of('lamb'), scanned, 0.1, steps=1)
+    # `gradients` depends on the shapes, so the gradients of the stacked tree are unstacked.
     params = unstack_layers(scanned)
     grads = unstack_layers(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), gradients(0, scanned)))
-    optimizer = built('lamb')
+    optimizer = optimizer_of('lamb')
     direction, _ = jax.jit(optimizer.update)(grads, optimizer.init(params), params)
     unrolled = jax.tree.map(lambda p, u: p - 0.1 * u, params, direction)
     assert_trees_close(unstack_layers(stacked), unrolled, rtol=1e-5, atol=1e-6)
-    # The equality would prove nothing if all layers had the same ratio.
-    ratio = lambda i: float(jnp.linalg.norm(direction['encoder'][f'layers_{i}']['mlp']['up']['kernel']))  # noqa: E731
-    assert abs(ratio(0) - ratio(1)) > 1e-3
+    # The equality would prove nothing if all layers had the same trust ratio.
+    norm = lambda i: float(jnp.linalg.norm(direction['encoder'][f'layers_{i}']['mlp']['up']['kernel']))  # noqa: E731
+    assert abs(norm(0) - norm(1)) > 1e-3
 
 
-def test_lamb_gives_each_layer_of_a_stack_its_own_ratio():
-    """Layers scaled by 0.1, 1 and 10 have updates whose norms are those of the layers (at learning rate 1)."""
-    one = jax.random.normal(jax.random.key(0), (16, 16))
-    params = {'layers': {'kernel': jnp.stack([0.1 * one, one, 10 * one]), 'bias': jnp.zeros((3, 16))}}
+def test_lamb_has_a_trust_ratio_for_each_layer_of_a_stack():
+    """The norms of the updates of layers scaled by 0.1, 1 and 10 are the norms of the layers."""
+    kernel = jax.random.normal(jax.random.key(0), (16, 16))
+    params = {'layers': {'kernel': jnp.stack([0.1 * kernel, kernel, 10 * kernel]), 'bias': jnp.zeros((3, 16))}}
     grads = jax.tree.map(lambda x: jax.random.normal(jax.random.key(1), x.shape), params)
-    optimizer = built('lamb')
+    optimizer = optimizer_of('lamb')
     direction, _ = jax.jit(optimizer.update)(grads, optimizer.init(params), params)
     norms = np.linalg.norm(np.asarray(direction['layers']['kernel']).reshape(3, -1), axis=1)
-    np.testing.assert_allclose(norms, np.linalg.norm(one) * np.array([0.1, 1, 10]), rtol=1e-5)
-    # Biases take the plain Adam step, of size 1 at first, without a ratio.
+    np.testing.assert_allclose(norms, np.linalg.norm(kernel) * np.array([0.1, 1, 10]), rtol=1e-5)
+    # Biases have the plain Adam update without a ratio, which has size 1 at the first step.
     np.testing.assert_allclose(np.abs(direction['layers']['bias']), 1.0, rtol=1e-3)
 
 
-def test_lamb_ratio_of_a_zero_norm_is_one():
+def test_the_trust_ratio_of_a_zero_norm_is_one():
     params = {'a': {'kernel': jnp.zeros((2, 2))}, 'b': {'kernel': jnp.ones((2, 2))}}
     grads = {'a': {'kernel': jnp.ones((2, 2))}, 'b': {'kernel': jnp.zeros((2, 2))}}
-    optimizer = built('lamb', weight_decay=0.0)
+    optimizer = optimizer_of('lamb', weight_decay=0.0)
     direction, _ = optimizer.update(grads, optimizer.init(params), params)
     np.testing.assert_allclose(direction['a']['kernel'], 1.0, rtol=1e-4)
     np.testing.assert_array_equal(direction['b']['kernel'], 0.0)
 
 
 def newton_schulz(matrix):
-    """Muon's quintic Newton-Schulz iteration, five steps in float64."""
+    """Returns the result of five steps of Muon's quintic Newton-Schulz iteration in float64."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrix / (np.linalg.norm(matrix) + 1e-8)
     for _ in range(5):
@@ -221,7 +221,15 @@ def newton_schulz(matrix):
 
 
 def numpy_muon(params, rate, steps, momentum=0.95, ratio=0.3):
-    """Muon and AdamW in numpy, on the flat float64 parameters of an unrolled model: {(name, ...): array}."""
+    """Returns parameters after `steps` of Muon and AdamW in NumPy.
+
+    Args:
+      params: The float64 parameters of an unrolled model, {(name, ...): array}.
+      rate: The learning rate.
+      steps: The number of steps.
+      momentum: The momentum of Muon.
+      ratio: The learning rate of AdamW relative to that of Muon.
+    """
     m, v, params = {}, {}, dict(params)
     for step in range(steps):
         corrected = lambda beta, n: 1 - beta ** (n + 1)  # noqa: E731
@@ -251,9 +259,9 @@ def unflat(leaves):
 
 
 @pytest.mark.parametrize('model', ['scanned', 'gated'])
-def test_muon_against_numpy(model, request):
+def test_muon_equals_numpy(model, request):
     params = unstack_layers(request.getfixturevalue(model))
-    ours, state = trained(built('muon'), params, 0.02)
+    ours, state = train(optimizer_of('muon'), params, 0.02)
     expected = numpy_muon(flat(params), 0.02, STEPS)
     # The iteration amplifies the rounding errors of float32 in nearly singular matrices.
     assert_trees_close(ours, unflat(expected), rtol=1e-3, atol=2e-5)
@@ -264,9 +272,9 @@ def test_muon_against_numpy(model, request):
 @pytest.mark.slow
 @pytest.mark.parametrize('model', ['scanned', 'gated'])
 def test_muon_stacked_equals_muon_layer_by_layer(model, request):
-    """Query, key and value of each layer are separate matrices, and gate and up."""
+    """Query, key, value, gate and up of each layer are separate matrices."""
     scanned = request.getfixturevalue(model)
-    optimizer, grads = built('muon'), jax.tree.map(jnp.asarray, gradients(0, scanned))
+    optimizer, grads = optimizer_of('muon'), jax.tree.map(jnp.asarray, gradients(0, scanned))
     stacked, _ = optimizer.update(grads, optimizer.init(scanned), scanned)
     unrolled = unstack_layers(scanned)
     expected, _ = optimizer.update(unstack_layers(grads), optimizer.init(unrolled), unrolled)
@@ -274,10 +282,10 @@ def test_muon_stacked_equals_muon_layer_by_layer(model, request):
 
 
 @pytest.mark.parametrize(('clip', 'factor'), [(1.0, 1 / 13), (100.0, 1.0), (0.0, 1.0)])
-def test_clipping_by_the_norm_over_all_parameters(clip, factor):
+def test_gradients_are_clipped_by_their_global_norm(clip, factor):
     params = {'a': {'bias': jnp.zeros(2)}, 'b': {'bias': jnp.zeros(1)}}
-    grads = {'a': {'bias': jnp.array([3.0, 4.0])}, 'b': {'bias': jnp.array([12.0])}}  # norm 13
-    optimizer = built('bert_adam', clip_norm=clip)
+    grads = {'a': {'bias': jnp.array([3.0, 4.0])}, 'b': {'bias': jnp.array([12.0])}}  # The norm is 13.
+    optimizer = optimizer_of('bert_adam', clip_norm=clip)
     _, state = optimizer.update(grads, optimizer.init(params), params)
     mu = np.concatenate([state[1].mu['a']['bias'], state[1].mu['b']['bias']])
     np.testing.assert_allclose(mu, (1 - B1) * factor * np.array([3.0, 4.0, 12.0]), rtol=1e-5)
@@ -285,13 +293,13 @@ def test_clipping_by_the_norm_over_all_parameters(clip, factor):
 
 @pytest.mark.parametrize('name', OPTIMIZERS)
 def test_clipping_does_not_change_the_structure_of_the_state(name, scanned):
-    with_clip, without = (jax.eval_shape(built(name, clip_norm=clip).init, scanned) for clip in (1.0, 0.0))
+    with_clip, without = (jax.eval_shape(optimizer_of(name, clip_norm=clip).init, scanned) for clip in (1.0, 0.0))
     assert jax.tree.structure(with_clip) == jax.tree.structure(without)
 
 
 @pytest.mark.parametrize('name', OPTIMIZERS)
 def test_moments_of_boxed_parameters_are_boxed(name, scanned_boxed):
-    state = jax.eval_shape(built(name).init, scanned_boxed)
+    state = jax.eval_shape(optimizer_of(name).init, scanned_boxed)
     kernels, rest = partition(scanned_boxed, is_block_kernel)
     moments = (
         [(state[1].muon.trace, kernels), (state[1].adam.mu, rest)]
@@ -304,4 +312,4 @@ def test_moments_of_boxed_parameters_are_boxed(name, scanned_boxed):
 
 def test_an_unknown_name_is_refused():
     with pytest.raises(UserError, match=r'config\.optimizer\.name'):
-        built('adam')
+        optimizer_of('adam')

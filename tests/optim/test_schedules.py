@@ -1,4 +1,4 @@
-"""Learning rate schedules against their formulas."""
+"""Tests learning rate schedules against their formulas."""
 
 import math
 
@@ -10,7 +10,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.optim.schedules import SCHEDULES, make_schedule
 
-PEAK, STEPS, WARMUP = 3e-4, 200, 0.1  # 20 steps of warm-up, 180 of decay
+PEAK, STEPS, WARMUP = 3e-4, 200, 0.1  # 20 steps of warm-up and 180 of decay.
 
 
 def rates(name, steps=STEPS, **options):
@@ -18,12 +18,12 @@ def rates(name, steps=STEPS, **options):
     return np.asarray(jax.vmap(schedule)(jnp.arange(steps + 1)), np.float64)
 
 
-# The share of the peak at step 110, half-way between the end of the warm-up and the last step.
+# The fraction of the peak at step 110, in the middle of the decay.
 HALF_WAY = {'linear': 0.5, 'polynomial': 0.5**0.5, 'cosine': 0.5, 'constant': 1.0}
 
 
 @pytest.mark.parametrize('name', HALF_WAY)
-def test_values_at_the_corners(name):
+def test_values_at_the_start_the_peak_the_middle_and_the_end(name):
     values = rates(name, power=0.5)
     assert values[0] == 0
     np.testing.assert_allclose(values[:20], PEAK * np.arange(20) / 20, rtol=1e-6)
@@ -41,7 +41,7 @@ def test_values_at_the_corners(name):
         ('constant', lambda done: 1.0),
     ],
 )
-def test_decay_follows_its_formula(name, formula):
+def test_the_decay_follows_its_formula(name, formula):
     expected = [PEAK * formula((step - 20) / 180) for step in range(20, 201)]
     np.testing.assert_allclose(rates(name, power=0.5)[20:], expected, rtol=1e-4, atol=1e-10)
 
@@ -54,7 +54,7 @@ def test_decay_follows_its_formula(name, formula):
         ('cosine', lambda x: 0.5 * (1 + math.cos(math.pi * x))),
     ],
 )
-def test_wsd_is_stable_until_its_decay(decay, formula):
+def test_wsd_is_constant_until_its_decay(decay, formula):
     values = rates('wsd', decay=decay, decay_fraction=0.25)
     np.testing.assert_allclose(values[:20], PEAK * np.arange(20) / 20, rtol=1e-6)
     np.testing.assert_allclose(values[20:150], PEAK, rtol=1e-6)
@@ -100,9 +100,9 @@ def test_slanted_triangular_is_equation_3_of_ulmfit():
 
 
 @pytest.mark.parametrize('name', SCHEDULES)
-def test_continuous_and_never_above_the_peak(name):
+def test_schedules_are_continuous_and_never_above_the_peak(name):
     values = rates(name, steps=20_000, decay='linear', decay_fraction=0.5)
-    # The root decay is steep at the end, so the last hundredth is excluded.
+    # The polynomial decay is steep at the end, so the last hundredth is excluded.
     assert np.abs(np.diff(values[:-200])).max() <= PEAK * 1.01 / 2000
     assert values.max() == pytest.approx(PEAK, rel=1e-6)
     assert values.min() >= 0

@@ -1,4 +1,4 @@
-"""Training a part of a model: trained parameters, their moments, and the learning rates of layers."""
+"""Tests training a part of a model, and the learning rates of layers."""
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def _init(model, trained=select_all, optimizer='adamw'):
 
 
 def _state(model, trained, optimizer='adamw'):
-    """A fresh state in which no parameter is all zeros, so that weight decay would change each of them."""
+    """Returns an initial state without zero parameters, so that weight decay would change each of them."""
     shapes = jax.eval_shape(lambda key: nn.unbox(_init(model, trained, optimizer)(key)), jax.random.key(0))
     state, rng = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), np.random.default_rng(0)
     draw = lambda x: jnp.asarray(0.05 + 0.02 * rng.standard_normal(x.shape), x.dtype)  # noqa: E731
@@ -66,22 +66,21 @@ def _step(model, trained, optimizer='adamw', **options):
     return jax.jit(make_train_step(model, CLASSIFICATION, _optimizer(optimizer), schedule, trained=trained, **settings))
 
 
-def _moved(before, after):
-    """Returns {path: greatest absolute change}."""
+def _largest_changes(before, after):
     changes = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), before, after)
     return {'/'.join(path_names(path)): x for path, x in jax.tree_util.tree_flatten_with_path(changes)[0]}
 
 
 @pytest.fixture(scope='module')
 def trees():
-    """Shapes of the parameters: {scanned: tree}."""
+    """Returns {whether layers are scanned: tree of the shapes of the parameters}."""
     abstract = {scan: jax.eval_shape(_init(_model(scan)), jax.random.key(0)).params for scan in (True, False)}
     is_box = lambda x: isinstance(x, nn.Partitioned)  # noqa: E731
     return {scan: jax.tree.map(lambda x: x.value, tree, is_leaf=is_box) for scan, tree in abstract.items()}
 
 
 @pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
-def test_all_and_head(trees, scan):
+def test_all_selects_everything_and_head_excludes_the_encoder(trees, scan):
     tree = trees[scan]
     assert partition(tree, make_selection('all', L)) == (tree, {})
     trained, frozen = partition(tree, make_selection('head', L))
@@ -90,7 +89,7 @@ def test_all_and_head(trees, scan):
 
 
 @pytest.mark.parametrize('count', [1, 2, L])
-def test_last_k_are_the_top_blocks_and_the_head(trees, count):
+def test_last_k_selects_the_top_blocks_and_the_head(trees, count):
     chosen, _ = partition(trees[False], make_selection(f'last_{count}', L))
     assert set(chosen) == {'encoder', 'pooler', 'head'}
     assert set(chosen['encoder']) == {f'layers_{i}' for i in range(L - count, L)}
@@ -116,11 +115,11 @@ def test_partition_and_combine_give_the_same_tree():
         jax.tree.map(np.testing.assert_array_equal, combine(chosen, frozen), params)
         new = combine(jax.tree.map(lambda x: x + 1, chosen), frozen)
         assert jax.tree.structure(new) == jax.tree.structure(params)
-        moved = {path for path, change in _moved(params, new).items() if change}
-        assert moved == _paths(chosen)
+        changed = {path for path, change in _largest_changes(params, new).items() if change}
+        assert changed == _paths(chosen)
 
 
-def test_rates_of_layers_are_the_same_stacked_and_unrolled(trees):
+def test_the_rates_of_stacked_and_unrolled_layers_are_equal(trees):
     unrolled = layer_rates(trees[False], DECAY, L)
     expected = {f'layers_{i}': DECAY ** (L - i) for i in range(L)} | {'embeddings': DECAY ** (L + 1)}
     assert {name: set(jax.tree.leaves(tree)) for name, tree in unrolled['encoder'].items()} == {
@@ -145,17 +144,17 @@ def test_rates_of_layers_are_the_same_stacked_and_unrolled(trees):
         pytest.param('last_2', False, 'lamb', marks=pytest.mark.slow),
     ],
 )
-def test_frozen_parameters_stay_to_the_bit_and_have_no_moments(train, scan, optimizer):
+def test_frozen_parameters_are_unchanged_and_have_no_moments(train, scan, optimizer):
     model, trained = _model(scan), make_selection(train, L)
     state = _state(model, trained, optimizer)
     chosen = _paths(partition(state.params, trained)[0])
     moments = [s for s in jax.tree.leaves(state.opt_state, is_leaf=_is_adam) if _is_adam(s)]
     assert len(moments) == 1 and _paths(moments[0].mu) == _paths(moments[0].nu) == chosen
     new, metrics = _step(model, trained, optimizer)(state, _batch(), jnp.uint32(0))
-    moved = _moved(state.params, new.params)
-    # The bias of the keys adds the same number to all scores of a query, so its gradient is only rounding error.
-    still = {path for path in chosen if path.endswith('attention/key/bias')}
-    assert chosen - still <= {path for path, change in moved.items() if change} <= chosen
+    changes = _largest_changes(state.params, new.params)
+    # The bias of the keys adds the same number to all scores of a query, so its gradient is only a rounding error.
+    key_biases = {path for path in chosen if path.endswith('attention/key/bias')}
+    assert chosen - key_biases <= {path for path, change in changes.items() if change} <= chosen
     assert jax.tree.structure(new) == jax.tree.structure(state) and int(new.skipped) == 0
     assert float(metrics['scalars']['grad_norm']) > 0
 
@@ -165,8 +164,8 @@ def _is_adam(x):
 
 
 @pytest.mark.slow
-def test_the_gradient_of_a_part_is_that_part_of_the_gradient():
-    """Without clipping by the global norm, a trained parameter moves as if all parameters were trained."""
+def test_trained_parameters_have_the_updates_of_full_training():
+    """This holds without clipping by the global norm, which depends on all trained parameters."""
     model = _model(False)
     changes = {}
     for word in ('all', 'last_1'):
@@ -183,8 +182,7 @@ def test_the_gradient_of_a_part_is_that_part_of_the_gradient():
 
 
 @pytest.mark.slow
-def test_layers_learn_at_their_rates_in_both_forms():
-    """From the same state, the step of a layer is that without decay times the factor of the layer."""
+def test_layer_decay_scales_the_updates_of_stacked_and_unrolled_layers():
     after = {}
     for scan in (True, False):
         model = _model(scan)

@@ -1,4 +1,4 @@
-"""A page is one file that fetches nothing, shows text as text, and can be read anywhere: opened in a real browser."""
+"""Tests in a real browser that a page is a single file, fetches nothing, escapes text, and fits narrow screens."""
 
 import json
 import pathlib
@@ -16,7 +16,7 @@ LONG = 'pneumonoultramicroscopicsilicovolcanoconiosis' * 8
 
 @pytest.fixture(scope='module')
 def path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A page with the template of a report, and in it hostile and long texts at every place."""
+    """Returns the path of a report page with hostile and long texts in every place."""
     pytest.importorskip('plotly', reason="needs the extra 'report'")
     steps = list(range(0, 1000, 50))
     curves = [
@@ -56,14 +56,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.mark.parametrize(('width', 'dark'), [(NARROW, False), pytest.param(WIDE, True, marks=pytest.mark.slow)])
-def test_it_can_be_read_anywhere(path: pathlib.Path, browser: Browser, width: int, dark: bool):
-    def look(page):
+def test_a_page_fits_any_width_and_both_themes(path: pathlib.Path, browser: Browser, width: int, dark: bool):
+    def inspect(page):
         lightness = '() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0] > 128'
         assert page.evaluate(lightness) is not dark
         assert page.locator('.plot .main-svg').count() >= 2
         assert 'held out <b>' in page.locator('.plot .legend').first.text_content()
         stroke = page.locator('.plot .scatterlayer path.js-line').nth(1).evaluate('e => getComputedStyle(e).stroke')
-        page.click('#theme')  # the other one, curves and all
+        page.click('#theme')  # The other theme also changes the curves.
         assert page.evaluate(lightness) is dark
         assert stroke != page.locator('.plot .scatterlayer path.js-line').nth(1).evaluate(
             'e => getComputedStyle(e).stroke'
@@ -74,36 +74,36 @@ def test_it_can_be_read_anywhere(path: pathlib.Path, browser: Browser, width: in
         assert page.locator('details .note').inner_text() == HOSTILE
         _check_buttons(page.locator('.chart').first)
 
-    browser.visit(path, look, width=width, dark=dark)
+    browser.visit(path, inspect, width=width, dark=dark)
 
 
 def _check_buttons(figure):
-    """The buttons of a chart stand beside its title, also when they are shown; `visit` refuses any that upload."""
+    """Checks that the buttons of a chart are beside its title and not covered; `visit` refuses buttons that upload."""
     figure.locator('figcaption').hover()
-    figure.locator('.modebar-btn').first.click(trial=True)  # nothing lies over it
+    figure.locator('.modebar-btn').first.click(trial=True)  # Fails if something covers the button.
     assert figure.locator('.modebar-btn').count() == 6
     title, bar = (figure.locator(part).bounding_box() for part in ('figcaption', '.modebar'))
     assert title['y'] <= bar['y'] and bar['y'] + bar['height'] <= title['y'] + title['height']
     figure.locator('.nsewdrag').hover()
-    assert 'held out <b>' in figure.locator('.hoverlayer .legend').text_content()  # the whole name
+    assert 'held out <b>' in figure.locator('.hoverlayer .legend').text_content()  # The full name.
 
 
 @pytest.mark.slow
-def test_a_box_zooms_and_the_other_colours_keep_it(path: pathlib.Path, browser: Browser):
-    def look(page):
-        shown = lambda: page.evaluate('() => document.querySelector(".plot").layout.xaxis.range')  # noqa: E731
+def test_dragging_a_box_zooms_and_a_change_of_theme_keeps_the_zoom(path: pathlib.Path, browser: Browser):
+    def inspect(page):
+        x_range = lambda: page.evaluate('() => document.querySelector(".plot").layout.xaxis.range')  # noqa: E731
         box = page.locator('.plot .nsewdrag').first.bounding_box()
-        whole = shown()
+        whole = x_range()
         page.mouse.move(box['x'] + box['width'] / 4, box['y'] + 20)
         page.mouse.down()
         page.mouse.move(box['x'] + box['width'] / 2, box['y'] + 120, steps=4)
         page.mouse.up()
-        zoomed = shown()
+        zoomed = x_range()
         assert whole[0] < zoomed[0] < zoomed[1] < whole[1]
         page.click('#theme')
-        assert shown() == pytest.approx(zoomed)
+        assert x_range() == pytest.approx(zoomed)
 
-    browser.visit(path, look)
+    browser.visit(path, inspect)
 
 
 def test_equal_content_gives_equal_bytes():
@@ -118,11 +118,11 @@ def test_data_for_a_script_is_unchanged():
     texts = [{'units': ['</script>&\u2028<!--', 'ä'], 'weights': [1, 2.5, None]}]
     data = {'layers': 1, 'heads': 2, 'texts': texts}
     text = render_page('attention.html.j2', 't', '', [Section('texts', 'Texts', data)])
-    begin = text.index('id="weights">') + len('id="weights">')
-    assert json.loads(text[begin : text.index('</script>', begin)]) == data
+    start = text.index('id="weights">') + len('id="weights">')
+    assert json.loads(text[start : text.index('</script>', start)]) == data
 
 
-def test_what_draws_is_asked_for(monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_plotly_is_an_error_with_a_fix(monkeypatch: pytest.MonkeyPatch):
     from bertjax.errors import UserError
 
     monkeypatch.setitem(__import__('sys').modules, 'plotly', None)

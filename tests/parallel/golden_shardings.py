@@ -1,8 +1,8 @@
-"""The shardings of BERT-base on eight devices: the mesh axes of each parameter and its moments.
+"""Prints the shardings of BERT-base on eight devices: the mesh axes of each parameter and its moments.
 
-    python tests/parallel/golden_shardings.py --renew   # writes tests/parallel/shardings/PRESET.txt
+    python tests/parallel/golden_shardings.py --renew   # also writes tests/parallel/shardings/PRESET.txt
 
-A change of parallel/rules.py, or of a parameter's axis names, shows in the difference of these files.
+The diff of these files shows the effect of a change of parallel/rules.py or of the axis names of a parameter.
 """
 
 import os
@@ -13,7 +13,7 @@ FOLDER = pathlib.Path(__file__).parent / 'shardings'
 
 
 def table(preset: str) -> str:
-    """One line per parameter for a mesh preset; the last columns are empty if they repeat the first."""
+    """Returns a line per parameter for a mesh preset. Cells of the last two columns that equal the first are empty."""
     import jax
 
     from bertjax.config.recipes import pretraining_config
@@ -29,23 +29,24 @@ def table(preset: str) -> str:
         mesh = make_mesh(settings.mesh_axes, jax.devices()[:8])
         return build_pretraining_setup(settings, settings.model_config(30522), mesh)
 
-    def lies(x):
+    def describe(x):
         entries = (*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec)))
         split = [(entry,) if isinstance(entry, str) else entry or () for entry in entries]
-        named = [' x '.join(axis for axis in of if x.sharding.mesh.shape[axis] > 1) or '-' for of in split]
-        sizes = [f'{size} {over}'.removesuffix(' -') for size, over in zip(x.shape, named, strict=True)]
+        names = [' x '.join(axis for axis in axes if x.sharding.mesh.shape[axis] > 1) or '-' for axes in split]
+        sizes = [f'{size} {name}'.removesuffix(' -') for size, name in zip(x.shape, names, strict=True)]
         return f'[{", ".join(sizes)}]'
 
-    plain, spread = setup('off'), setup('on')
+    plain, sharded = setup('off'), setup('on')
     rows = [('parameter, and its moments', 'zero1=on: parameter', 'zero1=on: moments')]
-    moments = [jax.tree.leaves(tree) for tree in (spread.state.opt_state[1].mu, spread.state.opt_state[1].nu)]
-    of_plain = jax.tree.leaves(plain.state.opt_state[1].mu)
-    named = jax.tree_util.tree_leaves_with_path(plain.state.params)
-    each = zip(named, of_plain, jax.tree.leaves(spread.state.params), *moments, strict=True)
-    for (path, x), moment, own, mu, nu in each:
-        assert lies(x) == lies(moment) and lies(mu) == lies(nu)
-        cells = [lies(own), lies(mu)]
-        rows.append((f'{"/".join(path_names(path))} {lies(x)}', *('' if cell == lies(x) else cell for cell in cells)))
+    zero1_moments = [jax.tree.leaves(tree) for tree in (sharded.state.opt_state[1].mu, sharded.state.opt_state[1].nu)]
+    moments = jax.tree.leaves(plain.state.opt_state[1].mu)
+    params = jax.tree_util.tree_leaves_with_path(plain.state.params)
+    leaves = zip(params, moments, jax.tree.leaves(sharded.state.params), *zero1_moments, strict=True)
+    for (path, x), moment, zero1_x, mu, nu in leaves:
+        first = describe(x)
+        assert first == describe(moment) and describe(mu) == describe(nu)
+        cells = [describe(zero1_x), describe(mu)]
+        rows.append((f'{"/".join(path_names(path))} {first}', *('' if cell == first else cell for cell in cells)))
     width = [max(len(row[i]) for row in rows) + 2 for i in range(2)]
     lines = [f'{one:{width[0]}}{two:{width[1]}}{three}'.rstrip() for one, two, three in rows]
     return '\n'.join([describe_mesh(plain.mesh), '', *lines]) + '\n'

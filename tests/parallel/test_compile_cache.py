@@ -1,4 +1,4 @@
-"""The folder of the compilation cache; errors of the cache never stop a run."""
+"""Tests the folder of the compilation cache, and that errors of the cache never stop a run."""
 
 import pathlib
 
@@ -10,8 +10,8 @@ from bertjax.parallel.compile_cache import VARIABLE, enable_compile_cache
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch):
-    """kept() -> the cache folder that is chosen in a new process, or None."""
+def cache_folder(monkeypatch: pytest.MonkeyPatch):
+    """cache_folder() -> the cache folder that a new process would choose, or None."""
     before = jax.config.jax_compilation_cache_dir
 
     def choose() -> str | None:
@@ -24,51 +24,53 @@ def kept(monkeypatch: pytest.MonkeyPatch):
     jax.config.update('jax_compilation_cache_dir', before)
 
 
-def test_the_users_cache_folder(kept, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+def test_the_cache_is_in_the_users_cache_folder(cache_folder, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     monkeypatch.delenv('XDG_CACHE_HOME', raising=False)
     monkeypatch.setenv('HOME', str(tmp_path))
-    folder = pathlib.Path(kept())
+    folder = pathlib.Path(cache_folder())
     assert folder.parent == tmp_path / '.cache' / 'bertjax' / 'compiled' and folder.is_dir()
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'xdg'))
-    assert pathlib.Path(kept()).parent == tmp_path / 'xdg' / 'bertjax' / 'compiled'
+    assert pathlib.Path(cache_folder()).parent == tmp_path / 'xdg' / 'bertjax' / 'compiled'
 
 
 @pytest.mark.parametrize('chosen', ['', '/somewhere'])
-def test_jax_own_variable_wins(kept, monkeypatch: pytest.MonkeyPatch, chosen: str):
+def test_the_variable_of_jax_is_not_overridden(cache_folder, monkeypatch: pytest.MonkeyPatch, chosen: str):
     monkeypatch.setenv(VARIABLE, chosen)
-    assert kept() is None  # JAX itself reads the variable
+    assert cache_folder() is None  # JAX reads the variable.
 
 
-def test_short_compilations_are_cached(kept, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+def test_short_compilations_are_cached(cache_folder, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     name = 'jax_persistent_cache_min_compile_time_secs'
     before = getattr(jax.config, name)
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     try:
-        for given, then in ((1.0, compile_cache.MIN_COMPILE_SECONDS), (0.0, 0.0)):
-            jax.config.update(name, given)
-            kept()
-            assert getattr(jax.config, name) == then
+        for value, expected in ((1.0, compile_cache.MIN_COMPILE_SECONDS), (0.0, 0.0)):
+            jax.config.update(name, value)
+            cache_folder()
+            assert getattr(jax.config, name) == expected
         monkeypatch.setenv(name.upper(), '5')
         jax.config.update(name, 5.0)
-        kept()
+        cache_folder()
         assert getattr(jax.config, name) == 5.0
     finally:
         jax.config.update(name, before)
 
 
-def test_an_existing_setting_is_not_changed(tmp_path: pathlib.Path, kept):
+def test_an_existing_setting_is_not_changed(tmp_path: pathlib.Path, cache_folder):
     jax.config.update('jax_compilation_cache_dir', str(tmp_path))
     enable_compile_cache()
     assert jax.config.jax_compilation_cache_dir == str(tmp_path)
 
 
-def test_no_folder_to_write_to(kept, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+def test_without_a_writable_folder_there_is_no_cache(
+    cache_folder, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+):
     (tmp_path / 'file').touch()
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
-    assert kept() is None
+    assert cache_folder() is None
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     monkeypatch.setattr(compile_cache.os, 'access', lambda path, mode: False)
-    assert kept() is None
+    assert cache_folder() is None
 
 
 def test_the_least_recently_used_programs_are_removed(tmp_path: pathlib.Path):
@@ -82,15 +84,15 @@ def test_the_least_recently_used_programs_are_removed(tmp_path: pathlib.Path):
 
 
 def test_a_folder_or_a_vanished_file_does_not_disable_the_cache(
-    kept, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+    cache_folder, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ):
-    """On a GPU, the compiler stores a folder of autotuning results beside the programs."""
+    """The compiler for GPUs stores a folder of autotuning results among the programs."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-    folder = pathlib.Path(kept())
+    folder = pathlib.Path(cache_folder())
     (folder / 'xla_gpu_per_fusion_autotune_cache_dir').mkdir()
     (folder / 'program').write_bytes(bytes(10))
     listed, prune = pathlib.Path.iterdir, compile_cache._prune
     monkeypatch.setattr(pathlib.Path, 'iterdir', lambda path: [*listed(path), path / 'pruned by another'])
     monkeypatch.setattr(compile_cache, '_prune', lambda folder: prune(folder, max_bytes=5))
-    assert kept() == str(folder)
+    assert cache_folder() == str(folder)
     assert [path.name for path in listed(folder)] == ['xla_gpu_per_fusion_autotune_cache_dir']

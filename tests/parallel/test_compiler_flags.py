@@ -1,4 +1,4 @@
-"""XLA flags for machines with GPUs: XLA knows them, and the user's flags are not changed."""
+"""Tests the XLA flags for machines with GPUs: XLA knows them, and the user's flags are not changed."""
 
 import os
 import subprocess
@@ -24,14 +24,14 @@ def test_flags_are_set_if_there_may_be_a_gpu(monkeypatch):
     called = []
     monkeypatch.setattr(devices, 'set_compiler_flags', lambda: called.append(True))
     monkeypatch.setattr(devices, '_has_plugins', lambda: True)
-    for there in (False, True):
-        monkeypatch.setattr(devices, '_may_have_nvidia_gpu', lambda there=there: there)
+    for may_have_gpu in (False, True):
+        monkeypatch.setattr(devices, '_may_have_nvidia_gpu', lambda result=may_have_gpu: result)
         devices.claim_devices()
-        assert bool(called) == there
+        assert bool(called) == may_have_gpu
 
 
 def test_xla_knows_the_flags():
-    """XLA ends a process with unknown flags."""
+    """XLA would end the process if it did not know a flag."""
     code = 'import jax; print(jax.numpy.zeros(()) + 1)'
     environment = os.environ | {VARIABLE: ' '.join(f'--{name}={str(value).lower()}' for name, value in FLAGS.items())}
     done = subprocess.run([sys.executable, '-c', code], env=environment, capture_output=True, text=True, timeout=300)

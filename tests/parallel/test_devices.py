@@ -1,4 +1,4 @@
-"""Preparation of a process for its devices: freed memory is kept for the next step; absent TPUs are not searched."""
+"""Tests that a process keeps freed memory for the next step and does not search for absent TPUs."""
 
 import fnmatch
 import importlib.metadata
@@ -15,9 +15,9 @@ from bertjax.errors import UserError
 from bertjax.parallel import devices
 from bertjax.parallel.devices import leave_out_absent_tpus, may_have_tpu
 
-# The pages that the kernel had to clear for a call whose temporary array has 256 MiB. The median of 31: until the heap
-# has settled, something small now and then takes a piece of it between two calls, and malloc makes it longer once more.
-# On a busy machine five of the first nine calls have been such.
+# Prints the number of page faults of a call with a temporary array of 256 MiB: the median of 31 calls. In some of the
+# first calls, a small allocation takes a piece of the heap, so malloc extends the heap again. On a busy machine, this
+# happened in five of the first nine calls.
 FAULTS = """
 import resource, statistics
 import jax, jax.numpy as jnp
@@ -35,7 +35,7 @@ print(statistics.median(after - before for before, after in zip(counts, counts[1
 
 
 # Prints what JAX logs about TPUs when it starts, and its platforms.
-STARTED = """
+START = """
 import jax
 from bertjax.parallel.devices import claim_devices
 
@@ -43,25 +43,25 @@ print(claim_devices()[0].platform, jax.config.jax_platforms)
 """
 
 
-@pytest.mark.skipif(may_have_tpu(), reason='JAX has to look for what this machine may have')
+@pytest.mark.skipif(may_have_tpu(), reason='JAX must search for the TPU of this machine')
 @pytest.mark.parametrize(
     ('chosen', 'platforms'), [({}, 'cpu'), pytest.param({'TPU_WORKER_ID': '0'}, 'None', marks=pytest.mark.slow)]
 )
 def test_absent_tpus_are_not_searched(chosen: dict[str, str], platforms: str):
-    """libtpu prints nothing if it is only installed to compile; any sign of a local TPU leaves JAX unchanged."""
-    pytest.importorskip('libtpu', reason='it would complain')
+    """Without signs of a TPU, libtpu prints nothing. With a sign, the platforms of JAX are not changed."""
+    pytest.importorskip('libtpu', reason="needs the extra 'tpu'")
     if importlib.metadata.entry_points(group='jax_plugins') or importlib.util.find_spec('jax_plugins'):
-        pytest.skip('JAX has to look for the devices of its plug-ins')
+        pytest.skip('JAX must search for the devices of its plug-ins')
     path = {'PATH': '', 'PYTHONPATH': os.environ.get('PYTHONPATH', '')}
     done = subprocess.run(
-        [sys.executable, '-c', STARTED], env=path | chosen, capture_output=True, text=True, timeout=300, check=True
+        [sys.executable, '-c', START], env=path | chosen, capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout.split() == ['cpu', platforms]
     assert ('TPU' in done.stderr) == bool(chosen)
 
 
 @pytest.mark.parametrize(
-    ('installed', 'there', 'chosen'),
+    ('installed', 'device_files', 'platforms'),
     [
         (['libtpu'], [], 'cpu'),
         ([], [], None),
@@ -71,11 +71,11 @@ def test_absent_tpus_are_not_searched(chosen: dict[str, str], platforms: str):
         (['libtpu', 'jax_plugins'], [], None),
     ],
 )
-def test_only_libtpu_is_silenced_and_only_where_nothing_but_cpus_can_be(
-    monkeypatch: pytest.MonkeyPatch, installed: list[str], there: list[str], chosen: str | None
+def test_the_platform_is_set_only_if_libtpu_is_installed_and_there_can_be_only_cpus(
+    monkeypatch: pytest.MonkeyPatch, installed: list[str], device_files: list[str], platforms: str | None
 ):
-    """JAX warns about an unusable GPU only if no platform is chosen, so the platform is set only on CPU machines."""
-    monkeypatch.setattr(devices.glob, 'glob', lambda pattern: fnmatch.filter(there, pattern))
+    """If a platform is set, JAX does not warn about an unusable GPU."""
+    monkeypatch.setattr(devices.glob, 'glob', lambda pattern: fnmatch.filter(device_files, pattern))
     monkeypatch.setattr(devices.importlib.util, 'find_spec', lambda name: name if name in installed else None)
     monkeypatch.setattr(devices.importlib.metadata, 'entry_points', lambda group: [])
     monkeypatch.setattr(devices.os, 'environ', {})
@@ -83,12 +83,12 @@ def test_only_libtpu_is_silenced_and_only_where_nothing_but_cpus_can_be(
     try:
         jax.config.update('jax_platforms', None)
         leave_out_absent_tpus()
-        assert jax.config.jax_platforms == chosen
+        assert jax.config.jax_platforms == platforms
     finally:
         jax.config.update('jax_platforms', before)
 
 
-def faults(claim: str) -> int:
+def page_faults(claim: str) -> int:
     environment = {'JAX_PLATFORMS': 'cpu', 'PATH': ''}
     program = [sys.executable, '-c', FAULTS.format(claim=claim)]
     done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=300, check=True)
@@ -96,13 +96,13 @@ def faults(claim: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='only the allocator of glibc is told to keep memory')
+@pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='only the allocator of glibc is configured')
 def test_temporary_arrays_reuse_freed_memory():
-    assert faults('claim_devices') < faults('jax.devices') / 10
+    assert page_faults('claim_devices') < page_faults('jax.devices') / 10
 
 
 def test_devices_of_unconnected_processes_are_refused(monkeypatch: pytest.MonkeyPatch):
-    """A multi-host TPU slice has such devices if the processes were started without flags."""
+    """The processes of a multi-host TPU slice have such devices if they are started without flags."""
     monkeypatch.setattr(jax, 'process_count', lambda: 4)
     with pytest.raises(UserError, match=r'found devices of 4 processes.*--coordinator_address'):
         devices.claim_devices()

@@ -1,4 +1,4 @@
-"""Detection of multi-process runs from the environment and from the metadata server of TPU VMs."""
+"""Tests the detection of multi-process runs from the environment and from the metadata server of TPU VMs."""
 
 import socket
 import time
@@ -30,7 +30,7 @@ def tpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
         ({'SLURM_PROCID': '0', 'SLURM_STEP_NUM_TASKS': ''}, False),
     ],
 )
-def test_processes_from_the_environment(environment: dict[str, str], several: bool):
+def test_several_processes_are_detected_from_the_environment(environment: dict[str, str], several: bool):
     assert ProcessFlags().is_one_of_several(environment | {'TPU_SKIP_MDS_QUERY': '1'}) == several
 
 
@@ -41,13 +41,15 @@ def test_processes_from_the_environment(environment: dict[str, str], several: bo
         ({'worker-network-endpoints': 'unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3'}, True),
         ({'worker-network-endpoints': 'unknown:unknown:10.0.0.2', 'tpu-env': "TYPE: 'V5E'\nWORKER_ID: '0'\n"}, False),
         ({'worker-network-endpoints': '10.0.0.2', 'tpu-env': "TYPE: 'V5E'\nMEGASCALE_NUM_SLICES: '2'\n"}, True),
-        ({}, False),  # a machine in Google's cloud without a TPU
+        ({}, False),  # A machine in Google's cloud without a TPU.
     ],
 )
-def test_processes_from_the_metadata_server(tpu_here: None, attributes: dict[str, str], several: bool):
+def test_several_processes_are_detected_from_the_metadata_server(
+    tpu_here: None, attributes: dict[str, str], several: bool
+):
     with serve(attributes) as server:
         assert ProcessFlags().is_one_of_several({'GCE_METADATA_IP': server.address}) == several
-        assert server.asked == ['worker-network-endpoints', 'tpu-env']
+        assert server.requests == ['worker-network-endpoints', 'tpu-env']
 
 
 def test_a_busy_server_is_queried_again(tpu_here: None):
@@ -57,20 +59,20 @@ def test_a_busy_server_is_queried_again(tpu_here: None):
 
 def test_only_a_machine_with_a_tpu_queries_the_server(monkeypatch: pytest.MonkeyPatch):
     with serve({'worker-network-endpoints': '10.0.0.2,10.0.0.3'}) as server:
-        there = {'GCE_METADATA_IP': server.address}
+        environment = {'GCE_METADATA_IP': server.address}
         monkeypatch.setattr(tpu_processes, 'may_have_tpu', lambda: True)
-        assert not ProcessFlags().is_one_of_several(there | {'TPU_SKIP_MDS_QUERY': '1'})
-        # The environment of GKE contains everything.
-        assert not ProcessFlags().is_one_of_several(there | {'TPU_WORKER_HOSTNAMES': 'localhost'})
+        assert not ProcessFlags().is_one_of_several(environment | {'TPU_SKIP_MDS_QUERY': '1'})
+        # On GKE, the environment contains all facts.
+        assert not ProcessFlags().is_one_of_several(environment | {'TPU_WORKER_HOSTNAMES': 'localhost'})
         monkeypatch.setattr(tpu_processes, 'may_have_tpu', lambda: False)
-        assert not ProcessFlags().is_one_of_several(there)
-        assert not server.asked
+        assert not ProcessFlags().is_one_of_several(environment)
+        assert not server.requests
 
 
 def test_without_a_server_the_process_is_single(tpu_here: None, caplog: pytest.LogCaptureFixture):
     with socket.socket() as taken:
-        taken.bind(('127.0.0.1', 0))  # nothing listens on this port
-        began = time.monotonic()
+        taken.bind(('127.0.0.1', 0))  # Nothing listens on this port.
+        start = time.monotonic()
         assert not ProcessFlags().is_one_of_several({'GCE_METADATA_IP': f'127.0.0.1:{taken.getsockname()[1]}'})
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - start < 5
     assert 'assuming 1' in caplog.text

@@ -1,4 +1,4 @@
-"""The sizes of the mesh, and the errors for sizes that do not fit."""
+"""Tests the sizes of the mesh, and errors about sizes that do not fit."""
 
 import dataclasses
 
@@ -31,28 +31,25 @@ from bertjax.train.settings import check_mesh, check_row_count
         ((2, 4, -1), 8, (2, 4, 1)),
     ],
 )
-def test_sizes_and_the_axis_that_takes_the_rest(sizes, devices, shape):
+def test_an_axis_of_size_minus_1_gets_the_remaining_devices(sizes, devices, shape):
     assert mesh_shape(dict(zip(('data', 'fsdp', 'tensor'), sizes, strict=True)), devices) == shape
 
 
 def test_a_preset_sets_the_remaining_sizes():
-    def shape(**given):
-        return mesh_shape(mesh_axes(config_of(given).mesh), 8)
+    def shape(**sizes):
+        return mesh_shape(mesh_axes(config_of(sizes).mesh), 8)
 
-    def config_of(given):
+    def config_of(sizes):
         config = pretraining_config('tiny')
-        config.mesh.update(given)
+        config.mesh.update(sizes)
         return config
 
     shapes = {'data': (8, 1, 1), 'fsdp': (1, 8, 1), 'tensor2': (4, 1, 2), 'fsdp_tensor2': (1, 4, 2)}
     assert {name: shape(preset=name) for name in PRESETS} == shapes
     assert shape(preset='fsdp', data=4) == (4, 2, 1) and shape(preset='tensor2', fsdp=2) == (2, 2, 2)
     assert pretraining_settings(config_of({'preset': 'fsdp'})).mesh_axes == {'data': 1, 'fsdp': -1, 'tensor': 1}
-    assert mesh_axes({'data': 2, 'fsdp': 4, 'tensor': 1}) == {
-        'data': 2,
-        'fsdp': 4,
-        'tensor': 1,
-    }  # of an earlier version
+    without_preset = {'data': 2, 'fsdp': 4, 'tensor': 1}  # The config of an earlier version.
+    assert mesh_axes(without_preset) == without_preset
     with pytest.raises(UserError, match=r"config.mesh.preset: found 'model', expected one of data, fsdp"):
         check_ranges(config_of({'preset': 'model'}))
     with pytest.raises(UserError, match='data=1 x fsdp=-1 x tensor=3, expected a mesh of 8 device'):
@@ -60,8 +57,8 @@ def test_a_preset_sets_the_remaining_sizes():
 
 
 @dataclasses.dataclass(frozen=True)
-class Chip:
-    """A stand-in for a device of a 2 x 2 slice."""
+class FakeChip:
+    """A fake device of a 2 x 2 slice."""
 
     id: int
     slice_index: int
@@ -78,13 +75,14 @@ class Chip:
         return self.slice_index
 
 
-def test_slices_lie_along_data():
-    chips = [Chip(i, i // 4) for i in range(8)]
+def test_slices_are_along_the_data_axis():
+    chips = [FakeChip(i, i // 4) for i in range(8)]
     grid = make_mesh({'data': -1, 'fsdp': 2, 'tensor': 1}, chips).devices
     assert grid.shape == (4, 2, 1)
     assert [{chip.slice_index for chip in row.flat} for row in grid] == [{0}, {0}, {1}, {1}]
-    over, within = (make_mesh({'data': -1, 'fsdp': 1, 'tensor': 1}, some) for some in (chips, chips[:4]))
-    assert should_shard('auto', within) and should_shard('on', over) and not should_shard('auto', over)
+    two_slices, one_slice = (make_mesh({'data': -1, 'fsdp': 1, 'tensor': 1}, some) for some in (chips, chips[:4]))
+    assert should_shard('auto', one_slice)
+    assert should_shard('on', two_slices) and not should_shard('auto', two_slices)
     with pytest.raises(UserError, match=r'config.mesh.data: found 1, expected a multiple of the number of slices, 2'):
         make_mesh({'data': -1, 'fsdp': 8, 'tensor': 1}, chips)
 
@@ -93,7 +91,7 @@ def test_slices_lie_along_data():
     'sizes',
     [(1, 1, 1), (3, 1, 1), (-1, 3, 1), (16, 1, 1), (-1, -1, 1), (0, 1, 8), (-2, 1, 1), (-8, -1, 1), (-1, 16, 1)],
 )
-def test_the_error_for_sizes_names_the_number_of_devices(sizes):
+def test_the_error_about_sizes_names_the_number_of_devices(sizes):
     axes = dict(zip(('data', 'fsdp', 'tensor'), sizes, strict=True))
     with pytest.raises(UserError) as error:
         mesh_shape(axes, 8)
@@ -118,23 +116,23 @@ def test_rows_are_split_over_data_and_fsdp():
 
 
 @pytest.mark.parametrize(
-    ('batch_size', 'grad_accum_steps', 'shards', 'try_instead'),
+    ('batch_size', 'grad_accum_steps', 'shards', 'suggestion'),
     [(12, 1, 8, 8), (30, 2, 8, 16), (16, 4, 8, 32), (4, 1, 8, 8)],
 )
-def test_an_indivisible_batch_is_refused_with_a_suggestion(batch_size, grad_accum_steps, shards, try_instead):
+def test_an_indivisible_batch_is_refused_with_a_suggestion(batch_size, grad_accum_steps, shards, suggestion):
     config = pretraining_config('tiny', batch_size=batch_size, grad_accum_steps=grad_accum_steps)
     (phase,) = pretraining_settings(config).resolve_phases(100)
     with pytest.raises(UserError) as error:
         check_row_count(phase.batch_size, phase.grad_accum_steps, shards)
     assert error.value.where == 'config.batch_size'
-    assert error.value.fix == f'try {try_instead}'
-    config.batch_size = try_instead
+    assert error.value.fix == f'try {suggestion}'
+    config.batch_size = suggestion
     (phase,) = pretraining_settings(config).resolve_phases(100)
     check_row_count(phase.batch_size, phase.grad_accum_steps, shards)
 
 
 @pytest.mark.parametrize(
-    ('sizes', 'changes', 'found', 'what'),
+    ('sizes', 'changes', 'found', 'expected'),
     [
         ((1, 1, 8), {}, r'mesh.tensor: found 8', r'a divisor of config.model.num_heads = 12'),
         ((1, 1, 4), {'mlp_dim': 3074}, r'mesh.tensor: found 4', r'a divisor of config.model.mlp_dim = 3074'),
@@ -142,9 +140,9 @@ def test_an_indivisible_batch_is_refused_with_a_suggestion(batch_size, grad_accu
         ((1, 5, 1), {}, r'mesh.fsdp: found 5', r'a divisor of config.model.width = 768'),
     ],
 )
-def test_an_indivisible_model_is_refused_with_a_suggestion(sizes, changes, found, what):
+def test_an_indivisible_model_is_refused_with_a_suggestion(sizes, changes, found, expected):
     model = BertConfig(vocab_size=30522, **changes)
     mesh = jax.sharding.AbstractMesh(sizes, ('data', 'fsdp', 'tensor'))
-    with pytest.raises(UserError, match=rf'config.{found}, expected {what}, which it splits; lower'):
+    with pytest.raises(UserError, match=rf'config.{found}, expected {expected}, which the axis splits; lower'):
         check_mesh(model, mesh)
     check_mesh(BertConfig(vocab_size=30522), jax.sharding.AbstractMesh((1, 2, 2), ('data', 'fsdp', 'tensor')))

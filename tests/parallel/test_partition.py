@@ -1,4 +1,4 @@
-"""Logical axis names: unknown ones are errors, known ones become shardings."""
+"""Tests logical axis names: unknown ones are errors, known ones become shardings."""
 
 import golden_shardings
 import jax
@@ -17,7 +17,7 @@ def mesh():
     return make_mesh({'data': 2, 'fsdp': 2, 'tensor': 2})
 
 
-def test_the_table_names_each_axis_once_and_only_real_mesh_axes():
+def test_the_rules_have_each_logical_axis_once_and_use_all_mesh_axes():
     names = [name for name, _ in AXIS_RULES]
     assert len(names) == len(set(names))
     used = {axis for _, axes in AXIS_RULES for axis in ([axes] if isinstance(axes, str) else axes or [])}
@@ -26,17 +26,17 @@ def test_the_table_names_each_axis_once_and_only_real_mesh_axes():
 
 
 @pytest.mark.parametrize('preset', PRESETS)
-def test_shardings_equal_the_recorded_ones(preset):
-    """After an intended change: `python tests/parallel/golden_shardings.py --renew`."""
+def test_shardings_equal_the_record(preset):
+    """After an intended change, run `python tests/parallel/golden_shardings.py --renew`."""
     recorded = (golden_shardings.FOLDER / f'{preset}.txt').read_text(encoding='utf-8')
     assert golden_shardings.table(preset) == recorded
 
 
-def test_a_typo_is_an_error_in_a_mesh_and_outside(mesh):
+def test_an_unknown_axis_is_an_error_in_a_mesh_and_outside(mesh):
     x = jnp.zeros((8, 4))
-    with pytest.raises(ValueError, match='act_btach'):
+    with pytest.raises(ValueError, match="unknown logical axis 'act_btach'"):
         constrain(x, 'act_btach', 'act_embed')
-    with pytest.raises(ValueError, match='embde'):
+    with pytest.raises(ValueError, match="unknown logical axis 'embde'"):
         with_axes(nn.initializers.zeros_init(), 'embde')
     with mesh_context(mesh), pytest.raises(ValueError, match='act_btach'):
         jax.jit(lambda x: constrain(x, 'act_btach', None))(x)
@@ -47,8 +47,8 @@ def test_outside_a_mesh_nothing_is_constrained():
     assert constrain(x, 'act_batch') is x
 
 
-def test_a_constraint_holds_inside_the_mesh_context(mesh):
-    """In a context that Flax does not see, the result would silently be replicated."""
+def test_a_constraint_is_applied_inside_the_mesh_context(mesh):
+    """If Flax did not know the mesh, the result would silently be replicated."""
     x = jnp.zeros((8, 6, 4))
     with mesh_context(mesh):
         y = jax.jit(lambda x: constrain(x + 1, 'act_batch', 'act_length', 'act_mlp'))(x)
@@ -56,7 +56,7 @@ def test_a_constraint_holds_inside_the_mesh_context(mesh):
 
 
 def test_a_weight_and_an_activation_may_use_the_same_mesh_axis(mesh):
-    """'embed' of a weight is split over fsdp, and the batch of an activation with that width still uses fsdp."""
+    """'embed' of a weight is split over fsdp. The batch axis of an activation of the same width uses fsdp too."""
     with mesh_context(mesh):
         y = jax.jit(lambda x: constrain(x + 1, 'act_batch', 'act_length', 'act_embed'))(jnp.zeros((8, 6, 4)))
     assert y.sharding.shard_shape(y.shape) == (2, 6, 4)

@@ -1,4 +1,4 @@
-"""Abstract TPU slices: their devices and the properties of each."""
+"""Tests abstract TPU slices: their devices and the properties of their chips."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.parallel.topology import generation_of, ici_bandwidth, slice_chips, topology_devices
 
-# In a separate process, so that a crash of the TPU compiler does not end pytest.
+# Runs in a separate process, so that a crash of the TPU compiler does not end pytest.
 SLICES = """
 import json, sys
 from bertjax.parallel.topology import generation_of, topology_devices
@@ -20,7 +20,7 @@ for name in sys.argv[1:]:
     devices, memory = topology_devices(name), generation_of(name).hbm_bytes
     print(json.dumps([len(devices) * memory / 2**30, sum(peak_flops(one.device_kind) for one in devices) / 1e12]))
 """
-# Four chips of each generation, with GiB and TFLOP/s per chip from Google Cloud's pages. JAX has 8 devices on v3.
+# A slice of four chips -> (GiB, TFLOP/s) per chip, from Google Cloud's pages. On v3, JAX has 8 devices for them.
 CHIPS = {
     'v3:2x2': (32, 123),
     'v4:2x2x1': (32, 275),
@@ -32,43 +32,43 @@ CHIPS = {
 
 @pytest.mark.slow
 def test_memory_and_peak_of_the_devices_add_up_to_those_of_the_chips():
-    pytest.importorskip('libtpu', reason="needs the TPU compiler, of the extras 'tpu' and 'test'")
+    pytest.importorskip('libtpu', reason="needs the TPU compiler of the extras 'tpu' and 'test'")
     environment = {'PATH': '', 'PYTHONPATH': os.environ.get('PYTHONPATH', '')}
     command = [sys.executable, '-c', SLICES, *CHIPS]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert found == [[4 * memory, 4 * peak] for memory, peak in CHIPS.values()]
+    totals = [json.loads(line) for line in done.stdout.splitlines()]
+    assert totals == [[4 * memory, 4 * peak] for memory, peak in CHIPS.values()]
 
 
 @pytest.mark.parametrize(
     ('name', 'chips', 'links'),
     [
-        ('v5e:4x4', 16, 2),  # a mesh: one neighbour along each side counts
+        ('v5e:4x4', 16, 2),  # Without rings, one link along each side counts.
         ('v5e:4x4', 4, 1),
-        ('v5e:4x16', 64, 3),  # a side of 16 is a ring
+        ('v5e:4x16', 64, 3),  # A side of 16 is a ring.
         ('v5e:16x16', 256, 4),
         ('v5e:1x1', 1, 1),
-        ('v5p:2x2x4', 16, 3),  # rings only where all sides are multiples of 4
+        ('v5p:2x2x4', 16, 3),  # There are rings only if all sides are multiples of 4.
         ('v5p:4x4x8', 128, 6),
         ('v5p:4x4x8', 8, 2),
         ('v6e:8x8', 64, 2),
-        ('2*v5e:16x16', 256, 4),  # several slices: the links within one
+        ('2*v5e:16x16', 256, 4),  # Only the links inside a slice count.
     ],
 )
-def test_links_of_a_group_of_chips(name: str, chips: int, links: int):
+def test_the_number_of_links_of_a_group_of_chips(name: str, chips: int, links: int):
     assert ici_bandwidth(name, chips) == links * generation_of(name).link_bandwidth
     assert slice_chips(name) >= chips
 
 
 def test_the_sum_of_links_equals_the_data_sheets():
-    """Both directions of all links of a chip, in GB/s: "bidirectional ICI" of Google Cloud's pages."""
-    whole = {'v5e:16x16': 400, 'v6e:16x16': 800, 'v5p:4x4x4': 1200}
-    for name, bandwidth in whole.items():
+    """The data sheets give both directions of all links of a chip in GB/s, as "bidirectional ICI"."""
+    bidirectional = {'v5e:16x16': 400, 'v6e:16x16': 800, 'v5p:4x4x4': 1200}
+    for name, bandwidth in bidirectional.items():
         assert 2 * ici_bandwidth(name, slice_chips(name)) == bandwidth * 1e9
 
 
 @pytest.mark.parametrize(
-    ('name', 'said'),
+    ('name', 'text'),
     [
         ('v5e', 'v5e:4x4'),
         ('v5e:4xx4', 'v5e:4x4'),
@@ -76,7 +76,7 @@ def test_the_sum_of_links_equals_the_data_sheets():
         ('2*v4:2x2x1', 'slices of v5e, v5p, v6e'),
     ],
 )
-def test_unknown_names_are_refused(name: str, said: str):
+def test_unknown_names_are_refused(name: str, text: str):
     with pytest.raises(UserError) as error:
         topology_devices(name)
-    assert error.value.where == 'config.topology' and said in error.value.expected
+    assert error.value.where == 'config.topology' and text in error.value.expected

@@ -1,4 +1,4 @@
-"""The supervising process: it forwards each signal to its child, once."""
+"""Tests the supervising process, which forwards each signal to its child once."""
 
 import os
 import signal
@@ -10,35 +10,35 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-# The child prints the signals that it gets, and ends at the third.
+# The child prints the signals that it receives, and ends after the third one.
 CHILD = """
 import os, signal, time
 from bertjax.parallel.process_flags import supervise
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 supervise()
-told = []
+received = []
 for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, lambda number, frame: told.append(print(number, flush=True)))
-print('begun', flush=True)
-while len(told) < 3:
+    signal.signal(number, lambda number, frame: received.append(print(number, flush=True)))
+print('started', flush=True)
+while len(received) < 3:
     time.sleep(0.01)
 os._exit(75)
 """
 
 
 @pytest.fixture
-def watched() -> Iterator[subprocess.Popen]:
+def supervised() -> Iterator[subprocess.Popen]:
     with subprocess.Popen(
         [sys.executable, '-c', CHILD], stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
-        assert process.stdout is not None and process.stdout.readline() == 'begun\n'
+        assert process.stdout is not None and process.stdout.readline() == 'started\n'
         yield process
         process.kill()
 
 
 @pytest.mark.parametrize(
-    ('tell', 'number'),
+    ('send', 'number'),
     [
         (os.kill, signal.SIGTERM),
         (os.killpg, signal.SIGINT),
@@ -46,18 +46,18 @@ def watched() -> Iterator[subprocess.Popen]:
         pytest.param(os.killpg, signal.SIGTERM, marks=pytest.mark.slow),
     ],
 )
-def test_each_signal_is_forwarded_once(watched: subprocess.Popen, number: int, tell: Callable[[int, int], None]):
-    """The signal goes to the process, as by `kill`, or to its group, as from a terminal."""
+def test_each_signal_is_forwarded_once(supervised: subprocess.Popen, number: int, send: Callable[[int, int], None]):
+    """The signal is sent to the process, as by `kill`, or to its group, as by a terminal."""
     for _ in range(3):
-        tell(watched.pid, number)
-        assert watched.stdout.readline() == f'{number:d}\n'
-    assert watched.stdout.read() == '' and watched.wait(30) == 75
+        send(supervised.pid, number)
+        assert supervised.stdout.readline() == f'{number:d}\n'
+    assert supervised.stdout.read() == '' and supervised.wait(30) == 75
 
 
 @pytest.mark.slow
-def test_both_processes_suspend_and_continue(watched: subprocess.Popen):
-    (child,) = psutil.Process(watched.pid).children()
-    both = (psutil.Process(watched.pid), child)
+def test_both_processes_suspend_and_continue(supervised: subprocess.Popen):
+    (child,) = psutil.Process(supervised.pid).children()
+    both = (psutil.Process(supervised.pid), child)
 
     def wait_until_stopped(stopped: bool) -> None:
         deadline = time.monotonic() + 30
@@ -65,13 +65,13 @@ def test_both_processes_suspend_and_continue(watched: subprocess.Popen):
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
-    os.kill(watched.pid, signal.SIGTSTP)
+    os.kill(supervised.pid, signal.SIGTSTP)
     wait_until_stopped(True)
-    os.kill(watched.pid, signal.SIGCONT)
+    os.kill(supervised.pid, signal.SIGCONT)
     wait_until_stopped(False)
 
 
-def test_the_child_ends_with_its_parent(watched: subprocess.Popen):
-    (child,) = psutil.Process(watched.pid).children()
-    watched.kill()
+def test_the_child_ends_with_its_parent(supervised: subprocess.Popen):
+    (child,) = psutil.Process(supervised.pid).children()
+    supervised.kill()
     child.wait(30)

@@ -1,4 +1,4 @@
-"""Small BERTs of transformers on the CPU, random but for the seed, and batches for them."""
+"""Fixtures: small random BERT models of transformers, and a batch for them."""
 
 import numpy as np
 import pytest
@@ -19,14 +19,14 @@ def torch():
 
 @pytest.fixture(scope='session')
 def make_peer(torch):
-    """make_peer(class name, seed=0, **config) -> a float32 model, eager attention, no dropout, weights well spread."""
+    """make_peer(class name, seed=0, **config) -> a random float32 model in evaluation mode with eager attention."""
     import transformers
 
     def make(kind='BertForPreTraining', seed=0, **changes):
         config = transformers.BertConfig(**{**DIMS, 'attn_implementation': 'eager', **changes})
         torch.manual_seed(seed)
         model = getattr(transformers, kind)(config).float().eval()
-        with torch.no_grad():  # transformers starts biases at 0 and scales at 1, where mistakes would not show
+        with torch.no_grad():  # Mistakes would be invisible with the initial biases of 0 and scales of 1.
             for name, x in model.named_parameters():
                 noise = torch.randn_like(x)
                 x.copy_(1 + 0.3 * noise if name.endswith('LayerNorm.weight') else 0.15 * noise)
@@ -37,7 +37,7 @@ def make_peer(torch):
 
 @pytest.fixture(scope='session')
 def batch():
-    """A pre-training batch: rows of several lengths, two segments, unused predictions, one row of padding only."""
+    """Returns a pre-training batch with two segments, unused predictions, and rows of several lengths, one empty."""
     rng = np.random.default_rng(7)
     B, S, P, V = 5, 24, 6, DIMS['vocab_size']
     lengths = np.array([24, 17, 9, 2, 0])

@@ -1,6 +1,6 @@
-"""What PyTorch gives for a BERT whose weights are a formula, kept beside this file for where there is no PyTorch.
+"""Records PyTorch's results for a BERT with deterministic weights, for machines without PyTorch.
 
-python tests/parity/recorded.py        # with PyTorch and transformers: writes it anew
+python tests/parity/recorded.py        # needs PyTorch and transformers; writes recorded.json
 """
 
 import functools
@@ -22,12 +22,12 @@ LENGTHS = np.array([20, 13, 7, 2])
 
 
 def _numbers(name: str, *shape: int) -> np.ndarray:
-    # Of numpy's generators, this one keeps its stream for ever.
+    # NumPy guarantees that the stream of RandomState never changes.
     return np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape).astype(np.float32)
 
 
 def batch() -> dict[str, np.ndarray]:
-    """Rows of several lengths in two segments; the first positions of each are predicted."""
+    """Returns rows of several lengths in two segments, with up to four predictions each, at positions 0, 2, 4 and 6."""
     real = np.arange(S) < LENGTHS[:, None]
     counts = np.minimum(LENGTHS // 2, P)
     ids = (np.abs(_numbers('ids', B, S + P)) * 1000).astype(np.int64) % (DIMS['vocab_size'] - 1) + 1
@@ -50,8 +50,8 @@ def _shapes() -> dict[str, tuple[int, ...]]:
     def norm(name: str) -> dict:
         return {f'{name}.weight': (D,), f'{name}.bias': (D,)}
 
-    def dense(name: str, out: int, of: int) -> dict:
-        return {f'{name}.weight': (out, of), f'{name}.bias': (out,)}
+    def dense(name: str, outputs: int, inputs: int) -> dict:
+        return {f'{name}.weight': (outputs, inputs), f'{name}.bias': (outputs,)}
 
     shapes = {'bert.embeddings.word_embeddings.weight': (V, D)}
     shapes |= {'bert.embeddings.position_embeddings.weight': (DIMS['max_position_embeddings'], D)}
@@ -70,23 +70,22 @@ def _shapes() -> dict[str, tuple[int, ...]]:
 
 
 def write_model(folder: pathlib.Path) -> None:
-    """The model as a directory of Hugging Face."""
     config = {'model_type': 'bert', 'architectures': ['BertForPreTraining'], 'hidden_act': 'gelu', **DIMS}
     (folder / 'config.json').write_text(json.dumps(config))
     weights = {
         name: 1 + 0.3 * _numbers(name, *shape) if name.endswith('LayerNorm.weight') else 0.15 * _numbers(name, *shape)
         for name, shape in _shapes().items()
     }
-    safetensors.numpy.save_file(weights, folder / 'model.safetensors', {'format': 'pt'})  # transformers asks
+    safetensors.numpy.save_file(weights, folder / 'model.safetensors', {'format': 'pt'})  # transformers needs it.
 
 
-def measured(name: str, gradient: np.ndarray) -> list[float]:
-    """A gradient in two numbers: its norm, and its product with a fixed array."""
+def summarize(name: str, gradient: np.ndarray) -> list[float]:
+    """Returns two numbers for a gradient: its norm, and its inner product with a fixed random array."""
     return [float(np.linalg.norm(gradient)), float((gradient * _numbers(f'of {name}', *gradient.shape)).sum())]
 
 
 def by_pytorch(folder: pathlib.Path) -> dict:
-    """What transformers computes for the model in `folder`."""
+    """Returns the hidden states, logits, loss and gradients that transformers computes for the model in `folder`."""
     import torch
     import transformers
 
@@ -96,27 +95,27 @@ def by_pytorch(folder: pathlib.Path) -> dict:
     at, column = np.nonzero(rows['masked_weights'])
     labels[at, rows['masked_positions'][at, column]] = rows['masked_ids'][at, column]
     long = functools.partial(torch.tensor, dtype=torch.long)
-    found = model(
+    outputs = model(
         input_ids=long(rows['input_ids']), token_type_ids=long(rows['segment_ids']),
         attention_mask=long(rows['attention_mask']), labels=long(labels),
         next_sentence_label=long(rows['nsp_labels']), output_hidden_states=True,
     )  # fmt: skip
-    found.loss.backward()
+    outputs.loss.backward()
     real = rows['attention_mask'] > 0
     return {
-        'hidden': [layer.detach().numpy()[real].tolist() for layer in found.hidden_states],
-        'mlm_logits': found.prediction_logits.detach().numpy()[at, rows['masked_positions'][at, column]].tolist(),
-        'nsp_logits': found.seq_relationship_logits.detach().numpy().tolist(),
-        'loss': found.loss.item(),
-        'gradients': {name: measured(name, x.grad.numpy()) for name, x in sorted(model.named_parameters())},
+        'hidden': [layer.detach().numpy()[real].tolist() for layer in outputs.hidden_states],
+        'mlm_logits': outputs.prediction_logits.detach().numpy()[at, rows['masked_positions'][at, column]].tolist(),
+        'nsp_logits': outputs.seq_relationship_logits.detach().numpy().tolist(),
+        'loss': outputs.loss.item(),
+        'gradients': {name: summarize(name, x.grad.numpy()) for name, x in sorted(model.named_parameters())},
     }
 
 
 def rounded(value: object) -> object:
-    """With 8 digits, which float32 has not."""
+    """Returns the nested value with all numbers rounded to 8 digits, more than the precision of float32."""
     if isinstance(value, dict):
-        return {key: rounded(one) for key, one in value.items()}
-    return [rounded(one) for one in value] if isinstance(value, list) else float(f'{value:.8g}')
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list) else float(f'{value:.8g}')
 
 
 if __name__ == '__main__':

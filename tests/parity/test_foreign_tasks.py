@@ -1,4 +1,4 @@
-"""`bertjax.load` of transformers' fine-tuned classes answers as they do."""
+"""Tests that `bertjax.load` of fine-tuned models of transformers gives the results of transformers."""
 
 import pathlib
 
@@ -18,7 +18,7 @@ SENTENCES = ['the river runs', 'a bird sings near the old house', 'stone']
 
 @pytest.fixture
 def saved(torch, tmp_path: pathlib.Path):
-    """saved(class, labels) -> a small model of transformers with drawn weights and our tokenizer, and its directory."""
+    """saved(class name, **config) -> (small random transformers model, its tokenizer, our model of the directory)."""
 
     def make(kind: str, **values):
         torch.manual_seed(0)
@@ -40,7 +40,7 @@ def probabilities(torch, model, inputs) -> np.ndarray:
         return model(**inputs).logits.softmax(-1).numpy()
 
 
-def test_labels_of_texts(torch, saved):
+def test_labels_of_texts_are_equal(torch, saved):
     names = {0: 'calm', 1: 'wild', 2: 'old'}
     model, tokenizer, bert = saved(
         'BertForSequenceClassification', id2label=names, label2id={x: i for i, x in names.items()}
@@ -56,7 +56,7 @@ def test_labels_of_texts(torch, saved):
 
 
 @pytest.mark.slow
-def test_scores_and_several_labels(torch, saved):
+def test_scores_and_multi_label_probabilities_are_equal(torch, saved):
     model, tokenizer, bert = saved('BertForSequenceClassification', num_labels=1)
     inputs = tokenizer(SENTENCES, padding=True, return_tensors='pt')
     with torch.no_grad():
@@ -69,7 +69,7 @@ def test_scores_and_several_labels(torch, saved):
     np.testing.assert_allclose(ours, shares, atol=1e-5)
 
 
-def test_tags_of_words(torch, saved):
+def test_tags_of_words_are_equal(torch, saved):
     names = {0: 'NOUN', 1: 'VERB', 2: 'DET'}
     model, tokenizer, bert = saved('BertForTokenClassification', id2label=names)
     inputs = tokenizer(
@@ -82,8 +82,7 @@ def test_tags_of_words(torch, saved):
     assert bert.tag([SENTENCES[1].split()])[0]['tags'] == bert.tag(SENTENCES[1])['tags']
 
 
-def test_entities_of_raw_text(torch, saved):
-    """Those of transformers' pipeline, by each of its strategies."""
+def test_entities_equal_those_of_the_pipeline_for_each_strategy(torch, saved):
     names = {0: 'O', 1: 'B-X', 2: 'I-X', 3: 'B-Y', 4: 'I-Y'}
     model, tokenizer, bert = saved('BertForTokenClassification', id2label=names)
     texts = ["The old-river's birds, (Stone!) sing: rivers", ' a\u00a0bird…\n鳥stones. the\x07house', 'x', '']
@@ -93,8 +92,8 @@ def test_entities_of_raw_text(torch, saved):
         )
         for text, answer in zip(texts, bert.tag(texts, aggregation_strategy=strategy), strict=True):
             theirs, ours = pipeline(text) if text else [], answer['entities']
-            places = [(entity['entity_group'], entity['start'], entity['end']) for entity in theirs]
-            assert [(entity['type'], entity['start'], entity['end']) for entity in ours] == places
+            spans = [(entity['entity_group'], entity['start'], entity['end']) for entity in theirs]
+            assert [(entity['type'], entity['start'], entity['end']) for entity in ours] == spans
             scores = [entity['score'] for entity in theirs]
             np.testing.assert_allclose([entity['score'] for entity in ours], scores, atol=1e-5)
             assert all(text[entity['start'] : entity['end']] == entity['text'] for entity in ours)
@@ -104,12 +103,12 @@ def test_entities_of_raw_text(torch, saved):
     )
     words = bert.tag([list(bert.tag(texts[0])['words'])])[0]
     assert words['tags'] == bert.tag(texts[0])['tags'] and 'offsets' not in words
-    for wrong, of in (('none', 'a'), (['max'], 'a'), ('simple', [['a']])):
+    for strategy, text in (('none', 'a'), (['max'], 'a'), ('simple', [['a']])):
         with pytest.raises(UserError, match='aggregation_strategy'):
-            bert.tag(of, aggregation_strategy=wrong)
+            bert.tag(text, aggregation_strategy=strategy)
 
 
-def test_answers_to_questions(torch, saved):
+def test_answers_to_questions_are_equal(torch, saved):
     model, tokenizer, bert = saved('BertForQuestionAnswering')
     inputs = tokenizer('a bird', TEXT, return_tensors='pt', return_offsets_mapping=True)
     offsets, context = inputs.pop('offset_mapping')[0].tolist(), inputs['token_type_ids'][0].bool()
@@ -124,7 +123,7 @@ def test_answers_to_questions(torch, saved):
     assert answer['answer'] == TEXT[answer['start'] : answer['end']]
 
 
-def test_the_best_of_several_endings(torch, saved):
+def test_probabilities_of_several_endings_are_equal(torch, saved):
     model, tokenizer, bert = saved('BertForMultipleChoice')
     inputs = tokenizer([TEXT] * 3, SENTENCES, padding=True, return_tensors='pt')
     theirs = probabilities(torch, model, {name: x[None] for name, x in inputs.items()})[0]
@@ -132,7 +131,7 @@ def test_the_best_of_several_endings(torch, saved):
     np.testing.assert_allclose(answer['probabilities'], theirs, atol=1e-5)
 
 
-def test_what_is_left_over_is_shown(saved, tmp_path: pathlib.Path):
+def test_the_repr_shows_unused_tensors(saved, tmp_path: pathlib.Path):
     saved('BertForPreTraining')
     path = tmp_path / 'model.safetensors'
     tensors = safetensors.numpy.load_file(path) | {f'other.{i}': np.zeros(3, np.float32) for i in range(5)}

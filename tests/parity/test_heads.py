@@ -1,4 +1,4 @@
-"""The task heads with transformers' weights, and the BiLSTM with torch's, give their numbers."""
+"""Tests that task heads give the logits of transformers, and the BiLSTM the outputs of PyTorch, for equal weights."""
 
 import jax
 import numpy as np
@@ -27,7 +27,7 @@ def _peer_inputs(torch, inputs):
 
 @SCAN
 @pytest.mark.parametrize('case', CASES)
-def test_a_directory_of_transformers_gives_its_logits(torch, make_peer, batch, tmp_path, case, scan):
+def test_logits_of_a_transformers_directory_are_equal(torch, make_peer, batch, tmp_path, case, scan):
     kind, head, options = CASES[case]
     labels = {'num_labels': options['outputs']} if options else {}
     peer = make_peer(kind, **labels)
@@ -43,17 +43,17 @@ def test_a_directory_of_transformers_gives_its_logits(torch, make_peer, batch, t
         theirs = peer(**_peer_inputs(torch, inputs))
     real = inputs['attention_mask'] > 0
     assert len(ours) == (2 if case == 'spans' else 1)
-    for name, mine in ours.items():
-        mine, other = np.asarray(mine), theirs[name.removeprefix('token_')].numpy()
-        assert mine.shape == other.shape and mine.dtype == np.float32
+    for name, actual in ours.items():
+        actual, expected = np.asarray(actual), theirs[name.removeprefix('token_')].numpy()
+        assert actual.shape == expected.shape and actual.dtype == np.float32
         if name != 'logits':
-            mine, other = mine[real], other[real]
-        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
+            actual, expected = actual[real], expected[real]
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_a_real_sentence_encoder_starts_a_task(torch, batch):
-    """all-MiniLM-L6-v2 lacks a head but not a pooler: with a fresh one it is transformers' classifier to the digit."""
+def test_a_published_encoder_with_a_new_head_gives_the_logits_of_transformers(torch, batch):
+    """all-MiniLM-L6-v2 has a pooler but no head. The head is copied to the model of transformers."""
     import pathlib
 
     import transformers
@@ -69,7 +69,7 @@ def test_a_real_sentence_encoder_starts_a_task(torch, batch):
         peer.classifier.weight.copy_(torch.tensor(head['kernel'].T))
         peer.classifier.bias.copy_(torch.tensor(head['bias']))
         inputs = {name: batch[name][:4] for name in THEIRS}
-        inputs['input_ids'] = inputs['input_ids'] * 149  # over the whole vocabulary
+        inputs['input_ids'] = inputs['input_ids'] * 149  # Ids from the whole vocabulary.
         theirs = peer(**_peer_inputs(torch, inputs)).logits.numpy()
     ours = model.apply({'params': imported.params}, *inputs.values())['logits']
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
@@ -77,7 +77,7 @@ def test_a_real_sentence_encoder_starts_a_task(torch, batch):
     assert tokens.unused == ['bert.pooler.dense.bias', 'bert.pooler.dense.weight']
 
 
-def test_bilstm_equals_torch_on_packed_sequences(torch):
+def test_the_bilstm_equals_torch_on_packed_sequences(torch):
     B, S, D, U = 3, 7, 12, 5
     lengths = [7, 4, 1]
     torch.manual_seed(0)

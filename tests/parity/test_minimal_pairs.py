@@ -1,4 +1,4 @@
-"""run=minimal_pairs on BLiMP beside a plain loop over transformers: each sum within 1e-4, and every decision."""
+"""Tests run=minimal_pairs on BLiMP against a plain loop over transformers."""
 
 import gzip
 import json
@@ -24,13 +24,12 @@ CONFIGS = {
 
 @pytest.fixture(scope='module')
 def blimp(shared):
-    """The records of BLiMP."""
     with gzip.open(shared / 'blimp' / 'blimp.jsonl.gz', 'rt', encoding='utf-8') as file:
         return [json.loads(line) for line in file]
 
 
 def scores(torch, model, tokenizer, sentence: str) -> float:
-    """The pseudo-log-likelihood of one sentence, by a batch with one masked copy for each of its tokens."""
+    """Returns the pseudo-log-likelihood of a sentence, from a batch with one masked copy for each of its tokens."""
     ids = torch.tensor(tokenizer(sentence)['input_ids'])
     positions = torch.arange(1, len(ids) - 1)
     copies = ids.repeat(len(positions), 1)
@@ -42,7 +41,7 @@ def scores(torch, model, tokenizer, sentence: str) -> float:
 
 @pytest.mark.parametrize('count', [134, *slow(2010)])
 @pytest.mark.parametrize('family', CONFIGS)
-def test_sums_and_decisions_equal(torch, blimp, tmp_path, family, count):
+def test_sums_and_decisions_are_equal(torch, blimp, tmp_path, family, count):
     pairs = blimp[:: len(blimp) // count][:count]
     text = [record[name] for record in pairs for name in ('sentence_good', 'sentence_bad')]
     if family == 'Bert':

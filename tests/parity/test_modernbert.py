@@ -1,4 +1,4 @@
-"""ModernBERT beside transformers: gradients, windows on long rows, packed rows, published sizes."""
+"""Tests ModernBERT against transformers."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ V = 203
 
 @pytest.fixture(scope='module')
 def peer(torch, tmp_path_factory):
-    """(a small ModernBertForMaskedLM with a window of 16, its directory)."""
+    """Returns (a small ModernBertForMaskedLM with a window of 16, its directory)."""
     import transformers
 
     config = transformers.ModernBertConfig(
@@ -45,7 +45,7 @@ def _batch(lengths, length):
     return np.where(mask, rng.integers(3, V, mask.shape), 0).astype(np.int32), np.zeros_like(mask), mask
 
 
-# Rows of 48 are computed whole; rows of 160 are computed in blocks of queries.
+# Attention computes rows of 48 at once, and rows of 160 in blocks of queries.
 @pytest.mark.parametrize('length', [48, 160])
 @SCAN
 def test_logits_and_gradients_equal(torch, peer, length, scan):
@@ -77,17 +77,17 @@ def test_logits_and_gradients_equal(torch, peer, length, scan):
     ours = to_huggingface(flatten_dict(gradients, sep='/'), imported.config)
     for i in range(5):
         block = f'bert.encoder.layer.{i}'
-        theirs_of_block = theirs.model.layers[i]
+        their_block = theirs.model.layers[i]
         parts = [ours[f'{block}.attention.self.{name}.weight'] for name in ('query', 'key', 'value')]
-        _close_norm(np.concatenate(parts), theirs_of_block.attn.Wqkv.weight.grad)
+        _close_norm(np.concatenate(parts), their_block.attn.Wqkv.weight.grad)
         parts = [ours[f'{block}.intermediate.{name}.weight'] for name in ('gate', 'dense')]
-        _close_norm(np.concatenate(parts), theirs_of_block.mlp.Wi.weight.grad)
-        _close_norm(ours[f'{block}.output.LayerNorm.weight'], theirs_of_block.mlp_norm.weight.grad)
+        _close_norm(np.concatenate(parts), their_block.mlp.Wi.weight.grad)
+        _close_norm(ours[f'{block}.output.LayerNorm.weight'], their_block.mlp_norm.weight.grad)
         if i:
-            _close_norm(ours[f'{block}.attention.output.LayerNorm.weight'], theirs_of_block.attn_norm.weight.grad)
+            _close_norm(ours[f'{block}.attention.output.LayerNorm.weight'], their_block.attn_norm.weight.grad)
     _close_norm(ours['bert.embeddings.word_embeddings.weight'], theirs.decoder.weight.grad)
     _close_norm(ours['bert.final_norm.weight'], theirs.model.final_norm.weight.grad)
-    # The norm that the first block does not use gets no gradient.
+    # The unused norm of the first block has no gradient.
     assert not np.any(gradients['encoder']['layers']['attention_norm']['scale'][0])
 
 
@@ -98,7 +98,7 @@ def _close_norm(ours, theirs):
 
 @pytest.mark.parametrize('scan', [True, False])
 def test_packed_rows_equal_single_rows(peer, scan):
-    """A sequence gets its own rotations and windows, wherever it lies in a row."""
+    """Rotations and windows of a sequence do not depend on its place in a row."""
     imported = load_pretraining_model(peer[1], scan_layers=scan)
     model = BertForPreTraining(imported.config)
     inputs = _batch([90, 60, 40, 100], 192)
@@ -112,7 +112,7 @@ def test_packed_rows_equal_single_rows(peer, scan):
     np.testing.assert_allclose(encode(2)[real], encode(None)[real], rtol=1e-5, atol=1e-5)
 
 
-def test_both_forms_of_the_layers_are_equal(peer):
+def test_stacked_and_unrolled_parameters_are_equal(peer):
     stacked, unrolled = (load_pretraining_model(peer[1], scan_layers=scan) for scan in (True, False))
     jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked.params), unrolled.params)
     assert dataclasses.replace(stacked.config, scan_layers=False) == unrolled.config

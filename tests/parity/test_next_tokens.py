@@ -1,4 +1,7 @@
-"""Masked and causal rows in one batch equal transformers' models with and without `is_decoder`, shifted by one."""
+"""Tests that masked and causal rows of one batch equal transformers' models with and without `is_decoder`.
+
+Our predictions are shifted by one position.
+"""
 
 import jax
 import numpy as np
@@ -14,7 +17,7 @@ LENGTHS = np.array([24, 17, 9, 20])
 
 @pytest.fixture(scope='module')
 def rows():
-    """Four rows with three predictions each, none at position 0."""
+    """Returns four rows with three predictions each, none at position 0."""
     rng = np.random.default_rng(3)
     real = np.arange(24) < LENGTHS[:, None]
     positions = np.stack([np.sort(rng.choice(np.arange(1, n), 3, replace=False)) for n in LENGTHS]).astype(np.int32)
@@ -30,7 +33,7 @@ def rows():
     }
 
 
-def test_logits_and_losses_equal(torch, make_peer, rows, tmp_path):
+def test_logits_and_losses_are_equal(torch, make_peer, rows, tmp_path):
     import transformers
 
     peer = make_peer('BertForMaskedLM')
@@ -48,9 +51,9 @@ def test_logits_and_losses_equal(torch, make_peer, rows, tmp_path):
     np.put_along_axis(labels, rows['masked_positions'], rows['masked_ids'], 1)
     with torch.no_grad():
         bidirectional = peer(ids, attention_mask=mask).logits.numpy()
-        of_decoder = decoder.eval()(ids, attention_mask=mask, labels=torch.tensor(labels))  # shifts the labels itself
+        causal = decoder.eval()(ids, attention_mask=mask, labels=torch.tensor(labels))  # Shifts the labels.
         only_causal = decoder(ids[CAUSAL], attention_mask=mask[CAUSAL], labels=torch.tensor(labels[CAUSAL])).loss
-    theirs = np.where(CAUSAL[:, None, None], of_decoder.logits.numpy(), bidirectional)
+    theirs = np.where(CAUSAL[:, None, None], causal.logits.numpy(), bidirectional)
     before = rows['masked_positions'] - 1
     np.testing.assert_allclose(logits, np.take_along_axis(theirs, before[..., None], 1), rtol=1e-4, atol=2e-5)
     losses = pretraining_losses(

@@ -1,4 +1,4 @@
-"""Parity where there is no PyTorch: with what it gave for a BERT whose weights are a formula (`recorded.py`)."""
+"""Tests parity without PyTorch: against its recorded results for a BERT with deterministic weights (`recorded.py`)."""
 
 import json
 
@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
-from recorded import DIMS, FILE, batch, by_pytorch, measured, write_model
+from recorded import DIMS, FILE, batch, by_pytorch, summarize, write_model
 
 from bertjax.convert.load import load_pretraining_model
 from bertjax.convert.names import to_huggingface
@@ -19,7 +19,9 @@ from bertjax.model.stacking import stack_layers
 def _close(ours, theirs):
     ours, theirs = np.asarray(ours), np.asarray(theirs)
     assert ours.shape == theirs.shape
-    assert (np.abs(ours - theirs) <= 1e-5 + 1e-5 * np.abs(theirs)).all(), f'{np.abs(ours - theirs).max():.2e} apart'
+    assert (np.abs(ours - theirs) <= 1e-5 + 1e-5 * np.abs(theirs)).all(), (
+        f'the largest difference is {np.abs(ours - theirs).max():.2e}'
+    )
 
 
 def _close_gradients(ours: dict, theirs: dict):
@@ -33,7 +35,7 @@ SLOW = pytest.param(False, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize('scan', [True, SLOW], ids=['scanned', 'unrolled'])
-def test_what_pytorch_gave(scan, tmp_path):
+def test_results_equal_the_record_of_pytorch(scan, tmp_path):
     write_model(tmp_path)
     expected, rows = json.loads(FILE.read_text()), batch()
     imported = load_pretraining_model(tmp_path, dropout=0.0, attention_dropout=0.0, scan_layers=scan)
@@ -46,7 +48,7 @@ def test_what_pytorch_gave(scan, tmp_path):
         _close(np.asarray(ours)[real], theirs)
 
     def loss(params):
-        dropout = Dropout.from_key(jax.random.key(0), len(inputs[0]))  # of a rate of 0
+        dropout = Dropout.from_key(jax.random.key(0), len(inputs[0]))  # Its rate is 0.
         outputs = model.apply({'params': params}, *inputs, rows['masked_positions'], dropout=dropout)
         losses = pretraining_losses(outputs, rows)
         return sum(losses[name][0] / losses[name][1] for name in ('mlm_loss', 'nsp_loss')), outputs
@@ -57,14 +59,14 @@ def test_what_pytorch_gave(scan, tmp_path):
     _close(logits[:, : DIMS['vocab_size']], expected['mlm_logits'])
     _close(outputs['nsp_logits'], expected['nsp_logits'])
     gradients = jax.device_get(gradients if scan else stack_layers(gradients))
-    found = to_huggingface(flatten_dict(gradients, sep='/'), model.config)
-    _close_gradients({name: measured(name, x) for name, x in found.items()}, expected['gradients'])
+    gradients = to_huggingface(flatten_dict(gradients, sep='/'), model.config)
+    _close_gradients({name: summarize(name, x) for name, x in gradients.items()}, expected['gradients'])
 
 
 @pytest.mark.slow
-def test_pytorch_still_gives_it(torch, tmp_path):
+def test_pytorch_still_gives_the_record(torch, tmp_path):
     write_model(tmp_path)
-    expected, now = json.loads(FILE.read_text()), by_pytorch(tmp_path)
+    expected, actual = json.loads(FILE.read_text()), by_pytorch(tmp_path)
     for name in ('hidden', 'mlm_logits', 'nsp_logits', 'loss'):
-        _close(now[name], expected[name])
-    _close_gradients(now['gradients'], expected['gradients'])
+        _close(actual[name], expected[name])
+    _close_gradients(actual['gradients'], expected['gradients'])

@@ -1,4 +1,4 @@
-"""Losses of embeddings equal those of sentence-transformers, with their gradients, where no text occurs twice."""
+"""Tests losses of embeddings against sentence-transformers, for texts without duplicates."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import pytest
 from bertjax.tasks.embedding.losses import build_objective
 
 B, D = 6, 16
-# {case: (our loss, its options, its number of texts, their class, its arguments)}.
+# case: (our loss, its options, number of texts per row, their class, its arguments)
 CASES = {
     'pairs': ('info_nce', {}, 2, 'MultipleNegativesRankingLoss', {}),
     'hard negatives': ('info_nce', {'scale': 5.0}, 4, 'MultipleNegativesRankingLoss', {'scale': 5.0}),
@@ -21,7 +21,7 @@ CASES = {
 @pytest.mark.slow
 @pytest.mark.parametrize('dims', [(D,), (D, 8, 4)], ids=str)
 @pytest.mark.parametrize('case', CASES)
-def test_value_and_gradient(case: str, dims: tuple[int, ...]):
+def test_loss_and_gradient_are_equal(case: str, dims: tuple[int, ...]):
     torch = pytest.importorskip('torch', reason='computes their losses')
     losses = pytest.importorskip('sentence_transformers.sentence_transformer.losses', reason='has the losses')
     name, options, texts, theirs, arguments = CASES[case]
@@ -29,11 +29,11 @@ def test_value_and_gradient(case: str, dims: tuple[int, ...]):
     x, scores = draw.standard_normal((B, texts, D)).astype(np.float32), draw.random(B, np.float32)
     vectors = torch.tensor(x, requires_grad=True)
     loss = getattr(losses, theirs)(torch.nn.Identity(), **arguments)
-    wanted = sum(
+    expected = sum(
         loss.compute_loss_from_embeddings([vectors[:, i, :width] for i in range(texts)], torch.tensor(scores))
-        for width in dims  # MatryoshkaLoss adds them up with weight 1
+        for width in dims  # MatryoshkaLoss adds them with weight 1.
     )
-    wanted.backward()
+    expected.backward()
     objective = build_objective(name, dims, **options)
     batch = {'text_ids': jnp.arange(1, B * texts + 1).reshape(B, texts), 'weights': jnp.ones(B), 'labels': scores}
 
@@ -42,5 +42,5 @@ def test_value_and_gradient(case: str, dims: tuple[int, ...]):
         return total / weight
 
     value, gradient = jax.value_and_grad(mean)(jnp.asarray(x))
-    assert float(value) == pytest.approx(wanted.item(), rel=2e-6)
+    assert float(value) == pytest.approx(expected.item(), rel=2e-6)
     np.testing.assert_allclose(gradient, vectors.grad, atol=2e-6 * float(vectors.grad.abs().max()) + 1e-7)

@@ -1,4 +1,4 @@
-"""The losses of tasks are those of torch, and their gradients."""
+"""Tests that the losses of tasks and their gradients equal those of PyTorch."""
 
 import jax
 import numpy as np
@@ -11,7 +11,7 @@ LOGITS = 3 * np.random.default_rng(0).standard_normal((B, C)).astype(np.float32)
 
 
 def check(objective, batch, theirs, logits):
-    """Loss and gradient of the whole batch, and of its parts added up."""
+    """Compares the loss and the gradient of the batch, and the sum of the losses of its parts, with PyTorch."""
     mean = lambda x: objective.losses({'logits': x}, batch)['loss'][0] / objective.weights(batch)['loss']  # noqa: E731
     ours, gradient = jax.value_and_grad(mean)(LOGITS)
     theirs.backward()
@@ -29,41 +29,41 @@ def logits(torch):
 
 
 @pytest.mark.parametrize('weights', [(1.0, 2.5, 0.01, 7.0), (0.1, 0.2, 0.05, 0.1)])
-def test_class_weights(torch, logits, weights):
-    """Also the division: by the sum of the weights, which may be below 1."""
+def test_class_weights_equal_torch(torch, logits, weights):
+    """The loss is divided by the sum of the weights, which may be below 1."""
     labels = np.array([0, 1, 2, 3, 2, 0, 2], np.int32)
     theirs = torch.nn.CrossEntropyLoss(weight=torch.tensor(weights))(logits, torch.tensor(labels).long())
     batch = {'labels': labels, 'weights': np.ones(B, np.float32)}
     check(build_class_weighted(weights), batch, theirs, logits)
-    right = build_class_weighted(weights).losses({'logits': LOGITS}, batch)['accuracy']
-    assert [float(x) for x in right] == [(LOGITS.argmax(1) == labels).sum(), B]  # of rows
-    # Too small for the guard of an empty batch: the step divides by at least 1.
+    accuracy = build_class_weighted(weights).losses({'logits': LOGITS}, batch)['accuracy']
+    assert [float(x) for x in accuracy] == [(LOGITS.argmax(1) == labels).sum(), B]  # Not weighted by class.
+    # A train step divides by at least 1, as a guard against empty batches, so small weights are scaled up.
     assert float(build_class_weighted(weights).weights({k: x[2:3] for k, x in batch.items()})['loss']) >= 1
 
 
 @pytest.mark.parametrize('positive', [None, (1.0, 9.0, 0.3, 2.0)])
-def test_several_labels(torch, logits, positive):
+def test_multi_label_losses_equal_torch(torch, logits, positive):
     labels = np.random.default_rng(1).integers(0, 2, (B, C)).astype(np.float32)
     weight = None if positive is None else torch.tensor(positive)
     theirs = torch.nn.BCEWithLogitsLoss(pos_weight=weight)(logits, torch.tensor(labels))
     batch = {'labels': labels, 'weights': np.ones(B, np.float32)}
     objective = MULTI_LABEL if positive is None else build_label_weighted(positive)
     check(objective, batch, theirs, logits)
-    right = objective.losses({'logits': LOGITS}, batch)['accuracy']
-    assert float(right[0]) == pytest.approx(((LOGITS > 0) == labels).mean(1).sum()) and float(right[1]) == B
+    total, weight = objective.losses({'logits': LOGITS}, batch)['accuracy']
+    assert float(total) == pytest.approx(((LOGITS > 0) == labels).mean(1).sum()) and float(weight) == B
 
 
-def test_several_labels_of_large_logits_stay_finite():
+def test_multi_label_losses_of_large_logits_are_finite():
     batch = {'labels': np.array([[1.0, 0.0]], np.float32), 'weights': np.ones(1, np.float32)}
     total, _ = MULTI_LABEL.losses({'logits': np.array([[-1e4, 1e4]], np.float32)}, batch)['loss']
     assert float(total) == pytest.approx(1e4)
 
 
-def test_questions_with_fewer_endings(torch, logits):
-    """torch, with minus infinity where there is no ending."""
+def test_choices_with_fewer_endings_equal_torch(torch, logits):
+    """The logits for PyTorch are minus infinity where there is no ending."""
     labels, endings = np.array([0, 1, 2, 3, 2, 0, 1], np.int32), np.array([4, 2, 3, 4, 3, 2, 2])
-    there = np.arange(C) < endings[:, None]
-    masked = logits.masked_fill(torch.tensor(~there), float('-inf'))
+    exists = np.arange(C) < endings[:, None]
+    masked = logits.masked_fill(torch.tensor(~exists), float('-inf'))
     theirs = torch.nn.CrossEntropyLoss()(masked, torch.tensor(labels).long())
-    mask = np.repeat(there[..., None], 5, -1).astype(np.int32)
+    mask = np.repeat(exists[..., None], 5, -1).astype(np.int32)
     check(CHOICES, {'labels': labels, 'weights': np.ones(B, np.float32), 'attention_mask': mask}, theirs, logits)

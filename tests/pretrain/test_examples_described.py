@@ -1,4 +1,4 @@
-"""The examples of a pre-training, and what it says of them before it starts."""
+"""Tests the examples of a pre-training and their description."""
 
 import pathlib
 
@@ -15,8 +15,8 @@ SMALL = {'width': 8, 'mlp_dim': 16, 'num_layers': 1, 'num_heads': 1}
 
 
 @pytest.mark.parametrize(('mode', 'effect'), [('nsp', 'NSP learns to answer NotNext'), ('sop', 'SOP learns nothing')])
-def test_chunks_of_one_sentence(mode: str, effect: str, tmp_path: pathlib.Path, capsys):
-    """Text without full stops: each document is one sentence, which is longer than a row."""
+def test_chunks_of_one_sentence_give_a_warning(mode: str, effect: str, tmp_path: pathlib.Path, capsys):
+    """The text has no full stops, so each document is one sentence, which is longer than a row."""
     lines = (' '.join(f'{"abcdefgh"[(i * j) % 8]}{i % 7}' for j in range(40)) for i in range(40))
     (tmp_path / 'log.txt').write_text('\n\n'.join(lines))
     config = pretraining_config('tiny', corpus=str(tmp_path / 'log.txt'), seq_len=32, max_predictions=4, batch_size=8)
@@ -24,12 +24,12 @@ def test_chunks_of_one_sentence(mode: str, effect: str, tmp_path: pathlib.Path, 
     config.model.update(SMALL)
     settings = pretraining_settings(config)
     text = Pretraining(settings, tmp_path / 'run', make_mesh(settings.mesh_axes, jax.devices()[:1])).describe()
-    (warning,) = [line for line in text.splitlines() if line.startswith('warning: all chunks hold a single sentence')]
+    (warning,) = [line for line in text.splitlines() if line.startswith('warning: all chunks have a single sentence')]
     assert effect in warning and 'config.pairs.mode=full_sentences' in warning and 'split_sentences=False' in warning
     assert ('0.0% IsNext, no chunk has two sentences; ' in text) == (mode == 'nsp')
 
 
-def test_heldout_text_has_15_percent_masks_whatever_the_training_has(tmp_path: pathlib.Path):
+def test_heldout_text_has_15_percent_masks_for_any_mask_rate_of_training(tmp_path: pathlib.Path):
     text = (
         f'{"ABCDEFGH"[i]}{i % 7} {"abc de f gh " * (i % 5 + 1)}stop. And {i} more.\n\n'
         for j in range(9)
@@ -45,7 +45,7 @@ def test_heldout_text_has_15_percent_masks_whatever_the_training_has(tmp_path: p
     training = Pretraining(settings, tmp_path, make_mesh(settings.mesh_axes, jax.devices()[:1]))
     for split, rate, most in (('train', 0.4, 13), ('heldout', 0.15, 5)):
         rows = training.examples.get((32, 13), split, 0).batch(np.arange(32))
-        maskable = rows['attention_mask'].sum(1) - 2 - rows['segment_ids'].any(1)  # without [CLS] and each [SEP]
+        maskable = rows['attention_mask'].sum(1) - 2 - rows['segment_ids'].any(1)  # Without [CLS] and [SEP].
         assert rows['masked_weights'].shape[1] == most
         np.testing.assert_array_equal(rows['masked_weights'].sum(1), np.clip(np.rint(maskable * rate), 1, most))
     assert 'masks: 40% of positions in training, 15% held out' in training.describe()

@@ -1,4 +1,4 @@
-"""What config.heldout_texts may say."""
+"""Tests parsing config.heldout_texts and naming corpora."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from bertjax.errors import UserError
 from bertjax.pretrain.heldout_texts import corpus_names, parse_texts
 
 
-def test_names_and_paths():
+def test_names_and_paths_are_parsed_or_refused():
     assert parse_texts('') == []
     assert parse_texts('bio=a.txt, each,wiki=b/*.txt') == [('bio', 'a.txt'), ('each', ''), ('wiki', 'b/*.txt')]
     for wrong in ('a.txt', 'bio=', '=a', 'b/o=a', 'bio=a,,wiki=b', 'all'):
@@ -16,6 +16,6 @@ def test_names_and_paths():
         parse_texts('bio=a,bio=b')
 
 
-def test_corpora_are_called_as_their_files_are():
+def test_corpora_are_named_after_their_files_if_the_names_differ():
     assert corpus_names('texts/de.txt.gz=auto,texts/ru.txt=auto,news/=auto') == ['de', 'ru', 'news']
     assert corpus_names('a/x.txt=0.5,b/x.txt=0.3,c/*.txt=0.2') == ['0', '1', '2']

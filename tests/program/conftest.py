@@ -1,4 +1,4 @@
-"""A small corpus, the program, and its trained workdirs, each made once for all workers of a session."""
+"""Fixtures: a small corpus, the program, and trained workdirs, each made once for all workers of a session."""
 
 import os
 import pathlib
@@ -8,12 +8,14 @@ import pytest
 from forking import Template
 from running import EXTRACT, GLUE, RUN, SWEEP, TUNE, Program
 
+import bertjax
+
 Once = Callable[[str, Callable[[pathlib.Path], object]], pathlib.Path]
 
 
 @pytest.fixture(scope='session')
 def corpus(once: Once) -> pathlib.Path:
-    """120 documents of plain sentences, a sentence a line, blank lines between documents."""
+    """A file of 120 documents with one sentence per line and blank lines between documents."""
     words = 'the a river stone bird light old green runs sings falls under over near house field wind and slow red'
     vocabulary, documents, state = words.split(), [], 12345
     for _ in range(120):
@@ -34,8 +36,8 @@ def corpus(once: Once) -> pathlib.Path:
 def program(
     repository: pathlib.Path, corpus: pathlib.Path, one_device: dict[str, str], once: Once
 ) -> Iterator[Program]:
-    """The program; its processes have one device, and load what another has compiled."""
-    # tensorboardX imports torch wherever it can, which takes longer than all the rest.
+    """The program; its processes have one device and share the compilation cache of the session."""
+    # Hides torch: tensorboardX imports it if possible, and the import takes longer than everything else.
     hidden = once('no_torch', lambda folder: (folder / 'torch.py').write_text('raise ModuleNotFoundError(__name__)\n'))
     path = os.pathsep.join([str(hidden), os.environ.get('PYTHONPATH', '')]).rstrip(os.pathsep)
     environment = one_device | {'PYTHONPATH': path}
@@ -46,16 +48,21 @@ def program(
 
 @pytest.fixture(scope='session')
 def trained(once: Once, program: Program) -> pathlib.Path:
-    """The workdir of an uninterrupted run of 24 steps, in a process; do not write into it.
+    """The workdir of an uninterrupted run of 24 steps; do not write into it.
 
-    That is no fork: what is compared with it has the same bits where Python hashes with another seed, too.
+    The run is a new process and not a fork: tests that compare bits with it also test another hash seed of Python.
     """
-    return _workdir(once, 'trained', lambda workdir: program.anew().spawn(f'--workdir={workdir}', *RUN).stdout)
+    return _workdir(once, 'trained', lambda workdir: program.without_forks().spawn(f'--workdir={workdir}', *RUN).stdout)
+
+
+@pytest.fixture(scope='module')
+def bert(trained: pathlib.Path) -> bertjax.Bert:
+    return bertjax.load(trained)
 
 
 @pytest.fixture(scope='session')
 def rte(once: Once) -> pathlib.Path:
-    """A folder in GLUE's layout: RTE whose answer lies in the words of the first sentence."""
+    """A folder with RTE in the layout of GLUE; the words of the first sentence decide the label."""
 
     def fill(folder: pathlib.Path) -> None:
         words = {True: ('river', 'stone', 'bird', 'old', 'runs'), False: ('sings', 'falls', 'house', 'field', 'wind')}
@@ -79,7 +86,7 @@ def tune(trained: pathlib.Path, rte: pathlib.Path) -> tuple[str, ...]:
 
 @pytest.fixture(scope='session')
 def tuned(once: Once, program: Program, tune: tuple[str, ...]) -> pathlib.Path:
-    """The workdir of an uninterrupted fine-tuning, in a process; do not write into it."""
+    """The workdir of an uninterrupted fine-tuning in a separate process; do not write into it."""
     return _workdir(once, 'tuned', lambda workdir: program.spawn(f'--workdir={workdir}', *tune, **GLUE).stdout)
 
 
@@ -91,17 +98,17 @@ def swept(once: Once, program: Program, tune: tuple[str, ...]) -> pathlib.Path:
 
 @pytest.fixture
 def extract(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path) -> Callable[..., str]:
-    """extract(input, *changes) -> what is printed; it writes into tmp_path/features."""
+    """extract(source, *changes) -> the printed text of run=extract, which writes into tmp_path/features."""
 
-    def run(given: str | pathlib.Path, *changes: str) -> str:
-        ask = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={given}')
-        return program.run(*ask, *changes, **EXTRACT).stdout
+    def run(source: str | pathlib.Path, *changes: str) -> str:
+        arguments = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={source}')
+        return program.run(*arguments, *changes, **EXTRACT).stdout
 
     return run
 
 
 def _workdir(once: Once, name: str, run: Callable[[pathlib.Path], str]) -> pathlib.Path:
-    """The workdir that `run` fills, with what it prints in stdout.txt."""
+    """Returns the workdir that `run` fills; stdout.txt has the text that `run` returns."""
 
     def fill(folder: pathlib.Path) -> None:
         out = run(folder / 'run')

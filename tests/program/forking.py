@@ -1,7 +1,7 @@
-"""Processes of the program that begin with its modules imported: forks of one that has computed nothing yet.
+"""Starts processes of the program as forks of one process that has imported the modules but computed nothing.
 
-The start of Python and the imports are a third of the processor time of a small run. From the first line of
-`bertjax.main.console` on, a fork is a process as any: of its own, with signals, an exit status and standard streams.
+Starting Python and importing modules takes a third of the processor time of a small run. A fork runs
+`bertjax.main.console` as a new process does, with its own signals, exit status and standard streams.
 """
 
 import gc
@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-# What a pre-training and a fine-tuning import on their way.
+# The modules that pre-training and fine-tuning import while they run.
 MODULES = (
     'bertjax.main',
     'bertjax.commands.finetune',
@@ -26,12 +26,12 @@ MODULES = (
     'bertjax.pretrain.summary',
     'bertjax.train.trainer',
 )
-# Variables that nothing reads while it is imported; where another one differs, a process has to begin anew.
-LATE = ('AWS_', 'BERTJAX_', 'STORAGE_EMULATOR_HOST')
+# Prefixes of variables that no module reads when it is imported. If another variable differs, a fork is not suitable.
+READ_LATE = ('AWS_', 'BERTJAX_', 'STORAGE_EMULATOR_HOST')
 
 
 class Template:
-    """The process that is forked; it starts with the first fork."""
+    """The process that forks; it starts at the first request."""
 
     def __init__(self, environment: dict[str, str], folder: pathlib.Path):
         self._environment, self._folder = environment, folder
@@ -39,33 +39,33 @@ class Template:
         self._lock = threading.Lock()
 
     def _start(self) -> None:
-        self._here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, __file__, str(there.fileno())]
+        self._connection, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, __file__, str(remote.fileno())]
         quiet = {'stdin': subprocess.DEVNULL, 'stdout': subprocess.DEVNULL}
-        own = {'cwd': self._folder, 'env': self._environment, 'pass_fds': [there.fileno()]}
-        with there:
-            self._process = subprocess.Popen(command, **quiet, **own)
+        options = {'cwd': self._folder, 'env': self._environment, 'pass_fds': [remote.fileno()]}
+        with remote:
+            self._process = subprocess.Popen(command, **quiet, **options)
 
-    def suits(self, environment: dict[str, str]) -> bool:
-        """Whether a fork is as good as a new process in this environment."""
+    def is_suitable(self, environment: dict[str, str]) -> bool:
+        """Whether a fork is equivalent to a new process in this environment."""
         known = self._environment
         names = known.keys() | environment.keys()
-        return all(known.get(name) == environment.get(name) or name.startswith(LATE) for name in names)
+        return all(known.get(name) == environment.get(name) or name.startswith(READ_LATE) for name in names)
 
-    def ask(self, *request: object, descriptors: Sequence[int] = ()) -> list[int]:
-        """The numbers that it answers."""
+    def send(self, *request: object, descriptors: Sequence[int] = ()) -> list[int]:
+        """Sends a request to the process and returns the numbers in its answer."""
         with self._lock:
             if self._process is None:
                 self._start()
-            socket.send_fds(self._here, [json.dumps(request).encode()], descriptors)
-            return json.loads(self._here.recv(1000))
+            socket.send_fds(self._connection, [json.dumps(request).encode()], descriptors)
+            return json.loads(self._connection.recv(1000))
 
     def close(self) -> None:
-        """Ends it; its forks go on."""
+        """Ends the process; its forks keep running."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-            self._here.close()
+            self._connection.close()
 
 
 class Fork(subprocess.Popen):
@@ -76,11 +76,11 @@ class Fork(subprocess.Popen):
         super().__init__(*args, **options)
 
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *others):
-        pipes = others[
-            3:9
-        ]  # as `_close_pipe_fds` wants them; the child reads the first, and writes the fourth and sixth
-        descriptors = [theirs if theirs != -1 else own for own, theirs in enumerate((pipes[0], pipes[3], pipes[5]))]
-        (self.pid,) = self._template.ask('fork', args[3:], str(cwd), env, descriptors=descriptors)
+        # In the order of `_close_pipe_fds`: the child reads from the first and writes to the fourth and the sixth.
+        pipes = others[3:9]
+        ends = (pipes[0], pipes[3], pipes[5])
+        descriptors = [end if end != -1 else inherited for inherited, end in enumerate(ends)]
+        (self.pid,) = self._template.send('fork', args[3:], str(cwd), env, descriptors=descriptors)
         self._child_created = True
         self._close_pipe_fds(*pipes)
 
@@ -92,37 +92,37 @@ class Fork(subprocess.Popen):
         return self.returncode
 
     def __del__(self, *_, **__):
-        """Asks nothing: a fork that nobody waited for is reaped when its template ends."""
+        """Does nothing: a fork that nobody waits for is reaped when its template ends."""
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         while True:
-            pid, status = self._template.ask('wait', self.pid)
+            pid, status = self._template.send('wait', self.pid)
             if pid or wait_flags & os.WNOHANG:
                 return pid, status
             time.sleep(0.01)
 
 
 def serve(connection: socket.socket) -> Callable[[], None] | None:
-    """Answers until nobody asks; in a fork, returns at once what to call."""
+    """Answers requests until the connection closes and returns None; in a fork, returns the function to call."""
     while True:
         message, descriptors, *_ = socket.recv_fds(connection, 1 << 20, 3)
         if not message:
             return None
-        what, *about = json.loads(message)
-        if what == 'wait':
-            connection.send(json.dumps(os.waitpid(about[0], os.WNOHANG)).encode())
+        kind, *values = json.loads(message)
+        if kind == 'wait':
+            connection.send(json.dumps(os.waitpid(values[0], os.WNOHANG)).encode())
             continue
         pid = os.fork()
         if not pid:
             connection.close()
-            return lambda: begin(*about, descriptors)
+            return lambda: run_main(*values, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         connection.send(json.dumps([pid]).encode())
 
 
-def begin(arguments: list[str], folder: str, environment: dict[str, str], descriptors: list[int]) -> None:
-    """Does what `python -m bertjax.main` does."""
+def run_main(arguments: list[str], folder: str, environment: dict[str, str], descriptors: list[int]) -> None:
+    """Runs the program as `python -m bertjax.main` does."""
     for target, descriptor in enumerate(descriptors):
         os.dup2(descriptor, target)
         os.close(descriptor)
@@ -130,7 +130,7 @@ def begin(arguments: list[str], folder: str, environment: dict[str, str], descri
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = [sys.modules['bertjax.main'].__file__, *arguments]
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as the module does that is called
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as the module does when it is run as a program
     sys.modules['bertjax.main'].console()
 
 
@@ -138,7 +138,8 @@ if __name__ == '__main__':
     sys.path[0] = os.getcwd()
     from absl import logging
 
-    logging.use_absl_handler()  # as `console` does before most imports, of which some would have a handler of their own
+    # As `console` does before most imports, because some modules would install another handler.
+    logging.use_absl_handler()
     for module in MODULES:
         __import__(module)
     gc.freeze()

@@ -1,14 +1,13 @@
-"""Records what tiny runs of the program leave on disk, and compares another tree's results with the record.
+"""Records the files that tiny runs of the program write, and compares the results of another checkout with the record.
 
     python tests/program/golden.py record FOLDER
     python tests/program/golden.py compare FOLDER             # runs everything again with this checkout
     python tests/program/golden.py compare FOLDER --resume    # continues and reads copies of the recorded workdirs
     python tests/program/golden.py portable                   # rewrites golden.json after an intended change
 
---tree=PATH runs the program of another checkout, --only=NAME,NAME only these runs, --jobs=N that many at once;
---accept=PATTERN turns intended differences, those that match the regular expression, into notes. Trained numbers are
-equal to the bit only on the machine of the record; golden.json holds the part of the QUICK runs that is the same on
-every machine.
+--tree=PATH runs the program of another checkout. --only=NAME,NAME selects runs. --jobs=N runs N of them at once.
+--accept=PATTERN turns differences that match a regular expression into notes. Trained numbers have the same bits only
+on the machine of the record; golden.json contains the part of the QUICK runs that is the same on every machine.
 """
 
 import argparse
@@ -36,13 +35,13 @@ QUICK = (FIRST, 'spans', 'doc_sentences', 'mixture', 'rte_options', 'sweep_toget
 
 
 class FailedRunError(Exception):
-    """A command ended with another exit status than it should."""
+    """A command ended with an unexpected exit status."""
 
 
 def record(folder: pathlib.Path, tree: pathlib.Path = TREE, names: Sequence[str] = (), jobs: int = 2) -> Record:
-    """Runs all of RUNS, or the named ones, with the code of `tree`, in `folder`, which keeps everything."""
+    """Runs RUNS, or only `names`, in `folder` with the code of `tree`; returns the record and keeps all files."""
     if (folder / 'golden.json').exists():
-        raise SystemExit(f'{folder} has a record already')
+        raise SystemExit(f'{folder} already has a record')
     write_data(folder / 'data')
     needed = {FIRST, *(names or RUNS), *(RUNS[name].source for name in names)}
     names = [name for name in RUNS if name in needed]
@@ -64,14 +63,14 @@ def _write(path: pathlib.Path, found: Record) -> None:
 def compare(
     folder: pathlib.Path, tree: pathlib.Path = TREE, names: Sequence[str] = (), jobs: int = 2, *, resume: bool = False
 ) -> tuple[list[str], int]:
-    """The differences from the record in `folder`, a line each, and how many runs were compared.
+    """Compares runs with the record in `folder`; returns a line per difference and the number of runs.
 
     Args:
-      folder: what `record` wrote; only its compilation cache is added to.
-      tree: the checkout whose code runs.
-      names: of the runs; none means all.
-      jobs: runs at once.
-      resume: do the runs that start from a recorded workdir instead of those that start from nothing.
+      folder: The folder of the record; only its compilation cache changes.
+      tree: The checkout whose code runs.
+      names: Names of runs; empty means all.
+      jobs: The number of runs at once.
+      resume: Whether to do the runs that start from recorded workdirs instead of the others.
     """
     recorded = json.loads((folder / 'golden.json').read_text(encoding='utf-8'))
     names = [
@@ -84,7 +83,7 @@ def compare(
     found = _perform_all(work, names, tree, jobs, olds=folder / 'runs')
     lines = list(differences({name: recorded[name] for name in names}, found))
     if any(not line.startswith('note: ') for line in lines):
-        print(f'what this checkout made is in {work}')
+        print(f'the files of this checkout are in {work}')
     else:
         shutil.rmtree(work)
     return lines, len(names)
@@ -93,26 +92,26 @@ def compare(
 def _perform_all(
     folder: pathlib.Path, names: Sequence[str], tree: pathlib.Path, jobs: int, olds: pathlib.Path | None = None
 ) -> dict[str, Any]:
-    """{name: what `perform` returned, or the message of its failure}."""
+    """Returns {name: result of `perform`, or the message of its failure}."""
 
-    def tried(name: str) -> Any:
+    def perform_or_message(name: str) -> Any:
         try:
             return perform(folder, name, tree, olds)
         except FailedRunError as error:
             return str(error)
-        except Exception as error:  # a workdir that cannot be read is one more difference: the other runs go on
+        except Exception as error:  # an unreadable workdir is a difference; the other runs continue
             return f'{name}: {error!r}'
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        return dict(zip(names, pool.map(tried, names), strict=True))
+        return dict(zip(names, pool.map(perform_or_message, names), strict=True))
 
 
 def perform(
     folder: pathlib.Path, name: str, tree: pathlib.Path, olds: pathlib.Path | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Carries out RUNS[name] in FOLDER/runs/NAME; returns {step: {file: facts}} of the files that each command changed.
+    """Does RUNS[name] in FOLDER/runs/NAME; returns {step: {file: facts}} of the files that each command changed.
 
-    The program sees paths relative to `folder` only, so no result depends on where `folder` is.
+    The program gets only paths relative to `folder`, so no result depends on the location of `folder`.
     """
     run, workdir, began = RUNS[name], folder / 'runs' / name, time.monotonic()
     workdir.parent.mkdir(exist_ok=True)
@@ -139,11 +138,11 @@ def perform(
 
 
 def _start(folder: pathlib.Path, name: str, number: int, tree: pathlib.Path, expected: int) -> None:
-    """One process of the program, in `folder`; what it prints goes to FOLDER/logs."""
+    """Runs one process of the program in `folder`; its output goes to FOLDER/logs."""
     run: Run = RUNS[name]
     environment = os.environ | {
         'PYTHONPATH': str(tree.resolve()),
-        # One device. Small models spend their time in the compiler: its cheaper half is enough for them.
+        # One device. Small models spend most of their time in the compiler, so expensive passes are disabled.
         'XLA_FLAGS': '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true',
         'JAX_PLATFORMS': 'cpu',
         'JAX_COMPILATION_CACHE_DIR': str((folder / 'cache').resolve()),
@@ -172,7 +171,7 @@ def _log(folder: pathlib.Path, name: str, number: int) -> pathlib.Path:
 
 
 def report(lines: Sequence[str], count: int) -> bool:
-    """Prints the differences and how many runs have none; returns whether that is all of them."""
+    """Prints the differences and the number of runs without any; returns whether no run differs."""
     print('\n'.join(lines))
     differing = {re.match(r'\w+', line)[0] for line in lines if not line.startswith('note: ')}
     print(f'{count - len(differing)} of {count} runs identical')
@@ -180,30 +179,32 @@ def report(lines: Sequence[str], count: int) -> bool:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('action', choices=('record', 'compare', 'portable'))
     parser.add_argument('folder', type=pathlib.Path, nargs='?')
     parser.add_argument('--tree', type=pathlib.Path, default=TREE, help='the checkout whose code runs')
-    parser.add_argument('--only', default='', help='names of runs, with commas between')
+    parser.add_argument('--only', default='', help='names of runs, separated by commas')
     parser.add_argument('--jobs', type=int, default=2, help='runs at once')
-    parser.add_argument('--accept', action='append', default=[], metavar='PATTERN', help='of intended differences')
+    parser.add_argument(
+        '--accept', action='append', default=[], metavar='PATTERN', help='a regular expression of intended differences'
+    )
     parser.add_argument('--resume', action='store_true', help='continue and read copies of the recorded workdirs')
-    given = parser.parse_args()
-    names = [name for name in given.only.split(',') if name]
+    options = parser.parse_args()
+    names = [name for name in options.only.split(',') if name]
     unknown = set(names) - set(RUNS)
     if unknown:
-        parser.error(f'no run {", ".join(sorted(unknown))}; there are {", ".join(RUNS)}')
-    if given.action == 'portable':
-        with tempfile.TemporaryDirectory() as place:
-            _write(PORTABLE, portable(record(pathlib.Path(place) / 'golden', given.tree, QUICK, given.jobs)))
-    elif given.folder is None:
-        parser.error('name the FOLDER of the record')
-    elif given.action == 'record':
-        print(f'{len(record(given.folder, given.tree, names, given.jobs))} runs recorded in {given.folder}')
+        parser.error(f'--only: found {", ".join(sorted(unknown))}, expected some of {", ".join(RUNS)}')
+    if options.action == 'portable':
+        with tempfile.TemporaryDirectory() as temporary:
+            _write(PORTABLE, portable(record(pathlib.Path(temporary) / 'golden', options.tree, QUICK, options.jobs)))
+    elif options.folder is None:
+        parser.error('FOLDER: found nothing, expected the folder of the record')
+    elif options.action == 'record':
+        print(f'{len(record(options.folder, options.tree, names, options.jobs))} runs recorded in {options.folder}')
     else:
-        lines, count = compare(given.folder, given.tree, names, given.jobs, resume=given.resume)
-        intended = [any(re.search(pattern, line) for pattern in given.accept) for line in lines]
+        lines, count = compare(options.folder, options.tree, names, options.jobs, resume=options.resume)
+        intended = [any(re.search(pattern, line) for pattern in options.accept) for line in lines]
         lines = [f'note: {line}' if accepted else line for line, accepted in zip(lines, intended, strict=True)]
         if not report(lines, count):
             raise SystemExit(1)

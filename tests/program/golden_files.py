@@ -1,4 +1,4 @@
-"""The contents of a workdir as values that can be compared and read."""
+"""Reads the contents of a workdir as values to compare, and lists the differences of two records."""
 
 import fnmatch
 import hashlib
@@ -12,14 +12,14 @@ import numpy as np
 import orbax.checkpoint as ocp
 import safetensors.numpy
 
-# {run: {step: {file: {key: value}}}}; a step lists the files that it changed, with None for those that it removed.
+# {run: {step: {file: {key: value}}}}; a step lists the files that it changed and has None for files that it removed.
 Record = dict[str, dict[str, dict[str, dict[str, Any] | None]]]
 
-# Measurements of time and memory.
+# Keys of measured times and memory.
 MEASURED = ('sequences_per_s', 'tokens_per_s', 'seconds_per_step', 'mfu', 'data_wait', 'host_memory', 'device_memory')
-# Files that hold dates, times and inodes.
+# Files with dates, times and inodes.
 STAMPED = ('inputs.json', 'saved.json', 'time.jsonl')
-# Files that may gain keys: settings with default values, measurements.
+# Files that may get new keys: settings with default values, and measurements.
 MAY_GROW = ('config.json', 'task.json', 'export/hf/task.json', 'export/orbax/model.json')
 # Files that are the same on every machine.
 EVERYWHERE = ('ledger.jsonl', 'config.json', 'task.json', 'tokenizer/*', 'store/*', 'features/*', 'export/*.json')
@@ -27,7 +27,7 @@ EVERYWHERE += ('export/hf/vocab.txt', 'checkpoints/*/config', 'checkpoints/*/pos
 
 
 def observe(workdir: pathlib.Path) -> dict[str, dict[str, Any]]:
-    """{file: {key: value}} of a workdir; a file that is not parsed is represented by its checksum alone."""
+    """Returns {file: {key: value}} of a workdir; files that are not parsed have only a checksum."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(workdir.rglob('*')):
         name = path.relative_to(workdir).as_posix()
@@ -60,39 +60,39 @@ def _facts(path: pathlib.Path, name: str) -> dict[str, Any]:
     if name.endswith('.npz'):
         with np.load(path) as arrays:
             return _hashed(arrays)
-    own = {} if name in MAY_GROW else {'sha256': hashlib.sha256(data).hexdigest()}
+    checksum = {} if name in MAY_GROW else {'sha256': hashlib.sha256(data).hexdigest()}
     if name.endswith('.safetensors'):
-        return own | _hashed(safetensors.numpy.load(data))
+        return checksum | _hashed(safetensors.numpy.load(data))
     parsed = name.endswith('.json') and not name.startswith(('tokenizer/', 'export/hf/token', 'predictions/'))
-    return own | _flat(json.loads(data)) if parsed else own
+    return checksum | _flat(json.loads(data)) if parsed else checksum
 
 
 def without_times(summary: bytes) -> bytes:
-    """A summary.json without what it measured, as it was before it did."""
+    """Returns the contents of a summary.json without its measured times."""
     facts = json.loads(summary)
     facts.pop('goodput', None)
     return (json.dumps(facts, indent=2, ensure_ascii=False) + '\n').encode()
 
 
 def _arrays(directory: pathlib.Path) -> dict[str, str]:
-    """The arrays of an Orbax directory by their path in the tree."""
+    """Returns {path in the tree: description} of the arrays in an Orbax directory."""
     with ocp.StandardCheckpointer() as checkpointer:
         tree = checkpointer.restore(directory.resolve())
     return _hashed({jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)})
 
 
 def _hashed(arrays: Mapping[str, Any]) -> dict[str, str]:
-    """{name: 'dtype[shape] checksum'}."""
-    shown = {}
+    """Returns {name: 'dtype[shape] checksum'}."""
+    descriptions = {}
     for name, array in arrays.items():
         array = np.asarray(array)
         shape = ','.join(map(str, array.shape))
-        shown[name] = f'{array.dtype}[{shape}] {hashlib.sha256(array.tobytes()).hexdigest()[:16]}'
-    return shown
+        descriptions[name] = f'{array.dtype}[{shape}] {hashlib.sha256(array.tobytes()).hexdigest()[:16]}'
+    return descriptions
 
 
 def _flat(value: Any, prefix: str = '') -> dict[str, Any]:
-    """Parsed JSON as {'model.width': 32, '0.loss': 6.1, …}."""
+    """Returns parsed JSON as {'model.width': 32, '0.loss': 6.1, …}."""
     if not isinstance(value, dict | list) or not value:
         return {prefix: value}
     items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -103,10 +103,10 @@ def _flat(value: Any, prefix: str = '') -> dict[str, Any]:
 
 
 def portable(found: Record) -> Record:
-    """The part of a record that is the same on every machine: names, shapes, order, text, settings; no floats."""
+    """Returns the part of a record that is the same on every machine: all but floats and their checksums."""
 
-    def kept(file: str, key: str, value: Any) -> Any:
-        if file.endswith('checksum.json'):  # of trained numbers, too
+    def portable_value(file: str, key: str, value: Any) -> Any:
+        if file.endswith('checksum.json'):  # also covers trained numbers
             return None
         if any(fnmatch.fnmatch(file, pattern) for pattern in EVERYWHERE):
             return value
@@ -116,7 +116,10 @@ def portable(found: Record) -> Record:
 
     return {
         name: {
-            step: {file: facts and {key: kept(file, key, facts[key]) for key in facts} for file, facts in files.items()}
+            step: {
+                file: facts and {key: portable_value(file, key, facts[key]) for key in facts}
+                for file, facts in files.items()
+            }
             for step, files in steps.items()
         }
         for name, steps in found.items()
@@ -124,7 +127,7 @@ def portable(found: Record) -> Record:
 
 
 def differences(recorded: Record, found: Record) -> Iterator[str]:
-    """Yields a line for each difference; a new key in a file that may grow and a reworded error are `note: `s."""
+    """Yields a line for each difference; new keys in files that may grow and reworded errors begin with `note: `."""
     for name, steps in recorded.items():
         if isinstance(found[name], str):
             yield found[name]

@@ -1,4 +1,4 @@
-"""The tiny runs whose results golden.py records, and the data that they read."""
+"""Defines the tiny runs whose results golden.py records, and writes the data that they read."""
 
 import csv
 import dataclasses
@@ -13,14 +13,14 @@ Command = tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What is done in one workdir.
+    """The commands that run in one workdir.
 
     Attributes:
-      commands: arguments of `python -m bertjax.main` without --workdir, a process each.
-      status: exit status of the last command; the others exit with 0.
-      source: name of the run that this one starts from a copy of; '' starts from nothing.
-      change: what happens to that copy first.
-      kill_at: a path in the workdir; the only command is killed when it appears, and nothing is compared.
+      commands: Arguments of `python -m bertjax.main` without --workdir, for each process.
+      status: The exit status of the last command; the others exit with 0.
+      source: The name of the run whose workdir is copied first; '' means an empty workdir.
+      change: A function that changes this copy.
+      kill_at: A path in the workdir; the only command is killed when it appears, and nothing is compared.
     """
 
     commands: tuple[Command, ...]
@@ -31,11 +31,11 @@ class Run:
 
 
 def _keys(**values: object) -> Command:
-    """--config.KEY=VALUE of each; two underscores stand for the dot."""
+    """Returns --config.KEY=VALUE for each; two underscores mean a dot in KEY."""
     return tuple(f'--config.{key.replace("__", ".")}={value}' for key, value in values.items())
 
 
-# A model and a corpus so small that starting Python and compiling is what a run costs.
+# The model and the corpus are so small that a run takes little longer than starting Python and compiling.
 SMALL = {
     'corpus': 'data/corpus.txt', 'corpus_options__workers': 1, 'vocab__size': 400,
     'model__width': 32, 'model__mlp_dim': 64, 'model__num_layers': 2, 'model__num_heads': 2,
@@ -57,9 +57,9 @@ def _finetune(recipe: str, data: str, **changes: object) -> Command:
     return (f'--config=configs/{recipe}', *_keys(data=f'data/{data}', **{**SHORT, **changes}))
 
 
-def _asked(recipe: str, split: str, own: str, *, export: bool = True) -> tuple[Command, ...]:
-    """Evaluate on dev, predict a split and a file of one's own, export."""
-    verbs = [{'run': 'evaluate'}, {'run': 'predict', 'split': split}, {'run': 'predict', 'input': f'data/{own}'}]
+def _use(recipe: str, split: str, own_file: str, *, export: bool = True) -> tuple[Command, ...]:
+    """Returns commands that evaluate on dev, predict a split and the file `own_file`, and export."""
+    verbs = [{'run': 'evaluate'}, {'run': 'predict', 'split': split}, {'run': 'predict', 'input': f'data/{own_file}'}]
     verbs += [{'run': 'export'}] if export else []
     return tuple((f'--config=configs/{recipe}', *_keys(**verb)) for verb in verbs)
 
@@ -71,15 +71,15 @@ PHASES = (
     '--config.phases[1].max_predictions=7', '--config.phases[1].reset_optimizer=True',
 )  # fmt: skip
 RTE = _finetune('glue.py:rte', 'RTE')
-RTE_ASKED = _asked('glue.py:rte', 'test', 'pairs.txt')
+RTE_USES = _use('glue.py:rte', 'test', 'pairs.txt')
 LONG = _finetune('classify.py:long=windows', 'classes', task__text_a='body', task__label='kind', task__metric='f1')
-LONG_ASKED = _asked('classify.py', 'dev', 'texts.txt')
+LONG_USES = _use('classify.py', 'dev', 'texts.txt')
 FEATURES = _finetune('ner.py:features=sum_all,units=8', 'columns')
-FEATURES_ASKED = _asked('ner.py', 'test', 'words.txt', export=False)
+FEATURES_USES = _use('ner.py', 'test', 'words.txt', export=False)
 SQUAD = _finetune('squad.py:v2', 'squad', task__max_query=12)
-SQUAD_ASKED = _asked('squad.py:v2', 'dev', 'squad/dev-v2.0.json')
+SQUAD_USES = _use('squad.py:v2', 'dev', 'squad/dev-v2.0.json')
 CHOICE = _finetune('swag.py:jsonl', 'choice')
-CHOICE_ASKED = _asked('swag.py:jsonl', 'test', 'choice/dev.jsonl', export=False)
+CHOICE_USES = _use('swag.py:jsonl', 'test', 'choice/dev.jsonl', export=False)
 OPTIONS = {
     'trainable': 'last_1',
     'layer_decay': 0.9,
@@ -93,8 +93,8 @@ TOGETHER = _finetune('glue.py:rte', 'RTE', **SWEEP, sweep__together=4)
 STORE = _pretrain(run='corpus', corpus='data/large.txt', tokenizer='data/encoder/export/hf')
 
 
-def rewound(workdir: pathlib.Path, *, step: int) -> None:
-    """Makes a finished workdir look killed after the checkpoint of `step`; the rows of later steps stay."""
+def rewind(workdir: pathlib.Path, *, step: int) -> None:
+    """Makes a finished workdir look as if the run was killed after the checkpoint of `step`; later rows remain."""
     for path in (workdir / 'checkpoints').iterdir():
         if path.name.isdigit() and int(path.name) > step:
             shutil.rmtree(path)
@@ -109,8 +109,8 @@ def _remove(workdir: pathlib.Path, *names: str) -> None:
             (workdir / name).unlink(missing_ok=True)
 
 
-def _only_trained(workdir: pathlib.Path) -> None:
-    """Removes what evaluate, predict and export write."""
+def _remove_outputs(workdir: pathlib.Path) -> None:
+    """Removes the files that evaluate, predict and export write."""
     _remove(workdir, 'export', 'predictions', 'results.json')
 
 
@@ -133,32 +133,32 @@ RUNS = {
     'longer': Run((_pretrain(steps=6), _pretrain(steps=10), _pretrain(run='export'))),
     'text': Run((_pretrain(run='vocab', vocab__size=300), _pretrain(run='corpus', vocab__size=300))),
     'store_killed': Run((STORE,), kill_at='store/partial/00000.json'),
-    'rte': Run((RTE, *RTE_ASKED)),
+    'rte': Run((RTE, *RTE_USES)),
     'rte_options': Run((_finetune('glue.py:rte', 'RTE', **OPTIONS),)),
-    'stsb': Run((_finetune('glue.py:stsb', 'STS-B'), *_asked('glue.py:stsb', 'test', 'pairs.txt', export=False))),
-    'classification': Run((LONG, *LONG_ASKED)),
-    'tagging': Run((_finetune('ner.py:context', 'columns'), *_asked('ner.py', 'test', 'words.txt', export=False))),
-    'tagging_features': Run((FEATURES, *FEATURES_ASKED)),
-    'squad': Run((SQUAD, *SQUAD_ASKED)),
-    'choice': Run((CHOICE, *CHOICE_ASKED)),
+    'stsb': Run((_finetune('glue.py:stsb', 'STS-B'), *_use('glue.py:stsb', 'test', 'pairs.txt', export=False))),
+    'classification': Run((LONG, *LONG_USES)),
+    'tagging': Run((_finetune('ner.py:context', 'columns'), *_use('ner.py', 'test', 'words.txt', export=False))),
+    'tagging_features': Run((FEATURES, *FEATURES_USES)),
+    'squad': Run((SQUAD, *SQUAD_USES)),
+    'choice': Run((CHOICE, *CHOICE_USES)),
     'sweep_together': Run((TOGETHER,)),
     'sweep_alone': Run((_finetune('glue.py:rte', 'RTE', **SWEEP, sweep__together=1),)),
-    # Workdirs of earlier code are continued, read or refused.
+    # Runs that continue, read or refuse workdirs of earlier code.
     'again': Run((_pretrain(),), source=FIRST),
-    'killed': Run((_pretrain(),), source=FIRST, change=functools.partial(rewound, step=8)),
-    'killed_before_phase_1': Run((PHASES,), source='two_phases', change=functools.partial(rewound, step=8)),
+    'killed': Run((_pretrain(),), source=FIRST, change=functools.partial(rewind, step=8)),
+    'killed_before_phase_1': Run((PHASES,), source='two_phases', change=functools.partial(rewind, step=8)),
     'more_steps': Run((_pretrain(steps=15),), source=FIRST),
     'more_and_other': Run((_pretrain(steps=15, batch_size=16, learning_rate=1e-4),), source='longer'),
     'other_width': Run((_pretrain(steps=15, model__width=64),), status=2, source=FIRST),
     'other_store': Run((_pretrain(corpus_options__heldout=0.3),), status=2, source=FIRST),
     'store_continued': Run((STORE,), source='store_killed'),
     'rte_again': Run((RTE,), source='rte'),
-    'rte_killed': Run((RTE, *RTE_ASKED), source='rte', change=functools.partial(rewound, step=3)),
+    'rte_killed': Run((RTE, *RTE_USES), source='rte', change=functools.partial(rewind, step=3)),
     'rte_other_rate': Run((_finetune('glue.py:rte', 'RTE', learning_rate=1e-4),), status=2, source='rte'),
-    'classification_asked': Run(LONG_ASKED, source='classification', change=_only_trained),
-    'tagging_features_asked': Run(FEATURES_ASKED, source='tagging_features', change=_only_trained),
-    'squad_asked': Run(SQUAD_ASKED, source='squad', change=_only_trained),
-    'choice_asked': Run(CHOICE_ASKED, source='choice', change=_only_trained),
+    'classification_asked': Run(LONG_USES, source='classification', change=_remove_outputs),
+    'tagging_features_asked': Run(FEATURES_USES, source='tagging_features', change=_remove_outputs),
+    'squad_asked': Run(SQUAD_USES, source='squad', change=_remove_outputs),
+    'choice_asked': Run(CHOICE_USES, source='choice', change=_remove_outputs),
     'sweep_again': Run((TOGETHER,), source='sweep_together'),
     'sweep_continued': Run(
         (TOGETHER,),
@@ -178,7 +178,7 @@ PLACES = ('river', 'field', 'house', 'stone', 'wind')
 
 
 def _documents(count: int, state: int) -> str:
-    """Documents of six sentences, a sentence a line, blank lines between."""
+    """Returns documents of six lines, with blank lines between documents."""
     documents = []
     for _ in range(count):
         sentences = []
@@ -203,23 +203,23 @@ def _pair(i: int) -> tuple[str, str]:
 
 
 def _questions(count: int) -> dict[str, object]:
-    """SQuAD 2.0: where each colored bird sings, and a question without an answer."""
+    """Returns data of SQuAD 2.0: where each colored bird sings, and a question without an answer."""
     paragraphs = []
     for p in range(count):
         order = [(COLORS[(p + i) % 5], PLACES[(p * 2 + i) % 5]) for i in range(5)]
         context = ' '.join(f'the {color} bird sings near the {place}.' for color, place in order)
         color, place = order[p % 5]
         answer = {'text': place, 'answer_start': context.index(f'{place}.', context.index(color))}
-        asked = [
+        questions = [
             {'id': f'{p}-a', 'question': f'where sings the {color} bird', 'is_impossible': False, 'answers': [answer]},
             {'id': f'{p}-b', 'question': 'where runs it', 'is_impossible': True, 'answers': []},
         ]
-        paragraphs.append({'context': context, 'qas': asked})
+        paragraphs.append({'context': context, 'qas': questions})
     return {'version': 'v2.0', 'data': [{'title': 'birds', 'paragraphs': paragraphs}]}
 
 
 def _columns(count: int) -> str:
-    """CoNLL columns in IOB1: every place is one, its color belongs to it."""
+    """Returns CoNLL columns with IOB1 tags: each color and the place after it are one PLACE."""
     lines = []
     for i in range(count):
         lines += ['-DOCSTART- X O', ''] if i % 3 == 0 else []
@@ -234,7 +234,7 @@ def _choice(i: int, *, labelled: bool) -> dict[str, object]:
 
 
 def write_data(folder: pathlib.Path) -> None:
-    """Writes every file that the runs read except the encoder; the same bytes every time."""
+    """Writes every file that the runs read, except the encoder; the bytes are always the same."""
     for name in ('RTE', 'STS-B', 'classes', 'columns', 'squad', 'choice'):
         (folder / name).mkdir(parents=True)
     (folder / 'corpus.txt').write_text(_documents(120, 12345))

@@ -1,17 +1,17 @@
-"""A hook before every file operation of this process: to kill at it, to fail at it, to write it down.
+"""Hooks every file operation of this process in order to kill the process there, to fail there, or to record it.
 
-    with watch(note, folder): ...           note('replace', path) before each operation on a path below `folder`
-    with kill_at(7, folder): ...            ends the process at the 7th of them
-    for number in killed_at_each(work, folder): ...   `work` in forks: killed at the 1st, at the 2nd, … until one ends
+    with watch(note, folder): ...           calls note('replace', path) before each operation on a path below `folder`
+    with kill_at(7, folder): ...            ends the process at the 7th operation
+    for number in kill_at_each(work, folder): ...   runs `work` in forks: killed at operation 1, 2, … until one ends
 
-Operations are what a kill can fall between: making, opening for writing, renaming, removing, cutting, syncing. What
-native code does (tensorstore's threads) is not seen. Operations of several threads are counted together.
+Operations are: create, open for writing, rename, remove, truncate and sync. Operations of native code (the threads of
+tensorstore) are not hooked. Operations of several threads are counted together.
 
-From a shell, for a program with a process of its own:
+From a shell, for a separate process:
 
     python tests/program/killing.py NUMBER FOLDER -m bertjax.main --config=… --workdir=FOLDER
 
-With the number 0 nothing is killed, and the last line says how many operations there were.
+With the number 0 the process is not killed, and the last line is the number of operations.
 """
 
 import builtins
@@ -27,9 +27,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from unittest import mock
 
-KILLED = 137  # the status that a shell gives to a process ended by SIGKILL
+KILLED = 137  # the exit status that a shell reports after SIGKILL
 
-# By name, where in its arguments the path stands that appears, changes or goes.
+# {function of os: index of the argument with the path that is created, changed or removed}
 _PATHS = {'mkdir': 0, 'rmdir': 0, 'unlink': 0, 'remove': 0, 'truncate': 0, 'rename': 1, 'replace': 1, 'link': 1}
 _HANDLES = ('fsync', 'ftruncate')
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -39,11 +39,11 @@ Note = Callable[[str, str], object]
 
 @contextlib.contextmanager
 def watch(note: Note, below: str | os.PathLike) -> Iterator[None]:
-    """Calls note(name, path) before each operation on a path below a folder; what it raises comes in its place."""
+    """Calls note(name, path) before each operation on a path below a folder; if `note` raises, nothing is done."""
     folder = os.path.realpath(below)
-    inside = threading.local()  # open() calls os.open(), and what `note` does itself counts for nothing
+    inside = threading.local()  # set during a hook, which ignores os.open() inside open() and operations of `note`
 
-    def hooked(name: str, real: Callable, path_of: Callable[..., str | None]) -> Callable:
+    def hook(name: str, real: Callable, path_of: Callable[..., str | None]) -> Callable:
         def call(*args, **options):
             if not getattr(inside, 'hook', False):
                 inside.hook = True
@@ -57,29 +57,29 @@ def watch(note: Note, below: str | os.PathLike) -> Iterator[None]:
 
         return call
 
-    def opened(path, mode='r', *args, **options):
+    def path_of_open(path, mode='r', *args, **options):
         writes = isinstance(path, str | os.PathLike) and set(mode) & set('wax+')
         return _absolute(path) if writes else None
 
-    def opened_by_flags(path, flags, *args, dir_fd=None, **options):
+    def path_of_os_open(path, flags, *args, dir_fd=None, **options):
         return _absolute(path, dir_fd) if flags & _WRITES else None
 
     with contextlib.ExitStack() as patches:
         for name, at in _PATHS.items():
             path_of = lambda *args, at=at, dir_fd=None, dst_dir_fd=None, **_: _absolute(args[at], dir_fd or dst_dir_fd)  # noqa: E731
-            patches.enter_context(mock.patch.object(os, name, hooked(name, getattr(os, name), path_of)))
+            patches.enter_context(mock.patch.object(os, name, hook(name, getattr(os, name), path_of)))
         for name in _HANDLES:
             path_of = lambda handle, *_: os.readlink(f'/proc/self/fd/{_number(handle)}')  # noqa: E731
-            patches.enter_context(mock.patch.object(os, name, hooked(name, getattr(os, name), path_of)))
-        patches.enter_context(mock.patch.object(os, 'open', hooked('open', os.open, opened_by_flags)))
+            patches.enter_context(mock.patch.object(os, name, hook(name, getattr(os, name), path_of)))
+        patches.enter_context(mock.patch.object(os, 'open', hook('open', os.open, path_of_os_open)))
         real = io.open
         for module in (builtins, io):
-            patches.enter_context(mock.patch.object(module, 'open', hooked('open', real, opened)))
+            patches.enter_context(mock.patch.object(module, 'open', hook('open', real, path_of_open)))
         yield
 
 
 def _absolute(path: str | bytes | os.PathLike, directory: int | None = None) -> str:
-    """The path without links in its parent, of one that is relative to an open directory too."""
+    """Returns the absolute path without links in its parent; `path` may be relative to an open directory."""
     path = os.fsdecode(path)
     if directory is not None:
         path = os.path.join(os.readlink(f'/proc/self/fd/{directory}'), path)
@@ -93,7 +93,7 @@ def _number(handle) -> int:
 
 @contextlib.contextmanager
 def kill_at(number: int, below: str | os.PathLike) -> Iterator[None]:
-    """Ends the process, as kill -9 does, before the operation of that number (from 1) on a path below a folder."""
+    """Ends the process, as kill -9 does, before the operation with this number (from 1) on a path below a folder."""
     counter = itertools.count(1)
 
     def count(name: str, path: str) -> None:
@@ -106,7 +106,7 @@ def kill_at(number: int, below: str | os.PathLike) -> Iterator[None]:
 
 
 def in_fork(work: Callable[[], object]) -> int:
-    """The exit status of a fork that does `work` and ends; 1 when it raises. No thread of this process is in it."""
+    """Runs `work` in a fork, which has none of the other threads; returns its exit status, 1 if `work` raises."""
     process = os.fork()
     if process == 0:
         try:
@@ -118,18 +118,18 @@ def in_fork(work: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
-def killed_at_each(work: Callable[[], object], below: str | os.PathLike, stride: int = 1) -> Iterator[int]:
-    """Does `work` in forks that are killed at operation 1, 1 + stride, … and yields its number after each kill.
+def kill_at_each(work: Callable[[], object], below: str | os.PathLike, stride: int = 1) -> Iterator[int]:
+    """Runs `work` in forks that are killed at operations 1, 1 + stride, …; yields the number after each kill.
 
-    Ends when the work was done before its number came. It is for the caller to put the folder back in its former state.
+    Ends when a fork finishes `work` before its kill. The caller must restore the folder after each kill.
     """
 
-    def killed() -> None:
+    def work_until_kill() -> None:
         with kill_at(number, below):
             work()
 
     for number in itertools.count(1, stride):
-        status = in_fork(killed)
+        status = in_fork(work_until_kill)
         if status == 0:
             return
         assert status == KILLED, f'operation {number}: the work ended with status {status}'
@@ -137,7 +137,7 @@ def killed_at_each(work: Callable[[], object], below: str | os.PathLike, stride:
 
 
 def main(number: int, folder: pathlib.Path, module: str) -> None:
-    """Runs a module as a program; killed at the operation of that number, with 0 it says last how many there are."""
+    """Runs a module as a program and kills it at operation `number`; 0 prints the number of operations at the end."""
     folder.mkdir(parents=True, exist_ok=True)
     if number:
         with kill_at(number, folder):

@@ -1,4 +1,4 @@
-"""A checkpoint continued on other text: its architecture, words of one's own, several held-out texts, languages."""
+"""Continuing a checkpoint on other text: its architecture, added words, several held-out texts, languages."""
 
 import json
 import pathlib
@@ -9,18 +9,18 @@ import pytest
 import safetensors.numpy
 from browsing import Browser
 from json_tokenizers import write_modernbert
-from running import SMALL, Program, copied, rows
+from running import SMALL, Program, copy_workdir, rows
 
 ADAPT = {'recipe': 'configs/adapt.py', 'small': False}
 QUICK = tuple(flag for flag in SMALL if '.model.' not in flag and 'vocab' not in flag)
 QUICK = (*QUICK, '--config.steps=2', '--config.eval_every=0', '--config.pair_plans=1')
 
-NEW = 43  # words, more than fit into the padding of the table
+NEW = 43  # added words, more than the padding of the embedding table has rows
 
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory: pytest.TempPathFactory, corpus: pathlib.Path, trained: pathlib.Path) -> pathlib.Path:
-    """Two texts, a file of words, and the checkpoint, as a folder that can go away."""
+    """A folder with two texts, a file of words and the checkpoint, which a test can move away."""
     folder = tmp_path_factory.mktemp('adapt')
     documents = corpus.read_text(encoding='utf-8').split('\n\n')
     (folder / 'new.txt').write_text('\n\n'.join(documents[:40]).replace('stone', 'oldstone'), encoding='utf-8')
@@ -53,8 +53,8 @@ def test_a_checkpoint_is_adapted(adapted: pathlib.Path, folder: pathlib.Path):
     assert config['model']['width'] == 32 and config['model']['num_layers'] == 2
     other = rows(workdir / 'metrics.jsonl', 'heldout:other')
     assert [row['step'] for row in other] == [0, 2] and other[0]['mlm_loss'] > 0
-    own = rows(workdir / 'metrics.jsonl', 'heldout')
-    assert set(other[0]) == set(own[0])
+    heldout = rows(workdir / 'metrics.jsonl', 'heldout')
+    assert set(other[0]) == set(heldout[0])
     summary = json.loads((workdir / 'summary.json').read_text())
     assert summary['heldout_texts']['other'] == other
     before = safetensors.numpy.load_file(folder / 'init' / 'model.safetensors')[
@@ -68,11 +68,11 @@ def test_a_checkpoint_is_adapted(adapted: pathlib.Path, folder: pathlib.Path):
 
 
 @pytest.mark.slow
-def test_its_report_shows_what_it_began_with_and_the_other_text(
+def test_the_report_shows_the_initial_checkpoint_and_the_other_text(
     program: Program, browser: Browser, adapted: pathlib.Path, tmp_path: pathlib.Path
 ):
     pytest.importorskip('plotly', reason="needs the extra 'report'")
-    workdir = copied(adapted, tmp_path / 'run')
+    workdir = copy_workdir(adapted, tmp_path / 'run')
     program.run(f'--workdir={workdir}', '--config.run=report', **ADAPT)
     first, last = rows(workdir / 'metrics.jsonl', 'heldout:other')
 
@@ -89,7 +89,7 @@ def test_its_report_shows_what_it_began_with_and_the_other_text(
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_without_what_it_began_with(program: Program, folder: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_run_resumes_without_its_initial_checkpoint(program: Program, folder: pathlib.Path, tmp_path: pathlib.Path):
     workdir = tmp_path / 'run'
     program.run(*arguments(folder, workdir), **ADAPT)
     away = folder.with_name('away')
@@ -124,52 +124,52 @@ def modernbert(trained: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) 
 def test_a_modernbert_is_continued(
     program: Program, folder: pathlib.Path, modernbert: pathlib.Path, tmp_path: pathlib.Path
 ):
-    """Without pairs, as it has no segment ids; a model with other arrays is refused, other thetas are reported."""
+    """It has no pairs because it has no segment ids; other arrays are refused, and other thetas are reported."""
     workdir = tmp_path / 'run'
-    given = (f'--config.init={modernbert}', f'--config.corpus={folder}/new.txt', *QUICK)
-    out = program.run(f'--workdir={workdir}', *given, **ADAPT).stdout
-    assert 'of its ModernBertForMaskedLM loaded; freshly drawn: nothing' in out
+    flags = (f'--config.init={modernbert}', f'--config.corpus={folder}/new.txt', *QUICK)
+    out = program.run(f'--workdir={workdir}', *flags, **ADAPT).stdout
+    assert 'of its ModernBertForMaskedLM loaded; newly initialized: nothing' in out
     config = json.loads((workdir / 'config.json').read_text())
     assert config['pairs']['mode'] == 'doc_sentences'
-    assert f'config.pairs.mode is doc_sentences: the model in {modernbert} has no segment ids' in out
-    kept = {'attention_window': 8, 'mlp': 'geglu', 'rope_theta': 160_000.0, 'pooler': 'transform', 'width': 32}
-    assert {name: config['model'][name] for name in kept} == kept
+    assert f'config.pairs.mode is set to doc_sentences, because the model in {modernbert} has no segment ids' in out
+    unchanged = {'attention_window': 8, 'mlp': 'geglu', 'rope_theta': 160_000.0, 'pooler': 'transform', 'width': 32}
+    assert {name: config['model'][name] for name in unchanged} == unchanged
     exported = json.loads((workdir / 'export' / 'hf' / 'config.json').read_text())
     assert exported['architectures'] == ['ModernBertForMaskedLM'] and exported['local_attention'] == 8
-    line = program.error(f'--workdir={workdir}', *given, '--config.steps=3', '--config.pairs.mode=nsp', **ADAPT)
+    line = program.error(f'--workdir={workdir}', *flags, '--config.steps=3', '--config.pairs.mode=nsp', **ADAPT)
     assert 'config.model.pooler' in line
     ettin = {'recipe': 'configs/ettin.py', 'small': False}
     sizes = [f'--config.model.{name}={config["model"][name]}' for name in (
         'width', 'num_layers', 'num_heads', 'mlp_dim', 'max_positions', 'attention_window'
     )]  # fmt: skip
-    one = ('--config.phases=()', '--config.packing=False', '--config.grad_accum_steps=1', *sizes)
-    line = program.error(f'--workdir={tmp_path}/2', *given, *one, '--config.model.norm_bias=True', **ettin)
+    single_phase = ('--config.phases=()', '--config.packing=False', '--config.grad_accum_steps=1', *sizes)
+    line = program.error(f'--workdir={tmp_path}/2', *flags, *single_phase, '--config.model.norm_bias=True', **ettin)
     assert f'config.model.norm_bias: found True, expected False, as in {modernbert}' in line
     theta = '--config.model.rope_local_theta=5e4'
-    out = program.run(f'--workdir={tmp_path}/2', *given, *one, theta, '--config.export=False', **ettin).stdout
+    out = program.run(f'--workdir={tmp_path}/2', *flags, *single_phase, theta, '--config.export=False', **ettin).stdout
     assert 'config.model.rope_local_theta is 50000.0, but 10000.0 in the checkpoint' in out
 
 
-def test_mistakes_of_an_adaptation(program: Program, folder: pathlib.Path, tmp_path: pathlib.Path):
-    given = arguments(folder, tmp_path / 'run')
-    line = program.error(*given, '--config.model.num_layers=3', **ADAPT)
+def test_mistakes_in_an_adaptation_are_errors(program: Program, folder: pathlib.Path, tmp_path: pathlib.Path):
+    flags = arguments(folder, tmp_path / 'run')
+    line = program.error(*flags, '--config.model.num_layers=3', **ADAPT)
     assert 'config.model.num_layers: found 3, expected 2, as in' in line
-    line = program.error(*given, '--config.model.num_layers=12', **ADAPT)  # the usual number
+    line = program.error(*flags, '--config.model.num_layers=12', **ADAPT)  # the usual number of layers
     assert 'config.model.num_layers: found 12, expected 2, as in' in line
-    line = program.error(*given, '--config.init=', **ADAPT)
+    line = program.error(*flags, '--config.init=', **ADAPT)
     assert 'config.init: found nothing' in line
     (tmp_path / 'words.txt').write_text('old-stone\n', encoding='utf-8')
-    line = program.error(*given, f'--config.vocab.add={tmp_path}/words.txt', **ADAPT)
+    line = program.error(*flags, f'--config.vocab.add={tmp_path}/words.txt', **ADAPT)
     assert 'words.txt:1: found' in line and "'old' '-' 'stone'" in line
-    line = program.error(*given, f'--config.heldout_texts=x={folder}/new.txt', **ADAPT)
+    line = program.error(*flags, f'--config.heldout_texts=x={folder}/new.txt', **ADAPT)
     assert 'new.txt in x and in config.corpus' in line
-    line = program.error(*given, '--config.heldout_texts=each', **ADAPT)
+    line = program.error(*flags, '--config.heldout_texts=each', **ADAPT)
     assert "'each' with one corpus" in line
     mixture = (f'--config.corpus={folder}/new.txt=auto,{folder}/words.txt=auto', '--config.vocab.add=')
-    line = program.error(*given, *mixture, f'--config.heldout_texts=each,new={folder}/other.txt', **ADAPT)
+    line = program.error(*flags, *mixture, f'--config.heldout_texts=each,new={folder}/other.txt', **ADAPT)
     assert "config.heldout_texts: found 'new' twice" in line
-    for wrong, said in (('oops', 'NAME=PATH'), (f'x={folder}/none.txt', 'none.txt')):
-        assert said in program.error(*given, f'--config.heldout_texts={wrong}', **ADAPT)
+    for wrong, part in (('oops', 'NAME=PATH'), (f'x={folder}/none.txt', 'none.txt')):
+        assert part in program.error(*flags, f'--config.heldout_texts={wrong}', **ADAPT)
     assert not any((tmp_path / 'run' / name).exists() for name in ('store', 'tokenizer'))
     line = program.error(f'--workdir={tmp_path}/run', '--config.vocab.add=x', '--config.steps=1')
     assert 'config.vocab.add: found words for a vocabulary that is trained' in line
@@ -190,56 +190,56 @@ def test_candidates_are_listed(program: Program, folder: pathlib.Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_languages_by_smoothed_size(program: Program, folder: pathlib.Path, tmp_path: pathlib.Path):
+def test_languages_are_weighted_by_smoothed_size(program: Program, folder: pathlib.Path, tmp_path: pathlib.Path):
     mixture = f'--config.corpus={folder}/new.txt=auto,{folder}/other.txt=auto'
     keys = ('--config.heldout_texts=each', '--config.corpus_options.smoothing=0', '--config.corpus_options.heldout=0.2')
     out = program.run(f'--workdir={tmp_path}/run', mixture, *keys, *QUICK).stdout
     assert 'new.txt 50.0%' in out and 'other.txt 50.0%' in out and 'also evaluated on new: ' in out
     splits = [row['split'] for row in rows(tmp_path / 'run' / 'metrics.jsonl') if row['step'] == 0]
     assert splits == ['heldout', 'heldout:new', 'heldout:other']
-    # The vocabulary knows how it was weighted; the store of a corpus does not.
+    # The vocabulary records the smoothing; the store of a single corpus does not.
     assert 'corpus_options.smoothing = 0' in (tmp_path / 'run' / 'tokenizer' / 'vocabulary.json').read_text()
     assert 'smoothing' not in (tmp_path / 'run' / 'store' / '0' / 'manifest.json').read_text()
 
 
-def test_rows_without_a_piece_stay(
+def test_embedding_rows_without_a_piece_are_kept(
     program: Program, folder: pathlib.Path, corpus: pathlib.Path, tmp_path: pathlib.Path
 ):
-    """ModernBERT has 50,368 rows and 50,280 pieces."""
+    """ModernBERT has 50,368 embedding rows and 50,280 pieces."""
     transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
     start, workdir = tmp_path / 'start', tmp_path / 'run'
     start.mkdir()
-    theirs = write_modernbert('modern', corpus.read_text().split('\n'), start, size=400)
-    rows_of_start, pieces = theirs.config.vocab_size, len(transformers.AutoTokenizer.from_pretrained(start))
+    source = write_modernbert('modern', corpus.read_text().split('\n'), start, size=400)
+    rows_of_start, pieces = source.config.vocab_size, len(transformers.AutoTokenizer.from_pretrained(start))
     assert pieces < rows_of_start
-    given = (f'--config.init={start}', f'--config.corpus={folder}/new.txt', *QUICK)
-    program.run(f'--workdir={workdir}', *given, **ADAPT)
-    program.run(f'--workdir={workdir}', *given, '--config.steps=4', **ADAPT)
+    flags = (f'--config.init={start}', f'--config.corpus={folder}/new.txt', *QUICK)
+    program.run(f'--workdir={workdir}', *flags, **ADAPT)
+    program.run(f'--workdir={workdir}', *flags, '--config.steps=4', **ADAPT)
     assert json.loads((workdir / 'config.json').read_text())['model']['vocab_size'] == rows_of_start
     model, info = transformers.AutoModelForMaskedLM.from_pretrained(workdir / 'export/hf', output_loading_info=True)
     assert not any(info.values()) and model.config.vocab_size == rows_of_start
-    tables = [x.get_input_embeddings().weight.detach().numpy() for x in (theirs, model)]
+    tables = [x.get_input_embeddings().weight.detach().numpy() for x in (source, model)]
     assert tables[0].shape == tables[1].shape and (tables[0] != tables[1]).any()
     np.testing.assert_allclose(tables[1][pieces:], tables[0][pieces:], atol=1e-3)
-    theirs.resize_token_embeddings(pieces - 1)
-    theirs.save_pretrained(start)
-    line = program.error(f'--workdir={tmp_path / "3"}', *given, **ADAPT)
+    source.resize_token_embeddings(pieces - 1)
+    source.save_pretrained(start)
+    line = program.error(f'--workdir={tmp_path / "3"}', *flags, **ADAPT)
     assert f'found {pieces}, expected {pieces - 1}, as in {start}' in line
-    assert line.endswith(f'with resize_token_embeddings({pieces})')
-    theirs.resize_token_embeddings(pieces)
-    theirs.save_pretrained(start)
-    program.run(f'--workdir={tmp_path / "3"}', *given, **ADAPT)
+    assert line.endswith(f'resize_token_embeddings({pieces}) of transformers')
+    source.resize_token_embeddings(pieces)
+    source.save_pretrained(start)
+    program.run(f'--workdir={tmp_path / "3"}', *flags, **ADAPT)
 
 
 def test_added_words_take_free_rows_first(
     program: Program, folder: pathlib.Path, modernbert: pathlib.Path, tmp_path: pathlib.Path
 ):
     transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
-    start = copied(modernbert, tmp_path / 'start')
-    theirs = transformers.AutoModelForMaskedLM.from_pretrained(start)
-    size = theirs.config.vocab_size + NEW + 2
-    theirs.resize_token_embeddings(size)
-    theirs.save_pretrained(start)
-    given = (*arguments(folder, tmp_path / 'run'), f'--config.init={start}')
-    assert f'{NEW} after the last piece' in program.run(*given, **ADAPT).stdout
+    start = copy_workdir(modernbert, tmp_path / 'start')
+    source = transformers.AutoModelForMaskedLM.from_pretrained(start)
+    size = source.config.vocab_size + NEW + 2
+    source.resize_token_embeddings(size)
+    source.save_pretrained(start)
+    flags = (*arguments(folder, tmp_path / 'run'), f'--config.init={start}')
+    assert f'{NEW} after the last piece' in program.run(*flags, **ADAPT).stdout
     assert json.loads((tmp_path / 'run/export/hf/config.json').read_text())['vocab_size'] == size

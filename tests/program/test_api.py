@@ -1,4 +1,4 @@
-"""`bertjax.load`: a trained model in a program of one's own, whatever left it."""
+"""`bertjax.load`: a model in a Python program, from a workdir, a checkpoint or an export."""
 
 import inspect
 import json
@@ -29,21 +29,21 @@ def bert(trained: pathlib.Path) -> bertjax.Bert:
     return bertjax.load(trained, dropout=np.float64(0.1), batch_size=np.int64(64), max_length=jnp.array(0))
 
 
-def test_the_import_is_light():
-    """Workers that build a corpus import the package, and must not start JAX; to load a model takes no Orbax."""
+def test_the_import_does_not_start_jax():
+    """Workers that build a corpus import the package without JAX; loading a model does not import Orbax."""
     program = 'import sys, bertjax; assert "jax" not in sys.modules; assert "load" in dir(bertjax); bertjax.load\n'
     program += 'assert not {"orbax.checkpoint", "tensorflow_datasets", "transformers", "torch"} & {*sys.modules}'
     subprocess.run([sys.executable, '-c', program], check=True)
 
 
 @pytest.mark.slow
-def test_features_of_one_text_are_those_among_many(bert):
+def test_features_of_a_text_do_not_depend_on_other_texts(bert):
     many = bert.encode(TEXTS)
     assert many.shape == (3, 32) and many.dtype == np.float32
     for text, row in zip(TEXTS, many, strict=True):
         np.testing.assert_allclose(bert.encode(text), row, atol=1e-5)
     assert bert.encode([]).shape == (0, 32)
-    # Many short ones share rows, with whatever stands beside them.
+    # Many short texts share rows with other texts.
     crowd = [TEXTS[i % 3] + ' and a stone' * (i % 4) for i in range(150)]
     first = bert.encode(crowd[:3])
     np.testing.assert_allclose(bert.encode(crowd)[:3], first, atol=1e-5)
@@ -52,7 +52,7 @@ def test_features_of_one_text_are_those_among_many(bert):
 
 
 @pytest.mark.slow
-def test_layers_and_pooling_are_what_they_say(bert):
+def test_layers_and_pooling_select_the_right_vectors(bert):
     tokens = bert.encode(TEXTS, pool=None)
     assert [len(row) for row in bert.encode(TEXTS, pool='none')] == [len(row) for row in tokens]
     assert [len(row) for row in tokens] == [len(pieces) for pieces in bert.pieces(TEXTS)]
@@ -70,7 +70,7 @@ def test_layers_and_pooling_are_what_they_say(bert):
             bert.encode(TEXTS, **wrong)
 
 
-def test_apply_is_a_pure_function_for_loops_of_ones_own(bert):
+def test_apply_is_a_pure_function_for_custom_loops(bert):
     batch = bert.batch(TEXTS, ['it falls'] * 3)
     assert {name: x.shape for name, x in batch.items()} == dict.fromkeys(batch, (3, 16))
     apply = jax.jit(bert.apply)
@@ -88,7 +88,7 @@ def test_apply_is_a_pure_function_for_loops_of_ones_own(bert):
     assert jax.tree.structure(gradients) == jax.tree.structure(bert.params)
 
 
-def test_parameters_of_ones_own_take_the_place_of_its_own(bert):
+def test_with_params_replaces_the_parameters_in_a_copy(bert):
     changed = jax.tree.map(lambda x: x * 1.1, bert.params)
     other, before = bert.with_params(changed), bert.encode(TEXTS)
     assert np.abs(other.encode(TEXTS) - before).max() > 1e-3
@@ -97,28 +97,28 @@ def test_parameters_of_ones_own_take_the_place_of_its_own(bert):
         bert.with_params(changed['encoder'])
 
 
-def test_it_shows_itself(bert, trained):
-    shown = repr(bert)
+def test_repr_describes_the_model(bert, trained):
+    text = repr(bert)
     for part in (str(trained), '2 layers, width 32', 'wordpiece, 96 pieces, uncased', 'masked words', 'sentence pairs'):
-        assert part in shown, shown
+        assert part in text, text
 
 
-def test_what_a_model_is_not_for_is_told(bert):
-    for ask in (
+def test_a_model_without_a_task_head_refuses_task_methods(bert):
+    for call in (
         lambda: bert.classify('a'),
         lambda: bert.answer('who', 'a bird'),
         lambda: bert.tag('a bird'),
         lambda: bert.choose('a bird', ['sings', 'falls']),
     ):
         with pytest.raises(UserError, match='was not fine-tuned on a task'):
-            ask()
+            call()
     with pytest.raises(UserError, match='as many as there are texts'):
         bert.encode(TEXTS, ['one'])
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_a_run_is_its_export(trained):
-    """Without an export, or of an earlier step, the model is that of the checkpoint."""
+def test_checkpoints_of_a_run_can_be_loaded(trained):
+    """The last checkpoint has the weights of the export; an earlier one has others."""
     finished, last, earlier = (
         bertjax.load(trained, step=step).encode(TEXTS) for step in (0, np.int64(24), np.array(20))
     )
@@ -129,7 +129,7 @@ def test_a_checkpoint_of_a_run_is_its_export(trained):
 
 
 @pytest.mark.slow
-def test_an_empty_text_is_a_text(bert):
+def test_an_empty_text_is_accepted(bert):
     assert bert.pieces('') == ['[CLS]', '[SEP]'] and bert.spans('').tolist() == [[-1, -1]] * 2
     np.testing.assert_allclose(bert.encode(''), bert.encode(['', 'a'])[0], atol=1e-5)
     assert bert.attention('').weights.shape == (2, 2, 2, 2)
@@ -140,7 +140,7 @@ def test_an_empty_text_is_a_text(bert):
 
 
 def variant(trained: pathlib.Path, folder: pathlib.Path, names: str, changes: dict, **config) -> pathlib.Path:
-    """An export of somebody else's: without the tensors of these names, with others, and another config.json."""
+    """Copies the export without the tensors that start with `names`, and adds the tensors `changes` and `config`."""
     shutil.copytree(trained / 'export' / 'hf', folder)
     tensors = {name: x for name, x in load_file(folder / 'model.safetensors').items() if not name.startswith(names)}
     save_file(tensors | changes, folder / 'model.safetensors')
@@ -150,7 +150,7 @@ def variant(trained: pathlib.Path, folder: pathlib.Path, names: str, changes: di
 
 
 @pytest.mark.slow
-def test_a_head_that_was_trained_in_ones_own_loop_is_not_missing(bert, trained, tmp_path):
+def test_a_head_from_with_params_is_not_missing(bert, trained, tmp_path):
     without = bertjax.load(variant(trained, tmp_path / 'x', 'cls.', {}, architectures=['BertModel']))
     with pytest.raises(UserError, match='no head for masked words'):
         without.fill('a [MASK]')
@@ -159,8 +159,8 @@ def test_a_head_that_was_trained_in_ones_own_loop_is_not_missing(bert, trained, 
 
 
 @pytest.mark.slow
-def test_rows_of_the_embedding_beyond_the_pieces_are_never_given(bert, trained, tmp_path):
-    """As of checkpoints whose vocabulary is filled up to a multiple of 64."""
+def test_padding_rows_of_the_embedding_are_never_predicted(bert, trained, tmp_path):
+    """Some checkpoints pad the vocabulary to a multiple of 64."""
     name, size = 'bert.embeddings.word_embeddings.weight', bert.tokenizer.vocab_size
     rows, bias = (load_file(trained / 'export' / 'hf' / 'model.safetensors')[n] for n in (name, 'cls.predictions.bias'))
     more = {name: np.concatenate([rows, rows[:32]]), 'cls.predictions.bias': np.concatenate([bias, 9 + bias[:32]])}
@@ -170,14 +170,14 @@ def test_rows_of_the_embedding_beyond_the_pieces_are_never_given(bert, trained, 
     assert padded.extend('a', tokens=3, temperature=0).startswith('a')
 
 
-def test_what_cannot_be_answered_is_told(tuned, trained, tmp_path):
+def test_wrong_heads_and_wrong_inputs_are_errors(tuned, trained, tmp_path):
     weights = {f'classifier.{name}': np.zeros(shape, np.float32) for name, shape in (('weight', (3, 32)), ('bias', 3))}
     facts = {'architectures': ['BertForTokenClassification'], 'id2label': {'0': 'O', '1': 'B-X', '2': 'I-X'}}
     tagger = bertjax.load(variant(trained, tmp_path / 'ner', 'cls.', weights, **facts))
     config = json.loads((tmp_path / 'ner' / 'config.json').read_text())
-    for odd in ({'num_labels': 10**12}, {'num_labels': 1e400}, {'id2label': {'0': 'O', str(10**30): 'B-X'}}):
-        (tmp_path / 'ner' / 'config.json').write_text(json.dumps(config | odd))
-        with pytest.raises(UserError, match=rf'config\.json: found {next(iter(odd))}'):
+    for wrong in ({'num_labels': 10**12}, {'num_labels': 1e400}, {'id2label': {'0': 'O', str(10**30): 'B-X'}}):
+        (tmp_path / 'ner' / 'config.json').write_text(json.dumps(config | wrong))
+        with pytest.raises(UserError, match=rf'config\.json: found {next(iter(wrong))}'):
             bertjax.load(tmp_path / 'ner')
     assert tagger.tag('')['tags'] == () and tagger.tag([[]])[0]['entities'] == []
     assert [len(row['tags']) for row in tagger.tag(['', 'a bird', ''])] == [0, 2, 0]
@@ -200,16 +200,16 @@ def test_what_cannot_be_answered_is_told(tuned, trained, tmp_path):
     for endings in (['bird'], [], 'ab'):
         with pytest.raises(UserError, match='at least two'):
             chooser.choose('a', endings)
-    for ask in (
+    for call in (
         lambda: chooser.choose(['a', 'the'], [['bird', 'stone']]),
         lambda: bertjax.load(tuned).classify(['a', 'b'], ['c']),
     ):
         with pytest.raises(UserError, match='as many as there are texts'):
-            ask()
+            call()
 
 
 def test_values_are_checked_as_on_the_command_line(bert):
-    for name, ask in {
+    for name, call in {
         'top_k': lambda: bert.fill('a [MASK]', top_k=-1),
         'jointly': lambda: bert.fill('a [MASK]', jointly='yes'),
         'tokens': lambda: bert.extend('a', tokens=0),
@@ -227,7 +227,7 @@ def test_values_are_checked_as_on_the_command_line(bert):
         'normalize': lambda: bert.encode('a', normalize='abc'),
     }.items():
         with pytest.raises(UserError, match=f'^{name}: found .*, expected '):
-            ask()
+            call()
     with pytest.raises(UserError, match=r'^top_k: found 0, expected a whole number from 1 to 1,000'):
         bert.extend('a', top_k=0)
     np.testing.assert_array_equal(bert.encode('a', layers=np.int64(1)), bert.encode('a', layers=[1]))
@@ -238,7 +238,7 @@ def test_values_are_checked_as_on_the_command_line(bert):
 
 
 @pytest.mark.parametrize(
-    'found, asked',
+    'message, arguments',
     [
         ('path: found 3', {'path': 3}),
         ('path: found b', {'path': b'a'}),
@@ -250,16 +250,16 @@ def test_values_are_checked_as_on_the_command_line(bert):
         ('max_length: found None', {'max_length': None}),
     ],
 )
-def test_what_is_loaded_with_other_values_is_refused_in_a_line(trained, found, asked):
-    with pytest.raises(UserError, match=f'{found}.*, expected ') as refused:
-        bertjax.load(**{'path': trained} | asked)
+def test_wrong_arguments_of_load_are_short_errors(trained, message, arguments):
+    with pytest.raises(UserError, match=f'{message}.*, expected ') as refused:
+        bertjax.load(**{'path': trained} | arguments)
     line = str(refused.value)
     assert '\n' not in line and len(line) < 1000
 
 
 @pytest.mark.slow
-def test_it_can_be_pickled(bert):
-    """With the parameters that it has, on the devices of who reads it."""
+def test_a_model_can_be_pickled(bert):
+    """The pickle includes the current parameters, which are placed on the devices of the reader."""
     others = bert.with_params(jax.tree.map(np.zeros_like, jax.device_get(bert.params)))
     again = pickle.loads(pickle.dumps(others))
     assert again.config == bert.config and again.config.dropout == 0.1 and not again.missing
@@ -268,17 +268,19 @@ def test_it_can_be_pickled(bert):
 
 
 @pytest.mark.slow
-def test_answers_have_the_forms_that_are_said(bert):
+def test_answers_have_the_documented_keys(bert):
     assert bert.fill('a [MASK]')[0].keys() == Filling.__annotations__.keys()
     assert bert.fill('a [MASK]', jointly=True).keys() == JointFilling.__annotations__.keys()
     assert bert.score('a').keys() == Score.__annotations__.keys()
     named = [name for name, x in vars(bertjax.Bert).items() if not name.startswith('_') and inspect.isfunction(x)]
     named += ['fill', 'score', 'next_sentence', 'extend', 'classify', 'answer', 'tag', 'choose']
     for name in {*named} - {'with_params', 'batch', 'save'}:
-        assert len(typing.get_overloads(getattr(bertjax.Bert, name))) >= 2, name  # one text, and several
+        assert len(typing.get_overloads(getattr(bertjax.Bert, name))) >= 2, (
+            name
+        )  # one for a text, one for several texts
 
 
-def test_nothing_there_is_told(trained, tmp_path):
+def test_a_missing_model_is_an_error(trained, tmp_path):
     with pytest.raises(UserError, match='nowhere'):
         bertjax.load(tmp_path / 'nowhere')
     with pytest.raises(UserError):
@@ -289,7 +291,7 @@ def test_nothing_there_is_told(trained, tmp_path):
 
 
 def test_a_tuned_model_classifies(tuned: pathlib.Path):
-    """From its export and from its checkpoint, as run=predict does."""
+    """The export and the checkpoint give the same answers."""
     bert = bertjax.load(tuned)
     answers = bert.classify(['river stone bird', 'sings falls house'], ['the light', 'the light'])
     assert [answer['label'] for answer in answers] == ['entailment', 'not_entailment']
@@ -304,33 +306,33 @@ def test_a_tuned_model_classifies(tuned: pathlib.Path):
 
 
 @pytest.mark.slow
-def test_a_long_text_is_cut_as_by_predict(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
-    """To the length of the training, from the export and from the checkpoint, unless one asks for another."""
+def test_a_long_text_is_truncated_as_by_predict(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    """The limit is the length of the training, for the export and the checkpoint, unless max_length sets another."""
     long = ('river stone old ' * 3 + 'sings falls house wind ' * 10).strip()
     assert len(bertjax.load(tuned).pieces(long, 'the light')) > 24
-    own = shutil.copytree(tuned, tmp_path / 'own')
+    workdir = shutil.copytree(tuned, tmp_path / 'own')
     (tmp_path / 'in.txt').write_text(f'{long}\tthe light\n')
-    program.run(f'--workdir={own}', '--config.run=predict', f'--config.input={tmp_path / "in.txt"}', **GLUE)
-    (said,) = rows(own / 'predictions' / 'input' / 'in.jsonl')
+    program.run(f'--workdir={workdir}', '--config.run=predict', f'--config.input={tmp_path / "in.txt"}', **GLUE)
+    (row,) = rows(workdir / 'predictions' / 'input' / 'in.jsonl')
 
-    def entailed(**asked) -> float:
-        bert = bertjax.load(own, **asked)
+    def entailed(**options) -> float:
+        bert = bertjax.load(workdir, **options)
         answer = bert.classify(long, 'the light')
         assert list(answer['probabilities']) == ['entailment', 'not_entailment']
         return score(answer['probabilities'])
 
-    def score(probabilities) -> float:  # the model is sure: its probabilities are near to 1 whatever they are of
+    def score(probabilities) -> float:  # a logit: the probabilities themselves are all near 0 or 1
         return math.log(probabilities['entailment'] / probabilities['not_entailment'])
 
-    wanted = pytest.approx(score(said['probabilities']), abs=1e-4)
-    assert entailed() == entailed(max_length=24) == wanted
-    assert entailed(step=72) == wanted  # its blocks are unrolled, and round otherwise
-    assert entailed(max_length=8) != wanted
-    task = own / 'export' / 'hf' / 'task.json'
+    expected = pytest.approx(score(row['probabilities']), abs=1e-4)
+    assert entailed() == entailed(max_length=24) == expected
+    assert entailed(step=72) == expected  # its layers are unrolled and round differently
+    assert entailed(max_length=8) != expected
+    task = workdir / 'export' / 'hf' / 'task.json'
     facts = json.loads(task.read_text())
     assert facts.pop('seq_len') == 24
-    task.write_text(json.dumps(facts))  # of an early version
-    assert bertjax.load(own).task.seq_len == bertjax.load(own).config.max_positions and entailed() != wanted
+    task.write_text(json.dumps(facts))  # as written by an early version
+    assert bertjax.load(workdir).task.seq_len == bertjax.load(workdir).config.max_positions and entailed() != expected
     task.write_text(json.dumps({**facts, 'seq_len': 'long'}))
     with pytest.raises(UserError, match=r'task\.json: seq_len'):
-        bertjax.load(own)
+        bertjax.load(workdir)

@@ -1,4 +1,4 @@
-"""run=attention and bert.attention beside a straightforward computation; and the page, in a real browser."""
+"""run=attention and bert.attention agree with a simple computation; its page is tested in a browser."""
 
 import json
 import math
@@ -27,11 +27,6 @@ SENTENCES = [
 
 
 @pytest.fixture(scope='module')
-def bert(trained: pathlib.Path) -> bertjax.Bert:
-    return bertjax.load(trained)
-
-
-@pytest.fixture(scope='module')
 def treebank(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     lines = []
     for text, heads, relations in SENTENCES:
@@ -44,7 +39,7 @@ def treebank(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope='module')
 def measured(program: Program, trained: pathlib.Path, treebank: pathlib.Path, tmp_path_factory) -> pathlib.Path:
-    """WORKDIR/attention of a run on the treebank, in chunks of two sentences and batches of two rows."""
+    """WORKDIR/attention of a run on the treebank with chunks of two sentences and batches of two rows."""
     workdir = tmp_path_factory.mktemp('attention')
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verb, '_CHUNK', 2)
@@ -54,19 +49,19 @@ def measured(program: Program, trained: pathlib.Path, treebank: pathlib.Path, tm
     return workdir / 'attention'
 
 
-def loaded(folder: pathlib.Path, name: str) -> dict:
+def read_json(folder: pathlib.Path, name: str) -> dict:
     return json.loads((folder / f'{name}.json').read_text(encoding='utf-8'))
 
 
 def words_of(pieces: list[str]) -> list[list[int]]:
-    """The positions of each word's pieces, special tokens among them."""
+    """Returns the positions of the pieces of each word; each special token is a word."""
     groups: list[list[int]] = []
     for i, piece in enumerate(pieces):
         groups[-1].append(i) if piece.startswith('##') else groups.append([i])
     return groups
 
 
-def test_weights_of_a_text_are_the_same_among_others(bert):
+def test_weights_of_a_text_do_not_depend_on_other_texts(bert):
     texts = [text for text, _, _ in SENTENCES]
     config = bert.config
     for text, (pieces, weights) in zip(texts, bert.attention(texts), strict=True):
@@ -80,8 +75,8 @@ def test_weights_of_a_text_are_the_same_among_others(bert):
     assert bert.attention([]) == []
 
 
-def test_texts_of_one_padded_length_are_computed_in_one_shape(trained, monkeypatch):
-    """However many rows of their own lengths the memory would hold: as many as of the padded one, a power of two."""
+def test_texts_of_one_padded_length_have_one_batch_shape(trained, monkeypatch):
+    """The number of rows depends on the padded length, not on the real lengths, and is a power of two."""
     bert = bertjax.load(trained)
     monkeypatch.setattr(of_heads, '_MAX_BYTES', 24 * 4 * bert.config.num_layers * bert.config.num_heads * 16**2)
     for words in range(8, 13):
@@ -89,30 +84,30 @@ def test_texts_of_one_padded_length_are_computed_in_one_shape(trained, monkeypat
     assert [size for name, size, _ in bert._runner._predictors if name == 'attention'] == [16]
 
 
-def test_figures_of_heads_beside_a_straightforward_computation(bert, measured):
-    heads = loaded(measured, 'heads')
+def test_metrics_of_heads_agree_with_a_simple_computation(bert, measured):
+    heads = read_json(measured, 'heads')
     found = [bert.attention(text) for text, _, _ in SENTENCES]
     lengths = [len(one.pieces) for one in found]
     assert (heads['texts'], heads['positions'], heads['left_out']) == (5, sum(lengths), 0)
     for row in heads['heads']:
-        of = {name: [] for name in row if name not in ('layer', 'head')}
+        values_of = {name: [] for name in row if name not in ('layer', 'head')}
         for _, weights in found:
             for i, shares in enumerate(weights[row['layer'] - 1, row['head'] - 1].tolist()):
                 entropy = -sum(x * math.log(x) for x in shares)
-                of['entropy'].append(entropy)
-                of['distance'].append(sum(x * abs(i - j) for j, x in enumerate(shares)))
-                of['cls'].append(shares[0])
-                of['sep'].append(shares[-1])
-                of['same'].append(shares[i])
-                of['previous'] += shares[i - 1 : i] if i else []
-                of['next'] += shares[i + 1 : i + 2]
-                of['cls_entropy'] += [entropy] if i == 0 else []
-        for name, values in of.items():
+                values_of['entropy'].append(entropy)
+                values_of['distance'].append(sum(x * abs(i - j) for j, x in enumerate(shares)))
+                values_of['cls'].append(shares[0])
+                values_of['sep'].append(shares[-1])
+                values_of['same'].append(shares[i])
+                values_of['previous'] += shares[i - 1 : i] if i else []
+                values_of['next'] += shares[i + 1 : i + 2]
+                values_of['cls_entropy'] += [entropy] if i == 0 else []
+        for name, values in values_of.items():
             assert row[name] == pytest.approx(sum(values) / len(values), abs=2e-5), name
 
 
-def test_relations_beside_a_straightforward_computation(bert, measured):
-    found = loaded(measured, 'relations')
+def test_accuracies_of_relations_agree_with_a_simple_computation(bert, measured):
+    found = read_json(measured, 'relations')
     right: dict[tuple, int] = {}
     total: dict[str, int] = {}
     for text, heads, relations in SENTENCES:
@@ -136,23 +131,25 @@ def test_relations_beside_a_straightforward_computation(bert, measured):
     assert set(rows) == {*total, 'all', 'all but punct'} and rows['all']['words'] == sum(total.values())
     for relation, count in total.items():
         row = rows[relation]
-        own = {key: hits for key, hits in right.items() if key[0] == relation}
-        assert row['words'] == count and row['accuracy'] == pytest.approx(max(own.values()) / count, abs=1e-6)
-        assert right[relation, row['layer'], row['head'], row['direction']] == max(own.values())
+        hits_of_relation = {key: hits for key, hits in right.items() if key[0] == relation}
+        assert row['words'] == count and row['accuracy'] == pytest.approx(
+            max(hits_of_relation.values()) / count, abs=1e-6
+        )
+        assert right[relation, row['layer'], row['head'], row['direction']] == max(hits_of_relation.values())
 
 
-def test_the_weights_file_has_them_whole(bert, measured):
+def test_the_weights_file_has_all_weights_of_a_chunk(bert, measured):
     with safe_open(measured / 'weights.safetensors', 'np') as file:
         units = json.loads(file.metadata()['units'])
-        assert len(units) == 2  # of the first chunk
+        assert len(units) == 2  # the sentences of the first chunk
         for i, (text, _, _) in enumerate(SENTENCES[:2]):
             assert units[i] == bert.pieces(text)
             np.testing.assert_allclose(file.get_tensor(str(i)), bert.attention(text).weights, atol=1e-5)
 
 
 @pytest.mark.parametrize(('width', 'dark'), [(NARROW, True), pytest.param(WIDE, False, marks=pytest.mark.slow)])
-def test_the_page_shows_the_weights_that_were_computed(bert, measured, browser: Browser, width, dark):
-    number = 1  # the text that is chosen
+def test_the_page_shows_the_computed_weights(bert, measured, browser: Browser, width, dark):
+    number = 1  # the text that the test selects
     weights = bert.attention(SENTENCES[number][0]).weights
     pieces = bert.pieces(SENTENCES[number][0])
     layers, heads, count = weights.shape[:3]
@@ -160,7 +157,7 @@ def test_the_page_shows_the_weights_that_were_computed(bert, measured, browser: 
     def look(page):
         page.wait_for_selector('#attention[data-ready]')
         assert page.locator('.thumbs canvas').count() == layers * heads
-        best = loaded(measured, 'relations')['relations'][0]
+        best = read_json(measured, 'relations')['relations'][0]
         assert page.locator('#head-name').inner_text() == f'head {best["layer"]}-{best["head"]}'
         page.select_option('#text', str(number))
         page.wait_for_selector(f'#attention[data-text="{number}"]')
@@ -168,28 +165,28 @@ def test_the_page_shows_the_weights_that_were_computed(bert, measured, browser: 
         assert page.locator('#head-name').inner_text() == 'head 2-2'
         assert page.locator('.from .word').all_inner_texts() == pieces
 
-        def shown(side):
+        def shown_weights(side):
             page.wait_for_selector(f'.{side} .word[data-weight]')
             words = page.locator(f'.{side} .word').all()
             return [float(word.get_attribute('data-weight')) for word in words]
 
         page.locator('.from .word').nth(3).hover()
-        np.testing.assert_allclose(shown('to'), weights[1, 1, 3], atol=0.0045)
+        np.testing.assert_allclose(shown_weights('to'), weights[1, 1, 3], atol=0.0045)
         assert page.locator('.words line').count() == count
         most = int(weights[1, 1, 3].argmax())
         assert f'{100 * weights[1, 1, 3, most]:.0f}' in page.locator('.to small').nth(most).inner_text()
         assert pieces[3] in page.locator('.sentence').inner_text()
-        page.locator('.to li').nth(1).hover()  # who looks at it
-        np.testing.assert_allclose(shown('from'), weights[1, 1, :, 1], atol=0.0045)
+        page.locator('.to li').nth(1).hover()  # shows the attention to this word
+        np.testing.assert_allclose(shown_weights('from'), weights[1, 1, :, 1], atol=0.0045)
 
-        page.locator('.thumbs button[aria-checked=true]').focus()  # and without a pointer
+        page.locator('.thumbs button[aria-checked=true]').focus()  # the same with the keyboard
         page.keyboard.press('ArrowLeft')
         page.keyboard.press('ArrowUp')
         assert page.locator('#head-name').inner_text() == 'head 1-1'
         page.keyboard.press('Tab')
         page.keyboard.press('ArrowDown')
-        page.keyboard.press('Enter')  # holds the second word
-        np.testing.assert_allclose(shown('to'), weights[0, 0, 1], atol=0.0045)
+        page.keyboard.press('Enter')  # pins the second word
+        np.testing.assert_allclose(shown_weights('to'), weights[0, 0, 1], atol=0.0045)
         page.click('#theme')
         assert page.locator('.word.held').inner_text() == pieces[1]
         page.keyboard.press('Escape')
@@ -206,13 +203,13 @@ def test_the_page_shows_the_weights_that_were_computed(bert, measured, browser: 
     browser.visit(measured / 'attention.html', look, width=width, dark=dark)
 
 
-@pytest.mark.slow  # tests/attention_analysis/test_changes.py has the figures
-def test_what_a_fine_tuning_changed(program: Program, trained, tuned, tmp_path, browser: Browser):
-    """By words, of given texts, beside the model before it."""
+@pytest.mark.slow  # tests/attention_analysis/test_changes.py checks the numbers
+def test_changes_by_fine_tuning_are_measured_and_shown(program: Program, trained, tuned, tmp_path, browser: Browser):
+    """Compares the tuned model with the model before, by word and on given texts."""
     texts = '--config.attention.texts=("windowsill river\\tthe light", "the old bird sings\\tthe light")'
     options = (texts, '--config.attention.unit=word', f'--config.attention.compare={trained}')
     program.run(f'--workdir={tmp_path}', f'--config.init={tuned}', *options, **RUN)
-    layers = loaded(tmp_path / 'attention', 'changes')['layers']
+    layers = read_json(tmp_path / 'attention', 'changes')['layers']
     assert [row['layer'] for row in layers] == [0, 1, 2]
     for row in layers:
         assert row['parameters']['whole'] > 1e-3 and row['hidden'] > 1e-4
@@ -230,7 +227,7 @@ def test_what_a_fine_tuning_changed(program: Program, trained, tuned, tmp_path, 
     browser.visit(tmp_path / 'attention' / 'attention.html', look)
 
 
-def test_mistakes_are_told_before_anything_is_written(program: Program, trained, treebank, tmp_path):
+def test_mistakes_are_reported_before_anything_is_written(program: Program, trained, treebank, tmp_path):
     def error(*changes: str) -> str:
         line = program.error(f'--workdir={tmp_path / "work"}', f'--config.init={trained}', *changes, **RUN)
         assert not (tmp_path / 'work').exists()
@@ -250,8 +247,8 @@ def test_mistakes_are_told_before_anything_is_written(program: Program, trained,
 
 
 @pytest.mark.parametrize('suffix', ['txt', 'jsonl', 'csv', 'parquet', '-'])
-def test_any_input_is_read_for_its_texts(program: Program, trained, bert, tmp_path, suffix):
-    """As by run=extract and run=fill, and that is said; blank ones are passed over."""
+def test_every_input_format_is_read(program: Program, trained, bert, tmp_path, suffix):
+    """The program prints the format, as run=extract and run=fill do, and skips blank texts."""
     texts, body = ['the old bird', 'a river, runs'], ('--config.attention.field=body',)
     path = tmp_path / f'in.{suffix}'
     if suffix in ('txt', '-'):
@@ -264,20 +261,20 @@ def test_any_input_is_read_for_its_texts(program: Program, trained, bert, tmp_pa
         path.write_text('n,body\n' + ''.join(f'1,"{text}"\n' for text in texts))
         kind = 'a table with commas'
     else:
-        pa = pytest.importorskip('pyarrow', reason='the extra arrow is not installed')
+        pa = pytest.importorskip('pyarrow', reason="needs the extra 'arrow'")
         import pyarrow.parquet as pq
 
         pq.write_table(pa.table({'body': texts}), path)
         kind = 'Parquet'
-    ask = (f'--workdir={tmp_path}', f'--config.init={trained}', *body)
+    arguments = (f'--workdir={tmp_path}', f'--config.init={trained}', *body)
     if suffix == '-':
-        with path.open() as given, mock.patch.object(sys, 'stdin', given):
-            out = program.run(*ask, '--config.input=-', **RUN).stdout
+        with path.open() as source, mock.patch.object(sys, 'stdin', source):
+            out = program.run(*arguments, '--config.input=-', **RUN).stdout
     else:
-        out = program.run(*ask, f'--config.input={path}', **RUN).stdout
+        out = program.run(*arguments, f'--config.input={path}', **RUN).stdout
     assert f'{"standard input" if suffix == "-" else path}: read as {kind}\n' in out and 'measured on 2 texts' in out
-    assert ('1 of 3 texts are blank, and skipped' in out) == (suffix in ('txt', 'jsonl'))
-    assert f'using {trained}; ' in out and out.count('freshly drawn: nothing') == 1
+    assert ('1 of 3 texts are blank and were skipped' in out) == (suffix in ('txt', 'jsonl'))
+    assert f'using {trained}; ' in out and out.count('newly initialized: nothing') == 1
     with safe_open(tmp_path / 'attention' / 'weights.safetensors', 'np') as file:
         assert json.loads(file.metadata()['units']) == bert.pieces(texts)
 
@@ -294,7 +291,7 @@ def test_pairs_are_two_fields_or_two_texts_with_a_tab(program: Program, trained,
 
 
 @pytest.mark.parametrize('name', ['mine.txt', 'heads.json'])
-def test_what_lies_in_the_folder_is_not_lost(program: Program, trained, tmp_path, name):
+def test_unknown_files_in_the_folder_are_not_replaced(program: Program, trained, tmp_path, name):
     (tmp_path / 'attention').mkdir()
     mine = _file(tmp_path / 'attention', name, 'the old bird\n')
     line = program.error(f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={mine}', **RUN)

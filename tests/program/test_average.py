@@ -1,4 +1,4 @@
-"""config.ema_decay: every verb and every later run uses the average of the weights instead of the last ones."""
+"""config.ema_decay: every verb and every later run uses the average of the weights, not the last weights."""
 
 import pathlib
 import shutil
@@ -39,15 +39,15 @@ def test_a_pretraining_is_evaluated_exported_and_continued_with_its_average(
     assert_has_average(bertjax.load(workdir), state)
     kernel = lambda tree: np.asarray(tree['mlm']['dense']['kernel'])  # noqa: E731
     assert np.abs(kernel(state['ema']) - kernel(state['params'])).max() > 1e-4
-    # The training is the same as without an average, the evaluation is not.
+    # The average does not change the training, but it changes the evaluation.
     losses = lambda path, split: [row['loss'] for row in rows(path / 'metrics.jsonl', split)]  # noqa: E731
     assert losses(workdir, 'train') == pytest.approx(losses(trained, 'train'), rel=1e-4)
     heldout = losses(workdir, 'heldout')
     assert abs(heldout[-1] - losses(trained, 'heldout')[-1]) > 1e-3
-    # A warm start begins where the evaluation ended.
+    # A warm start begins with the loss of the last evaluation.
     program.run(f'--workdir={tmp_path / "next"}', *RUN, f'--config.init={workdir}', '--config.steps=1')
     assert losses(tmp_path / 'next', 'heldout')[0] == pytest.approx(heldout[-1], rel=1e-5)
-    # The checkpoint has the same weights, for any command line.
+    # Without the export, the checkpoint gives the same weights.
     tensors = (workdir / 'export/hf/model.safetensors').read_bytes()
     shutil.rmtree(workdir / 'export')
     assert_has_average(bertjax.load(workdir), state)
@@ -76,8 +76,8 @@ def test_a_finetuning_is_evaluated_and_exported_with_its_average(
     assert_has_average(bertjax.load(tmp_path, step=best['step']), state)
 
 
-def test_the_runs_of_a_sweep_have_averages(program: Program, tune: tuple[str, ...], tmp_path: pathlib.Path):
-    """Trained together or alone they have the same figures."""
+def test_every_run_of_a_sweep_has_its_average(program: Program, tune: tuple[str, ...], tmp_path: pathlib.Path):
+    """Runs have the same results whether they train together or one by one."""
     sweep = ('--config.sweep.seeds=(0,1)', AVERAGE, '--config.epochs=4')
     for together in (1, 2):
         folder = tmp_path / str(together)
@@ -89,10 +89,10 @@ def test_the_runs_of_a_sweep_have_averages(program: Program, tune: tuple[str, ..
 def test_a_student_is_exported_with_its_average(
     program: Program, tuned: pathlib.Path, rte: pathlib.Path, tmp_path: pathlib.Path
 ):
-    """In two stages, with parameters of the losses that are averaged but not exported."""
+    """There are two stages; the parameters of the losses are averaged but not exported."""
     losses = ('--config.distill.hidden=1', '--config.distill.projection=true', '--config.distill.intermediate=50%')
-    distil = (f'--config.data={rte}', f'--config.distill.teacher={tuned}', *TUNE, '--config.epochs=2', *losses)
-    program.run(f'--workdir={tmp_path}', *distil, AVERAGE, recipe='configs/distilbert.py:glue:rte', small=False)
+    arguments = (f'--config.data={rte}', f'--config.distill.teacher={tuned}', *TUNE, '--config.epochs=2', *losses)
+    program.run(f'--workdir={tmp_path}', *arguments, AVERAGE, recipe='configs/distilbert.py:glue:rte', small=False)
     state = saved_state(tmp_path, 12)
     assert AUX in state['ema'] and AUX not in bertjax.load(tmp_path).params
     assert_has_average(bertjax.load(tmp_path), {'ema': without_aux(state['ema'])})

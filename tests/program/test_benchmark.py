@@ -1,4 +1,4 @@
-"""All tasks of GLUE in one command: what it refuses, what it leaves behind, and how it continues."""
+"""run=benchmark, all tasks of GLUE in one command: what it refuses, what it writes, and how it continues."""
 
 import json
 import pathlib
@@ -6,12 +6,12 @@ import zipfile
 
 import pytest
 from browsing import Browser
-from running import Program, copied, results
+from running import Program, copy_workdir, results
 
 from bertjax.config.plain import to_plain
 from bertjax.config.recipes import finetuning_config
 from bertjax.errors import UserError
-from bertjax.finetune.benchmark import order_tasks, parse_tasks, record_request, record_result, task_overrides
+from bertjax.finetune.benchmark import order_tasks, parse_task_overrides, parse_tasks, record_request, record_result
 from bertjax.finetune.benchmark_table import write_submission, write_summary
 
 ALL = {'recipe': 'configs/glue.py:all', 'small': False}
@@ -20,7 +20,7 @@ SHORT = ('--config.steps=1', '--config.seq_len=24', '--config.max_padded_lengths
 
 @pytest.fixture(scope='module')
 def glue(rte: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """RTE and, of the same rows, WNLI; QNLI without what to train on."""
+    """A folder with RTE, WNLI with the same rows, and QNLI without training data."""
     folder = tmp_path_factory.mktemp('benchmark') / 'glue'
     for task in ('RTE', 'WNLI', 'QNLI'):
         (folder / task).mkdir(parents=True)
@@ -33,18 +33,20 @@ def glue(rte: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib
 
 
 @pytest.mark.slow
-def test_two_tasks_and_their_table(program: Program, trained: pathlib.Path, glue: pathlib.Path, tmp_path: pathlib.Path):
-    """RTE begins with the model of WNLI; both are finished once."""
-    ask = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.data={glue}', *SHORT)
-    ask += ('--config.benchmark=rte:init=wnli,learning_rate=1e-3',)
-    told = program.run(*ask, **ALL).stdout
-    assert 'no data for 7 of 9 tasks' in told and f'QNLI (no train.tsv in {glue / "QNLI"})' in told
-    assert told.index('WNLI, 1 of 2') < told.index('RTE, 2 of 2')
-    found = results(tmp_path)
-    scores = [found['tasks'][task]['splits']['dev']['accuracy'] for task in ('rte', 'wnli')]
-    assert found['averages']['glue'] == pytest.approx(sum(scores) / 2)
-    assert found['averages']['bert_paper'] == found['averages']['glue_without_wnli'] == scores[0]
-    assert found['lacking'].keys() == {'cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli'}
+def test_two_tasks_are_tuned_and_tabulated(
+    program: Program, trained: pathlib.Path, glue: pathlib.Path, tmp_path: pathlib.Path
+):
+    """RTE starts from the model of WNLI; a second call finds both finished."""
+    arguments = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.data={glue}', *SHORT)
+    arguments += ('--config.benchmark=rte:init=wnli,learning_rate=1e-3',)
+    out = program.run(*arguments, **ALL).stdout
+    assert 'no data for 7 of 9 tasks' in out and f'QNLI (no train.tsv in {glue / "QNLI"})' in out
+    assert out.index('WNLI, 1 of 2') < out.index('RTE, 2 of 2')
+    summary = results(tmp_path)
+    scores = [summary['tasks'][task]['splits']['dev']['accuracy'] for task in ('rte', 'wnli')]
+    assert summary['averages']['glue'] == pytest.approx(sum(scores) / 2)
+    assert summary['averages']['bert_paper'] == summary['averages']['glue_without_wnli'] == scores[0]
+    assert summary['lacking'].keys() == {'cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli'}
     rte = json.loads((tmp_path / 'rte' / 'config.json').read_text())
     assert (rte['learning_rate'], rte['init'], rte['run']) == (1e-3, str(tmp_path / 'wnli'), 'finetune')
     table = (tmp_path / 'table.md').read_text()
@@ -53,18 +55,18 @@ def test_two_tasks_and_their_table(program: Program, trained: pathlib.Path, glue
     with zipfile.ZipFile(tmp_path / 'submission.zip') as archive:
         assert sorted(archive.namelist()) == ['RTE.tsv', 'WNLI.tsv']
         assert archive.read('RTE.tsv') == (tmp_path / 'rte' / 'predictions' / 'test' / 'RTE.tsv').read_bytes()
-    assert 'submission.zip lacks AX.tsv, CoLA.tsv, MNLI-m.tsv, MNLI-mm.tsv, MRPC.tsv' in told
+    assert 'submission.zip lacks AX.tsv, CoLA.tsv, MNLI-m.tsv, MNLI-mm.tsv, MRPC.tsv' in out
 
     (tmp_path / 'submission.zip').unlink()
-    again = program.run(*ask, **ALL).stdout
+    again = program.run(*arguments, **ALL).stdout
     assert again.count('finished already') == 2 and (tmp_path / 'submission.zip').exists() and 'compiled' not in again
-    assert results(tmp_path) == found
-    line = program.error(*ask, '--config.learning_rate=1e-4', **ALL)
-    assert 'config.learning_rate: found 0.0001 for wnli, expected 2e-05, with which it was finished' in line
+    assert results(tmp_path) == summary
+    line = program.error(*arguments, '--config.learning_rate=1e-4', **ALL)
+    assert 'config.learning_rate: found 0.0001 for wnli, expected 2e-05, as when the task was finished' in line
 
 
-def test_what_is_finished_and_what_it_gave(tmp_path: pathlib.Path):
-    """Of runs whose results are written here: a sweep counts with its best run, an evaluated checkpoint not at all."""
+def test_finished_tasks_are_recorded_with_their_results(tmp_path: pathlib.Path):
+    """The result of a sweep is that of its best run; the evaluation of a single checkpoint does not count."""
 
     def write(name: str, **facts) -> None:
         path = tmp_path / name
@@ -81,11 +83,11 @@ def test_what_is_finished_and_what_it_gave(tmp_path: pathlib.Path):
     configs = dict.fromkeys(('cola', 'rte', 'wnli'), config)
     assert record_request(tmp_path, configs) == {'cola', 'rte'}
     more = {**configs, 'rte': {**config, 'sweep': {**config['sweep'], 'seeds': [1]}, 'log_every': 2}}
-    for _ in range(2):  # a kill in between changes nothing
-        assert record_request(tmp_path, more) == {'cola'}  # the sweep goes on
+    for _ in range(2):  # a kill between two calls changes nothing
+        assert record_request(tmp_path, more) == {'cola'}  # the sweep must continue
     record_result(tmp_path, 'rte', more['rte'])
     assert record_request(tmp_path, more) == {'cola', 'rte'}
-    with pytest.raises(UserError, match=r'config\.seed: found 1 for cola, expected 0, with which it was finished'):
+    with pytest.raises(UserError, match=r'config\.seed: found 1 for cola, expected 0, as when the task was finished'):
         record_request(tmp_path, {'cola': {**config, 'seed': 1}})
     with pytest.raises(UserError, match=r'config\.steps: found 9 for cola, expected 5'):  # config.step may differ
         record_request(tmp_path, {'cola': {**config, 'step': 3, 'steps': 9}})
@@ -104,10 +106,10 @@ def test_what_is_finished_and_what_it_gave(tmp_path: pathlib.Path):
         assert archive.namelist() == ['CoLA.tsv', 'RTE.tsv']
 
 
-def test_its_page_leads_to_those_of_the_tasks(program: Program, browser: Browser, tuned: pathlib.Path, tmp_path):
-    """Of RTE, which is finished, and CoLA, which is not."""
+def test_the_page_links_to_the_pages_of_the_tasks(program: Program, browser: Browser, tuned: pathlib.Path, tmp_path):
+    """RTE is finished, CoLA is not."""
     pytest.importorskip('plotly', reason="needs the extra 'report'")
-    copied(tuned, tmp_path / 'rte')
+    copy_workdir(tuned, tmp_path / 'rte')
     (tmp_path / 'cola').mkdir()
     (tmp_path / 'cola' / 'config.json').write_text('{')
     record_request(tmp_path, {'rte': json.loads((tuned / 'config.json').read_text())})
@@ -127,24 +129,26 @@ def test_its_page_leads_to_those_of_the_tasks(program: Program, browser: Browser
     assert browser.visit(tmp_path / 'report.html', look, leaves=True) == 'Fine-tuning: rte'
 
 
-def test_what_is_wrong_is_told_before_the_first_task(program: Program, glue: pathlib.Path, tmp_path: pathlib.Path):
-    ask = (f'--workdir={tmp_path / "out"}', '--config.init=nothing', f'--config.data={glue}')
+def test_mistakes_are_reported_before_the_first_task(program: Program, glue: pathlib.Path, tmp_path: pathlib.Path):
+    arguments = (f'--workdir={tmp_path / "out"}', '--config.init=nothing', f'--config.data={glue}')
     line = program.error(f'--workdir={tmp_path / "out"}', f'--config.data={tmp_path}', **ALL)
     assert "', which lacks the training or dev data of CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI," in line
-    assert "'race', expected one of cola" in program.error(*ask, '--config.task.task=rte,race', **ALL)
-    line = program.error(*ask, '--config.run=benchmark', recipe='configs/ner.py', small=False)
+    assert "'race', expected one of cola" in program.error(*arguments, '--config.task.task=rte,race', **ALL)
+    line = program.error(*arguments, '--config.run=benchmark', recipe='configs/ner.py', small=False)
     assert "config.task.kind: found 'tagging', expected 'glue'" in line
-    assert 'config.export' in program.error(*ask, '--config.benchmark=rte:seeds=2', '--config.export=False', **ALL)
+    assert 'config.export' in program.error(
+        *arguments, '--config.benchmark=rte:seeds=2', '--config.export=False', **ALL
+    )
     (glue / 'WNLI' / 'dev.tsv').open('a').write('x\ty\n')
-    assert f'{glue / "WNLI" / "dev.tsv"}:35' in program.error(*ask, **ALL)
+    assert f'{glue / "WNLI" / "dev.tsv"}:35' in program.error(*arguments, **ALL)
     assert not (tmp_path / 'out').exists()
 
 
-def test_settings_of_single_tasks():
+def test_settings_for_single_tasks_are_parsed():
     tasks = parse_tasks('RTE,sts-b,mnli')
     assert tasks == ['stsb', 'mnli', 'rte'] and len(parse_tasks('all')) == 9
-    own = task_overrides(' rte: epochs=10, learning_rate=3e-5; stsb:seeds=3,init=out/x;', tasks)
-    assert own == {'rte': {'epochs': 10.0, 'learning_rate': 3e-5}, 'stsb': {'seeds': 3, 'init': 'out/x'}}
+    overrides = parse_task_overrides(' rte: epochs=10, learning_rate=3e-5; stsb:seeds=3,init=out/x;', tasks)
+    assert overrides == {'rte': {'epochs': 10.0, 'learning_rate': 3e-5}, 'stsb': {'seeds': 3, 'init': 'out/x'}}
     assert order_tasks({'stsb': {'init': 'mnli'}}, tasks) == ['mnli', 'stsb', 'rte']
     wrong = {
         'rte': 'TASK:KEY=VALUE',
@@ -157,6 +161,6 @@ def test_settings_of_single_tasks():
     }
     for text, expected in wrong.items():
         with pytest.raises(UserError, match=expected):
-            task_overrides(text, tasks)
+            parse_task_overrides(text, tasks)
     with pytest.raises(UserError, match='a task that is run before: mnli'):
         order_tasks({'stsb': {'init': 'rte'}, 'rte': {'init': 'stsb'}}, tasks)

@@ -1,4 +1,4 @@
-"""benchmarks/break_it.py in the small: what it tries by the hundred holds here, too."""
+"""Runs benchmarks/break_it.py with a few attempts instead of hundreds."""
 
 import pathlib
 import subprocess
@@ -11,12 +11,12 @@ SMALL = {'flips': 4, 'files': 1, 'corpora': 2, 'configs': 1, 'overrides': 3, 'ap
 
 
 @pytest.mark.slow
-def test_a_few_attempts_hold(program: Program, tmp_path: pathlib.Path):
-    """Of all kinds but kills, of which test_kills.py and test_resume.py have their own."""
+def test_a_few_attempts_find_no_fault(program: Program, tmp_path: pathlib.Path):
+    """Tries all kinds except kills, which test_kills.py and test_resume.py test."""
     counts = [f'--{kind}={count}' for kind, count in {'kills': 0, 'operations': 0, **SMALL}.items()]
     command = [sys.executable, 'benchmarks/break_it.py', f'--out={tmp_path}', *counts]
-    own = {'cwd': program.repository, 'env': program.environment}
-    result = subprocess.run(command, capture_output=True, text=True, timeout=900, **own)
+    options = {'cwd': program.repository, 'env': program.environment}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=900, **options)
     assert result.returncode == 0, f'{result.stdout}\n{result.stderr}'
     for kind, count in SMALL.items():
         assert f'{kind:<16}{count:>6} tried {count:>6} held' in result.stdout

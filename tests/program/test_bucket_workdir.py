@@ -1,4 +1,4 @@
-"""Whole runs whose text, stores and workdirs are in a bucket of a real server, and what may go wrong."""
+"""Runs with text, stores and workdirs in the bucket of a local S3 server, and failures of the bucket."""
 
 import os
 import pathlib
@@ -6,14 +6,14 @@ import signal
 import time
 
 import pytest
-from running import QUICK, RUN, Program, finished
+from running import QUICK, RUN, Program, wait_for_exit
 
 from bertjax.remote import lease
 from bertjax.workdir import mirror
 
 WEIGHTS = 'export/hf/model.safetensors'
 HERE = 's3://bucket/runs/one'
-# Code with which a run publishes only at its end, on however slow a machine.
+# Startup code for a run that publishes only at its end, even on a slow machine.
 AT_END = """
     from bertjax.workdir import mirror
 
@@ -29,18 +29,17 @@ def texts(bucket, corpus: pathlib.Path) -> str:
 
 @pytest.fixture(scope='session')
 def expected(once, program: Program) -> bytes:
-    """The weights of the same run in a local workdir, in this process."""
+    """The weights of the same run with a local workdir, computed in this process."""
     folder = once('bucket_expected', lambda folder: program.run(f'--workdir={folder}/run', *RUN))
     return (folder / 'run' / WEIGHTS).read_bytes()
 
 
 def another_machine(monkeypatch: pytest.MonkeyPatch, cache: pathlib.Path) -> None:
-    """From now on the program has never seen the bucket."""
+    """Replaces the cache with an empty one, as on a machine that never saw the bucket."""
     monkeypatch.setenv('BERTJAX_CACHE', str(cache))
 
 
-def test_mistakes_with_buckets(program, bucket):
-    """One line each, before anything is computed."""
+def test_mistakes_with_buckets_are_one_line_errors(program, bucket):
     assert "the address 'http://a/b'" in program.error('--workdir=http://a/b')
     assert 'found no bucket s3://none' in program.error('--workdir=s3://none/run')
     with bucket.failing('deny', 'GET', '', count=99):
@@ -49,8 +48,8 @@ def test_mistakes_with_buckets(program, bucket):
 
 
 @pytest.mark.slow
-def test_a_run_in_a_bucket_that_is_denied_on_the_way(program, bucket, texts, expected, monkeypatch, tmp_path):
-    """It stops and says where all is; what is half there does not count; another machine ends it in the same bits."""
+def test_a_run_that_loses_access_can_be_finished_elsewhere(program, bucket, texts, expected, monkeypatch, tmp_path):
+    """It stops and names the bucket; partial checkpoints do not count; another machine gets the same bits."""
     monkeypatch.setattr(mirror, 'PUBLISH_EVERY', 0.1)
     with bucket.failing('deny', 'PUT', r'checkpoints/(8|12|16|20|24)/(seal|state/manifest)', count=999):
         stopped = program.run(f'--workdir={HERE}', texts, *RUN, status=1)
@@ -65,21 +64,21 @@ def test_a_run_in_a_bucket_that_is_denied_on_the_way(program, bucket, texts, exp
     assert '--workdir=s3://bucket/runs/one --config.run=report' in done.stdout
     assert bucket.system.cat_file(f'bucket/runs/one/{WEIGHTS}') == expected
     steps = {name.split('/')[1] for name in bucket.names('bucket/runs/one') if name.startswith('checkpoints/')}
-    assert steps == {'20', '24'}  # what is superseded is removed there too
-    # Of a third machine: what is there is enough to go on, to look at it and to begin from it.
+    assert steps == {'20', '24'}  # old checkpoints are removed in the bucket too
+    # A third machine can continue the run, show it and start another run from it.
     another_machine(monkeypatch, tmp_path / 'third')
     assert 'all 24 steps are done' in program.run(f'--workdir={HERE}', texts, *RUN).stdout
     assert 'differs from the run' in program.run(f'--workdir={HERE}', '--config.run=show').stdout
     program.run(f'--workdir={HERE}', '--config.run=plot')
     assert 'learning_curve.png' in bucket.names('bucket/runs/one')
-    begun = (f'--config.data={HERE}/store', f'--config.tokenizer={HERE}/tokenizer', f'--config.init={HERE}')
-    program.run('--workdir=s3://bucket/runs/two', *begun, '--config.steps=2', '--config.eval_every=0')
+    warm_start = (f'--config.data={HERE}/store', f'--config.tokenizer={HERE}/tokenizer', f'--config.init={HERE}')
+    program.run('--workdir=s3://bucket/runs/two', *warm_start, '--config.steps=2', '--config.eval_every=0')
     assert WEIGHTS in bucket.names('bucket/runs/two')
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_for_its_bucket_says_so(program, bucket, texts, monkeypatch):
-    """Also where writing is allowed again at its end: nobody has asked it to stop."""
+def test_a_run_that_its_bucket_stopped_reports_the_reason(program, bucket, texts, monkeypatch):
+    """The message does not change if writing is allowed again at the end: no signal stopped the run."""
     monkeypatch.setattr(mirror, 'PUBLISH_EVERY', 0.1)
     with bucket.failing('deny', 'PUT', 'checkpoints/4/'):
         stopped = program.run(f'--workdir={HERE}', texts, *RUN, '--config.steps=400', status=1)
@@ -88,11 +87,11 @@ def test_a_run_that_was_stopped_for_its_bucket_says_so(program, bucket, texts, m
 
 
 @pytest.mark.slow
-def test_killed_while_it_publishes(program, bucket, texts, expected, monkeypatch, tmp_path):
-    """`kill -9` between two writes: another machine, which waits for the lease, takes no half of anything for whole."""
-    seen = {name: os.environ[name] for name in os.environ if name.startswith(('AWS_', 'BERTJAX_'))}
+def test_a_run_is_killed_while_it_publishes(program, bucket, texts, expected, monkeypatch, tmp_path):
+    """`kill -9` comes between two writes: another machine waits for the lease and ignores partial results."""
+    variables = {name: os.environ[name] for name in os.environ if name.startswith(('AWS_', 'BERTJAX_'))}
     process = (
-        program.with_environment(seen)
+        program.with_environment(variables)
         .with_startup(tmp_path / 'startup', AT_END)
         .start(f'--workdir={HERE}', texts, *RUN)
     )
@@ -103,7 +102,7 @@ def test_killed_while_it_publishes(program, bucket, texts, expected, monkeypatch
 
     with monkeypatch.context() as patched:
         patched.setattr(bucket, 'fault', kill)
-        assert finished(process, None).returncode == -signal.SIGKILL
+        assert wait_for_exit(process, None).returncode == -signal.SIGKILL
     names = bucket.names('bucket/runs/one')
     assert '.lease.json' in names and 'checkpoints/24/state/manifest.ocdbt' in names
     assert not [name for name in names if name.endswith(('seal.json', 'export/hf/config.json', 'manifest.json'))]
@@ -115,23 +114,23 @@ def test_killed_while_it_publishes(program, bucket, texts, expected, monkeypatch
 
 
 @pytest.mark.slow
-def test_stopped_for_so_long_that_another_run_took_over(program, bucket, texts, tmp_path):
-    """As on a machine that was suspended: it wakes, and leaves alone what is another's now."""
-    seen = {name: os.environ[name] for name in os.environ if name.startswith(('AWS_', 'BERTJAX_'))}
-    woken = program.with_environment(seen).with_startup(tmp_path / 'startup', QUICK)
-    process = woken.start(f'--workdir={HERE}', texts, *RUN, '--config.steps=100000', '--config.checkpoint_every=400')
+def test_a_suspended_run_does_not_touch_the_bucket_of_its_successor(program, bucket, texts, tmp_path):
+    """While the process is suspended, another run takes over; it wakes up and changes nothing."""
+    variables = {name: os.environ[name] for name in os.environ if name.startswith(('AWS_', 'BERTJAX_'))}
+    quick = program.with_environment(variables).with_startup(tmp_path / 'startup', QUICK)
+    process = quick.start(f'--workdir={HERE}', texts, *RUN, '--config.steps=100000', '--config.checkpoint_every=400')
     try:
         bucket.wait_for_step('bucket/runs/one', 1, process)
-        asked = -1
-        while asked != len(bucket.asked):  # nothing is under way to the bucket
-            asked = len(bucket.asked)
+        count = -1
+        while count != len(bucket.requests):  # wait until no request is in progress
+            count = len(bucket.requests)
             time.sleep(0.1)
         process.send_signal(signal.SIGSTOP)
         bucket.put({'runs/one/.lease.json': b'{"token": "of another"}', 'runs/one/ledger.jsonl': b'of another'})
         before = bucket.contents('bucket/runs/one')
         time.sleep(4)
         process.send_signal(signal.SIGCONT)
-        end = finished(process, status=1)
+        end = wait_for_exit(process, status=1)
     finally:
         process.kill()
     assert 'stopped: another process works in s3://bucket/runs/one now' in end.stderr.splitlines()[-1]
@@ -139,8 +138,8 @@ def test_stopped_for_so_long_that_another_run_took_over(program, bucket, texts, 
 
 
 @pytest.mark.slow
-def test_the_doctor_only_looks(program, bucket, texts):
-    """It takes no lease, says which right is missing, and leaves nothing."""
+def test_the_doctor_changes_nothing_in_the_bucket(program, bucket, texts):
+    """It takes no lease, names the missing permission and leaves no object."""
     before = bucket.names('bucket')
     with bucket.failing('deny', 'PUT', '', count=99) as denied:
         result = program.run(f'--workdir={HERE}', texts, *RUN, '--config.run=doctor', status=2)

@@ -1,4 +1,4 @@
-"""config.budget: the time or the operations of a run decide its size, its steps and the end of its decay."""
+"""config.budget: a time or a number of operations decides the model size, the steps and the learning rate decay."""
 
 import json
 import pathlib
@@ -6,7 +6,7 @@ import signal
 
 import jax
 import pytest
-from running import Program, finished, wait_for_step
+from running import Program, wait_for_exit, wait_for_step
 
 from bertjax.config.recipes import budget_config, vocabulary_size
 from bertjax.errors import UserError
@@ -52,12 +52,12 @@ def test_a_replay_has_the_same_bits(program, timed, tmp_path):
     out = _spawn(program, tmp_path / 'again', f'--config.replay={timed}')
     assert _plan(tmp_path / 'again') == _plan(timed) and 'budget 6s: ' in out
     for name in ('ledger.jsonl', 'export/hf/model.safetensors', 'config.json'):
-        mine, first = ((folder / name).read_bytes() for folder in (tmp_path / 'again', timed))
-        assert mine.replace(str(timed).encode(), b'') == first, name
+        replayed, first = ((folder / name).read_bytes() for folder in (tmp_path / 'again', timed))
+        assert replayed.replace(str(timed).encode(), b'') == first, name
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_with_the_time_that_is_left(program, tmp_path):
+def test_a_killed_run_resumes_with_the_remaining_time(program, tmp_path):
     arguments = _arguments(program, tmp_path / 'run', '--config.checkpoint_every=4')
     process = program.start(*arguments, recipe='configs/budget.py:20s', small=False)
     wait_for_step(process, tmp_path / 'run', 12)
@@ -77,16 +77,16 @@ def test_a_killed_run_goes_on_with_the_time_that_is_left(program, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_follow_one_clock(program, tmp_path):
-    """The first process decides for both, whose clocks differ."""
-    asked = _arguments(program, tmp_path / 'run', '--config.checkpoint_every=0', '--config.warmup_fraction=0.001')
-    together = program.start_together(2, *asked, recipe='configs/budget.py:15s', small=False)
-    ends = [finished(process) for process in together]
+    """The first process decides for both, because their clocks differ."""
+    arguments = _arguments(program, tmp_path / 'run', '--config.checkpoint_every=0', '--config.warmup_fraction=0.001')
+    processes = program.start_together(2, *arguments, recipe='configs/budget.py:15s', small=False)
+    ends = [wait_for_exit(process) for process in processes]
     plan, config = _plan(tmp_path / 'run'), json.loads((tmp_path / 'run' / 'config.json').read_text())
     assert config['steps'] == plan['warmup'] + plan['stable'] + plan['decay'] and 'goodput' in ends[0].stdout
 
 
-def test_operations_fix_the_steps(program, tmp_path):
-    """Two runs of one budget in operations are equal, and a finished one trains no more."""
+def test_a_budget_of_operations_decides_the_steps(program, tmp_path):
+    """A finished run has all its steps, so the same command does not train again."""
     program.run(*_arguments(program, tmp_path / 'run'), recipe='configs/budget.py:2e9', small=False)
     plan = _plan(tmp_path / 'run')
     assert plan['warmup'] + plan['stable'] + plan['decay'] == plan['estimate'] and plan['model'].keys() == {'dtype'}
@@ -95,7 +95,7 @@ def test_operations_fix_the_steps(program, tmp_path):
 
 
 def test_the_size_follows_from_the_operations(tmp_path):
-    """More operations train a larger model, and a size that a flag sets stays."""
+    """More operations give a larger model, unless a flag sets the size."""
     mesh, plans = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.local_devices()[:1]), []
     for number, budget in enumerate(('1e11', '1e15', '1e20')):
         settings = pretraining_settings(budget_config(budget))
@@ -106,7 +106,7 @@ def test_the_size_follows_from_the_operations(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('more', 'found'),
+    ('flags', 'name'),
     [
         (('--config.steps=10',), 'config.steps'),
         (('--config.epochs=2',), 'config.epochs'),
@@ -114,9 +114,9 @@ def test_the_size_follows_from_the_operations(tmp_path):
         (('--config.replay=/nowhere',), '/nowhere/budget.json'),
     ],
 )
-def test_what_does_not_fit_a_budget_is_refused(program, tmp_path, more, found):
-    message = program.error(*_arguments(program, tmp_path, *more), recipe='configs/budget.py:1m', small=False)
-    assert message.startswith(f'error: {found}: found ')
+def test_settings_that_conflict_with_a_budget_are_refused(program, tmp_path, flags, name):
+    message = program.error(*_arguments(program, tmp_path, *flags), recipe='configs/budget.py:1m', small=False)
+    assert message.startswith(f'error: {name}: found ')
     assert not (tmp_path / 'checkpoints').exists()
 
 

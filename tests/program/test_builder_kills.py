@@ -1,4 +1,4 @@
-"""Kills at a third of the builder's file operations leave what the same command goes on from, to the same bytes."""
+"""After a kill at a file operation of the builder, the same command finishes the store with the same bytes."""
 
 import os
 import pathlib
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# In a process of its own, which encodes nothing: the threads of a tokenizer would not be in its forks.
+# Runs in a separate process that encodes nothing itself: its forks would not have the threads of a tokenizer.
 PROGRAM = """
 import pathlib, shutil, sys
 from killing import KILLED, in_fork, kill_at
@@ -39,12 +39,12 @@ def killed(number, heldout=0.002):
     with kill_at(number, store):
         build(heldout)
 
-def done(work):
+def succeed(work):
     assert in_fork(work) == 0
 
 write(3)
 if scenario != 'first build':
-    done(build)  # The plans of a run that was made ready with this store lie beside it.
+    succeed(build)  # A run that was prepared with this store has plans beside it.
     (store / 'plans').mkdir()
     (store / 'plans' / 'plan-0.npy').write_bytes(b'1')
 former = content(store) if store.exists() else None
@@ -54,19 +54,19 @@ elif scenario == 'continued':
     shutil.rmtree(store)
     assert in_fork(lambda: killed(40)) == KILLED
 heldout = 0.3 if scenario == 'other settings' else 0.002
-done(lambda: build(heldout, top / 'whole'))
-whole = content(top / 'whole')
+succeed(lambda: build(heldout, top / 'expected'))
+expected = content(top / 'expected')
 if store.exists():
     shutil.copytree(store, start)
-    whole |= {name: data for name, data in content(start).items() if name.startswith('plans')}
+    expected |= {name: data for name, data in content(start).items() if name.startswith('plans')}
 
-def back():
+def restore():
     shutil.rmtree(store, ignore_errors=True)
     if start.exists():
         shutil.copytree(start, store)
 
 count = 0
-# The first operations take the former store away.
+# The first operations move the former store away.
 for number in [*range(1, 13), *range(13, 1000, 3)]:
     status = in_fork(lambda: killed(number, heldout))
     if status == 0:
@@ -77,12 +77,12 @@ for number in [*range(1, 13), *range(13, 1000, 3)]:
         open_store(store)
     except UserError:
         pass
-    if scenario == 'other settings' and number % 2:  # Somebody takes the change back.
-        done(build)
+    if scenario == 'other settings' and number % 2:  # The user reverts the change.
+        succeed(build)
         assert content(store) == former, number
-    done(lambda: build(heldout))
-    assert content(store) == whole, (number, content(store).keys() ^ whole.keys())
-    back()
+    succeed(lambda: build(heldout))
+    assert content(store) == expected, (number, content(store).keys() ^ expected.keys())
+    restore()
 print(count)
 """
 
@@ -92,10 +92,10 @@ SCENARIOS = ('first build', 'other text', 'other settings', 'continued')
 
 @pytest.mark.slow
 @pytest.mark.parametrize('scenario', SCENARIOS)
-def test_a_build_is_killed(scenario: str, repository: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_killed_build_is_finished(scenario: str, repository: pathlib.Path, tmp_path: pathlib.Path):
     folders = [str(repository), str(repository / 'tests' / 'program')]
     environment = os.environ | {'PYTHONPATH': os.pathsep.join(folders)}
     command = [sys.executable, '-c', PROGRAM, str(tmp_path), scenario]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    assert int(ended.stdout) >= 32
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert int(result.stdout) >= 32

@@ -1,4 +1,4 @@
-"""An XLA that computes wrongly: no training begins."""
+"""No training starts if XLA computes wrong gradients."""
 
 import pathlib
 
@@ -10,8 +10,10 @@ from bertjax.train.health import gradient_check
 
 
 @pytest.mark.parametrize('options', [{}, GLUE], ids=['pretrain', 'finetune'])
-def test_nothing_is_trained(program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, options: dict):
-    monkeypatch.setattr(gradient_check, 'DIGITS', {'up': (1.0, 0.0)})
+def test_wrong_gradients_prevent_training(
+    program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, options: dict
+):
+    monkeypatch.setattr(gradient_check, 'EXPECTED', {'up': (1.0, 0.0)})
     gradient_check.check_gradients.cache_clear()
     try:
         line = program.error(f'--workdir={tmp_path}', '--config.data=nowhere', **options)

@@ -1,4 +1,4 @@
-"""run=compile: the real step, compiled by the TPU compiler without a TPU; and the search for what fits."""
+"""run=compile: the TPU compiler compiles the training step without a TPU; a search finds settings that fit."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ KEYS = {'fits', 'hbm_bytes_per_chip', 'parameters_bytes', 'optimizer_bytes', 'te
 KEYS |= {'grad_accum_steps', 'estimated_step_s', 'mfu_estimate', 'modelled_share'}
 KEYS |= {'estimate', 'groups', 'sent'}
 NARROW = ('--config.model.width=128', '--config.model.mlp_dim=512', '--config.model.num_heads=2')
-# The TPU compiler takes its time with large shapes: two phases of few short rows.
+# Two phases with few short rows, because the TPU compiler is slow with large shapes.
 SHORT = (
     '--config.model.num_layers=2',
     '--config.vocab.size=1000',
@@ -31,11 +31,13 @@ SHORT = (
 
 
 def _compile(program: Program, workdir: pathlib.Path, *changes: str, status: int = 0) -> tuple[dict, str]:
-    """compile.json, and the last line on stderr; by a process: a crash of the TPU compiler must not take pytest along.
-    Without the flags for the CPU."""
-    pytest.importorskip('libtpu', reason="needs the TPU compiler, of the extras 'tpu' and 'test'")
-    plain = {name: value for name, value in program.environment.items() if name != 'XLA_FLAGS'}
-    program = dataclasses.replace(program, environment=plain)
+    """Runs run=compile without the XLA flags for the CPU; returns the contents of compile.json and the error message.
+
+    It runs in a separate process, so that a crash of the TPU compiler does not end pytest.
+    """
+    pytest.importorskip('libtpu', reason="needs the TPU compiler of the extras 'tpu' and 'test'")
+    environment = {name: value for name, value in program.environment.items() if name != 'XLA_FLAGS'}
+    program = dataclasses.replace(program, environment=environment)
     changes = (f'--workdir={workdir}', '--config.run=compile', *changes)
     result = program.spawn(*changes, recipe='configs/pretrain_base.py', small=False, status=status)
     return json.loads((workdir / 'compile.json').read_text(encoding='utf-8')), assert_one_line(result) if status else ''
@@ -43,13 +45,13 @@ def _compile(program: Program, workdir: pathlib.Path, *changes: str, status: int
 
 @pytest.mark.slow
 def test_narrow_step_for_16_chips(program: Program, tmp_path: pathlib.Path):
-    """In two slices, which the data centre's network joins: weights are gathered within a slice, gradients between."""
+    """A network connects two slices: weights are gathered within a slice, gradients are summed between the slices."""
     report, _ = _compile(program, tmp_path, '--config.topology=2*v5e:2x4', *NARROW, *SHORT, '--config.mesh.fsdp=4')
     assert set(report) >= KEYS
     assert report['fits'] and report['chips'] == 16 and len(report['phases']) == 2
     assert 0 < report['parameters_bytes'] < report['hbm_bytes_per_chip'] < report['hbm_bytes_available']
     assert report['optimizer_bytes'] == pytest.approx(2 * report['parameters_bytes'], rel=0.01)
-    assert report['collectives'].get('all-gather', 0) > 0  # the weights, which fsdp splits
+    assert report['collectives'].get('all-gather', 0) > 0  # of the weights, which fsdp shards
     assert 0 < report['estimated_step_s'] < 0.1 and 0 < report['modelled_share'] < 1
     assert report['groups'] and not report['estimate']['unknown_loops']
     assert {row['kind'] for row in report['sent'] if row['network']} == {'all-reduce'}
@@ -57,15 +59,15 @@ def test_narrow_step_for_16_chips(program: Program, tmp_path: pathlib.Path):
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_is_said_with_what_does(program: Program, tmp_path: pathlib.Path):
-    """By the compiler itself, of a model whose weights are too much for a chip: split, as the line recommends."""
+def test_a_step_that_does_not_fit_is_an_error_with_settings_that_fit(program: Program, tmp_path: pathlib.Path):
+    """The weights are too large for one chip; the compiler confirms that the suggested sharding fits."""
     wide = ('--config.model.width=8192', '--config.model.mlp_dim=32768', '--config.model.num_heads=64')
     few = ('--config.batch_size=4', '--config.phases=()', '--config.seq_len=16', '--config.max_predictions=3')
     one = (*wide, *few, '--config.model.num_layers=2', '--config.vocab.size=1000', '--config.model.remat=full')
-    one += ('--config.zero1=off',)  # with it the optimiser, split, is small enough
+    one += ('--config.zero1=off',)  # with zero1, the optimizer state would be small enough
     report, line = _compile(program, tmp_path, *one, '--config.topology=v5e:2x2', status=2)
     assert report['fits'] is False
-    # Of the 16 GiB the compiler keeps some for itself.
+    # The compiler reserves a part of the 16 GiB.
     assert 15 * 2**30 < report['hbm_bytes_available'] < 16 * 2**30 < report['hbm_bytes_per_chip']
     fits = [tried for tried in report['tried'] if tried['fits']]
     assert fits and all(tried['hbm_bytes_per_chip'] <= report['hbm_bytes_available'] for tried in fits)
@@ -73,7 +75,7 @@ def test_what_does_not_fit_is_said_with_what_does(program: Program, tmp_path: pa
 
 
 @pytest.mark.parametrize(
-    ('message', 'needed', 'given'),
+    ('message', 'needed', 'available'),
     [
         ('Ran out of memory in memory space hbm. Used 67.50G of 15.75G hbm. Exceeded by 51.75G.', 67.5, 15.75),
         ('total size required for HLO temporaries (1.50T) exceeds available HBM (15.75G)', 1536, 15.75),
@@ -81,7 +83,7 @@ def test_what_does_not_fit_is_said_with_what_does(program: Program, tmp_path: pa
         ('no figure at all', None, None),
     ],
 )
-def test_what_the_compiler_says_when_memory_is_short(monkeypatch, message, needed, given):
+def test_out_of_memory_messages_of_the_compiler_are_parsed(monkeypatch, message, needed, available):
     lowered = mock.Mock()
     lowered.compile.side_effect = jax.errors.JaxRuntimeError(f'RESOURCE_EXHAUSTED: {message}')
     monkeypatch.setattr(memory_search, 'lower_steps', lambda *_: {'step': lowered})
@@ -89,12 +91,12 @@ def test_what_the_compiler_says_when_memory_is_short(monkeypatch, message, neede
     setup.mesh.devices.flat = [mock.Mock(platform='tpu')]
     found = memory_search.compile_step(setup, phase)
     assert not found['fits'] and found['hbm_bytes_per_chip'] == (needed and needed * 2**30)
-    assert found.get('hbm_bytes_available') == (given and given * 2**30)
+    assert found.get('hbm_bytes_available') == (available and available * 2**30)
 
 
 @dataclasses.dataclass
 class Compiler:
-    """In place of the TPU compiler: a chip needs `fixed` bytes for its weights, and `row` for each row of a part."""
+    """Replaces the TPU compiler: a chip needs `fixed` bytes for weights and `row` bytes per row of a microbatch."""
 
     fixed: int
     row: int
@@ -103,8 +105,8 @@ class Compiler:
     def __call__(self, setup: Setup, phase: PretrainingPhase) -> dict:
         self.count += 1
         rows = phase.batch_size // phase.grad_accum_steps // row_shards(setup.mesh)
-        kept = {'auto': 1, 'none': 1, 'elementwise': 1, 'dots': 2, 'full': 8}[setup.module.config.remat]
-        needed = self.fixed // setup.mesh.shape['fsdp'] + rows * self.row // kept
+        divisor = {'auto': 1, 'none': 1, 'elementwise': 1, 'dots': 2, 'full': 8}[setup.module.config.remat]
+        needed = self.fixed // setup.mesh.shape['fsdp'] + rows * self.row // divisor
         return {
             'fits': needed <= 16 << 30, 'hbm_bytes_per_chip': needed, 'temporary_bytes': None,
         }  # fmt: skip
@@ -112,42 +114,42 @@ class Compiler:
 
 @pytest.fixture(scope='module')
 def setups() -> dict:
-    """What was built once: a model on a mesh."""
+    """Training setups that tests share, {(model, mesh shape): setup}."""
     return {}
 
 
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch, setups: dict):
-    """compiler(fixed, row), in GiB -> a Compiler, which run=compile uses from now on, for slices of CPU devices."""
+    """compiler(fixed, row), in GiB -> a Compiler that run=compile uses from then on, with CPU devices as the slice."""
     build = memory_search.build_pretraining_setup
 
-    def built(settings, model, mesh) -> Setup:
+    def build_once(settings, model, mesh) -> Setup:
         key = (model, *mesh.shape.values())
         if key not in setups:
             setups[key] = build(settings, model, mesh)
         return setups[key]
 
     def use(fixed: float, row: float) -> Compiler:
-        made = Compiler(int(fixed * 2**30), int(row * 2**30))
+        fake = Compiler(int(fixed * 2**30), int(row * 2**30))
         monkeypatch.setattr(memory_search, 'topology_devices', lambda name: jax.local_devices()[:4])
-        monkeypatch.setattr(memory_search, 'compile_step', made)
-        monkeypatch.setattr(memory_search, 'build_pretraining_setup', built)
-        monkeypatch.setattr(memory_search, '_fixed_bytes', lambda result: made.fixed)
-        return made
+        monkeypatch.setattr(memory_search, 'compile_step', fake)
+        monkeypatch.setattr(memory_search, 'build_pretraining_setup', build_once)
+        monkeypatch.setattr(memory_search, '_fixed_bytes', lambda result: fake.fixed)
+        return fake
 
     return use
 
 
-def _asked(program: Program, workdir: pathlib.Path, *changes: str, status: int = 2):
-    """A batch of 64 on four chips of 16 GiB, 16 rows each."""
+def _compile_64_rows(program: Program, workdir: pathlib.Path, *changes: str, status: int = 2):
+    """Runs run=compile for a batch of 64 rows on four chips of 16 GiB."""
     size = ('--config.batch_size=64', '--config.topology=v5e:2x2', '--config.run=compile', f'--workdir={workdir}')
     result = program.run(*size, *changes, status=status)
     return result, json.loads((workdir / 'compile.json').read_text(encoding='utf-8'))
 
 
 def test_the_parts_and_the_recomputing_that_fit(program: Program, tmp_path: pathlib.Path, compiler):
-    made = compiler(fixed=2, row=3)  # 50 GiB: in four parts 14, with half of the rest recomputed 26, with all 8
-    result, report = _asked(program, tmp_path)
+    fake = compiler(fixed=2, row=3)  # 50 GiB; 14 GiB with four microbatches; remat=dots 26 GiB, remat=full 8 GiB
+    result, report = _compile_64_rows(program, tmp_path)
     line = assert_one_line(result)
     assert (
         'config.topology=v5e:2x2: found phase 0 with batch 64 x 32, which needs 50.00 GiB per chip, expected at most 16'
@@ -159,7 +161,7 @@ def test_the_parts_and_the_recomputing_that_fit(program: Program, tmp_path: path
         ('--config.model.remat=elementwise', False), ('--config.model.remat=dots', False),
         ('--config.model.remat=full', True),
     ]  # fmt: skip
-    assert made.count == 6 and not report['fits']
+    assert fake.count == 6 and not report['fits']
     assert 'with --config.grad_accum_steps=2: DOES NOT FIT, 26.00 GiB per chip' in result.stdout
 
 
@@ -174,14 +176,14 @@ ENTRY %main (a: f32[200000]) -> f32[200000] {
 """.replace('CYCLES', 'backend_config={"window_config":{"estimated_cycles":"15000000"}}')
 
 
-def test_time_is_estimated_and_said_to_be(
+def test_the_estimated_time_is_marked_as_an_estimate(
     program: Program, tmp_path: pathlib.Path, compiler, monkeypatch: pytest.MonkeyPatch
 ):
-    """Of a program of two passes of 10 ms each, at 1.5 GHz, and a collective of 1.2 MB sent at 100 GB/s."""
-    made = compiler(fixed=1, row=0.01)
-    monkeypatch.setattr(memory_search, 'compile_step', lambda setup, phase: {**made(setup, phase), 'text': TEXT})
+    """The program has two operations of 10 ms at 1.5 GHz, and a collective that sends 1.2 MB at 100 GB/s."""
+    fake = compiler(fixed=1, row=0.01)
+    monkeypatch.setattr(memory_search, 'compile_step', lambda setup, phase: {**fake(setup, phase), 'text': TEXT})
     monkeypatch.setattr(memory_search, 'peak_flops', lambda kind: 197e12)
-    result, report = _asked(program, tmp_path, status=0)
+    result, report = _compile_64_rows(program, tmp_path, status=0)
     assert report['estimated_step_s'] == pytest.approx(0.02 + 1.2e-5)
     assert report['modelled_share'] == pytest.approx(6e-4, rel=1e-2)
     assert report['mfu_estimate'] == pytest.approx(report['flops'] / 197e12 / report['estimated_step_s'])
@@ -202,37 +204,37 @@ def test_time_is_estimated_and_said_to_be(
         (TEXT.replace('estimated_cycles', 'cycles'), 'the compiler gives no cycles'),
     ],
 )
-def test_without_an_estimate_the_rest_is_said(
+def test_the_report_works_without_a_time_estimate(
     program: Program, tmp_path: pathlib.Path, compiler, monkeypatch: pytest.MonkeyPatch, text: str, words: str
 ):
-    made = compiler(fixed=1, row=0.01)
-    monkeypatch.setattr(memory_search, 'compile_step', lambda setup, phase: {**made(setup, phase), 'text': text})
+    fake = compiler(fixed=1, row=0.01)
+    monkeypatch.setattr(memory_search, 'compile_step', lambda setup, phase: {**fake(setup, phase), 'text': text})
     monkeypatch.setattr(memory_search, 'peak_flops', lambda kind: 197e12)
-    result, report = _asked(program, tmp_path, status=0)
+    result, report = _compile_64_rows(program, tmp_path, status=0)
     assert words in result.stdout and report['fits'] and report['estimated_step_s'] is None
 
 
-def test_split_weights_where_they_are_what_is_large(program: Program, tmp_path: pathlib.Path, compiler):
+def test_large_weights_are_sharded(program: Program, tmp_path: pathlib.Path, compiler):
     compiler(fixed=20, row=0.25)
-    result, report = _asked(program, tmp_path)
+    result, report = _compile_64_rows(program, tmp_path)
     assert assert_one_line(result).endswith('and fits: --config.mesh.fsdp=2 (14.00 GiB)')
     assert sum(tried['fits'] for tried in report['tried']) == 1
 
 
-def test_all_of_it_where_one_does_not_do(program: Program, tmp_path: pathlib.Path, compiler):
-    made = compiler(fixed=40, row=40)
-    result, _ = _asked(program, tmp_path, '--config.mesh.data=4')
+def test_all_settings_are_combined_if_none_is_enough(program: Program, tmp_path: pathlib.Path, compiler):
+    fake = compiler(fixed=40, row=40)
+    result, _ = _compile_64_rows(program, tmp_path, '--config.mesh.data=4')
     everything = '--config.grad_accum_steps=16 --config.model.remat=full --config.mesh.fsdp=4 --config.mesh.data=1'
     assert assert_one_line(result).endswith(f'and fits: {everything} (15.00 GiB)')
-    assert made.count <= 1 + 3 * memory_search.TRIES
+    assert fake.count <= 1 + 3 * memory_search.TRIES
     compiler(fixed=400, row=400)
-    assert 'of the other ways that were compiled, none fits' in assert_one_line(_asked(program, tmp_path)[0])
+    assert 'none of the other ways that were compiled fits' in assert_one_line(_compile_64_rows(program, tmp_path)[0])
 
 
-def test_parts_of_a_phase_are_named_as_its_own(program: Program, tmp_path: pathlib.Path, compiler):
+def test_suggested_flags_name_the_phase(program: Program, tmp_path: pathlib.Path, compiler):
     compiler(fixed=2, row=0.25)
     grown = ('--config.phases[1].batch_size=512', '--config.phases[0].batch_size=64')
-    options = {'recipe': 'configs/pretrain_small.py', 'small': False}  # has two phases
+    options = {'recipe': 'configs/pretrain_small.py', 'small': False}  # a recipe with two phases
     arguments = (f'--workdir={tmp_path}', '--config.run=compile', '--config.topology=v5e:2x2', *grown)
     line = assert_one_line(program.run(*arguments, status=2, **options))
     assert (
@@ -243,33 +245,33 @@ def test_parts_of_a_phase_are_named_as_its_own(program: Program, tmp_path: pathl
 
 def test_the_largest_batch_is_found_above_and_below(program: Program, tmp_path: pathlib.Path, compiler):
     compiler(fixed=2, row=0.25)
-    _, report = _asked(program, tmp_path, '--config.find_batch=True', status=0)
+    _, report = _compile_64_rows(program, tmp_path, '--config.find_batch=True', status=0)
     assert report['fits'] and report['batch_size'] == 128
     compiler(fixed=2, row=3)
-    result, report = _asked(program, tmp_path, '--config.find_batch=True', status=0)
+    result, report = _compile_64_rows(program, tmp_path, '--config.find_batch=True', status=0)
     assert report['fits'] and report['batch_size'] == 16 and 'largest batch that fits is 16' in result.stdout
     compiler(fixed=2, row=30)
-    result, report = _asked(program, tmp_path, '--config.find_batch=True')
+    result, report = _compile_64_rows(program, tmp_path, '--config.find_batch=True')
     assert report['batch_size'] == 64 and '--config.model.remat=full' in assert_one_line(result)
 
 
-def test_rows_that_cannot_be_halved(program: Program, tmp_path: pathlib.Path, compiler):
-    """Six on a chip, then three, then one."""
+def test_the_batch_is_found_for_an_odd_number_of_rows(program: Program, tmp_path: pathlib.Path, compiler):
+    """The search tries six rows per chip, then three, then one."""
     compiler(fixed=2, row=10)
-    _, report = _asked(program, tmp_path, '--config.find_batch=True', '--config.batch_size=24', status=0)
+    _, report = _compile_64_rows(program, tmp_path, '--config.find_batch=True', '--config.batch_size=24', status=0)
     assert report['fits'] and report['batch_size'] == 4
 
 
-def test_a_phase_that_needs_nobody_knows_how_much(
+def test_a_phase_of_unknown_memory_counts_as_the_largest(
     program: Program, tmp_path: pathlib.Path, compiler, monkeypatch: pytest.MonkeyPatch
 ):
-    """Is the hungriest."""
-    made = compiler(fixed=2, row=0.01)
+    """Phase 1 does not fit, and the compiler does not report its memory."""
+    fake = compiler(fixed=2, row=0.01)
 
-    def silent(setup: Setup, phase: PretrainingPhase) -> dict:
-        return made(setup, phase) | ({'fits': False, 'hbm_bytes_per_chip': None} if phase.number == 1 else {})
+    def compile_without_size(setup: Setup, phase: PretrainingPhase) -> dict:
+        return fake(setup, phase) | ({'fits': False, 'hbm_bytes_per_chip': None} if phase.number == 1 else {})
 
-    monkeypatch.setattr(memory_search, 'compile_step', silent)
+    monkeypatch.setattr(memory_search, 'compile_step', compile_without_size)
     arguments = (f'--workdir={tmp_path}', '--config.run=compile', '--config.topology=v5e:2x2')
     program.run(*arguments, recipe='configs/pretrain_small.py', small=False, status=2)
     report = json.loads((tmp_path / 'compile.json').read_text(encoding='utf-8'))
@@ -277,8 +279,8 @@ def test_a_phase_that_needs_nobody_knows_how_much(
 
 
 def test_a_phase_without_steps_is_not_compiled(program: Program, tmp_path: pathlib.Path, compiler):
-    made = compiler(fixed=1, row=0.01)
+    fake = compiler(fixed=1, row=0.01)
     options = {'recipe': 'configs/pretrain_small.py', 'small': False}
     empty = ('--config.phases[0].steps=0%', '--config.phases[1].steps=100%')
     program.run(f'--workdir={tmp_path}', '--config.run=compile', '--config.topology=v5e:2x2', *empty, **options)
-    assert made.count == 1
+    assert fake.count == 1

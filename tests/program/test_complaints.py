@@ -1,4 +1,4 @@
-"""What users of older systems complain of and no other test holds; docs/troubleshooting.md has all of it."""
+"""Complaints about older systems that no other test covers; docs/troubleshooting.md lists all of them."""
 
 import pathlib
 
@@ -8,7 +8,7 @@ from running import GLUE, Program
 
 @pytest.fixture
 def other(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A vocabulary of more pieces than the encoder of `trained` has rows."""
+    """A vocabulary with more pieces than the encoder of `trained` has embedding rows."""
     words = [f'word{i}' for i in range(500)]
     pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *words]
     (tmp_path / 'vocab.txt').write_text('\n'.join(pieces) + '\n', encoding='utf-8')
@@ -18,10 +18,10 @@ def other(tmp_path: pathlib.Path) -> pathlib.Path:
 def test_a_vocabulary_that_is_not_the_models(
     program: Program, tune: tuple[str, ...], trained: pathlib.Path, other: pathlib.Path, tmp_path: pathlib.Path
 ):
-    """google-research/bert#82: ids beyond the embedding were NaN. Refused before a step, in either kind of training."""
-    given = (f'--workdir={tmp_path / "run"}', f'--config.tokenizer={other}')
-    line = program.error(*given, *tune, **GLUE)
+    """google-research/bert#82: ids beyond the embedding gave NaN. Training refuses them before the first step."""
+    flags = (f'--workdir={tmp_path / "run"}', f'--config.tokenizer={other}')
+    line = program.error(*flags, *tune, **GLUE)
     assert 'config.tokenizer: found 505 pieces, expected 96, as in the encoder' in line
-    line = program.error(*given, f'--config.init={trained}', '--config.steps=2')
+    line = program.error(*flags, f'--config.init={trained}', '--config.steps=2')
     assert 'config.model.vocab_size: found 505, expected 96' in line and 'leave config.tokenizer empty' in line
     assert not (tmp_path / 'run' / 'checkpoints').exists() or not any((tmp_path / 'run' / 'checkpoints').iterdir())

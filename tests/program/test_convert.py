@@ -1,46 +1,47 @@
-"""run=convert: a finished model in other formats, without a training."""
+"""run=convert: exports a finished model in other formats without training."""
 
 import json
 import pathlib
 
 import pytest
-from running import Program, copied
+from running import Program, copy_workdir
 
 import bertjax
 
 CONVERT = {'recipe': 'configs/convert.py', 'small': False}
 
 
-def test_a_tuned_model_in_other_formats(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
-    """Every file of its export comes out again, from each format that is read."""
-    given, workdir = f'--config.init={tuned}', tmp_path / 'converted'
+def test_a_tuned_model_is_converted(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    """A model that is read from any format is saved with the same files as the original export."""
+    init, workdir = f'--config.init={tuned}', tmp_path / 'converted'
     formats = '--config.convert.formats=orbax,google,hf'
-    out = program.run(f'--workdir={workdir}', given, formats, **CONVERT).stdout
+    out = program.run(f'--workdir={workdir}', init, formats, **CONVERT).stdout
     assert f'using {tuned}; ' in out and f'{workdir / "export" / "google"}' in out and 'checkpoints' not in out
     source = tuned / 'export' / 'hf'
     for name in ('orbax', 'google'):
         bertjax.load(workdir / 'export' / name).save(tmp_path / name)
-    for found in (workdir / 'export' / 'hf', tmp_path / 'orbax', tmp_path / 'google'):
+    for folder in (workdir / 'export' / 'hf', tmp_path / 'orbax', tmp_path / 'google'):
         names = {path.name for path in source.iterdir()}
-        assert {path.name for path in found.iterdir()} == names
-        for name in names - ({'README.md'} if found.parent == tmp_path else set()):  # only the first has the card
-            assert (found / name).read_bytes() == (source / name).read_bytes(), found / name
-    # Nothing is replaced, and the workdir of one model takes no other.
-    line = program.error(f'--workdir={workdir}', given, **CONVERT)
+        assert {path.name for path in folder.iterdir()} == names
+        for name in names - (
+            {'README.md'} if folder.parent == tmp_path else set()
+        ):  # Bert.save writes another README.md
+            assert (folder / name).read_bytes() == (source / name).read_bytes(), folder / name
+    # No file is replaced, and a workdir with a model refuses another model.
+    line = program.error(f'--workdir={workdir}', init, **CONVERT)
     assert f'--workdir: found {workdir}, which has a model already, expected a new folder; give another folder' in line
     line = program.error(f'--workdir={workdir}', formats, **CONVERT)
     assert f'{workdir / "export" / "orbax"}: found a folder that would be replaced, expected nothing' in line
 
 
 @pytest.mark.slow
-def test_a_checkpoint_in_other_formats(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """Of the workdir itself: an older one, beside what is exported already."""
-    own = copied(trained, tmp_path / 'own')
-    before = (own / 'export' / 'hf' / 'model.safetensors').read_bytes()
-    out = program.run(f'--workdir={own}', '--config.step=20', '--config.convert.formats=google', **CONVERT).stdout
-    assert f'using {own}, step 20; ' in out
-    assert (own / 'export' / 'hf' / 'model.safetensors').read_bytes() == before
-    saved, older = bertjax.load(own / 'export' / 'google'), bertjax.load(own, step=20)
+def test_an_older_checkpoint_is_converted(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = copy_workdir(trained, tmp_path / 'own')
+    before = (workdir / 'export' / 'hf' / 'model.safetensors').read_bytes()
+    out = program.run(f'--workdir={workdir}', '--config.step=20', '--config.convert.formats=google', **CONVERT).stdout
+    assert f'using {workdir}, step 20; ' in out
+    assert (workdir / 'export' / 'hf' / 'model.safetensors').read_bytes() == before
+    saved, older = bertjax.load(workdir / 'export' / 'google'), bertjax.load(workdir, step=20)
     older.save(tmp_path / 'older')
     saved.save(tmp_path / 'saved')
     files = [(tmp_path / name / 'model.safetensors').read_bytes() for name in ('older', 'saved')]
@@ -48,7 +49,9 @@ def test_a_checkpoint_in_other_formats(program: Program, trained: pathlib.Path, 
     assert json.loads((tmp_path / 'older' / 'config.json').read_text())['architectures'] == ['BertForPreTraining']
 
 
-def test_what_cannot_be_converted(program: Program, trained: pathlib.Path, tuned: pathlib.Path, tmp_path: pathlib.Path):
+def test_wrong_conversions_are_errors(
+    program: Program, trained: pathlib.Path, tuned: pathlib.Path, tmp_path: pathlib.Path
+):
     new = f'--workdir={tmp_path / "new"}'
     assert 'config.init: found nothing, and no model in' in program.error(new, **CONVERT)
     line = program.error(f'--workdir={trained}', f'--config.init={tuned}', **CONVERT)
@@ -61,7 +64,7 @@ def test_what_cannot_be_converted(program: Program, trained: pathlib.Path, tuned
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_tensorflow_becomes_hugging_faces(
+def test_a_tensorflow_checkpoint_is_converted_to_hugging_face(
     program: Program, shared: pathlib.Path, tmp_path: pathlib.Path
 ):
     transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")

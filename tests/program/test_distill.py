@@ -1,4 +1,4 @@
-"""run=distill, on text and on a task: resumed to the same bits, exported, refused in one line."""
+"""run=distill on text and on tasks: runs resume with the same bits and are exported; mistakes are one-line errors."""
 
 import json
 import pathlib
@@ -11,11 +11,11 @@ import pytest
 from browsing import NARROW, Browser
 from golden_runs import COLORS, PLACES
 from json_tokenizers import write_modernbert
-from running import GLUE, SMALL, TUNE, Program, copied, results, rows, wait_for_step
+from running import GLUE, SMALL, TUNE, Program, copy_workdir, results, rows, wait_for_step
 from safetensors.numpy import load_file, save_file
 from test_tasks import write_columns, write_squad
 
-# Every part of a lesson at once; a student of one block, where its teacher (`trained`) has two.
+# A student with one layer; its teacher `trained` has two. EVERY_PART turns on all distillation losses.
 GENERAL = (
     *SMALL,
     '--config.model.num_layers=1',
@@ -46,8 +46,8 @@ def teacher(workdir: pathlib.Path) -> str:
 @pytest.fixture(scope='module')
 def general(program: Program, trained: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     workdir = tmp_path_factory.mktemp('distil') / 'general'
-    given = (f'--workdir={workdir}', f'--config.corpus={program.corpus}', *GENERAL, *EVERY_PART, teacher(trained))
-    out = program.run(*given, **TEXT).stdout
+    flags = (f'--workdir={workdir}', f'--config.corpus={program.corpus}', *GENERAL, *EVERY_PART, teacher(trained))
+    out = program.run(*flags, **TEXT).stdout
     assert 'starting from blocks 0 of' in out and 'learned projection; compared with blocks 1 of the teacher' in out
     return workdir
 
@@ -57,10 +57,10 @@ def again(workdir: pathlib.Path, program: Program, trained: pathlib.Path) -> tup
 
 
 @pytest.mark.slow
-def test_on_text_it_resumes_to_the_same_bits(
+def test_distillation_on_text_resumes_with_the_same_bits(
     program: Program, trained: pathlib.Path, general: pathlib.Path, tmp_path: pathlib.Path
 ):
-    workdir = copied(general, tmp_path / 'run')
+    workdir = copy_workdir(general, tmp_path / 'run')
     shutil.rmtree(workdir / 'checkpoints' / '8')
     shutil.rmtree(workdir / 'export')
     assert 'continuing at step 4 of 8' in program.run(*again(workdir, program, trained), **TEXT).stdout
@@ -69,12 +69,10 @@ def test_on_text_it_resumes_to_the_same_bits(
     assert rows(workdir / 'metrics.jsonl', 'heldout') == rows(general / 'metrics.jsonl', 'heldout')
 
 
-def test_the_student_alone_is_exported_and_the_teacher_not_saved(
-    program: Program, trained: pathlib.Path, general: pathlib.Path
-):
+def test_only_the_student_is_saved_and_exported(program: Program, trained: pathlib.Path, general: pathlib.Path):
     tensors, theirs = (load_file(path / 'export' / 'hf' / 'model.safetensors') for path in (general, trained))
     without = {name for name in theirs if '.layer.1.' not in name and 'pooler' not in name and 'seq_rel' not in name}
-    assert tensors.keys() == without  # a BertForMaskedLM, and no projection
+    assert tensors.keys() == without  # a BertForMaskedLM without the projection
     assert all(tensors[name].shape == theirs[name].shape for name in tensors)
     last = rows(general / 'metrics.jsonl', 'heldout')[-1]
     parts = {'soft': 5, 'cosine': 1, 'hidden': 1, 'attention': 1, 'embeddings': 1, 'mlm': 2}
@@ -89,12 +87,12 @@ def test_the_student_alone_is_exported_and_the_teacher_not_saved(
 
 
 @pytest.mark.slow
-def test_its_page_shows_what_was_taught(
+def test_the_page_shows_the_distillation_losses(
     program: Program, browser: Browser, general: pathlib.Path, tmp_path: pathlib.Path
 ):
-    """Of a student that predicts nothing, as TinyBERT's: no figure is a dash, and its head for masks is not shown."""
+    """The student makes no predictions, like TinyBERT's: no value is a dash, and its untrained MLM head is hidden."""
     pytest.importorskip('plotly', reason="needs the extra 'report'")
-    workdir = copied(general, tmp_path / 'run')
+    workdir = copy_workdir(general, tmp_path / 'run')
     config = json.loads((workdir / 'config.json').read_text())
     config['distill'] |= {'soft': 0.0, 'hard': 0.0}
     (workdir / 'config.json').write_text(json.dumps(config))
@@ -117,29 +115,29 @@ def test_its_page_shows_what_was_taught(
 
 
 @pytest.mark.slow
-def test_its_page_shows_what_it_began_with(program: Program, general: pathlib.Path, tmp_path: pathlib.Path):
+def test_the_page_shows_the_initial_student(program: Program, general: pathlib.Path, tmp_path: pathlib.Path):
     pytest.importorskip('plotly', reason="needs the extra 'report'")
-    workdir = copied(general, tmp_path / 'run')
+    workdir = copy_workdir(general, tmp_path / 'run')
     program.run(f'--workdir={workdir}', *GENERAL, '--config.run=report', **TEXT)
     assert 'as blocks of its teacher' in (workdir / 'report.html').read_text(encoding='utf-8')
 
 
 @pytest.mark.slow
-def test_on_a_task_the_student_learns_its_teachers_answers(
+def test_a_student_learns_the_answers_of_its_teacher(
     program: Program, rte: pathlib.Path, tuned: pathlib.Path, tmp_path: pathlib.Path
 ):
-    given = (f'--workdir={tmp_path}', f'--config.data={rte}', *TUNE, teacher(tuned), '--config.distill.hard=0')
-    given += ('--config.max_padded_lengths=1', '--config.eval_every=0', '--config.checkpoint_every=0', RANDOM)
-    out = program.run(*given, **TASK).stdout
+    flags = (f'--workdir={tmp_path}', f'--config.data={rte}', *TUNE, teacher(tuned), '--config.distill.hard=0')
+    flags += ('--config.max_padded_lengths=1', '--config.eval_every=0', '--config.checkpoint_every=0', RANDOM)
+    out = program.run(*flags, **TASK).stdout
     assert 'starting from random weights' in out and 'losses: 1 x soft; temperature 2' in out
     trained_on = rows(tmp_path / 'metrics.jsonl', 'train')
     assert trained_on[-1]['loss'] == trained_on[-1]['soft_loss'] < 0.5 * trained_on[0]['loss']
-    student, whole = (load_file(path / 'export' / 'hf' / 'model.safetensors') for path in (tmp_path, tuned))
-    assert len(student) < len(whole) and 'bert.encoder.layer.1.output.dense.bias' not in student
-    figures = results(tmp_path)['splits']
-    assert figures['dev']['accuracy'] > 0.8  # no label was seen
+    student, full = (load_file(path / 'export' / 'hf' / 'model.safetensors') for path in (tmp_path, tuned))
+    assert len(student) < len(full) and 'bert.encoder.layer.1.output.dense.bias' not in student
+    splits = results(tmp_path)['splits']
+    assert splits['dev']['accuracy'] > 0.8  # without any labels
     program.run(f'--workdir={tmp_path}', f'--config.data={rte}', '--config.run=evaluate', **GLUE)
-    assert results(tmp_path)['splits'] == figures
+    assert results(tmp_path)['splits'] == splits
 
 
 OF_TEXT, OF_TASK = '--config.distill.teacher={trained}', '--config.distill.teacher={tuned}'
@@ -163,7 +161,7 @@ MISTAKES_ON_TEXT = [
     (f'{OF_TEXT} --config.embeddings=e.npy', ('config.embeddings', 'e.npy', 'student_init=random')),
     (f'{OF_TEXT} --config.architecture_from=init', ('config.init', 'nothing')),
     (f'{OF_TEXT} --config.tokenizer={{vocab}}', ('config.distill.teacher', '96 pieces', '30 pieces')),
-    (f'{OF_TEXT} --config.distill.layers=0', ('distill.layers', 'neither hidden states nor attention')),
+    (f'{OF_TEXT} --config.distill.layers=0', ('distill.layers', 'without losses on hidden states')),
     (
         f'{OF_TEXT} --config.distill.soft=0 --config.distill.hard=0 --config.distill.cosine=0',
         ('config.distill', 'a weight above 0'),
@@ -179,7 +177,7 @@ MISTAKES_ON_A_TASK = [
     (
         f'{OF_TASK} --config.distill.augment=1 --config.distill.augment_model={{trained}} '
         '--config.distill.augment_candidates=400',
-        ('distill.augment_candidates', '400', 'words that are one piece'),
+        ('distill.augment_candidates', '400', 'single-piece words of the vocabulary'),
     ),
     (f'{OF_TASK} --config.distill.intermediate=5', ('distill.intermediate', 'both stages')),
 ]
@@ -187,19 +185,21 @@ MISTAKES = [(TEXT, *mistake) for mistake in MISTAKES_ON_TEXT] + [(TASK, *mistake
 
 
 @pytest.mark.parametrize(('recipe', 'arguments', 'named'), MISTAKES)
-def test_mistake(program, trained, tuned, rte, tmp_path, recipe, arguments, named):
+def test_a_mistake_is_a_one_line_error(program, trained, tuned, rte, tmp_path, recipe, arguments, named):
     vocab, workdir = tmp_path / 'vocab.txt', tmp_path / 'run'
     vocab.write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghijklmnopqrstuvwxy']))
     data = [f'--config.corpus={program.corpus}', *GENERAL] if recipe is TEXT else [f'--config.data={rte}', *TUNE]
-    given = arguments.format(trained=trained, tuned=tuned, vocab=vocab).split()
-    error = program.error(f'--workdir={workdir}', *data, *given, **recipe)
+    flags = arguments.format(trained=trained, tuned=tuned, vocab=vocab).split()
+    error = program.error(f'--workdir={workdir}', *data, *flags, **recipe)
     assert all(part in error for part in named), error
     assert not any((workdir / name).exists() for name in ('checkpoints', 'store', 'features'))
 
 
-def test_a_teacher_with_more_rows_than_pieces(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """As one whose table was padded to a round number: its surplus outputs are no words."""
-    padded = copied(trained / 'export' / 'hf', tmp_path / 'padded')
+def test_a_teacher_with_more_embedding_rows_than_pieces_is_refused(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
+    """A padded embedding table has outputs that are not pieces."""
+    padded = copy_workdir(trained / 'export' / 'hf', tmp_path / 'padded')
     tensors, config = load_file(padded / 'model.safetensors'), json.loads((padded / 'config.json').read_text())
     pieces = config['vocab_size']
     for name, x in tensors.items():
@@ -207,35 +207,35 @@ def test_a_teacher_with_more_rows_than_pieces(program: Program, trained: pathlib
             tensors[name] = np.concatenate([x, x[:4]])
     save_file(tensors, padded / 'model.safetensors')
     (padded / 'config.json').write_text(json.dumps(config | {'vocab_size': pieces + 4}))
-    given = (f'--workdir={tmp_path / "run"}', f'--config.corpus={program.corpus}', *GENERAL, teacher(padded), RANDOM)
-    line = program.error(*given, **TEXT)
+    flags = (f'--workdir={tmp_path / "run"}', f'--config.corpus={program.corpus}', *GENERAL, teacher(padded), RANDOM)
+    line = program.error(*flags, **TEXT)
     assert (
         f'distill.teacher: found a model with {pieces + 4} token embeddings' in line and f'expected {pieces},' in line
     )
 
 
-def test_a_student_of_blocks_of_a_modernbert(program: Program, tmp_path: pathlib.Path):
-    """The teacher gives its form and its rows without a piece; the user sets the sizes, and no more."""
+def test_a_student_starts_from_layers_of_a_modernbert(program: Program, tmp_path: pathlib.Path):
+    """The student has the architecture and the embedding rows of the teacher; the user sets only the sizes."""
     transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
     start, workdir = tmp_path / 'teacher', tmp_path / 'run'
     start.mkdir()
     theirs = write_modernbert('modern', program.corpus.read_text().split('\n'), start, size=400)
     sizes = {'num_layers': 2, 'width': 32, 'num_heads': 4, 'mlp_dim': 40, 'max_positions': 64}
-    others = [flag for flag in GENERAL if '.model.' not in flag and '.vocab.' not in flag]
-    flags = (*others, *(f'--config.model.{name}={size}' for name, size in sizes.items()), teacher(start))
-    given = (f'--workdir={workdir}', f'--config.corpus={program.corpus}', *flags)
-    assert 'starting from blocks 0, 3 of' in program.run(*given, '--config.steps=4', **TEXT).stdout
-    program.run(*given, **TEXT)
+    other_flags = [flag for flag in GENERAL if '.model.' not in flag and '.vocab.' not in flag]
+    flags = (f'--workdir={workdir}', f'--config.corpus={program.corpus}', teacher(start), *other_flags)
+    flags += tuple(f'--config.model.{name}={size}' for name, size in sizes.items())
+    assert 'starting from blocks 0, 3 of' in program.run(*flags, '--config.steps=4', **TEXT).stdout
+    program.run(*flags, **TEXT)
     model, info = transformers.AutoModelForMaskedLM.from_pretrained(workdir / 'export/hf', output_loading_info=True)
     assert type(model) is type(theirs) and not any(info.values())
     same = ('vocab_size', 'local_attention', 'norm_bias', 'norm_eps', 'hidden_activation', 'max_position_embeddings')
     assert all(getattr(model.config, name) == getattr(theirs.config, name) for name in same)
-    line = program.error(*given[1:], f'--workdir={tmp_path / "2"}', '--config.model.rope_theta=5e4', **TEXT)
+    line = program.error(*flags[1:], f'--workdir={tmp_path / "2"}', '--config.model.rope_theta=5e4', **TEXT)
     assert 'config.model.rope_theta: found 50000.0, expected 160000.0, as in the teacher' in line
 
 
 @pytest.mark.slow
-def test_killed_it_ends_in_the_same_bits_with_rows_that_are_made_up(
+def test_a_killed_run_with_augmented_rows_ends_in_the_same_bits(
     program: Program, rte: pathlib.Path, trained: pathlib.Path, tuned: pathlib.Path, tmp_path: pathlib.Path
 ):
     recipe = {'recipe': 'configs/tinybert.py:glue:rte', 'small': False}
@@ -243,18 +243,18 @@ def test_killed_it_ends_in_the_same_bits_with_rows_that_are_made_up(
     more += ('--config.distill.augment=2', f'--config.distill.augment_model={trained}', f'--config.init={trained}')
     more += ('--config.use_checkpoint=best', '--config.eval_every=2')
     for name in ('whole', 'killed'):
-        given = (f'--workdir={tmp_path / name}', f'--config.data={rte}', *TUNE, teacher(tuned), *more)
+        flags = (f'--workdir={tmp_path / name}', f'--config.data={rte}', *TUNE, teacher(tuned), *more)
         if name == 'killed':
-            process = program.start(*given, **recipe)
+            process = program.start(*flags, **recipe)
             wait_for_step(process, tmp_path / name, 20)
             process.send_signal(signal.SIGKILL)
             process.communicate()
             assert len(rows(tmp_path / name / 'ledger.jsonl')) < 36
-        out = program.spawn(*given, **recipe).stdout
+        out = program.spawn(*flags, **recipe).stdout
         assert '192 augmented rows in addition to 96' in out
         assert name == 'killed' or 'train: adding 2 augmented copies of each of 96 rows with' in out
-        # Before step 18 the head has learned nothing, and answers as well as it will at first.
-        best = re.search(r'the best on dev of what was saved is step (\d+)', out)
+        # The head is not trained before step 18, so an earlier checkpoint must not be chosen.
+        best = re.search(r'the saved step with the best dev score is (\d+)', out)
         assert best is None or int(best[1]) > 18
         assert '18 steps at 5e-05 on the hidden losses, then 18 at 0.003 on the outputs' in out
     first, last = (rows(tmp_path / 'killed' / 'metrics.jsonl', 'train')[i] for i in (0, -1))
@@ -265,8 +265,8 @@ def test_killed_it_ends_in_the_same_bits_with_rows_that_are_made_up(
 
 
 @pytest.mark.slow
-def test_a_student_of_fewer_layers_loads_in_transformers(general: pathlib.Path):
-    transformers = pytest.importorskip('transformers', reason='loads what we export')
+def test_a_smaller_student_loads_in_transformers(general: pathlib.Path):
+    transformers = pytest.importorskip('transformers', reason='loads the export')
     path = general / 'export' / 'hf'
     model, info = transformers.AutoModelForMaskedLM.from_pretrained(path, output_loading_info=True)
     assert not info['missing_keys'] and not info['unexpected_keys'], info
@@ -297,26 +297,28 @@ KINDS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', KINDS)
-def test_every_kind_of_head(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, kind: str):
-    """A teacher of two blocks, then a student of one, with rows that are made up."""
+def test_every_kind_of_head_can_be_distilled(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, kind: str
+):
+    """The teacher has two layers, the student one; the data has augmented rows."""
     write, option = KINDS[kind]
     data = tmp_path / 'data'
     data.mkdir()
     write(data)
     name, _, argument = kind.partition(':')
-    shared = (
+    common = (
         f'--config.data={data}',
         '--config.seq_len=32',
         '--config.max_padded_lengths=1',
         '--config.batch_size=8',
         option,
     )
-    shared += ('--config.steps=4', '--config.learning_rate=1e-3')
+    common += ('--config.steps=4', '--config.learning_rate=1e-3')
     recipe = f'configs/{name}.py' + (f':{argument}' if argument else '')
-    program.run(f'--workdir={tmp_path / "teacher"}', *shared, f'--config.init={trained}', recipe=recipe, small=False)
-    given = (f'--workdir={tmp_path / "student"}', *shared, teacher(tmp_path / 'teacher'), *EVERY_PART)
-    given += ('--config.distill.augment=1', f'--config.distill.augment_model={trained}')
-    program.run(*given, recipe=f'configs/distilbert.py:{kind}', small=False)
+    program.run(f'--workdir={tmp_path / "teacher"}', *common, f'--config.init={trained}', recipe=recipe, small=False)
+    flags = (f'--workdir={tmp_path / "student"}', *common, teacher(tmp_path / 'teacher'), *EVERY_PART)
+    flags += ('--config.distill.augment=1', f'--config.distill.augment_model={trained}')
+    program.run(*flags, recipe=f'configs/distilbert.py:{kind}', small=False)
     last = rows(tmp_path / 'student' / 'metrics.jsonl', 'train')[-1]
     assert all(last[f'{part}_loss'] is not None for part in ('soft', 'label', 'hidden', 'attention', 'embeddings'))
     assert (tmp_path / 'student' / 'export' / 'hf' / 'model.safetensors').exists()

@@ -1,4 +1,4 @@
-"""Embeddings from files to figures, vectors and a folder of sentence-transformers."""
+"""Embedding models from data files to metrics, vectors and a folder for sentence-transformers."""
 
 import json
 import pathlib
@@ -29,7 +29,7 @@ def write_rows(path: pathlib.Path, records: list[dict]) -> None:
 
 
 def pairs(count: int, seed: int) -> list[dict]:
-    """Pairs in which the positive has the words of the anchor in another order; some have negatives."""
+    """Returns pairs whose positive has the words of the anchor in another order; some have negatives."""
     draw, texts = np.random.default_rng(seed), sentences(count, seed)
     records = [{'anchor': text, 'positive': ' '.join(draw.permutation(text[:-1].split())) + '.'} for text in texts]
     for i in range(0, count, 3):
@@ -39,15 +39,15 @@ def pairs(count: int, seed: int) -> list[dict]:
 
 def embed(program: Program, trained: pathlib.Path, data: pathlib.Path, *changes: str, recipe='configs/embed.py'):
     workdir = data.parent / 'run'
-    given = (f'--workdir={workdir}', f'--config.init={trained}', f'--config.data={data}', *SHORT)
-    return workdir, program.run(*given, *changes, recipe=recipe, small=False).stdout
+    flags = (f'--workdir={workdir}', f'--config.init={trained}', f'--config.data={data}', *SHORT)
+    return workdir, program.run(*flags, *changes, recipe=recipe, small=False).stdout
 
 
 def unit(x: np.ndarray) -> np.ndarray:
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
-def test_pairs_with_negatives(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_pairs_with_negatives_are_learned_and_ranked(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     data = tmp_path / 'data'
     write_rows(data / 'train.jsonl', pairs(24, 1))
     dev = [*pairs(12, 2), {'anchor': 'the bird.', 'positive': 'the wind.'}, {'anchor': 'the bird.', 'positive': 'a'}]
@@ -64,9 +64,9 @@ def test_pairs_with_negatives(program: Program, trained: pathlib.Path, tmp_path:
     assert losses[-1] < 0.8 * losses[0]
     predicted = rows(workdir / 'predictions' / 'dev.jsonl')
     assert [row['text'] for row in predicted] == list(dict.fromkeys(record['anchor'] for record in dev))
-    assert sum(row['relevance'] for row in predicted[-1]['documents']) == 2  # both positives of one anchor
+    assert sum(row['relevance'] for row in predicted[-1]['documents']) == 2  # this anchor has two positives
 
-    # The finished model, read by Python, ranks the texts with the same cosines.
+    # The model loaded in Python ranks the texts by the same cosines.
     bert = bertjax.load(workdir)
     texts = []
     for record in dev:
@@ -93,7 +93,9 @@ def test_pairs_with_negatives(program: Program, trained: pathlib.Path, tmp_path:
     assert 'ndcg_10 *' in evaluated.stdout and results(workdir)['splits'] == found['splits']
 
 
-def test_scored_pairs_of_stsb(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_scored_pairs_of_stsb_are_learned_and_predicted(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
     data = tmp_path / 'data'
     data.mkdir()
     header = 'index\tgenre\tsentence1\tsentence2\tscore\n'
@@ -125,7 +127,7 @@ def test_scored_pairs_of_stsb(program: Program, trained: pathlib.Path, tmp_path:
     assert mine['similarity'] == pytest.approx(float(np.dot(*bert.encode(['the bird.', 'the wind.']))), abs=1e-6)
 
 
-def test_a_beir_folder(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_beir_folder_is_learned_and_ranked(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     data = tmp_path / 'beir'
     documents, queries = sentences(40, 5), sentences(12, 6)
     write_rows(data / 'corpus.jsonl', [{'_id': f'c{i}', 'title': 'a', 'text': x} for i, x in enumerate(documents)])
@@ -140,7 +142,7 @@ def test_a_beir_folder(program: Program, trained: pathlib.Path, tmp_path: pathli
     assert '8 records for training with the loss info_nce' in stdout
     found, predicted = results(workdir)['splits'], rows(workdir / 'predictions' / 'test.jsonl')
     assert set(found) == {'test'} and len(predicted) == 8
-    assert 'c3' not in [x['id'] for x in predicted[3]['documents']]  # its own name, which BEIR ignores
+    assert 'c3' not in [x['id'] for x in predicted[3]['documents']]  # BEIR ignores a document with the id of the query
     bert = bertjax.load(workdir)
     scores = bert.encode(queries[:8]) @ bert.encode([f'a {x}' for x in documents]).T
     scores[3, 3] = -2
@@ -155,17 +157,17 @@ def test_a_beir_folder(program: Program, trained: pathlib.Path, tmp_path: pathli
     assert found['test']['recall_10'] == pytest.approx(recall, abs=1e-9)
 
 
-def test_plain_texts(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_plain_texts_are_learned_with_dropout(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     write_rows(tmp_path / 'data' / 'train.jsonl', [{'text': text} for text in sentences(24, 4)])
     workdir, stdout = embed(program, trained, tmp_path / 'data', recipe='configs/embed.py:simcse')
     assert 'with the loss info_nce' in stdout and 'nothing will be evaluated' in stdout
     losses = [row['loss'] for row in rows(workdir / 'metrics.jsonl') if row.get('split') == 'train']
-    assert all(0 < loss < np.log(8) for loss in losses)  # dropout makes two vectors of a text
+    assert all(0 < loss < np.log(8) for loss in losses)  # dropout gives two vectors for each text
 
 
 @pytest.mark.slow
 def test_the_export_is_read_by_sentence_transformers(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    package = pytest.importorskip('sentence_transformers', reason='reads the export')
+    package = pytest.importorskip('sentence_transformers', reason='loads the export')
     write_rows(tmp_path / 'data' / 'train.jsonl', pairs(16, 1))
     texts = [*sentences(5, 8), 'bird', ' '.join(sentences(12, 9))]  # the last is longer than 24 tokens
     for pool, normalized in (('mean', True), ('cls', False)):
@@ -185,7 +187,7 @@ def test_the_export_is_read_by_sentence_transformers(program: Program, trained: 
             np.testing.assert_allclose(theirs.encode_query(texts), query, atol=1e-6)
             np.testing.assert_array_equal(query, bert.encode([f'the {text}' for text in texts]))
             np.testing.assert_array_equal(bert.encode(texts, prompt='document'), bert.encode(texts))
-        # Their folder is a start, whose pooling a run adopts.
+        # A run can start from a folder of sentence-transformers and adopts its pooling.
         theirs.save(str(tmp_path / pool / 'theirs'))
         data = tmp_path / pool / 'again' / 'data'
         write_rows(data / 'test.jsonl', [{'text_a': a, 'text_b': b, 'score': i} for i, (a, b) in enumerate(ENDS)])
@@ -273,20 +275,20 @@ def test_exports_compute_the_vectors(program: Program, deep: pathlib.Path, tmp_p
     assert (tmp_path / 'plain' / 'onnx' / 'encoder.onnx').exists()
 
 
-def test_what_cannot_be_trained(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_wrong_settings_are_errors(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     write_rows(tmp_path / 'train.jsonl', pairs(8, 1))
-    given = (f'--workdir={tmp_path / "run"}', f'--config.data={tmp_path}')
+    flags = (f'--workdir={tmp_path / "run"}', f'--config.data={tmp_path}')
     student = f'--config.init={trained}'
-    said = program.error(*given, student, '--config.trainable=head', recipe='configs/embed.py', small=False)
-    assert "config.trainable: found 'head'" in said
+    line = program.error(*flags, student, '--config.trainable=head', recipe='configs/embed.py', small=False)
+    assert "config.trainable: found 'head'" in line
     teacher = f'--config.distill.teacher={trained}'
-    said = program.error(*given, teacher, recipe='configs/distilbert.py:embed', small=False)
-    assert "config.task.kind: found 'embed', expected a kind of task whose outputs have a distillation loss" in said
+    line = program.error(*flags, teacher, recipe='configs/distilbert.py:embed', small=False)
+    assert "config.task.kind: found 'embed', expected a kind of task whose outputs have a distillation loss" in line
 
 
 @pytest.mark.slow
-def test_runs_that_train_together(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """Their batches are not mixed: a run has the losses that it has alone."""
+def test_runs_that_train_together_do_not_mix_batches(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """Each run has the same losses as when it trains alone."""
     losses = []
     for together in (1, 2):
         data = tmp_path / str(together) / 'data'

@@ -1,4 +1,4 @@
-"""Several tuned models that answer together: the mean of their logits, and who may be among them."""
+"""config.ensemble: several tuned models answer with the mean of their logits; which models may be members."""
 
 import json
 import math
@@ -7,60 +7,60 @@ import shutil
 
 import pytest
 from browsing import NARROW, Browser
-from running import GLUE, Program, copied, results, rows
+from running import GLUE, Program, copy_workdir, results, rows
 
 from bertjax.finetune.ensemble import member_folders
 
 
 @pytest.fixture
 def two(tuned: pathlib.Path, tmp_path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """The fine-tuned model, and what it was some steps earlier."""
-    one, other = copied(tuned, tmp_path / 'runs' / 'a'), copied(tuned, tmp_path / 'runs' / 'b')
+    """Workdirs of the fine-tuned model and of the same model at an earlier checkpoint."""
+    one, other = copy_workdir(tuned, tmp_path / 'runs' / 'a'), copy_workdir(tuned, tmp_path / 'runs' / 'b')
     shutil.rmtree(max((other / 'checkpoints').glob('[0-9]*'), key=lambda path: int(path.name)))
     return one, other
 
 
 def shares(workdir: pathlib.Path) -> list[float]:
-    """The probability of entailment of each record of dev."""
+    """Returns the probability of entailment for each record of dev."""
     return [row['probabilities']['entailment'] for row in rows(workdir / 'predictions' / 'dev.jsonl')]
 
 
 @pytest.mark.slow
-def test_it_says_the_mean_of_the_logits(program: Program, two, tmp_path: pathlib.Path):
+def test_an_ensemble_answers_with_the_mean_of_the_logits(program: Program, two, tmp_path: pathlib.Path):
     program.run(f'--workdir={two[1]}', '--config.run=evaluate', **GLUE)
-    alone = [shares(one) for one in two]
-    assert alone[0] != alone[1]
-    ask = (f'--workdir={tmp_path / "both"}', f'--config.ensemble={tmp_path}/runs/*')
-    told = program.run(*ask, '--config.run=evaluate', **GLUE).stdout
-    for a, b, both in zip(*alone, shares(tmp_path / 'both'), strict=True):
+    single = [shares(one) for one in two]
+    assert single[0] != single[1]
+    arguments = (f'--workdir={tmp_path / "both"}', f'--config.ensemble={tmp_path}/runs/*')
+    facts = program.run(*arguments, '--config.run=evaluate', **GLUE).stdout
+    for a, b, both in zip(*single, shares(tmp_path / 'both'), strict=True):
         yes, no = math.sqrt(a * b), math.sqrt((1 - a) * (1 - b))
         assert both == pytest.approx(yes / (yes + no), abs=1e-6)
     found = results(tmp_path / 'both')
     assert found['ensemble'] == [str(one) for one in two] and 'init' not in found
     assert found['alone']['dev'] == {str(one): results(one)['splits']['dev']['accuracy'] for one in two}
-    assert 'together' in told and str(two[1]) in told
+    assert 'together' in facts and str(two[1]) in facts
     assert not any((one / 'predictions' / 'test').exists() for one in two)
 
-    program.run(*ask, '--config.run=predict', '--config.split=test', **GLUE)
+    program.run(*arguments, '--config.run=predict', '--config.split=test', **GLUE)
     assert len((tmp_path / 'both' / 'predictions' / 'test' / 'RTE.tsv').read_text().splitlines()) == 21
     dev = json.loads((two[0] / 'config.json').read_text())['data']
     lines = (pathlib.Path(dev) / 'dev.tsv').read_text().splitlines()[1:]
     pairs = tmp_path / 'pairs.txt'
     pairs.write_text(''.join('\t'.join(line.split('\t')[1:3]) + '\n' for line in lines))
-    program.run(*ask, '--config.run=predict', f'--config.input={pairs}', **GLUE)
+    program.run(*arguments, '--config.run=predict', f'--config.input={pairs}', **GLUE)
     input_rows = rows(tmp_path / 'both' / 'predictions' / 'input' / 'pairs.jsonl')
     assert [row['probabilities']['entailment'] for row in input_rows] == pytest.approx(shares(tmp_path / 'both'))
 
 
-def test_its_page(program: Program, browser: Browser, two, tmp_path: pathlib.Path):
-    """Of what run=evaluate leaves, whatever the recipe."""
+def test_the_page_of_an_ensemble_shows_its_members(program: Program, browser: Browser, two, tmp_path: pathlib.Path):
+    """The page shows the results of run=evaluate, with or without a recipe of the task."""
     pytest.importorskip('plotly', reason="needs the extra 'report'")
-    both, figures = tmp_path / 'both', results(two[0])
+    both, member = tmp_path / 'both', results(two[0])
     shutil.copytree(two[0] / 'predictions', both / 'predictions')
     (two[0] / 'report.html').touch()
-    told = {'task': 'RTE', 'score': 'accuracy', 'splits': {'dev': figures['splits']['dev']}}
-    told |= {'ensemble': list(map(str, two)), 'alone': {'dev': {str(two[0]): 0.75, str(two[1]): 0.5}}}
-    (both / 'results.json').write_text(json.dumps(told))
+    facts = {'task': 'RTE', 'score': 'accuracy', 'splits': {'dev': member['splits']['dev']}}
+    facts |= {'ensemble': list(map(str, two)), 'alone': {'dev': {str(two[0]): 0.75, str(two[1]): 0.5}}}
+    (both / 'results.json').write_text(json.dumps(facts))
     program.run(f'--workdir={both}', '--config.run=report')
 
     def look(page):
@@ -73,12 +73,10 @@ def test_its_page(program: Program, browser: Browser, two, tmp_path: pathlib.Pat
 
     browser.visit(both / 'report.html', look, width=NARROW)
     for key in ('alone', 'ensemble'):
-        (both / 'results.json').write_text(json.dumps(told | {key: [1]}))
-        assert f'results.json: {key}: found a value of another form' in program.error(
-            f'--workdir={both}', '--config.run=report'
-        )
-        del told[key]
-    (both / 'results.json').write_text(json.dumps(told))
+        (both / 'results.json').write_text(json.dumps(facts | {key: [1]}))
+        assert f'results.json: {key}: found [1], expected' in program.error(f'--workdir={both}', '--config.run=report')
+        del facts[key]
+    (both / 'results.json').write_text(json.dumps(facts))
     line = program.error(f'--workdir={both}', '--config.run=report')
     assert 'a recipe without a task' in line and 'RTE' in line
     data = json.loads((two[0] / 'config.json').read_text())['data']
@@ -87,31 +85,31 @@ def test_its_page(program: Program, browser: Browser, two, tmp_path: pathlib.Pat
     assert '<title>Evaluation: both' in text and 'Confusion' in text
 
 
-def test_members_may_be_at_home(two, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_paths_of_members_may_start_with_a_tilde(two, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv('HOME', str(tmp_path))
     assert member_folders('~/runs/*', tmp_path) == member_folders('~/runs/a,~/runs/b', tmp_path) == list(two)
 
 
-def test_who_cannot_be_a_member(program: Program, two, tmp_path: pathlib.Path):
+def test_wrong_members_are_errors(program: Program, two, tmp_path: pathlib.Path):
     one, other = two
-    ask = (f'--workdir={tmp_path / "both"}', '--config.run=evaluate')
+    arguments = (f'--workdir={tmp_path / "both"}', '--config.run=evaluate')
 
-    def told(ensemble: str, *changes: str) -> str:
-        return program.error(*ask, f'--config.ensemble={ensemble}', *changes, **GLUE)
+    def error(ensemble: str, *changes: str) -> str:
+        return program.error(*arguments, f'--config.ensemble={ensemble}', *changes, **GLUE)
 
-    assert 'where there is no folder' in told(f'{one},{tmp_path}/nobody*')
-    assert 'two or more workdirs' in told(f'{one}') and 'each once' in told(f'{one},{one}/')
-    assert 'which has no run' in told(f'{one},{tmp_path}')
-    assert 'which is one of config.ensemble' in told(f'{one},{other}', f'--workdir={one}')
+    assert 'where there is no folder' in error(f'{one},{tmp_path}/nobody*')
+    assert 'two or more workdirs' in error(f'{one}') and 'each once' in error(f'{one},{one}/')
+    assert 'which has no run' in error(f'{one},{tmp_path}')
+    assert 'which is one of config.ensemble' in error(f'{one},{other}', f'--workdir={one}')
     task = json.loads((other / 'task.json').read_text())
     task['learned']['labels'] = ['yes', 'no']
     (other / 'task.json').write_text(json.dumps(task))
-    line = told(f'{one},{other}')
+    line = error(f'{one},{other}')
     assert f'{other} with the labels yes, no' in line and f'entailment, not_entailment, as in {one}' in line
     config = json.loads((other / 'config.json').read_text())
     (other / 'config.json').write_text(json.dumps({**config, 'task': {**config['task'], 'task': 'qnli'}}))
-    assert "config.task.task: found 'rte', expected 'qnli', as in" in told(f'{one},{other}')
-    line = program.error(*ask, f'--config.ensemble={one},{other}', recipe='configs/glue.py', small=False)
+    assert "config.task.task: found 'rte', expected 'qnli', as in" in error(f'{one},{other}')
+    line = program.error(*arguments, f'--config.ensemble={one},{other}', recipe='configs/glue.py', small=False)
     assert f"{other} with task.task='qnli', expected 'rte', as in {one}" in line
     line = program.error(f'--workdir={tmp_path / "run"}', f'--config.ensemble={one},{other}', **GLUE)
     assert 'config.ensemble' in line and 'run=evaluate and run=predict' in line

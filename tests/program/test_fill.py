@@ -1,4 +1,4 @@
-"""A masked language model asked: words for masks, scores, pairs, continuations; by run=fill and `bertjax.load`."""
+"""run=fill and `bertjax.load`: words for masks, scores of texts, sentence pairs and continuations."""
 
 import contextlib
 import json
@@ -21,13 +21,8 @@ TEXTS = ['the river [MASK] under the house.', 'a [MASK] sings [MASK] the old [MA
 
 
 @pytest.fixture(scope='module')
-def bert(trained: pathlib.Path) -> bertjax.Bert:
-    return bertjax.load(trained)
-
-
-@pytest.fixture(scope='module')
 def peer(trained: pathlib.Path):
-    """transformers' model and tokenizer of the same export."""
+    """The model and tokenizer of transformers for the same export."""
     torch = pytest.importorskip('torch', reason='compares with PyTorch')
     transformers = pytest.importorskip('transformers', reason="compares with transformers' BERT")
     torch.set_num_threads(1)
@@ -37,15 +32,15 @@ def peer(trained: pathlib.Path):
 
 
 def expected(peer, text: str, second: str | None = None):
-    """ids, and log-probabilities of every piece at every position; and the logits of the pair head."""
+    """Returns the ids, the log-probabilities [position, piece], and the logits of the pair head, from transformers."""
     import torch
 
     model, tokenizer = peer
     inputs = tokenizer(text, second, return_tensors='pt')
     with torch.no_grad():
-        found = model(**inputs)
-    scores = torch.log_softmax(found.prediction_logits[0].double(), -1).numpy()
-    return inputs['input_ids'][0].numpy(), scores, found.seq_relationship_logits[0].double().numpy()
+        outputs = model(**inputs)
+    scores = torch.log_softmax(outputs.prediction_logits[0].double(), -1).numpy()
+    return inputs['input_ids'][0].numpy(), scores, outputs.seq_relationship_logits[0].double().numpy()
 
 
 def test_fillings_are_those_of_transformers(bert, peer):
@@ -53,35 +48,35 @@ def test_fillings_are_those_of_transformers(bert, peer):
     for text, masks in zip(TEXTS, bert.fill(TEXTS, top_k=7), strict=True):
         masks = [masks] if isinstance(masks[0], dict) else masks
         ids, scores, _ = expected(peer, text)
-        places = np.flatnonzero(ids == tokenizer.mask_token_id)
-        assert len(masks) == len(places) == text.count('[MASK]')
-        for mask, place in zip(masks, places, strict=True):
-            best = np.argsort(-scores[place], kind='stable')[:7]
+        positions = np.flatnonzero(ids == tokenizer.mask_token_id)
+        assert len(masks) == len(positions) == text.count('[MASK]')
+        for mask, position in zip(masks, positions, strict=True):
+            best = np.argsort(-scores[position], kind='stable')[:7]
             assert [filling['token'] for filling in mask] == tokenizer.convert_ids_to_tokens(best)
             np.testing.assert_allclose(
-                [filling['probability'] for filling in mask], np.exp(scores[place][best]), atol=1e-5
+                [filling['probability'] for filling in mask], np.exp(scores[position][best]), atol=1e-5
             )
 
 
 def test_scores_are_those_of_transformers(bert, peer):
-    """Each piece masked in turn, one by one."""
+    """Each piece is masked in turn."""
     texts = ['the river runs', 'an old stone falls over the field and the wind.', '']
     tokenizer = peer[1]
     for text, score in zip(texts, bert.score(texts), strict=True):
         ids, total = expected(peer, text)[0], 0.0
-        for place in range(1, len(ids) - 1):
-            masked = tokenizer.decode([*ids[1:place], tokenizer.mask_token_id, *ids[place + 1 : -1]])
-            there, scores, _ = expected(peer, masked)
-            assert len(there) == len(ids)
-            total += scores[place][ids[place]]
+        for position in range(1, len(ids) - 1):
+            masked = tokenizer.decode([*ids[1:position], tokenizer.mask_token_id, *ids[position + 1 : -1]])
+            masked_ids, scores, _ = expected(peer, masked)
+            assert len(masked_ids) == len(ids)
+            total += scores[position][ids[position]]
         assert score['log_likelihood'] == pytest.approx(total, abs=1e-5 * len(ids))
         assert score['tokens'] == len(ids) - 2 and score['words'] == len(text.split())
-        wanted = None if not text else pytest.approx(math.exp(-total / score['tokens']), rel=1e-5)
-        assert score['perplexity'] == wanted
+        perplexity = None if not text else pytest.approx(math.exp(-total / score['tokens']), rel=1e-5)
+        assert score['perplexity'] == perplexity
 
 
-def test_words_are_counted_in_what_was_read(trained):
-    """And a figure that no float holds is none."""
+def test_words_are_counted_in_the_truncated_text(trained):
+    """A perplexity that overflows a float is None."""
     bert = bertjax.load(trained, max_length=6)
     assert bert.score('a bird, sings over the house') | {'tokens': 4, 'words': 3} == bert.score('a bird, sings')
     total = corpus_score([{'log_likelihood': -887.0, 'tokens': 100, 'words': 1}])
@@ -90,8 +85,8 @@ def test_words_are_counted_in_what_was_read(trained):
 
 def test_pairs_are_those_of_transformers(bert, peer):
     first, second = ['the river runs', 'stone'], ['a bird sings over the old house', 'under the wind']
-    found = bert.next_sentence(first, second)
-    for a, b, probability in zip(first, second, found, strict=True):
+    probabilities = bert.next_sentence(first, second)
+    for a, b, probability in zip(first, second, probabilities, strict=True):
         logits = expected(peer, a, b)[2]
         assert probability == pytest.approx(1 / (1 + math.exp(logits[1] - logits[0])), abs=1e-5)
         assert bert.next_sentence(a, b) == pytest.approx(probability, abs=1e-5)
@@ -100,19 +95,19 @@ def test_pairs_are_those_of_transformers(bert, peer):
 
 
 @pytest.mark.slow
-def test_joint_filling_takes_the_surest_first(bert, peer):
-    """Step by step as one would by hand with transformers."""
+def test_joint_filling_fills_the_most_probable_mask_first(bert, peer):
+    """The same steps are done with transformers."""
     tokenizer, text = peer[1], TEXTS[1]
     special, order, total = tokenizer.all_special_ids, [], 0.0
     ids, scores, _ = expected(peer, text)
     masks = np.flatnonzero(ids == tokenizer.mask_token_id).tolist()
     for _ in masks:
-        left = [place for place in masks if ids[place] == tokenizer.mask_token_id]
+        left = [position for position in masks if ids[position] == tokenizer.mask_token_id]
         scores[:, special] = -np.inf
-        place = max(left, key=lambda place: scores[place].max())
-        order.append(masks.index(place))
-        total += scores[place].max()
-        ids[place] = scores[place].argmax()
+        chosen = max(left, key=lambda position: scores[position].max())
+        order.append(masks.index(chosen))
+        total += scores[chosen].max()
+        ids[chosen] = scores[chosen].argmax()
         _, scores, _ = expected(peer, tokenizer.decode(ids[1:-1]))
     found = bert.fill(text, jointly=True)
     assert found['order'] == order and found['log_probability'] == pytest.approx(total, abs=1e-4)
@@ -121,53 +116,53 @@ def test_joint_filling_takes_the_surest_first(bert, peer):
 
 
 @pytest.mark.slow
-def test_masks_are_written_in_several_ways_and_texts_stay_as_they_are(bert, trained):
+def test_masks_have_several_spellings_and_other_text_is_unchanged(bert, trained):
     for mask, others in zip(bert.fill('a <mask>, [MASK]', top_k=1), ('[MASK]', 'a <mask>'), strict=True):
         assert others in mask[0]['text']
     one, other = bert.fill('The  River <mask>, House.', top_k=1), bert.fill('The  River [MASK], House.', top_k=1)
     assert one == other
     token, text = one[0]['token'], one[0]['text']
-    wanted = f'River{token[2:]}' if token.startswith('##') else f'River {token}'
-    assert text == f'The  {wanted}, House.'
+    filled = f'River{token[2:]}' if token.startswith('##') else f'River {token}'
+    assert text == f'The  {filled}, House.'
     with pytest.raises(UserError, match=r'texts\[1\].*without a mask'):
         bert.fill(['a [MASK]', 'none'])
     with pytest.raises(UserError, match='among the first 15'):
         bertjax.load(trained, max_length=16).fill('the river ' * 30 + '[MASK]')
 
 
-def test_a_continuation_depends_on_the_seed_and_the_text_alone(bert):
-    alone = bert.extend('the river', tokens=2, seed=3)
-    assert alone.startswith('the river') and len(alone) > len('the river')
-    assert bert.extend(['stone', 'the river'], tokens=2, seed=3)[1] == alone
+def test_a_continuation_depends_only_on_the_seed_and_the_text(bert):
+    text = bert.extend('the river', tokens=2, seed=3)
+    assert text.startswith('the river') and len(text) > len('the river')
+    assert bert.extend(['stone', 'the river'], tokens=2, seed=3)[1] == text
     assert len({bert.extend('the river', tokens=2, seed=seed) for seed in range(3)}) > 1
-    surest = [bert.extend('the river', tokens=2, temperature=0, seed=seed) for seed in (0, 1)]
-    assert surest[0] == surest[1]
+    greedy = [bert.extend('the river', tokens=2, temperature=0, seed=seed) for seed in (0, 1)]
+    assert greedy[0] == greedy[1]
     with pytest.raises(UserError, match='at most 510'):
         bert.extend('a', tokens=511)
 
 
 def test_a_model_without_the_head_is_refused(tuned, program: Program, tmp_path):
     bert = bertjax.load(tuned)
-    for ask in (lambda: bert.fill('a [MASK]'), lambda: bert.score('a'), lambda: bert.extend('a')):
+    for call in (lambda: bert.fill('a [MASK]'), lambda: bert.score('a'), lambda: bert.extend('a')):
         with pytest.raises(UserError, match='no head for masked words'):
-            ask()
+            call()
     with pytest.raises(UserError, match='no head for sentence pairs'):
         bert.next_sentence('a', 'b')
     line = program.error(f'--workdir={tmp_path}', f'--config.init={tuned}', '--config.fill.text=a [MASK]', **RECIPE)
     assert 'no head for masked words' in line and "config.fill.ask='masks'" in line
 
 
-def ask(program: Program, trained: pathlib.Path, workdir: pathlib.Path, *more: str, of: str = ''):
-    recipe = {'recipe': f'configs/fill.py{of}', 'small': False}
+def run_fill(program: Program, trained: pathlib.Path, workdir: pathlib.Path, *more: str, argument: str = ''):
+    recipe = {'recipe': f'configs/fill.py{argument}', 'small': False}
     return program.run(f'--workdir={workdir}', f'--config.init={trained}', *more, **recipe).stdout
 
 
 def test_one_text_is_answered_by_a_table(program: Program, trained, tmp_path, bert):
-    out = ask(program, trained, tmp_path, f'--config.fill.text={TEXTS[0]}', '--config.fill.top_k=2')
+    out = run_fill(program, trained, tmp_path, f'--config.fill.text={TEXTS[0]}', '--config.fill.top_k=2')
     for filling in bert.fill(TEXTS[0], top_k=2):
         assert f'{filling["probability"]:.4f}' in out and filling['text'] in out
     pair = ('--config.fill.text=the river', '--config.fill.second=a stone')
-    assert 'probability' in ask(program, trained, tmp_path, *pair, of=':pairs')
+    assert 'probability' in run_fill(program, trained, tmp_path, *pair, argument=':pairs')
     assert not list(tmp_path.rglob('*.jsonl'))
 
 
@@ -177,14 +172,16 @@ def test_files_are_answered_line_by_line(program: Program, trained, tmp_path, be
     records.write_text(
         ''.join(json.dumps({'n': n, 'body': text.replace('[MASK]', 'a')}) + '\n' for n, text in enumerate(TEXTS))
     )
-    ask(program, trained, tmp_path, f'--config.input={lines}')
+    run_fill(program, trained, tmp_path, f'--config.input={lines}')
     found = rows(tmp_path / 'fill' / 'lines.masks.jsonl')
     assert [row.get('skipped') for row in found] == [None, 'a blank line', None, None]
     assert [len(row['masks']) for row in found if 'masks' in row] == [1, 3, 1] and len(found[0]['masks'][0]) == 5
-    ask(program, trained, tmp_path, f'--config.input={lines}', '--config.fill.jointly')
+    run_fill(program, trained, tmp_path, f'--config.input={lines}', '--config.fill.jointly')
     joint = rows(tmp_path / 'fill' / 'lines.jointly.jsonl')
     assert joint[2]['filled'] == bert.fill(TEXTS[1], jointly=True)['text']
-    out = ask(program, trained, tmp_path, f'--config.input={records}', '--config.fill.field=body', of=':score')
+    out = run_fill(
+        program, trained, tmp_path, f'--config.input={records}', '--config.fill.field=body', argument=':score'
+    )
     scores = rows(tmp_path / 'fill' / 'records.score.jsonl')
     assert [row['n'] for row in scores] == [0, 1, 2]
     total = json.loads((tmp_path / 'fill' / 'records.score.json').read_text())
@@ -192,14 +189,14 @@ def test_files_are_answered_line_by_line(program: Program, trained, tmp_path, be
     assert total['log_likelihood'] == pytest.approx(sum(row['log_likelihood'] for row in scores))
     assert total['perplexity'] == pytest.approx(math.exp(-total['log_likelihood'] / total['tokens']))
     assert 'word perplexity' in out
-    ask(
+    run_fill(
         program,
         trained,
         tmp_path,
         f'--config.input={records}',
         '--config.fill.field=body',
         '--config.fill.tokens=3',
-        of=':continue',
+        argument=':continue',
     )
     assert all(
         row['continued'].startswith(row['text'].strip()[:5])
@@ -208,18 +205,18 @@ def test_files_are_answered_line_by_line(program: Program, trained, tmp_path, be
 
 
 @pytest.mark.slow
-def test_answers_to_another_input_of_that_name_are_not_replaced(program: Program, trained, tmp_path, monkeypatch):
+def test_answers_to_another_input_with_the_same_name_are_not_replaced(program: Program, trained, tmp_path, monkeypatch):
     for folder in ('a', 'b'):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / 't.txt').write_text(f'{folder} [MASK]\n')
-    out = ask(program, trained, tmp_path, f'--config.input={tmp_path / "a" / "t.txt"}')
+    out = run_fill(program, trained, tmp_path, f'--config.input={tmp_path / "a" / "t.txt"}')
     assert out.count(f'using {trained}; ') == 1 and 'tensors of its BertForPreTraining loaded' in out
     before = (tmp_path / 'fill' / 't.masks.jsonl').read_bytes()
     other = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={tmp_path / "b" / "t.txt"}')
     assert f'results of {tmp_path / "a" / "t.txt"}' in program.error(*other, **RECIPE)
     assert (tmp_path / 'fill' / 't.masks.jsonl').read_bytes() == before
-    monkeypatch.setattr(progress, 'show_progress', None)  # no other bar than that of the file
-    ask(program, trained, tmp_path, f'--config.input={tmp_path / "a" / "t.txt"}', '--config.fill.top_k=2')
+    monkeypatch.setattr(progress, 'show_progress', None)  # only the bar of the file may be shown
+    run_fill(program, trained, tmp_path, f'--config.input={tmp_path / "a" / "t.txt"}', '--config.fill.top_k=2')
     assert (tmp_path / 'fill' / 't.masks.jsonl').read_bytes() != before
 
 
@@ -239,18 +236,18 @@ def test_an_option_that_would_change_nothing_is_refused(program: Program, traine
     assert changes[-1].removeprefix('--').partition('=')[0] in line and 'which has no effect on this request' in line
 
 
-def test_what_is_usual_is_what_the_recipe_has(repository):
+def test_the_defaults_are_those_of_the_recipe(repository):
     recipe = load_recipe(str(repository / 'configs' / 'fill.py')).fill
     assert {name: recipe[name] for name in fill_request.DEFAULTS} == fill_request.DEFAULTS
 
 
 @pytest.mark.slow
-def test_one_bar_for_all_of_a_call(bert, monkeypatch):
-    """None inside another, and it ends at the number of texts."""
+def test_a_call_has_one_progress_bar(bert, monkeypatch):
+    """No bar is nested in another, and each ends at the number of texts."""
     bars = []
 
     @contextlib.contextmanager
-    def noted(title, total, **_):
+    def record_progress(title, total, **_):
         bars.append([title, total, 0])
 
         def advance(count):
@@ -258,23 +255,23 @@ def test_one_bar_for_all_of_a_call(bert, monkeypatch):
 
         yield advance
 
-    monkeypatch.setattr(progress, 'show_progress', noted)
-    monkeypatch.setattr('bertjax.inference.masked._CHUNK', 8)
-    for ask in (
+    monkeypatch.setattr(progress, 'show_progress', record_progress)
+    monkeypatch.setattr('bertjax.inference.masked_lm._CHUNK', 8)
+    for call in (
         lambda: bert.fill(TEXTS),
         lambda: bert.fill(TEXTS, jointly=True),
         lambda: bert.score(['the river', 'stone', '']),
         lambda: bert.next_sentence(TEXTS, TEXTS),
         lambda: bert.extend(TEXTS, tokens=2),
     ):
-        ask()
+        call()
     assert [(title, done) for title, _, done in bars] == [
         ('filling', 3), ('filling', 3), ('scoring', 3), ('pairs', 3), ('continuing', 3),
     ]  # fmt: skip
     assert all(done == total for _, total, done in bars)
 
 
-def test_mistakes_are_told_before_anything_is_computed(program: Program, trained, tmp_path):
+def test_mistakes_are_reported_before_anything_is_computed(program: Program, trained, tmp_path):
     bad = tmp_path / 'bad.txt'
     bad.write_text('a [MASK]\nnone here\n')
     init = (f'--workdir={tmp_path / "w"}', f'--config.init={trained}')

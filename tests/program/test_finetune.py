@@ -1,4 +1,4 @@
-"""run=finetune, evaluate and predict, as a user starts them."""
+"""run=finetune: training, resuming, exporting and mistakes."""
 
 import pathlib
 import shutil
@@ -11,40 +11,42 @@ from running import GLUE, Program, results, rows, wait_for_step
 from safetensors.numpy import load_file
 
 
-def test_it_learns_and_says_what_it_did(tuned: pathlib.Path):
+def test_the_model_learns_and_the_run_reports_it(tuned: pathlib.Path):
     found = results(tuned)
     assert found['score'] == 'accuracy' and found['splits']['dev']['accuracy'] > 0.9 and not found['collapsed']
     out = (tuned / 'stdout.txt').read_text(encoding='utf-8')
-    assert '96 training records' in out and '2 padded lengths: ' in out and 'freshly drawn: head/bias' in out
+    assert '96 training records' in out and '2 padded lengths: ' in out and 'newly initialized: head/bias' in out
     evaluated = rows(tuned / 'metrics.jsonl', 'dev')
-    assert [row['step'] for row in evaluated] == [24, 48, 72]  # the head was drawn: nothing to measure before
+    assert [row['step'] for row in evaluated] == [24, 48, 72]  # no evaluation at step 0 because the head was random
     assert evaluated[-1]['accuracy'] == found['splits']['dev']['accuracy']
     trained = rows(tuned / 'metrics.jsonl', 'train')
     assert [row['step'] for row in trained] == list(range(12, 73, 12)) and trained[-1]['loss'] < trained[0]['loss'] / 2
     used = [(line['first'], line['count']) for line in rows(tuned / 'ledger.jsonl')]
     assert used == [(16 * i, 16) for i in range(72)]
-    # What to run next: in the form in which it was started.
-    called = f'    {sys.executable} -m bertjax.main --config=configs/glue.py:rte --workdir={tuned} --config.run='
+    # The suggested commands have the form of the command that started the run.
+    command = f'    {sys.executable} -m bertjax.main --config=configs/glue.py:rte --workdir={tuned} --config.run='
     for verb in ('baseline', 'report', 'plot'):
-        assert f" (needs the extra '{verb}'):\n{called}{verb}\n" in out
-    assert f'standard input):\n{called}predict --config.input=FILE\n' in out
+        assert f" (needs the extra '{verb}'):\n{command}{verb}\n" in out
+    assert f'standard input):\n{command}predict --config.input=FILE\n' in out
     assert 'without an argument' not in out
 
 
 @pytest.mark.parametrize(
-    ('recipe', 'means'),
+    ('recipe', 'default'),
     [('glue', 'task.task=rte'), ('squad', 'task.version=1.1'), ('distilbert:glue', 'task.task=rte')],
 )
-def test_a_recipe_alone_says_what_it_means(program: Program, tmp_path: pathlib.Path, recipe: str, means: str):
+def test_a_recipe_without_an_argument_prints_its_default(
+    program: Program, tmp_path: pathlib.Path, recipe: str, default: str
+):
     nowhere = (f'--workdir={tmp_path}', '--config.init=/nowhere')
     out = program.run(*nowhere, recipe=recipe, small=False, status=2).stdout
-    assert out == f'--config={recipe} without an argument means {means}\n'
-    changed = program.run(*nowhere, f'--config.{means}', recipe=recipe, small=False, status=2)
+    assert out == f'--config={recipe} without an argument means {default}\n'
+    changed = program.run(*nowhere, f'--config.{default}', recipe=recipe, small=False, status=2)
     assert not changed.stdout
 
 
 @pytest.mark.slow
-def test_a_head_that_came_with_the_checkpoint_is_measured_first(
+def test_a_head_from_the_checkpoint_is_evaluated_at_step_0(
     program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path
 ):
     program.run(f'--workdir={tmp_path}', *tune, f'--config.init={tuned}/export/hf', '--config.steps=1', **GLUE)
@@ -53,9 +55,9 @@ def test_a_head_that_came_with_the_checkpoint_is_measured_first(
     assert first['accuracy'] == results(tuned)['splits']['dev']['accuracy']
 
 
-def test_transformers_gives_the_same_answers(tuned: pathlib.Path, rte: pathlib.Path):
-    """From the export alone: the labels by name, and the probabilities that predictions/dev.jsonl has."""
-    transformers = pytest.importorskip('transformers', reason='loads what we export')
+def test_transformers_gives_the_same_predictions(tuned: pathlib.Path, rte: pathlib.Path):
+    """The export gives the names of the labels and the probabilities in predictions/dev.jsonl."""
+    transformers = pytest.importorskip('transformers', reason='loads the export')
     torch = pytest.importorskip('torch', reason='compares with PyTorch')
     model, info = transformers.BertForSequenceClassification.from_pretrained(
         tuned / 'export' / 'hf', output_loading_info=True
@@ -63,12 +65,12 @@ def test_transformers_gives_the_same_answers(tuned: pathlib.Path, rte: pathlib.P
     assert not info['missing_keys'] and not info['unexpected_keys']
     tokenizer = transformers.AutoTokenizer.from_pretrained(tuned / 'export' / 'hf')
     table = [line.split('\t') for line in (rte / 'dev.tsv').read_text(encoding='utf-8').splitlines()[1:]]
-    said = rows(tuned / 'predictions' / 'dev.jsonl')
-    assert len(table) == len(said)
+    predictions = rows(tuned / 'predictions' / 'dev.jsonl')
+    assert len(table) == len(predictions)
     inputs = tokenizer([r[1] for r in table], [r[2] for r in table], padding=True, return_tensors='pt')
     with torch.no_grad():
-        shares = model.eval()(**inputs).logits.softmax(-1).numpy()
-    for row, theirs in zip(said, shares, strict=True):
+        probabilities = model.eval()(**inputs).logits.softmax(-1).numpy()
+    for row, theirs in zip(predictions, probabilities, strict=True):
         assert row['label'] == model.config.id2label[int(theirs.argmax())]
         ours = [row['probabilities'][model.config.id2label[i]] for i in range(2)]
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
@@ -84,11 +86,11 @@ def _first_rows(rte: pathlib.Path, folder: pathlib.Path, count: int) -> pathlib.
 
 @pytest.mark.slow
 def test_torch_trains_to_the_same_weights(program: Program, tune, rte: pathlib.Path, tmp_path: pathlib.Path):
-    """Optimiser, schedule, clipping and what decays are those of transformers' Trainer.
+    """Optimizer, schedule, clipping and weight decay are those of the Trainer of transformers.
 
-    Without dropout, and with all rows in one batch, whose order then does not matter, nothing is left to chance.
+    Nothing is random: there is no dropout, and one batch contains all rows, so their order does not matter.
     """
-    transformers = pytest.importorskip('transformers', reason='has the models and the schedule')
+    transformers = pytest.importorskip('transformers', reason='trains the model with transformers')
     torch = pytest.importorskip('torch', reason='compares with PyTorch')
     steps, rate, data = 20, 1e-3, _first_rows(rte, tmp_path / 'RTE', 16)
     same = (*tune, f'--config.data={data}', '--config.model.dropout=0.0', '--config.model.attention_dropout=0.0')
@@ -98,7 +100,7 @@ def test_torch_trains_to_the_same_weights(program: Program, tune, rte: pathlib.P
         '--config.eval_every=0',
         '--config.checkpoint_every=0',
     )
-    # Too short a step to change a float: what training starts from.
+    # This learning rate changes no float, so the export has the initial parameters.
     runs = {'start': ('--config.steps=1', '--config.learning_rate=1e-30')}
     runs['end'] = (f'--config.steps={steps}', f'--config.learning_rate={rate}')
     for name, changes in runs.items():
@@ -142,7 +144,7 @@ def assert_same_run(a: pathlib.Path, b: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_it_continues_to_the_same_bits(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_killed_run_ends_in_the_same_bits(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
     for step in (5, 40):
         process = program.start(f'--workdir={tmp_path}', *tune, **GLUE)
         wait_for_step(process, tmp_path, step)
@@ -153,7 +155,7 @@ def test_killed_it_continues_to_the_same_bits(program: Program, tune, tuned: pat
 
 
 @pytest.mark.slow
-def test_asked_to_stop_it_saves(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_stopped_run_saves_and_resumes(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
     process = program.start(f'--workdir={tmp_path}', *tune, **GLUE)
     wait_for_step(process, tmp_path, 1)
     process.send_signal(signal.SIGTERM)
@@ -164,8 +166,10 @@ def test_asked_to_stop_it_saves(program: Program, tune, tuned: pathlib.Path, tmp
 
 
 @pytest.mark.slow
-def test_steps_that_are_not_finite_stop_it(program: Program, tune, tmp_path: pathlib.Path, monkeypatch):
-    monkeypatch.setattr('bertjax.run_verb.check_ranges', lambda config: None)  # nothing allowed explodes for sure
+def test_steps_that_are_not_finite_stop_the_run(program: Program, tune, tmp_path: pathlib.Path, monkeypatch):
+    monkeypatch.setattr(
+        'bertjax.run_verb.check_ranges', lambda config: None
+    )  # no allowed learning rate overflows reliably
     changes = ('--config.learning_rate=1e38', '--config.optimizer.clip_norm=0.0')
     result = program.run(f'--workdir={tmp_path}', *tune, *changes, status=3, **GLUE)
     assert 'learning rate' in result.stderr and 'Traceback' not in result.stderr
@@ -178,7 +182,7 @@ def test_only_the_head_is_trained(program: Program, tune, trained: pathlib.Path,
     after = load_file(tmp_path / 'export/hf/model.safetensors')
     moved = {name for name in before if name in after and (before[name] != after[name]).any()}
     assert moved == {'bert.pooler.dense.weight', 'bert.pooler.dense.bias'}
-    assert results(tmp_path)['epochs'] == 1  # 6 steps; not what the recipe says beside them
+    assert results(tmp_path)['epochs'] == 1  # 6 steps are one epoch, whatever the recipe says
 
 
 MISTAKES = {
@@ -204,13 +208,13 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize('name', MISTAKES)
-def test_mistakes_cost_no_compute(program: Program, tune, tmp_path: pathlib.Path, name: str):
+def test_mistakes_are_errors_before_training(program: Program, tune, tmp_path: pathlib.Path, name: str):
     changes, named = MISTAKES[name]
     assert named in program.error(f'--workdir={tmp_path}', *tune, *changes, **GLUE)
     assert not (tmp_path / 'checkpoints').exists()
 
 
-def test_wrong_task_and_wrong_rows(program: Program, tune, rte: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_wrong_task_and_wrong_rows_are_errors(program: Program, tune, rte: pathlib.Path, tmp_path: pathlib.Path):
     line = program.error(f'--workdir={tmp_path}', *tune, recipe='configs/glue.py:rtee', small=False)
     assert "'rtee'" in line and 'one of cola, ' in line
     (tmp_path / 'RTE').mkdir()

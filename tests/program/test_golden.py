@@ -1,6 +1,6 @@
-"""Nothing that a run leaves on disk changes unless somebody means it to.
+"""The files that a run writes change only on purpose.
 
-After an intended change, run `python tests/program/golden.py portable` and say why in CHANGELOG.md.
+After an intended change, run `python tests/program/golden.py portable` and give the reason in CHANGELOG.md.
 """
 
 import json
@@ -13,8 +13,8 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-def test_order_text_settings_and_names_are_the_recorded_ones(tmp_path: pathlib.Path):
-    """What is the same on every machine."""
+def test_the_portable_part_is_the_recorded_one(tmp_path: pathlib.Path):
+    """This part is the same on every machine."""
     recorded = json.loads(golden.PORTABLE.read_text(encoding='utf-8'))
     found = golden.portable(golden.record(tmp_path / 'golden', names=golden.QUICK))
     assert recorded.keys() == found.keys() == set(golden.QUICK)
@@ -22,11 +22,11 @@ def test_order_text_settings_and_names_are_the_recorded_ones(tmp_path: pathlib.P
     assert not lines, '\n'.join(lines)
 
 
-@pytest.mark.parametrize('resume', [False, True], ids=['anew', 'from old workdirs'])
+@pytest.mark.parametrize('resume', [False, True], ids=['new runs', 'recorded workdirs'])
 def test_every_bit_is_the_recorded_one(resume: bool):
-    """Against a whole record, made on this machine by the code before."""
+    """Compares with a full record that earlier code made on this machine."""
     folder = os.environ.get('BERTJAX_GOLDEN')
     if not folder:
-        pytest.skip('BERTJAX_GOLDEN names no folder of `python tests/program/golden.py record FOLDER`')
+        pytest.skip('needs BERTJAX_GOLDEN=FOLDER, made with `python tests/program/golden.py record FOLDER`')
     lines, count = golden.compare(pathlib.Path(folder), resume=resume)
     assert golden.report(lines, count), '\n'.join(lines)

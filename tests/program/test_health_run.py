@@ -1,25 +1,25 @@
-"""A run that hangs ends so that it can be started again, and the time of both is told; steps are traced."""
+"""A hanging run ends and can be resumed, and goodput counts the time of both processes; steps are traced."""
 
 import pathlib
 import subprocess
 import sys
 
 import pytest
-from running import RUN, Program, finished, rows
+from running import RUN, Program, rows, wait_for_exit
 
 from bertjax.train.health.goodput import read_goodput
 
-# The program, whose 10th batch never comes.
+# Runs the program, but the tenth batch never arrives.
 HANGS = """
 import sys, time
 from bertjax.data import loader
-given, taken = loader.Loader.__next__, []
+next_batch, taken = loader.Loader.__next__, []
 
 def hang_at_the_tenth(self):
     taken.append(0)
     while len(taken) == 10:
         time.sleep(1)
-    return given(self)
+    return next_batch(self)
 
 loader.Loader.__next__ = hang_at_the_tenth
 from bertjax.main import console
@@ -28,7 +28,7 @@ console()
 
 
 @pytest.mark.slow
-def test_a_hang_ends_with_status_4_and_the_same_command_goes_on(
+def test_a_hang_ends_with_status_4_and_the_same_command_resumes(
     program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
 ):
     arguments = program.arguments(f'--workdir={tmp_path}', *RUN, '--config.hang_minutes=0.05')
@@ -36,7 +36,7 @@ def test_a_hang_ends_with_status_4_and_the_same_command_goes_on(
         [sys.executable, '-c', HANGS, *arguments],
         cwd=program.repository, env=program.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    err = finished(hung, status=4).stderr
+    err = wait_for_exit(hung, status=4).stderr
     assert 'hang_at_the_tenth' in err and 'loop.py' in err
     last = err.strip().splitlines()[-1]
     assert last.startswith('stopped: no progress for 0.05') and 'minutes waiting for data' in last
@@ -50,9 +50,9 @@ def test_a_hang_ends_with_status_4_and_the_same_command_goes_on(
 
 
 @pytest.mark.slow
-def test_chosen_steps_are_traced(program: Program, tmp_path: pathlib.Path):
+def test_the_selected_steps_are_traced(program: Program, tmp_path: pathlib.Path):
     error = program.error(f'--workdir={tmp_path}', *RUN, '--config.profile=20:26')
-    assert "config.profile: found '20:26', expected steps of a run that has 24" in error
+    assert "config.profile: found '20:26', expected steps up to 24, the last of the run" in error
     out = program.run(f'--workdir={tmp_path}', *RUN, '--config.steps=8', '--config.profile=3:6').stdout
     assert f'traced steps 3 to 5: xprof --logdir={tmp_path / "profile"}' in out
     (trace,) = (tmp_path / 'profile').rglob('*.xplane.pb')

@@ -1,4 +1,4 @@
-"""Several real processes that compute one run: as one process does, whoever of them is killed or asked to stop."""
+"""Several processes compute one run with the results of one process, even if one is killed or stopped."""
 
 import pathlib
 import signal
@@ -14,11 +14,11 @@ from running import (
     TUNE,
     Program,
     assert_one_line,
-    copied,
-    finished,
+    copy_workdir,
     reserve_port,
     results,
     rows,
+    wait_for_exit,
     wait_for_step,
 )
 from test_distill import EVERY_PART, GENERAL, teacher
@@ -36,25 +36,25 @@ def _losses(workdir: pathlib.Path) -> list[float]:
 
 @pytest.mark.slow
 def test_one_is_killed_and_started_again(program: Program, tmp_path: pathlib.Path, trained: pathlib.Path):
-    """Two begin, each with a part of the weights; four go on, each with rows. At the end all is as of one process."""
+    """Two processes start with tensor parallelism and four resume with data; one process has the same results."""
     processes = program.start_together(2, f'--workdir={tmp_path}', *RUN, '--config.mesh.tensor=2')
     wait_for_step(processes[0], tmp_path, 10)
     processes[1].kill()
     killed = time.monotonic()
-    end = finished(processes[0], status=4)
+    end = wait_for_exit(processes[0], status=4)
     assert time.monotonic() - killed < 60
     assert 'another process of this run is lost' in end.stderr.strip().splitlines()[-1]
-    finished(processes[1], status=-signal.SIGKILL)
+    wait_for_exit(processes[1], status=-signal.SIGKILL)
 
     first, *others = (
-        finished(process) for process in program.start_together(4, f'--workdir={tmp_path}', *RUN, '--verbosity=0')
+        wait_for_exit(process) for process in program.start_together(4, f'--workdir={tmp_path}', *RUN, '--verbosity=0')
     )
     assert _losses(tmp_path) == pytest.approx(_losses(trained), rel=1e-5)
     for name in ('ledger.jsonl', 'store/manifest.json'):
         assert (tmp_path / name).read_bytes() == (trained / name).read_bytes()
     text = ['the river runs']
     assert np.array_equal(*(bertjax.load(tmp_path / 'export' / name).encode(text) for name in ('hf', 'orbax')))
-    # The first one prints, the others do not.
+    # Only the first process prints.
     assert 'continuing at step' in first.stdout and 'mesh data=4 x fsdp=1 x tensor=1' in first.stderr
     for other in others:
         assert 'mesh data' not in other.stderr
@@ -63,14 +63,16 @@ def test_one_is_killed_and_started_again(program: Program, tmp_path: pathlib.Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
-def test_all_stop_where_one_is_asked_to(program: Program, tmp_path: pathlib.Path, trained: pathlib.Path, number: int):
-    """One process has begun the run, two go on with it, and the one that does not write is asked to stop."""
-    work = copied(trained, tmp_path / 'run')
+def test_all_processes_stop_when_one_is_stopped(
+    program: Program, tmp_path: pathlib.Path, trained: pathlib.Path, number: int
+):
+    """Two processes continue a run, and the one that does not write is stopped."""
+    work = copy_workdir(trained, tmp_path / 'run')
     more = (*RUN, '--config.steps=400', '--config.batch_size=8', *NEVER)
     processes = program.start_together(2, f'--workdir={work}', *more)
     wait_for_step(processes[0], work, 30)
     processes[1].send_signal(number)
-    ends = [finished(process, status=75) for process in processes]
+    ends = [wait_for_exit(process, status=75) for process in processes]
     last = rows(work / 'ledger.jsonl')[-1]['step']
     assert 30 <= last < 400 and (work / 'checkpoints' / str(last) / 'seal.json').exists()
     assert all(f'stopped at step {last} as asked' in end.stderr for end in ends)
@@ -78,43 +80,43 @@ def test_all_stop_where_one_is_asked_to(program: Program, tmp_path: pathlib.Path
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_one_that_waits_for_the_others(program: Program, tmp_path: pathlib.Path):
-    """It waits for them in compiled code; and `kill -INT` tells the process that watches over it alone."""
+def test_ctrl_c_ends_a_process_that_waits_for_others(program: Program, tmp_path: pathlib.Path):
+    """The process waits in compiled code, and `kill -INT` reaches only its parent process."""
     address = f'127.0.0.1:{reserve_port()}'
     flags = (f'--coordinator_address={address}', '--num_processes=2', '--process_id=0')
     process = program.start(f'--workdir={tmp_path}', *flags)
     deadline = time.monotonic() + 60
     host, port = address.split(':')
-    with socket.socket() as asking:
-        while asking.connect_ex((host, int(port))):
+    with socket.socket() as client:
+        while client.connect_ex((host, int(port))):
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=10) == 130
-    finished(process, status=130)
+    wait_for_exit(process, status=130)
 
 
 @pytest.mark.slow
-def test_two_processes_begin_a_sweep_and_one_ends_it(
+def test_one_process_finishes_the_sweep_of_two(
     program: Program, tmp_path: pathlib.Path, tune: tuple[str, ...], swept: pathlib.Path
 ):
-    """Two runs at a time; one process is asked to stop. Figures are those of one process, and so is what is left."""
-    asked = (f'--workdir={tmp_path}', *tune, SWEEP[0], SWEEP[2], '--config.sweep.seeds=(1,)')
-    processes = program.start_together(2, *asked, **GLUE)
+    """One of two processes is stopped; a single one continues. Results and files are those of one process."""
+    arguments = (f'--workdir={tmp_path}', *tune, SWEEP[0], SWEEP[2], '--config.sweep.seeds=(1,)')
+    processes = program.start_together(2, *arguments, **GLUE)
     trials = [path for path in (swept / TRIALS).iterdir() if path.name.endswith('seed=1')]
     wait_for_step(processes[0], tmp_path / TRIALS / trials[0].name, 20)
     processes[1].send_signal(signal.SIGTERM)
-    assert all('stopped at step' in finished(process, status=75).stderr for process in processes)
-    assert 'continuing at step' in program.spawn(*asked, **GLUE).stdout
+    assert all('stopped at step' in wait_for_exit(process, status=75).stderr for process in processes)
+    assert 'continuing at step' in program.spawn(*arguments, **GLUE).stdout
     assert len(trials) == 2
     for trial in trials:
-        own = tmp_path / TRIALS / trial.name
-        # The second row is of what was left of its twelve steps.
-        assert len(_losses(own)) == 6 and _losses(own)[2:] == pytest.approx(_losses(trial)[2:], rel=1e-4)
-        assert (own / 'ledger.jsonl').read_bytes() == (trial / 'ledger.jsonl').read_bytes()
-        assert results(own)['splits'] == results(trial)['splits']
-        # The times of a group of trials are in the folder of its first one.
-        names = [{path.name for path in one.iterdir()} - {TIMES} for one in (own, trial)]
+        folder = tmp_path / TRIALS / trial.name
+        # After the restart, the second row averages only a part of its twelve steps.
+        assert len(_losses(folder)) == 6 and _losses(folder)[2:] == pytest.approx(_losses(trial)[2:], rel=1e-4)
+        assert (folder / 'ledger.jsonl').read_bytes() == (trial / 'ledger.jsonl').read_bytes()
+        assert results(folder)['splits'] == results(trial)['splits']
+        # The first trial of a group has the times of the whole group.
+        names = [{path.name for path in one.iterdir()} - {TIMES} for one in (folder, trial)]
         assert names[0] == names[1]
     assert not (tmp_path / '.unfinished').exists()
     exported = (tmp_path / EXPORTED).read_text().strip()
@@ -126,17 +128,17 @@ def test_two_processes_begin_a_sweep_and_one_ends_it(
 def test_two_processes_distil_as_one_does(
     program: Program, tmp_path: pathlib.Path, rte: pathlib.Path, trained: pathlib.Path, tuned: pathlib.Path
 ):
-    """In rows of two lengths, some of them made up, for which the teacher is asked on the devices of both."""
+    """Rows have two padded lengths, some are augmented, and the teacher runs on the devices of both processes."""
     recipe = {'recipe': 'configs/distilbert.py:glue:rte', 'small': False}
-    given = (f'--config.data={rte}', f'--config.distill.teacher={tuned}', *TUNE, '--config.epochs=1', *NEVER)
-    given += (
+    flags = (f'--config.data={rte}', f'--config.distill.teacher={tuned}', *TUNE, '--config.epochs=1', *NEVER)
+    flags += (
         '--config.distill.augment=1',
         f'--config.distill.augment_model={trained}',
         '--config.max_padded_lengths=2',
     )
-    program.run(f'--workdir={tmp_path / "alone"}', *given, **recipe)
-    for process in program.start_together(2, f'--workdir={tmp_path / "together"}', *given, **recipe):
-        finished(process)
+    program.run(f'--workdir={tmp_path / "alone"}', *flags, **recipe)
+    for process in program.start_together(2, f'--workdir={tmp_path / "together"}', *flags, **recipe):
+        wait_for_exit(process)
     assert _losses(tmp_path / 'together') == pytest.approx(_losses(tmp_path / 'alone'), rel=1e-4)
     assert results(tmp_path / 'together')['splits'] == results(tmp_path / 'alone')['splits']
     for kind in ('features', 'export/hf'):
@@ -146,12 +148,12 @@ def test_two_processes_distil_as_one_does(
 
 @pytest.mark.slow
 def test_two_processes_distil_on_text_as_one_does(program: Program, tmp_path: pathlib.Path, trained: pathlib.Path):
-    """Every part of a lesson, from blocks of the teacher."""
+    """All distillation losses are used, and the student starts from layers of the teacher."""
     recipe = {'recipe': 'configs/distilbert.py', 'small': False}
-    given = (f'--config.corpus={program.corpus}', teacher(trained), *GENERAL, *EVERY_PART)
-    program.run(f'--workdir={tmp_path / "alone"}', *given, **recipe)
-    for process in program.start_together(2, f'--workdir={tmp_path / "together"}', *given, **recipe):
-        finished(process)
+    flags = (f'--config.corpus={program.corpus}', teacher(trained), *GENERAL, *EVERY_PART)
+    program.run(f'--workdir={tmp_path / "alone"}', *flags, **recipe)
+    for process in program.start_together(2, f'--workdir={tmp_path / "together"}', *flags, **recipe):
+        wait_for_exit(process)
     assert _losses(tmp_path / 'together') == pytest.approx(_losses(tmp_path / 'alone'), rel=1e-5)
     for kind in ('.', 'export/hf', 'export/orbax', 'store', 'checkpoints/8'):
         names = [sorted(path.name for path in (tmp_path / one / kind).iterdir()) for one in ('alone', 'together')]
@@ -161,9 +163,9 @@ def test_two_processes_distil_on_text_as_one_does(program: Program, tmp_path: pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('asked', [False, True], ids=['while it trains', 'asked to stop'])
-def test_a_save_that_fails_in_one_ends_all_of_them(program: Program, tmp_path: pathlib.Path, asked: bool):
-    """The first one alone puts the seal on a checkpoint, when the others train already, or say that they are saved."""
+@pytest.mark.parametrize('stop', [False, True], ids=['while it trains', 'when it is stopped'])
+def test_a_failed_save_ends_all_processes(program: Program, tmp_path: pathlib.Path, stop: bool):
+    """Only the first process writes the seal, while the others already train or have finished their save."""
     work = tmp_path / 'run'
     code = f"""
         import sys
@@ -178,24 +180,24 @@ def test_a_save_that_fails_in_one_ends_all_of_them(program: Program, tmp_path: p
         hook.__enter__()
     """
     failing = program.with_startup(tmp_path / 'startup', code)
-    every = NEVER if asked else RUN
-    processes = failing.start_together(2, f'--workdir={work}', *every, '--config.steps=200')
-    if asked:
+    schedule = NEVER if stop else RUN
+    processes = failing.start_together(2, f'--workdir={work}', *schedule, '--config.steps=200')
+    if stop:
         wait_for_step(processes[0], work, 5)
         processes[1].send_signal(signal.SIGTERM)
-    first, second = (finished(process, status=2) for process in processes)
+    first, second = (wait_for_exit(process, status=2) for process in processes)
     assert 'a full disk' in assert_one_line(first)
     assert second.stderr.strip().splitlines()[-1] == 'stopped: see the message of the first process (status 2)'
 
 
 @pytest.mark.slow
-def test_a_mistake_ends_all_of_them_alike(program: Program, tmp_path: pathlib.Path):
+def test_a_mistake_ends_all_processes(program: Program, tmp_path: pathlib.Path):
     empty = tmp_path / 'empty.txt'
     empty.write_text('')
     processes = program.start_together(2, f'--workdir={tmp_path / "run"}', f'--config.corpus={empty}')
-    began = time.monotonic()
-    first, second = (finished(process, status=2) for process in processes)
-    assert time.monotonic() - began < 120
+    start = time.monotonic()
+    first, second = (wait_for_exit(process, status=2) for process in processes)
+    assert time.monotonic() - start < 120
     assert str(empty) in assert_one_line(first)
     assert 'stopped: see the message of the first process' in second.stderr.strip().splitlines()[-1]
 
@@ -212,7 +214,7 @@ def test_a_mistake_ends_all_of_them_alike(program: Program, tmp_path: pathlib.Pa
         ),
     ],
 )
-def test_what_the_command_line_says_of_the_processes(
+def test_wrong_flags_of_processes_are_errors(
     program: Program, tmp_path: pathlib.Path, flags: tuple[str, ...], words: str
 ):
     assert words in program.error(f'--workdir={tmp_path / "run"}', *flags)

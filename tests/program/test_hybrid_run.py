@@ -1,11 +1,11 @@
-"""Masked and causal rows in one run, as a user sets them, and the use of the finished model."""
+"""Runs with masked and causal rows, and the use of the finished model."""
 
 import pathlib
 import shutil
 
 import numpy as np
 import pytest
-from running import RUN, Program, copied, rows
+from running import RUN, Program, copy_workdir, rows
 
 import bertjax
 from bertjax.errors import UserError
@@ -23,8 +23,8 @@ def hybrid(program: Program, tmp_path_factory: pytest.TempPathFactory) -> pathli
     return folder
 
 
-def test_it_continues_to_the_same_bits(program: Program, hybrid: pathlib.Path, tmp_path: pathlib.Path):
-    workdir = copied(hybrid, tmp_path / 'run')
+def test_a_resumed_run_ends_in_the_same_bits(program: Program, hybrid: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = copy_workdir(hybrid, tmp_path / 'run')
     shutil.rmtree(workdir / 'checkpoints' / '8')
     assert 'continuing at step 4 of 8' in program.run(f'--workdir={workdir}', *HYBRID).stdout
     for name in ('ledger.jsonl', 'config.json'):
@@ -35,7 +35,7 @@ def test_it_continues_to_the_same_bits(program: Program, hybrid: pathlib.Path, t
     assert losses[0] == losses[1]
 
 
-def test_evaluation_is_on_masked_rows_without_causal_ones(program: Program, hybrid: pathlib.Path, tmp_path):
+def test_evaluation_uses_only_masked_rows(program: Program, hybrid: pathlib.Path, tmp_path):
     program.run(f'--workdir={tmp_path}', *SHIFTED, '--config.steps=1', '--config.export=False')
     one, other = (rows(folder / 'metrics.jsonl', 'heldout')[0] for folder in (hybrid, tmp_path))
     assert one['step'] == other['step'] == 0 and one['mlm_loss'] == pytest.approx(other['mlm_loss'], rel=1e-6)
@@ -49,15 +49,17 @@ def test_a_mesh_gives_the_same_losses(program: Program, hybrid: pathlib.Path, tm
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-def test_the_finished_model_fills_and_scores_from_the_position_before(hybrid: pathlib.Path):
+def test_the_model_predicts_from_the_position_before(hybrid: pathlib.Path):
     bert = bertjax.load(hybrid)
     assert bert.config.shifted_predictions and 'masked words, each from the position before it' in str(bert)
     text = 'the river [MASK] under the house.'
     batch = bert.batch([text])
-    (at,) = np.flatnonzero(batch['input_ids'][0] == bert.tokenizer.mask_id)
-    logits = np.asarray(bert.apply(bert.params, {**batch, 'masked_positions': np.array([[at]])})['mlm_logits'])[0, 0]
+    (position,) = np.flatnonzero(batch['input_ids'][0] == bert.tokenizer.mask_id)
+    logits = np.asarray(bert.apply(bert.params, {**batch, 'masked_positions': np.array([[position]])})['mlm_logits'])[
+        0, 0
+    ]
     hidden = np.asarray(bert.apply(bert.params, batch)['hidden'])
-    head = bert._model.module.apply({'params': bert.params}, hidden[:, at - 1 : at], method=_logits)
+    head = bert._model.module.apply({'params': bert.params}, hidden[:, position - 1 : position], method=_logits)
     np.testing.assert_allclose(logits, np.asarray(head)[0, 0, : len(logits)], rtol=1e-5, atol=1e-5)
     filled = bert.fill(text, top_k=3)
     best = np.argsort(-logits)[:3]
@@ -83,5 +85,5 @@ def test_other_exports_are_refused(hybrid: pathlib.Path, tmp_path: pathlib.Path)
         ('model.attention=flash_tpu', "config.model.attention: found 'flash_tpu' (it does not support causal rows "),
     ],
 )
-def test_what_does_not_fit_is_refused(program: Program, tmp_path: pathlib.Path, change: str, message: str):
+def test_conflicting_settings_are_refused(program: Program, tmp_path: pathlib.Path, change: str, message: str):
     assert program.error(f'--workdir={tmp_path}', *HYBRID, f'--config.{change}').startswith(f'error: {message}')

@@ -1,4 +1,4 @@
-"""The hook of killing.py sees every operation, and what it leaves is what a kill leaves."""
+"""killing.py hooks every file operation and kills a process there."""
 
 import errno
 import os
@@ -6,13 +6,13 @@ import pathlib
 import shutil
 
 import pytest
-from killing import in_fork, killed_at_each, watch
+from killing import in_fork, kill_at_each, watch
 
 from bertjax.files.atomic import write_atomic
 
 
 def work(folder: pathlib.Path) -> None:
-    """Each kind of operation, by the ways in which programs come to them."""
+    """Does each kind of operation with the usual functions of Python."""
     (folder / 'a').mkdir()
     os.makedirs(folder / 'b' / 'c')
     (folder / 'a' / 'x').write_text('1')
@@ -36,14 +36,14 @@ def test_every_operation_is_noted(tmp_path: pathlib.Path):
     with watch(lambda name, path: noted.append(f'{name} {os.path.relpath(path, tmp_path)}'), tmp_path):
         work(tmp_path)
         (tmp_path.parent / f'{tmp_path.name}.beside').touch()
-    noted[-3:-1] = sorted(noted[-3:-1])  # what is removed comes in the order of the directory
+    noted[-3:-1] = sorted(noted[-3:-1])  # files are removed in the order of the directory
     assert noted == OPERATIONS
 
 
-def test_a_kill_at_each(tmp_path: pathlib.Path):
-    """An atomic file is whole or not there; the tests that use it go on from what is left."""
+def test_kills_leave_an_atomic_file_complete_or_absent(tmp_path: pathlib.Path):
+    """After a kill, the file is complete or does not exist."""
     seen = []
-    for number in killed_at_each(lambda: write_atomic(tmp_path / 'run' / 'a', 'whole'), tmp_path):
+    for number in kill_at_each(lambda: write_atomic(tmp_path / 'run' / 'a', 'whole'), tmp_path):
         path = tmp_path / 'run' / 'a'
         seen.append((number, path.read_text() if path.exists() else None))
         shutil.rmtree(tmp_path / 'run', ignore_errors=True)
@@ -52,9 +52,9 @@ def test_a_kill_at_each(tmp_path: pathlib.Path):
 
 
 def test_an_operation_can_fail(tmp_path: pathlib.Path):
-    def full(name: str, path: str) -> None:
+    def refuse(name: str, path: str) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
-    with watch(full, tmp_path), pytest.raises(OSError, match='No space left'):
+    with watch(refuse, tmp_path), pytest.raises(OSError, match='No space left'):
         (tmp_path / 'a').write_text('')
     assert in_fork(lambda: 1 / 0) == 1

@@ -1,4 +1,4 @@
-"""Several labels, weights of labels, and questions with three and four endings: from files to answers and exports."""
+"""Several labels per text, weights of labels, and questions with three or four endings, up to the export."""
 
 import json
 import pathlib
@@ -26,7 +26,7 @@ SHORT = (
 
 
 def texts(count: int) -> list[tuple[str, list[str]]]:
-    """A text names colors and places; what it names are its labels."""
+    """Returns (text, labels) pairs; the labels tell whether the text names a color or a place."""
     found = []
     for i in range(count):
         labels = [name for k, name in enumerate(('color', 'place')) if (i + k * (i // 3)) % 3]
@@ -35,9 +35,9 @@ def texts(count: int) -> list[tuple[str, list[str]]]:
     return found
 
 
-def theirs(workdir: pathlib.Path, name: str):
-    """The export as a model of this class of transformers, with its tokenizer."""
-    transformers = pytest.importorskip('transformers', reason='loads what we export')
+def load_peer(workdir: pathlib.Path, name: str):
+    """Loads the export as this class of transformers; returns the model and its tokenizer."""
+    transformers = pytest.importorskip('transformers', reason='loads the export')
     folder = workdir / 'export' / 'hf'
     model, info = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
     assert not info['missing_keys'] and not info['unexpected_keys'], info
@@ -54,47 +54,47 @@ def several(program: Program, trained: pathlib.Path, tmp_path_factory: pytest.Te
     for split, count in (('train', 40), ('dev', 12)):
         lines = [json.dumps({'text': text, 'label': labels}) for text, labels in texts(count)]
         (data / f'{split}.jsonl').write_text('\n'.join(lines) + '\n')
-    given = (f'--workdir={data / "run"}', f'--config.init={trained}', f'--config.data={data}', *SHORT)
+    flags = (f'--workdir={data / "run"}', f'--config.init={trained}', f'--config.data={data}', *SHORT)
     with mock.patch.object(Predictor, 'outputs', autospec=True, side_effect=Predictor.outputs) as evaluated:
-        out = program.run(*given, '--config.task.metric=macro_f1', **SEVERAL).stdout
-    assert evaluated.call_count == 1  # dev at the end, once
+        out = program.run(*flags, '--config.task.metric=macro_f1', **SEVERAL).stdout
+    assert evaluated.call_count == 1  # on dev, at the end
     assert '40 records for training, 2 labels' in out and 'all, every decision' in out
     assert 'records with all labels correct' in out
     return data / 'run'
 
 
 @pytest.mark.slow
-def test_several_labels(several: pathlib.Path):
+def test_several_labels_agree_with_transformers(several: pathlib.Path):
     torch = pytest.importorskip('torch', reason='compares with PyTorch')
     found = results(several)
     assert found['score'] == 'macro_f1' and set(found['splits']['dev']) >= {'micro_f1', 'macro_f1', 'exact'}
 
-    said = rows(several / 'predictions' / 'dev.jsonl')
-    model, tokenizer = theirs(several, 'BertForSequenceClassification')
+    predictions = rows(several / 'predictions' / 'dev.jsonl')
+    model, tokenizer = load_peer(several, 'BertForSequenceClassification')
     assert model.config.problem_type == 'multi_label_classification'
     assert model.config.id2label == {0: 'color', 1: 'place'}
     inputs = tokenizer([text for text, _ in texts(12)], padding=True, return_tensors='pt')
     true = torch.tensor([[float(name in labels) for name in ('color', 'place')] for _, labels in texts(12)])
     with torch.no_grad():
-        other = model(**inputs, labels=true)
-    ours = np.array([[row['probabilities'][name] for name in ('color', 'place')] for row in said])
-    np.testing.assert_allclose(ours, other.logits.sigmoid().numpy(), atol=2e-5)
+        outputs = model(**inputs, labels=true)
+    ours = np.array([[row['probabilities'][name] for name in ('color', 'place')] for row in predictions])
+    np.testing.assert_allclose(ours, outputs.logits.sigmoid().numpy(), atol=2e-5)
     loss = -np.log(np.where(true.numpy() > 0, ours, 1 - ours)).mean()
-    assert other.loss.item() == pytest.approx(loss, rel=1e-4)
-    for row, (_, labels) in zip(said, texts(12), strict=True):
+    assert outputs.loss.item() == pytest.approx(loss, rel=1e-4)
+    for row, (_, labels) in zip(predictions, texts(12), strict=True):
         assert row['true'] == labels and row['labels'] == [n for n, p in row['probabilities'].items() if p > 0.5]
-    assert found['splits']['dev']['exact'] == sum(row['labels'] == row['true'] for row in said) / 12
+    assert found['splits']['dev']['exact'] == sum(row['labels'] == row['true'] for row in predictions) / 12
 
 
 @pytest.mark.slow
-def test_several_labels_asked_again(program: Program, several: pathlib.Path, tmp_path: pathlib.Path):
-    """Another threshold asks the same model; input needs no labels."""
+def test_another_threshold_changes_the_labels(program: Program, several: pathlib.Path, tmp_path: pathlib.Path):
+    """The model does not change, and input files need no labels."""
     workdir = shutil.copytree(several, tmp_path / 'run')
-    ask = (f'--workdir={workdir}', '--config.task.threshold=0.99999')
-    program.run(*ask, '--config.run=evaluate', **SEVERAL)
+    arguments = (f'--workdir={workdir}', '--config.task.threshold=0.99999')
+    program.run(*arguments, '--config.run=evaluate', **SEVERAL)
     assert results(workdir)['splits']['dev']['micro_recall'] == 0
     (tmp_path / 'own.txt').write_text('the old river\n')
-    program.run(*ask, '--config.run=predict', f'--config.input={tmp_path / "own.txt"}', **SEVERAL)
+    program.run(*arguments, '--config.run=predict', f'--config.input={tmp_path / "own.txt"}', **SEVERAL)
     assert rows(workdir / 'predictions' / 'input' / 'own.jsonl')[0]['labels'] == []
     program.run(f'--workdir={workdir}', '--config.run=export', **SEVERAL)
     line = program.error(f'--workdir={workdir}', '--config.run=evaluate', recipe='configs/classify.py', small=False)
@@ -102,17 +102,17 @@ def test_several_labels_asked_again(program: Program, several: pathlib.Path, tmp
 
 
 @pytest.mark.slow
-def test_weights_of_labels(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """The first loss is torch's with the same weights, of the model that a step too short to change it leaves."""
+def test_the_loss_has_the_weights_of_labels(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """The loss of the first step is that of PyTorch; the step is too small to change the exported parameters."""
     torch = pytest.importorskip('torch', reason='compares with PyTorch')
     table = [(text, '+'.join(labels) or 'none') for text, labels in texts(8)]
     (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(f'{text}\t{label}\n' for text, label in table))
     recipe = {'recipe': 'configs/classify.py', 'small': False}
-    given = (f'--workdir={tmp_path / "run"}', f'--config.init={trained}', f'--config.data={tmp_path}', *SHORT)
-    given += ('--config.task.dev_fraction=0.0', '--config.steps=1', '--config.learning_rate=1e-30')
-    out = program.run(*given, '--config.task.class_weights=balanced', **recipe).stdout
+    flags = (f'--workdir={tmp_path / "run"}', f'--config.init={trained}', f'--config.data={tmp_path}', *SHORT)
+    flags += ('--config.task.dev_fraction=0.0', '--config.steps=1', '--config.learning_rate=1e-30')
+    out = program.run(*flags, '--config.task.class_weights=balanced', **recipe).stdout
     assert 'weights in the loss: ' in out
-    model, tokenizer = theirs(tmp_path / 'run', 'BertForSequenceClassification')
+    model, tokenizer = load_peer(tmp_path / 'run', 'BertForSequenceClassification')
     labels = torch.tensor([model.config.label2id[label] for _, label in table])
     counts = torch.bincount(labels)
     weight = len(labels) / (len(counts) * counts.float())
@@ -122,12 +122,14 @@ def test_weights_of_labels(program: Program, trained: pathlib.Path, tmp_path: pa
     plain = torch.nn.functional.cross_entropy(logits, labels).item()
     (row,) = rows(tmp_path / 'run' / 'metrics.jsonl', 'train')
     assert row['loss'] == pytest.approx(expected, rel=1e-4) and row['loss'] != pytest.approx(plain, rel=1e-4)
-    line = program.error(*given, '--config.task.class_weights=nobody=2', **recipe)
+    line = program.error(*flags, '--config.task.class_weights=nobody=2', **recipe)
     assert "config.task.class_weights: found a weight of 'nobody'" in line
 
 
 @pytest.mark.slow
-def test_three_and_four_endings(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_questions_with_three_and_four_endings_agree_with_transformers(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
     torch = pytest.importorskip('torch', reason='compares with PyTorch')
 
     def question(i: int) -> dict:
@@ -137,26 +139,26 @@ def test_three_and_four_endings(program: Program, trained: pathlib.Path, tmp_pat
     for split, count in (('train', 24), ('dev', 9)):
         (tmp_path / f'{split}.jsonl').write_text(''.join(json.dumps(question(i)) + '\n' for i in range(count)))
     recipe = {'recipe': 'configs/swag.py:jsonl', 'small': False}
-    given = (f'--workdir={tmp_path / "run"}', f'--config.init={trained}', f'--config.data={tmp_path}', *SHORT)
-    out = program.run(*given, **recipe).stdout
+    flags = (f'--workdir={tmp_path / "run"}', f'--config.init={trained}', f'--config.data={tmp_path}', *SHORT)
+    out = program.run(*flags, **recipe).stdout
     assert '12 questions with 3 endings, 12 questions with 4 endings' in out
-    said = rows(tmp_path / 'run' / 'predictions' / 'dev.jsonl')
-    model, tokenizer = theirs(tmp_path / 'run', 'BertForMultipleChoice')
+    predictions = rows(tmp_path / 'run' / 'predictions' / 'dev.jsonl')
+    model, tokenizer = load_peer(tmp_path / 'run', 'BertForMultipleChoice')
     right = 0
-    for i, row in enumerate(said):
-        asked = question(i)
+    for i, row in enumerate(predictions):
+        record = question(i)
         pairs = tokenizer(
-            [asked['prompt']] * len(asked['endings']), asked['endings'], padding=True, return_tensors='pt'
+            [record['prompt']] * len(record['endings']), record['endings'], padding=True, return_tensors='pt'
         )
         with torch.no_grad():
-            shares = model(**{name: x[None] for name, x in pairs.items()}).logits.softmax(-1)[0].numpy()
-        np.testing.assert_allclose(row['probabilities'], shares, atol=2e-5)
-        right += row['prediction'] == asked['label']
+            probabilities = model(**{name: x[None] for name, x in pairs.items()}).logits.softmax(-1)[0].numpy()
+        np.testing.assert_allclose(row['probabilities'], probabilities, atol=2e-5)
+        right += row['prediction'] == record['label']
     assert results(tmp_path / 'run')['splits']['dev']['accuracy'] == right / 9
     program.run(f'--workdir={tmp_path / "run"}', '--config.run=evaluate', **recipe)
     assert results(tmp_path / 'run')['splits']['dev']['accuracy'] == right / 9
     (tmp_path / 'own.jsonl').write_text(''.join(json.dumps(question(i)) + '\n' for i in (0, 1)))
-    ask = ('--config.run=predict', f'--config.input={tmp_path / "own.jsonl"}')
-    program.run(f'--workdir={tmp_path / "run"}', *ask, **recipe)
-    own = rows(tmp_path / 'run' / 'predictions' / 'input' / 'own.jsonl')
-    assert [len(row['probabilities']) for row in own] == [3, 4]
+    arguments = ('--config.run=predict', f'--config.input={tmp_path / "own.jsonl"}')
+    program.run(f'--workdir={tmp_path / "run"}', *arguments, **recipe)
+    answers = rows(tmp_path / 'run' / 'predictions' / 'input' / 'own.jsonl')
+    assert [len(row['probabilities']) for row in answers] == [3, 4]

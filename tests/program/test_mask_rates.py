@@ -1,10 +1,10 @@
-"""A mask rate that changes during the run, as a user sets it."""
+"""Runs whose mask rate changes during training."""
 
 import pathlib
 import shutil
 
 import pytest
-from running import RUN, Program, copied, rows
+from running import RUN, Program, copy_workdir, rows
 
 FALLING = (*RUN, '--config.steps=8', '--config.masking.rate=0.4', '--config.masking.final_rate=0.15')
 FALLING += ('--config.max_predictions=13', '--config.packing=True')
@@ -23,8 +23,10 @@ def test_the_run_and_its_card_name_both_rates(falling: pathlib.Path):
     assert '40% to 15% of positions (15% in evaluation)' in card
 
 
-def test_it_continues_to_the_same_bits(program: Program, falling: pathlib.Path, tmp_path: pathlib.Path):
-    workdir = copied(falling, tmp_path / 'run')
+def test_a_resumed_run_with_a_falling_rate_ends_in_the_same_bits(
+    program: Program, falling: pathlib.Path, tmp_path: pathlib.Path
+):
+    workdir = copy_workdir(falling, tmp_path / 'run')
     shutil.rmtree(workdir / 'checkpoints' / '8')
     assert 'continuing at step 4 of 8' in program.run(f'--workdir={workdir}', *FALLING).stdout
     for name in ('ledger.jsonl', 'config.json', 'export/hf/model.safetensors'):

@@ -1,4 +1,4 @@
-"""The same training on every mesh of eight devices: as one device has it, and talking as it is meant to."""
+"""Training on every mesh of eight devices has the losses of one device and the expected collectives."""
 
 import collections
 import itertools
@@ -26,12 +26,12 @@ from bertjax.workdir.lock import TRIALS
 
 pytestmark = pytest.mark.slow
 STEPS = 20
-# Without copies over data ZeRO-1 has nothing to split.
+# ZeRO-1 needs parameters that are replicated over the data axis.
 MESHES = [(preset, zero1) for preset in PRESETS for zero1 in ('off', 'on') if 'fsdp' not in preset or zero1 == 'off']
 LAYERS = {'scanned': {}, 'unrolled': {'model.scan_layers': False}}
 ROWS = {'': {}, ', packed': {'packing': True}}
 CROSS = {layers + rows: LAYERS[layers] | ROWS[rows] for layers, rows in itertools.product(LAYERS, ROWS)}
-# Each of the two once is what most sessions have time for.
+# By default each option is tested once, because the full cross product takes long.
 FORMS = CROSS if os.environ.get('BERTJAX_CROSS') else {form: CROSS[form] for form in ('scanned', 'unrolled, packed')}
 FORMS['modern'] = {
     'model.mlp': 'geglu',
@@ -43,14 +43,14 @@ FORMS['modern'] = {
     'ema_decay': 0.9,
     'export_formats': 'orbax',
 }
-# Collectives in the text of the scanned step, those of a loop's body once, as jaxlib 0.10 compiles it for CPUs: there a
-# scattered sum is a whole sum and a slice of it, unless `shard_map` says so.
+# Collectives in the HLO of the scanned step as jaxlib 0.10 compiles it for CPUs; those in a loop body count once. XLA
+# makes a reduce-scatter on CPUs only inside `shard_map`; elsewhere it makes an all-reduce and a slice.
 COLLECTIVES = {
     ('data', 'off'): {'all-reduce': 4},
-    ('data', 'on'): {'all-gather': 29, 'reduce-scatter': 29, 'all-reduce': 6},  # of 29 arrays that divide by 8
+    ('data', 'on'): {'all-gather': 29, 'reduce-scatter': 29, 'all-reduce': 6},  # for 29 arrays that are divisible by 8
     ('fsdp', 'off'): {'all-gather': 24, 'all-reduce': 11, 'all-to-all': 6},
     ('tensor2', 'off'): {'all-gather': 2, 'all-reduce': 17},
-    ('tensor2', 'on'): {'all-gather': 31, 'all-reduce': 35},  # 29 more: of the parameters that were updated
+    ('tensor2', 'on'): {'all-gather': 31, 'all-reduce': 35},  # 29 more for the updated parameters
     ('fsdp_tensor2', 'off'): {'all-gather': 29, 'all-reduce': 27, 'all-to-all': 6, 'collective-permute': 2},
 }
 TINY = {
@@ -71,14 +71,14 @@ TINY = {
 
 
 class Trained:
-    """What twenty steps say.
+    """The results of twenty steps.
 
     Attributes:
-      fresh: the state before them, on the host.
-      numbers: of the first examples of the batches.
-      rows: the first and the last batch, on the host.
-      losses: of each step.
-      text: of the compiled step.
+      fresh: The initial state, on the host.
+      numbers: (first example, number of examples) of each batch.
+      rows: The first and the last batch, on the host.
+      losses: The loss of each step.
+      text: The HLO of the compiled step.
     """
 
     def __init__(self, training: Pretraining, fresh: TrainState | None = None):
@@ -88,21 +88,21 @@ class Trained:
         self.fresh = jax.tree.map(np.asarray, state)
         state = jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), self.fresh, training.setup.state)
         batches, step = phase.load(0), phase.compile()
-        self.numbers, self.rows, found = [], [], []
+        self.numbers, self.rows, sums_of_steps = [], [], []
         for _ in range(STEPS):
             batch = next(batches)
             self.numbers.append((batch.first, batch.count))
             self.rows = [*self.rows[:1], jax.device_get(batch.arrays)]
             state, metrics = step(state, batch)
-            found.append(metrics['sums'])
+            sums_of_steps.append(metrics['sums'])
         batches.close()
-        self.losses = [training.values(sums)['loss'] for sums in jax.device_get(found)]
+        self.losses = [training.values(sums)['loss'] for sums in jax.device_get(sums_of_steps)]
         self.text = next(iter(compile_steps(training.setup, phase.settings, phase.batches).values())).as_text()
 
 
 @pytest.fixture(scope='module', autouse=True)
 def every_array() -> Iterator[None]:
-    """All arrays of a tiny model are worth an exchange."""
+    """Lets ZeRO-1 shard all arrays, although those of a tiny model are small."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(zero1, 'SMALL', 0)
         yield
@@ -110,12 +110,12 @@ def every_array() -> Iterator[None]:
 
 @pytest.fixture(scope='module')
 def training(corpus: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pretraining]:
-    """training(mesh, devices, **changes): in one workdir, whose vocabulary and store all share."""
+    """training(mesh, devices, **changes) -> a pre-training; all share a workdir with its vocabulary and store."""
     folder = tmp_path_factory.mktemp('meshes')
 
-    def make(given: dict[str, object], devices: int, **changes: object) -> Pretraining:
+    def make(mesh: dict[str, object], devices: int, **changes: object) -> Pretraining:
         config = pretraining_config('tiny', corpus=str(corpus))
-        config.update_from_flattened_dict({**TINY, **changes, **{f'mesh.{key}': value for key, value in given.items()}})
+        config.update_from_flattened_dict({**TINY, **changes, **{f'mesh.{key}': value for key, value in mesh.items()}})
         settings = pretraining_settings(config)
         return Pretraining(settings, folder, make_mesh(settings.mesh_axes, jax.devices()[:devices]))
 
@@ -123,39 +123,39 @@ def training(corpus: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope='module')
-def alone(training: Callable[..., Pretraining]) -> Callable[[str], Trained]:
-    """alone(form): on one device."""
-    known: dict[str, Trained] = {}
+def single_device(training: Callable[..., Pretraining]) -> Callable[[str], Trained]:
+    """single_device(form) -> the results on one device."""
+    cache: dict[str, Trained] = {}
 
     def trained(form: str) -> Trained:
-        if form not in known:
-            known[form] = Trained(training({}, 1, **FORMS[form]))
-        return known[form]
+        if form not in cache:
+            cache[form] = Trained(training({}, 1, **FORMS[form]))
+        return cache[form]
 
     return trained
 
 
 @pytest.mark.parametrize('form', FORMS)
 @pytest.mark.parametrize(('preset', 'zero1'), MESHES)
-def test_twenty_steps_with_dropout_are_those_of_one_device(training, alone, preset, zero1, form):
-    wanted = alone(form)
-    found = Trained(training({'preset': preset}, 8, zero1=zero1, **FORMS[form]), wanted.fresh)
-    assert found.numbers == wanted.numbers == [(16 * step, 16) for step in range(STEPS)]
-    jax.tree.map(np.testing.assert_array_equal, found.rows, wanted.rows)
-    np.testing.assert_allclose(found.losses, wanted.losses, rtol=1e-5)
+def test_twenty_steps_with_dropout_agree_with_one_device(training, single_device, preset, zero1, form):
+    expected = single_device(form)
+    found = Trained(training({'preset': preset}, 8, zero1=zero1, **FORMS[form]), expected.fresh)
+    assert found.numbers == expected.numbers == [(16 * step, 16) for step in range(STEPS)]
+    jax.tree.map(np.testing.assert_array_equal, found.rows, expected.rows)
+    np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-5)
     if form == 'scanned' and jax.lib.__version__.startswith('0.10.'):
         assert collectives_of(found.text) == COLLECTIVES[preset, zero1]
 
 
-def test_other_dropout_would_be_seen(training, alone):
-    """And so would a run that stands still."""
-    wanted = alone('scanned')
-    other = Trained(training({}, 1, **{'seeds.dropout': 1}), wanted.fresh)
-    assert wanted.losses[-1] < wanted.losses[0] - 1
-    assert max(abs(x / y - 1) for x, y in zip(other.losses, wanted.losses, strict=True)) > 1e-3
+def test_another_dropout_seed_gives_other_losses(training, single_device):
+    """The losses also fall, so the comparison would detect a run that does not train."""
+    expected = single_device('scanned')
+    other = Trained(training({}, 1, **{'seeds.dropout': 1}), expected.fresh)
+    assert expected.losses[-1] < expected.losses[0] - 1
+    assert max(abs(x / y - 1) for x, y in zip(other.losses, expected.losses, strict=True)) > 1e-3
 
 
-def test_a_tuning_and_a_sweep_are_those_of_one_device(
+def test_a_fine_tuning_and_a_sweep_agree_with_one_device(
     program: Program, tune: tuple[str, ...], tuned: pathlib.Path, swept: pathlib.Path, tmp_path: pathlib.Path
 ):
     on_mesh = ('--config.mesh.preset=tensor2', '--config.zero1=on')
@@ -172,15 +172,15 @@ def test_a_tuning_and_a_sweep_are_those_of_one_device(
         _same_losses(trial, swept / TRIALS / trial.name)
 
 
-def _same_losses(workdir: pathlib.Path, wanted: pathlib.Path) -> None:
-    found, alone = (
+def _same_losses(workdir: pathlib.Path, reference: pathlib.Path) -> None:
+    losses, expected = (
         [row['loss'] for row in rows(path / 'metrics.jsonl') if row.get('loss') is not None]
-        for path in (workdir, wanted)
+        for path in (workdir, reference)
     )
-    assert found == pytest.approx(alone, rel=1e-4)
+    assert losses == pytest.approx(expected, rel=1e-4)
 
 
 def collectives_of(text: str) -> dict[str, int]:
-    """By kind, of the text of a compiled step."""
+    """Counts the collectives in the HLO of a compiled step by kind."""
     module = parse(text).module
     return dict(collections.Counter(one.kind for each in module.values() for one in find_collectives(each, 8)))

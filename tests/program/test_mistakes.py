@@ -1,4 +1,4 @@
-"""A user's mistake is one line that says what to do, before any compute, with exit status 2."""
+"""A user mistake gives exit status 2 and a one-line message with the fix, before any compute."""
 
 import pathlib
 import re
@@ -47,7 +47,7 @@ MISTAKES = [
     (('--flagfile=/nowhere/flags',), ('--flagfile', '/nowhere/flags')),
     (('--nope=1',), ('--nope', 'unknown flag', 'see --help')),
     (('stray',), ("'stray'", 'see --help')),
-    # Names of other programs.
+    # Names that other programs use.
     (('--config.lr=1',), ('did you mean --config.learning_rate?',)),
     (('--config.max_steps=1',), ('did you mean --config.steps?',)),
     (('--config.num_train_epochs=1',), ('did you mean --config.epochs?',)),
@@ -59,32 +59,36 @@ MISTAKES = [
     (('--noconfig.epochs',), ('did you mean --config.epochs?',)),
     (('--config.run=eval',), ('did you mean --config.run=evaluate?',)),
     (('--config.run=train',), ('did you mean --config.run=pretrain?',)),
-    (('finetune',), ('did you mean --config.run=finetune?',)),
-    (('batch_size=8',), ('did you mean --config.batch_size=8?',)),
-    (('config.batch_size=8',), ('did you mean --config.batch_size=8?',)),
-    (('workdir=out',), ('did you mean --workdir=out?',)),
+    # Words of the short form.
+    (('finetune',), ('did you mean glue:rte run=finetune?',)),
+    (('glue:rte',), ('glue:rte and configs/pretrain_tiny.py:adam', 'one recipe')),
+    (('steps=0',), ('config.steps', 'at least 1 step')),
+    (('typo=1',), ('--config.typo', 'unknown config key')),
+    (('lr=high',), ('--config.learning_rate', 'a number')),
     (('help',), ('did you mean --help?',)),
 ]
 
 
-@pytest.mark.parametrize(('arguments', 'named'), MISTAKES, ids=lambda value: value[0] if value else '')
-def test_mistake(program: Program, tmp_path: pathlib.Path, arguments: tuple[str, ...], named: tuple[str, ...]):
+@pytest.mark.parametrize(('arguments', 'parts'), MISTAKES, ids=lambda value: value[0] if value else '')
+def test_a_mistake_is_a_one_line_error(
+    program: Program, tmp_path: pathlib.Path, arguments: tuple[str, ...], parts: tuple[str, ...]
+):
     workdir = tmp_path / 'run'
     error = program.error(f'--workdir={workdir}', *arguments)
-    for part in named:
+    for part in parts:
         assert part in error, error
     for name in ('checkpoints', 'metrics.jsonl', 'store', 'tokenizer'):
         assert not (workdir / name).exists()
 
 
 def test_a_process_ends_with_the_same_line(program: Program, tmp_path: pathlib.Path):
-    """Found by the verb; the others are in this process, through the same entry point."""
+    """All other tests here call the same entry point in this process."""
     arguments = (f'--workdir={tmp_path}', '--config.steps=0')
     assert assert_one_line(program.spawn(*arguments, status=2)) == program.error(*arguments)
 
 
 @pytest.mark.parametrize(
-    ('recipe', 'named'),
+    ('recipe', 'part'),
     [
         ('configs/pretrain_hugh.py', 'configs/pretrain_tiny.py'),
         ('configs/pretrain_base.py:huge', 'l3_d768_h12'),
@@ -96,37 +100,35 @@ def test_a_process_ends_with_the_same_line(program: Program, tmp_path: pathlib.P
         ('README.md', 'README.md'),
     ],
 )
-def test_wrong_recipe(program: Program, tmp_path: pathlib.Path, recipe: str, named: str):
-    assert named in program.error(f'--workdir={tmp_path}', recipe=recipe, small=False)
+def test_a_wrong_recipe_is_an_error(program: Program, tmp_path: pathlib.Path, recipe: str, part: str):
+    assert part in program.error(f'--workdir={tmp_path}', recipe=recipe, small=False)
 
 
-def test_missing_flags(program: Program):
+def test_missing_flags_are_errors(program: Program):
     for changes in ((), ('--config.steps=3',)):
         assert '--config=configs/pretrain_tiny.py' in program.error(*changes, recipe='', small=False)
     assert '--workdir' in program.error()
-    for word, meant in {
-        'finetune': '--config=glue:rte --config.run=finetune',
-        'train': '--config=pretrain_tiny --config.run=pretrain',
-        'report': '--config=RECIPE --config.run=report',
-        'glue:rte': '--config=glue:rte',
-        'configs/glue.py': '--config=configs/glue.py',
-        'extract': '--config=extract',
+    for word, suggestion in {
+        'finetune': 'glue:rte run=finetune',
+        'train': 'pretrain_tiny run=pretrain',
+        'report': 'RECIPE run=report',
+        'pretrain_tinny': 'pretrain_tiny',
         '--num_train_epochs=3': '--config.epochs',
     }.items():
-        assert program.error(word, recipe='', small=False).endswith(f'; did you mean {meant}?')
+        assert program.error(word, recipe='', small=False).endswith(f'; did you mean {suggestion}?')
     evaluation = ('--workdir=out', '--config.run=eval')
     assert program.error(*evaluation, recipe='glue', small=False).endswith('; did you mean --config.run=evaluate?')
 
 
 @pytest.mark.parametrize('recipe', ['configs/glue.py:rte', 'configs/adapt.py', 'configs/distilbert.py:glue:rte'])
-def test_without_a_model_to_start_from(program: Program, tmp_path: pathlib.Path, recipe: str):
+def test_a_missing_initial_model_is_an_error(program: Program, tmp_path: pathlib.Path, recipe: str):
     line = program.error(f'--workdir={tmp_path}', recipe=recipe, small=False)
-    assert 'found nothing, expected ' in line and 'google-bert/bert-base-uncased' in line  # a name that is pulled
+    assert 'found nothing, expected ' in line and 'google-bert/bert-base-uncased' in line  # a name on the hub
 
 
 @pytest.mark.slow
-def test_data_of_a_task_are_not_downloaded(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """They must have been prepared, by the line that the notebook on fine-tuning has."""
+def test_data_sets_are_not_downloaded(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """The message has the command that prepares the data, as in the notebook about fine-tuning."""
     ours = program.with_environment({'TFDS_DATA_DIR': str(tmp_path / 'data')})
     start = (f'--workdir={tmp_path / "run"}', f'--config.init={trained}')
     line = assert_one_line(ours.spawn(*start, recipe='configs/glue.py:mrpc', small=False, status=2))
@@ -136,7 +138,7 @@ def test_data_of_a_task_are_not_downloaded(program: Program, trained: pathlib.Pa
     assert all(part in notebook for part in prepare.groups())
 
 
-def test_a_change_before_the_recipe(program: Program):
+def test_a_key_before_the_recipe_is_an_error(program: Program):
     changes = ('--config.seq_len=64', '--config=configs/pretrain_tiny.py')
     assert 'put --config=… first' in program.error(*changes, recipe='', small=False)
 
@@ -151,35 +153,35 @@ def test_a_change_before_the_recipe(program: Program):
         ('extract', ('extract.layers[0]', 'extract.layers[-1]', 'keys', 'extract.update')),
     ],
 )
-def test_what_is_no_key_of_a_recipe(program: Program, recipe: str, keys: tuple[str, ...]):
-    """ml_collections finds some of these, as methods, letters of a text or elements of a tuple."""
+def test_unknown_keys_are_errors(program: Program, recipe: str, keys: tuple[str, ...]):
+    """ml_collections would accept some of these as methods, characters of a string or elements of a tuple."""
     for key in keys:
         error = program.error(f'--config.{key}=1', recipe=recipe, small=False)
         assert 'unknown config key' in error or 'found a group of keys' in error, error
 
 
 @pytest.mark.parametrize('value', ['{}', '{"width": 64}', '5', ''])
-def test_a_group_of_keys(program: Program, value: str):
+def test_a_value_for_a_group_of_keys_is_an_error(program: Program, value: str):
     error = program.error(f'--config.optimizer={value}', recipe='pretrain_tiny', small=False)
     assert error.endswith('a group of keys, expected a single key; for example --config.optimizer.name=VALUE')
 
 
-def test_a_value_that_python_cannot_parse(program: Program):
+def test_a_value_that_is_nested_too_deeply_is_an_error(program: Program):
     assert 'nested too deeply' in program.error('--config.steps=1' + '+1' * 5000)
 
 
 @pytest.mark.parametrize('form', ['-config', '--config', '-config=', '--flagfile='])
-def test_every_form_of_the_flag(program: Program, tmp_path: pathlib.Path, form: str):
-    recipe, given = 'configs/pretrain_tiny.py', form
+def test_every_form_of_the_recipe_flag_is_accepted(program: Program, tmp_path: pathlib.Path, form: str):
+    recipe, flag = 'configs/pretrain_tiny.py', form
     if form == '--flagfile=':
         (tmp_path / 'flags').write_text(f'--config={recipe}\n')
-        given += str(tmp_path / 'flags')
-    flags = (given, recipe) if form.endswith('config') else (given + recipe * (form == '-config='),)
+        flag += str(tmp_path / 'flags')
+    flags = (flag, recipe) if form.endswith('config') else (flag + recipe * (form == '-config='),)
     assert 'did you mean' in program.error(*flags, '--config.batchsize=1', recipe='', small=False)
     assert 'expected a folder for the run' in program.error(*flags, '--config.batch_size=8', recipe='', small=False)
 
 
-def test_the_home_folder(program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_tilde_means_the_home_folder(program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv('HOME', str(tmp_path))
     export = ('--workdir=~/out', '--config.run=export')
     assert f'no checkpoints in {tmp_path}/out' in program.error(*export)
@@ -189,7 +191,7 @@ def test_the_home_folder(program: Program, tmp_path: pathlib.Path, monkeypatch: 
     assert f'{tmp_path}/store: found no manifest' in program.error('--workdir=~/out', '--config.data=~/store')
 
 
-def test_help(program: Program):
+def test_help_lists_recipes_and_verbs(program: Program):
     text = program.run('--help', recipe='', small=False).stdout
     for part in (
         '--config=RECIPE',
@@ -201,14 +203,14 @@ def test_help(program: Program):
     ):
         assert part in text
     assert max(map(len, text.splitlines())) <= 120
-    for verb in verbs():  # one line each, which is the first of its module's docstring
+    for verb in verbs():  # each verb has one line: the summary of its module
         (line,) = [line for line in text.splitlines() if line.startswith(f'  {verb} ')]
         assert re.fullmatch(rf'  {verb} +[a-z].{{20,}}[^.]', line)
         if verb == 'show':
             assert show.__doc__ == f'run=show: {line[len("  show") :].strip()}.'
 
 
-def test_help_of_a_recipe(program: Program):
+def test_help_of_a_recipe_lists_its_keys(program: Program):
     for form in (('--config=glue',), ('--config', 'configs/glue.py:mrpc')):
         text = program.run('--help', *form, recipe='', small=False).stdout
         assert text.startswith('GLUE: CoLA, SST-2, MRPC') and '| grid     |' in text

@@ -1,4 +1,4 @@
-"""An encoder with all of ModernBERT's choices, from text to transformers, to a task and to a student."""
+"""An encoder like ModernBERT: pre-training, export to transformers, fine-tuning and distillation."""
 
 import json
 import pathlib
@@ -51,13 +51,13 @@ def form(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope='module')
 def pretrained(program: Program, once: Callable, form: str) -> pathlib.Path:
-    """The workdir of an uninterrupted run in a process; do not write into it."""
+    """The workdir of an uninterrupted run in a separate process; do not write into it."""
     folder = once(f'modern-{form}', lambda folder: program.spawn(f'--workdir={folder / "run"}', *_arguments(form)))
     return folder / 'run'
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_in_the_same_bits(
+def test_a_killed_modernbert_run_ends_in_the_same_bits(
     program: Program, pretrained: pathlib.Path, tmp_path: pathlib.Path, form: str
 ):
     process = program.start(f'--workdir={tmp_path}', *_arguments(form))
@@ -77,27 +77,30 @@ def test_transformers_computes_the_same_logits(pretrained: pathlib.Path):
 
     exported = pretrained / 'export' / 'hf'
     assert json.loads((exported / 'config.json').read_text())['architectures'] == ['ModernBertForMaskedLM']
-    theirs, info = transformers.AutoModelForMaskedLM.from_pretrained(exported, output_loading_info=True)
+    peer, info = transformers.AutoModelForMaskedLM.from_pretrained(exported, output_loading_info=True)
     assert not any(info[name] for name in ('missing_keys', 'unexpected_keys', 'mismatched_keys'))
     bert = bertjax.load(pretrained)
-    ids = np.random.default_rng(0).integers(5, theirs.config.vocab_size, (2, 30), np.int32)
+    ids = np.random.default_rng(0).integers(5, peer.config.vocab_size, (2, 30), np.int32)
     mask = (np.arange(30) < np.array([[30], [17]])).astype(np.int32)
     positions = np.tile(np.arange(30, dtype=np.int32), (2, 1))
     batch = {'input_ids': ids, 'segment_ids': 0 * ids, 'attention_mask': mask, 'masked_positions': positions}
     with torch.no_grad():
-        expected = theirs.eval()(input_ids=torch.tensor(ids).long(), attention_mask=torch.tensor(mask)).logits
+        expected = peer.eval()(input_ids=torch.tensor(ids).long(), attention_mask=torch.tensor(mask)).logits
     logits = np.asarray(bert.apply(bert.params, batch)['mlm_logits'])
     np.testing.assert_allclose(logits[mask > 0], expected.numpy()[mask > 0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_a_task_starts_from_it_with_the_mlm_head_as_pooler(
+def test_a_task_uses_the_mlm_head_as_pooler(
     program: Program, rte: pathlib.Path, pretrained: pathlib.Path, tmp_path: pathlib.Path
 ):
     few = (*TUNE, '--config.steps=4', '--config.epochs=1', '--config.eval_every=4', '--config.checkpoint_every=4')
-    given = (f'--config.init={pretrained}', f'--config.data={rte}', f'--workdir={tmp_path}', *few)
-    out = program.run(*given, '--config.learning_rate=1e-9', **GLUE).stdout
-    assert 'freshly drawn: head/bias, head/kernel' in out and 'pooler' not in out.partition('freshly drawn:')[2][:60]
+    flags = (f'--config.init={pretrained}', f'--config.data={rte}', f'--workdir={tmp_path}', *few)
+    out = program.run(*flags, '--config.learning_rate=1e-9', **GLUE).stdout
+    assert (
+        'newly initialized: head/bias, head/kernel' in out
+        and 'pooler' not in out.partition('newly initialized:')[2][:60]
+    )
     start, tuned = (load_file(path / 'export' / 'hf' / 'model.safetensors') for path in (pretrained, tmp_path))
     assert json.loads((tmp_path / 'export' / 'hf' / 'config.json').read_text())['architectures'] == [
         'ModernBertForSequenceClassification'
@@ -109,13 +112,13 @@ def test_a_task_starts_from_it_with_the_mlm_head_as_pooler(
 
 
 @pytest.mark.slow
-def test_it_teaches_a_student(program: Program, pretrained: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_student_is_distilled_from_a_modernbert(program: Program, pretrained: pathlib.Path, tmp_path: pathlib.Path):
     architecture = [x for x in MODERN if '.model.' in x and 'num_layers' not in x]
     student = (*SMALL, *architecture, *MODERN[2:6], '--config.model.num_heads=2')
     steps = ('--config.epochs=0', '--config.steps=4', '--config.checkpoint_every=4', '--config.eval_every=4')
-    lesson = ('--config.distill.hidden=1', '--config.distill.attention=1', f'--config.distill.teacher={pretrained}')
-    given = (f'--workdir={tmp_path}', f'--config.corpus={program.corpus}', *student, *steps, *lesson)
-    program.run(*given, '--config.grad_accum_steps=1', recipe='configs/distilbert.py', small=False)
+    losses = ('--config.distill.hidden=1', '--config.distill.attention=1', f'--config.distill.teacher={pretrained}')
+    flags = (f'--workdir={tmp_path}', f'--config.corpus={program.corpus}', *student, *steps, *losses)
+    program.run(*flags, '--config.grad_accum_steps=1', recipe='configs/distilbert.py', small=False)
     last = rows(tmp_path / 'metrics.jsonl', 'heldout')[-1]
     assert all(np.isfinite(last[f'{part}_loss']) for part in ('soft', 'hidden', 'attention', 'mlm'))
     facts = json.loads((tmp_path / 'export' / 'hf' / 'config.json').read_text())

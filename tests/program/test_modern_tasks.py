@@ -1,4 +1,4 @@
-"""A ModernBERT of transformers, tuned to tasks: pairs without segments, exports that answer as transformers does."""
+"""A ModernBERT of transformers is tuned to tasks; pairs have no segments, and exports agree with transformers."""
 
 import json
 import pathlib
@@ -22,13 +22,13 @@ def _start(kind: str, corpus: pathlib.Path, folder: pathlib.Path) -> pathlib.Pat
 
 
 @pytest.mark.parametrize('kind', ['modern', *slow('gemma')])
-def test_pairs_of_texts(program: Program, rte: pathlib.Path, tmp_path: pathlib.Path, kind: str):
+def test_pairs_of_texts_agree_with_transformers(program: Program, rte: pathlib.Path, tmp_path: pathlib.Path, kind: str):
     import torch
 
     start, workdir = _start(kind, program.corpus, tmp_path / 'start'), tmp_path / 'run'
-    given = (f'--config.init={start}', f'--config.data={rte}', f'--workdir={workdir}', *FEW)
-    said = program.run(*given, **GLUE).stdout
-    assert 'of its ModernBertForMaskedLM loaded; freshly drawn: head/bias, head/kernel\n' in said
+    flags = (f'--config.init={start}', f'--config.data={rte}', f'--workdir={workdir}', *FEW)
+    out = program.run(*flags, **GLUE).stdout
+    assert 'of its ModernBertForMaskedLM loaded; newly initialized: head/bias, head/kernel\n' in out
     exported = workdir / 'export' / 'hf'
     model, info = transformers.AutoModelForSequenceClassification.from_pretrained(exported, output_loading_info=True)
     assert type(model).__name__ == 'ModernBertForSequenceClassification' and not any(info.values())
@@ -48,28 +48,28 @@ def test_pairs_of_texts(program: Program, rte: pathlib.Path, tmp_path: pathlib.P
     with torch.no_grad():
         expected = model.eval()(**inputs).logits.log_softmax(-1).numpy()
     answers = bertjax.load(exported).classify(first, second)
-    ours = [[answer['probabilities'][name] for name in model.config.id2label.values()] for answer in answers]
-    np.testing.assert_allclose(np.log(ours), expected, atol=1e-5)
-    program.run(*given, '--config.run=predict', **GLUE)
-    found = rows(workdir / 'predictions' / 'dev.jsonl')
-    ours = [[row['probabilities'][name] for name in model.config.id2label.values()] for row in found]
-    np.testing.assert_allclose(np.log(ours)[4:], expected[4:], atol=1e-5)
+    probabilities = [[answer['probabilities'][name] for name in model.config.id2label.values()] for answer in answers]
+    np.testing.assert_allclose(np.log(probabilities), expected, atol=1e-5)
+    program.run(*flags, '--config.run=predict', **GLUE)
+    predictions = rows(workdir / 'predictions' / 'dev.jsonl')
+    probabilities = [[row['probabilities'][name] for name in model.config.id2label.values()] for row in predictions]
+    np.testing.assert_allclose(np.log(probabilities)[4:], expected[4:], atol=1e-5)
 
 
 @pytest.mark.parametrize('recipe', ['configs/glue.py:rte', 'configs/adapt.py', 'configs/fill.py', 'configs/extract.py'])
-def test_an_unknown_family_is_named_in_one_line(
+def test_an_unknown_model_type_is_a_one_line_error(
     program: Program, rte: pathlib.Path, tmp_path: pathlib.Path, recipe: str
 ):
     values = {'model_type': 'deberta-v2', 'architectures': ['DebertaV2ForMaskedLM'], 'hidden_size': 32}
     (tmp_path / 'config.json').write_text(json.dumps(values))
-    given = {
+    flags = {
         'glue': f'--config.data={rte}',
         'adap': f'--config.corpus={program.corpus}',
         'fill': '--config.fill.text=a [MASK]',
         'extr': '--config.input=-',
     }
     line = program.error(
-        f'--config.init={tmp_path}', f'--workdir={tmp_path / "run"}', given[recipe[8:12]], recipe=recipe, small=False
+        f'--config.init={tmp_path}', f'--workdir={tmp_path / "run"}', flags[recipe[8:12]], recipe=recipe, small=False
     )
     assert "config.json: found model_type 'deberta-v2', expected one of bert, roberta" in line
     assert 'modernbert' in line and 'DebertaV2ForMaskedLM computes another function' in line
@@ -81,8 +81,8 @@ def _write_squad(data: pathlib.Path) -> None:
         for i in range(10):
             context = f'the old bird sings near the house {i}. the green stone falls.'
             answers = [{'text': f'house {i}', 'answer_start': context.index('house')}]
-            asked = [{'id': f'{name}{i}', 'question': 'where sings the bird', 'answers': answers}]
-            paragraphs.append({'context': context, 'qas': asked})
+            questions = [{'id': f'{name}{i}', 'question': 'where sings the bird', 'answers': answers}]
+            paragraphs.append({'context': context, 'qas': questions})
         (data / name).write_text(json.dumps({'version': '1.1', 'data': [{'title': 't', 'paragraphs': paragraphs}]}))
 
 
@@ -111,7 +111,7 @@ TASKS = {
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['modern', 'gemma'])
 @pytest.mark.parametrize('recipe', TASKS)
-def test_other_tasks(program: Program, tmp_path: pathlib.Path, recipe: str, kind: str):
+def test_other_tasks_agree_with_transformers(program: Program, tmp_path: pathlib.Path, recipe: str, kind: str):
     data, workdir = tmp_path / 'data', tmp_path / 'run'
     data.mkdir()
     write, name = TASKS[recipe]
@@ -135,19 +135,19 @@ def test_other_tasks(program: Program, tmp_path: pathlib.Path, recipe: str, kind
         assert answer['answer'] == context[answer['start'] : answer['end']] != ''
     elif name == 'ModernBertForTokenClassification':
         tokenizer = transformers.AutoTokenizer.from_pretrained(workdir / 'export' / 'hf')
-        inputs = tokenizer(' the river sings', return_tensors='pt')  # a word has the space before it, also the first
+        inputs = tokenizer(' the river sings', return_tensors='pt')  # also the first word needs a space before it
         begins = [
             i for i, piece in enumerate(tokenizer.convert_ids_to_tokens(inputs['input_ids'][0])) if piece[0] in 'Ġ▁'
         ]
         best = model.eval()(**inputs).logits[0, begins].argmax(-1).tolist()
         tagged = bert.tag('the river sings')
         assert tagged['words'] == ('the', 'river', 'sings')
-        kinds = [tag.rpartition('-')[2] for tag in tagged['tags']]  # `tag` makes a lone I- the beginning of an entity
+        kinds = [tag.rpartition('-')[2] for tag in tagged['tags']]  # `tag` changes a lone I- to B-
         assert kinds == [model.config.id2label[i].rpartition('-')[2] for i in best]
     else:
         tokenizer = transformers.AutoTokenizer.from_pretrained(workdir / 'export' / 'hf')
         endings, start = ['sings', 'runs over', ''], 'the wind falls. the bird'
         inputs = tokenizer([start] * 3, endings, padding=True, return_tensors='pt')
         logits = model.eval()(**{name: x[None] for name, x in inputs.items()}).logits[0]
-        ours = bert.choose(start, endings)['probabilities']
-        np.testing.assert_allclose(ours, logits.softmax(-1).detach().numpy(), atol=1e-5)
+        probabilities = bert.choose(start, endings)['probabilities']
+        np.testing.assert_allclose(probabilities, logits.softmax(-1).detach().numpy(), atol=1e-5)

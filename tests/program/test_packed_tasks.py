@@ -1,4 +1,4 @@
-"""Fine-tunings whose batches are packed: each step has the loss of the rows one by one, dropout and all."""
+"""Fine-tuning on packed batches: each step has the loss of unpacked rows, even with dropout."""
 
 import functools
 import json
@@ -6,10 +6,11 @@ import pathlib
 from unittest import mock
 
 import pytest
-from golden_runs import rewound, write_data
-from running import GLUE, Program, copied, rows
+from golden_runs import rewind, write_data
+from running import GLUE, Program, copy_workdir, rows
 
 from bertjax.model.heads import BertForTask
+from bertjax.workdir.lock import TRIALS
 
 SHORT = (
     '--config.seq_len=32',
@@ -34,19 +35,19 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def packed(program: Program, trained: pathlib.Path, data: pathlib.Path):
-    """packed(workdir, recipe, files, *changes) -> what it prints."""
+    """packed(workdir, recipe, files, *changes) -> the printed text."""
 
     def run(workdir: pathlib.Path, recipe: str, files: str, *changes: str, devices: int = 1) -> str:
-        given = (f'--workdir={workdir}', f'--config.init={trained}', f'--config.data={data / files}', *SHORT)
-        return program.run(*given, *changes, recipe=recipe, small=False, devices=devices).stdout
+        flags = (f'--workdir={workdir}', f'--config.init={trained}', f'--config.data={data / files}', *SHORT)
+        return program.run(*flags, *changes, recipe=recipe, small=False, devices=devices).stdout
 
     return run
 
 
 def losses(workdir: pathlib.Path) -> list[list[float]]:
-    found = [row for row in rows(workdir / 'metrics.jsonl') if row['split'] == 'train']
-    assert len(found) == 5
-    return [[row['loss'], row['grad_norm'], row['param_norm']] for row in found]
+    train_rows = [row for row in rows(workdir / 'metrics.jsonl') if row['split'] == 'train']
+    assert len(train_rows) == 5
+    return [[row['loss'], row['grad_norm'], row['param_norm']] for row in train_rows]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def losses(workdir: pathlib.Path) -> list[list[float]]:
         pytest.param('configs/swag.py:jsonl', 'choice', ('--config.grad_accum_steps=2',), marks=pytest.mark.slow),
     ],
 )
-def test_each_step_is_that_of_rows_of_their_own(packed, tmp_path: pathlib.Path, recipe, files, changes):
+def test_each_step_agrees_with_unpacked_rows(packed, tmp_path: pathlib.Path, recipe, files, changes):
     out = packed(tmp_path / 'packed', recipe, files, *changes)
     assert 'packed: ' in out and 'config.packing=on' in out
     assert json.loads((tmp_path / 'packed' / 'config.json').read_text())['packing'] == 'on'
@@ -70,21 +71,21 @@ def test_each_step_is_that_of_rows_of_their_own(packed, tmp_path: pathlib.Path, 
 
 
 @pytest.mark.slow
-def test_what_was_stopped_within_an_epoch_goes_on_to_the_same_bits(packed, tmp_path: pathlib.Path):
-    own = functools.partial(packed, recipe='configs/glue.py:rte', files='RTE')
-    own(tmp_path / 'whole')
-    stopped = copied(tmp_path / 'whole', tmp_path / 'stopped')
-    rewound(stopped, step=3)
-    assert 'continuing at step 3 of 5' in own(stopped)
-    paths = [tmp_path / run / 'export' / 'hf' / 'model.safetensors' for run in ('whole', 'stopped')]
+def test_a_run_resumed_within_an_epoch_ends_in_the_same_bits(packed, tmp_path: pathlib.Path):
+    run = functools.partial(packed, recipe='configs/glue.py:rte', files='RTE')
+    run(tmp_path / 'whole')
+    stopped = copy_workdir(tmp_path / 'whole', tmp_path / 'stopped')
+    rewind(stopped, step=3)
+    assert 'continuing at step 3 of 5' in run(stopped)
+    paths = [tmp_path / name / 'export' / 'hf' / 'model.safetensors' for name in ('whole', 'stopped')]
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
 @pytest.mark.slow
 def test_two_devices_have_the_same_steps(packed, tmp_path: pathlib.Path):
     for devices in (1, 2):
-        own = f'--config.zero1={"on" if devices == 2 else "off"}'
-        packed(tmp_path / f'{devices}', 'configs/glue.py:rte', 'RTE', own, devices=devices)
+        zero1 = f'--config.zero1={"on" if devices == 2 else "off"}'
+        packed(tmp_path / f'{devices}', 'configs/glue.py:rte', 'RTE', zero1, devices=devices)
     for one, two in zip(losses(tmp_path / '1'), losses(tmp_path / '2'), strict=True):
         assert one == pytest.approx(two, rel=1e-4)
 
@@ -95,18 +96,20 @@ def test_trials_of_a_sweep_are_packed_together(packed, tmp_path: pathlib.Path):
     out = packed(tmp_path / 'together', 'configs/glue.py:rte', 'RTE', *sweep, '--config.sweep.together=2')
     assert 'packed: config.packing=on' in out
     packed(tmp_path / 'one', 'configs/glue.py:rte', 'RTE', *sweep, '--config.sweep.together=1')
-    for path in sorted((tmp_path / 'one').glob('trials/*')):
-        other = tmp_path / 'together' / 'trials' / path.name
+    trials = sorted((tmp_path / 'one' / TRIALS).iterdir())
+    assert len(trials) == 2
+    for path in trials:
+        other = tmp_path / 'together' / TRIALS / path.name
         for mine, theirs in zip(losses(path), losses(other), strict=True):
             assert mine == pytest.approx(theirs, rel=1e-4)
 
 
-def test_a_run_keeps_what_it_began_with(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
-    given = json.loads((tuned / 'config.json').read_text())
-    assert given['packing'] == 'off'  # TUNE asks for padded lengths
+def test_a_run_keeps_its_packing(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    config = json.loads((tuned / 'config.json').read_text())
+    assert config['packing'] == 'off'  # TUNE sets max_padded_lengths
     assert 'not packed: config.max_padded_lengths=2 requires padded rows' in (tuned / 'stdout.txt').read_text()
-    own = copied(tuned, tmp_path / 'own')
-    ask = (f'--workdir={own}', f'--config.init={given["init"]}', f'--config.data={given["data"]}')
+    workdir = copy_workdir(tuned, tmp_path / 'own')
+    arguments = (f'--workdir={workdir}', f'--config.init={config["init"]}', f'--config.data={config["data"]}')
     changes = ('--config.epochs=13', '--config.seq_len=24', '--config.max_padded_lengths=2', '--config.batch_size=16')
-    message = program.error(*ask, *changes, '--config.packing=on', **GLUE)
+    message = program.error(*arguments, *changes, '--config.packing=on', **GLUE)
     assert "config.packing: found 'on', expected 'off', as at the start of the run" in message

@@ -1,39 +1,39 @@
-"""config.packing, as a user turns it on: what is trained, what is measured, what may not change."""
+"""config.packing in pre-training: training, evaluation, resuming and refused changes."""
 
 import pathlib
 import shutil
 
 import pytest
-from running import RUN, Program, copied, rows
+from running import RUN, Program, copy_workdir, rows
 
 PACKED = ('--config.packing=True', '--config.seq_len=48', '--config.max_predictions=8', *RUN, '--config.steps=8')
-ALL_OF_IT = '--config.corpus_options.heldout=0'  # trained on: nothing more is compiled than the step
+NO_HELDOUT = '--config.corpus_options.heldout=0'  # nothing is held out, so only the training step is compiled
 
 
 @pytest.fixture(scope='module')
 def packed(program: Program, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp('packed') / 'run'
-    out = program.run(f'--workdir={folder}', *PACKED, ALL_OF_IT).stdout
+    out = program.run(f'--workdir={folder}', *PACKED, NO_HELDOUT).stdout
     assert 'phase 0: 8 steps of 8 x 48 packed' in out and ' per packed row, ' in out and '% unpacked)' in out
     return folder
 
 
-def test_rows_and_sequences_are_told_apart(packed: pathlib.Path):
+def test_rows_and_sequences_are_counted_separately(packed: pathlib.Path):
     assert [row['first'] for row in rows(packed / 'ledger.jsonl')] == list(range(0, 64, 8))
     for row in rows(packed / 'metrics.jsonl', 'train'):
-        assert row['sequences_per_s'] * row['seconds_per_step'] > 8.01  # of 8 rows
+        assert row['sequences_per_s'] * row['seconds_per_step'] > 8.01  # more sequences than the 8 rows
     assert 'several examples in a row' in (packed / 'export' / 'hf' / 'README.md').read_text(encoding='utf-8')
 
 
 @pytest.mark.slow
-def test_a_run_continues_within_a_block_to_the_same_bits(
+def test_a_run_resumed_within_a_block_ends_in_the_same_bits(
     program: Program, packed: pathlib.Path, tmp_path: pathlib.Path
 ):
-    workdir = copied(packed, tmp_path / 'run')
+    workdir = copy_workdir(packed, tmp_path / 'run')
     shutil.rmtree(workdir / 'checkpoints' / '8')
     for path in (workdir / 'store' / 'plans').glob('packing-*'):
         path.unlink()
-    out = program.run(f'--workdir={workdir}', *PACKED, ALL_OF_IT).stdout
+    out = program.run(f'--workdir={workdir}', *PACKED, NO_HELDOUT).stdout
     assert 'continuing at step 4 of 8' in out
     for name in ('ledger.jsonl', 'config.json', 'export/hf/model.safetensors'):
         assert (workdir / name).read_bytes() == (packed / name).read_bytes(), name
@@ -42,7 +42,7 @@ def test_a_run_continues_within_a_block_to_the_same_bits(
 
 
 @pytest.mark.slow
-def test_what_is_held_out_is_not_packed(program: Program, tmp_path: pathlib.Path):
+def test_evaluation_rows_are_not_packed(program: Program, tmp_path: pathlib.Path):
     for name in ('True', 'False'):
         changes = (f'--config.packing={name}', '--config.steps=1', '--config.export=False')
         program.run(f'--workdir={tmp_path / name}', *PACKED, *changes)
@@ -51,9 +51,9 @@ def test_what_is_held_out_is_not_packed(program: Program, tmp_path: pathlib.Path
     assert one['nsp_loss'] == pytest.approx(other['nsp_loss'], rel=1e-5)
 
 
-def test_a_run_is_packed_from_its_first_step_or_never(program: Program, packed: pathlib.Path):
+def test_packing_cannot_change_during_a_run(program: Program, packed: pathlib.Path):
     before = (packed / 'ledger.jsonl').read_bytes()
-    line = program.error(f'--workdir={packed}', *PACKED, ALL_OF_IT, '--config.packing=False', '--config.steps=12')
+    line = program.error(f'--workdir={packed}', *PACKED, NO_HELDOUT, '--config.packing=False', '--config.steps=12')
     assert line.startswith('error: config.packing: found False, expected True as in the checkpoint in ')
     assert (packed / 'ledger.jsonl').read_bytes() == before
 
@@ -64,10 +64,10 @@ def test_too_few_predictions_for_a_full_row_are_refused(program: Program, tmp_pa
 
 
 @pytest.mark.slow
-def test_the_page_shows_what_goes_in(program: Program, packed: pathlib.Path, tmp_path: pathlib.Path):
+def test_the_page_shows_the_packed_rows(program: Program, packed: pathlib.Path, tmp_path: pathlib.Path):
     pytest.importorskip('plotly', reason="needs the extra 'report'")
-    workdir = copied(packed, tmp_path / 'run')
-    program.run(f'--workdir={workdir}', *PACKED, ALL_OF_IT, '--config.run=report')
+    workdir = copy_workdir(packed, tmp_path / 'run')
+    program.run(f'--workdir={workdir}', *PACKED, NO_HELDOUT, '--config.run=report')
     page = (workdir / 'report.html').read_text(encoding='utf-8')
     assert 'training rows, each of several examples' in page and 'row 0 · examples in it: ' in page
     assert 'B follows A' in page

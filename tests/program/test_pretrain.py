@@ -1,4 +1,4 @@
-"""One run from text files to an exported model: everything that the workdir promises."""
+"""A pre-training run from text files to the exported model, and the contents of its workdir."""
 
 import json
 import math
@@ -31,7 +31,7 @@ TRAIN_ROW = ROW | {'grad_norm', 'param_norm', 'update_norm', 'learning_rate', 's
 TRAIN_ROW |= {'data_wait', 'skipped', 'host_memory', 'device_memory'}
 
 
-def test_workdir_holds_what_the_contract_says(trained: pathlib.Path):
+def test_the_workdir_has_its_documented_files(trained: pathlib.Path):
     for name in ('config.json', 'metrics.jsonl', 'ledger.jsonl', 'summary.json', 'export/hf/model.safetensors'):
         assert (trained / name).is_file(), name
     for name in ('tokenizer', 'store', 'checkpoints/24', 'tensorboard', 'export/orbax/params'):
@@ -39,7 +39,7 @@ def test_workdir_holds_what_the_contract_says(trained: pathlib.Path):
     assert len(list(trained.rglob('model.safetensors'))) == 1
 
 
-def test_metrics_rows(trained: pathlib.Path):
+def test_metrics_rows_have_their_keys(trained: pathlib.Path):
     heldout, train = rows(trained / 'metrics.jsonl', 'heldout'), rows(trained / 'metrics.jsonl', 'train')
     assert [row['step'] for row in heldout] == [0, 8, 16, 24]
     assert [row['step'] for row in train] == [4, 8, 12, 16, 20, 24]
@@ -54,7 +54,7 @@ def test_metrics_rows(trained: pathlib.Path):
     assert 'NaN' not in (trained / 'metrics.jsonl').read_text()
 
 
-def test_it_learns(trained: pathlib.Path):
+def test_the_model_learns(trained: pathlib.Path):
     heldout = rows(trained / 'metrics.jsonl', 'heldout')
     assert heldout[-1]['mlm_loss'] < heldout[0]['mlm_loss'] - 0.5
 
@@ -70,29 +70,29 @@ def test_newest_and_best_checkpoints_are_kept(trained: pathlib.Path):
     assert steps == {20, 24, min(losses, key=losses.get)}
 
 
-def test_the_screen_tells_the_story(trained: pathlib.Path):
+def test_the_run_prints_and_summarizes_its_results(trained: pathlib.Path):
     text = (trained / 'stdout.txt').read_text(encoding='utf-8')
     for part in ('held-out text', 'output files', 'what to run next'):
         assert part in text, part
-    for part in ('weight decay', 'mesh', 'attention'):  # of the log, see below
+    for part in ('weight decay', 'mesh', 'attention'):  # only in the log, see below
         assert part not in text, part
     after = text[text.index('what to run next') :]
     assert f"(needs the extra 'plot'):\n    {sys.executable} -m bertjax.main --config=configs/pretrain_tiny.py" in after
     assert '--config.run=plot' in after and '--config=configs/classify.py' in after and f'init={trained}' in after
-    assert '--config.corpus' not in after  # that is what has just run
+    assert '--config.corpus' not in after  # the corpus of the finished run is not suggested again
     assert 'a model without context reaches an MLM loss of ' in text and 'and an NSP accuracy of 0.' in text
     summary = json.loads((trained / 'summary.json').read_text(encoding='utf-8'))
     assert summary['heldout_first']['step'] == 0 and summary['heldout_last']['step'] == 24
     assert all(item['filled'] and item['was'] for item in summary['filled_masks']) and summary['filled_masks']
     goodput = summary['goodput']
-    said = re.search(r'\ngoodput (\d+\.\d)% of 0:.*; the rest: ', text)
-    assert float(said[1]) == pytest.approx(100 * goodput['share'], abs=0.06)
+    printed = re.search(r'\ngoodput (\d+\.\d)% of 0:.*; the rest: ', text)
+    assert float(printed[1]) == pytest.approx(100 * goodput['share'], abs=0.06)
     assert 0 < goodput['share'] < 1 and {'start', 'step', 'data', 'evaluation', 'save'} <= set(goodput['seconds'])
 
 
 @pytest.mark.slow
-def test_a_writer_that_fails_stops_no_training(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """Here TensorBoard's folder cannot be made."""
+def test_a_failing_writer_does_not_stop_training(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """The folder of TensorBoard cannot be created because a file has its name."""
     (tmp_path / 'tensorboard').touch()
     result = program.run(f'--workdir={tmp_path}', *RUN)
     (warning,) = [line for line in result.stderr.splitlines() if 'the training continues' in line]
@@ -125,14 +125,14 @@ def test_transformers_loads_the_export_and_gets_the_same_losses(trained: pathlib
     directory = trained / 'export' / 'hf'
     model, info = transformers.BertForPreTraining.from_pretrained(directory, output_loading_info=True)
     assert not info['missing_keys'] and not info['unexpected_keys'] and not info['mismatched_keys']
-    theirs = transformers.AutoTokenizer.from_pretrained(directory)
-    ours = load_tokenizer(str(trained / 'tokenizer'))
+    peer_tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    tokenizer = load_tokenizer(str(trained / 'tokenizer'))
     text = 'The old river sings under a green stone.'
-    assert theirs(text, add_special_tokens=False)['input_ids'] == ours.encode([text])[0].tolist()
+    assert peer_tokenizer(text, add_special_tokens=False)['input_ids'] == tokenizer.encode([text])[0].tolist()
 
-    split = open_store(trained / 'store', tokenizer_fingerprint=ours.fingerprint).split('heldout')
+    split = open_store(trained / 'store', tokenizer_fingerprint=tokenizer.fingerprint).split('heldout')
     examples = PretrainingExamples(
-        split, ours, seq_len=32, max_predictions=5, pairs=PairOptions(plans=2), masking=MaskOptions(),
+        split, tokenizer, seq_len=32, max_predictions=5, pairs=PairOptions(plans=2), masking=MaskOptions(),
         seed=HELDOUT_SEED, phase=0, cache_dir=None,
     )  # fmt: skip
     last = rows(trained / 'metrics.jsonl', 'heldout')[-1]
@@ -167,9 +167,9 @@ def test_export_again_gives_the_same_model(
     load = export.load_pretraining
 
     def load_older(*arguments):
-        found = load(*arguments)
-        del found.saved.config['masking']['eval_rate']  # as a checkpoint from before this key
-        return found
+        older = load(*arguments)
+        del older.checkpoint.config['masking']['eval_rate']  # checkpoints of early versions do not have this key
+        return older
 
     monkeypatch.setattr(export, 'load_pretraining', load_older)
     program.run(f'--workdir={copy}', '--config.run=export', '--config.card.license=mit', '--config.card.language=en')
@@ -181,13 +181,13 @@ def test_export_again_gives_the_same_model(
 def test_a_finished_run_started_again_trains_no_step(
     program: Program, repository: pathlib.Path, trained: pathlib.Path, tmp_path: pathlib.Path
 ):
-    """With its recipe elsewhere, and named by another spelling of the flag: what to run next can be typed."""
+    """The recipe is in another folder, and its flag has another spelling; the suggested commands use both."""
     copy, recipe = tmp_path / 'run', tmp_path / 'my recipes' / 'tiny.py'
     shutil.copytree(trained, copy)
     recipe.parent.mkdir()
     shutil.copy(repository / 'configs' / 'pretrain_tiny.py', recipe)
-    own = ('--config', f'{recipe}:adam', f'--config.corpus={program.corpus}', *SMALL)
-    result = program.run(*own, f'--workdir={copy}', *RUN, '--verbosity=1', recipe='', small=False)
+    arguments = ('--config', f'{recipe}:adam', f'--config.corpus={program.corpus}', *SMALL)
+    result = program.run(*arguments, f'--workdir={copy}', *RUN, '--verbosity=1', recipe='', small=False)
     assert f"    bertjax --config='{recipe}:adam' --workdir={copy} --config.run=plot" in result.stdout
     assert '    bertjax --config=configs/classify.py ' in result.stdout
     for line in (
@@ -196,14 +196,14 @@ def test_a_finished_run_started_again_trains_no_step(
         'no weight decay on 18 ',
     ):
         assert re.search(f'^info: .*{line}', result.stderr, re.MULTILINE)
-    assert 'debug: ' not in result.stderr  # JAX's
+    assert 'debug: ' not in result.stderr  # JAX logs at this level
     assert 'all 24 steps are done' in result.stdout and 'continuing' not in result.stdout
     assert (copy / 'ledger.jsonl').read_bytes() == (trained / 'ledger.jsonl').read_bytes()
     assert (copy / 'metrics.jsonl').read_bytes() == (trained / 'metrics.jsonl').read_bytes()
 
 
 @pytest.mark.slow
-def test_an_export_is_the_start_of_another_run(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_another_run_starts_from_an_export(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     result = program.run(
         f'--workdir={tmp_path}', f'--config.init={trained}', '--config.steps=1', '--config.learning_rate=1e-9'
     )
@@ -218,8 +218,7 @@ def test_an_export_is_the_start_of_another_run(program: Program, trained: pathli
 
 
 @pytest.mark.slow
-def test_two_phases_and_a_mesh(program: Program, tmp_path: pathlib.Path):
-    """The published form: a long phase and a short one with other shapes, here over 4 devices."""
+def test_two_phases_train_on_a_mesh(program: Program, tmp_path: pathlib.Path):
     result = program.run(
         f'--workdir={tmp_path}',
         '--verbosity=1',
@@ -245,7 +244,7 @@ def test_two_phases_and_a_mesh(program: Program, tmp_path: pathlib.Path):
 
 
 @pytest.mark.slow
-def test_mixture_of_corpora_by_weight(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path):
+def test_corpora_are_mixed_by_weight(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path):
     other = tmp_path / 'other.txt'
     other.write_text(corpus.read_text(encoding='utf-8').replace('river', 'ocean'), encoding='utf-8')
     result = program.run(

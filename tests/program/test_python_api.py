@@ -1,4 +1,4 @@
-"""`bertjax.train` and `bertjax.run`: the same program as on the command line, called from Python."""
+"""`bertjax.train` and `bertjax.run` do the same in Python as the program does on the command line."""
 
 import ast
 import contextlib
@@ -17,18 +17,18 @@ import pytest
 from running import GLUE, PRETRAIN, RUN, SMALL, SWEEP, TUNE, Program, rows
 
 import bertjax
-import bertjax.train.loop  # The package, whose name is that of the function.
+import bertjax.train.loop  # The package has the same name as the function bertjax.train.
 from bertjax.train.caller import Caller, called_by
 from bertjax.train.health.interrupt import Interrupt
 from bertjax.workdir.rows import write_rows
 
-# The figures of a row that depend on the time or the memory of the machine.
+# The keys of a row with measured times or memory.
 MACHINE = re.compile('per_s|second|wait|memory|bytes|mfu')
 SHORT = (*TUNE, '--config.epochs=2', '--config.eval_every=6')
 
 
 def keys(*flags: str) -> dict:
-    """Flags of the command line as arguments in Python."""
+    """Converts flags of the command line to arguments in Python."""
     pairs = [flag.removeprefix('--config.').split('=', 1) for flag in flags]
     return {key: _value(text) for key, text in pairs}
 
@@ -41,8 +41,8 @@ def _value(text: str):
 
 
 @pytest.fixture
-def as_the_program(repository: pathlib.Path) -> Iterator[None]:
-    """What `program.run` sees: a device, and the recipes' folder."""
+def program_environment(repository: pathlib.Path) -> Iterator[None]:
+    """The environment of `program.run`: one device, and the repository as the working directory."""
     with contextlib.chdir(repository), mock.patch.object(jax, 'devices', lambda: jax.local_devices()[:1]):
         yield
 
@@ -52,8 +52,8 @@ def small(corpus: pathlib.Path, *flags: str) -> bertjax.Recipe:
 
 
 @pytest.fixture(scope='module')
-def typed(program: Program, tmp_path_factory) -> pathlib.Path:
-    """The workdir of a pre-training that was started from the command line, in this process."""
+def command_line_run(program: Program, tmp_path_factory) -> pathlib.Path:
+    """The workdir of a pre-training that was started with the command line in this process."""
     workdir = tmp_path_factory.mktemp('typed') / 'run'
     program.run(f'--workdir={workdir}', *RUN)
     return workdir
@@ -69,7 +69,7 @@ def assert_same_run(one: pathlib.Path, other: pathlib.Path, split: str | None = 
     assert first == second
 
 
-def test_a_pretraining_is_that_of_the_command_line(typed, corpus, tmp_path, as_the_program, capsys):
+def test_a_pretraining_equals_that_of_the_command_line(command_line_run, corpus, tmp_path, program_environment, capsys):
     seen: list[dict] = []
 
     def show(row: dict) -> None:
@@ -77,8 +77,8 @@ def test_a_pretraining_is_that_of_the_command_line(typed, corpus, tmp_path, as_t
         print(row['step'])
 
     run = bertjax.train(small(corpus), tmp_path / 'run', on_row=show, quiet=True)
-    assert_same_run(typed, run.workdir)
-    assert (typed / 'config.json').read_bytes() == (tmp_path / 'run' / 'config.json').read_bytes()
+    assert_same_run(command_line_run, run.workdir)
+    assert (command_line_run / 'config.json').read_bytes() == (tmp_path / 'run' / 'config.json').read_bytes()
     assert capsys.readouterr().out.split() == [str(row['step']) for row in seen]
     assert seen == run.metrics() == rows(tmp_path / 'run' / 'metrics.jsonl')
     assert [row['step'] for row in run.metrics('heldout')] == [0, 8, 16, 24]
@@ -86,8 +86,8 @@ def test_a_pretraining_is_that_of_the_command_line(typed, corpus, tmp_path, as_t
     assert run.model.encode('the river runs').shape == (32,) and run.model is run.model
 
 
-def test_ctrl_c_saves_and_the_same_call_continues_in_a_thread(typed, corpus, tmp_path, as_the_program):
-    """A handler of signals is Python's of the main thread only; a thread trains without any."""
+def test_ctrl_c_saves_and_the_same_call_continues_in_a_thread(command_line_run, corpus, tmp_path, program_environment):
+    """Python allows signal handlers only in the main thread; other threads train without one."""
 
     def press(row: dict) -> None:
         if row['step'] == 8 and row['split'] == 'heldout':
@@ -109,14 +109,16 @@ def test_ctrl_c_saves_and_the_same_call_continues_in_a_thread(typed, corpus, tmp
     )
     thread.start()
     thread.join()
-    assert len(seen) == 1  # a function that fails is called no more, and the training goes on
-    assert_same_run(typed, done[0].workdir, 'heldout')  # the mean of a training row begins anew
+    assert len(seen) == 1  # a failing function is not called again, and training continues
+    assert_same_run(
+        command_line_run, done[0].workdir, 'heldout'
+    )  # training rows differ: their means start again after a resume
     first, second = [row for row in rows(tmp_path / 'time.jsonl', None) if 'began' in row]
-    assert second['began'] > first['began']  # not the start of the process, which did other things before
+    assert second['began'] > first['began']  # the time starts with the call, not with the process
 
 
-def test_texts_in_place_of_a_corpus(corpus, tmp_path, as_the_program):
-    """They give the store that JSON lines give. The same texts are the same file, and others are another."""
+def test_a_corpus_may_be_a_list_of_texts(corpus, tmp_path, program_environment):
+    """Texts give the same store as JSON lines; the same texts are written only once."""
     texts = [' '.join(text.split('\n')) for text in corpus.read_text(encoding='utf-8').split('\n\n')]
     path = tmp_path / 'texts.jsonl'
     path.write_text(''.join(json.dumps({'text': text}) + '\n' for text in texts))
@@ -135,18 +137,18 @@ def table(rte: pathlib.Path, split: str) -> list[dict]:
         return list(csv.DictReader(file, delimiter='\t', quoting=csv.QUOTE_NONE))
 
 
-def test_a_task_on_rows_is_that_of_the_command_line_on_files(program, trained, rte, tmp_path, as_the_program):
-    typed = tmp_path / 'typed'
+def test_a_task_on_rows_equals_the_same_task_on_files(program, trained, rte, tmp_path, program_environment):
+    command_line_run = tmp_path / 'typed'
     flags = (*SHORT, f'--config.init={trained}')
-    program.run(f'--workdir={typed}', *flags, f'--config.data={rte}', **GLUE)
+    program.run(f'--workdir={command_line_run}', *flags, f'--config.data={rte}', **GLUE)
     request = bertjax.recipe('glue:rte', **keys(*flags))
     data = {split: table(rte, split) for split in ('train', 'dev', 'test')}
     run = bertjax.train(request, tmp_path / 'rows', data=data, quiet=True)
-    assert_same_run(typed, run.workdir)
-    results = json.loads((typed / 'results.json').read_text())
+    assert_same_run(command_line_run, run.workdir)
+    results = json.loads((command_line_run / 'results.json').read_text())
     assert run.summary['splits'] == results['splits'] and [row['step'] for row in run.metrics('dev')][-1] == 12
     assert run.model.task.labels == ['entailment', 'not_entailment']
-    # Verbs find the rows in the recorded config, or get the same ones.
+    # Other verbs find the rows through the recorded config.
     evaluated = bertjax.run('evaluate', request, run.workdir, quiet=True, use_checkpoint='last')
     assert evaluated.summary['splits'] == results['splits']
     bertjax.run('predict', request, run.workdir, quiet=True, split='test')
@@ -156,7 +158,7 @@ def test_a_task_on_rows_is_that_of_the_command_line_on_files(program, trained, r
 
 
 @pytest.mark.slow
-def test_rows_of_a_sweep_name_their_trial(tune, tmp_path, as_the_program):
+def test_rows_of_a_sweep_name_their_trial(tune, tmp_path, program_environment):
     request = bertjax.recipe('glue:rte', **keys(*tune, *SWEEP, '--config.epochs=1', '--config.eval_every=0'))
     seen: list[dict] = []
     run = bertjax.train(request, tmp_path, on_row=seen.append, quiet=True)
@@ -166,21 +168,21 @@ def test_rows_of_a_sweep_name_their_trial(tune, tmp_path, as_the_program):
     assert run.summary['best'] in trials and run.model.task is not None
 
 
-def test_rows_of_other_libraries_are_the_same_files(tmp_path):
-    """Missing values are null, and classes are their names."""
+def test_rows_of_other_libraries_give_the_same_files(tmp_path):
+    """Missing values become null, and class labels become their names."""
     records = [{'text': 'a', 'label': 'no', 'x': 0.1}, {'text': None, 'label': 'yes', 'x': 2.5}]
 
-    def written(folder: str, data: object) -> bytes:
+    def write(folder: str, data: object) -> bytes:
         recipe = write_rows(bertjax.recipe('classify', data=data), tmp_path / folder)
         assert not recipe.rows and recipe.config.data.startswith(str(tmp_path / folder / 'rows'))
         return (pathlib.Path(recipe.config.data) / 'train.jsonl').read_bytes()
 
-    expected = written('list', records)
+    expected = write('list', records)
     assert [json.loads(line) for line in expected.splitlines()] == records
-    assert written('generator', {'train': (row for row in records)}) == expected
-    pd = pytest.importorskip('pandas', reason="needs pandas, of the extra 'test-all'")
+    assert write('generator', {'train': (row for row in records)}) == expected
+    pd = pytest.importorskip('pandas', reason="needs pandas of the extra 'test-all'")
     frame = pd.DataFrame(records).astype({'x': 'float32'})
-    assert written('frame', frame) == expected
+    assert write('frame', frame) == expected
     datasets = pytest.importorskip('datasets', reason='needs the package datasets, which is large')
     features = {'text': datasets.Value('string'), 'label': datasets.ClassLabel(names=['no', 'yes'])}
     features |= {'x': datasets.Value('float32')}
@@ -188,10 +190,10 @@ def test_rows_of_other_libraries_are_the_same_files(tmp_path):
         [{**row, 'label': ('no', 'yes').index(row['label'])} for row in (records[1], records[0])],
         features=datasets.Features(features),
     )
-    assert written('dataset', datasets.DatasetDict(train=dataset.select([1, 0]))) == expected
+    assert write('dataset', datasets.DatasetDict(train=dataset.select([1, 0]))) == expected
 
 
-def test_keys_are_those_of_the_command_line(tmp_path, capsys):
+def test_keys_work_as_on_the_command_line(tmp_path, capsys):
     recipe = bertjax.recipe('glue:rte', learning_rate=1, **{'optimizer.b2': 0.98, 'sweep.seeds': [1, 2]})
     assert recipe.config.task.task == 'rte' and recipe.config.optimizer.b2 == 0.98
     assert recipe.config.learning_rate == 1.0 and recipe.config.sweep.seeds == (1, 2)
@@ -221,24 +223,24 @@ def test_keys_are_those_of_the_command_line(tmp_path, capsys):
         (lambda _: bertjax.train('pretrain_tiny', 3), 'workdir: found 3'),
         (lambda _: bertjax.train('pretrain_tiny', __file__), 'which is a file'),
         (lambda _: bertjax.train('pretrain_tiny', '.', on_row=3), 'on_row: found 3'),
-        (lambda at: bertjax.train('pretrain_tiny', at, corpus=['a', 3]), r'corpus\[1\]: found 3'),
-        (lambda at: bertjax.train('pretrain_tiny', at, corpus=[]), 'no row'),
-        (lambda at: bertjax.train('pretrain_tiny', at, corpus=[__file__]), 'the path of a file'),
-        (lambda at: bertjax.train('pretrain_tiny', at, data=['a']), 'config.data: found rows'),
-        (lambda at: bertjax.train('classify', at, data=[{'text': {1}}]), r'found \{1\}, a set'),
-        (lambda at: bertjax.train('classify', at, data=[{'text': float('inf')}]), 'found inf'),
-        (lambda at: bertjax.train('classify', at, data={'train': 'a.csv'}), "train: found 'a.csv', a str"),
-        (lambda at: bertjax.train('classify', at, data={'a/b': []}), 'the name of a split'),
-        (lambda _: bertjax.run('show', 'glue:rte').summary, 'give one in the call'),
+        (lambda workdir: bertjax.train('pretrain_tiny', workdir, corpus=['a', 3]), r'corpus\[1\]: found 3'),
+        (lambda workdir: bertjax.train('pretrain_tiny', workdir, corpus=[]), 'no row'),
+        (lambda workdir: bertjax.train('pretrain_tiny', workdir, corpus=[__file__]), 'the path of a file'),
+        (lambda workdir: bertjax.train('pretrain_tiny', workdir, data=['a']), 'config.data: found rows'),
+        (lambda workdir: bertjax.train('classify', workdir, data=[{'text': {1}}]), r'found \{1\}, a set'),
+        (lambda workdir: bertjax.train('classify', workdir, data=[{'text': float('inf')}]), 'found inf'),
+        (lambda workdir: bertjax.train('classify', workdir, data={'train': 'a.csv'}), "train: found 'a.csv', a str"),
+        (lambda workdir: bertjax.train('classify', workdir, data={'a/b': []}), 'the name of a split'),
+        (lambda _: bertjax.run('show', 'glue:rte').summary, 'give a workdir in the call'),
     ],
 )
-def test_mistakes_are_one_line(call: Callable, message: str, tmp_path):
+def test_mistakes_are_one_line_errors(call: Callable, message: str, tmp_path):
     with pytest.raises(bertjax.UserError, match=message) as raised:
         call(tmp_path)
     assert '\n' not in str(raised.value) and '.unfinished' not in os.listdir(tmp_path)
 
 
-def test_one_of_several_processes_is_refused(tmp_path, monkeypatch):
+def test_a_call_in_one_of_several_processes_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv('SLURM_PROCID', '0')
     monkeypatch.setenv('SLURM_STEP_NUM_TASKS', '2')
     with pytest.raises(bertjax.UserError, match='start pretrain from the command line in each process'):

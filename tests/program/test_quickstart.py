@@ -1,4 +1,4 @@
-"""What docs/index.md prints is what one can type."""
+"""The commands in docs/index.md work."""
 
 import json
 import pathlib
@@ -8,7 +8,7 @@ import shlex
 import pytest
 from running import Program, rows
 
-# Of what a run does besides, little.
+# Turns off everything but training and the final evaluation.
 QUICK = (
     '--config.max_padded_lengths=1',
     '--config.eval_every=0',
@@ -19,7 +19,7 @@ QUICK = (
 
 @pytest.fixture(scope='module')
 def mails(program: Program, trained: pathlib.Path, repository: pathlib.Path, tmp_path_factory):
-    """mails(workdir, *changes) -> the page's command, with its table and its flags, from another encoder."""
+    """mails(workdir, *changes) -> the result of the command of the page with its table and another encoder."""
     page = (repository / 'docs' / 'index.md').read_text(encoding='utf-8')
     table = tmp_path_factory.mktemp('mails') / 'mails.csv'
     table.write_text(re.search(r'```\n(text,label\n.*?)```', page, re.DOTALL)[1], encoding='utf-8')
@@ -28,9 +28,9 @@ def mails(program: Program, trained: pathlib.Path, repository: pathlib.Path, tmp
 
     def run(workdir: pathlib.Path, *changes: str):
         paths = {'--workdir': workdir, '--config.init': trained, '--config.data': table}
-        own = [f'{name}={paths.pop(name, value)}' for name, value in (flag.split('=', 1) for flag in flags)]
+        arguments = [f'{name}={paths.pop(name, value)}' for name, value in (flag.split('=', 1) for flag in flags)]
         assert not paths
-        return program.run(*own, *QUICK, *changes, recipe=recipe.removeprefix('--config='), small=False)
+        return program.run(*arguments, *QUICK, *changes, recipe=recipe.removeprefix('--config='), small=False)
 
     return run
 
@@ -47,14 +47,14 @@ def test_the_table_of_mails_trains(mails, tmp_path: pathlib.Path):
 
 
 @pytest.mark.slow
-def test_a_run_that_learned_nothing_is_advised_by_its_rows(mails, tmp_path: pathlib.Path):
-    """With a rate that moves nothing: a higher one, where a lower one was once recommended to all."""
+def test_a_run_that_learned_nothing_gets_advice(mails, tmp_path: pathlib.Path):
+    """The learning rate is too low to change anything, so the advice is a higher one."""
     lines = mails(tmp_path, '--config.learning_rate=1e-9').stdout.splitlines()
     line = lines[lines.index('the run learned nothing: it gives all 2 records of dev the same answer') + 1]
     assert 'hardly changed' in line and 'a higher rate help (--config.learning_rate=5e-09)' in line
 
 
-def test_too_small_a_table_is_told_what_to_do(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_table_that_is_too_small_is_an_error(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     (tmp_path / 'mails.csv').write_text('text,label\n"win 3 prizes now, click here",spam\nsee you at noon,ham\n')
     table = (f'--config.data={tmp_path / "mails.csv"}', f'--config.init={trained}', f'--workdir={tmp_path / "out"}')
     line = program.error(*table, recipe='configs/classify.py', small=False)

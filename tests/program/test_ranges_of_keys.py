@@ -1,4 +1,4 @@
-"""Values at the ends of their ranges, and beyond, through the program: status 0 or 2, and one line."""
+"""Values at the limits of their ranges and beyond: the program exits with status 0, or 2 with one line."""
 
 import ast
 import pathlib
@@ -24,7 +24,7 @@ def get_config():
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'named'),
+    ('arguments', 'part'),
     [
         (('--config.optimizer.eps=-1',), 'config.optimizer.eps: found -1.0, expected a number from 1e-30 to 1; for'),
         (('--config.optimizer.weight_decay=nan',), 'config.optimizer.weight_decay: found nan, expected a number'),
@@ -43,13 +43,15 @@ def get_config():
         ),
     ],
 )  # fmt: skip
-def test_refused_at_once(program: Program, tmp_path: pathlib.Path, arguments: tuple[str, ...], named: str):
-    assert named in program.error(f'--workdir={tmp_path / "run"}', *arguments)
+def test_a_value_out_of_range_is_refused_at_once(
+    program: Program, tmp_path: pathlib.Path, arguments: tuple[str, ...], part: str
+):
+    assert part in program.error(f'--workdir={tmp_path / "run"}', *arguments)
     assert not (tmp_path / 'run').exists()
 
 
 @pytest.mark.parametrize(
-    ('imported', 'body', 'named'),
+    ('imported', 'body', 'part'),
     [
         ('pretraining_config', "config = pretraining_config('tiny', batch_size='many')", 'TypeError'),
         ('pretraining_config', "config = pretraining_config('tiny', corpus=['a.txt'])", 'TypeError'),
@@ -66,15 +68,15 @@ def test_refused_at_once(program: Program, tmp_path: pathlib.Path, arguments: tu
         ('no_such_thing', 'config = 1', 'ImportError'),
     ],
 )  # fmt: skip
-def test_a_recipe_of_ones_own(program: Program, tmp_path: pathlib.Path, imported: str, body: str, named: str):
+def test_a_wrong_recipe_file_is_an_error(program: Program, tmp_path: pathlib.Path, imported: str, body: str, part: str):
     recipe = tmp_path / 'own.py'
     recipe.write_text(RECIPE.format(imported=imported, body=body), encoding='utf-8')
     error = program.error(f'--workdir={tmp_path / "run"}', recipe=str(recipe), small=False)
-    assert named in error
-    assert 'Error' not in named or f'{recipe}:{2 if imported == "no_such_thing" else 5}: found {named}' in error
+    assert part in error
+    assert 'Error' not in part or f'{recipe}:{2 if imported == "no_such_thing" else 5}: found {part}' in error
 
 
-def test_weights_that_are_no_numbers(
+def test_weights_that_are_not_finite_are_refused(
     program: Program, trained: pathlib.Path, rte: pathlib.Path, tmp_path: pathlib.Path
 ):
     model = tmp_path / 'model'
@@ -85,37 +87,39 @@ def test_weights_that_are_no_numbers(
     name = 'bert.encoder.layer.1.output.dense.bias'
     tensors[name] = np.where(np.arange(tensors[name].size) < 2, [np.nan, np.inf] * 16, tensors[name]).astype(np.float32)
     safetensors.numpy.save_file(tensors, model / 'model.safetensors', {'format': 'pt'})
-    said = f'{model}: {name}: found 2 values that are nan or inf, expected finite numbers'
+    message = f'{model}: {name}: found 2 values that are nan or inf, expected finite numbers'
     task = (f'--config.init={model}', f'--config.data={rte}', '--config.seq_len=24')
-    assert said in program.error(f'--workdir={tmp_path / "tuned"}', *task, **GLUE)
-    assert said in program.error(f'--workdir={tmp_path / "more"}', f'--config.init={model}', '--config.steps=1')
+    assert message in program.error(f'--workdir={tmp_path / "tuned"}', *task, **GLUE)
+    assert message in program.error(f'--workdir={tmp_path / "more"}', f'--config.init={model}', '--config.steps=1')
 
 
 ODD = ('-1', 'nan', '99999999999999999', '')
-NAMES = ('corpus', 'run', 'init', 'input', 'data', 'tokenizer', 'topology', 'split')  # what they name is looked up
+NAMES = ('corpus', 'run', 'init', 'input', 'data', 'tokenizer', 'topology', 'split')  # their values name files or verbs
 
 
-def parsed(text: str, usual: object) -> object:
-    """What a flag makes of `text`; raises where it cannot."""
-    if isinstance(usual, bool):
+def parse(text: str, default: object) -> object:
+    """Converts `text` as a flag does."""
+    if isinstance(default, bool):
         return {'0': False, '1': True}[text]
-    return ast.literal_eval(text) if isinstance(usual, tuple) else type(usual)(text)
+    return ast.literal_eval(text) if isinstance(default, tuple) else type(default)(text)
 
 
-def inside(text: str, allowed: Range, usual: object) -> bool:
+def inside(text: str, allowed: Range, default: object) -> bool:
     try:
-        return allowed.holds(parsed(text, usual))
+        return allowed.contains(parse(text, default))
     except (KeyError, TypeError, ValueError, SyntaxError):
         return False
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['pretraining', 'glue'])
-def test_every_key_through_the_program(
+def test_every_key_is_checked_by_the_program(
     program: Program, trained: pathlib.Path, rte: pathlib.Path, tmp_path: pathlib.Path, kind: str
 ):
-    """What is refused is refused in one line before anything is written; the least that is legal, of some keys, trains
-    two steps."""
+    """Values out of range are one-line errors before anything is written.
+
+    For a few keys, the smallest legal value is used in a run of two steps.
+    """
     tiny = ('--config.export=False', '--config.eval_every=0', '--config.checkpoint_every=0', '--config.steps=2')
     if kind == 'pretraining':
         config, options = pretraining_config('tiny'), {}
@@ -130,16 +134,16 @@ def test_every_key_through_the_program(
         )
     legal = []
     for key, declared in config_keys(config).items():
-        allowed, usual = declared.allowed, declared.default
+        allowed, default = declared.allowed, declared.default
         if key in NAMES or key not in flatten(config):
             continue
         command = (f'--workdir={tmp_path / key}', *tiny)
         for text in ODD:
-            if not inside(text, allowed, usual):
+            if not inside(text, allowed, default):
                 assert key.split('.')[-1] in program.error(*command, f'--config.{key}={text}', **options), (key, text)
                 assert not (tmp_path / key).exists()
-        least = next((text for text in ('0', '1') if inside(text, allowed, usual)), None)
-        if least is not None and not isinstance(usual, bool | str) and float(least) != usual:
+        least = next((text for text in ('0', '1') if inside(text, allowed, default)), None)
+        if least is not None and not isinstance(default, bool | str) and float(least) != default:
             legal.append(f'--config.{key}={least}')
     for number, change in enumerate(random.Random(kind).sample(legal, 5)):
         result = program.run(f'--workdir={tmp_path / str(number)}', *tiny, change, status=None, **options)
@@ -147,21 +151,20 @@ def test_every_key_through_the_program(
 
 
 @pytest.mark.parametrize('name', ['pretrain_tiny', 'pretrain_base:no_nsp'])
-def test_a_recipe_by_name(program: Program, tmp_path: pathlib.Path, name: str):
-    """Found from any folder; the error comes from the config that it made."""
+def test_a_recipe_is_found_by_name(program: Program, tmp_path: pathlib.Path, name: str):
     changes = (f'--workdir={tmp_path}', '--config.seq_len=1024', '--config.phases=()')
     error = program.error(*changes, recipe=name, small=False)
     assert 'config.seq_len: found 1024, expected at most config.model.max_positions = 512' in error
 
 
-def test_names_that_are_no_recipe(program: Program, tmp_path: pathlib.Path):
+def test_unknown_names_of_recipes_are_errors(program: Program, tmp_path: pathlib.Path):
     assert 'did you mean pretrain_tiny?' in program.error(f'--workdir={tmp_path}', recipe='pretrain_tny', small=False)
     assert 'classify, convert, distilbert, embed, ettin, extract, ' in program.error(
         f'--workdir={tmp_path}', recipe='zzz', small=False
     )
 
 
-def test_version(program: Program):
+def test_the_version_flag_prints_the_version(program: Program):
     from bertjax import __version__
 
     assert program.run('--version', recipe='', small=False).stdout == f'bertjax {__version__}\n'

@@ -1,4 +1,4 @@
-"""The whole road with RoBERTa and DistilBERT: from text or a directory to answers, which are transformers' own."""
+"""RoBERTa, DistilBERT and ModernBERT from text or a checkpoint to predictions, which agree with transformers."""
 
 import json
 import pathlib
@@ -17,7 +17,7 @@ BPE = (
 FEW = (*TUNE, '--config.steps=6', '--config.epochs=1', '--config.eval_every=6', '--config.checkpoint_every=6')
 
 
-def _ask_transformers(directory: pathlib.Path, pairs: list[tuple[str, str]]) -> np.ndarray:
+def _predict_with_transformers(directory: pathlib.Path, pairs: list[tuple[str, str]]) -> np.ndarray:
     transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
     import torch
 
@@ -29,22 +29,22 @@ def _ask_transformers(directory: pathlib.Path, pairs: list[tuple[str, str]]) -> 
         return model(**inputs).logits.softmax(-1).numpy()
 
 
-def _tune_and_ask(program: Program, rte: pathlib.Path, workdir: pathlib.Path, init: pathlib.Path) -> str:
-    """Tunes to RTE and predicts dev; every probability must be transformers'. Returns what the training said."""
-    given = (f'--config.init={init}', f'--config.data={rte}', f'--workdir={workdir}', *FEW)
-    said = program.run(*given, **GLUE).stdout
-    program.run(*given, '--config.run=predict', **GLUE)
-    found = rows(workdir / 'predictions' / 'dev.jsonl')
-    names = list(found[0]['probabilities'])
+def _tune_and_compare(program: Program, rte: pathlib.Path, workdir: pathlib.Path, init: pathlib.Path) -> str:
+    """Tunes to RTE, predicts dev and compares with transformers; returns the printed text of the training."""
+    flags = (f'--config.init={init}', f'--config.data={rte}', f'--workdir={workdir}', *FEW)
+    out = program.run(*flags, **GLUE).stdout
+    program.run(*flags, '--config.run=predict', **GLUE)
+    predictions = rows(workdir / 'predictions' / 'dev.jsonl')
+    names = list(predictions[0]['probabilities'])
     lines = [line.split('\t') for line in (rte / 'dev.tsv').read_text().splitlines()[1:]]
-    theirs = _ask_transformers(workdir / 'export' / 'hf', [(line[1], line[2]) for line in lines])
-    ours = np.array([[row['probabilities'][name] for name in names] for row in found])
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    return said
+    expected = _predict_with_transformers(workdir / 'export' / 'hf', [(line[1], line[2]) for line in lines])
+    probabilities = np.array([[row['probabilities'][name] for name in names] for row in predictions])
+    np.testing.assert_allclose(probabilities, expected, atol=1e-5)
+    return out
 
 
 @pytest.mark.slow
-def test_roberta_from_text_to_answers(program: Program, rte: pathlib.Path, tmp_path: pathlib.Path):
+def test_roberta_predictions_agree_with_transformers(program: Program, rte: pathlib.Path, tmp_path: pathlib.Path):
     transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
     first, second, tuned = tmp_path / 'first', tmp_path / 'second', tmp_path / 'tuned'
     program.run(f'--workdir={first}', '--config.steps=4', *BPE)
@@ -52,18 +52,18 @@ def test_roberta_from_text_to_answers(program: Program, rte: pathlib.Path, tmp_p
     assert json.loads((exported / 'config.json').read_text())['architectures'] == ['RobertaForMaskedLM']
     _, info = transformers.RobertaForMaskedLM.from_pretrained(exported, output_loading_info=True)
     assert not info['missing_keys'] and not info['unexpected_keys']
-    said = program.run(f'--workdir={second}', f'--config.init={exported}', '--config.steps=1', *BPE[2:4]).stdout
-    assert 'of its RobertaForMaskedLM loaded; freshly drawn: nothing' in said and 'not used' not in said
-    assert 'config.model.layer_norm_eps is 1e-12, but 1e-05 in the checkpoint' in said
-    said = _tune_and_ask(program, rte, tuned, first)
-    assert 'freshly drawn: head/bias, head/kernel, pooler/bias, pooler/kernel' in said
-    assert 'not used: lm_head.bias, lm_head.dense.bias' in said
+    out = program.run(f'--workdir={second}', f'--config.init={exported}', '--config.steps=1', *BPE[2:4]).stdout
+    assert 'of its RobertaForMaskedLM loaded; newly initialized: nothing' in out and 'not used' not in out
+    assert 'config.model.layer_norm_eps is 1e-12, but 1e-05 in the checkpoint' in out
+    out = _tune_and_compare(program, rte, tuned, first)
+    assert 'newly initialized: head/bias, head/kernel, pooler/bias, pooler/kernel' in out
+    assert 'not used: lm_head.bias, lm_head.dense.bias' in out
     facts = json.loads((tuned / 'export' / 'hf' / 'config.json').read_text())
     assert facts['architectures'] == ['RobertaForSequenceClassification'] and facts['max_position_embeddings'] == 514
 
 
 @pytest.mark.slow
-def test_distilbert_from_transformers_to_answers(
+def test_distilbert_predictions_agree_with_transformers(
     program: Program, rte: pathlib.Path, trained: pathlib.Path, tmp_path: pathlib.Path
 ):
     transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
@@ -74,14 +74,14 @@ def test_distilbert_from_transformers_to_answers(
     start = tmp_path / 'start'
     transformers.DistilBertForMaskedLM(config).save_pretrained(start)
     tokenizer.save_pretrained(start)
-    said = _tune_and_ask(program, rte, tmp_path / 'tuned', start)
-    assert 'of its DistilBertForMaskedLM loaded; freshly drawn: head/bias, head/kernel, pooler' in said
+    out = _tune_and_compare(program, rte, tmp_path / 'tuned', start)
+    assert 'of its DistilBertForMaskedLM loaded; newly initialized: head/bias, head/kernel, pooler' in out
     facts = json.loads((tmp_path / 'tuned' / 'export' / 'hf' / 'config.json').read_text())
     assert facts['architectures'] == ['DistilBertForSequenceClassification'] and facts['dim'] == 32
 
 
 @pytest.mark.slow
-def test_modernbert_from_transformers_to_answers(
+def test_modernbert_predictions_agree_with_transformers(
     program: Program, rte: pathlib.Path, trained: pathlib.Path, tmp_path: pathlib.Path
 ):
     """A pair of texts needs no segment ids."""
@@ -95,7 +95,7 @@ def test_modernbert_from_transformers_to_answers(
     start = tmp_path / 'start'
     transformers.ModernBertForMaskedLM(config).save_pretrained(start)
     tokenizer.save_pretrained(start)
-    said = _tune_and_ask(program, rte, tmp_path / 'tuned', start)
-    assert 'of its ModernBertForMaskedLM loaded; freshly drawn: head/bias, head/kernel' in said
+    out = _tune_and_compare(program, rte, tmp_path / 'tuned', start)
+    assert 'of its ModernBertForMaskedLM loaded; newly initialized: head/bias, head/kernel' in out
     facts = json.loads((tmp_path / 'tuned' / 'export' / 'hf' / 'config.json').read_text())
     assert facts['architectures'] == ['ModernBertForSequenceClassification']

@@ -1,4 +1,4 @@
-"""run=report: the page of any workdir, opened in a real browser; it names the data that are missing."""
+"""run=report: the page of any workdir in a browser; the page names missing data."""
 
 import json
 import pathlib
@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 from browsing import NARROW, Browser
-from running import GLUE, Program, copied, results, rows
+from running import GLUE, Program, copy_workdir, results, rows
 
 from bertjax.pretrain.chance_baselines import read_chance_baselines
 from bertjax.text.tokenizer import load_tokenizer
@@ -27,15 +27,17 @@ def titles(page) -> list[str]:
     return page.locator('h2').all_inner_texts()
 
 
-def test_of_a_pre_training(program: Program, browser: Browser, trained: pathlib.Path, tmp_path: pathlib.Path):
-    workdir = copied(trained, tmp_path / 'run')
+def test_the_page_of_a_pretraining_shows_its_results(
+    program: Program, browser: Browser, trained: pathlib.Path, tmp_path: pathlib.Path
+):
+    workdir = copy_workdir(trained, tmp_path / 'run')
     before = {path: path.read_bytes() for path in workdir.rglob('*') if path.is_file()}
     path = report(program, workdir)
     assert {p: p.read_bytes() for p in before} == before
     last = rows(trained / 'metrics.jsonl', 'heldout')[-1]
 
     def look(page):
-        named = [
+        expected = [
             'Overview',
             'Curves',
             'Held-out masks, before and after',
@@ -44,18 +46,18 @@ def test_of_a_pre_training(program: Program, browser: Browser, trained: pathlib.
             'Speed',
             'Config',
         ]
-        assert titles(page) == named and page.title() == 'Pre-training: run'
+        assert titles(page) == expected and page.title() == 'Pre-training: run'
         tiles = page.locator('.tile').all_inner_texts()
         assert any(
             f'{last["mlm_loss"]:.3f}' in tile and f'{read_chance_baselines(trained).unigram:.3f}' in tile
             for tile in tiles
         )
         assert len(page.locator('.plot .main-svg').all()) > 5
-        # The rows are those of the store, told by this run's own tokenizer: as many masks as were predicted.
+        # The examples come from the store and show as many masked tokens as their labels say.
         assert page.locator('#examples .row').count() == 4
         for row in page.locator('#examples .row').all():
-            said = int(re.search(r'(\d+) to predict', row.locator('.label').inner_text())[1])
-            assert row.locator('.masked, .random, .unchanged').count() == said
+            count = int(re.search(r'(\d+) to predict', row.locator('.label').inner_text())[1])
+            assert row.locator('.masked, .random, .unchanged').count() == count
             assert row.locator('.token').first.inner_text() == '[CLS]'
         filled = page.locator('#fillings .tokens small').first.text_content()
         pieces = load_tokenizer(str(trained / 'tokenizer')).pieces
@@ -65,8 +67,10 @@ def test_of_a_pre_training(program: Program, browser: Browser, trained: pathlib.
     browser.visit(path, look, width=NARROW)
 
 
-def test_of_less_than_there_was(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """Without text; without checkpoints; without rows: each is said, and the rest is there."""
+def test_the_page_of_an_incomplete_workdir_names_missing_data(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
+    """Text, checkpoints or metrics are missing: the page says so and shows everything else."""
     for name in ('config.json', 'metrics.jsonl'):
         shutil.copy(trained / name, tmp_path / name)
     text = report(program, tmp_path).read_text(encoding='utf-8')
@@ -76,9 +80,9 @@ def test_of_less_than_there_was(program: Program, trained: pathlib.Path, tmp_pat
     for name in ('store', 'tokenizer'):
         (tmp_path / name).symlink_to(trained / name)
     (tmp_path / 'metrics.jsonl').unlink()
-    text = report(program, tmp_path, recipe=GLUE['recipe'], small=False).read_text(encoding='utf-8')  # whatever it is
-    assert 'No step has been trained here' in text and 'id="examples"' in text and 'id="curves"' not in text
-    assert 'Not shown: ' in text and 'no finished checkpoint' in text and 'it is for something else' in text
+    text = report(program, tmp_path, recipe=GLUE['recipe'], small=False).read_text(encoding='utf-8')  # another recipe
+    assert 'There are no rows of metrics' in text and 'id="examples"' in text and 'id="curves"' not in text
+    assert 'Not shown: ' in text and 'no finished checkpoint' in text and 'it is for another kind of run' in text
     (tmp_path / 'config.json').write_text('{', encoding='utf-8')
     assert 'config.json: found no JSON' in program.error(f'--workdir={tmp_path}', '--config.run=report')
     assert 'no run and no corpus' in program.error(f'--workdir={tmp_path / "none"}', '--config.run=report')
@@ -86,8 +90,7 @@ def test_of_less_than_there_was(program: Program, trained: pathlib.Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_of_a_corpus_alone(program: Program, browser: Browser, tmp_path: pathlib.Path):
-    """Its text is text, whatever it says, and so are the names of its files."""
+def test_the_page_of_a_corpus_escapes_html(program: Program, browser: Browser, tmp_path: pathlib.Path):
     folder = tmp_path / '<b>texts'
     folder.mkdir()
     lines = [f'The {word} of <script>document.title = "taken"</script> is & was.' for word in 'abcdefghijklmnop']
@@ -103,8 +106,10 @@ def test_of_a_corpus_alone(program: Program, browser: Browser, tmp_path: pathlib
     browser.visit(path, look)
 
 
-def test_of_a_fine_tuning(program: Program, browser: Browser, tuned: pathlib.Path, rte, tmp_path: pathlib.Path):
-    workdir, data = copied(tuned, tmp_path / 'run'), copied(rte, tmp_path / 'data')
+def test_the_page_of_a_fine_tuning_shows_its_errors(
+    program: Program, browser: Browser, tuned: pathlib.Path, rte, tmp_path: pathlib.Path
+):
+    workdir, data = copy_workdir(tuned, tmp_path / 'run'), copy_workdir(rte, tmp_path / 'data')
     config = json.loads((workdir / 'config.json').read_text())
     (workdir / 'config.json').write_text(json.dumps(config | {'data': str(data)}))
     predictions = rows(workdir / 'predictions' / 'dev.jsonl')
@@ -128,7 +133,7 @@ def test_of_a_fine_tuning(program: Program, browser: Browser, tuned: pathlib.Pat
         counted = [[sum(pair == (a, b) for pair in zip(true, label, strict=True)) for b in names] for a in names]
         cells = page.locator('#errors .shaded td').all_inner_texts()
         assert np.array(counted).ravel().tolist() == list(map(int, cells))
-        worst = page.locator('#errors .error').first.inner_text()  # the surest
+        worst = page.locator('#errors .error').first.inner_text()  # the error with the highest probability
         assert HOSTILE in worst and f'{other} (0.99)' in worst
         assert page.locator('#errors .error').count() == min(12, sum(a != b for a, b in zip(true, label, strict=True)))
         assert 'entailment' in page.locator('#examples .label').first.inner_text()
@@ -137,12 +142,14 @@ def test_of_a_fine_tuning(program: Program, browser: Browser, tuned: pathlib.Pat
     browser.visit(path, look, dark=True)
     shutil.rmtree(data)
     text = report(program, workdir, **GLUE).read_text(encoding='utf-8')
-    assert 'cannot be read any more' in text and 'id="figures"' in text
+    assert 'can no longer be read' in text and 'id="figures"' in text
 
 
 @pytest.mark.slow
-def test_of_a_sweep(program: Program, browser: Browser, swept: pathlib.Path, tmp_path: pathlib.Path):
-    workdir = copied(swept, tmp_path / 'run')
+def test_the_page_of_a_sweep_shows_its_trials(
+    program: Program, browser: Browser, swept: pathlib.Path, tmp_path: pathlib.Path
+):
+    workdir = copy_workdir(swept, tmp_path / 'run')
     path = report(program, workdir, **GLUE)
     best = json.loads((workdir / 'sweep.json').read_text())['best']
 
@@ -152,7 +159,7 @@ def test_of_a_sweep(program: Program, browser: Browser, swept: pathlib.Path, tmp
         assert page.locator('#sweep table').first.locator('tbody tr').count() == 2
         page.click('#sweep summary')
         assert page.locator('#sweep details tr.marked').inner_text().startswith(best)
-        # Four runs as points, two medians on a line; the rates stand at the axis.
+        # The chart has four runs as points and two medians on a line; the axis shows the learning rates.
         assert page.locator('#sweep .plot').first.locator('.point').count() >= 4
         ticks = page.locator('#sweep .plot').first.locator('.xtick').all_text_contents()
         assert ticks == ['0.00001', '0.003'] or ticks == ['1e-5', '0.003']
@@ -163,7 +170,7 @@ def test_of_a_sweep(program: Program, browser: Browser, swept: pathlib.Path, tmp
     assert 'No run of the sweep is finished yet' in report(program, workdir, **GLUE).read_text(encoding='utf-8')
 
 
-def test_without_what_draws(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch):
+def test_a_missing_plotly_is_an_error(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch):
     monkeypatch.setitem(__import__('sys').modules, 'plotly', None)
     message = program.error(f'--workdir={tmp_path}', '--config.run=report')
     assert "pip install -e '.[report]'" in message

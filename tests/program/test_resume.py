@@ -1,4 +1,4 @@
-"""Killed, interrupted, damaged, changed: the same command continues, to the same bits."""
+"""After a kill, a signal or damage, the same command continues with the same bits."""
 
 import json
 import pathlib
@@ -19,7 +19,7 @@ def assert_same_run(workdir: pathlib.Path, trained: pathlib.Path) -> None:
 
 @pytest.mark.slow
 def test_kill_9_again_and_again_ends_in_the_same_bits(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """Kills at two moments, the first before any checkpoint can be finished, the second late in the run."""
+    """The first kill comes before any checkpoint can be finished, the second late in the run."""
     moments = random.Random(2018)
     for low, high in ((1, 3), (12, 22)):
         process = program.start(f'--workdir={tmp_path}', *RUN)
@@ -31,7 +31,7 @@ def test_kill_9_again_and_again_ends_in_the_same_bits(program: Program, trained:
     assert_same_run(tmp_path, trained)
 
 
-# A phase of 12 steps, and one whose batches have 2, 4, 6 and 8 rows from the steps 12, 15, 17 and 20 on.
+# A phase of 12 steps, then a phase whose batches have 2, 4, 6 and 8 rows from steps 12, 15, 17 and 20 on.
 RAMP = (
     '--config.phases[0].steps=50%',
     '--config.phases[0].seq_len=32',
@@ -54,7 +54,7 @@ MODERN = (
     '--config.model.num_segments=0',
     '--config.pairs.mode=full_sentences',
 )
-# The other tests train with BERT's optimiser, which compiles faster.
+# The other tests use BERT's optimizer, which compiles faster.
 TRAININGS = {
     'muon': ('pretrain_tiny', ()),
     'muon, gated MLPs and an average': ('pretrain_tiny', (*MODERN, *AVERAGED)),
@@ -64,8 +64,10 @@ TRAININGS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize('training', TRAININGS)
-def test_another_training_that_is_killed_ends_in_the_same_bits(program: Program, tmp_path: pathlib.Path, training: str):
-    """The checkpoint of step 16 lies within the ramp."""
+def test_a_killed_run_with_another_optimizer_ends_in_the_same_bits(
+    program: Program, tmp_path: pathlib.Path, training: str
+):
+    """The checkpoint of step 16 is within the batch ramp."""
     recipe, changes = TRAININGS[training]
     options = {'recipe': f'configs/{recipe}.py'}
     program.spawn(f'--workdir={tmp_path / "whole"}', *RUN, *changes, **options)
@@ -84,7 +86,7 @@ def test_another_training_that_is_killed_ends_in_the_same_bits(program: Program,
 
 
 def slow_to_seal(program: Program, folder: pathlib.Path, workdir: pathlib.Path, seconds: float) -> Program:
-    """The program, with a disk that takes that long before a checkpoint is whole."""
+    """Returns a program that waits `seconds` before it writes the seal of a checkpoint."""
     code = f"""
         import sys, time
         sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
@@ -99,7 +101,7 @@ def slow_to_seal(program: Program, folder: pathlib.Path, workdir: pathlib.Path, 
 @pytest.mark.slow
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_signals_save_at_the_next_step(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, number: int):
-    """A second one while the checkpoint is written changes nothing: it is told what is waited for."""
+    """A second signal during the save changes nothing, but a message says what the run waits for."""
     workdir = tmp_path / 'run'
     process = slow_to_seal(program, tmp_path / 'slow', workdir, 1.0).start(f'--workdir={workdir}', *RUN)
     wait_for_step(process, workdir, 2)
@@ -119,7 +121,7 @@ def test_signals_save_at_the_next_step(program: Program, trained: pathlib.Path, 
 
 
 @pytest.mark.slow
-def test_a_third_signal_ends_it_at_once(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_third_signal_ends_the_process_at_once(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     workdir = tmp_path / 'run'
     process = slow_to_seal(program, tmp_path / 'slow', workdir, 60.0).start(f'--workdir={workdir}', *RUN)
     wait_for_step(process, workdir, 2)
@@ -147,7 +149,9 @@ DAMAGES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', DAMAGES)
-def test_damaged_newest_checkpoint(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, kind: str):
+def test_a_damaged_newest_checkpoint_is_skipped(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, kind: str
+):
     workdir = tmp_path / 'run'
     shutil.copytree(trained, workdir)
     files = [path for path in (workdir / 'checkpoints' / '24').rglob('*') if path.is_file()]
@@ -158,9 +162,7 @@ def test_damaged_newest_checkpoint(program: Program, trained: pathlib.Path, tmp_
     assert_same_run(workdir, trained)
 
 
-def test_only_damaged_checkpoints_are_never_written_over(
-    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
-):
+def test_damaged_checkpoints_are_not_overwritten(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     workdir = tmp_path / 'run'
     shutil.copytree(trained, workdir)
     for seal in (workdir / 'checkpoints').rglob('seal.json'):
@@ -169,7 +171,7 @@ def test_only_damaged_checkpoints_are_never_written_over(
 
 
 @pytest.mark.parametrize(
-    ('change', 'named'),
+    ('change', 'name'),
     [
         ('--config.model.width=64', 'config.model.width'),
         ('--config.optimizer.name=lamb', 'config.optimizer.name'),
@@ -177,13 +179,13 @@ def test_only_damaged_checkpoints_are_never_written_over(
         ('--config.corpus_options.heldout=0.3', 'store'),
     ],
 )
-def test_another_model_is_refused(
-    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, change: str, named: str
+def test_changes_of_model_or_data_are_refused(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, change: str, name: str
 ):
     workdir = tmp_path / 'run'
     shutil.copytree(trained, workdir)
     error = program.error(f'--workdir={workdir}', *RUN, change)
-    assert named in error
+    assert name in error
     assert (workdir / 'export/hf/model.safetensors').read_bytes() == (
         trained / 'export/hf/model.safetensors'
     ).read_bytes()
@@ -191,7 +193,7 @@ def test_another_model_is_refused(
 
 
 @pytest.mark.slow
-def test_changed_batch_size_and_learning_rate_are_allowed_and_said(
+def test_changes_of_batch_size_and_learning_rate_are_allowed_and_printed(
     program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
 ):
     workdir = tmp_path / 'run'
@@ -210,7 +212,9 @@ def test_changed_batch_size_and_learning_rate_are_allowed_and_said(
 def test_non_finite_steps_stop_the_run_and_leave_the_checkpoint(
     program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr('bertjax.run_verb.check_ranges', lambda config: None)  # nothing allowed explodes for sure
+    monkeypatch.setattr(
+        'bertjax.run_verb.check_ranges', lambda config: None
+    )  # no allowed learning rate overflows reliably
     workdir = tmp_path / 'run'
     shutil.copytree(trained, workdir)
     before = (workdir / 'checkpoints/24/seal.json').read_bytes()

@@ -1,4 +1,4 @@
-"""A run continues on the same text and tokenizer, wherever they are; on others it refuses, with a fix that works."""
+"""A run continues on the same text and tokenizer at any path; it refuses others with a fix that works."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import re
 import shutil
 
 import pytest
-from killing import killed_at_each
+from killing import kill_at_each
 from running import RUN, Program
 
 from bertjax.config.recipes import pretraining_config
@@ -18,7 +18,7 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.tokenizer import set_workdir_tokenizer
 
 WORDS = ('light', 'old', 'green', 'under', 'near', 'house', 'wind', 'slow')
-CORPUS = (*RUN, '--config.run=corpus')  # makes tokenizer and stores ready as a training does
+CORPUS = (*RUN, '--config.run=corpus')  # makes tokenizer and store as training does
 
 
 @pytest.fixture
@@ -29,23 +29,23 @@ def run(trained: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def text(corpus: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """The corpus at another place, with another name and date."""
+    """A copy of the corpus with another path and date."""
     return pathlib.Path(shutil.copyfile(corpus, tmp_path / 'other name.txt'))
 
 
 def first_version(workdir: pathlib.Path) -> pathlib.Path:
-    """Without what the first versions did not keep."""
+    """Removes the files that the first versions did not write; returns the workdir."""
     (workdir / 'store' / 'inputs.json').unlink()
     (workdir / 'tokenizer' / 'saved.json').unlink()
     return workdir
 
 
-def mended(error: str, workdir: pathlib.Path) -> str:
-    """The flag of the fix that an error prints."""
+def fix_in(error: str) -> str:
+    """Returns the flag in the fix that an error prints."""
     return re.search(r'--config\.\w+=\S+?(?=,| to |$)', error)[0]
 
 
-@pytest.mark.parametrize('old', [False, True], ids=['', 'of the first version'])
+@pytest.mark.parametrize('old', [False, True], ids=['current version', 'first version'])
 def test_a_copy_of_the_text_continues(program: Program, run: pathlib.Path, text: pathlib.Path, old: bool):
     if old:
         first_version(run)
@@ -63,15 +63,15 @@ def test_a_run_continues_on_a_copy_of_its_text(program: Program, run: pathlib.Pa
     assert 'all 24 steps are done' in out
 
 
-def test_another_text_is_refused_with_a_mend_that_works(program: Program, run: pathlib.Path, text: pathlib.Path):
+def test_another_text_is_refused_with_a_fix_that_works(program: Program, run: pathlib.Path, text: pathlib.Path):
     text.write_bytes(text.read_bytes().replace(b'river', b'ocean'))
     arguments = (f'--workdir={run}', *CORPUS, f'--config.corpus={text}')
     error = program.error(*arguments)
     assert 'other text (other name.txt has changed)' in error or 'documents.txt has changed' in error
-    flag = mended(error, run)
+    flag = fix_in(error)
     assert flag == f'--config.data={run}/store'
     program.run(*arguments, flag)
-    program.run(f'--workdir={run}', *CORPUS)  # The other: the text as it was.
+    program.run(f'--workdir={run}', *CORPUS)  # The other fix is the original text.
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_a_run_continues_on_its_store_when_its_text_is_gone(program: Program, ru
 
 
 def test_a_vocabulary_is_trained_again_on_other_text(program: Program, text: pathlib.Path, tmp_path: pathlib.Path):
-    """Before there are checkpoints; what the new store holds is shown."""
+    """The workdir has no checkpoints yet; the statistics of the new store are printed."""
     arguments = (f'--workdir={tmp_path / "new"}', *CORPUS, f'--config.corpus={text}')
     program.run(*arguments)
     os.utime(text)
@@ -99,7 +99,7 @@ def test_a_vocabulary_is_trained_again_on_other_text(program: Program, text: pat
 def test_a_damaged_vocabulary_gets_no_checksums(
     program: Program, text: pathlib.Path, tmp_path: pathlib.Path, damage: str
 ):
-    """Before there are checkpoints, with a text that is still the same but was touched."""
+    """The workdir has no checkpoints yet; the text has the same content but another date."""
     arguments = (f'--workdir={tmp_path / "new"}', *CORPUS, f'--config.corpus={text}')
     program.run(*arguments)
     name, act = DAMAGES[damage]
@@ -109,8 +109,8 @@ def test_a_damaged_vocabulary_gets_no_checksums(
         assert f'tokenizer/{name}: found ' in program.error(*arguments)
 
 
-def test_a_vocabulary_is_trained_again_on_text_read_otherwise(program: Program, tmp_path: pathlib.Path):
-    """Of the same files, with another field of their lines; a workdir that did not note the field keeps its own."""
+def test_a_vocabulary_is_trained_again_on_another_field(program: Program, tmp_path: pathlib.Path):
+    """The files are the same; a workdir that did not record the field keeps its vocabulary."""
     rows = [
         {'summary': 'the ocean is blue.', 'body': f'the river stone {word} runs. a bird sings over the field.'}
         for word in WORDS
@@ -130,8 +130,8 @@ def test_a_vocabulary_is_trained_again_on_text_read_otherwise(program: Program, 
 
 
 @pytest.mark.parametrize(('family', 'again'), [('sentencepiece', True), ('wordpiece', False)])
-def test_the_seed_that_a_vocabulary_is_drawn_with(family: str, again: bool):
-    """WordPiece is trained on all text, and draws nothing."""
+def test_the_key_of_a_vocabulary_may_include_the_seed(family: str, again: bool):
+    """WordPiece is trained on all text, so its vocabulary does not depend on the seed."""
 
     def key(seed: int) -> str:
         config = pretraining_config(seed=seed)
@@ -150,7 +150,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize('damage', DAMAGES)
-def test_a_changed_tokenizer_is_noticed_and_made_again(program: Program, run: pathlib.Path, damage: str):
+def test_a_changed_tokenizer_is_refused_and_can_be_rebuilt(program: Program, run: pathlib.Path, damage: str):
     before = (run / 'tokenizer' / 'tokenizer.json').read_bytes()
     name, act = DAMAGES[damage]
     act(run / 'tokenizer' / name)
@@ -168,7 +168,7 @@ def test_a_changed_tokenizer_is_noticed_and_made_again(program: Program, run: pa
     assert (run / 'tokenizer' / 'tokenizer.json').read_bytes() == before
 
 
-def test_settings_of_a_vocabulary_that_cannot_be_read_are_others(program: Program, run: pathlib.Path):
+def test_unreadable_settings_of_a_vocabulary_count_as_changed(program: Program, run: pathlib.Path):
     (run / 'tokenizer' / 'vocabulary.json').write_bytes(b'vocab.family = \xe9')
     assert 'other settings of config.vocab' in program.error(f'--workdir={run}', *RUN)
 
@@ -183,23 +183,27 @@ def test_a_tokenizer_of_the_first_version_gets_checksums(program: Program, run: 
     assert 'as the run recorded' in program.error(f'--workdir={run}', *CORPUS)
 
 
-def test_another_file_behind_config_tokenizer(program: Program, run: pathlib.Path, tmp_path: pathlib.Path):
-    """With checkpoints it is refused, and the fix is the copy in the workdir; else it is replaced, as is said."""
-    given = pathlib.Path(shutil.copyfile(run / 'tokenizer' / 'vocab.txt', tmp_path / 'vocab.txt'))
-    arguments = (f'--config.tokenizer={given}', *CORPUS)
+def test_a_changed_file_in_config_tokenizer_is_refused_or_replaced(
+    program: Program, run: pathlib.Path, tmp_path: pathlib.Path
+):
+    """With checkpoints, the fix is the copy in the workdir; without, the copy is replaced with a warning."""
+    source = pathlib.Path(shutil.copyfile(run / 'tokenizer' / 'vocab.txt', tmp_path / 'vocab.txt'))
+    arguments = (f'--config.tokenizer={source}', *CORPUS)
     program.run(f'--workdir={run}', *arguments)
     program.run(f'--workdir={tmp_path / "new"}', *arguments)
-    given.write_text(given.read_text().replace('river', 'rover'))
+    source.write_text(source.read_text().replace('river', 'rover'))
     error = program.error(f'--workdir={run}', *arguments)
-    flag = mended(error, run)
+    flag = fix_in(error)
     assert flag == f'--config.tokenizer={run}/tokenizer'
     program.run(f'--workdir={run}', *arguments, flag)
     out = program.run(f'--workdir={tmp_path / "new"}', *arguments)
-    assert f'{given} replaces another tokenizer in' in out.stdout and 'another tokenizer' in out.stderr
+    assert f'{source} replaces another tokenizer in' in out.stdout and 'another tokenizer' in out.stderr
     assert 'rover' in (tmp_path / 'new' / 'tokenizer' / 'vocab.txt').read_text()
 
 
-def test_another_vocabulary_in_the_export_of_config_init(program: Program, run: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_changed_vocabulary_in_the_export_of_config_init_is_refused(
+    program: Program, run: pathlib.Path, tmp_path: pathlib.Path
+):
     arguments = (f'--workdir={tmp_path / "new"}', f'--config.init={run}', *CORPUS)
     program.run(*arguments)
     DAMAGES['other piece'][1](run / 'export' / 'hf' / 'tokenizer.json')
@@ -209,14 +213,14 @@ def test_another_vocabulary_in_the_export_of_config_init(program: Program, run: 
 @pytest.mark.slow
 def test_a_killed_replacement_of_the_tokenizer_is_continued(trained: pathlib.Path, tmp_path: pathlib.Path):
     former = load_tokenizer(trained / 'tokenizer')
-    wanted = load_tokenizer(trained / 'tokenizer', lowercase=not former.lowercase)
-    set_workdir_tokenizer(wanted, tmp_path / 'whole')
+    replacement = load_tokenizer(trained / 'tokenizer', lowercase=not former.lowercase)
+    set_workdir_tokenizer(replacement, tmp_path / 'whole')
     files = {path.name: path.read_bytes() for path in (tmp_path / 'whole' / 'tokenizer').iterdir()}
     workdir, kills = tmp_path / 'run', 0
     set_workdir_tokenizer(former, workdir)
-    for _ in killed_at_each(lambda: set_workdir_tokenizer(wanted, workdir), workdir):
+    for _ in kill_at_each(lambda: set_workdir_tokenizer(replacement, workdir), workdir):
         kills += 1
-        set_workdir_tokenizer(wanted, workdir)
+        set_workdir_tokenizer(replacement, workdir)
         left = {path.name: path.read_bytes() for path in (workdir / 'tokenizer').iterdir() if path.name[0] != '.'}
         assert left == files
         shutil.rmtree(workdir)
@@ -225,7 +229,7 @@ def test_a_killed_replacement_of_the_tokenizer_is_continued(trained: pathlib.Pat
 
 
 def two_separators(trained: pathlib.Path, folder: pathlib.Path) -> Tokenizer:
-    """The same pieces; between the texts of a pair another [SEP]."""
+    """Returns a tokenizer with the same pieces that puts two [SEP] between the texts of a pair."""
     path = shutil.copytree(trained / 'tokenizer', folder) / 'tokenizer.json'
     settings = json.loads(path.read_text())
     pair = settings['post_processor']['pair']
@@ -234,8 +238,10 @@ def two_separators(trained: pathlib.Path, folder: pathlib.Path) -> Tokenizer:
     return load_tokenizer(folder)
 
 
-def test_a_tokenizer_of_other_separators_is_another(trained: pathlib.Path, run: pathlib.Path, tmp_path: pathlib.Path):
-    """Though its fingerprint, of single texts, is the same; a run that began with the one goes on with it."""
+def test_a_tokenizer_with_other_separators_is_another_tokenizer(
+    trained: pathlib.Path, run: pathlib.Path, tmp_path: pathlib.Path
+):
+    """The fingerprint is the same because it covers only single texts; a run with checkpoints keeps its tokenizer."""
     former, other = load_tokenizer(trained / 'tokenizer'), two_separators(trained, tmp_path / 'two')
     assert (former.separators, other.separators) == (1, 2) and former.fingerprint == other.fingerprint
     set_workdir_tokenizer(former, tmp_path / 'new')
@@ -255,7 +261,7 @@ def test_a_workdir_inside_the_corpus_is_refused(program: Program, corpus: pathli
     assert not (tmp_path / 'out' / 'run' / 'tokenizer').exists()
 
 
-def test_a_workdir_that_a_glob_will_find_is_refused_at_the_first_start(
+def test_a_workdir_that_a_glob_would_match_is_refused_at_the_first_start(
     program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path
 ):
     shutil.copyfile(corpus, tmp_path / 'a.txt')
@@ -267,21 +273,23 @@ def test_a_workdir_that_a_glob_will_find_is_refused_at_the_first_start(
     assert not (tmp_path / 'run' / 'tokenizer').exists()
 
 
-def test_no_vocabulary_is_trained_under_another_process(program: Program, tmp_path: pathlib.Path):
+def test_no_vocabulary_is_trained_in_the_workdir_of_another_process(program: Program, tmp_path: pathlib.Path):
     with lock_directory(tmp_path, 'trains in this workdir'):
         assert 'another process' in program.error(f'--workdir={tmp_path}', '--config.run=vocab')
     assert not (tmp_path / 'tokenizer').exists()
 
 
-def test_what_was_decided_is_said(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path, monkeypatch):
+def test_the_format_and_statistics_of_a_corpus_are_printed(
+    program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path, monkeypatch
+):
     monkeypatch.setattr('bertjax.corpus.quality.MANY_SENTENCES', 6)
-    place = tmp_path / 'texts'
-    place.mkdir()
+    folder = tmp_path / 'texts'
+    folder.mkdir()
     documents = corpus.read_text().split('\n\n')
     for index in range(3):
-        (place / f'{index}.txt').write_text('\n\n'.join(documents[index * 40 : index * 40 + 40]))
+        (folder / f'{index}.txt').write_text('\n\n'.join(documents[index * 40 : index * 40 + 40]))
     stores = []
-    for name, spec in (('folder', place), ('glob', f'{place}/*.txt')):
+    for name, spec in (('folder', folder), ('glob', f'{folder}/*.txt')):
         result = program.run(f'--workdir={tmp_path / name}', *CORPUS, f'--config.corpus={spec}')
         assert f'{spec}: 3 files, read as documents with blank lines between them' in result.stdout
         assert 'have 6 sentences or more' in ' '.join(result.stdout.split())

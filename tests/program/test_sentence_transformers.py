@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: what `SentenceTransformer(folder).encode` computes, and what of it is refused."""
+"""Folders of sentence-transformers: vectors agree with `SentenceTransformer.encode`, or modules are refused."""
 
 import json
 import pathlib
@@ -30,7 +30,7 @@ FILES = {
 
 
 def write(folder: pathlib.Path, **changes) -> pathlib.Path:
-    """The folder with FILES, but for those that are changed."""
+    """Writes FILES, updated by `changes`, into the folder; returns the folder."""
     for name, content in {**FILES, **changes}.items():
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
         (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
@@ -44,21 +44,21 @@ def folder(trained, tmp_path_factory) -> pathlib.Path:
     return write(shutil.copytree(trained / 'export' / 'hf', tmp_path_factory.mktemp('sentences') / 'model'))
 
 
-def test_a_folder_says_how_its_texts_are_encoded(folder, extract, tmp_path):
-    """Prompt, length, pooling, Dense and normalization, in Python and of a file; what is asked for wins."""
+def test_the_modules_of_a_folder_encode_its_texts(folder, extract, tmp_path):
+    """Prompt, length, pooling, Dense and normalization apply in Python and in run=extract; arguments override them."""
     bert = bertjax.load(folder)
     tokens = bert.encode([f'the wind {text}' for text in TEXTS], pool=None)
     assert [len(x) for x in tokens] == [8, 5]
     pooled = np.stack([np.average(x, axis=0, weights=1 + np.arange(len(x))) for x in tokens])
-    wanted = np.tanh(pooled @ DENSE['linear.weight'].T + 1)
-    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
-    np.testing.assert_allclose(bert.encode(TEXTS), wanted, atol=1e-5)
-    said = "up to 8 tokens, the prompt 'the wind ', pool='weightedmean', Dense to 8, length 1"
-    assert said in repr(bert)
+    expected = np.tanh(pooled @ DENSE['linear.weight'].T + 1)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(bert.encode(TEXTS), expected, atol=1e-5)
+    description = "up to 8 tokens, the prompt 'the wind ', pool='weightedmean', Dense to 8, length 1"
+    assert description in repr(bert)
     (tmp_path / 'in.txt').write_text('\n'.join(TEXTS))
     out = extract(tmp_path / 'in.txt', f'--config.init={folder}')
-    assert f'from its modules.json: {said}' in out and 'width 8' in out
-    np.testing.assert_allclose(np.load(tmp_path / 'features' / 'in.npy'), wanted, atol=1e-5)
+    assert f'from its modules.json: {description}' in out and 'width 8' in out
+    np.testing.assert_allclose(np.load(tmp_path / 'features' / 'in.npy'), expected, atol=1e-5)
     facts = json.loads((tmp_path / 'features' / 'in.npy.json').read_text())
     assert (facts['pool'], facts['normalize'], facts['longest'], facts['dense']) == ('weightedmean', True, 8, [8])
     with pytest.raises(UserError, match=r'layers: found .*Dense'):
@@ -67,19 +67,19 @@ def test_a_folder_says_how_its_texts_are_encoded(folder, extract, tmp_path):
 
 
 @pytest.mark.slow
-def test_each_pooling_is_what_it_says():
+def test_each_pooling_agrees_with_its_formula():
     x, mask = RNG.standard_normal((2, 4, 3)).astype(np.float32), np.array([[1, 1, 1, 0], [1, 1, 0, 0]])
     for row, count in enumerate((3, 2)):
-        own = x[row, :count]
-        wanted = {'mean': own.mean(0), 'max': own.max(0), 'cls': own[0], 'lasttoken': own[-1]}
-        wanted |= {'mean_sqrt_len_tokens': own.sum(0) / count**0.5}
-        wanted |= {'weightedmean': np.average(own, axis=0, weights=1 + np.arange(count))}
+        tokens = x[row, :count]
+        expected = {'mean': tokens.mean(0), 'max': tokens.max(0), 'cls': tokens[0], 'lasttoken': tokens[-1]}
+        expected |= {'mean_sqrt_len_tokens': tokens.sum(0) / count**0.5}
+        expected |= {'weightedmean': np.average(tokens, axis=0, weights=1 + np.arange(count))}
         for pool in SENTENCE_POOL:
-            np.testing.assert_allclose(pool_tokens(x, mask, pool)[row], wanted[pool], atol=1e-6)
+            np.testing.assert_allclose(pool_tokens(x, mask, pool)[row], expected[pool], atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    'name, content, said',
+    'name, content, message',
     [
         ('modules.json', '{', 'no JSON'),
         ('modules.json', FILES['modules.json'][:1], 'expected Transformer, then Pooling'),
@@ -93,13 +93,13 @@ def test_each_pooling_is_what_it_says():
         ('sentence_bert_config.json', {'max_seq_length': -1}, 'max_seq_length: found -1'),
     ],
 )
-def test_what_cannot_be_computed_is_refused(tmp_path, name, content, said):
+def test_unsupported_modules_are_refused(tmp_path, name, content, message):
     modules = read_sentence_modules(write(tmp_path, **{name: content}))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         raise modules.refusal
 
 
-def test_a_model_whose_pooling_is_refused_does_all_else(trained, tmp_path):
+def test_a_model_with_unsupported_pooling_works_otherwise(trained, tmp_path):
     model = shutil.copytree(trained / 'export' / 'hf', tmp_path / 'model')
     bert = bertjax.load(write(model, **{'1_Pooling/config.json': {'pooling_mode': ['cls', 'mean']}}))
     assert "up to 8 tokens, with unsupported modules (the pooling ['cls', 'mean'])" in repr(bert)
@@ -113,8 +113,8 @@ def test_a_model_whose_pooling_is_refused_does_all_else(trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_vectors_are_those_of_sentence_transformers(trained, tmp_path):
-    """Of the folders that its newest version writes, with every pooling, and with all modules together."""
+def test_vectors_agree_with_sentence_transformers(trained, tmp_path):
+    """The installed version writes the folders, one for each pooling and one with all modules."""
     package = pytest.importorskip('sentence_transformers', reason='compares with sentence-transformers')
     from sentence_transformers.base.modules import Dense, Normalize, Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
@@ -125,6 +125,6 @@ def test_vectors_are_those_of_sentence_transformers(trained, tmp_path):
         encoder = Transformer(str(trained / 'export' / 'hf'))
         encoder.max_seq_length = 8
         prompts = {'prompts': {'q': 'the '}, 'default_prompt_name': 'q'} if name == 'all' else {}
-        theirs = package.SentenceTransformer(modules=[encoder, *modules], device='cpu', **prompts)
-        theirs.save(str(tmp_path / name))
-        np.testing.assert_allclose(bertjax.load(tmp_path / name).encode(TEXTS), theirs.encode(TEXTS), atol=1e-5)
+        peer = package.SentenceTransformer(modules=[encoder, *modules], device='cpu', **prompts)
+        peer.save(str(tmp_path / name))
+        np.testing.assert_allclose(bertjax.load(tmp_path / name).encode(TEXTS), peer.encode(TEXTS), atol=1e-5)

@@ -1,4 +1,4 @@
-"""Sequences that are not text, through the program: from codes to a model that transformers loads."""
+"""Pre-training on sequences that are not text, from medical codes to a model that transformers loads."""
 
 import json
 import pathlib
@@ -18,7 +18,7 @@ MODEL = ('--config.model.width=32', '--config.model.mlp_dim=64', '--config.model
 
 @pytest.fixture(scope='module')
 def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Patients whose codes are all of one group, the group's symbols, and a matrix."""
+    """A folder with patients who have codes of one group, the list of codes, and an embedding matrix."""
     folder, rng = tmp_path_factory.mktemp('codes'), np.random.default_rng(0)
     lines = []
     for _ in range(150):
@@ -40,7 +40,7 @@ def arguments(data: pathlib.Path, workdir: pathlib.Path) -> tuple[str, ...]:
 
 
 @pytest.mark.slow
-def test_from_codes_to_transformers(program: Program, data: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_model_of_codes_loads_in_transformers(program: Program, data: pathlib.Path, tmp_path: pathlib.Path):
     transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
     out = program.run(*arguments(data, tmp_path / 'run'), **RECIPE).stdout
     assert 'symbols vocabulary of 41' in out and '36 token embeddings are initialized from' in out
@@ -55,33 +55,33 @@ def test_from_codes_to_transformers(program: Program, data: pathlib.Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_without_its_matrix(program: Program, data: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_run_resumes_without_its_matrix(program: Program, data: pathlib.Path, tmp_path: pathlib.Path):
     program.run(*arguments(data, tmp_path / 'run'), **RECIPE)
     more = ('--config.embeddings=gone.npy', '--config.steps=3')
     assert 'continuing at step 2 of 3' in program.run(*arguments(data, tmp_path / 'run'), *more, **RECIPE).stdout
 
 
-def test_a_saved_vocabulary_may_be_called_anything(data: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_saved_vocabulary_may_have_any_name(data: pathlib.Path, tmp_path: pathlib.Path):
     settings = SimpleNamespace(vocab=SimpleNamespace(family='symbols'))
     tokenizer = load_configured_tokenizer(settings, str(data / 'codes.txt'))
     tokenizer.save(tmp_path / 'codes.v1')
     assert load_configured_tokenizer(settings, str(tmp_path / 'codes.v1')).fingerprint == tokenizer.fingerprint
 
 
-def test_mistakes_of_sequences(program: Program, data: pathlib.Path, tmp_path: pathlib.Path):
-    given = arguments(data, tmp_path / 'run')
-    line = program.error(*given, '--config.corpus_options.segments=4', **RECIPE)
+def test_mistakes_with_sequences_are_errors(program: Program, data: pathlib.Path, tmp_path: pathlib.Path):
+    flags = arguments(data, tmp_path / 'run')
+    line = program.error(*flags, '--config.corpus_options.segments=4', **RECIPE)
     assert 'config.corpus_options.segments: found 4, expected at most config.model.num_segments = 3' in line
-    line = program.error(*given, '--config.corpus_options.segments=2', **RECIPE)
+    line = program.error(*flags, '--config.corpus_options.segments=2', **RECIPE)
     assert 'patients.jsonl:1: found the segment type 2' in line
     np.save(tmp_path / 'wide.npy', np.zeros((41, 16), np.float32))
-    line = program.error(*given, f'--config.embeddings={tmp_path}/wide.npy', **RECIPE)
+    line = program.error(*flags, f'--config.embeddings={tmp_path}/wide.npy', **RECIPE)
     assert 'a matrix of shape (41, 16), expected (41, 32)' in line
     np.save(tmp_path / 'nan.npy', np.full((41, 32), np.nan, np.float32))
-    assert 'nan or inf in row 0' in program.error(*given, f'--config.embeddings={tmp_path}/nan.npy', **RECIPE)
+    assert 'nan or inf in row 0' in program.error(*flags, f'--config.embeddings={tmp_path}/nan.npy', **RECIPE)
     (tmp_path / 'text.npy').write_text('no matrix')
-    assert 'no matrix (' in program.error(*given, f'--config.embeddings={tmp_path}/text.npy', **RECIPE)
+    assert 'no matrix (' in program.error(*flags, f'--config.embeddings={tmp_path}/text.npy', **RECIPE)
     (tmp_path / 'zip.npy').write_bytes(b'PK\3\4zzzz')
-    assert 'no matrix (' in program.error(*given, f'--config.embeddings={tmp_path}/zip.npy', **RECIPE)
+    assert 'no matrix (' in program.error(*flags, f'--config.embeddings={tmp_path}/zip.npy', **RECIPE)
     ids = ('--config.corpus_options.format=ids', '--config.tokenizer=', '--config.embeddings=')
-    assert 'the vocabulary that the ids of the corpus belong to' in program.error(*given, *ids, **RECIPE)
+    assert 'the vocabulary of the ids in the corpus' in program.error(*flags, *ids, **RECIPE)

@@ -1,4 +1,4 @@
-"""run=show: the config as it would run, what differs from its recipe, and from the run in the workdir."""
+"""run=show: the resolved config, and its differences from the recipe and from the run in the workdir."""
 
 import json
 import pathlib
@@ -13,17 +13,17 @@ from bertjax.config.plain import flatten
 
 
 def parts(out: str) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """The keys, and by what they differ from, {key: 'before -> after'}."""
+    """Returns {key: value} and {title of a comparison: {key: 'before -> after'}}."""
     listed, *compared = out.strip().split('\n\n')
     keys = dict(line.split(maxsplit=1) for line in listed.splitlines())
-    found = {}
+    differences = {}
     for part in compared:
         title, *lines = part.splitlines()
-        found[title] = dict(line.strip().split(maxsplit=1) for line in lines)
-    return keys, found
+        differences[title] = dict(line.strip().split(maxsplit=1) for line in lines)
+    return keys, differences
 
 
-def test_it_shows_the_recipe_with_what_is_changed(program: Program, tmp_path: pathlib.Path):
+def test_the_config_and_its_changes_are_shown(program: Program, tmp_path: pathlib.Path):
     recipe = 'configs/pretrain_tiny.py'
     change = ('--config.batch_size=4', '--config.phases=()', '--config.seed=0', '--config.run=show')
     keys, compared = parts(program.run(*change, f'--workdir={tmp_path / "new"}', recipe=recipe, small=False).stdout)
@@ -31,12 +31,12 @@ def test_it_shows_the_recipe_with_what_is_changed(program: Program, tmp_path: pa
     assert keys.keys() == base.keys() - {'run'} and keys['batch_size'] == '4' and keys['phases'] == '()'
     assert list(keys) == sorted(keys)
     differs = compared.pop(f'differs from the recipe {recipe} in')
-    assert differs.keys() == {'batch_size', 'corpus'} and not compared  # of a workdir without a run nothing
+    assert differs.keys() == {'batch_size', 'corpus'} and not compared  # nothing about a workdir without a run
     assert differs['batch_size'].split() == [str(base['batch_size']), '->', '4']
     assert not (tmp_path / 'new').exists()
 
 
-def test_values_can_be_given_as_they_are_shown(program: Program):
+def test_shown_values_are_valid_flags(program: Program):
     arguments = ['--config.sweep.learning_rate=(0.001, 1e-05)', '--config.steps=2epochs', '--config.run=show']
     keys, compared = parts(program.run(*arguments, **GLUE).stdout)
     again = [f'--config.{key}={value.strip(chr(39))}' for key, value in keys.items()]
@@ -44,37 +44,39 @@ def test_values_can_be_given_as_they_are_shown(program: Program):
     assert keys['steps'] == "'2epochs'" and keys['sweep.learning_rate'] == '(0.001, 1e-05)'
 
 
-def test_beside_a_run(program: Program, trained: pathlib.Path, tuned: pathlib.Path, tune: tuple[str, ...]):
-    """The command of the run differs in nothing: durations are compared in steps, whatever they were written in."""
+def test_the_config_is_compared_with_the_run(
+    program: Program, trained: pathlib.Path, tuned: pathlib.Path, tune: tuple[str, ...]
+):
+    """The command of the run shows no differences, because durations of any unit are compared in steps."""
     from running import RUN
 
-    shown = program.run(*RUN, f'--workdir={trained}', '--config.run=show').stdout
-    assert shown.endswith(f'the same as the run in {trained}\n') and '\ngoodput ' in shown
-    shown = program.run(*tune, f'--workdir={tuned}', '--config.run=show', **GLUE).stdout
-    assert shown.endswith(f'the same as the run in {tuned}\n')
-    shown = program.run(*RUN, f'--workdir={trained}', '--config.eval_every=50%', '--config.run=show').stdout
-    assert parts(shown)[1][f'differs from the run in {trained} in'] == {'eval_every': '8  ->  12'}
+    out = program.run(*RUN, f'--workdir={trained}', '--config.run=show').stdout
+    assert out.endswith(f'the same as the run in {trained}\n') and '\ngoodput ' in out
+    out = program.run(*tune, f'--workdir={tuned}', '--config.run=show', **GLUE).stdout
+    assert out.endswith(f'the same as the run in {tuned}\n')
+    out = program.run(*RUN, f'--workdir={trained}', '--config.eval_every=50%', '--config.run=show').stdout
+    assert parts(out)[1][f'differs from the run in {trained} in'] == {'eval_every': '8  ->  12'}
     saved = json.loads((tuned / 'config.json').read_text())
-    shown = program.run(*tune, f'--workdir={tuned}', '--config.epochs=6', '--config.run=show', **GLUE).stdout
-    found = parts(shown)[1][f'differs from the run in {tuned} in']
+    out = program.run(*tune, f'--workdir={tuned}', '--config.epochs=6', '--config.run=show', **GLUE).stdout
+    found = parts(out)[1][f'differs from the run in {tuned} in']
     assert found['steps'].split() == [str(saved['steps']), '->', str(saved['steps'] // 2)]
     assert found.keys() == {'steps', 'epochs'}
 
 
-def test_mistakes_are_told(program: Program, tuned: pathlib.Path):
+def test_mistakes_are_errors(program: Program, tuned: pathlib.Path):
     assert 'config.batch_size' in program.error('--config.run=show', '--config.batch_size=0')
     assert 'the config of a pre-training' in program.error(f'--workdir={tuned}', '--config.run=show')
 
 
 def test_no_device_is_started(monkeypatch: pytest.MonkeyPatch, capsys, program: Program):
-    """Where a TPU is busy with the run one can look at its config all the same."""
+    """The config can be shown while a run uses the TPU."""
 
-    def started(*arguments, **options):
+    def fail(*arguments, **options):
         raise AssertionError('a device was started')
 
     for name in ('devices', 'local_devices', 'device_count'):
-        monkeypatch.setattr(jax, name, started)
-    monkeypatch.setattr('jax._src.xla_bridge.backends', started)
+        monkeypatch.setattr(jax, name, fail)
+    monkeypatch.setattr('jax._src.xla_bridge.backends', fail)
     recipe = str(program.repository / 'configs/pretrain_tiny.py')
     show.run(load_recipe(recipe), None, recipe)
     assert 'the same as the recipe' in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""config.sweep: trials, resume, trials trained together."""
+"""config.sweep: trials, resuming, and trials that train together."""
 
 import itertools
 import json
@@ -20,36 +20,36 @@ def trials(workdir: pathlib.Path) -> dict[str, dict]:
 
 
 def test_the_table_is_of_the_trials(swept: pathlib.Path):
-    found = trials(swept)
-    assert len(found) == 4
+    results = trials(swept)
+    assert len(results) == 4
     summary = json.loads((swept / 'sweep.json').read_text())
     assert [line['learning_rate'] for line in summary['settings']] == [1e-5, 3e-3]
     for line in summary['settings']:
-        mine = [c for c in found.values() if c['learning_rate'] == line['learning_rate']]
+        mine = [c for c in results.values() if c['learning_rate'] == line['learning_rate']]
         scores = [trial['splits']['dev']['accuracy'] for trial in mine]
         assert line['runs'] == 2 and line['collapsed'] == sum(trial['collapsed'] for trial in mine)
         assert (line['median'], line['mean']) == (statistics.median(scores), statistics.fmean(scores))
         assert line['sd'] == statistics.stdev(scores) and line['best'] == max(scores)
-    best = found[summary['best']]['splits']['dev']['accuracy']
-    assert best == max(trial['splits']['dev']['accuracy'] for trial in found.values()) > 0.9
+    best = results[summary['best']]['splits']['dev']['accuracy']
+    assert best == max(trial['splits']['dev']['accuracy'] for trial in results.values()) > 0.9
     assert (swept / 'export/hf/model.safetensors').exists()
     assert summary['best'] in (swept / 'stdout.txt').read_text()
 
 
-def test_a_trial_is_the_run_by_itself(swept: pathlib.Path, tuned: pathlib.Path):
-    """The same data, dropout and start: it learned what the run alone learned, but for rounding."""
+def test_a_trial_agrees_with_a_single_run(swept: pathlib.Path, tuned: pathlib.Path):
+    """Data, dropout and initial parameters are the same, so the losses differ only by rounding."""
     (trial,) = [path for path in swept.glob('cells/*lr=0.003,seed=0')]
-    alone, among = (rows(folder / 'metrics.jsonl', 'train') for folder in (tuned, trial))
-    assert [row['step'] for row in among] == [row['step'] for row in alone]
-    assert [row['loss'] for row in among] == pytest.approx([row['loss'] for row in alone], rel=1e-2)
-    other = json.loads((tuned / 'results.json').read_text())['splits']['dev']
-    assert trials(swept)[trial.name]['splits']['dev'] == other
+    expected, measured = (rows(folder / 'metrics.jsonl', 'train') for folder in (tuned, trial))
+    assert [row['step'] for row in measured] == [row['step'] for row in expected]
+    assert [row['loss'] for row in measured] == pytest.approx([row['loss'] for row in expected], rel=1e-2)
+    metrics = json.loads((tuned / 'results.json').read_text())['splits']['dev']
+    assert trials(swept)[trial.name]['splits']['dev'] == metrics
 
 
 def test_finished_trials_are_not_run_again(program: Program, tune, swept: pathlib.Path, tmp_path: pathlib.Path):
     shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
-    again = (*tune, *SWEEP, '--config.log_every=7', '--config.tracker_run=other')  # which change no trial
+    again = (*tune, *SWEEP, '--config.log_every=7', '--config.tracker_run=other')  # keys that do not affect the trials
     assert '4 runs, 4 of them already finished' in program.run(f'--workdir={tmp_path}', *again, **GLUE).stdout
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
     line = program.error(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.warmup_fraction=0.2', **GLUE)
@@ -62,36 +62,36 @@ def test_finished_trials_are_not_run_again(program: Program, tune, swept: pathli
 
 
 @pytest.mark.slow
-def test_a_trial_that_is_gone_is_run_again(program: Program, tune, swept: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_removed_trial_is_run_again(program: Program, tune, swept: pathlib.Path, tmp_path: pathlib.Path):
     shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
-    (gone,) = tmp_path.glob('cells/*lr=0.003,seed=1')
-    shutil.rmtree(gone)
+    (removed,) = tmp_path.glob('cells/*lr=0.003,seed=1')
+    shutil.rmtree(removed)
     result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.sweep.together=1', **GLUE)
     assert '4 runs, 3 of them already finished' in result.stdout
     after = {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
-    assert all(after[path] == time for path, time in before.items() if path.parent != gone) and len(after) == 4
+    assert all(after[path] == time for path, time in before.items() if path.parent != removed) and len(after) == 4
     assert trials(tmp_path).keys() == trials(swept).keys()
 
 
 def test_a_run_and_a_sweep_do_not_share_a_folder(program: Program, tune, swept, tuned, tmp_path: pathlib.Path):
     for folder, changes in ((swept, ()), (tuned, SWEEP)):
-        own = tmp_path / folder.parent.name
-        shutil.copytree(folder, own)
-        assert 'expected another folder' in program.error(f'--workdir={own}', *tune, *changes, **GLUE)
+        workdir = tmp_path / folder.parent.name
+        shutil.copytree(folder, workdir)
+        assert 'expected another folder' in program.error(f'--workdir={workdir}', *tune, *changes, **GLUE)
 
 
-def test_trials_that_would_share_a_folder(program: Program, tune, swept, tmp_path: pathlib.Path):
-    """In one sweep, or in one that grows."""
+def test_trials_that_would_share_a_folder_are_refused(program: Program, tune, swept, tmp_path: pathlib.Path):
+    """This holds for one sweep and for a sweep that grows."""
     for rates in ('(2e-5,2.0000001e-5)', '(3.0000001e-3,1e-5)'):
         shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
-        given = (*SWEEP, f'--config.sweep.learning_rate={rates}')
-        error = program.error(f'--workdir={tmp_path}', *tune, *given, **GLUE)
+        flags = (*SWEEP, f'--config.sweep.learning_rate={rates}')
+        error = program.error(f'--workdir={tmp_path}', *tune, *flags, **GLUE)
         assert 'config.sweep' in error and '0000001' in error
         assert trials(tmp_path) == trials(swept)
 
 
-def test_another_list_does_not_take_the_best_model(program: Program, tune, swept, tmp_path: pathlib.Path):
+def test_fewer_trials_keep_the_best_model_of_all(program: Program, tune, swept, tmp_path: pathlib.Path):
     shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
     summary = json.loads((swept / 'sweep.json').read_text())
     low = ('--config.sweep.learning_rate=(1e-5,)', '--config.sweep.seeds=(0,1)', '--config.sweep.together=2')
@@ -100,18 +100,18 @@ def test_another_list_does_not_take_the_best_model(program: Program, tune, swept
     assert f'the model of {summary["best"]}, the best of all runs in the workdir' in out
 
 
-def test_the_best_model_can_be_asked(program: Program, swept: pathlib.Path, tmp_path: pathlib.Path):
+def test_the_best_model_can_be_evaluated(program: Program, swept: pathlib.Path, tmp_path: pathlib.Path):
     shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
     program.run(f'--workdir={tmp_path}', '--config.run=evaluate', **GLUE)
     summary = json.loads((swept / 'sweep.json').read_text())
-    found = json.loads((tmp_path / 'results.json').read_text())['splits']
-    assert found == trials(swept)[summary['best']]['splits']
+    results = json.loads((tmp_path / 'results.json').read_text())['splits']
+    assert results == trials(swept)[summary['best']]['splits']
 
 
 def test_the_same_trials_are_trained_together_after_a_restart(
     program: Program, tune, swept: pathlib.Path, tmp_path: pathlib.Path
 ):
-    """On a device whose memory says how many fit, these are halves of all, whatever is finished."""
+    """Memory decides the size of a group; the groups are the same whether trials are finished or not."""
     shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
     last = sorted(trials(tmp_path))[2:]
     for name in last:
@@ -131,10 +131,10 @@ def test_the_same_trials_are_trained_together_after_a_restart(
 
 
 @pytest.mark.slow
-def test_interrupted_in_the_middle_it_continues_there(program: Program, tune, swept, tmp_path: pathlib.Path):
-    """In the second group of two: trials that are trained together are saved together, and end in the same bits."""
-    asked = itertools.count(1)  # before each group, at its beginning, after each of its 72 steps
-    with mock.patch.object(Interrupt, 'requested', lambda self: next(asked) == 74 + 2 + 30):
+def test_an_interrupted_sweep_ends_in_the_same_bits(program: Program, tune, swept, tmp_path: pathlib.Path):
+    """The signal comes in the second of two groups, whose trials are saved together."""
+    checks = itertools.count(1)  # before each group, at its start, and after each of its 72 steps
+    with mock.patch.object(Interrupt, 'requested', lambda self: next(checks) == 74 + 2 + 30):
         result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, status=75, **GLUE)
     assert 'stopped at step 30 as asked' in result.stderr and len(trials(tmp_path)) == 2
     result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, **GLUE)

@@ -1,4 +1,4 @@
-"""Each kind of task once, from its files to its figures, predictions and export, as a user starts it."""
+"""Each kind of task, from its files to its metrics, predictions and export."""
 
 import csv
 import json
@@ -10,7 +10,7 @@ from golden_runs import COLORS, PLACES
 from huggingface_hub import ModelCard
 from running import Program, results, rows
 
-# Two epochs of three batches: enough to go the whole way, too few to learn much.
+# Six steps, which are enough to test a complete run but not to learn much.
 SHORT = (
     '--config.seq_len=32',
     '--config.max_padded_lengths=2',
@@ -23,8 +23,8 @@ SHORT = (
 
 def finetune(program: Program, recipe: str, trained: pathlib.Path, data: pathlib.Path, *changes: str) -> pathlib.Path:
     workdir = data.parent / 'run'
-    given = (f'--workdir={workdir}', f'--config.init={trained}', f'--config.data={data}', *SHORT)
-    result = program.run(*given, *changes, recipe=recipe, small=False)
+    flags = (f'--workdir={workdir}', f'--config.init={trained}', f'--config.data={data}', *SHORT)
+    result = program.run(*flags, *changes, recipe=recipe, small=False)
     (workdir / 'stdout.txt').write_text(result.stdout, encoding='utf-8')
     (workdir / 'stderr.txt').write_text(result.stderr, encoding='utf-8')
     return workdir
@@ -36,13 +36,13 @@ def folder(path: pathlib.Path) -> pathlib.Path:
     return data
 
 
-def official(workdir: pathlib.Path, name: str):
+def official_output(workdir: pathlib.Path, name: str):
     return json.loads((workdir / 'predictions' / 'dev' / name).read_text(encoding='utf-8'))
 
 
-def loads_whole(workdir: pathlib.Path, name: str):
-    """The export as a model of this class of transformers, which finds every tensor and leaves none over."""
-    transformers = pytest.importorskip('transformers', reason='loads what we export')
+def load_complete(workdir: pathlib.Path, name: str):
+    """Loads the export as this class of transformers; no tensor may be missing or unused."""
+    transformers = pytest.importorskip('transformers', reason='loads the export')
     path = workdir / 'export' / 'hf'
     model, info = getattr(transformers, name).from_pretrained(path, output_loading_info=True)
     assert not info['missing_keys'] and not info['unexpected_keys'], info
@@ -51,17 +51,17 @@ def loads_whole(workdir: pathlib.Path, name: str):
 
 
 def questions(count: int, *, some_without: bool) -> dict:
-    """SQuAD's JSON: what is where; the context names every place with its color."""
+    """Returns data of SQuAD with questions about the place of a bird of some color."""
     paragraphs = []
     for p in range(count):
         order = [(COLORS[(p + i) % 5], PLACES[(p * 2 + i) % 5]) for i in range(5)]
         context = ' '.join(f'the {color} bird sings near the {place}.' for color, place in order)
         color, place = order[p % 5]
-        asked = [{'id': f'{p}-a', 'question': f'where sings the {color} bird', 'is_impossible': False}]
-        asked[0]['answers'] = [{'text': place, 'answer_start': context.index(f'{place}.', context.index(color))}]
+        items = [{'id': f'{p}-a', 'question': f'where sings the {color} bird', 'is_impossible': False}]
+        items[0]['answers'] = [{'text': place, 'answer_start': context.index(f'{place}.', context.index(color))}]
         if some_without:
-            asked.append({'id': f'{p}-b', 'question': 'where runs it', 'is_impossible': True, 'answers': []})
-        paragraphs.append({'context': context, 'qas': asked})
+            items.append({'id': f'{p}-b', 'question': 'where runs it', 'is_impossible': True, 'answers': []})
+        paragraphs.append({'context': context, 'qas': items})
     return {'version': '', 'data': [{'title': 'birds', 'paragraphs': paragraphs}]}
 
 
@@ -74,19 +74,21 @@ def write_squad(data: pathlib.Path, version: str) -> dict:
 
 
 @pytest.mark.slow
-def test_squad_1(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_squad_1_1_writes_answers_and_metrics(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     data = folder(tmp_path)
     dev = write_squad(data, '1.1')
     workdir = finetune(
         program, 'configs/squad.py:v1', trained, data, '--config.task.max_query=12', '--config.task.stride=8'
     )
-    found, answers = results(workdir), official(workdir, 'predictions.json')
+    found, answers = results(workdir), official_output(workdir, 'predictions.json')
     assert found['score'] == 'f1' and set(found['splits']['dev']) == {'exact', 'f1'}
     assert answers.keys() == dev.keys()
-    assert all(text and text in dev[name][0] for name, text in answers.items())  # cut from the context
+    assert all(text and text in dev[name][0] for name, text in answers.items())  # a span of the context
     right = [answers[name] == dev[name][1][0]['text'] for name in dev]
-    assert found['splits']['dev']['exact'] >= sum(right) / len(right)  # the official one forgives articles and periods
-    nbest = official(workdir, 'nbest_predictions.json')
+    assert found['splits']['dev']['exact'] >= sum(right) / len(
+        right
+    )  # the official metric ignores articles and punctuation
+    nbest = official_output(workdir, 'nbest_predictions.json')
     for name, best in nbest.items():
         assert best[0]['text'] == answers[name] and 1 < len(best) <= 20
         assert sum(answer['probability'] for answer in best) == pytest.approx(1)
@@ -94,32 +96,36 @@ def test_squad_1(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
         assert dev[row['id']][0][row['start'] : row['end']] == row['answer'] == answers[row['id']]
     assert not (workdir / 'predictions' / 'dev' / 'null_odds.json').exists()
     assert '16 questions on 5 texts' in (workdir / 'stdout.txt').read_text(encoding='utf-8')
-    loads_whole(workdir, 'BertForQuestionAnswering')
+    load_complete(workdir, 'BertForQuestionAnswering')
 
 
-def test_squad_2(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_squad_2_0_writes_answers_and_a_threshold(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     data = folder(tmp_path)
     dev = write_squad(data, '2.0')
     card = '--config.card.datasets=squad_v2'
     workdir = finetune(program, 'configs/squad.py:v2', trained, data, '--config.task.max_query=12', card)
-    found, answers = results(workdir), official(workdir, 'predictions.json')
-    figures = found['splits']['dev']
-    assert found['score'] == 'best_f1' and figures['best_f1'] >= figures['f1']
-    assert {'HasAns_exact', 'HasAns_f1', 'NoAns_exact', 'NoAns_f1', 'best_exact', 'best_f1_thresh'} <= set(figures)
-    odds, nbest = official(workdir, 'null_odds.json'), official(workdir, 'nbest_predictions.json')
+    found, answers = results(workdir), official_output(workdir, 'predictions.json')
+    dev_metrics = found['splits']['dev']
+    assert found['score'] == 'best_f1' and dev_metrics['best_f1'] >= dev_metrics['f1']
+    assert {'HasAns_exact', 'HasAns_f1', 'NoAns_exact', 'NoAns_f1', 'best_exact', 'best_f1_thresh'} <= set(dev_metrics)
+    odds, nbest = official_output(workdir, 'null_odds.json'), official_output(workdir, 'nbest_predictions.json')
     assert answers.keys() == odds.keys() == dev.keys() and len(dev) == 12
     for name, text in answers.items():
-        assert (text == '') == (odds[name] > figures['null_threshold'])
+        assert (text == '') == (odds[name] > dev_metrics['null_threshold'])
         assert '' in [answer['text'] for answer in nbest[name]] or len(nbest[name]) == 20
     learned = json.loads((workdir / 'task.json').read_text(encoding='utf-8'))['learned']
-    assert learned == {'null_threshold': figures['null_threshold']}
+    assert learned == {'null_threshold': dev_metrics['null_threshold']}
     measured = {one.metric_type for one in ModelCard.load(workdir / 'export' / 'hf' / 'README.md').data.eval_results}
-    assert measured == figures.keys() - {'null_threshold', 'best_exact_thresh', 'best_f1_thresh'}  # for the hub
-    loads_whole(workdir, 'BertForQuestionAnswering')
+    assert measured == dev_metrics.keys() - {
+        'null_threshold',
+        'best_exact_thresh',
+        'best_f1_thresh',
+    }  # the metrics for the hub
+    load_complete(workdir, 'BertForQuestionAnswering')
 
 
 def write_columns(data: pathlib.Path) -> list[str]:
-    """Three columns in IOB1, documents between -DOCSTART- lines: every place is one, colors belong to it."""
+    """Writes three columns with IOB1 tags and -DOCSTART- lines; each color and the place after it are one PLACE."""
     for split, count in (('train', 24), ('dev', 9), ('test', 9)):
         lines = ['# train'] if split == 'train' else []
         for i in range(count):
@@ -132,17 +138,17 @@ def write_columns(data: pathlib.Path) -> list[str]:
 
 
 def assert_columns(workdir: pathlib.Path, data: pathlib.Path) -> None:
-    """A column more than the file has, in its scheme."""
-    given = (data / 'dev.txt').read_text(encoding='utf-8').splitlines()
+    """Checks that the written file has an additional column of tags."""
+    expected = (data / 'dev.txt').read_text(encoding='utf-8').splitlines()
     written = (workdir / 'predictions' / 'dev' / 'dev.txt').read_text(encoding='utf-8').splitlines()
-    words = [line.split() for line in given if line]
+    words = [line.split() for line in expected if line]
     tagged = [line.split() for line in written if line]
     assert [line[:3] for line in tagged] == words and {len(line) for line in tagged} == {4}
     assert {line[3] for line in tagged} <= {'O', 'I-PLACE', 'B-PLACE'}
 
 
 @pytest.mark.slow
-def test_tagging(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_tagging_writes_columns_and_entities(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     data = folder(tmp_path)
     write_columns(data)
     workdir = finetune(program, 'configs/ner.py:context', trained, data)
@@ -156,18 +162,18 @@ def test_tagging(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
     out = (workdir / 'stdout.txt').read_text(encoding='utf-8')
     comments = 'train.txt: 1 lines that precede sentences and begin with # are read as'
     assert 'PLACE 24' in out and out.count(comments) == 1
-    model = loads_whole(workdir, 'BertForTokenClassification')
+    model = load_complete(workdir, 'BertForTokenClassification')
     assert model.config.id2label == {0: 'O', 1: 'B-PLACE', 2: 'I-PLACE'}
     (tmp_path / 'own.txt').write_text('the old-river runs, slow.\n')  # raw text
-    ask = (f'--workdir={workdir}', '--config.run=predict', f'--config.input={tmp_path}/own.txt')
-    program.run(*ask, recipe='configs/ner.py:context', small=False)
+    arguments = (f'--workdir={workdir}', '--config.run=predict', f'--config.input={tmp_path}/own.txt')
+    program.run(*arguments, recipe='configs/ner.py:context', small=False)
     (row,) = rows(workdir / 'predictions' / 'input' / 'own.jsonl')
     assert row['words'] == ['the', 'old', '-', 'river', 'runs', ',', 'slow', '.'] and row['offsets'][3] == [8, 13]
 
 
 @pytest.mark.slow
-def test_tagging_by_features(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """The encoder stays as it is, a BiLSTM learns from its layers; there is no export, the checkpoint answers."""
+def test_a_bilstm_tags_with_frozen_features(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """A BiLSTM learns from the layers of the frozen encoder; there is no export, so verbs use the checkpoint."""
     data = folder(tmp_path)
     write_columns(data)
     recipe = 'configs/ner.py:features=sum_all,units=8'
@@ -179,21 +185,23 @@ def test_tagging_by_features(program: Program, trained: pathlib.Path, tmp_path: 
     assert_columns(workdir, data)
     before = results(workdir)['splits']
     (workdir / 'results.json').unlink()
-    ask = ('--config.run=evaluate', '--config.split=dev,test')
-    program.run(f'--workdir={workdir}', *ask, recipe='configs/ner.py', small=False)
+    arguments = ('--config.run=evaluate', '--config.split=dev,test')
+    program.run(f'--workdir={workdir}', *arguments, recipe='configs/ner.py', small=False)
     assert results(workdir)['splits'] == before
 
 
 def test_export_of_features_is_refused_before_compute(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     data = folder(tmp_path)
     write_columns(data)
-    given = (f'--workdir={tmp_path / "run"}', f'--config.init={trained}', f'--config.data={data}', *SHORT)
-    line = program.error(*given, '--config.export=True', recipe='configs/ner.py:features=sum_all,units=8', small=False)
+    flags = (f'--workdir={tmp_path / "run"}', f'--config.init={trained}', f'--config.data={data}', *SHORT)
+    line = program.error(*flags, '--config.export=True', recipe='configs/ner.py:features=sum_all,units=8', small=False)
     assert '--config.export_formats=orbax' in line and not (tmp_path / 'run' / 'checkpoints').exists()
 
 
 @pytest.mark.slow
-def test_multiple_choice(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_multiple_choice_writes_predictions_and_metrics(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
     data = folder(tmp_path)
     names = ['', 'video-id', 'fold-ind', 'startphrase', 'sent1', 'sent2', 'gold-source']
     names += [f'ending{i}' for i in range(4)] + ['label']
@@ -209,13 +217,15 @@ def test_multiple_choice(program: Program, trained: pathlib.Path, tmp_path: path
     workdir = finetune(program, 'configs/swag.py', trained, data)
     found = results(workdir)
     assert found['score'] == 'accuracy' and list(found['splits']) == ['dev']  # the test file has no labels
-    said = rows(workdir / 'predictions' / 'dev.jsonl')
-    assert [row['prediction'] for row in said] == [_best(row['probabilities']) for row in said] and len(said) == 10
-    right = [row['prediction'] == i % 4 for i, row in enumerate(said)]
+    predictions = rows(workdir / 'predictions' / 'dev.jsonl')
+    assert [row['prediction'] for row in predictions] == [_best(row['probabilities']) for row in predictions] and len(
+        predictions
+    ) == 10
+    right = [row['prediction'] == i % 4 for i, row in enumerate(predictions)]
     assert found['splits']['dev']['accuracy'] == sum(right) / 10
     lines = (workdir / 'predictions' / 'dev' / 'dev_predictions.csv').read_text(encoding='utf-8').splitlines()
-    assert lines == [',pred', *(f'{i},{row["prediction"]}' for i, row in enumerate(said))]
-    loads_whole(workdir, 'BertForMultipleChoice')
+    assert lines == [',pred', *(f'{i},{row["prediction"]}' for i, row in enumerate(predictions))]
+    load_complete(workdir, 'BertForMultipleChoice')
 
 
 def _best(probabilities: Sequence[float]) -> int:
@@ -223,8 +233,8 @@ def _best(probabilities: Sequence[float]) -> int:
 
 
 @pytest.mark.slow
-def test_classification_of_long_texts(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """A CSV with columns of its own names, no dev file, texts of several windows."""
+def test_long_texts_are_classified_by_windows(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """The CSV file has its own column names, there is no dev file, and texts have several windows."""
     data = folder(tmp_path)
     with (data / 'train.csv').open('w', encoding='utf-8', newline='') as file:
         table = csv.writer(file)
@@ -236,22 +246,24 @@ def test_classification_of_long_texts(program: Program, trained: pathlib.Path, t
     columns = ('--config.task.text_a=body', '--config.task.label=kind', '--config.task.dev_fraction=0.3')
     recipe = 'configs/classify.py:long=windows'
     workdir = finetune(program, recipe, trained, data, *columns, '--config.task.metric=f1')
-    found, said = results(workdir), rows(workdir / 'predictions' / 'dev.jsonl')
+    found, predictions = results(workdir), rows(workdir / 'predictions' / 'dev.jsonl')
     assert found['score'] == 'f1' and {'accuracy', 'macro_f1', 'matthews', 'f1'} == set(found['splits']['dev'])
-    right = [row['label'] == row['true'] for row in said]
-    assert found['splits']['dev']['accuracy'] == sum(right) / len(right) and 5 < len(said) < 40
+    right = [row['label'] == row['true'] for row in predictions]
+    assert found['splits']['dev']['accuracy'] == sum(right) / len(right) and 5 < len(predictions) < 40
     out = (workdir / 'stdout.txt').read_text(encoding='utf-8')
-    records = 60 - len(said)
+    records = 60 - len(predictions)
     head, _, rest = next(line for line in out.splitlines() if 'training records in' in line).partition(' in ')
-    assert head == f'data: {records} training records' and int(rest.split()[0]) > 1.5 * records  # windows
-    assert 'true label (row)' in out  # the table of confusions
-    model = loads_whole(workdir, 'BertForSequenceClassification')
+    assert (
+        head == f'data: {records} training records' and int(rest.split()[0]) > 1.5 * records
+    )  # several windows per record
+    assert 'true label (row)' in out  # the confusion matrix
+    model = load_complete(workdir, 'BertForSequenceClassification')
     assert model.config.id2label == {0: 'often', 1: 'rare'}
 
 
 @pytest.mark.slow
-def test_relations(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """TACRED's rows, from the states of the marks: no export, but predictions and figures of its scorer."""
+def test_relations_are_classified(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """Rows of TACRED; the head uses the states of the entity markers, and there is no export."""
     data = folder(tmp_path)
     for split, count in (('train', 24), ('dev', 8)):
         lines = []
@@ -261,16 +273,16 @@ def test_relations(program: Program, trained: pathlib.Path, tmp_path: pathlib.Pa
             lines.append({**row, 'obj_type': 'CITY', 'relation': ('no_relation', 'per:city')[i % 2]})
         (data / f'{split}.json').write_text(json.dumps(lines), encoding='utf-8')
     workdir = finetune(program, 'configs/relation.py:starts', trained, data)
-    figures = results(workdir)['splits']['dev']
-    assert list(figures) == ['micro_f1', 'precision', 'recall', 'macro_f1', 'accuracy']
+    dev_metrics = results(workdir)['splits']['dev']
+    assert list(dev_metrics) == ['micro_f1', 'precision', 'recall', 'macro_f1', 'accuracy']
     written = (workdir / 'predictions' / 'dev' / 'dev.txt').read_text().splitlines()
     row = rows(workdir / 'predictions' / 'dev.jsonl')[0]
     assert len(written) == 8 and written[0] == row['label'] and (row['subject'], row['object']) == ('bird', 'house')
     assert not (workdir / 'export' / 'hf').exists()
-    told = program.run(
+    result = program.run(
         f'--workdir={workdir}', '--config.run=evaluate', recipe='configs/relation.py:starts', small=False
     )
-    assert results(workdir)['splits']['dev'] == figures and 'per:city' in told.stdout
+    assert results(workdir)['splits']['dev'] == dev_metrics and 'per:city' in result.stdout
     line = program.error(
         f'--workdir={workdir}', '--config.run=export', recipe='configs/relation.py:starts', small=False
     )

@@ -1,12 +1,12 @@
-"""Real processes on what looks like the hosts of a TPU slice: no command line says that they are several."""
+"""Processes on simulated hosts of a TPU slice find each other without flags."""
 
 import pathlib
 
 import pytest
 from metadata_server import serve
-from running import Program, assert_one_line, finished, reserve_port
+from running import Program, assert_one_line, reserve_port, wait_for_exit
 
-# Chips on the bus, as JAX looks for them. It computes on the CPU all the same.
+# Startup code that makes JAX find TPU chips on the PCI bus, although it computes on the CPU.
 CHIPS = """
 import glob
 
@@ -17,13 +17,13 @@ glob.glob = lambda pattern, **more: [{vendor!r}] if 'pci/devices' in pattern els
 
 @pytest.fixture
 def host(program: Program, tmp_path: pathlib.Path) -> Program:
-    pytest.importorskip('libtpu', reason='without it JAX counts no TPUs')
+    pytest.importorskip('libtpu', reason='JAX finds no TPU chips without libtpu')
     chip = tmp_path / 'chip'
     chip.mkdir()
     (chip / 'vendor').write_text('0x1ae0\n')
     (chip / 'device').write_text('0x005e\n')  # v4
     with_chips = program.with_startup(tmp_path / 'startup', CHIPS.format(vendor=str(chip / 'vendor')))
-    with_chips.environment.pop('TPU_SKIP_MDS_QUERY', None)  # by which JAX says in these tests that there are none
+    with_chips.environment.pop('TPU_SKIP_MDS_QUERY', None)  # JAX sets this variable where it finds no TPU
     return with_chips
 
 
@@ -38,20 +38,20 @@ def test_the_hosts_of_a_slice_find_each_other(host: Program, tmp_path: pathlib.P
         ]
         work = f'--workdir={tmp_path / "run"}'
         processes = [each.start(work, '--config.steps=4', '--verbosity=0') for each in hosts]
-        first, second = map(finished, processes)
+        first, second = map(wait_for_exit, processes)
         assert 'mesh data=2 x' in first.stderr
         assert 'mesh' not in second.stdout + second.stderr
         refused = hosts[1].spawn(work, '--config.run=corpus', status=2)
         assert 'found several processes' in assert_one_line(refused)
         assert 'TPU_SKIP_MDS_QUERY' in refused.stderr
-        alone = hosts[1].with_environment({'TPU_SKIP_MDS_QUERY': '1'})
-        alone.spawn(work, '--config.run=corpus')
+        single = hosts[1].with_environment({'TPU_SKIP_MDS_QUERY': '1'})
+        single.spawn(work, '--config.run=corpus')
 
 
 @pytest.mark.slow
 def test_a_single_host_trains_alone(host: Program, tmp_path: pathlib.Path):
     with serve({'worker-network-endpoints': '10.0.0.2', 'agent-worker-number': '0', 'tpu-env': ''}) as server:
-        alone = host.with_environment({'GCE_METADATA_IP': server.address})
-        run = alone.spawn(f'--workdir={tmp_path / "run"}', '--config.steps=4', '--verbosity=0')
+        single = host.with_environment({'GCE_METADATA_IP': server.address})
+        run = single.spawn(f'--workdir={tmp_path / "run"}', '--config.steps=4', '--verbosity=0')
         assert 'mesh data=1 x' in run.stderr
-        assert server.asked
+        assert server.requests

@@ -1,4 +1,4 @@
-"""The wheel alone, installed without the checkout: the command, the module, recipes by name, types."""
+"""The installed wheel works without the checkout: the command, the module, recipes by name, and types."""
 
 import os
 import pathlib
@@ -15,7 +15,7 @@ from bertjax.config.files import recipe_names
 
 
 @pytest.mark.slow
-def test_the_wheel_is_enough(program: Program, tmp_path: pathlib.Path):
+def test_the_wheel_works_without_the_checkout(program: Program, tmp_path: pathlib.Path):
     source, site, empty = tmp_path / 'source', tmp_path / 'site', tmp_path / 'empty'
     empty.mkdir()
     for name in ('bertjax', 'configs'):
@@ -54,10 +54,10 @@ def test_the_wheel_is_enough(program: Program, tmp_path: pathlib.Path):
 
 
 def test_every_package_is_in_the_wheel(repository: pathlib.Path):
-    """pyproject.toml lists them, for the recipes' folder lies beside the package."""
+    """pyproject.toml lists all packages because the folder of recipes is outside of bertjax/."""
     listed = tomllib.loads((repository / 'pyproject.toml').read_text(encoding='utf-8'))['tool']['setuptools']
-    there = {path.parent.relative_to(repository) for path in (repository / 'bertjax').rglob('__init__.py')}
-    assert {'bertjax.configs', *(path.as_posix().replace('/', '.') for path in there)} == set(listed['packages'])
+    folders = {path.parent.relative_to(repository) for path in (repository / 'bertjax').rglob('__init__.py')}
+    assert {'bertjax.configs', *(path.as_posix().replace('/', '.') for path in folders)} == set(listed['packages'])
     assert listed['package-dir'] == {'bertjax.configs': 'configs'}
     for path in (repository / 'bertjax').rglob('*'):
         if path.is_file() and path.suffix not in ('.py', '.pyc'):

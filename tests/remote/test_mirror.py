@@ -1,4 +1,4 @@
-"""A folder and its like in a bucket: what counts there, which side wins, and who may write."""
+"""Tests the mirror of a folder in a bucket, and the lease for writing."""
 
 import shutil
 import time
@@ -13,7 +13,7 @@ from bertjax.remote.object_store import RemoteFolder
 RULES = MirrorRules({r'checkpoints/\d+/': 'seal.json'}, r'(^|/)partial/')
 
 
-def written(folder, files: dict[str, str]):
+def write_files(folder, files: dict[str, str]):
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -24,38 +24,44 @@ def step(number: int, text: str = 'x') -> dict[str, str]:
     return {f'checkpoints/{number}/{name}': text for name in ('a', 'b', 'seal.json')}
 
 
-def held(folder) -> list[str]:
+def list_files(folder) -> list[str]:
     paths = (path.relative_to(folder).as_posix() for path in folder.rglob('*') if path.is_file())
     return sorted(path for path in paths if not path.startswith('.'))
 
 
 @pytest.mark.slow
-def test_half_a_checkpoint_never_counts(bucket, tmp_path):
-    """Whatever write fails, the other machine sees whole steps alone; and the one before is removed after them."""
-    here = written(tmp_path / 'here', {'ledger.jsonl': '4', **step(4), 'partial/x': ''})
-    mirror = Mirror(here, RemoteFolder('s3://bucket/run'), RULES)
+def test_an_incomplete_checkpoint_is_never_pulled(bucket, tmp_path):
+    """Whichever write fails, another machine pulls only complete steps. The old step is removed after the new one is
+    complete."""
+    local = write_files(tmp_path / 'local', {'ledger.jsonl': '4', **step(4), 'partial/x': ''})
+    mirror = Mirror(local, RemoteFolder('s3://bucket/run'), RULES)
     mirror.publish()
-    written(here, {'ledger.jsonl': '8', **step(8), 'checkpoints/12/a': 'no seal yet'})
+    write_files(local, {'ledger.jsonl': '8', **step(8), 'checkpoints/12/a': 'no seal yet'})
     for name in ('a', 'b', 'seal.json'):
-        (here / 'checkpoints/4' / name).unlink()
-    (here / 'checkpoints/4').rmdir()
-    for number, after in enumerate((0, 1, 1, 1)):  # what was written before is not written again
+        (local / 'checkpoints/4' / name).unlink()
+    (local / 'checkpoints/4').rmdir()
+    for number, after in enumerate((0, 1, 1, 1)):  # Files that were written are not written again.
         with bucket.failing('deny', 'PUT', '', count=9, after=after), pytest.raises(UserError, match='denied'):
-            Mirror(here, RemoteFolder('s3://bucket/run'), RULES).publish()
-        there = tmp_path / f'there{number}'
-        there.mkdir()
-        Mirror(there, RemoteFolder('s3://bucket/run'), RULES).pull()
-        assert held(there) == ['checkpoints/4/a', 'checkpoints/4/b', 'checkpoints/4/seal.json', 'ledger.jsonl']
-    Mirror(here, RemoteFolder('s3://bucket/run'), RULES).publish()
+            Mirror(local, RemoteFolder('s3://bucket/run'), RULES).publish()
+        other_folder = tmp_path / f'other{number}'
+        other_folder.mkdir()
+        Mirror(other_folder, RemoteFolder('s3://bucket/run'), RULES).pull()
+        assert list_files(other_folder) == [
+            'checkpoints/4/a',
+            'checkpoints/4/b',
+            'checkpoints/4/seal.json',
+            'ledger.jsonl',
+        ]
+    Mirror(local, RemoteFolder('s3://bucket/run'), RULES).publish()
     names = ['checkpoints/8/a', 'checkpoints/8/b', 'checkpoints/8/seal.json', 'ledger.jsonl']
     assert list(bucket.names('bucket/run')) == names
-    # And what was never finished is removed by whoever comes next.
+    # The next machine removes steps that were never finished.
     bucket.put({'run/checkpoints/12/a': b'half', 'run/checkpoints/8/other': b'of another save'})
-    there = tmp_path / 'there'
-    there.mkdir()
-    other = Mirror(there, RemoteFolder('s3://bucket/run'), RULES)
+    other_folder = tmp_path / 'other'
+    other_folder.mkdir()
+    other = Mirror(other_folder, RemoteFolder('s3://bucket/run'), RULES)
     other.pull()
-    assert held(there) == sorted([*names, 'checkpoints/8/other'])
+    assert list_files(other_folder) == sorted([*names, 'checkpoints/8/other'])
     other.publish()
     assert list(bucket.names('bucket/run')) == sorted([*names, 'checkpoints/8/other'])
 
@@ -63,67 +69,68 @@ def test_half_a_checkpoint_never_counts(bucket, tmp_path):
 @pytest.mark.slow
 def test_the_side_with_the_later_step_wins(bucket, tmp_path):
     one, two = (Mirror(tmp_path / name, RemoteFolder('s3://bucket/run'), RULES) for name in ('one', 'two'))
-    written(one.folder, {'ledger.jsonl': '4', **step(4)})
+    write_files(one.folder, {'ledger.jsonl': '4', **step(4)})
     one.publish()
     two.folder.mkdir()
     two.pull()
-    written(two.folder, {'ledger.jsonl': '4, 8 of two', **step(8)})
+    write_files(two.folder, {'ledger.jsonl': '4, 8 of two', **step(8)})
     two.publish()
-    # Never published: this machine was out of reach, and is further.
-    written(one.folder, {'ledger.jsonl': '4, 8, 12 of one', **step(12)})
+    # Machine one could not reach the bucket. It has a later step that was never published.
+    write_files(one.folder, {'ledger.jsonl': '4, 8, 12 of one', **step(12)})
     one.pull()
     assert (one.folder / 'ledger.jsonl').read_text() == '4, 8, 12 of one'
     assert {path.name for path in (one.folder / 'checkpoints').iterdir()} == {'4', '8', '12'}
     one.publish()
-    written(two.folder, {'ledger.jsonl': '4, 8, and what a kill left'})
+    write_files(two.folder, {'ledger.jsonl': '4, 8, and what a kill left'})
     two.pull()
     assert (two.folder / 'ledger.jsonl').read_text() == '4, 8, 12 of one' and (two.folder / 'checkpoints/12/a').exists()
-    # What a person removes from the bucket is gone.
+    # Files that a user removed from the bucket are removed locally too.
     for path in bucket.system.find('bucket/run'):
         bucket.system.rm_file(path)
     two.pull()
-    assert not held(two.folder)
+    assert not list_files(two.folder)
 
 
 @pytest.mark.slow
-def test_two_runs_in_one_workdir_are_noticed(bucket, monkeypatch):
-    """One that renews its lease is left alone; one that does not for a while is gone, and learns of it if it is not."""
+def test_two_runs_in_one_workdir_are_detected(bucket, monkeypatch):
+    """A lease that is renewed cannot be taken. A lease that is not renewed expires, and its old owner gets an error."""
     monkeypatch.setattr(lease, 'RENEW_EVERY', 0.05)
     monkeypatch.setattr(lease, 'EXPIRES_AFTER', 0.4)
-    said: list[str] = []
+    lines: list[str] = []
     first, second = (lease.Lease(RemoteFolder('s3://bucket/run'), mirror) for mirror in ('one', 'two'))
-    first.take(said.append)
+    first.take(lines.append)
     with pytest.raises(UserError, match='another process that works in this workdir'):
-        second.take(said.append)
-    assert said
+        second.take(lines.append)
+    assert lines
     bucket.put({'run/.lease.json': b'{"token": "of a third that took over while this one was out of reach"}'})
     time.sleep(0.5)
     with pytest.raises(lease.LostLeaseError, match='another process works in s3://bucket/run now'):
         first.check()
-    second.take(said.append)  # the third does not renew it
+    second.take(lines.append)  # The third process does not renew its lease.
     second.release()
     assert not bucket.names('bucket/run')
 
 
-def test_who_was_stopped_looks_before_it_writes(bucket, monkeypatch, tmp_path):
-    """A process that did not run for longer than its lease lasts has not noticed that another one took over."""
-    monkeypatch.setattr(lease, 'RENEW_EVERY', 3600.0)  # as where the thread that renews is stopped
+def test_a_process_that_was_suspended_checks_its_lease_before_it_writes(bucket, monkeypatch, tmp_path):
+    """While a process was suspended for longer than its lease lasts, another process may have taken the lease."""
+    monkeypatch.setattr(lease, 'RENEW_EVERY', 3600.0)  # As if the thread that renews were suspended.
     first = lease.Lease(RemoteFolder('s3://bucket/run'), 'one')
     first.take(print)
-    mirror = Mirror(written(tmp_path / 'one', step(4)), RemoteFolder('s3://bucket/run').with_check(first.check), RULES)
-    bucket.asked.clear()
+    folder = write_files(tmp_path / 'one', step(4))
+    mirror = Mirror(folder, RemoteFolder('s3://bucket/run').with_check(first.check), RULES)
+    bucket.requests.clear()
     mirror.publish()
-    assert not [path for _, path in bucket.asked if 'lease' in path]  # renewed just now
+    assert not [path for _, path in bucket.requests if 'lease' in path]  # The lease is new.
     monkeypatch.setattr(lease, 'EXPIRES_AFTER', 0.0)
-    written(mirror.folder, {'ledger.jsonl': '4'})
-    mirror.publish()  # nobody has it
+    write_files(mirror.folder, {'ledger.jsonl': '4'})
+    mirror.publish()  # The lease expired, but no other process took it.
     second = {
         'run/.lease.json': b'{"token": "of another"}',
         'run/ledger.jsonl': b'of another',
         'run/checkpoints/4/a': b'x',
     }
     bucket.put(second)
-    written(mirror.folder, {'ledger.jsonl': '4, 8'})
+    write_files(mirror.folder, {'ledger.jsonl': '4, 8'})
     with pytest.raises(lease.LostLeaseError, match='another process works in s3://bucket/run now'):
         mirror.publish()
     shutil.rmtree(mirror.folder / 'checkpoints/4')
@@ -133,21 +140,21 @@ def test_who_was_stopped_looks_before_it_writes(bucket, monkeypatch, tmp_path):
     assert {name: bucket.system.cat_file(f'bucket/{name}') for name in second} == second
 
 
-def test_a_large_upload_ends_between_two_parts(bucket, monkeypatch, tmp_path):
-    """As in a process that was stopped in the middle of a file, and wakes when another one has taken over."""
+def test_a_large_upload_ends_between_two_parts_if_the_lease_is_lost(bucket, monkeypatch, tmp_path):
+    """A process is suspended in the middle of a file and continues after another process took the lease."""
     monkeypatch.setattr(object_store, 'ONE_REQUEST', 1 << 20)
     monkeypatch.setattr(object_store, 'PART', 5 << 20)
     other = {'run/.lease.json': b'{"token": "of another"}', 'run/large': b'of another'}
     first = lease.Lease(RemoteFolder('s3://bucket/run'), 'one')
     first.take(print)
 
-    def wake(method: str, path: str) -> None:
+    def take_over(method: str, path: str) -> None:
         if method == 'PUT' and path.endswith('large'):
             bucket.fault = lambda method, path: None
             bucket.put_behind(other)
             monkeypatch.setattr(lease, 'EXPIRES_AFTER', 0.0)
 
-    bucket.fault = wake
+    bucket.fault = take_over
     (tmp_path / 'large').write_bytes(bytes(11 << 20))
     with pytest.raises(lease.LostLeaseError):
         RemoteFolder('s3://bucket/run').with_check(first.check).upload('large', tmp_path / 'large')
@@ -155,54 +162,54 @@ def test_a_large_upload_ends_between_two_parts(bucket, monkeypatch, tmp_path):
     assert not bucket.system.call_s3('list_multipart_uploads', Bucket='bucket').get('Uploads')
 
 
-def test_a_lease_replaces_only_the_one_that_was_read(bucket, monkeypatch):
-    """What comes between reading and writing is another's, and stays; the same answer to the same request is none."""
+def test_a_lease_replaces_only_the_lease_that_was_read(bucket, monkeypatch):
+    """A lease that another process writes between the read and the write is not overwritten."""
     monkeypatch.setattr(lease, 'EXPIRES_AFTER', 0.0)
     other = {'run/.lease.json': b'{"token": "of another"}'}
 
-    def between(method: str, path: str) -> None:
+    def take_over(method: str, path: str) -> None:
         if method == 'PUT' and path.endswith('.lease.json'):
             bucket.fault = lambda method, path: None
             bucket.put_behind(other)
 
     bucket.put({'run/.lease.json': b'{"token": "of one that is gone"}'})
     first = lease.Lease(RemoteFolder('s3://bucket/run'), 'one')
-    bucket.fault = between
+    bucket.fault = take_over
     with pytest.raises(UserError, match='another process that took this workdir just now'):
         first.take(print)
     assert bucket.system.cat_file('bucket/run/.lease.json') == other['run/.lease.json']
     bucket.clear()
     first.take(print)
-    bucket.fault = between
+    bucket.fault = take_over
     with pytest.raises(lease.LostLeaseError):
         first.check()
     assert bucket.system.cat_file('bucket/run/.lease.json') == other['run/.lease.json']
 
 
 @pytest.mark.slow
-def test_the_same_of_google(google, monkeypatch, tmp_path):
-    """A mirror and its lease over Google's protocol; the stand-in knows no preconditions."""
-    here, there = (Mirror(tmp_path / name, RemoteFolder('gs://bucket/run'), RULES) for name in ('here', 'there'))
-    holder = lease.Lease(here.remote, 'here')
-    holder.take(print)
-    written(here.folder, {'ledger.jsonl': '4', **step(4), **step(8)})
-    assert here.publish() == (7, 7)
-    shutil.rmtree(here.folder / 'checkpoints/4')
-    (here.folder / 'ledger.jsonl').write_text('4, 8')
-    assert here.publish() == (1, 4)
-    asked, request = [], type(google)._request
+def test_a_mirror_and_its_lease_in_google_cloud_storage(google, monkeypatch, tmp_path):
+    """The fake server ignores preconditions, so the test inspects the requests."""
+    one, two = (Mirror(tmp_path / name, RemoteFolder('gs://bucket/run'), RULES) for name in ('one', 'two'))
+    owner = lease.Lease(one.remote, 'one')
+    owner.take(print)
+    write_files(one.folder, {'ledger.jsonl': '4', **step(4), **step(8)})
+    assert one.publish() == (7, 7)
+    shutil.rmtree(one.folder / 'checkpoints/4')
+    (one.folder / 'ledger.jsonl').write_text('4, 8')
+    assert one.publish() == (1, 4)
+    preconditions, request = [], type(google)._request
 
-    def noted(self, *args, **parameters):
-        asked.append(parameters.get('ifGenerationMatch'))
+    def record_and_request(self, *args, **parameters):
+        preconditions.append(parameters.get('ifGenerationMatch'))
         return request(self, *args, **parameters)
 
-    monkeypatch.setattr(type(google), '_request', noted)
+    monkeypatch.setattr(type(google), '_request', record_and_request)
     monkeypatch.setattr(lease, 'EXPIRES_AFTER', 0.0)
-    generation = here.remote.info('.lease.json').version
-    holder.check()
-    assert generation == f'generation {next(filter(None, asked))}' != here.remote.info('.lease.json').version
-    there.folder.mkdir()
-    there.pull()
-    assert held(there.folder) == ['checkpoints/8/a', 'checkpoints/8/b', 'checkpoints/8/seal.json', 'ledger.jsonl']
-    holder.release()
-    assert '.lease.json' not in here.remote.find()
+    generation = one.remote.info('.lease.json').version
+    owner.check()
+    assert generation == f'generation {next(filter(None, preconditions))}' != one.remote.info('.lease.json').version
+    two.folder.mkdir()
+    two.pull()
+    assert list_files(two.folder) == ['checkpoints/8/a', 'checkpoints/8/b', 'checkpoints/8/seal.json', 'ledger.jsonl']
+    owner.release()
+    assert '.lease.json' not in one.remote.find()

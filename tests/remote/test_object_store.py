@@ -1,4 +1,4 @@
-"""Objects of a real server that speaks S3: found and fetched as files are, whatever happens on the way."""
+"""Tests finding and fetching objects from a local S3 server, despite failed requests and damaged data."""
 
 import errno
 import os
@@ -22,17 +22,17 @@ URL = 's3://bucket/text'
 
 @pytest.mark.parametrize('spec', ['', '/*.txt', '/**', '/a/c.txt', '/**/c*', '/*/[!c]*'])
 def test_texts_are_found_as_on_a_disk(spec, bucket, tmp_path):
-    """The same names in the same order, so that stores of the same text are equal."""
+    """The names and their order are the same, so that stores of the same text are equal."""
     bucket.put(TEXTS)
     for name, data in TEXTS.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
-    there, here = resolve_sources(f'{URL}{spec}'), resolve_sources(f'{tmp_path}/text{spec}')
-    assert here and [(s.name, s.size, s.single) for s in there] == [(s.name, s.size, s.single) for s in here]
+    remote, local = resolve_sources(f'{URL}{spec}'), resolve_sources(f'{tmp_path}/text{spec}')
+    assert local and [(s.name, s.size, s.single) for s in remote] == [(s.name, s.size, s.single) for s in local]
 
 
 @pytest.mark.parametrize('fault', ['refuse', 'cut', 'spoil'])
-def test_what_fails_on_the_way_is_asked_for_again(fault, bucket, monkeypatch):
+def test_a_failed_or_damaged_piece_is_requested_again(fault, bucket, monkeypatch):
     bucket.put(TEXTS)
     monkeypatch.setattr(cache, 'PIECE', 100_000)
     with bucket.failing(fault, 'GET', 'a/c.txt', after=1) as failed:
@@ -41,8 +41,8 @@ def test_what_fails_on_the_way_is_asked_for_again(fault, bucket, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_cut_connection_is_told_and_continued(bucket, monkeypatch):
-    """In one line; and what has come is not asked for again."""
+def test_a_download_continues_after_an_unreachable_server(bucket, monkeypatch):
+    """The error is one line. The next call does not request the pieces again that have arrived."""
     bucket.put(TEXTS)
     monkeypatch.setattr(cache, 'PIECE', 100_000)
     with (
@@ -50,18 +50,18 @@ def test_a_cut_connection_is_told_and_continued(bucket, monkeypatch):
         pytest.raises(UserError, match=r'config\.data: found s3://bucket/text/a.*for 0 s .*.*same command continues'),
     ):
         cache.copy_path(f'{URL}/a/c.txt', 'config.data')
-    bucket.asked.clear()
+    bucket.requests.clear()
     assert cache.copy_path(f'{URL}/a/c.txt', 'config.data').read_bytes() == TEXTS['text/a/c.txt']
-    assert bucket.asked.count(('GET', '/bucket/text/a/c.txt')) == 2  # of 4 pieces
+    assert bucket.requests.count(('GET', '/bucket/text/a/c.txt')) == 2  # 2 of 4 pieces.
 
 
 @pytest.mark.slow
-def test_a_broken_copy_is_fetched_again_and_a_whole_one_is_not(bucket):
+def test_only_a_damaged_or_outdated_copy_is_fetched_again(bucket):
     bucket.put(TEXTS)
     copy = cache.copy_path(URL, 'config.data')
-    bucket.asked.clear()
+    bucket.requests.clear()
     assert cache.copy_path(URL, 'config.data') == copy
-    assert not [path for method, path in bucket.asked if method == 'GET' and path != '/bucket']
+    assert not [path for method, path in bucket.requests if method == 'GET' and path != '/bucket']
     data = bytearray((copy / 'b.txt').read_bytes())
     data[7] ^= 1
     (copy / 'b.txt').write_bytes(data)
@@ -70,14 +70,14 @@ def test_a_broken_copy_is_fetched_again_and_a_whole_one_is_not(bucket):
     assert (cache.copy_path(URL, 'config.data') / 'b.txt').read_bytes() == b'other'
 
 
-def test_bytes_that_are_others_each_time_never_count(bucket, tmp_path):
+def test_a_download_that_is_always_damaged_is_an_error(bucket, tmp_path):
     bucket.put(TEXTS)
     with bucket.failing('spoil', 'GET', 'b.txt', count=99), pytest.raises(UserError, match='match its checksum md5:'):
         cache.copy_path(f'{URL}/b.txt', 'config.data')
     assert not list(tmp_path.rglob('b.txt'))
 
 
-def test_what_cannot_be_had_is_told_at_once(bucket, monkeypatch):
+def test_permanent_errors_are_reported_without_retries(bucket, monkeypatch):
     with pytest.raises(UserError, match=r'^config\.corpus: found no bucket s3://none, expected a bucket that exists'):
         resolve_sources('s3://none/text')
     with pytest.raises(UserError, match=r"found nothing at 's3://bucket/text', expected an object"):
@@ -91,8 +91,8 @@ def test_what_cannot_be_had_is_told_at_once(bucket, monkeypatch):
         user_path('gs://bucket/model', 'config.init')
 
 
-def test_a_full_disk(bucket, monkeypatch):
-    """Nothing that is half there counts, and the error knows the place and how much was wanted."""
+def test_a_full_disk_leaves_no_incomplete_copy(bucket, monkeypatch):
+    """The error has the path and the size of the file."""
 
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -106,22 +106,22 @@ def test_a_full_disk(bucket, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_large_file_goes_on_at_the_part_that_failed(bucket, monkeypatch, tmp_path):
-    """And, where nothing more can be sent, leaves no parts of it."""
+def test_a_large_upload_continues_at_the_part_that_failed(bucket, monkeypatch, tmp_path):
+    """If the upload fails for good, no parts remain in the bucket."""
     monkeypatch.setattr(object_store, 'ONE_REQUEST', 1 << 20)
     monkeypatch.setattr(object_store, 'PART', 5 << 20)
     monkeypatch.setattr(object_store, 'PART_ATTEMPTS', 5)
     large = tmp_path / 'large'
     large.write_bytes(random.Random(1).randbytes(17 << 20))
-    there = RemoteFolder('s3://bucket/run')
+    folder = RemoteFolder('s3://bucket/run')
     with bucket.failing('refuse', 'PUT', 'large', count=3) as failed:
-        there.upload('large', large)
+        folder.upload('large', large)
     assert bucket.system.cat_file('bucket/run/large') == large.read_bytes()
-    assert len(failed) == 3 and bucket.asked.count(('PUT', '/bucket/run/large')) == 4 + 3
-    with bucket.failing('cut', 'POST', 'large', after=1):  # the answer that all is there
-        there.upload('large', large)
+    assert len(failed) == 3 and bucket.requests.count(('PUT', '/bucket/run/large')) == 4 + 3
+    with bucket.failing('cut', 'POST', 'large', after=1):  # The response to the completion is lost.
+        folder.upload('large', large)
     with bucket.failing('refuse', 'PUT', 'large', count=999, after=2), pytest.raises(UnreachableError):
-        there.upload('other-large', large)
+        folder.upload('other-large', large)
     assert not bucket.system.call_s3('list_multipart_uploads', Bucket='bucket').get('Uploads')
     assert 'other-large' not in bucket.names('bucket/run')
     with pytest.raises(UserError, match='no bucket s3://none'):
@@ -129,8 +129,7 @@ def test_a_large_file_goes_on_at_the_part_that_failed(bucket, monkeypatch, tmp_p
 
 
 @pytest.mark.slow
-def test_the_same_of_google(google):
-    """Text and its copies over Google's protocol."""
+def test_text_in_google_cloud_storage_is_found_and_copied(google):
     bucket = RemoteFolder('gs://bucket/text')
     for name in NAMES:
         bucket.write(name, TEXTS[f'text/{name}'])
@@ -147,46 +146,47 @@ def test_the_same_of_google(google):
 
 
 @pytest.mark.slow
-def test_patience_ends_with_the_time_without_an_answer(bucket, monkeypatch, caplog):
-    """A server that has answered is waited for longer than one that never has, or than what it refuses for good; each
-    piece that comes gives the rest its time anew."""
+def test_retries_end_after_a_time_without_an_answer(bucket, monkeypatch, caplog):
+    """Retries last longer if the server has answered before. Each piece that arrives restarts the time."""
     monkeypatch.setattr(retry, 'PATIENCE', 3.0)
     monkeypatch.setattr(retry, 'WARN_EVERY', 0)
     bucket.put(TEXTS)
-    asked = RemoteFolder(URL, 'config.data')
-    assert asked.info('b.txt')
-    with bucket.failing('refuse', 'GET', 'b.txt', count=15):  # for longer than FIRST_CONTACT
-        assert asked.read('b.txt') == TEXTS['text/b.txt']
-    assert 'no answer, or a partial one, from s3://bucket/text' in caplog.text and 'for 3 s' in caplog.text
+    folder = RemoteFolder(URL, 'config.data')
+    assert folder.info('b.txt')
+    with bucket.failing('refuse', 'GET', 'b.txt', count=15):  # For longer than FIRST_CONTACT.
+        assert folder.read('b.txt') == TEXTS['text/b.txt']
+    assert 'no complete answer from s3://bucket/text' in caplog.text and 'for 3 s' in caplog.text
     monkeypatch.setattr(retry, 'PATIENCE', 1.0)
-    began = time.monotonic()
+    start = time.monotonic()
     with (
         bucket.failing('refuse', 'GET', 'b.txt', count=9999) as failed,
         pytest.raises(UnreachableError, match='for 1 s'),
     ):
-        asked.read('b.txt')
-    assert 1 <= time.monotonic() - began < 4 and len(failed) > 3
+        folder.read('b.txt')
+    assert 1 <= time.monotonic() - start < 4 and len(failed) > 3
     monkeypatch.setattr(retry, '_answered', set())
     with bucket.failing('refuse', 'GET', 'b.txt', count=9999), pytest.raises(UnreachableError, match='for 0 s'):
-        asked.read('b.txt')
-    slow = iter(range(10**9))
+        folder.read('b.txt')
+    attempts = iter(range(10**9))
     monkeypatch.setattr(retry, 'PATIENCE', 2.0)
     monkeypatch.setattr(retry, 'PAUSES', (0.05,))
     monkeypatch.setattr(cache, 'PIECE', 50_000)
-    monkeypatch.setattr(bucket, 'fault', lambda method, path: 'refuse' if method == 'GET' and next(slow) % 5 else None)
-    began = time.monotonic()  # each of five pieces takes five attempts
+    monkeypatch.setattr(
+        bucket, 'fault', lambda method, path: 'refuse' if method == 'GET' and next(attempts) % 5 else None
+    )
+    start = time.monotonic()  # Each of five pieces needs five attempts.
     assert cache.copy_path(f'{URL}/b.txt', 'config.data').read_bytes() == TEXTS['text/b.txt']
-    assert time.monotonic() - began > 2
+    assert time.monotonic() - start > 2
 
 
-def test_where_one_fails_the_others_are_not_waited_for(bucket, monkeypatch, tmp_path):
+def test_a_permanent_error_of_one_object_ends_the_retries_of_others(bucket, monkeypatch, tmp_path):
     monkeypatch.setattr(retry, 'PATIENCE', 60.0)
     bucket.put(TEXTS)
-    there = RemoteFolder(URL, 'config.data')
-    found = there.find()
-    fate = {'b.txt': 'refuse', 'a.txt': 'deny'}
-    monkeypatch.setattr(bucket, 'fault', lambda method, path: method == 'GET' and fate.get(path.rpartition('/')[2]))
-    began = time.monotonic()
+    folder = RemoteFolder(URL, 'config.data')
+    objects = folder.find()
+    faults = {'b.txt': 'refuse', 'a.txt': 'deny'}
+    monkeypatch.setattr(bucket, 'fault', lambda method, path: method == 'GET' and faults.get(path.rpartition('/')[2]))
+    start = time.monotonic()
     with pytest.raises(UserError, match='denied'):
-        cache.fetch_all(there, {found[name]: tmp_path / name for name in ('b.txt', 'a.txt')})
-    assert time.monotonic() - began < 10
+        cache.fetch_all(folder, {objects[name]: tmp_path / name for name in ('b.txt', 'a.txt')})
+    assert time.monotonic() - start < 10

@@ -1,4 +1,4 @@
-"""Paths as a user gives them: mistakes in them."""
+"""Tests errors about paths that users give."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from bertjax.remote.paths import data_directory, user_path
 
 
 @pytest.mark.parametrize('data', ['', '/nowhere/at/all', '{}/a.txt'])
-def test_a_data_directory_that_is_none_is_refused(data, tmp_path):
+def test_anything_but_a_data_directory_is_refused(data, tmp_path):
     (tmp_path / 'a.txt').touch()
     assert data_directory(str(tmp_path), 'a folder') == tmp_path
     with pytest.raises(UserError, match=r'config\.data: .*expected a folder; check the path'):
@@ -15,6 +15,6 @@ def test_a_data_directory_that_is_none_is_refused(data, tmp_path):
 
 
 @pytest.mark.parametrize('address', ['http://example.org/a.txt', 'file:///a.txt', 'ftp://a', 'gs:///a'])
-def test_addresses_that_cannot_be_read(address):
+def test_addresses_that_cannot_be_read_are_refused(address):
     with pytest.raises(UserError, match=r"^config\.corpus: found .*'(http|file|ftp|gs)://"):
         user_path(address, 'config.corpus')

@@ -1,4 +1,4 @@
-"""A tokenizer and a table for the tests of texts."""
+"""Fixtures: a tokenizer and a folder of texts."""
 
 import json
 import pathlib
@@ -11,7 +11,7 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 @pytest.fixture(scope='session')
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """A piece a letter: a word of one letter is a token."""
+    """Returns a tokenizer with one piece per letter."""
     path = tmp_path_factory.mktemp('vocabulary') / 'vocab.txt'
     pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *LETTERS, *(f'##{letter}' for letter in LETTERS)]
     path.write_text(''.join(f'{piece}\n' for piece in pieces))
@@ -20,7 +20,6 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 @pytest.fixture
 def mails(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A folder with train.csv and dev.jsonl."""
     (tmp_path / 'train.csv').write_text('label,text\n' + ''.join(f'{label},{mail}\n' for mail, label in MAILS))
     rows = [{'text': 'win a prize', 'label': 'spam'}, {'text': 'see me', 'label': 'ham'}]
     (tmp_path / 'dev.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))

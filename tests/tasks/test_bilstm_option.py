@@ -1,4 +1,4 @@
-"""The paper's LTR + BiLSTM (table 5): a left-to-right encoder is fine-tuned with a BiLSTM between it and the head."""
+"""Tests the paper's LTR + BiLSTM (table 5): fine-tuning with a BiLSTM between a left-to-right encoder and the head."""
 
 import pathlib
 
@@ -21,7 +21,7 @@ from bertjax.text.tokenizer import Tokenizer
 
 @pytest.fixture(scope='module')
 def left_to_right(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The export of a pre-training with configs/pretrain_base.py:ltr, at a small size."""
+    """Returns the path of a small random model like the exports of configs/pretrain_base.py:ltr."""
     sizes = dict(num_layers=1, width=16, num_heads=2, mlp_dim=32, max_positions=32)
     config = BertConfig(vocab_size=tokenizer.vocab_size, causal=True, nsp=False, **sizes)
     inputs = [np.zeros(shape, np.int32) for shape in BertForPreTraining.smallest_inputs]
@@ -43,21 +43,21 @@ def squad(units: int) -> tuple[Task, list]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', [glue, squad])
-def test_its_parameters_are_fresh_and_the_loss_depends_on_them(kind, left_to_right, tokenizer: Tokenizer):
+def test_the_parameters_of_the_bilstm_are_new_and_the_loss_depends_on_them(kind, left_to_right, tokenizer: Tokenizer):
     encoder = read_config(left_to_right, dropout=0.0, attention_dropout=0.0)
     assert encoder.causal
 
-    def loaded(units: int):
+    def load(units: int):
         task, records = kind(units)
         model = task.build_module(encoder)
         features = task.features(records, tokenizer, training=True)
         return task, model, load_task_model(left_to_right, model, task.head), features.batch(np.arange(2), 16, 0)
 
-    _, _, plain, _ = loaded(0)
-    task, model, imported, batch = loaded(5)
+    _, _, plain, _ = load(0)
+    task, model, imported, batch = load(5)
     assert 'bilstm' not in plain.params
-    fresh = {path.split('/')[0] for path in imported.missing}
-    assert {'bilstm', 'head'} <= fresh and 'encoder' not in fresh
+    missing = {path.split('/')[0] for path in imported.missing}
+    assert {'bilstm', 'head'} <= missing and 'encoder' not in missing
 
     def loss(params):
         outputs = model.apply({'params': params}, *(batch[name] for name in task.objective.inputs))
@@ -72,5 +72,5 @@ def test_its_parameters_are_fresh_and_the_loss_depends_on_them(kind, left_to_rig
 
 
 @pytest.mark.parametrize('kind', [kind for kind in KINDS if kind not in ('embed', 'multiple_choice', 'relation')])
-def test_no_run_continues_with_another_one(kind: str):
+def test_a_run_cannot_continue_with_other_bilstm_units(kind: str):
     assert options(kind)['bilstm_units'].change is Change.STATE

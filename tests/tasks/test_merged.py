@@ -1,4 +1,4 @@
-"""The mean of the logits of several models, for each kind of task: of words, not of pieces; in whatever windows."""
+"""Tests that ensembles average logits, for each kind of task."""
 
 import dataclasses
 import pathlib
@@ -23,7 +23,7 @@ from bertjax.tasks.tagging.task import TaggingTask
 from bertjax.text.tokenizer import Tokenizer
 
 
-def test_texts_in_other_windows(tokenizer: Tokenizer, tmp_path):
+def test_texts_are_averaged_over_models_with_different_windows(tokenizer: Tokenizer, tmp_path):
     records = [Example('a b c d e f g h', None, None), Example('a', None, None)]
     short = ClassificationTask(str(tmp_path), 6, long='windows', labels=('x', 'y'))
     long = ClassificationTask(str(tmp_path), 16, labels=('x', 'y'))
@@ -32,16 +32,15 @@ def test_texts_in_other_windows(tokenizer: Tokenizer, tmp_path):
         features = task.features(records, tokenizer, training=False)
         outputs = {'logits': [np.array([row, -1.0], np.float32) for row in range(len(features))]}
         members.append((features, outputs))
-    rows = len(members[0][0]) - 1  # windows of the first record: 0, 1, … of the first model
+    rows = len(members[0][0]) - 1  # The first model's logits for the windows of the first record are 0, 1, ….
     merged = long.ensemble_predictions(records, members)
     assert merged[0].logits.tolist() == [((rows - 1) / 2 + 0) / 2, -1] and rows > 1
     assert merged[1].logits.tolist() == [(rows + 1) / 2, -1]
 
 
-def test_words_of_another_tokenizer(tokenizer: Tokenizer):
-    """A piece a letter, and windows of 8 pieces beside those of 16."""
+def test_words_are_averaged_over_models_with_different_windows(tokenizer: Tokenizer):
     records = [Sentence('', ('ab', 'c', 'de', 'f'), None), Sentence('', ('g',), None)]
-    members, alone = [], []
+    members, separate = [], []
     generator = np.random.default_rng(0)
     for length in (8, 16):
         task = TaggingTask('', length, scheme='plain')
@@ -50,11 +49,11 @@ def test_words_of_another_tokenizer(tokenizer: Tokenizer):
         lengths = np.diff(features.offsets)
         outputs = {'token_logits': [generator.normal(size=(n, 2)).astype(np.float32) for n in lengths]}
         members.append((features, outputs))
-        alone.append(task.predictions(records, features, outputs))
+        separate.append(task.predictions(records, features, outputs))
     merged = task.ensemble_predictions(records, members)
-    for sentence, a, b in zip(merged, *alone, strict=True):
+    for sentence, a, b in zip(merged, *separate, strict=True):
         for w, tag in enumerate(sentence.tags):
-            # Of two classes the mean of logits has the geometric mean of the odds.
+            # With two classes, the mean of the logits gives the geometric mean of the odds.
             odds = [
                 p / (1 - p) if t == tag else (1 - p) / p for t, p in ((x.tags[w], x.probabilities[w]) for x in (a, b))
             ]
@@ -62,50 +61,49 @@ def test_words_of_another_tokenizer(tokenizer: Tokenizer):
             assert sentence.probabilities[w] == pytest.approx(mean / (1 + mean)) and mean >= 1
 
 
-def test_endings(tmp_path):
+def test_endings_are_averaged(tmp_path):
     task = MultipleChoiceTask(str(tmp_path), 16, layout='jsonl')
     records = [Choice('', 'p', 's', ('a', 'b', 'c'), None), Choice('', 'p', 's', ('a', 'b'), None)]
     features = FeatureBuilder(choices=3)
     outputs = [{'logits': [np.array([0, 2, 0], np.float32), np.array([0, 1, 9], np.float32)]}]
     outputs.append({'logits': [np.array([3, 0, 0], np.float32), np.array([0, 1, 9], np.float32)]})
-    first, second = task.ensemble_predictions(records, [(features, one) for one in outputs])
+    first, second = task.ensemble_predictions(records, [(features, output) for output in outputs])
     assert first.ending == 0 and second.ending == 1
     assert first.probabilities == pytest.approx(np.exp([1.5, 1, 0]) / np.exp([1.5, 1, 0]).sum())
 
 
-def test_spans_need_the_same_pieces(tokenizer: Tokenizer):
+def test_averaged_spans_require_the_same_pieces(tokenizer: Tokenizer):
     records = [SquadQuestion('q', 'a b', 'c d e f', None, ())]
     task = SquadTask('', 16, max_query=4, stride=2)
     features = task.features(records, tokenizer, training=False)
     length = len(features.tokens)
     logits = [np.eye(length, dtype=np.float32)[i] for i in (5, 6, 6)]
     outputs = [{'start_logits': [start], 'end_logits': [2 * start]} for start in logits]
-    assert task.ensemble_predictions(records, [(features, one) for one in outputs])[0].best.text == 'e'
+    assert task.ensemble_predictions(records, [(features, output) for output in outputs])[0].best.text == 'e'
     other = dataclasses.replace(features, tokens=features.tokens + 1)
     with pytest.raises(UserError, match=r'config\.ensemble: found models that split the texts into different pieces'):
         task.ensemble_predictions(records, [(features, outputs[0]), (other, outputs[1])])
 
 
-def test_each_keeps_what_it_was_tuned_to():
-    """Beside the mean, by which what they say together is judged."""
+def test_an_ensemble_has_the_mean_threshold_and_members_keep_theirs():
     tasks = [SquadTask('', 16, max_query=4, stride=2, version='2.0') for _ in range(2)]
     tasks[0].null_threshold, tasks[1].null_threshold = 1.0, 4.0
-    one, other = (
+    first, second = (
         EvaluatedTask(SimpleNamespace(data=SimpleNamespace(task=task)), None, {}, None, True) for task in tasks
     )
-    ensemble = Ensemble({pathlib.Path('one'): one, pathlib.Path('other'): other}, {})
+    ensemble = Ensemble({pathlib.Path('one'): first, pathlib.Path('other'): second}, {})
     assert ensemble.data.task.null_threshold == 2.5
     assert [task.null_threshold for task in tasks] == [1, 4]
 
 
-def test_a_batch_of_a_stream_is_tokenised_by_each(tokenizer: Tokenizer, tmp_path):
-    """What came first was when the models were loaded, each with its own features."""
+def test_every_member_tokenises_a_later_batch(tokenizer: Tokenizer, tmp_path):
+    """The first batch was tokenised when the models were loaded."""
     task = ClassificationTask(str(tmp_path), 16, labels=('x', 'y'))
-    seen = []
+    calls = []
 
     def member(name: str, logit: float) -> EvaluatedTask:
         def tokenise(records, cache):
-            seen.append((name, len(records), cache))
+            calls.append((name, len(records), cache))
             return TaskSplit(records, task.features(records, tokenizer, training=False))
 
         def outputs(params, split):
@@ -117,7 +115,7 @@ def test_a_batch_of_a_stream_is_tokenised_by_each(tokenizer: Tokenizer, tmp_path
 
     members = {pathlib.Path(name): member(name, logit) for name, logit in (('one', 1.0), ('other', 3.0))}
     ensemble = Ensemble(members, next(iter(members.values())).splits)
-    seen.clear()
-    assert [scores.logits.tolist() for scores in ensemble.predictions(ensemble.splits[''])] == [[2, 0]] and not seen
+    calls.clear()
+    assert [scores.logits.tolist() for scores in ensemble.predictions(ensemble.splits[''])] == [[2, 0]] and not calls
     later = ensemble.data.tokenise([Example('b', None, None), Example('c', None, None)], cache=False)
-    assert len(ensemble.predictions(later)) == 2 and seen == [('one', 2, False), ('other', 2, False)]
+    assert len(ensemble.predictions(later)) == 2 and calls == [('one', 2, False), ('other', 2, False)]

@@ -1,4 +1,4 @@
-"""What each option of each kind decides, and so when it may change."""
+"""Tests what the options of each kind of task affect."""
 
 import pytest
 
@@ -55,15 +55,15 @@ NAMED = {'glue': ['task'], 'squad': ['version'], 'multiple_choice': ['layout']}
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_what_options_decide(kind: str):
-    known = options(kind)
-    assert [name for name, option in known.items() if option.trained is Trained.COMMAND_LINE] == READING[kind]
-    assert [name for name, option in known.items() if option.change is Change.STATE] == MODEL[kind]
-    assert [name for name, option in known.items() if option.named] == NAMED.get(kind, [])
-    assert not {'data', 'seq_len', 'kind'} & set(known)
+def test_each_option_declares_what_it_affects(kind: str):
+    by_name = options(kind)
+    assert [name for name, option in by_name.items() if option.trained is Trained.COMMAND_LINE] == READING[kind]
+    assert [name for name, option in by_name.items() if option.change is Change.STATE] == MODEL[kind]
+    assert [name for name, option in by_name.items() if option.named] == NAMED.get(kind, [])
+    assert not {'data', 'seq_len', 'kind'} & set(by_name)
 
 
-def test_an_unknown_kind():
-    for ask in (options, lambda kind: build_task(kind, data='', seq_len=128)):
+def test_an_unknown_kind_is_an_error():
+    for function in (options, lambda kind: build_task(kind, data='', seq_len=128)):
         with pytest.raises(UserError, match=r"config\.task\.kind: found 'translation', expected one of glue, "):
-            ask('translation')
+            function('translation')

@@ -1,4 +1,4 @@
-"""Rows of tasks with a tokenizer of RoBERTa's form are transformers' encodings: `<s> A </s></s> B </s>`."""
+"""Tests that tasks encode pairs as transformers does for RoBERTa-like tokenizers: `<s> A </s></s> B </s>`."""
 
 import json
 
@@ -21,7 +21,7 @@ SECOND = ['Did it?', 'The cat sat on the mat, and on the hat, and on the rat, da
 
 @pytest.fixture(scope='module', params=['bpe', 'unigram'])
 def both(request, tmp_path_factory):
-    """Ours and transformers' of one file; of XLM-R's form with a unigram model."""
+    """Returns our tokenizer and transformers' for one file, like RoBERTa's (bpe) or XLM-R's (unigram)."""
     transformers = pytest.importorskip('transformers', reason='compares with transformers')
     path = tmp_path_factory.mktemp('tokenizer')
     if request.param == 'bpe':
@@ -44,8 +44,8 @@ def _like_xlm_roberta(path):
     )
     model.save(str(path / 'tokenizer.json'))
     names = {'cls': '<s>', 'sep': '</s>', 'pad': '<pad>', 'unk': '<unk>', 'mask': '<mask>'}
-    facts = {'tokenizer_class': 'PreTrainedTokenizerFast', **{f'{key}_token': name for key, name in names.items()}}
-    (path / 'tokenizer_config.json').write_text(json.dumps(facts))
+    config = {'tokenizer_class': 'PreTrainedTokenizerFast', **{f'{key}_token': name for key, name in names.items()}}
+    (path / 'tokenizer_config.json').write_text(json.dumps(config))
 
 
 def _rows(features):
@@ -53,7 +53,7 @@ def _rows(features):
 
 
 @pytest.mark.parametrize('seq_len', [16, 64])
-def test_texts_and_pairs(both, seq_len):
+def test_texts_and_pairs_are_encoded_as_in_transformers(both, seq_len):
     ours, theirs = both
     assert ours.separators == 2
     cut = {'truncation': 'longest_first', 'max_length': seq_len}
@@ -65,7 +65,7 @@ def test_texts_and_pairs(both, seq_len):
     assert _rows(text_features(FIRST, None, None, ours, **options)) == theirs(FIRST, **cut)['input_ids']
 
 
-def test_questions(both):
+def test_questions_are_encoded_as_in_transformers(both):
     ours, theirs = both
     question = SquadQuestion('a', SECOND[0], FIRST[0], ('mat',), (FIRST[0].find('mat'),))
     features = squad_features([question], ours, seq_len=64, stride=32, max_query=30, training=False)
@@ -74,15 +74,15 @@ def test_questions(both):
     assert features.token['token_first'][at] == FIRST[0].find('mat')
 
 
-def test_endings(both):
+def test_endings_are_encoded_as_in_transformers(both):
     ours, theirs = both
     task = MultipleChoiceTask('', 32)
     features = task.features([Choice('a:1', FIRST[0], '', tuple(SECOND[:2]), 0)], ours, training=True)
     assert _rows(features) == theirs([FIRST[0]] * 2, SECOND[:2], max_length=32, truncation=True)['input_ids']
 
 
-def test_words(both):
-    """As transformers' tokenizers of words, of which RoBERTa's wants add_prefix_space."""
+def test_words_are_encoded_as_in_transformers(both):
+    """In transformers, RoBERTa's tokenizer requires add_prefix_space for this."""
     ours, theirs = both
     words = FIRST[0].split()
     expected = theirs(words, is_split_into_words=True, add_special_tokens=False)

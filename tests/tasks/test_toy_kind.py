@@ -1,4 +1,4 @@
-"""A new kind of task is a folder, a line in the registry and a recipe: the verbs, the checks and the export know it."""
+"""Tests a new kind of task, which is a folder, a registry line and a recipe."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ from bertjax.tasks.registry import KINDS, options
 from bertjax.tasks.task import Outputs, Task
 from bertjax.text.tokenizer import Tokenizer
 
-# What the folder of a new kind holds: its head with a loss, and its class.
+# The folder of a new kind of task: its head, its loss and its class.
 
 
 class BertForMarks(BertForTask):
@@ -55,7 +55,7 @@ def mark_losses(outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
 
 @dataclasses.dataclass
 class VowelTask(Task[str, str]):
-    """Finds the vowels of a word, whose letters are its tokens. A prediction is the vowels, with `-` for the others."""
+    """Finds the vowels of a word. Letters are tokens; a prediction is the word with `-` for each consonant."""
 
     data: str
     seq_len: int
@@ -96,14 +96,16 @@ class VowelTask(Task[str, str]):
         return self.head.module(model_config, bilstm_units=self.bilstm_units)
 
     def predictions(self, records: Sequence[str], features: Features, outputs: Outputs) -> list[str]:
-        assert [len(row) for row in outputs['mark_logits']] == [len(word) + 2 for word in records]  # without padding
+        assert [len(row) for row in outputs['mark_logits']] == [
+            len(word) + 2 for word in records
+        ]  # There is no padding.
         chosen = [row[1:-1] > 0 for row in outputs['mark_logits']]
         pairs = zip(records, chosen, strict=True)
         return [''.join(x if mark else '-' for x, mark in zip(word, marks, strict=True)) for word, marks in pairs]
 
     def metrics(self, records: Sequence[str], predictions: Sequence[str]) -> dict[str, float | None]:
-        true, given = (list(''.join(words)) for words in (map(self._answer, records), predictions))
-        return {'accuracy': float(np.mean(np.array(true) == np.array(given)))}
+        true, predicted = (list(''.join(words)) for words in (map(self._answer, records), predictions))
+        return {'accuracy': float(np.mean(np.array(true) == np.array(predicted)))}
 
     def _answer(self, word: str) -> str:
         return ''.join(letter if letter in self.vowels else '-' for letter in word)
@@ -112,17 +114,17 @@ class VowelTask(Task[str, str]):
         return not set(''.join(predictions)) - {'-'}
 
     def rows(self, records: Sequence[str], predictions: Sequence[str]) -> Iterator[dict[str, Any]]:
-        for word, found in zip(records, predictions, strict=True):
-            yield {'word': word, 'vowels': found}
+        for word, prediction in zip(records, predictions, strict=True):
+            yield {'word': word, 'vowels': prediction}
 
 
-# The line in the registry, the recipe, and an encoder.
+# The line in the registry, the recipe and an encoder.
 
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KINDS, 'vowels', f'{__name__}:VowelTask')
-    monkeypatch.setattr(jax, 'devices', lambda: jax.local_devices()[:1])  # quicker to compile for
+    monkeypatch.setattr(jax, 'devices', lambda: jax.local_devices()[:1])  # Compiling for one device is faster.
 
 
 @pytest.fixture
@@ -154,17 +156,17 @@ def lines(path: pathlib.Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_from_its_files_to_figures_and_predictions(config: ConfigDict, tmp_path: pathlib.Path):
+def test_a_new_kind_is_trained_evaluated_and_predicted(config: ConfigDict, tmp_path: pathlib.Path):
     workdir = tmp_path / 'run'
     finetune.run(config, str(workdir))
     results = json.loads((workdir / 'results.json').read_text())
     assert (results['task'], results['score'], results['collapsed']) == ('vowels', 'accuracy', False)
     accuracy = results['splits']['dev']['accuracy']
-    assert accuracy > 0.9  # a third of the letters are vowels
-    said = lines(workdir / 'predictions' / 'dev.jsonl')
-    assert [row['word'] for row in said] == (tmp_path / 'dev.txt').read_text().split()
-    letters = [(x in 'aeiou', y != '-') for row in said for x, y in zip(row['word'], row['vowels'], strict=True)]
-    assert np.mean([true == given for true, given in letters]) == accuracy
+    assert accuracy > 0.9  # A third of the letters are vowels.
+    predicted = lines(workdir / 'predictions' / 'dev.jsonl')
+    assert [row['word'] for row in predicted] == (tmp_path / 'dev.txt').read_text().split()
+    letters = [(x in 'aeiou', y != '-') for row in predicted for x, y in zip(row['word'], row['vowels'], strict=True)]
+    assert np.mean([true == vowel for true, vowel in letters]) == accuracy
     metrics = lines(workdir / 'metrics.jsonl')
     assert metrics[-1] | {'split': 'dev', 'step': 60, 'accuracy': accuracy} == metrics[-1]
     assert json.loads((workdir / 'task.json').read_text())['task']['kind'] == 'vowels'
@@ -178,16 +180,20 @@ def test_from_its_files_to_figures_and_predictions(config: ConfigDict, tmp_path:
     predict.run(config, str(workdir))
     mine = lines(workdir / 'predictions' / 'input' / 'mine.jsonl')
     assert [row['word'] for row in mine] == ['abba', 'head'] and all(len(row['vowels']) == 4 for row in mine)
-    assert not (workdir / 'predictions' / 'input' / 'mine.zip').exists()  # no benchmark, no official files
+    assert not (
+        workdir / 'predictions' / 'input' / 'mine.zip'
+    ).exists()  # A task without a benchmark has no official files.
 
 
 @pytest.mark.slow
-def test_it_is_trained_on_a_part(config: ConfigDict, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
+def test_a_new_kind_is_trained_on_a_sample_of_its_records(
+    config: ConfigDict, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+):
     config.max_train_records, config.max_eval_records, config.steps = 20, 5, 1
     finetune.run(config, str(tmp_path / 'run'))
-    said = capsys.readouterr().out
-    assert 'train: 20 of 64 records, a fixed random sample (config.max_train_records)' in said
-    assert 'vowels: 20 training records in 20 rows; 5 dev' in said
+    output = capsys.readouterr().out
+    assert 'train: 20 of 64 records, a fixed random sample (config.max_train_records)' in output
+    assert 'vowels: 20 training records in 20 rows; 5 dev' in output
     assert json.loads((tmp_path / 'run' / 'results.json').read_text())['parts'] == {'dev': '5 of 12 records'}
     words = (tmp_path / 'dev.txt').read_text().split()
     chosen = [row['word'] for row in lines(tmp_path / 'run' / 'predictions' / 'dev.jsonl')]
@@ -195,7 +201,7 @@ def test_it_is_trained_on_a_part(config: ConfigDict, tmp_path: pathlib.Path, cap
 
 
 @pytest.mark.slow
-def test_its_options_say_what_may_change(config: ConfigDict, tmp_path: pathlib.Path):
+def test_options_of_a_new_kind_change_only_as_they_declare(config: ConfigDict, tmp_path: pathlib.Path):
     assert list(options('vowels')) == ['suffix', 'vowels', 'bilstm_units']
     assert [option.change.name for option in options('vowels').values()] == ['RUN', 'TRAINING', 'STATE']
     workdir, config.steps = tmp_path / 'run', 1
@@ -212,7 +218,7 @@ def test_its_options_say_what_may_change(config: ConfigDict, tmp_path: pathlib.P
     assert [row['word'] for row in lines(workdir / 'predictions' / 'dev.jsonl')] == ['abc']
 
 
-def test_what_it_cannot_do_is_refused_before_compute(config: ConfigDict, tmp_path: pathlib.Path):
+def test_unsupported_settings_are_refused_before_training(config: ConfigDict, tmp_path: pathlib.Path):
     workdir = tmp_path / 'run'
     config.trainable = 'last_1'
     with pytest.raises(UserError, match=r'config\.trainable: found last_1, expected all or head'):

@@ -1,4 +1,4 @@
-"""Mails that are spam or not, and what tests of texts need again and again."""
+"""Mails labelled as ham or spam, and helpers for the tests of tasks on texts."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def learned(data, **options) -> ClassificationTask:
 
 
 def sequences(features, tokenizer: Tokenizer) -> list[str]:
-    """The tokens of each row as a string, its special tokens as ( | )."""
+    """Returns the tokens of each row as a string, with ( for [CLS] and | for [SEP]."""
     rows = np.split(features.tokens, features.offsets[1:-1])
     marks = {'[CLS]': '(', '[SEP]': '|'}
     return [''.join(marks.get(tokenizer.pieces[i], tokenizer.pieces[i]) for i in row) for row in rows]

@@ -1,4 +1,4 @@
-"""Vocabularies and text for the tests of bertjax.text."""
+"""Fixtures with vocabularies and texts for the tests of bertjax.text."""
 
 import gzip
 import pathlib
@@ -11,13 +11,12 @@ from bertjax.text.vocabulary import train_sentencepiece, train_wordpiece
 
 @pytest.fixture(scope='session')
 def paragraphs() -> list[str]:
-    """English text that is part of every CPython."""
+    """Returns paragraphs of English text that every CPython contains."""
     return [paragraph for topic in sorted(topics) for paragraph in topics[topic].split('\n\n')]
 
 
 @pytest.fixture(scope='session', params=[True, False], ids=['uncased', 'cased'])
 def wordpiece(request, paragraphs):
-    """A trained WordPiece tokenizer."""
     return train_wordpiece(
         [*paragraphs, 'Élan vital, été, 你好 שלום'], vocab_size=2000, lowercase=request.param, unused=7
     )
@@ -25,7 +24,6 @@ def wordpiece(request, paragraphs):
 
 @pytest.fixture(scope='session', params=[('unigram', False), ('bpe', True)], ids=['unigram', 'bpe-lower'])
 def sentencepiece_model(request, paragraphs):
-    """A trained SentencePiece tokenizer."""
     kind, lowercase = request.param
     return train_sentencepiece(
         paragraphs, vocab_size=1500, model_type=kind, lowercase=lowercase, unused=3, seed=1, sample_sentences=3000
@@ -34,13 +32,11 @@ def sentencepiece_model(request, paragraphs):
 
 @pytest.fixture(scope='session', params=['uncased', 'cased'])
 def bert_vocabulary(request, shared) -> pathlib.Path:
-    """The vocabularies of BERT."""
     return shared / 'vocab' / f'bert-base-{request.param}-vocab.txt'
 
 
 @pytest.fixture(scope='session')
 def corpus_lines(shared) -> list[str]:
-    """Every line of the shared corpora."""
     lines = []
     for path in sorted((shared / 'corpus').rglob('*')):
         if path.suffix == '.gz':

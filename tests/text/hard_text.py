@@ -70,7 +70,7 @@ SPECIAL = [
 
 
 def random_texts(count: int, seed: int) -> list[str]:
-    """Returns strings of up to 12 parts, each the beginning of a hard string or a random character."""
+    """Returns strings of up to 12 parts; each part is the start of a string in HARD or a random character."""
     draw = random.Random(seed)
     parts = [part[:12] for part in HARD if part] + [' '] * 20
 

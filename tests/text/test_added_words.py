@@ -1,4 +1,4 @@
-"""Added words in a vocabulary: their ids here and in transformers, their previous ids, and errors."""
+"""Tests words added to a vocabulary."""
 
 import pathlib
 
@@ -24,18 +24,18 @@ def test_words_fill_slots_first_and_are_then_appended(plain: WordPieceTokenizer)
     grown, new = insert_words(plain, [(1, 'Tumor'), (2, 'the'), (3, 'patient'), (4, 'gene'), (5, 'tumor')], 'words.txt')
     assert new == 3 and grown.vocab_size == plain.vocab_size + 1
     assert grown.pieces[1:3] == ['tumor', 'patient'] and grown.pieces[-1] == 'gene'
-    assert set(grown.special_ids) == {0, 3, 4, 5, 6}  # a former slot can be masked and drawn
+    assert set(grown.special_ids) == {0, 3, 4, 5, 6}  # A filled slot can be masked and drawn.
     (ids,) = grown.encode(['The TUMOR genes'])
     assert [grown.pieces[i] for i in ids] == ['the', 'tumor', 'gene', '##s']
     assert grown.fingerprint != plain.fingerprint
     assert np.array_equal(grown.encode(['[CLS] mean'])[0], plain.encode(['[CLS] mean'])[0])
 
 
-def test_the_previous_ids_of_each_word(plain: WordPieceTokenizer):
+def test_the_previous_ids_of_each_word_are_those_of_the_plain_vocabulary(plain: WordPieceTokenizer):
     grown, _ = insert_words(plain, [(1, 'tumor'), (2, 'gene'), (3, 'patient')], 'words.txt')
-    found = find_previous_ids(plain, grown)
-    assert sorted(found) == [1, 2, len(PIECES)]
-    assert [plain.pieces[i] for i in found[2]] == ['g', '##e', '##n', '##e']
+    previous = find_previous_ids(plain, grown)
+    assert sorted(previous) == [1, 2, len(PIECES)]
+    assert [plain.pieces[i] for i in previous[2]] == ['g', '##e', '##n', '##e']
 
 
 def test_transformers_gives_the_same_ids(plain: WordPieceTokenizer, tmp_path: pathlib.Path):
@@ -54,7 +54,7 @@ def test_a_word_that_bert_splits_is_refused_with_its_line(plain: WordPieceTokeni
         insert_words(plain, [(7, word)], 'words.txt')
 
 
-def test_files_of_words(tmp_path: pathlib.Path):
+def test_files_of_words_are_read(tmp_path: pathlib.Path):
     path = tmp_path / 'words.txt'
     path.write_text('tumor\t12\tt ##u\n\n gene \n', encoding='utf-8')
     assert read_words(path) == [(1, 'tumor'), (3, 'gene')]
@@ -70,6 +70,6 @@ def test_files_of_words(tmp_path: pathlib.Path):
 
 def test_candidates_save_the_most_pieces(plain: WordPieceTokenizer):
     counts = {'tumor': 3, 'the': 100, 'at': 8, 'gene': 1, 'xx': 10}
-    found = rank_candidates(counts, plain, 5)
+    ranked = rank_candidates(counts, plain, 5)
     pieces = {'tumor': ['t', '##u', '##m', '##o', '##r'], 'xx': ['[UNK]'], 'at': ['a', '##t']}
-    assert found == [(word, counts[word], pieces[word]) for word in ('tumor', 'xx', 'at')]
+    assert ranked == [(word, counts[word], pieces[word]) for word in ('tumor', 'xx', 'at')]

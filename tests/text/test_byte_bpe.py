@@ -1,4 +1,4 @@
-"""Byte-level BPE: reading, training and saving give transformers' ids; RoBERTa's pairs."""
+"""Tests that byte-level BPE gives transformers' ids."""
 
 import json
 import pathlib
@@ -30,7 +30,7 @@ def _theirs(directory):
     return transformers.AutoTokenizer.from_pretrained(directory)
 
 
-def _same_ids(ours, theirs, texts=TEXTS[:3]):
+def _assert_same_ids(ours, theirs, texts=TEXTS[:3]):
     for text in texts:
         assert ours.encode([text])[0].tolist() == theirs(text, add_special_tokens=False)['input_ids'], text
 
@@ -38,7 +38,7 @@ def _same_ids(ours, theirs, texts=TEXTS[:3]):
 def test_a_trained_tokenizer_has_transformers_ids(trained, tmp_path):
     trained.save(tmp_path)
     theirs = _theirs(tmp_path)
-    _same_ids(trained, theirs)
+    _assert_same_ids(trained, theirs)
     ids = theirs(TEXTS[0], TEXTS[1])['input_ids']
     a, b = trained.encode(TEXTS[:2])
     cls, sep = trained.cls_id, trained.sep_id
@@ -57,7 +57,7 @@ def test_training_gives_equal_bytes_and_the_requested_size(trained, tmp_path):
     lower = load_tokenizer(tmp_path / 'a')
     assert lower.lowercase and not trained.lowercase and lower.vocab_size == 350
     assert np.array_equal(lower.encode(['THE CAT'])[0], lower.encode(['the cat'])[0])
-    _same_ids(lower, _theirs(tmp_path / 'a'))
+    _assert_same_ids(lower, _theirs(tmp_path / 'a'))
 
 
 def test_decoding_restores_every_text(trained):
@@ -66,19 +66,19 @@ def test_decoding_restores_every_text(trained):
     assert trained.unk_id not in np.concatenate(trained.encode(TEXTS[:4]))
 
 
-def test_offsets_are_those_of_the_text(trained):
+def test_offsets_are_positions_in_the_text(trained):
     for text, (ids, starts, ends) in zip(TEXTS, trained.encode_with_offsets(TEXTS), strict=True):
         assert ids.tolist() == trained.encode([text])[0].tolist()
         assert (np.diff(starts) >= 0).all() and (starts <= ends).all()
         words = [text[a:b] for a, b in zip(starts, ends, strict=True)]
         assert not any(word != word.strip() for word in words)
     ids, starts, ends = trained.encode_with_offsets(['the cat'])[0]
-    begins = starts[~trained.continues_word[ids]]
-    assert begins.tolist() == [0, 4] and ends[-1] == 7
+    word_starts = starts[~trained.continues_word[ids]]
+    assert word_starts.tolist() == [0, 4] and ends[-1] == 7
 
 
 def _as_two_files(tokenizer, directory):
-    """Writes vocab.json and merges.txt, the form of RoBERTa's first releases."""
+    """Writes vocab.json and merges.txt, the files of RoBERTa's first releases."""
     tokenizer.save(directory)
     path = directory / 'tokenizer.json'
     model = json.loads(path.read_text())['model']
@@ -89,12 +89,12 @@ def _as_two_files(tokenizer, directory):
     (directory / 'tokenizer_config.json').write_text('{"model_max_length": 512}')
 
 
-def test_vocab_and_merges(trained, tmp_path):
+def test_vocab_json_and_merges_txt_are_read(trained, tmp_path):
     _as_two_files(trained, tmp_path)
     ours = load_tokenizer(tmp_path)
     assert ours.family == 'bpe' and ours.separators == 2 and ours.vocab_size == trained.vocab_size
     transformers = pytest.importorskip('transformers', reason='compares with transformers')
-    _same_ids(ours, transformers.RobertaTokenizer.from_pretrained(tmp_path), TEXTS[:2])
+    _assert_same_ids(ours, transformers.RobertaTokenizer.from_pretrained(tmp_path), TEXTS[:2])
     prefixed = {'add_prefix_space': True}
     (tmp_path / 'tokenizer_config.json').write_text(json.dumps(prefixed))
     spaced = load_tokenizer(tmp_path / 'vocab.json')
@@ -107,19 +107,19 @@ def test_vocab_and_merges(trained, tmp_path):
         load_tokenizer(tmp_path)
 
 
-def test_files_that_transformers_saves(trained, tmp_path):
-    """RobertaTokenizer writes a tokenizer.json in another form."""
+def test_files_that_transformers_saves_are_read(trained, tmp_path):
+    """RobertaTokenizer writes a different tokenizer.json."""
     transformers = pytest.importorskip('transformers', reason='compares with transformers')
     _as_two_files(trained, tmp_path)
     theirs = transformers.RobertaTokenizer.from_pretrained(tmp_path)
     theirs.save_pretrained(tmp_path / 'saved')
     (tmp_path / 'saved' / 'tokenizer_config.json').unlink()
-    ours = load_tokenizer(tmp_path / 'saved')  # by RoBERTa's names alone
+    ours = load_tokenizer(tmp_path / 'saved')  # Only RoBERTa's names identify the special tokens.
     assert ours.separators == 2 and ours.mask_id == trained.mask_id
-    _same_ids(ours, theirs)
+    _assert_same_ids(ours, theirs)
 
 
-def test_refusals(tmp_path):
+def test_a_small_size_empty_text_and_invalid_ids_are_errors(tmp_path):
     with pytest.raises(UserError, match=r'config\.vocab\.size: found 200, which is too small for the 256 bytes'):
         train_byte_bpe(CORPUS, vocab_size=200, lowercase=False)
     with pytest.raises(UserError, match='no text'):

@@ -1,4 +1,4 @@
-"""Any tokenizer.json gives transformers' ids and offsets: ModernBERT's byte-level BPE, Gemma's, LLaMA's, unigram."""
+"""Tests that any tokenizer.json gives transformers' ids and offsets."""
 
 import json
 import random
@@ -18,14 +18,14 @@ transformers = pytest.importorskip('transformers', reason='compares with transfo
 
 @pytest.fixture(scope='module', params=KINDS)
 def pair(request, paragraphs, tmp_path_factory):
-    """(ours, transformers', the directory) of each kind."""
+    """Returns (our tokenizer, transformers', the directory) for each kind."""
     directory = tmp_path_factory.mktemp(request.param)
     write_tokenizer(request.param, [*paragraphs[:1500], 'naïve café 你好'], directory)
     return load_tokenizer(directory), transformers.AutoTokenizer.from_pretrained(directory), directory
 
 
 def _texts(lines, tokenizer, added):
-    """Lines, odd texts, and texts with added tokens in and between words."""
+    """Returns `lines`, unusual texts, and texts with added tokens inside and between words."""
     rng, mask = random.Random(0), tokenizer.pieces[tokenizer.mask_id]
     odd = [
         f'a  {mask} b',
@@ -55,10 +55,10 @@ def _assert_same(ours, theirs, texts):
         covered = {i for left, right in spans for i in range(left, right)}
         for index, start, end, (left, right) in zip(ids.tolist(), starts.tolist(), ends.tolist(), spans, strict=True):
             left, right = _without_spaces(text, left, right, SPACE if ours.family == 'sentencepiece' else ' ')
-            if ours.pieces[index] == SPACE:  # a space that the tokenizer puts before the text has no characters
+            if ours.pieces[index] == SPACE:  # The space that the tokenizer adds before the text has no characters.
                 right = left
             assert start == left and end >= right, ascii(text)
-            # A letter has the marks after it, which normalisation composed with it: they are in no piece of theirs.
+            # Our span of a letter includes the marks composed with it by normalisation; no span of theirs has them.
             assert covered.isdisjoint(range(right, end)) and ' ' not in text[right:end], ascii(text)
 
 
@@ -70,19 +70,19 @@ def _without_spaces(text, start, end, space):
     return start, end
 
 
-def test_ids_and_offsets(pair, paragraphs):
+def test_ids_and_offsets_are_those_of_transformers(pair, paragraphs):
     ours, theirs, directory = pair
     added = [token['content'] for token in json.loads((directory / 'tokenizer.json').read_text())['added_tokens']]
     _assert_same(ours, theirs, _texts([line for line in paragraphs[:400] if line], ours, added))
 
 
-def test_ids_and_offsets_of_two_thousand_lines(pair, corpus_lines):
+def test_ids_and_offsets_of_two_thousand_lines_are_those_of_transformers(pair, corpus_lines):
     ours, theirs, directory = pair
     added = [token['content'] for token in json.loads((directory / 'tokenizer.json').read_text())['added_tokens']]
     _assert_same(ours, theirs, _texts(corpus_lines[:: len(corpus_lines) // 2000], ours, added))
 
 
-def test_special_tokens_and_rows(pair):
+def test_special_tokens_and_pairs_are_those_of_transformers(pair):
     ours, theirs, _ = pair
     cls = theirs.cls_token_id if theirs.cls_token else theirs.bos_token_id
     sep = theirs.sep_token_id if theirs.sep_token else theirs.eos_token_id
@@ -105,13 +105,13 @@ def test_saved_files_give_the_same_ids(pair, paragraphs, tmp_path):
     _assert_same(again, transformers.AutoTokenizer.from_pretrained(tmp_path), _texts(paragraphs[:20], ours, added))
 
 
-def test_words_alone_have_the_pieces_of_words_in_a_text(pair):
+def test_single_words_have_the_pieces_of_words_in_a_text(pair):
     ours, _, _ = pair
     words = ['the', 'statement', 'is', 'returned']
     whole = ours.encode([' '.join(['x', *words])])[0].tolist()
-    alone = ours.encode([ours.word_prefix + word for word in words])
-    assert whole[-sum(map(len, alone)) :] == np.concatenate(alone).tolist()
-    assert not any(ours.continues_word[ids[0]] for ids in alone)
+    single = ours.encode([ours.word_prefix + word for word in words])
+    assert whole[-sum(map(len, single)) :] == np.concatenate(single).tolist()
+    assert not any(ours.continues_word[ids[0]] for ids in single)
 
 
 def test_a_prefix_marks_the_pieces_that_continue_a_word(paragraphs, tmp_path):
@@ -122,7 +122,7 @@ def test_a_prefix_marks_the_pieces_that_continue_a_word(paragraphs, tmp_path):
         assert tokenizer.continues_word.any() == (kind == 'prefixed')
 
 
-def test_texts_come_back(pair):
+def test_decoding_restores_a_text(pair):
     ours, _, _ = pair
     text = 'The naïve café, 你好 🐈.'
     assert ours.decode(ours.encode([text])[0]).strip() == text or ours.unk_id in ours.encode([text])[0]
@@ -130,13 +130,13 @@ def test_texts_come_back(pair):
 
 @pytest.fixture
 def files(once, paragraphs, tmp_path):
-    """A directory of Gemma's kind, and the content of its tokenizer_config.json."""
+    """Returns a directory with a tokenizer like Gemma's, and the content of its tokenizer_config.json."""
     source = once('gemma-tokenizer', lambda folder: write_tokenizer('gemma', paragraphs[:300], folder, size=500))
     shutil.copytree(source, tmp_path, dirs_exist_ok=True)
     return tmp_path, json.loads((tmp_path / 'tokenizer_config.json').read_text())
 
 
-def test_special_tokens_of_special_tokens_map(files):
+def test_special_tokens_are_read_from_special_tokens_map(files):
     directory, config = files
     expected = load_tokenizer(directory)
     names = {key: {'content': config.pop(key)} for key in list(config) if key.endswith('_token')}
@@ -149,7 +149,7 @@ def test_special_tokens_of_special_tokens_map(files):
     assert load_tokenizer(directory).cls_id == expected.sep_id
 
 
-def test_names_of_a_decoder_do_not_hide_those_of_bert(paragraphs, tmp_path):
+def test_special_tokens_of_bert_take_precedence_over_those_of_a_decoder(paragraphs, tmp_path):
     config = write_tokenizer('modern', paragraphs[:200], tmp_path, size=400)
     del config['cls_token'], config['sep_token']
     config |= {'bos_token': '<|endoftext|>', 'eos_token': '<|endoftext|>'}
@@ -158,7 +158,7 @@ def test_names_of_a_decoder_do_not_hide_those_of_bert(paragraphs, tmp_path):
     assert [tokenizer.pieces[i] for i in (tokenizer.cls_id, tokenizer.sep_id)] == ['[CLS]', '[SEP]']
 
 
-def test_added_tokens_of_the_configuration_win(files):
+def test_added_tokens_of_the_configuration_take_precedence(files):
     """As in transformers: tokenizer_config.json may have newer flags than tokenizer.json."""
     directory, config = files
     plain = {'rstrip': False, 'normalized': False, 'single_word': False}
@@ -171,7 +171,7 @@ def test_added_tokens_of_the_configuration_win(files):
     assert before != ours.encode(text)[0].tolist() == theirs(text[0], add_special_tokens=False)['input_ids']
 
 
-def test_a_sentencepiece_model_without_special_tokens_does_not_come_first(files, sentencepiece_model):
+def test_tokenizer_json_takes_precedence_over_a_model_without_special_tokens(files, sentencepiece_model):
     directory, _ = files
     (directory / 'tokenizer.model').write_bytes(b'the pieces of a decoder')
     assert load_tokenizer(directory).pieces[2] == '<bos>'

@@ -1,4 +1,4 @@
-"""Words of many thousand characters need bounded work in every tokenizer."""
+"""Tests that tokenizers do bounded work for words of many thousands of characters."""
 
 import json
 
@@ -16,9 +16,11 @@ from bertjax.text.vocabulary import count_words, train_wordpiece
 TEXT = 'some words of a text, and more words of it'
 
 
-def test_a_vocabulary_is_trained_on_the_beginning_of_a_word():
+def test_vocabularies_are_trained_on_the_start_of_a_long_word():
     long = 'ab' * (MAX_WORD // 2)
-    same = [train_byte_bpe([TEXT, one], vocab_size=300, lowercase=True).fingerprint for one in (long, f'{long}cdcdcd')]
+    same = [
+        train_byte_bpe([TEXT, word], vocab_size=300, lowercase=True).fingerprint for word in (long, f'{long}cdcdcd')
+    ]
     assert same[0] == same[1]
     assert list(iter_sentences([f'{long}cd. Next one.'])) == [*[long[:1000]] * 10, 'Next one.']
     assert count_symbols([f'{long} cd', f'{long}x']) == {long: 1, 'cd': 1}
@@ -34,8 +36,8 @@ def test_ordinary_text_is_unchanged():
     ]
 
 
-def test_wordpiece_encodes_the_beginning_of_a_word(monkeypatch):
-    """The beginning becomes [UNK], like the whole word."""
+def test_wordpiece_encodes_only_the_start_of_a_long_word(monkeypatch):
+    """The start becomes [UNK], like the whole word."""
     tokenizer = train_wordpiece([TEXT] * 9, vocab_size=90, lowercase=True)
     text = f'{TEXT} {"x" * 50_000}[MASK]{"y" * 50_000}, {TEXT}'
     whole, encode, lengths = tokenizer._encode([text])[0], tokenizer._encode, []
@@ -45,14 +47,14 @@ def test_wordpiece_encodes_the_beginning_of_a_word(monkeypatch):
     assert lengths == [2 * len(TEXT) + len(' [MASK], ') + 2 * MAX_WORD]
 
 
-def test_wordpiece_without_spaces_names_the_other_families():
+def test_the_error_for_text_without_spaces_suggests_sentencepiece():
     with pytest.raises(UserError) as caught:
         train_wordpiece(['x' * 5000], vocab_size=90, lowercase=True)
     assert 'up to 100 characters' in caught.value.found and 'config.vocab.family=sentencepiece' in caught.value.fix
 
 
 def test_a_sentence_of_megabytes_in_a_json_line_is_encoded_in_parts(tmp_path):
-    """Unlike this sentence, a line of text is cut when it is read."""
+    """A long line of a text file would be cut when it is read."""
     tokenizer = train_wordpiece([TEXT] * 9, vocab_size=90, lowercase=True)
     lines = [{'text': f'{TEXT}. A {"x" * (1 << 20)} end'}, {'text': TEXT}]
     (tmp_path / 'a.jsonl').write_text('\n'.join(map(json.dumps, lines)))

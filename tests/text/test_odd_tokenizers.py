@@ -1,4 +1,4 @@
-"""A tokenizer.json with any error either gives a tokenizer or an error of one line."""
+"""Tests that any error in a tokenizer.json gives either a tokenizer or an error of one line."""
 
 import copy
 import json
@@ -29,19 +29,19 @@ DEEP = {
 }
 
 
-def places(value: object, place: tuple = ()) -> Iterator[tuple]:
-    """Yields the paths of values in parsed JSON; only some of long lists and objects."""
-    if place:
-        yield place
+def paths(value: object, path: tuple = ()) -> Iterator[tuple]:
+    """Yields the paths of values in parsed JSON; for long lists and objects, only some."""
+    if path:
+        yield path
     keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
     for key in keys if len(keys) < 12 else [*keys[:3], keys[-1]]:
-        yield from places(value[key], (*place, key))
+        yield from paths(value[key], (*path, key))
 
 
 def with_one_change(settings: dict, rng: random.Random) -> str:
-    """The text of `settings` with one value replaced, removed or renamed."""
+    """Returns `settings` as JSON, with one value replaced, removed or renamed."""
     changed = copy.deepcopy(settings)
-    *path, key = rng.choice(list(places(changed)))
+    *path, key = rng.choice(list(paths(changed)))
     parent = changed
     for step in path:
         parent = parent[step]
@@ -60,7 +60,7 @@ def with_one_change(settings: dict, rng: random.Random) -> str:
 
 
 def use(folder: pathlib.Path) -> None:
-    """Uses a tokenizer in every way of the program."""
+    """Calls every method of a tokenizer that the program uses."""
     tokenizer = load_tokenizer(folder)
     ids = np.concatenate(tokenizer.encode(TEXTS))
     assert ((ids >= 0) & (ids < tokenizer.vocab_size)).all()
@@ -83,7 +83,7 @@ def small(family: str) -> Tokenizer:
     ('seed', 'count'), [(0, 60), pytest.param(1, 400, marks=pytest.mark.slow)], ids=['quick', 'long']
 )
 @pytest.mark.parametrize('family', ['wordpiece', 'unigram', 'bpe'])
-def test_settings_with_one_change(family, seed, count, tmp_path):
+def test_settings_with_one_change_give_a_tokenizer_or_an_error(family, seed, count, tmp_path):
     small(family).save(tmp_path)
     for other in ('vocab.txt', 'tokenizer.model'):
         (tmp_path / other).unlink(missing_ok=True)
@@ -99,7 +99,7 @@ def test_settings_with_one_change(family, seed, count, tmp_path):
     assert count // 3 < refused < count
 
 
-def test_a_model_with_other_bytes(tmp_path):
+def test_a_model_with_changed_bytes_gives_a_tokenizer_or_an_error(tmp_path):
     small('unigram').save(tmp_path)
     path, rng, refused = tmp_path / 'tokenizer.model', random.Random(0), 0
     whole = path.read_bytes()
@@ -116,7 +116,7 @@ def test_a_model_with_other_bytes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('content', 'found'),
+    ('content', 'message'),
     [
         (b'', 'an empty file'),
         (b'{', 'no JSON'),
@@ -127,14 +127,14 @@ def test_a_model_with_other_bytes(tmp_path):
     ],
     ids=range(6),
 )
-def test_an_invalid_tokenizer_json(content, found, tmp_path):
+def test_an_invalid_tokenizer_json_is_an_error(content, message, tmp_path):
     (tmp_path / 'tokenizer.json').write_bytes(content)
-    with pytest.raises(UserError, match=found):
+    with pytest.raises(UserError, match=message):
         load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize('key', ['do_lower_case', 'strip_accents', 'tokenize_chinese_chars'])
-def test_a_configuration_of_other_types(key, tmp_path):
+def test_a_configuration_with_wrong_types_is_an_error(key, tmp_path):
     small('wordpiece').save(tmp_path)
     (tmp_path / 'tokenizer_config.json').write_text(json.dumps({key: 'yes'}))
     with pytest.raises(UserError, match=rf"tokenizer_config\.json: found {key} 'yes', expected true, false or null"):
@@ -142,12 +142,12 @@ def test_a_configuration_of_other_types(key, tmp_path):
 
 
 @pytest.mark.parametrize('address', ['http://example.org/vocab.txt', '/dev/zero'])
-def test_a_path_that_is_not_a_file(address):
+def test_a_path_that_is_not_a_file_is_an_error(address):
     with pytest.raises(UserError):
         load_tokenizer(address)
 
 
-def test_a_file_of_a_terabyte(tmp_path):
+def test_a_file_of_a_terabyte_is_an_error(tmp_path):
     with (tmp_path / 'vocab.txt').open('wb') as file:
         file.truncate(1 << 40)
     with pytest.raises(UserError, match=r'a file of 1,099,511,627,776 bytes'):

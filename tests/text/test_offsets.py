@@ -1,4 +1,4 @@
-"""The offsets of pieces in the original text."""
+"""Tests the offsets of pieces in the original text."""
 
 import json
 import pickle
@@ -16,7 +16,7 @@ TEXTS = [*HARD, *SPECIAL, *SURROGATES, *random_texts(1000, seed=7)]
 
 @pytest.fixture(scope='module')
 def exported(sentencepiece_model, tmp_path_factory):
-    """The same model, loaded from tokenizer.json alone."""
+    """Returns the model of `sentencepiece_model`, loaded only from tokenizer.json."""
     directory = tmp_path_factory.mktemp('exported')
     sentencepiece_model.save(directory)
     (directory / 'tokenizer.model').unlink()
@@ -25,19 +25,18 @@ def exported(sentencepiece_model, tmp_path_factory):
 
 def assert_ids_of_encode(tokenizer, texts):
     """Checks that ids equal those of `encode`, and that offsets ascend within the text."""
-    located = tokenizer.encode_with_offsets(texts)
-    for text, ids, (found, starts, ends) in zip(texts, tokenizer.encode(texts), located, strict=True):
-        assert found.dtype == starts.dtype == ends.dtype == np.int32
-        assert found.tolist() == ids.tolist(), ascii(text)
-        assert len(found) == len(starts) == len(ends)
-        places = np.stack([starts, ends])
-        assert (starts <= ends).all() and (np.diff(places) >= 0).all(), ascii(text)
-        assert not len(found) or (starts[0] >= 0 and ends[-1] <= len(text)), ascii(text)
-    return located
+    encoded = tokenizer.encode_with_offsets(texts)
+    for text, ids, (located_ids, starts, ends) in zip(texts, tokenizer.encode(texts), encoded, strict=True):
+        assert located_ids.dtype == starts.dtype == ends.dtype == np.int32
+        assert located_ids.tolist() == ids.tolist(), ascii(text)
+        assert len(located_ids) == len(starts) == len(ends)
+        offsets = np.stack([starts, ends])
+        assert (starts <= ends).all() and (np.diff(offsets) >= 0).all(), ascii(text)
+        assert not len(located_ids) or (starts[0] >= 0 and ends[-1] <= len(text)), ascii(text)
+    return encoded
 
 
-def spoken(tokenizer, text):
-    """Returns [(piece, its part of the text)]."""
+def pieces_with_text(tokenizer, text):
     ((ids, starts, ends),) = tokenizer.encode_with_offsets([text])
     return [(tokenizer.pieces[i], text[a:b]) for i, a, b in zip(ids, starts, ends, strict=True)]
 
@@ -62,7 +61,7 @@ def test_tokenizer_json_agrees_with_the_model(sentencepiece_model, exported, par
         assert [x.tolist() for x in ours] == [x.tolist() for x in other], ascii(text)
 
 
-def test_a_wordpiece_is_what_its_part_of_the_text_becomes(bert_vocabulary, corpus_lines):
+def test_a_wordpiece_is_the_normalized_text_of_its_span(bert_vocabulary, corpus_lines):
     tokenizer = load_tokenizer(bert_vocabulary)
     normalizer = tokenizers.normalizers.BertNormalizer(lowercase=tokenizer.lowercase)
     lines = [*corpus_lines[::200], 'İstanbul Ångström cafe\u0301s\u0323 x', '\u0301start 你好e\u0301']
@@ -76,24 +75,24 @@ def test_a_wordpiece_is_what_its_part_of_the_text_becomes(bert_vocabulary, corpu
 def test_offsets_are_counted_in_characters(bert_vocabulary):
     tokenizer = load_tokenizer(bert_vocabulary)
     text = '😀 a\r\n\tb \U0001d4b3 [SEP]c'
-    assert [part for _, part in spoken(tokenizer, text)] == ['😀', 'a', 'b', '\U0001d4b3', '[SEP]', 'c']
+    assert [part for _, part in pieces_with_text(tokenizer, text)] == ['😀', 'a', 'b', '\U0001d4b3', '[SEP]', 'c']
 
 
 def test_marks_stay_with_their_letter(bert_vocabulary):
     tokenizer = load_tokenizer(bert_vocabulary)
-    parts = [part for _, part in spoken(tokenizer, 'a cafe\u0301 (e\u0323\u0301), zero\u200b')]
+    parts = [part for _, part in pieces_with_text(tokenizer, 'a cafe\u0301 (e\u0323\u0301), zero\u200b')]
     assert ''.join(parts) == 'acafe\u0301(e\u0323\u0301),zero'
 
 
 def test_spaces_belong_to_no_piece(sentencepiece_model, exported):
     for tokenizer in (sentencepiece_model, exported):
         text = '  the  object\tis\u3000ﬁne\r\n😀 e\u0301x  '
-        parts = [part for _, part in spoken(tokenizer, text)]
+        parts = [part for _, part in pieces_with_text(tokenizer, text)]
         assert not any(part != part.strip() for part in parts)
         # If a character becomes several pieces, each has its span.
         joined = ''.join(parts).replace('ﬁﬁ', 'ﬁ')
         assert joined == ''.join(text.split())
-        assert all(part == '' for piece, part in spoken(tokenizer, text) if piece == '▁')
+        assert all(part == '' for piece, part in pieces_with_text(tokenizer, text) if piece == '▁')
 
 
 def test_pairs_of_surrogates_are_two_characters(wordpiece, sentencepiece_model, exported):
@@ -105,18 +104,18 @@ def test_pairs_of_surrogates_are_two_characters(wordpiece, sentencepiece_model, 
         assert (starts[at], ends[at + len(word) - 1]) == (3, 9)
 
 
-def test_settings_that_nanotoken_lacks(wordpiece, tmp_path):
+def test_offsets_with_settings_that_nanotoken_lacks(wordpiece, tmp_path):
     wordpiece.save(tmp_path)
     settings = json.loads((tmp_path / 'tokenizer.json').read_text('utf-8'))
     replace = {'type': 'Replace', 'pattern': {'String': 'cat'}, 'content': 'object'}
     settings['normalizer'] = {'type': 'Sequence', 'normalizers': [replace, settings['normalizer']]}
     (tmp_path / 'tokenizer.json').write_text(json.dumps(settings), 'utf-8')
     tokenizer = load_tokenizer(tmp_path)
-    assert spoken(tokenizer, 'cat (1) x')[-4:] == [('(', '('), ('1', '1'), (')', ')'), ('x', 'x')]
+    assert pieces_with_text(tokenizer, 'cat (1) x')[-4:] == [('(', '('), ('1', '1'), (')', ')'), ('x', 'x')]
     assert_ids_of_encode(tokenizer, TEXTS)
 
 
-def test_many_texts_come_back_in_order(wordpiece, sentencepiece_model, exported):
+def test_many_texts_are_encoded_in_order(wordpiece, sentencepiece_model, exported):
     texts = [f'{n} return' for n in range(2500)]
     for tokenizer in (wordpiece, sentencepiece_model, exported):
         assert_ids_of_encode(pickle.loads(pickle.dumps(tokenizer)), texts)

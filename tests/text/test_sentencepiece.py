@@ -1,4 +1,4 @@
-"""SentencePiece models as BERT tokenizers, and their tokenizer.json in transformers."""
+"""Tests SentencePiece models as BERT tokenizers, and their tokenizer.json in transformers."""
 
 import pickle
 
@@ -16,12 +16,12 @@ from bertjax.text.tokenizer import load_tokenizer
 def saved(sentencepiece_model, tmp_path_factory):
     directory = tmp_path_factory.mktemp('saved')
     sentencepiece_model.save(directory)
-    # Like an exported model's directory, which transformers uses to choose the class too.
+    # The directory of an exported model also has a config.json, from which transformers chooses the class.
     BertConfig(vocab_size=sentencepiece_model.vocab_size).save_pretrained(directory)
     return directory
 
 
-def test_attributes(sentencepiece_model):
+def test_the_attributes_of_a_trained_model(sentencepiece_model):
     pieces = sentencepiece_model.pieces
     special = ['[PAD]', '[unused0]', '[unused1]', '[unused2]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
     assert pieces[:8] == special and sentencepiece_model.special_ids.tolist() == list(range(8))
@@ -38,7 +38,7 @@ def test_text_never_gives_a_special_token(sentencepiece_model):
         assert ids.dtype == np.int32 and not special & set(ids.tolist())
 
 
-def test_case(sentencepiece_model):
+def test_case_is_ignored_if_the_model_is_lowercase(sentencepiece_model):
     upper, lower = sentencepiece_model.encode(['THE Object', 'the object'])
     assert (upper.tolist() == lower.tolist()) == sentencepiece_model.lowercase
 
@@ -49,10 +49,10 @@ def test_ids_equal_in_transformers(sentencepiece_model, saved, paragraphs, sourc
     assert ours.fingerprint == sentencepiece_model.fingerprint
     assert (theirs.pad_token_id, theirs.unk_token_id, theirs.mask_token_id) == (0, 4, 7)
     texts = [*paragraphs, *HARD, *random_texts(2000, seed=3)]
-    for text, got, expected in zip(
+    for text, ids, expected in zip(
         texts, ours.encode(texts), theirs(texts, add_special_tokens=False)['input_ids'], strict=True
     ):
-        assert got.tolist() == expected, ascii(text)
+        assert ids.tolist() == expected, ascii(text)
     a, b = (ids.tolist() for ids in ours.encode(['Good day', 'Hello']))
     pair = theirs('Good day', 'Hello')
     assert pair['input_ids'] == [5, *a, 6, *b, 6]
@@ -65,14 +65,14 @@ def test_ids_equal_in_transformers_on_real_text(sentencepiece_model, saved, corp
     assert [ids.tolist() for ids in sentencepiece_model.encode(lines)] == theirs
 
 
-def test_ids_are_sentencepiece_s_own(sentencepiece_model, saved):
+def test_ids_are_those_of_sentencepiece(sentencepiece_model, saved):
     processor = sentencepiece.SentencePieceProcessor(model_file=str(saved / 'tokenizer.model'))
     rule = 'nmt_nfkc_cf' if sentencepiece_model.lowercase else 'nmt_nfkc'
     texts = [unicode_normalizer(rule).normalize_str(text) for text in HARD]
     assert [ids.tolist() for ids in sentencepiece_model.encode(HARD)] == processor.encode(texts)
 
 
-def test_tokenizer_json_alone(sentencepiece_model, saved, tmp_path):
+def test_tokenizer_json_suffices(sentencepiece_model, saved, tmp_path):
     (tmp_path / 'tokenizer.json').write_bytes((saved / 'tokenizer.json').read_bytes())
     exported = load_tokenizer(tmp_path)
     assert exported.family == 'sentencepiece' and exported.pieces == sentencepiece_model.pieces

@@ -1,4 +1,4 @@
-"""The boundaries of sentences."""
+"""Tests the boundaries of sentences."""
 
 import time
 
@@ -56,7 +56,7 @@ CASES = [
 
 
 @pytest.mark.parametrize('marked', CASES)
-def test_boundaries(marked):
+def test_sentences_end_at_the_marks(marked):
     expected = [part.strip() for part in marked.split('|')]
     assert split_sentences(marked.replace('|', '')) == expected
 
@@ -65,7 +65,7 @@ def letters(text: str) -> str:
     return ''.join(text.split())
 
 
-def test_nothing_is_lost_on_random_text():
+def test_random_text_loses_no_character():
     stops = [
         '.',
         '!',
@@ -97,7 +97,7 @@ def test_nothing_is_lost_on_random_text():
         assert all(sentence and sentence == sentence.strip() for sentence in sentences)
 
 
-def test_real_text(corpus_lines):
+def test_sentences_of_real_text_have_usual_lengths(corpus_lines):
     lines = [line for line in corpus_lines[::3] if len(line) > 200]
     lengths = []
     for line in lines:
@@ -113,21 +113,21 @@ ODD = ['.', '.)', 'a. ', 'A. ', 'U.S. ', '."', '. "', '" ', '.[', '。', 'x', '.
 
 
 @pytest.mark.parametrize('text', [part * 200_000 for part in ODD], ids=range(len(ODD)))
-def test_time_is_linear_on_odd_text(text):
+def test_time_is_linear_on_unusual_text(text):
     start = time.process_time()
     assert letters(''.join(split_sentences(text + 'x'))) == letters(text + 'x')
     assert time.process_time() - start < 5
 
 
-def test_speed(paragraphs):
+def test_splitting_processes_8_mb_per_second(paragraphs):
     text = ' '.join(paragraphs)
     start = time.process_time()
     split_sentences(text)
-    # The original machine reaches 60 MB/s; the bound allows for slow and busy machines.
+    # One core reached 60 MB/s; the bound allows for slow and busy machines.
     assert len(text) / (time.process_time() - start) > 8e6
 
 
-def test_abbreviations_are_shorter_than_words_that_are_never_looked_up():
+def test_abbreviations_are_shorter_than_words_that_are_not_looked_up():
     assert max(map(len, sentences._ABBREVIATIONS)) < sentences._LONG
 
 
@@ -140,5 +140,5 @@ def test_abbreviations_are_shorter_than_words_that_are_never_looked_up():
         ('They came at the end of that very long day to the well. Two hours later they left.', 2),
     ],
 )
-def test_a_capital_after_a_word_ends_a_sentence_but_after_an_abbreviation(text, count):
+def test_a_capital_starts_a_sentence_except_after_an_abbreviation(text, count):
     assert len(sentences.split_sentences(text)) == count

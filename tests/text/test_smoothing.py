@@ -1,4 +1,4 @@
-"""Smoothed shares of corpora, and vocabularies trained on them."""
+"""Tests the smoothed shares of corpora, and vocabularies trained with them."""
 
 import pytest
 
@@ -6,11 +6,11 @@ from bertjax.text.smoothing import smoothed_counts, smoothed_sample, smoothed_sh
 from bertjax.text.vocabulary import train_sentencepiece, train_wordpiece
 
 
-def test_shares():
+def test_shares_are_smoothed_by_a_power():
     assert smoothed_shares([100, 100, 0], 0.7) == [0.5, 0.5, 0.0]
     assert smoothed_shares([900, 100], 1.0) == [0.9, 0.1]
     assert smoothed_shares([900, 100], 0.0) == [0.5, 0.5]
-    # p^0.7 of 0.9 and 0.1, as in multilingual BERT
+    # The shares 0.9 and 0.1 to the power of 0.7, as in multilingual BERT.
     assert smoothed_shares([9000, 1000], 0.7)[1] == pytest.approx(0.1**0.7 / (0.9**0.7 + 0.1**0.7))
 
 
@@ -26,12 +26,12 @@ def test_samples_have_their_shares():
     many, few = [f'a{i}' for i in range(900)], [f'b{i}' for i in range(100)]
     mixed = smoothed_sample([many, few], [900, 100], 0.0, 400)
     assert len(mixed) == 400 and sum(text[0] == 'b' for text in mixed) == 200
-    assert set(mixed) >= set(few)  # the sentences of the small corpus occur twice
+    assert set(mixed) >= set(few)  # The sentences of the small corpus occur twice.
 
 
 @pytest.mark.parametrize('train', [train_wordpiece, train_sentencepiece])
-def test_a_vocabulary_of_a_smoothed_mixture(train, paragraphs):
-    """A rare language, English in another script, gets more pieces than by size; equal texts give equal bytes."""
+def test_smoothing_gives_a_rare_language_more_pieces(train, paragraphs):
+    """The rare language is English in Cyrillic letters. Equal texts give equal pieces."""
     script = str.maketrans({chr(ord('a') + i): chr(ord('а') + i) for i in range(26)})
     common, rare = paragraphs[:500], [text.lower().translate(script) for text in paragraphs[500:540]]
     by_size, smoothed, again = (

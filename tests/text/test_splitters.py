@@ -1,4 +1,4 @@
-"""The available splitters, and their agreement."""
+"""Tests the available sentence splitters and their agreement."""
 
 import gzip
 import json
@@ -20,23 +20,23 @@ def letters(text: str) -> str:
 
 
 @pytest.mark.parametrize('name', ['', 'nltk', 'Rules', 'pysbd:', 'pysbd:german', None, 3])
-def test_an_unknown_splitter(name):
+def test_an_unknown_splitter_is_an_error(name):
     with pytest.raises(UserError, match=r"config\.corpus_options\.sentences: found .*expected 'rules', 'pysbd'"):
         check_splitter(name)
 
 
-def test_the_rules():
+def test_the_rules_are_split_sentences():
     assert build_splitter('rules')(TEXT) == split_sentences(TEXT)
     assert splitter_version('rules') == f'rules {RULES_VERSION}'
 
 
-def test_a_missing_package(monkeypatch):
+def test_a_missing_package_is_an_error(monkeypatch):
     monkeypatch.setitem(sys.modules, 'pysbd', None)
     with pytest.raises(UserError, match=r"not installed, .*pip install 'bertjax\[pysbd\]'"):
         build_splitter('pysbd')
 
 
-def test_languages():
+def test_pysbd_splits_by_the_rules_of_a_language():
     pytest.importorskip('pysbd', reason="needs the extra 'test'")
     check_splitter('pysbd:de')
     assert build_splitter('pysbd:de')(TEXT) == ['Das ist z.B. gut.', 'Er kam am 3. Mai nach Bonn.']
@@ -54,28 +54,28 @@ def test_pysbd_changes_no_character():
         assert all(sentence and sentence == sentence.strip() for sentence in sentences)
 
 
-def test_pysbd_splits_long_paragraphs_in_pieces():
+def test_pysbd_splits_long_paragraphs_in_linear_time():
     pytest.importorskip('pysbd', reason="needs the extra 'test'")
     text = 'The dog ran home. It sat there (see Fig. 3). ' * 2000
-    begin = time.process_time()
+    start = time.process_time()
     sentences = build_splitter('pysbd')(text + 'X' * 100_000)
-    assert time.process_time() - begin < 10  # it would take minutes as a whole
+    assert time.process_time() - start < 10  # In one piece, the paragraph would take minutes.
     assert sentences[:2] == ['The dog ran home.', 'It sat there (see Fig. 3).'] and len(sentences) == 4001
 
 
 def boundaries(sentences: list[str]) -> set[int]:
     """Returns the boundaries of sentences, in characters other than white space."""
-    count, found = 0, set()
+    count, starts = 0, set()
     for sentence in sentences:
-        found.add(count)
+        starts.add(count)
         count += len(letters(sentence))
-    return found - {0}
+    return starts - {0}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('domain', 'least'), [('wikipedia', 0.97), ('biomedical', 0.985)])
-def test_agreement_with_pysbd(domain, least, shared):
-    """Computes the figures of docs/data.md; -s prints them."""
+def test_the_rules_agree_with_pysbd(domain, least, shared):
+    """Computes the numbers of docs/data.md; `-s` prints them."""
     pytest.importorskip('pysbd', reason="needs the extra 'test'")
     if domain == 'wikipedia':
         text = (shared / 'corpus' / 'enwiki-validation.txt').read_text('utf-8')

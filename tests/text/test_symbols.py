@@ -1,4 +1,4 @@
-"""Vocabularies of symbols: ids here and in transformers, files, and errors."""
+"""Tests vocabularies of symbols."""
 
 import pathlib
 import pickle
@@ -38,7 +38,7 @@ def test_each_symbol_is_one_id(file: pathlib.Path, tmp_path: pathlib.Path):
     assert loaded.family == 'symbols' and not loaded.continues_word.any()
 
 
-def test_special_tokens_may_stand_in_the_file(tmp_path: pathlib.Path):
+def test_the_file_may_contain_special_tokens(tmp_path: pathlib.Path):
     path = tmp_path / 'codes.txt'
     path.write_text('[CLS]\na\n[PAD]\n[UNK]\n[SEP]\n[MASK]\nb', encoding='utf-8')
     tokenizer = read_symbols(path)
@@ -47,20 +47,20 @@ def test_special_tokens_may_stand_in_the_file(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize(
-    ('text', 'found'),
+    ('text', 'message'),
     [
         ('a\nb c\n', r'codes\.txt:2: found .b c.'),
         ('a\n\nb', r'codes\.txt:2'),
         ('a\nb\na\n', r'codes\.txt:3: found .a. a'),
     ],
 )
-def test_an_invalid_list_of_symbols(text: str, found: str, tmp_path: pathlib.Path):
+def test_an_invalid_list_of_symbols_is_an_error(text: str, message: str, tmp_path: pathlib.Path):
     (tmp_path / 'codes.txt').write_text(text, encoding='utf-8')
-    with pytest.raises(UserError, match=found):
+    with pytest.raises(UserError, match=message):
         read_symbols(tmp_path / 'codes.txt')
 
 
-def test_the_symbols_of_a_corpus_by_frequency():
+def test_the_symbols_of_a_corpus_are_ordered_by_frequency():
     tokenizer = train_symbols(['b a', 'b c b', '[MASK] d d'], vocab_size=8, unused=0)
     assert tokenizer.pieces[5:] == ['b', 'd', 'a']
     with pytest.raises(UserError, match='no symbol'):

@@ -1,4 +1,4 @@
-"""An invalid vocabulary gives an error of one line with a fix."""
+"""Tests that invalid vocabularies are errors of one line with a fix."""
 
 import json
 
@@ -34,7 +34,7 @@ def vocab(*pieces: str) -> bytes:
         ('tokenizer.model', b'not a model at all', ['SentencePiece']),
     ],
 )  # fmt: skip
-def test_broken_files(tmp_path, name, data, words):
+def test_invalid_files_are_errors(tmp_path, name, data, words):
     (tmp_path / name).write_bytes(data)
     for path in (tmp_path / name, tmp_path):
         with pytest.raises(UserError) as error:
@@ -46,7 +46,7 @@ def test_broken_files(tmp_path, name, data, words):
 
 @pytest.mark.parametrize('number', [2**31, 10**300, -1, 1.0, True])
 @pytest.mark.parametrize('kind', ['WordPiece', 'BPE', 'WordLevel'])
-def test_an_id_that_no_piece_can_have(tmp_path, kind: str, number):
+def test_an_impossible_id_is_an_error(tmp_path, kind: str, number):
     """`tokenizers` would allocate memory for the id and might abort; an added token hides the id from other checks."""
     model = {'type': kind, 'vocab': {p: i for i, p in enumerate(SPECIAL)} | {'[PAD]': number}, 'merges': []}
     splits = {'WordPiece': 'BertPreTokenizer', 'BPE': 'ByteLevel', 'WordLevel': 'WhitespaceSplit'}
@@ -62,7 +62,7 @@ def test_an_id_that_no_piece_can_have(tmp_path, kind: str, number):
         load_tokenizer(tmp_path)
 
 
-def test_broken_settings(tmp_path):
+def test_invalid_settings_are_an_error(tmp_path):
     settings = {
         'model': {'type': 'WordPiece', 'vocab': {p: i for i, p in enumerate(SPECIAL)}},
         'normalizer': {'type': 'X'},
@@ -73,17 +73,17 @@ def test_broken_settings(tmp_path):
 
 
 @pytest.mark.parametrize('name', ['bert-base-uncased', 'missing/vocab.txt'])
-def test_missing_path(tmp_path, name):
+def test_a_missing_path_is_an_error(tmp_path, name):
     with pytest.raises(UserError, match='found nothing'):
         load_tokenizer(tmp_path / name)
 
 
-def test_empty_directory(tmp_path):
+def test_an_empty_directory_is_an_error(tmp_path):
     with pytest.raises(UserError, match='without a vocabulary'):
         load_tokenizer(tmp_path)
 
 
-def test_case_that_the_model_does_not_have(sentencepiece_model, tmp_path):
+def test_lowercase_that_contradicts_the_model_is_an_error(sentencepiece_model, tmp_path):
     sentencepiece_model.save(tmp_path)
     assert (
         load_tokenizer(tmp_path, lowercase=sentencepiece_model.lowercase).fingerprint == sentencepiece_model.fingerprint

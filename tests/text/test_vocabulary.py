@@ -1,4 +1,4 @@
-"""Training is deterministic to the byte, gives the requested size, and is as good as that of the libraries."""
+"""Tests that training is deterministic, gives the requested size and is as good as the libraries."""
 
 import hashlib
 import logging
@@ -46,7 +46,7 @@ def test_equal_bytes_whatever_the_hash_seed_and_number_of_cores(tmp_path, reposi
 
 
 @pytest.mark.parametrize('size', [500, 1234, 3000])
-def test_wordpiece_has_the_asked_size_and_order(paragraphs, size):
+def test_wordpiece_has_the_requested_size_and_order(paragraphs, size):
     pieces = train_wordpiece(paragraphs, vocab_size=size, lowercase=True, unused=4).pieces
     assert len(pieces) == len(set(pieces)) == size
     assert pieces[:9] == [
@@ -72,10 +72,10 @@ def test_sentencepiece_has_the_requested_size(paragraphs, kind, size):
     assert tokenizer.vocab_size == size and tokenizer.lowercase
 
 
-def test_merges_by_hand():
+def test_merges_are_those_worked_out_by_hand():
     words = {'aab': 4, 'aac': 3, 'xab': 2, 'zz': 1, 'q?': 100}
     start = ['a', 'x', 'z', '##a', '##b', '##c', '##z', 'q']
-    # a ##a 7; ##a ##b 6, of which 4 are gone once aa exists: aa ##b 4, aa ##c 3, then 2: `##a ##b` before `x ##a`.
+    # Counts: a ##a 7, ##a ##b 6. Merging aa leaves aa ##b 4, aa ##c 3, and 2 each for ##a ##b (first) and x ##a.
     assert learn_merges(words, start, max_new_pieces=9, min_frequency=2) == ['aa', 'aab', 'aac', '##ab', 'xab']
     assert learn_merges(words, start, max_new_pieces=9, min_frequency=1)[-1] == 'zz'
     assert learn_merges(words, start, max_new_pieces=2, min_frequency=1) == ['aa', 'aab']
@@ -89,7 +89,7 @@ def test_a_piece_from_two_merges_counts_once():
 
 
 @pytest.mark.slow
-def test_texts_have_as_few_pieces_as_with_the_trainer_of_tokenizers(paragraphs):
+def test_texts_have_at_most_1_percent_more_pieces_than_with_tokenizers(paragraphs):
     reference = tokenizers.Tokenizer(models.WordPiece(unk_token='[UNK]'))
     reference.normalizer = normalizers.BertNormalizer(lowercase=True)
     reference.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -124,7 +124,7 @@ def test_a_small_text_gives_fewer_pieces_with_a_warning(caplog):
 
 
 @pytest.mark.parametrize('train', [train_wordpiece, train_sentencepiece])
-def test_no_text_or_a_small_vocab_size(train, paragraphs):
+def test_no_text_or_a_small_vocab_size_is_an_error(train, paragraphs):
     with pytest.raises(UserError, match='no text'):
         train(iter([]), vocab_size=100, lowercase=True)
     with pytest.raises(UserError, match='no text'):
@@ -167,7 +167,7 @@ def test_samples_are_seeded_and_cover_the_stream():
 
 
 @pytest.mark.slow
-def test_broken_text_trains(paragraphs):
+def test_text_with_invalid_characters_trains(paragraphs):
     texts = ['lone \ud800 surrogate', 'nul \x00 byte', 'x' * 5000, '\u2585 reserved', *paragraphs]
     assert 'the' in train_wordpiece(texts, vocab_size=400, lowercase=True).pieces
     assert '▁the' in train_sentencepiece(texts, vocab_size=400, lowercase=True).pieces

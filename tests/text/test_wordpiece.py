@@ -1,4 +1,4 @@
-"""WordPiece ids equal those of transformers for every format of the vocabulary."""
+"""Tests that WordPiece ids equal those of transformers for every format of the vocabulary."""
 
 import json
 import logging
@@ -15,11 +15,10 @@ from bertjax.text.tokenizer import load_tokenizer
 
 
 def assert_equal_ids(ours, theirs, texts):
-    """Checks that both give the same ids for every text."""
     ids = theirs(list(texts), add_special_tokens=False)['input_ids']
-    for text, got, expected in zip(texts, ours.encode(texts), ids, strict=True):
-        assert got.dtype == np.int32
-        assert got.tolist() == expected, ascii(text)
+    for text, row, expected in zip(texts, ours.encode(texts), ids, strict=True):
+        assert row.dtype == np.int32
+        assert row.tolist() == expected, ascii(text)
 
 
 @pytest.fixture(scope='module')
@@ -61,7 +60,7 @@ def test_saved_vocabulary_has_transformers_ids_from_every_file(wordpiece, saved,
     assert pair['token_type_ids'] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
 
 
-def test_directory_that_transformers_wrote(wordpiece, saved, tmp_path):
+def test_a_directory_that_transformers_wrote_is_read(wordpiece, saved, tmp_path):
     theirs = BertTokenizerFast(str(saved / 'vocab.txt'), do_lower_case=wordpiece.lowercase, strip_accents=False)
     theirs.save_pretrained(tmp_path)
     ours = load_tokenizer(tmp_path)
@@ -70,7 +69,7 @@ def test_directory_that_transformers_wrote(wordpiece, saved, tmp_path):
     assert (ours.fingerprint == wordpiece.fingerprint) == (not wordpiece.lowercase)
 
 
-def test_lowercase_argument_wins_over_files(saved):
+def test_the_lowercase_argument_takes_precedence_over_files(saved):
     for lowercase in (True, False):
         for source in ('.', 'vocab.txt', 'tokenizer.json'):
             ours = load_tokenizer(saved / source, lowercase=lowercase)
@@ -78,14 +77,14 @@ def test_lowercase_argument_wins_over_files(saved):
             assert_equal_ids(ours, BertTokenizerFast(str(saved / 'vocab.txt'), do_lower_case=lowercase), HARD)
 
 
-def test_case_is_seen_from_the_pieces(wordpiece, saved, tmp_path):
+def test_case_is_detected_from_the_pieces(wordpiece, saved, tmp_path):
     (tmp_path / 'any-name.txt').write_bytes((saved / 'vocab.txt').read_bytes())
     assert load_tokenizer(tmp_path / 'any-name.txt').lowercase == wordpiece.lowercase
     (tmp_path / 'windows.txt').write_bytes((saved / 'vocab.txt').read_bytes().replace(b'\n', b'\r\n'))
     assert load_tokenizer(tmp_path / 'windows.txt').pieces == wordpiece.pieces
 
 
-def test_attributes(wordpiece):
+def test_the_attributes_of_a_trained_tokenizer(wordpiece):
     pieces = wordpiece.pieces
     assert [pieces[i] for i in wordpiece.special_ids] == pieces[:12]
     assert pieces[:12] == ['[PAD]', *(f'[unused{i}]' for i in range(7)), '[UNK]', '[CLS]', '[SEP]', '[MASK]']
@@ -100,9 +99,9 @@ def test_decode_keeps_special_tokens(wordpiece):
 
 
 def test_lone_surrogates_become_replacement_characters(wordpiece):
-    got = wordpiece.encode(['a \ud800 b', '\ud83d\ude00 c', 'd'])
+    encoded = wordpiece.encode(['a \ud800 b', '\ud83d\ude00 c', 'd'])
     expected = wordpiece.encode(['a \ufffd b', '😀 c', 'd'])
-    assert [ids.tolist() for ids in got] == [ids.tolist() for ids in expected]
+    assert [ids.tolist() for ids in encoded] == [ids.tolist() for ids in expected]
 
 
 def test_pickles_for_worker_processes(wordpiece):
@@ -111,17 +110,17 @@ def test_pickles_for_worker_processes(wordpiece):
     assert [x.tolist() for x in other.encode(HARD)] == [x.tolist() for x in wordpiece.encode(HARD)]
 
 
-def test_fingerprint_depends_on_what_determines_ids(saved, tmp_path):
-    prints = {load_tokenizer(saved, lowercase=lowercase).fingerprint for lowercase in (True, False)}
+def test_the_fingerprint_depends_on_the_settings(saved, tmp_path):
+    fingerprints = {load_tokenizer(saved, lowercase=lowercase).fingerprint for lowercase in (True, False)}
     settings = json.loads((saved / 'tokenizer.json').read_text('utf-8'))
     settings['normalizer']['handle_chinese_chars'] = False
     (tmp_path / 'tokenizer.json').write_text(json.dumps(settings), 'utf-8')
-    prints.add(load_tokenizer(tmp_path).fingerprint)
-    assert len(prints) == 3
+    fingerprints.add(load_tokenizer(tmp_path).fingerprint)
+    assert len(fingerprints) == 3
 
 
 def test_without_nanotoken_the_ids_are_the_same(bert_vocabulary, corpus_lines, monkeypatch, caplog):
-    """It is an extra; what it is without, transformers' ids say above."""
+    """nanotoken is an optional package; other tests compare its ids with those of transformers."""
     texts = [*HARD, *SPECIAL, *random_texts(300, seed=4), *corpus_lines[::400], 'a \ud800 b']
     fast = load_tokenizer(bert_vocabulary)
     monkeypatch.setattr(wordpiece_module, 'nanotoken', None)
@@ -136,7 +135,7 @@ def test_without_nanotoken_the_ids_are_the_same(bert_vocabulary, corpus_lines, m
         assert repr(ours) == repr(theirs)
 
 
-def test_settings_that_nanotoken_lacks_are_encoded_by_tokenizers_with_a_warning(saved, tmp_path, caplog):
+def test_tokenizers_encodes_with_settings_that_nanotoken_lacks_and_warns(saved, tmp_path, caplog):
     settings = json.loads((saved / 'tokenizer.json').read_text('utf-8'))
     replace = {'type': 'Replace', 'pattern': {'String': 'cat'}, 'content': 'object'}
     settings['normalizer'] = {'type': 'Sequence', 'normalizers': [replace, settings['normalizer']]}
@@ -156,7 +155,7 @@ def test_settings_that_nanotoken_lacks_are_encoded_by_tokenizers_with_a_warning(
     assert_equal_ids(ours, AutoTokenizer.from_pretrained(tmp_path / 'again'), [*HARD, 'the cat'])
 
 
-def test_other_names_of_special_tokens(saved, tmp_path):
+def test_special_tokens_may_have_other_names(saved, tmp_path):
     text = (saved / 'vocab.txt').read_text('utf-8').replace('[PAD]', '<pad>').replace('[MASK]', '<mask>')
     (tmp_path / 'vocab.txt').write_text(text, 'utf-8')
     config = {'pad_token': '<pad>', 'mask_token': {'content': '<mask>', 'special': True}, 'do_lower_case': True}

@@ -1,4 +1,4 @@
-"""A run of two phases whose step only counts, and a clock that a test moves."""
+"""A run of two phases whose train step only counts, and a clock that tests move."""
 
 import contextlib
 import dataclasses
@@ -25,7 +25,7 @@ STEP_SECONDS, EVALUATION_SECONDS, SAVE_SECONDS = 1.0, 100.0, 50.0
 
 
 class Clock:
-    """Time that passes only where a test says so."""
+    """A clock that moves only when a test changes `now`."""
 
     now = 0.0
 
@@ -36,7 +36,7 @@ class Clock:
 
 
 class Batches:
-    """Consecutive numbers, as the loader gives them."""
+    """Batches of consecutive example numbers, in place of the loader."""
 
     def __init__(self, first, on_close):
         self.first, self.close = first, on_close
@@ -47,7 +47,7 @@ class Batches:
 
 
 class Heldout:
-    """An evaluator whose loss is the parameter."""
+    """An evaluator whose loss is the value of the parameter."""
 
     split = 'heldout'
 
@@ -65,7 +65,7 @@ class Heldout:
 
 @dataclasses.dataclass
 class CountingPhase:
-    """A phase as the loop sees it, of the world's step."""
+    """A phase with the interface that the loop needs, which trains with the step of `World`."""
 
     world: 'World'
     settings: PhaseSettings
@@ -92,7 +92,7 @@ class CountingPhase:
 
 
 class World(Interrupt):
-    """A run (steps 0-6 and 6-10) in a folder; notes what happens in what order. Its signals come at a step."""
+    """A run with phases of steps 0-6 and 6-10 that records events in order; `stop_at` is the step of a signal."""
 
     def __init__(
         self, folder, clock, bad_steps=(), stop_at=None, log_every=2, eval_every=3, checkpoint_every=4, minutes=0
@@ -109,7 +109,7 @@ class World(Interrupt):
         return CountingPhase(self, numbers, Heldout(self))
 
     def step(self, state, batch):
-        """A loss of 2 x the number of the step; the parameter adds up the examples' numbers."""
+        """The loss is twice the number of the step; the parameter is the sum of the example numbers."""
         self.clock.now += STEP_SECONDS
         self.done = int(state.step) + 1
         self.events.append(f'step {self.done}: {batch.arrays["numbers"][0]}')
@@ -128,8 +128,8 @@ class World(Interrupt):
         return new, {'sums': {'mlm_loss': (loss, jnp.float32(5))}, 'scalars': scalars}
 
     def save(self, state, position, config, loss):
-        used = config.get(STATE_KEY)
-        assert config == {**self.options, **({STATE_KEY: used} if self.patience.limit else {})}
+        early_stopping = config.get(STATE_KEY)
+        assert config == {**self.options, **({STATE_KEY: early_stopping} if self.patience.limit else {})}
         self.clock.now += SAVE_SECONDS
         self.events.append(f'save {position.step}')
         self.saved[position.step] = (jax.tree.map(jnp.copy, state), position, loss)

@@ -1,4 +1,4 @@
-"""The average of the weights. test_optimizers_on_meshes.py trains with it on every mesh, tests/program resumes it."""
+"""The average of the weights; test_optimizers_on_meshes.py tests it on meshes and tests/program tests resuming."""
 
 import jax
 import numpy as np
@@ -15,8 +15,8 @@ def run():
     return Run(tiny_config(model=NO_DROPOUT, ema_decay=DECAY, warmup_fraction=0.0))
 
 
-def test_the_average_against_numpy(run):
-    """The decay is 1/10, 2/11 and then 1/4: it counts applied updates, and a step that is not finite adds none."""
+def test_the_average_agrees_with_numpy(run):
+    """The decay is 1/10, 2/11 and then 1/4: it depends on the applied updates, without skipped steps."""
     state = host(run.init())
     assert isinstance(state, EmaTrainState)
     jax.tree.map(np.testing.assert_array_equal, state.ema, state.params)
@@ -42,8 +42,8 @@ def test_the_average_against_numpy(run):
     assert np.abs(state.ema['mlm']['dense']['kernel'] - state.params['mlm']['dense']['kernel']).max() > 1e-4
 
 
-def test_initial_weights_from_elsewhere_start_the_average(run):
-    """And the two trees are different buffers, because the train step donates both."""
+def test_given_initial_weights_start_the_average(run):
+    """The average is a copy, because the train step donates the buffers of both trees."""
     params = jax.tree.map(lambda x: x + 1, host(run.init()).params)
     for state in (run.setup.create_from(params, 0), run.init().with_params(run.place(host(run.init())).params)):
         jax.tree.map(np.testing.assert_array_equal, host(state.ema), host(state.params))
@@ -56,7 +56,7 @@ def test_a_bfloat16_model_has_a_float32_average():
     assert {str(x.dtype) for x in jax.tree.leaves(run.init().eval_params)} == {'bfloat16'}
 
 
-def test_without_an_average_the_state_is_as_before(plain_run):
+def test_without_an_average_the_state_has_no_average(plain_run):
     state = plain_run.setup.state
     assert type(state) is TrainState and state.eval_params is state.params
     names = {path[0].name for path, _ in jax.tree_util.tree_leaves_with_path(state)}

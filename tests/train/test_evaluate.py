@@ -20,8 +20,8 @@ def mesh_of(data=1, fsdp=1, tensor=1):
 
 
 @jax.jit
-def counted(params, batch):
-    """Integers that differ for every row and weight; their float32 sums are exact."""
+def exact_sums(params, batch):
+    """Returns sums of integers that differ for every row and weight; they are exact in float32."""
     weights = batch['masked_weights']
     return {
         'mlm_loss': ((batch['masked_ids'] * weights).sum() * params, weights.sum()),
@@ -53,14 +53,14 @@ def expected():
         (64, {'fsdp': 8}),
     ],
 )
-def test_every_example_once_and_no_padding_counts(expected, batch_size, mesh):
-    evaluator = Evaluator(counted, RandomExamples(), count=COUNT, batch_size=batch_size, mesh=mesh_of(**mesh))
+def test_every_example_counts_once_and_padding_does_not(expected, batch_size, mesh):
+    evaluator = Evaluator(exact_sums, RandomExamples(), count=COUNT, batch_size=batch_size, mesh=mesh_of(**mesh))
     assert evaluator.sums(jnp.float32(2)) == expected
-    assert evaluator.sums(jnp.float32(2)) == expected  # a second evaluation gives the same
+    assert evaluator.sums(jnp.float32(2)) == expected  # a second evaluation gives the same sums
 
 
 def test_the_last_batch_is_filled_with_rows_of_weight_zero():
-    *_, last = Evaluator(counted, RandomExamples(), count=COUNT, batch_size=16, mesh=mesh_of(data=8)).batches()
+    *_, last = Evaluator(exact_sums, RandomExamples(), count=COUNT, batch_size=16, mesh=mesh_of(data=8)).batches()
     real = RandomExamples().batch(np.arange(32, 37))
     for name, x in last.items():
         assert len(x) == 16
@@ -68,20 +68,20 @@ def test_the_last_batch_is_filled_with_rows_of_weight_zero():
         assert not np.asarray(x[5:]).any(), name
 
 
-def test_examples_beyond_the_count_are_not_made():
-    asked = []
+def test_examples_beyond_the_count_are_not_created():
+    created = []
 
-    class Noted(RandomExamples):
+    class Recording(RandomExamples):
         def batch(self, indices):
-            asked.extend(np.asarray(indices).tolist())
+            created.extend(np.asarray(indices).tolist())
             return super().batch(indices)
 
-    Evaluator(counted, Noted(), count=COUNT, batch_size=16, mesh=mesh_of()).sums(jnp.float32(1))
-    assert set(asked) == set(range(COUNT))
+    Evaluator(exact_sums, Recording(), count=COUNT, batch_size=16, mesh=mesh_of()).sums(jnp.float32(1))
+    assert set(created) == set(range(COUNT))
 
 
 @pytest.mark.slow
-def test_the_real_model_on_other_batches_and_meshes(plain_run, fresh):
+def test_the_real_model_gives_the_same_sums_on_a_mesh(plain_run, fresh):
     results = []
     for batch_size, mesh in ((64, {}), (16, {'data': 8})):
         mesh = mesh_of(**mesh)
@@ -99,7 +99,7 @@ def test_the_real_model_on_other_batches_and_meshes(plain_run, fresh):
 
 @pytest.mark.slow
 def test_evaluation_has_no_dropout(dropout_run, fresh):
-    """Training this model needs a dropout key; its evaluation needs none and gives the same numbers twice."""
+    """Evaluation needs no dropout key and gives the same numbers twice."""
     step = jax.jit(make_eval_step(dropout_run.setup.module, PRETRAINING))
     evaluator = Evaluator(step, RandomExamples(), count=8, batch_size=8, mesh=mesh_of())
     assert evaluator.sums(fresh.params) == evaluator.sums(fresh.params)

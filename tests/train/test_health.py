@@ -1,4 +1,4 @@
-"""Goodput, slow steps, hanging runs and traces, with a train step that only counts."""
+"""Goodput, slow steps, hangs and traces, with a train step that only counts."""
 
 import json
 import pathlib
@@ -32,36 +32,36 @@ def lines(folder: pathlib.Path) -> list[dict]:
 
 
 def test_goodput_counts_the_cost_of_a_stop_and_a_kill(tmp_path: pathlib.Path, clock: Clock):
-    """Ten steps of a second. The run stops at 5 and resumes from 4, so step 5 is done twice."""
+    """The run has ten steps of a second; it stops at 5 and resumes from 4, so step 5 is done twice."""
     first = World(tmp_path, clock, stop_at=5, eval_every=3)
     with pytest.raises(PreemptedError):
         first.run()
     with (tmp_path / TIMES).open('a') as log:
-        log.write('{"step": 9, "after": 5, "sec')  # a row that a kill has cut off
-    clock.now += 1000  # away
-    goodput_clock._recorded_until = clock.now - 7  # the start of the process
+        log.write('{"step": 9, "after": 5, "sec')  # an incomplete row, as after a kill
+    clock.now += 1000  # time between the processes
+    goodput_clock._recorded_until = clock.now - 7  # the process started 7 s ago
     state, position, _ = first.saved[4]
     World(tmp_path, clock, eval_every=0).run(position, state)
 
-    found = read_goodput(tmp_path)
-    assert found.processes == 2
-    evaluations, saves = 2 + 1, 2 + 2  # at 0 and 3; at 10 | at 4 and 5; at 8 and 10
-    assert found.seconds == pytest.approx(
+    goodput = read_goodput(tmp_path)
+    assert goodput.processes == 2
+    evaluations, saves = 2 + 1, 2 + 2  # at steps 0, 3 and 10; at steps 4, 5, 8 and 10
+    assert goodput.seconds == pytest.approx(
         {
             STEP: 10 * STEP_SECONDS, 'lost': STEP_SECONDS, START: 7.0,
             EVALUATION: evaluations * EVALUATION_SECONDS, SAVE: saves * SAVE_SECONDS,
         }
     )  # fmt: skip
-    assert found.share == pytest.approx(10 / 518)
-    assert str(found).startswith('1.9% of 0:08:38 of 2 processes; the rest: evaluation 57.9%, save 38.6%,')
-    assert found.facts()['share'] == 0.0193
+    assert goodput.share == pytest.approx(10 / 518)
+    assert str(goodput).startswith('1.9% of 0:08:38 of 2 processes; the rest: evaluation 57.9%, save 38.6%,')
+    assert goodput.facts()['share'] == 0.0193
 
 
 @pytest.mark.parametrize(('hours', 'least'), [(6, 0.98), (2, 0.95)])
 def test_a_checkpoint_every_ten_minutes_is_enough(tmp_path: pathlib.Path, hours: float, least: float):
-    """A day with steps of a second, killed every few hours half-way between two checkpoints.
+    """A day with steps of a second and a kill every few hours, halfway between two checkpoints.
 
-    The parts are those of docs/troubleshooting.md, which are measured: a save, and what a start costs.
+    The times of a save and of a start are the measured ones in docs/troubleshooting.md.
     """
     with (tmp_path / TIMES).open('w') as log:
 
@@ -77,12 +77,14 @@ def test_a_checkpoint_every_ten_minutes_is_enough(tmp_path: pathlib.Path, hours:
                 saved += 600
             row(saved, saved + 310, step=310.0)
             now += 3600 * hours + 310 + 46
-    found = read_goodput(tmp_path)
-    assert found.share >= least and found.processes == pytest.approx(24 / hours, abs=1)
-    assert found.seconds['lost'] == 310 * (found.processes - 1)  # no process has resumed after the last kill
+    goodput = read_goodput(tmp_path)
+    assert goodput.share >= least and goodput.processes == pytest.approx(24 / hours, abs=1)
+    assert goodput.seconds['lost'] == 310 * (
+        goodput.processes - 1
+    )  # the steps before the last kill are not lost yet: no process has resumed
 
 
-def test_goodput_of_a_damaged_or_absent_log(tmp_path: pathlib.Path):
+def test_goodput_ignores_damaged_rows(tmp_path: pathlib.Path):
     assert read_goodput(tmp_path) is None
     row = '{"step": 4, "after": 0, "began": 1.0, "seconds": {"step": 3.0, "data": 1.0}}'
     damaged = ['{', '[]', 'null', '{"step": "x", "after": 0, "seconds": {}}', '{"seconds": {"step": "?"}}', '\x00\xff']
@@ -91,56 +93,56 @@ def test_goodput_of_a_damaged_or_absent_log(tmp_path: pathlib.Path):
 
 
 def test_the_start_of_a_phase_is_not_a_hang(tmp_path: pathlib.Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
-    """Pairing a corpus may take long; this is neither a hang nor a step."""
-    world, sheets = World(tmp_path, clock, eval_every=0, checkpoint_every=0), []
+    """Preparing the pairs of a corpus may take long, but it is neither a hang nor a step."""
+    world, clocks = World(tmp_path, clock, eval_every=0, checkpoint_every=0), []
 
-    class Kept(GoodputClock):
+    class RecordedClock(GoodputClock):
         def prepare(self):
             super().prepare()
-            sheets.append(self)
+            clocks.append(self)
 
-    monkeypatch.setattr('loop_world.GoodputClock', Kept)
-    found, make = [], world.phase
+    monkeypatch.setattr('loop_world.GoodputClock', RecordedClock)
+    activities, make_phase = [], world.phase
 
-    def phase(*a):
-        made = make(*a)
-        given = made.load
+    def slow_phase(*arguments):
+        phase = make_phase(*arguments)
+        load = phase.load
 
-        def slow(first):
-            found.append(sheets[-1].doing)
+        def slow_load(first):
+            activities.append(clocks[-1].doing)
             clock.now += 3600
-            return given(first)
+            return load(first)
 
-        made.load = slow
-        return made
+        phase.load = slow_load
+        return phase
 
-    monkeypatch.setattr(world, 'phase', phase)
+    monkeypatch.setattr(world, 'phase', slow_phase)
     world.run()
-    assert found == [START, START] and read_goodput(tmp_path).seconds[START] == 7200
+    assert activities == [START, START] and read_goodput(tmp_path).seconds[START] == 7200
     assert read_goodput(tmp_path).seconds[STEP] == 10 and read_goodput(tmp_path).slow == []
 
 
-def test_a_run_with_nothing_to_do_costs_nothing(tmp_path: pathlib.Path, clock: Clock):
+def test_a_finished_run_adds_no_time(tmp_path: pathlib.Path, clock: Clock):
     world = World(tmp_path, clock)
-    done = world.run()
+    state = world.run()
     before = (tmp_path / TIMES).read_bytes()
-    world.run(world.saved[10][1], done)
+    world.run(world.saved[10][1], state)
     assert (tmp_path / TIMES).read_bytes() == before
 
 
 @pytest.mark.parametrize(
-    ('kind', 'seconds', 'said'),
+    ('kind', 'seconds', 'message'),
     [
         (DATA, 3.0, 'step 21 took 3.0 s, 61 times the median: 3.0 s waiting for data, while a checkpoint was'),
         (SAVE, 1.02, 'step 21 took 1.1 s, 21 times the median: 1.0 s saving'),
         (STEP, 0.62, 'step 21 took 0.7 s, 13 times the median: 0.7 s in the step itself'),
-        (EVALUATION, 9.0, None),  # has a line of its own
+        (EVALUATION, 9.0, None),  # evaluations have their own line
         (COMPILE, 9.0, None),
-        (DATA, 0.3, None),  # too short for a line, but it gets a row
+        (DATA, 0.3, None),  # too short for a printed line, but not for a row
     ],
 )
 def test_a_slow_step_is_reported_with_its_cause(
-    tmp_path: pathlib.Path, clock: Clock, kind: str, seconds: float, said: str | None
+    tmp_path: pathlib.Path, clock: Clock, kind: str, seconds: float, message: str | None
 ):
     run_clock = GoodputClock(tmp_path, 0)
     run_clock.begin()
@@ -150,7 +152,7 @@ def test_a_slow_step_is_reported_with_its_cause(
                 clock.now += seconds
         clock.now += 0.05 if step < 22 else 0.2
         line = run_clock.step(step, 'shape', saving=step == 21)
-        assert line is None if step != 21 or said is None else line.startswith(said)
+        assert line is None if step != 21 or message is None else line.startswith(message)
     (row,) = [row for row in lines(tmp_path) if 'slow' in row]
     assert row['step'] == 21 and row['median'] == 0.05 and row['beside'] == 'checkpoint'
     assert row['seconds'][kind] == pytest.approx(seconds + (0.05 if kind == STEP else 0))
@@ -158,61 +160,61 @@ def test_a_slow_step_is_reported_with_its_cause(
 
 
 def test_the_console_reports_a_slow_step(tmp_path: pathlib.Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
-    """Through the loop: the batch of step 9 of the phase takes 60 s, after ten batches of a second."""
-    told, world = [], World(tmp_path, clock, eval_every=0, checkpoint_every=0)
+    """The batch of step 9 takes 60 s in the loop, all other steps one second."""
+    messages, world = [], World(tmp_path, clock, eval_every=0, checkpoint_every=0)
     monkeypatch.setattr(goodput_clock, '_MIN_STEPS', 3)
-    monkeypatch.setattr('bertjax.writers.console.TrainingConsole.log', lambda self, text: told.append(text))
-    make = world.phase
+    monkeypatch.setattr('bertjax.writers.console.TrainingConsole.log', lambda self, text: messages.append(text))
+    make_phase = world.phase
 
-    def phase(*a):
-        made = make(*a)
-        load = made.load
+    def slow_phase(*arguments):
+        phase = make_phase(*arguments)
+        load = phase.load
 
-        def slow(first):
+        def slow_load(first):
             batches = load(first)
-            given = type(batches).__next__
+            next_batch = type(batches).__next__
 
-            class Slow(type(batches)):
+            class SlowBatches(type(batches)):
                 def __next__(self):
-                    clock.now += 60 * (self.first == 8 and a[0] == 1)
-                    return given(self)
+                    clock.now += 60 * (self.first == 8 and arguments[0] == 1)
+                    return next_batch(self)
 
-            batches.__class__ = Slow
+            batches.__class__ = SlowBatches
             return batches
 
-        made.load = slow
-        return made
+        phase.load = slow_load
+        return phase
 
-    monkeypatch.setattr(world, 'phase', phase)
+    monkeypatch.setattr(world, 'phase', slow_phase)
     world.run()
-    assert [text for text in told if 'median' in text] == [
+    assert [text for text in messages if 'median' in text] == [
         'step 9 took 61.0 s, 61 times the median: 60.0 s waiting for data'
     ]
 
 
-class Moving:
-    """A clock whose moves a test sets."""
+class FakeClock:
+    """A goodput clock whose activity and number of moves a test sets."""
 
     doing, moves = STEP, 0
 
 
 @pytest.mark.parametrize('doing', [STEP, EVALUATION, START])
 def test_a_hang_ends_the_process_with_its_stacks(tmp_path: pathlib.Path, capfd, doing: str):
-    """The limit is short during steps, longer for slower activities, and absent before the first step."""
-    run_clock, left, limit = Moving(), threading.Event(), 0.1
+    """The limit is short for steps, longer for slow activities, and does not exist before the first step."""
+    run_clock, ended, limit = FakeClock(), threading.Event(), 0.1
     statuses = []
     run_clock.doing = doing
 
-    def leave(status: int) -> None:
+    def end_process(status: int) -> None:
         statuses.append(status)
-        left.set()
+        ended.set()
 
-    with watch_for_hangs(run_clock, limit / 60, tmp_path, leave):
-        for _ in range(4):  # progress prevents the end
+    with watch_for_hangs(run_clock, limit / 60, tmp_path, end_process):
+        for _ in range(4):  # progress keeps the process alive
             time.sleep(limit / 2)
             run_clock.moves += 1
-        assert not left.is_set()
-        hung = left.wait({STEP: 30, EVALUATION: 3 * limit, START: 3 * limit}[doing])
+        assert not ended.is_set()
+        hung = ended.wait({STEP: 30, EVALUATION: 3 * limit, START: 3 * limit}[doing])
     assert hung == (doing == STEP) and LONG_FACTOR > 3
     if not hung:
         assert not (tmp_path / HANG).exists()
@@ -225,21 +227,21 @@ def test_a_hang_ends_the_process_with_its_stacks(tmp_path: pathlib.Path, capfd, 
 
 
 def test_a_hang_is_reported_even_if_the_disk_hangs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd):
-    left = threading.Event()
+    ended = threading.Event()
     monkeypatch.setattr(watchdog, '_WRITE_TIMEOUT', 0.05)
     monkeypatch.setattr(watchdog, 'write_atomic', lambda path, text: time.sleep(60))
-    with watch_for_hangs(Moving(), 0.05 / 60, tmp_path, lambda status: left.set()):
-        assert left.wait(30)
+    with watch_for_hangs(FakeClock(), 0.05 / 60, tmp_path, lambda status: ended.set()):
+        assert ended.wait(30)
     assert 'config.hang_minutes' in capfd.readouterr().err
 
 
 def test_zero_minutes_disable_the_watchdog(tmp_path: pathlib.Path):
-    with watch_for_hangs(Moving(), 0, tmp_path):
+    with watch_for_hangs(FakeClock(), 0, tmp_path):
         assert not [thread for thread in threading.enumerate() if thread.name == 'watchdog']
 
 
 def test_the_requested_steps_are_traced(tmp_path: pathlib.Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys):
-    """The trace covers the first to the last step; running again makes no second trace."""
+    """The trace covers exactly these steps; running again makes no second trace."""
     world, traced = World(tmp_path, clock, eval_every=0, checkpoint_every=0), []
     world.profiled = profiled_steps('4:7')
 
@@ -256,6 +258,6 @@ def test_the_requested_steps_are_traced(tmp_path: pathlib.Path, clock: Clock, mo
 
 
 @pytest.mark.parametrize('profile', ['0:3', '5:5', '7:3'])
-def test_no_steps_to_trace(profile: str):
+def test_an_empty_range_of_steps_is_an_error(profile: str):
     with pytest.raises(UserError, match=re.escape(f"config.profile: found '{profile}', expected FIRST:END")):
         profiled_steps(profile)

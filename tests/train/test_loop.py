@@ -1,4 +1,4 @@
-"""The loop's order, its positions, its rows; with a step that only counts."""
+"""The training loop with a train step that only counts."""
 
 import dataclasses
 
@@ -30,7 +30,7 @@ def world(tmp_path, clock):
     return make
 
 
-def test_the_order_of_everything(world):
+def test_the_order_of_events(world):
     w = world()
     state = w.run()
     assert w.events == [
@@ -45,7 +45,7 @@ def test_the_order_of_everything(world):
         4: Position(4, 0, 16), 8: Position(8, 1, 8), 10: Position(10, 1, 16),
     }  # fmt: skip
     for step, (saved, _, _) in w.saved.items():
-        assert int(saved.step) == step  # the position goes with the state
+        assert int(saved.step) == step  # the position matches the state
     assert [loss for _, _, loss in w.saved.values()] == [None, None, float(state.params['kernel'])]
 
 
@@ -59,7 +59,7 @@ def test_the_ledger_names_every_example_once(world):
     assert {row['count'] for row in ledger} == {ROWS}
 
 
-def test_rows_of_evaluation_begin_at_0_and_end_at_the_last_step(world):
+def test_evaluations_start_at_step_0_and_end_at_the_last_step(world):
     w = world(eval_every=0)
     w.run()
     assert [(row['step'], row['phase'], row['examples']) for row in w.rows('heldout')] == [(0, 0, 0), (10, 1, 16)]
@@ -68,20 +68,20 @@ def test_rows_of_evaluation_begin_at_0_and_end_at_the_last_step(world):
     assert [row['step'] for row in w.rows('heldout')] == [0, 3, 6, 9, 10]
 
 
-def test_training_rows_are_means_over_their_steps_and_one_phase(world):
+def test_training_rows_are_means_over_steps_of_one_phase(world):
     w = world(log_every=4, eval_every=0, checkpoint_every=0)
     w.run()
     rows = w.rows('train')
     assert [(row['step'], row['phase']) for row in rows] == [(4, 0), (6, 0), (8, 1), (10, 1)]
     np.testing.assert_allclose([row['mlm_loss'] for row in rows], np.array([2.5, 5.5, 7.5, 9.5]) * 2)
-    assert [row['grad_norm'] for row in rows] == [4, 6, 8, 10]  # that of the step itself
+    assert [row['grad_norm'] for row in rows] == [4, 6, 8, 10]  # the norm of the last step, not a mean
     assert [row['examples'] for row in rows] == [16, 24, 8, 16]
 
 
 @pytest.mark.parametrize('log_every', [1, 2, 5])
 @pytest.mark.parametrize('eval_every', [0, 1, 3])
-def test_rates_leave_out_evaluation_and_saving(world, log_every, eval_every):
-    """A step takes a second; an evaluation 100, a save 50. The reading of a row lags by up to two steps."""
+def test_rates_exclude_evaluation_and_saving(world, log_every, eval_every):
+    """A step takes 1 s, an evaluation 100 s and a save 50 s; the loop reads metrics up to two steps late."""
     w = world(log_every=log_every, eval_every=eval_every, checkpoint_every=1)
     w.run()
     rows = w.rows('train')
@@ -93,22 +93,22 @@ def test_rates_leave_out_evaluation_and_saving(world, log_every, eval_every):
 
 
 @pytest.mark.parametrize('from_step', [4, 8])
-def test_a_run_that_continues_is_the_run_that_never_stopped(world, from_step):
-    whole = world('whole', log_every=1)
-    expected = whole.run()
-    broken = world('broken', stop_at=9, checkpoint_every=4, log_every=1)
+def test_a_resumed_run_equals_an_uninterrupted_run(world, from_step):
+    uninterrupted = world('whole', log_every=1)
+    expected = uninterrupted.run()
+    stopped = world('broken', stop_at=9, checkpoint_every=4, log_every=1)
     with pytest.raises(PreemptedError):
-        broken.run()
-    state, position, _ = broken.saved[from_step]
+        stopped.run()
+    state, position, _ = stopped.saved[from_step]
     again = world('broken', log_every=1)
     state = again.run(position, state)
     assert float(state.params['kernel']) == float(expected.params['kernel'])
-    assert again.lines('ledger.jsonl') == whole.lines('ledger.jsonl')
-    assert [row['step'] for row in again.rows('heldout')] == [row['step'] for row in whole.rows('heldout')]
-    assert [row['mlm_loss'] for row in again.rows('train')] == [row['mlm_loss'] for row in whole.rows('train')]
+    assert again.lines('ledger.jsonl') == uninterrupted.lines('ledger.jsonl')
+    assert [row['step'] for row in again.rows('heldout')] == [row['step'] for row in uninterrupted.rows('heldout')]
+    assert [row['mlm_loss'] for row in again.rows('train')] == [row['mlm_loss'] for row in uninterrupted.rows('train')]
 
 
-def test_continuing_where_a_phase_ended_begins_the_next_one(world):
+def test_resuming_at_the_end_of_a_phase_starts_the_next_one(world):
     w = world(checkpoint_every=6)
     w.run()
     state, position, _ = w.saved[6]
@@ -118,23 +118,23 @@ def test_continuing_where_a_phase_ended_begins_the_next_one(world):
     assert again.events[:3] == ['begin 1', 'load 1 from 0', 'step 7: 0']
 
 
-def test_continuing_a_run_that_is_over_does_nothing(world):
+def test_resuming_a_finished_run_does_nothing(world):
     w = world()
-    done = w.run()
+    state = w.run()
     again = world()
-    assert again.run(Position(10, 1, 16), done) is done
+    assert again.run(Position(10, 1, 16), state) is state
     assert again.events == []
     assert len(w.lines('ledger.jsonl')) == 10
 
 
-def test_a_checkpoint_when_the_last_one_is_long_ago(world):
-    """The evaluation takes 100 s and each step 1 s: 102 s have passed after the second step, and never again."""
+def test_a_checkpoint_is_saved_after_some_minutes(world):
+    """An evaluation of 100 s and two steps reach the limit of 102 s; later steps do not reach it again."""
     w = world(eval_every=0, checkpoint_every=0, minutes=102 / 60)
     w.run()
     assert list(w.saved) == [2, 10]
 
 
-def test_being_asked_to_stop_saves_at_that_step(world):
+def test_a_stopped_run_saves_at_once(world):
     w = world(stop_at=5)
     with pytest.raises(PreemptedError, match='step 5') as error:
         w.run()
@@ -143,54 +143,54 @@ def test_being_asked_to_stop_saves_at_that_step(world):
     assert len(w.lines('ledger.jsonl')) == 5
 
 
-def test_a_second_signal_is_told_what_is_waited_for(world, monkeypatch):
-    """Also while a step compiles, which it does when its first batch is there."""
-    w, told = world(eval_every=0), []
+def test_the_loop_names_its_current_activity(world, monkeypatch):
+    """A second signal prints the activity; a step compiles when its first batch arrives."""
+    w, activities = world(eval_every=0), []
     make = w.phase
 
     def phase(*a):
-        made = make(*a)
+        recorded = make(*a)
 
         def compile(on_compile):
             def step(state, batch):
                 with on_compile('length 8'):
-                    told.append(f'compile: {w.doing}')
-                told.append(f'step: {w.doing}')
+                    activities.append(f'compile: {w.doing}')
+                activities.append(f'step: {w.doing}')
                 return w.step(state, batch)
 
             return step
 
-        made.begin = lambda state: told.append(f'begin: {w.doing}') or state
-        made.compile = compile
-        return made
+        recorded.begin = lambda state: activities.append(f'begin: {w.doing}') or state
+        recorded.compile = compile
+        return recorded
 
     monkeypatch.setattr(w, 'phase', phase)
     w.run()
     prepared, compiled = 'begin: the run is being prepared', 'compile: the training step is being compiled'
-    trained = 'step: the step under way goes to its end'
-    assert told == [prepared, *[compiled, trained] * 6, prepared, *[compiled, trained] * 4]
+    trained = 'step: the current step is being finished'
+    assert activities == [prepared, *[compiled, trained] * 6, prepared, *[compiled, trained] * 4]
     assert w.doing == 'checkpoint 10 is being written'
 
 
-def test_being_asked_to_stop_at_the_last_step_is_no_interruption(world):
+def test_a_stop_at_the_last_step_finishes_the_run(world):
     w = world(stop_at=10)
     assert int(w.run().step) == 10
     assert w.events.count('save 10') == 1
 
 
-def test_skipped_steps_are_counted_and_do_not_touch_the_means(world):
+def test_skipped_steps_are_counted_and_excluded_from_means(world):
     w = world(bad_steps=(3, 5, 6), eval_every=0)
     state = w.run()
     assert int(state.skipped) == 3
     rows = {row['step']: row for row in w.rows('train')}
-    assert rows[4]['mlm_loss'] == 8.0  # of step 4 alone
+    assert rows[4]['mlm_loss'] == 8.0  # only step 4 counts
     assert rows[6]['mlm_loss'] is None
     assert [rows[step]['skipped'] for step in (2, 4, 6, 8)] == [0, 1, 3, 3]
-    # Its examples are used up all the same.
+    # The examples of a skipped step are used up.
     assert [row['first'] for row in w.lines('ledger.jsonl')][2:4] == [8, 12]
 
 
-def test_three_in_a_row_stop_the_run(world):
+def test_three_skipped_steps_in_a_row_stop_the_run(world):
     w = world(bad_steps=(4, 5, 6), eval_every=0, checkpoint_every=1)
     with pytest.raises(NonFiniteError) as error:
         w.run()
@@ -198,21 +198,21 @@ def test_three_in_a_row_stop_the_run(world):
     assert 'at step 6' in str(error.value)
     assert '3rd time in a row' in str(error.value)
     assert 'learning rate (0.5 now' in str(error.value)
-    # What was good is the newest: nothing was saved over it.
+    # No checkpoint is saved after the last good step.
     assert sorted(w.saved) == [1, 2, 3]
     assert w.events[-1] == 'close 0'
-    last = w.rows('train')[-1]  # which tells that it was these
+    last = w.rows('train')[-1]  # the row of the failed steps
     assert (last['step'], last['skipped'], last['mlm_loss']) == (6, 3, None)
 
 
-def test_the_step_that_is_named_is_the_third_though_it_is_read_late(world):
+def test_the_error_names_the_third_step_although_it_is_read_late(world):
     w = world(bad_steps=range(2, 11), eval_every=0, checkpoint_every=0)
     with pytest.raises(NonFiniteError, match='at step 4 '):
         w.run()
-    assert w.done == 6  # two steps behind
+    assert w.done == 6  # metrics are read two steps late
 
 
-def test_no_heldout_examples_no_rows(world, monkeypatch):
+def test_without_an_evaluator_there_are_no_evaluation_rows(world, monkeypatch):
     w = world()
     make = w.phase
     monkeypatch.setattr(w, 'phase', lambda *a: dataclasses.replace(make(*a), evaluator=None))
@@ -225,28 +225,28 @@ def test_an_error_in_the_data_closes_the_loader(world, monkeypatch):
     w = world()
     make = w.phase
 
-    class Broken:
+    class BrokenLoader:
         def __next__(self):
             raise OSError('store vanished')
 
         def close(self):
             w.events.append('closed')
 
-    def broken(*a):
+    def broken_phase(*a):
         phase = make(*a)
-        phase.load = lambda first: Broken()
+        phase.load = lambda first: BrokenLoader()
         return phase
 
-    monkeypatch.setattr(w, 'phase', broken)
+    monkeypatch.setattr(w, 'phase', broken_phase)
     with pytest.raises(OSError, match='store vanished'):
         w.run()
     assert w.events[-1] == 'closed'
 
 
 def test_patience_saves_the_best_and_ends_the_run(world):
-    """The loss only grows: the last phase's first evaluation, of step 7, is the best, and the next one the last.
+    """The loss only grows: in the last phase, step 7 is the best, and step 8 ends the run.
 
-    The phase before may be as bad for as long as it likes.
+    Earlier phases do not use up patience.
     """
     w = world(eval_every=1, checkpoint_every=0)
     w.patience = EarlyStopping(1)
@@ -257,11 +257,11 @@ def test_patience_saves_the_best_and_ends_the_run(world):
     assert w.saved.keys() == {7, 8} and int(state.step) == 8 and w.patience.should_stop
     before = list(w.events)
     w.run(w.saved[8][1], w.saved[8][0])
-    assert w.events == before  # nothing is left to do
+    assert w.events == before  # the run is finished
 
 
-def test_the_best_is_none_of_a_phase_that_is_not_chosen_from(world, monkeypatch):
-    """As what is taught before the outputs are."""
+def test_the_best_checkpoint_is_in_the_right_phase(world, monkeypatch):
+    """Checkpoints of phases without `may_be_best` have no cost, such as the first stage of a distillation."""
     w = world(eval_every=2, checkpoint_every=2)
     make = w.phase
     monkeypatch.setattr(w, 'phase', lambda *a: dataclasses.replace(make(*a), may_be_best=a[0] == 1))
@@ -270,7 +270,7 @@ def test_the_best_is_none_of_a_phase_that_is_not_chosen_from(world, monkeypatch)
     assert list(costs) == [2, 4, 6, 8, 10] and [cost is None for cost in costs.values()] == [True] * 3 + [False] * 2
 
 
-def test_before_the_first_step_nothing_is_measured_that_is_not_worth_it(world, monkeypatch):
+def test_the_evaluation_at_step_0_can_be_turned_off(world, monkeypatch):
     w = world(eval_every=4, checkpoint_every=0)
     make = w.phase
     monkeypatch.setattr(w, 'phase', lambda *a: dataclasses.replace(make(*a), evaluate_first=False))
@@ -278,7 +278,7 @@ def test_before_the_first_step_nothing_is_measured_that_is_not_worth_it(world, m
     assert [row['step'] for row in w.rows('heldout')] == [4, 8, 10]
 
 
-def test_patience_goes_by_strictly_better_evaluations():
+def test_patience_needs_strictly_better_evaluations():
     patience = EarlyStopping(2)
     assert [patience.note(cost) for cost in (-0.5, -0.5, -0.6, None)] == [True, False, True, False]
     assert not patience.should_stop

@@ -1,6 +1,6 @@
-"""Trainings other than BERT's in the train step: unrolled, with accumulation, on each mesh, with ZeRO-1, and skipped.
+"""Train steps with other optimizers: unrolled layers, gradient accumulation, meshes, ZeRO-1 and skipped steps.
 
-tests/optim compares the optimisers with numpy, tests/program/test_resume.py kills such trainings.
+tests/optim compares the optimizers with numpy; tests/program/test_resume.py kills such runs.
 """
 
 import jax
@@ -19,7 +19,7 @@ from bertjax.parallel.rules import PRESETS
 pytestmark = pytest.mark.slow
 STEPS = 5
 GATED = {'mlp': 'geglu', 'projection_bias': False, 'norm_bias': False, 'pre_norm': True, 'position': 'rope'}
-WSD = {'name': 'wsd', 'decay': 'sqrt', 'decay_fraction': 0.98, 'power': 1.0}  # of 100 steps: from the third step on
+WSD = {'name': 'wsd', 'decay': 'sqrt', 'decay_fraction': 0.98, 'power': 1.0}  # the decay starts at step 3 of 100
 # {name: (keys of the model, other keys)}
 TRAININGS = {
     'muon': ({}, {'optimizer': {'name': 'muon'}}),
@@ -30,12 +30,12 @@ TRAININGS = {
     ),
 }
 FORMS = {
-    'unrolled, in two parts': {'model': {'scan_layers': False}, 'grad_accum_steps': 2},
+    'unrolled, two microbatches': {'model': {'scan_layers': False}, 'grad_accum_steps': 2},
     **{preset: {'mesh': {'preset': preset}} for preset in PRESETS},
     'ZeRO-1': {'mesh': {'preset': 'data'}, 'zero1': 'on'},
-    'ZeRO-1 in two parts': {'mesh': {'data': 4}, 'zero1': 'on', 'grad_accum_steps': 2},
-    'ZeRO-1 beside tensor2': {'mesh': {'preset': 'tensor2'}, 'zero1': 'on'},
-    'ZeRO-1 beside fsdp': {'mesh': {'data': 2, 'fsdp': 2}, 'zero1': 'on'},
+    'ZeRO-1, two microbatches': {'mesh': {'data': 4}, 'zero1': 'on', 'grad_accum_steps': 2},
+    'ZeRO-1 with tensor2': {'mesh': {'preset': 'tensor2'}, 'zero1': 'on'},
+    'ZeRO-1 with fsdp': {'mesh': {'data': 2, 'fsdp': 2}, 'zero1': 'on'},
 }
 
 
@@ -46,48 +46,48 @@ def build(training, model=None, **changes):
 
 
 @pytest.fixture(scope='module')
-def alone():
-    """alone(training) -> (fresh state on the host, state and metrics after the steps), stacked and on one device."""
-    known = {}
+def single_device():
+    """single_device(training) -> (fresh state, final state, metrics of the steps), on the host, with stacked layers."""
+    cache = {}
 
-    def trained(training):
-        if training not in known:
+    def train(training):
+        if training not in cache:
             run = build(training)
             fresh = host(run.init())
             state, rows = run.steps(run.place(fresh), 0, STEPS)
-            known[training] = fresh, host(state), rows
-        return known[training]
+            cache[training] = fresh, host(state), rows
+        return cache[training]
 
-    return trained
+    return train
 
 
 @pytest.mark.parametrize('form', FORMS)
 @pytest.mark.parametrize('training', TRAININGS)
-def test_the_steps_of_one_device(training, form, alone, monkeypatch):
+def test_the_steps_agree_with_one_device(training, form, single_device, monkeypatch):
     monkeypatch.setattr(zero1, 'SMALL', 0)  # shard every array of a tiny model
-    run, (_, state, rows) = build(training, **FORMS[form]), alone(training)
-    found, found_rows = run.steps(run.init(), 0, STEPS)
-    for row, wanted in zip(found_rows, rows, strict=True):
-        np.testing.assert_allclose(loss_of(row), loss_of(wanted), rtol=1e-5)
-        assert row['sums'].keys() == wanted['sums'].keys()
+    run, (_, state, rows) = build(training, **FORMS[form]), single_device(training)
+    final, final_rows = run.steps(run.init(), 0, STEPS)
+    for row, expected in zip(final_rows, rows, strict=True):
+        np.testing.assert_allclose(loss_of(row), loss_of(expected), rtol=1e-5)
+        assert row['sums'].keys() == expected['sums'].keys()
         for name in ('update_norm', 'learning_rate'):
-            np.testing.assert_allclose(row['scalars'][name], wanted['scalars'][name], rtol=1e-4)
+            np.testing.assert_allclose(row['scalars'][name], expected['scalars'][name], rtol=1e-4)
     layout = (lambda params: params) if run.model.scan_layers else unstack_layers
-    tolerance = 2e-4 if 'muon' in training else 1e-5  # Muon amplifies the rounding of nearly singular matrices.
-    same = lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=tolerance)  # noqa: E731
-    jax.tree.map(same, host(found.params), layout(state.params))
+    tolerance = 2e-4 if 'muon' in training else 1e-5  # Muon amplifies rounding errors of nearly singular matrices.
+    assert_close = lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=tolerance)  # noqa: E731
+    jax.tree.map(assert_close, host(final.params), layout(state.params))
     if 'ema_decay' in TRAININGS[training][1]:
-        jax.tree.map(same, host(found.ema), layout(state.ema))
-        assert all(jax.tree.leaves(jax.tree.map(lambda x, y: x.sharding == y.sharding, found.ema, found.params)))
+        jax.tree.map(assert_close, host(final.ema), layout(state.ema))
+        assert all(jax.tree.leaves(jax.tree.map(lambda x, y: x.sharding == y.sharding, final.ema, final.params)))
 
 
 @pytest.mark.parametrize('training', TRAININGS)
-def test_every_matrix_moves(training, alone):
-    """Equal results prove nothing if the parameters do not change."""
-    before, after = (partition(state.params, is_block_kernel)[0] for state in alone(training)[:2])
+def test_every_matrix_changes(training, single_device):
+    """The comparison with one device needs parameters that change."""
+    before, after = (partition(state.params, is_block_kernel)[0] for state in single_device(training)[:2])
     for x, y in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
         assert np.abs(y - x).max() > 1e-3
-    rows = alone(training)[2]
+    rows = single_device(training)[2]
     assert ('z_loss' in rows[0]['sums']) == ('z_loss' in TRAININGS[training][1])
     rates = [float(row['scalars']['learning_rate']) for row in rows]
     assert ('wsd' in training) == (rates[0] == rates[2] > rates[3] > rates[4])
@@ -95,22 +95,22 @@ def test_every_matrix_moves(training, alone):
 
 @pytest.mark.parametrize('zero1_choice', ['off', 'on'])
 @pytest.mark.parametrize('training', TRAININGS)
-def test_a_step_that_is_not_finite_changes_nothing(training, zero1_choice, alone, monkeypatch):
+def test_a_step_that_is_not_finite_changes_nothing(training, zero1_choice, single_device, monkeypatch):
     monkeypatch.setattr(zero1, 'SMALL', 0)
     changes = {'mesh': {'preset': 'data'}, 'zero1': 'on'} if zero1_choice == 'on' else {}
-    run, learned = build(training, **changes), alone(training)[1]
+    run, learned = build(training, **changes), single_device(training)[1]
     params = jax.tree.map(np.array, learned.params)
     params['mlm']['dense']['kernel'][0, 0] = np.nan
     broken = learned.replace(params=params)
     after = host(run.compiled(run.place(broken), run.batch(STEPS))[0])
-    same = lambda state: state.replace(step=0, skipped=0, skipped_in_row=0)  # noqa: E731
-    jax.tree.map(np.testing.assert_array_equal, same(after), same(broken))
+    assert_close = lambda state: state.replace(step=0, skipped=0, skipped_in_row=0)  # noqa: E731
+    jax.tree.map(np.testing.assert_array_equal, assert_close(after), assert_close(broken))
     moments = after.opt_state[1]
     assert (int(after.skipped), int(getattr(moments, 'adam', moments).count)) == (1, STEPS)
 
 
-def test_a_part_of_the_model_can_be_trained():
-    """With a frozen encoder, Muon has no matrices."""
+def test_muon_works_without_trainable_matrices():
+    """With a frozen encoder, no matrix is trained with Muon."""
     params = host(build('muon').init()).params
     moving, _ = partition(params, make_selection('head', 2))
     optimizer = make_optimizer(**vars(Optimizer('muon', b2=0.98)))

@@ -9,7 +9,7 @@ from data_fakes import FakeVocabulary, MemorySplit, synthetic_split
 from train_fakes import MESH_RECIPE, NO_DROPOUT, VOCABULARY, B, Run, host, loss_of, tiny_config
 
 from bertjax.data.masking import MaskOptions
-from bertjax.data.packed import PackedExamples
+from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.pairs import PairOptions
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, DistillSpec, distill_objective
@@ -25,7 +25,7 @@ MODEL = {**NO_DROPOUT, 'max_positions': S}
 
 @pytest.fixture(scope='module')
 def batches():
-    """The packed rows 0 to B - 1, and their examples in separate rows."""
+    """(packed rows 0 to B - 1, their examples in separate rows, the packed row of each example)."""
     split = synthetic_split(documents=60, sentences=3, mean=6)
     bounds = [split.sentence_offsets[split.document_offsets[i] : split.document_offsets[i + 1] + 1] for i in range(60)]
     text = [[split.tokens(a, b - a) % 180 + 10 for a, b in itertools.pairwise(x)] for x in bounds]
@@ -34,9 +34,9 @@ def batches():
         seed=0, phase=0, cache_dir=None,
     )  # fmt: skip
     packed = PackedExamples(examples)
-    which, numbers, _ = packed.locate(np.arange(B))
+    row_of_example, numbers, _ = packed.locate(np.arange(B))
     assert len(numbers) > 1.4 * B
-    return packed.batch(np.arange(B)), examples.batch(numbers), which
+    return packed.batch(np.arange(B)), examples.batch(numbers), row_of_example
 
 
 def model_of(**changes):
@@ -54,8 +54,8 @@ OTHERS = {'scan_layers': False, 'causal': True, 'pre_norm': True, 'remat': 'full
 
 @pytest.mark.slow
 @pytest.mark.parametrize('changes', [{}, OTHERS], ids=str)
-def test_losses_and_gradients_are_those_of_the_examples_alone(batches, draw_params, changes):
-    packed, alone, which = batches
+def test_losses_and_gradients_agree_with_separate_rows(batches, draw_params, changes):
+    packed, separate, row_of_example = batches
     model = model_of(**changes)
     params = params_of(model, draw_params)
 
@@ -64,23 +64,23 @@ def test_losses_and_gradients_are_those_of_the_examples_alone(batches, draw_para
         sums, weights = objective.losses(outputs, batch), objective.weights(batch)
         return sum(sums[name][0] / weight for name, weight in weights.items()), (sums, outputs)
 
-    found = []
-    for objective, batch in ((PACKED_PRETRAINING, packed), (PRETRAINING, alone)):
+    results = []
+    for objective, batch in ((PACKED_PRETRAINING, packed), (PRETRAINING, separate)):
         step = jax.jit(jax.value_and_grad(lambda p, x, o=objective: loss(p, o, x), has_aux=True))
-        found.append(host(step(params, batch)))
-    ((total, (sums, outputs)), grads), ((wanted_total, (wanted, wanted_outputs)), wanted_grads) = found
-    np.testing.assert_allclose(total, wanted_total, rtol=1e-6)
-    for name, (value, weight) in wanted.items():
+        results.append(host(step(params, batch)))
+    ((total, (sums, outputs)), grads), ((expected_total, (expected, expected_outputs)), expected_grads) = results
+    np.testing.assert_allclose(total, expected_total, rtol=1e-6)
+    for name, (value, weight) in expected.items():
         assert sums[name][1] == weight > 0
         np.testing.assert_allclose(sums[name][0], value, rtol=2e-6, err_msg=name)
-    assert sums['mlm_accuracy'][0] == wanted['mlm_accuracy'][0] and sums['nsp_loss'][1] == len(which)
-    for x, y in zip(jax.tree.leaves(grads), jax.tree.leaves(wanted_grads), strict=True):
+    assert sums['mlm_accuracy'][0] == expected['mlm_accuracy'][0] and sums['nsp_loss'][1] == len(row_of_example)
+    for x, y in zip(jax.tree.leaves(grads), jax.tree.leaves(expected_grads), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5 * max(np.abs(y).max(), 1e-3))
-    for name, weights, own in (
-        ('mlm_logits', 'masked_weights', wanted_outputs['mlm_logits'][alone['masked_weights'] > 0]),
-        ('nsp_logits', 'nsp_weights', wanted_outputs['nsp_logits']),
+    for name, weights, logits in (
+        ('mlm_logits', 'masked_weights', expected_outputs['mlm_logits'][separate['masked_weights'] > 0]),
+        ('nsp_logits', 'nsp_weights', expected_outputs['nsp_logits']),
     ):
-        np.testing.assert_allclose(outputs[name][packed[weights] > 0], own, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(outputs[name][packed[weights] > 0], logits, rtol=1e-5, atol=1e-5)
 
 
 def test_examples_of_a_row_do_not_see_each_other(batches, draw_params):
@@ -94,14 +94,14 @@ def test_examples_of_a_row_do_not_see_each_other(batches, draw_params):
 
 
 @pytest.mark.slow
-def test_distillation_gives_the_same(batches, draw_params):
-    packed, alone, _ = batches
-    lesson = DistillSpec(dict.fromkeys((*HIDDEN_LOSSES, *OUTPUT_LOSSES), 1.0), 2.0, (0, 1), False)
+def test_distillation_losses_agree_with_separate_rows(batches, draw_params):
+    packed, separate, _ = batches
+    spec = DistillSpec(dict.fromkeys((*HIDDEN_LOSSES, *OUTPUT_LOSSES), 1.0), 2.0, (0, 1), False)
     model, sums = model_of(), []
-    own, taught = params_of(model, draw_params), params_of(model, draw_params, seed=1)
-    for plain, batch in ((PACKED_PRETRAINING, packed), (PRETRAINING, alone)):
-        objective = distill_objective(plain, lesson, model, model.config)
-        sums.append(host(jax.jit(make_eval_step(model, objective))(own, batch, taught)))
+    student, teacher = params_of(model, draw_params), params_of(model, draw_params, seed=1)
+    for plain, batch in ((PACKED_PRETRAINING, packed), (PRETRAINING, separate)):
+        objective = distill_objective(plain, spec, model, model.config)
+        sums.append(host(jax.jit(make_eval_step(model, objective))(student, batch, teacher)))
     assert sums[1].keys() >= {f'{part}_loss' for part in (*HIDDEN_LOSSES, 'soft')}
     for name, (value, weight) in sums[1].items():
         np.testing.assert_allclose(sums[0][name][1], weight, rtol=1e-6, err_msg=name)
@@ -110,18 +110,18 @@ def test_distillation_gives_the_same(batches, draw_params):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('changes', [{'mesh': {'data': 1, 'fsdp': 4, 'tensor': 2}}, {'grad_accum_steps': 4}], ids=str)
-def test_the_same_on_eight_devices_and_in_parts(batches, changes):
-    packed, _, which = batches
-    found = []
-    for own in ({}, changes):
-        run = Run(tiny_config(model=MODEL, packing=True, **SHAPE, **MESH_RECIPE, **own))
+def test_packed_rows_agree_on_eight_devices_and_in_microbatches(batches, changes):
+    packed, _, row_of_example = batches
+    results = []
+    for variant in ({}, changes):
+        run = Run(tiny_config(model=MODEL, packing=True, **SHAPE, **MESH_RECIPE, **variant))
         state, rows = run.init(), []
         for _ in range(3):
             state, metrics = run.compiled(state, run.put(packed))
             rows.append(host(metrics))
-        found.append(rows)
-    for row, wanted in zip(*found, strict=True):
-        np.testing.assert_allclose(loss_of(row), loss_of(wanted), rtol=1e-5)
-        np.testing.assert_allclose(row['scalars']['grad_norm'], wanted['scalars']['grad_norm'], rtol=1e-4)
-        assert row['scalars']['sequences'] == len(which)
-    assert loss_of(found[0][2]) < loss_of(found[0][0])
+        results.append(rows)
+    for row, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(loss_of(row), loss_of(expected), rtol=1e-5)
+        np.testing.assert_allclose(row['scalars']['grad_norm'], expected['scalars']['grad_norm'], rtol=1e-4)
+        assert row['scalars']['sequences'] == len(row_of_example)
+    assert loss_of(results[0][2]) < loss_of(results[0][0])

@@ -1,4 +1,4 @@
-"""The train step: its results, its metrics, and steps that are not finite."""
+"""The results and metrics of the train step, and steps that are not finite."""
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +29,11 @@ def norm(tree):
 
 
 def unequal_batch(run):
-    """The rows of part 0 of 4 (rows 0, 4, 8, ...) have one mask in all, those of part 3 have all of theirs;
-    the pairs of part 1 weigh nothing."""
+    """Makes a batch whose four microbatches have unequal numbers of masks and pairs.
+
+    Microbatch i has rows i, i + 4, … Microbatch 0 has one mask in total, microbatch 3 has all masks, and the pairs of
+    microbatch 1 have weight 0.
+    """
     rows = RandomExamples(seed=9).batch(np.arange(B))
     weights, part = rows['masked_weights'], np.arange(B) % 4
     weights[:] = 0
@@ -45,13 +48,13 @@ def unequal_batch(run):
 
 @pytest.fixture(scope='module')
 def learned(plain_run, fresh):
-    """A state after three steps, whose moments are not zero."""
+    """The state after three steps, whose moments are not zero."""
     return host(plain_run.steps(plain_run.place(fresh), 0, 3)[0])
 
 
 @pytest.fixture(scope='module')
 def grads(plain_run, learned):
-    """The gradient of the sum of both mean losses of batch 3 at `learned`, without the train step."""
+    """The gradient at `learned` of the sum of both mean losses of batch 3, computed without the train step."""
     batch = plain_run.batch(3).arrays
 
     def objective(params):
@@ -67,20 +70,20 @@ def test_accumulation_equals_the_large_batch(plain_run, accumulating_run, learne
     for name, run in (('whole', plain_run), ('parts', accumulating_run)):
         state, metrics = run.compiled(run.place(learned), unequal_batch(run))
         results[name] = host(state), host(metrics)
-    (whole, one), (parts, four) = results['whole'], results['parts']
-    for name, (value, weight) in one['sums'].items():
-        np.testing.assert_allclose(four['sums'][name][0], value, rtol=2e-6, err_msg=name)
-        assert four['sums'][name][1] == weight
-    assert one['sums']['mlm_loss'][1] == 1 + 8 + 16
-    assert one['sums']['nsp_loss'][1] == 12
+    (expected_state, expected), (state, metrics) = results['whole'], results['parts']
+    for name, (value, weight) in expected['sums'].items():
+        np.testing.assert_allclose(metrics['sums'][name][0], value, rtol=2e-6, err_msg=name)
+        assert metrics['sums'][name][1] == weight
+    assert expected['sums']['mlm_loss'][1] == 1 + 8 + 16
+    assert expected['sums']['nsp_loss'][1] == 12
     for name in ('grad_norm', 'update_norm', 'param_norm', 'learning_rate', 'tokens'):
-        np.testing.assert_allclose(four['scalars'][name], one['scalars'][name], rtol=1e-5, err_msg=name)
-    for x, y in zip(jax.tree.leaves(parts.params), jax.tree.leaves(whole.params), strict=True):
+        np.testing.assert_allclose(metrics['scalars'][name], expected['scalars'][name], rtol=1e-5, err_msg=name)
+    for x, y in zip(jax.tree.leaves(state.params), jax.tree.leaves(expected_state.params), strict=True):
         np.testing.assert_allclose(x, y, atol=1e-6, rtol=0)
-    assert int(parts.opt_state[1].count) == int(whole.opt_state[1].count) == 4
+    assert int(state.opt_state[1].count) == int(expected_state.opt_state[1].count) == 4
 
 
-def test_the_reported_norms(plain_run, learned, grads):
+def test_the_reported_norms_are_correct(plain_run, learned, grads):
     batch = plain_run.batch(3)
     new, metrics = plain_run.compiled(plain_run.place(learned), batch)
     scalars = host(metrics)['scalars']
@@ -97,7 +100,7 @@ def test_the_reported_norms(plain_run, learned, grads):
     }  # fmt: skip
 
 
-def test_the_moments_come_from_the_clipped_gradient(plain_run, learned, grads):
+def test_the_moments_use_the_clipped_gradient(plain_run, learned, grads):
     new, _ = plain_run.compiled(plain_run.place(learned), plain_run.batch(3))
     factor = 1 / norm(grads)
     assert factor < 1
@@ -107,7 +110,7 @@ def test_the_moments_come_from_the_clipped_gradient(plain_run, learned, grads):
 
 
 def test_the_logged_learning_rate_is_the_applied_one(plain_run, fresh):
-    """With a warm-up of 50 steps to 1e-2, the first update has rate 0, and the second 1/50 of the peak."""
+    """With a warm-up of 50 steps to 1e-2, the first update has rate 0, and the second has 1e-2 / 50."""
     state, (first,) = plain_run.steps(plain_run.place(fresh), 0, 1)
     assert first['scalars']['learning_rate'] == 0
     assert first['scalars']['update_norm'] == 0
@@ -129,7 +132,7 @@ def test_a_repeated_batch_is_learned(plain_run, fresh):
 
 
 class Toy(nn.Module):
-    """A model whose logits are its parameters, the smallest model for the train step."""
+    """A minimal model for the train step, whose logits are its parameters."""
 
     config: BertConfig = BertConfig()
 
@@ -140,7 +143,7 @@ class Toy(nn.Module):
 
 
 def toy_step(steps, rate, first_step=0):
-    """Returns the metrics of one step of a toy run, and its states before and after."""
+    """Takes one step of a toy run; returns the states before and after, and the scalars."""
     rows = {name: jnp.asarray(x) % 8 for name, x in RandomExamples().batch(np.arange(4)).items()}
     optimizer = make_optimizer(**vars(Optimizer('adamw', weight_decay=0.0, clip_norm=0.0)))
     init = make_init(Toy(), optimizer, [rows[name] for name in PRETRAINING.inputs])
@@ -166,35 +169,35 @@ def test_the_rate_counts_from_the_start_of_the_phase():
 
 
 def test_an_update_that_overflows_is_skipped():
-    """Loss and gradient are finite, but the square of the update's norm overflows float32."""
+    """Loss and gradient are finite, but the squared norm of the update overflows float32."""
     before, after, scalars = toy_step(10, rate=1e30)
     assert 0 < scalars['grad_norm'] < 10
     assert_bits_equal(after.params, before.params)
     assert (int(after.skipped), int(after.opt_state[1].count)) == (1, 0)
-    _, after, _ = toy_step(10, rate=1e-2)  # the same with a normal rate
+    _, after, _ = toy_step(10, rate=1e-2)  # the same step with a normal learning rate
     assert (int(after.skipped), int(after.opt_state[1].count)) == (0, 1)
 
 
-def poisoned(state):
+def set_nan(state):
     """Sets one element of one parameter to NaN."""
     params = jax.tree.map(np.array, state.params)
     params['mlm']['dense']['kernel'][0, 0] = np.nan
     return state.replace(params=params)
 
 
-def huge(state):
-    """Makes a finite loss whose gradient overflows when it is squared for its norm."""
+def set_huge(state):
+    """Makes the loss finite, but its squared gradient norm overflow."""
     params = jax.tree.map(np.array, state.params)
     params['mlm']['norm']['scale'][:] = 1e25
     return state.replace(params=params)
 
 
 @pytest.mark.parametrize('which', ['plain_run', 'accumulating_run'])
-@pytest.mark.parametrize('break_it', [poisoned, huge])
+@pytest.mark.parametrize('break_it', [set_nan, set_huge])
 def test_a_step_that_is_not_finite_changes_only_step_and_counters(request, learned, which, break_it):
     run = request.getfixturevalue(which)
     broken = break_it(learned)
-    finite_loss = break_it is huge
+    finite_loss = break_it is set_huge
     state = run.place(broken)
     for i in range(1, 4):
         state, metrics = run.compiled(state, run.batch(i))
@@ -208,11 +211,11 @@ def test_a_step_that_is_not_finite_changes_only_step_and_counters(request, learn
         assert (metrics['scalars']['skipped'], metrics['scalars']['skipped_in_row']) == (i, i)
 
 
-def test_after_a_skipped_step_training_goes_on(plain_run, learned):
-    state, _ = plain_run.compiled(plain_run.place(poisoned(learned)), plain_run.batch(3))
+def test_training_continues_after_a_skipped_step(plain_run, learned):
+    state, _ = plain_run.compiled(plain_run.place(set_nan(learned)), plain_run.batch(3))
     assert int(state.skipped_in_row) == 1
-    healed = plain_run.place(host(state).replace(params=learned.params))
-    state, metrics = plain_run.compiled(healed, plain_run.batch(4))
+    repaired = plain_run.place(host(state).replace(params=learned.params))
+    state, metrics = plain_run.compiled(repaired, plain_run.batch(4))
     assert (int(state.step), int(state.skipped), int(state.skipped_in_row)) == (5, 1, 0)
     assert int(state.opt_state[1].count) == 4  # the number of applied updates
     assert metrics['scalars']['update_norm'] > 0
@@ -232,7 +235,7 @@ def test_a_batch_without_weights_does_not_divide_by_zero(plain_run, learned):
 
 @pytest.mark.parametrize('grad_accum_steps', [1, 2])
 def test_rows_with_small_weights_still_have_a_mean(grad_accum_steps):
-    """Windows of a long record have a total weight of 1 and may be in two batches."""
+    """The windows of a long record have a total weight of 1 and may be in two batches."""
 
     class Squared(nn.Module):
         config: BertConfig = BertConfig()
@@ -277,7 +280,7 @@ def test_dropout_depends_only_on_the_example_number(dropout_run, fresh):
 
 
 @pytest.mark.slow
-def test_a_row_drops_the_same_values_in_any_batch_and_in_parts_of_one(dropout_run, fresh):
+def test_dropout_of_a_row_does_not_depend_on_batch_and_microbatch(dropout_run, fresh):
     whole = dropout_run.steps(dropout_run.place(fresh), 0, 2)[1]
     for changes in ({'batch_size': B // 2, 'grad_accum_steps': 1}, {'grad_accum_steps': 4}):
         run = Run(tiny_config(**changes))
@@ -306,14 +309,14 @@ def test_bfloat16_computation_keeps_float32_state(dropout_run, fresh):
     assert rows[0]['scalars']['grad_norm'].dtype == np.float32
     assert 'bf16' in run.program.as_text()
     assert 'bf16' not in dropout_run.program.as_text()
-    # Weights are counts and exact; the loss differs from that in float32 by rounding.
+    # Weights are exact counts; the losses differ by rounding.
     full = dropout_run.steps(dropout_run.place(fresh), 0, 1)[1][0]
     assert rows[0]['sums']['mlm_loss'][1] == full['sums']['mlm_loss'][1]
     np.testing.assert_allclose(loss_of(rows[0]), loss_of(full), rtol=2e-2)
 
 
 def test_resetting_the_optimizer_keeps_the_rest(plain_run, learned):
-    """The start of a phase with reset_optimizer."""
+    """A phase with reset_optimizer starts with this state."""
     state = host(plain_run.setup.reset_optimizer(plain_run.place(learned)))
     assert_bits_equal(state.params, learned.params)
     assert int(state.step) == 3

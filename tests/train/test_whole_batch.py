@@ -1,4 +1,4 @@
-"""Losses over a whole batch: the gradients of parts and of meshes are those of the batch on one device."""
+"""Losses over a whole batch have the same gradients with microbatches, on meshes and on one device."""
 
 import jax
 import numpy as np
@@ -25,11 +25,11 @@ MODEL = BertConfig(vocab_size=60, num_layers=2, width=32, num_heads=4, mlp_dim=6
 def make_batch():
     draw = np.random.default_rng(0)
     lengths = draw.integers(3, S + 1, (B, C))
-    lengths[5, 2] = 0  # no negative
+    lengths[5, 2] = 0  # a missing negative
     mask = (np.arange(S) < lengths[..., None]).astype(np.int32)
     ids = draw.integers(5, 60, (B, C, S)).astype(np.int32) * mask
     text_ids = (np.arange(B * C, dtype=np.int32).reshape(B, C) + 1) * (lengths > 0)
-    text_ids[9, 1] = text_ids[0, 1]  # the same positive on another device
+    text_ids[9, 1] = text_ids[0, 1]  # a positive that a row on another device also has
     weights = np.ones(B, np.float32)
     weights[-1], text_ids[-1] = 0, 0
     batch = {'input_ids': ids, 'segment_ids': np.zeros_like(ids), 'attention_mask': mask}
@@ -37,7 +37,7 @@ def make_batch():
 
 
 def gradients(axes, parts=1, sharded='off', loss='info_nce', layout=None, pool='mean', **options):
-    """Returns ((loss, sums), gradients) on a mesh, on the host."""
+    """Computes the loss, its sums and the gradients on a mesh; returns them on the host."""
     count = int(np.prod(list(axes.values())))
     mesh = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1, **axes}, jax.devices()[:count])
     batch = make_batch()
@@ -51,15 +51,15 @@ def gradients(axes, parts=1, sharded='off', loss='info_nce', layout=None, pool='
     arrays = global_arrays(batch, batch_sharding(mesh), B)
     with mesh_context(mesh):
         params = setup.create(0).params
-        found = jax.jit(compute)(params, arrays, jax.device_put(np.uint32(0), replicated(mesh)))
-    return jax.device_get(found)
+        results = jax.jit(compute)(params, arrays, jax.device_put(np.uint32(0), replicated(mesh)))
+    return jax.device_get(results)
 
 
-def check(found, wanted, tolerance):
-    np.testing.assert_allclose(found.loss, wanted.loss, rtol=tolerance)
-    assert found.sums['loss'][1] == wanted.sums['loss'][1]
-    np.testing.assert_allclose(found.sums['loss'][0], wanted.sums['loss'][0], rtol=tolerance)
-    grads = [jax.tree.leaves(one.grads) for one in (found, wanted)]
+def check(results, expected, tolerance):
+    np.testing.assert_allclose(results.loss, expected.loss, rtol=tolerance)
+    assert results.sums['loss'][1] == expected.sums['loss'][1]
+    np.testing.assert_allclose(results.sums['loss'][0], expected.sums['loss'][0], rtol=tolerance)
+    grads = [jax.tree.leaves(one.grads) for one in (results, expected)]
     largest = max(np.abs(x).max() for x in grads[1])
     for x, y in zip(*grads, strict=True):
         np.testing.assert_allclose(x, y, atol=tolerance * largest)
@@ -71,7 +71,7 @@ def plain():
 
 
 @pytest.mark.parametrize('parts', [2, 8])
-def test_parts_give_the_gradients_of_the_batch(plain, parts):
+def test_microbatches_give_the_gradients_of_the_batch(plain, parts):
     check(gradients({}, parts, symmetric=True), plain, 1e-6)
 
 
@@ -84,18 +84,19 @@ def test_parts_give_the_gradients_of_the_batch(plain, parts):
         ({'data': 2, 'fsdp': 2, 'tensor': 2}, 2, 'off'),
     ],
 )
-def test_negatives_are_those_of_all_devices(plain, monkeypatch, axes, parts, sharded):
+def test_negatives_come_from_all_devices(plain, monkeypatch, axes, parts, sharded):
     monkeypatch.setattr(zero1, 'SMALL', 0)
     check(gradients(axes, parts, sharded, symmetric=True), plain, 1e-5)
 
 
 @pytest.mark.parametrize('axes, sharded', [({}, 'off'), ({'data': 8}, 'on')], ids=str)
-def test_packed_rows(plain, monkeypatch, axes, sharded):
+def test_packed_rows_give_the_same_gradients(plain, monkeypatch, axes, sharded):
     monkeypatch.setattr(zero1, 'SMALL', 0)
     rows = B // axes.get('data', 1)
+    # Several texts share a row of twice the length.
     layout = choose_layout(
-        np.full(rows, S), C, cost=lambda length: 1.0, another=1.0, most=1, longest=S, shared=True
-    )  # several texts in a row of twice the length
+        np.full(rows, S), C, cost=lambda length: 1.0, group_cost=1.0, max_groups=1, max_length=S, shared=True
+    )
     assert len(layout.slots) == rows * C and layout.row_groups[0][1] == 2 * S
     packed = PackedLayout(layout.row_groups, layout.slots)
     check(gradients(axes, 1, sharded, layout=packed, symmetric=True), plain, 1e-5)
@@ -103,29 +104,29 @@ def test_packed_rows(plain, monkeypatch, axes, sharded):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('loss', ['cosent', 'cosine'])
-def test_other_losses(monkeypatch, loss):
+def test_other_losses_give_the_same_gradients(monkeypatch, loss):
     monkeypatch.setattr(zero1, 'SMALL', 0)
-    wanted = gradients({}, loss=loss)
-    check(gradients({}, 4, loss=loss), wanted, 1e-6)
-    check(gradients({'data': 8}, 2, 'on', loss=loss), wanted, 1e-5)
+    expected = gradients({}, loss=loss)
+    check(gradients({}, 4, loss=loss), expected, 1e-6)
+    check(gradients({'data': 8}, 2, 'on', loss=loss), expected, 1e-5)
 
 
-def test_parts_need_the_memory_of_a_part():
-    """The similarities of all rows are small beside the activations of the texts."""
+def test_microbatches_need_less_memory():
+    """The similarities of all rows are small compared with the activations of the texts."""
     objective, batch = build_objective('info_nce'), make_batch()
     model = BertForEmbedding(MODEL)
     params = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), *[batch['input_ids']] * 3)['params'])
-    used = []
+    sizes = []
     for parts in (1, 8):
         compute = make_gradients(model, objective, grad_accum_steps=parts, dropout_seed=0)
         compiled = jax.jit(compute).lower(params, batch, np.uint32(0)).compile()
-        used.append(compiled.memory_analysis().temp_size_in_bytes)
-    assert used[1] < used[0] / 3
+        sizes.append(compiled.memory_analysis().temp_size_in_bytes)
+    assert sizes[1] < sizes[0] / 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('pool', ['cls', 'max', 'lasttoken'])
-def test_packed_rows_of_other_poolings(pool):
-    layout = choose_layout(np.full(B, S), C, cost=float, another=1.0, most=1, longest=S, shared=False)
+def test_packed_rows_give_the_same_gradients_with_other_poolings(pool):
+    layout = choose_layout(np.full(B, S), C, cost=float, group_cost=1.0, max_groups=1, max_length=S, shared=False)
     packed = PackedLayout(layout.row_groups, layout.slots)
     check(gradients({}, layout=packed, pool=pool), gradients({}, pool=pool), 1e-5)

@@ -1,4 +1,4 @@
-"""ZeRO-1: parameters and moments are sharded over the data axis, with the same results as replicated ones."""
+"""ZeRO-1 shards parameters and moments, with the same results as replication."""
 
 import re
 
@@ -17,12 +17,6 @@ STEPS = 10
 
 
 @pytest.fixture(scope='module')
-def alone(dropout_run, fresh):
-    """The metrics of the steps on one device."""
-    return dropout_run.steps(dropout_run.place(fresh), 0, STEPS)[1]
-
-
-@pytest.fixture(scope='module')
 def every_array():
     """Shards all arrays of tiny models."""
     with pytest.MonkeyPatch.context() as patch:
@@ -31,8 +25,8 @@ def every_array():
 
 
 @pytest.fixture(scope='module')
-def spread(every_array):
-    """(run, its final state, metrics)."""
+def on_mesh(every_array):
+    """(run, final state, metrics of the steps)."""
     run = Run(tiny_config(mesh={'data': 8}, zero1='on', **MESH_RECIPE))
     state, rows = run.steps(run.init(), 0, STEPS)
     return run, state, rows
@@ -42,11 +36,11 @@ def mesh_of(**axes):
     return jax.sharding.AbstractMesh(tuple(axes.values()), tuple(axes))
 
 
-def same(rows, expected, rtol=1e-5):
-    for row, wanted in zip(rows, expected, strict=True):
-        np.testing.assert_allclose(loss_of(row), loss_of(wanted), rtol=rtol)
+def assert_same(rows, expected, rtol=1e-5):
+    for row, other in zip(rows, expected, strict=True):
+        np.testing.assert_allclose(loss_of(row), loss_of(other), rtol=rtol)
         for name in ('grad_norm', 'param_norm', 'update_norm'):
-            np.testing.assert_allclose(row['scalars'][name], wanted['scalars'][name], rtol=10 * rtol, err_msg=name)
+            np.testing.assert_allclose(row['scalars'][name], other['scalars'][name], rtol=10 * rtol, err_msg=name)
 
 
 def test_the_exchange_gives_the_gradients_of_all_rows():
@@ -60,7 +54,7 @@ def test_the_exchange_gives_the_gradients_of_all_rows():
     def loss(params, rows):
         return (jnp.einsum('BD,LDHK->BLHK', rows, params['kernel']) + params['bias']).max(1).sum()
 
-    def own(params, rows):
+    def device_gradients(params, rows):
         value, grads = jax.value_and_grad(loss)(exchange.gather(params), rows)
         return exchange.sum(value), exchange.reduce_scatter(grads, specs)
 
@@ -68,22 +62,22 @@ def test_the_exchange_gives_the_gradients_of_all_rows():
     exchange = zero1.GradientExchange(placed, 'float32')
     assert exchange.specs == specs and exchange.is_sharded
     with jax.set_mesh(mesh):
-        value, grads = jax.jit(exchange.over_devices(own, specs, 0))(placed, rows)
-    wanted, gradients = jax.value_and_grad(loss)(params, rows)
-    np.testing.assert_allclose(value, wanted, rtol=1e-5)
+        value, grads = jax.jit(exchange.over_devices(device_gradients, specs, 0))(placed, rows)
+    expected, expected_grads = jax.value_and_grad(loss)(params, rows)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
     assert grads['kernel'].sharding.is_equivalent_to(placed['kernel'].sharding, 4)
     for name in shapes:
-        np.testing.assert_allclose(grads[name], gradients[name], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(grads[name], expected_grads[name], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_the_losses_and_norms_of_one_device_with_dropout(alone, spread):
-    same(spread[2], alone)
+def test_losses_and_norms_with_dropout_agree_with_one_device(one_device_rows, on_mesh):
+    assert_same(on_mesh[2], one_device_rows)
 
 
 @pytest.mark.slow
-def test_no_two_devices_hold_the_same_part(spread):
-    run, state, _ = spread
+def test_each_device_has_a_different_shard(on_mesh):
+    run, state, _ = on_mesh
     for tree in (state.params, state.opt_state[1].mu, state.opt_state[1].nu):
         for path, x in jax.tree_util.tree_leaves_with_path(tree):
             if path_names(path)[-1] in ('kernel', 'embedding') and x.shape[0] > 2:
@@ -95,8 +89,8 @@ def test_no_two_devices_hold_the_same_part(spread):
 
 
 @pytest.mark.slow
-def test_evaluation_gathers_parameters_once(spread):
-    params = spread[1].params
+def test_evaluation_gathers_parameters_once(on_mesh):
+    params = on_mesh[1].params
     gathered = zero1.unshard(params)
     assert all(x.sharding.is_fully_replicated for x in jax.tree.leaves(gathered))
     jax.tree.map(np.testing.assert_array_equal, host(gathered), host(params))
@@ -109,16 +103,16 @@ def test_kernels_are_sent_in_the_compute_dtype_and_stored_in_float32(every_array
     run, plain = (Run(tiny_config(zero1=choice, **recipe)) for choice in ('on', 'off'))
     state, rows = run.steps(run.init(), 0, 2)
     assert {x.dtype for x in jax.tree.leaves(state.params)} == {np.dtype(np.float32)}
-    same(rows, plain.steps(plain.init(), 0, 2)[1], rtol=2e-3)
+    assert_same(rows, plain.steps(plain.init(), 0, 2)[1], rtol=2e-3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('optimizer', ['lamb', 'adamw'])
-def test_other_optimisers_and_parts_of_a_batch(optimizer, every_array):
+def test_other_optimizers_agree_with_one_device(optimizer, every_array):
     recipe = {'model': NO_DROPOUT, 'optimizer': {'name': optimizer, 'clip_norm': 1.0}, **MESH_RECIPE}
     run = Run(tiny_config(mesh={'data': 4}, grad_accum_steps=2, **recipe))
     plain = Run(tiny_config(**recipe))
-    same(run.steps(run.init(), 0, 5)[1], plain.steps(plain.init(), 0, 5)[1])
+    assert_same(run.steps(run.init(), 0, 5)[1], plain.steps(plain.init(), 0, 5)[1])
 
 
 def test_small_or_indivisible_arrays_are_not_sharded(monkeypatch):
@@ -134,7 +128,7 @@ def test_small_or_indivisible_arrays_are_not_sharded(monkeypatch):
     assert spec(8, 8) == spec(1001, 1003) == before.spec
 
 
-def test_split_parameters_are_split_further(monkeypatch):
+def test_sharded_parameters_are_sharded_further(monkeypatch):
     monkeypatch.setattr(zero1, 'SMALL', 2**16)
     mesh = mesh_of(data=4, fsdp=2, tensor=2)
 
@@ -148,11 +142,11 @@ def test_split_parameters_are_split_further(monkeypatch):
     assert spec((254, 512), 'tensor', 'fsdp') == PartitionSpec('tensor', 'fsdp')  # the shard of a device is small
 
 
-def test_when_to_shard():
-    def spreads(choice, data, fsdp):
+def test_the_choice_to_shard_depends_on_the_mesh():
+    def shards(choice, data, fsdp):
         axes = {'data': data, 'fsdp': fsdp, 'tensor': 1}
         return zero1.should_shard(choice, make_mesh(axes, jax.devices()[: data * fsdp]))
 
-    assert spreads('auto', 8, 1) and spreads('on', 8, 1) and not spreads('off', 8, 1)
-    assert not spreads('auto', 1, 1) and not spreads('auto', 2, 4)
-    assert spreads('on', 2, 4) and not spreads('on', 1, 4)
+    assert shards('auto', 8, 1) and shards('on', 8, 1) and not shards('off', 8, 1)
+    assert not shards('auto', 1, 1) and not shards('auto', 2, 4)
+    assert shards('on', 2, 4) and not shards('on', 1, 4)

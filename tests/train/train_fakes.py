@@ -1,4 +1,4 @@
-"""A tiny recipe and examples for it, for the tests of train/."""
+"""A tiny config, its examples and its training run, for the tests of train/."""
 
 import math
 
@@ -18,13 +18,13 @@ from bertjax.train.phase import TrainStep
 
 S, P, B, VOCABULARY = 16, 4, 16, 200
 NO_DROPOUT = {'dropout': 0.0, 'attention_dropout': 0.0}
-MESH_RECIPE = {'learning_rate': 2e-3, 'warmup_fraction': 0.0}  # high enough that ten steps change the loss
+MESH_RECIPE = {'learning_rate': 2e-3, 'warmup_fraction': 0.0}  # high enough to change the loss in ten steps
 
 
 class RandomExamples:
-    """Rows with random lengths and numbers of masks, in a simple language: each token determines the next.
+    """Rows with random lengths and numbers of masks; each token of a row determines the next one.
 
-    Example n is a function of (seed, n) alone, as in bertjax.data.
+    Example n depends only on (seed, n), as in bertjax.data.
     """
 
     def __init__(self, seed=0, seq_len=S, max_predictions=P, cycle_length=1000):
@@ -53,7 +53,7 @@ class RandomExamples:
 
 
 def tiny_config(model=None, optimizer=None, mesh=None, **changes):
-    """A recipe with two layers of width 32; the default dropout is that of BERT."""
+    """Returns a config with two layers of width 32 and, by default, BERT's dropout."""
     values = {'seq_len': S, 'max_predictions': P, 'batch_size': B, 'steps': 100, 'learning_rate': 1e-2, **changes}
     config = pretraining_config('tiny', **values)
     config.model.update(num_layers=2, width=32, num_heads=4, mlp_dim=64, max_positions=S)
@@ -64,7 +64,7 @@ def tiny_config(model=None, optimizer=None, mesh=None, **changes):
 
 
 class Run:
-    """A training of a recipe on its mesh, built as in pretrain/run.py."""
+    """The training of a config on its mesh, built as in pretrain/run.py."""
 
     def __init__(self, config):
         self.config = config
@@ -91,7 +91,7 @@ class Run:
         return jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), state, self.setup.state)
 
     def put(self, rows, first=0):
-        """Makes a batch on this mesh from rows, the examples from `first` on."""
+        """Makes a batch on this mesh from the rows of the examples from `first` on."""
         count = len(rows['nsp_labels'])
         return make_numbered_batch(first, global_arrays(rows, self.sharding, count), self.sharding, count)
 
@@ -113,5 +113,5 @@ def host(tree):
 
 
 def loss_of(metrics):
-    """Computes the minimised loss from the sums of a step."""
+    """Computes the training loss from the sums of a step."""
     return sum(float(metrics['sums'][name][0] / metrics['sums'][name][1]) for name in ('mlm_loss', 'nsp_loss'))

@@ -1,9 +1,10 @@
-"""config.json, task.json and results.json of a workdir, damaged in every way: one line, never a traceback."""
+"""Tests that a damaged config.json, task.json or results.json gives an error of one line, never a traceback."""
 
 import dataclasses
 import json
 import pathlib
 import random
+import re
 import runpy
 from typing import Any
 
@@ -29,7 +30,7 @@ def recipe(repository: pathlib.Path) -> ConfigDict:
 
 
 def damaged(value: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    """A copy with one value, at any depth of objects, replaced or removed."""
+    """Returns a copy of `value` with one value, at any depth of objects, replaced or removed."""
     changed = json.loads(json.dumps(value))
     parent, key = changed, rng.choice(list(changed))
     while isinstance(parent[key], dict) and parent[key] and rng.random() < 0.6:
@@ -42,7 +43,7 @@ def damaged(value: dict[str, Any], rng: random.Random) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize('content', RAW, ids=range(len(RAW)))
-def test_a_file_that_is_none(content: bytes, recipe: ConfigDict, tmp_path: pathlib.Path):
+def test_a_file_without_a_json_object_is_an_error(content: bytes, recipe: ConfigDict, tmp_path: pathlib.Path):
     task = finetuning_settings(recipe).build_task()
     reads = {
         'config.json': lambda path: merge_run_config(recipe, path.parent),
@@ -55,8 +56,7 @@ def test_a_file_that_is_none(content: bytes, recipe: ConfigDict, tmp_path: pathl
             read(tmp_path / name)
 
 
-def test_a_damaged_config(recipe: ConfigDict, tmp_path: pathlib.Path):
-    """What is accepted makes settings, or says which key cannot be."""
+def test_a_damaged_config_is_valid_or_an_error(recipe: ConfigDict, tmp_path: pathlib.Path):
     rng, refused = random.Random(0), 0
     (tmp_path / 'config.json').write_text(dump(recipe))
     finetuning_settings(merge_run_config(recipe, tmp_path)).check()
@@ -70,13 +70,13 @@ def test_a_damaged_config(recipe: ConfigDict, tmp_path: pathlib.Path):
     assert refused > 60
 
 
-def test_a_damaged_config_of_a_pre_training(tmp_path: pathlib.Path):
+def test_a_damaged_config_of_a_pre_training_is_valid_or_an_error(tmp_path: pathlib.Path):
     rng, refused = random.Random(0), 0
     whole = {**to_plain(pretraining_config('tiny', phases=two_phases())), 'steps': 24, 'fingerprints': {}}
     whole['model']['vocab_size'] = 400
     path = tmp_path / 'config.json'
     path.write_text(json.dumps(whole))
-    assert read_chance_baselines(tmp_path) == ChanceBaselines('nsp')  # there is no text
+    assert read_chance_baselines(tmp_path) == ChanceBaselines('nsp')  # There is no text.
     for _ in range(120):
         path.write_text(json.dumps(damaged(whole, rng)))
         try:
@@ -88,7 +88,7 @@ def test_a_damaged_config_of_a_pre_training(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize(
-    ('change', 'found'),
+    ('change', 'message'),
     [
         ({'seeds': 3}, r'config\.json: seeds: found 3, expected keys such as seeds\.init; restore the file'),
         ({'steps': {}}, r'config\.json: found no key steps, expected the config of a run; restore'),
@@ -101,14 +101,16 @@ def test_a_damaged_config_of_a_pre_training(tmp_path: pathlib.Path):
         ({'task': {'kind': 'glue'}}, r"config\.json: found the key 'task', expected the config of a pre-training"),
     ],
 )
-def test_a_value_that_no_pre_training_has(change: dict, found: str, tmp_path: pathlib.Path):
+def test_an_impossible_value_in_the_config_of_a_pre_training_is_an_error(
+    change: dict, message: str, tmp_path: pathlib.Path
+):
     (tmp_path / 'config.json').write_text(json.dumps({**to_plain(pretraining_config('tiny')), **change}))
-    with pytest.raises(UserError, match=found):
+    with pytest.raises(UserError, match=message):
         read_chance_baselines(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ('change', 'found'),
+    ('change', 'message'),
     [
         (
             {'seq_len': 'long'},
@@ -122,27 +124,27 @@ def test_a_value_that_no_pre_training_has(change: dict, found: str, tmp_path: pa
         ({'task': {'kind': 'squad'}}, r"config\.task\.kind: found 'glue', expected 'squad', as in .*config\.json"),
     ],
 )
-def test_a_value_of_another_type(change: dict, found: str, recipe: ConfigDict, tmp_path: pathlib.Path):
+def test_a_value_of_another_type_is_an_error(change: dict, message: str, recipe: ConfigDict, tmp_path: pathlib.Path):
     (tmp_path / 'config.json').write_text(json.dumps({**to_plain(recipe), **change}))
-    with pytest.raises(UserError, match=found):
+    with pytest.raises(UserError, match=message):
         merge_run_config(recipe, tmp_path)
 
 
 @pytest.mark.parametrize('key', ['task', 'data', 'init', 'tokenizer', 'seq_len', 'layer_decay'])
-def test_a_key_that_every_run_has(key: str, recipe: ConfigDict, tmp_path: pathlib.Path):
+def test_a_missing_key_is_an_error(key: str, recipe: ConfigDict, tmp_path: pathlib.Path):
     (tmp_path / 'config.json').write_text(json.dumps({k: v for k, v in to_plain(recipe).items() if k != key}))
     with pytest.raises(UserError, match=rf'config\.json: found no key {key}, expected'):
         merge_run_config(recipe, tmp_path)
 
 
-def test_a_damaged_task(recipe: ConfigDict, tmp_path: pathlib.Path):
+def test_a_damaged_task_is_valid_or_an_error(recipe: ConfigDict, tmp_path: pathlib.Path):
     task, rng, refused = finetuning_settings(recipe).build_task(), random.Random(1), 0
-    facts = {'task': to_plain(recipe.task), 'learned': {'labels': ['no', 'yes']}}
-    facts |= {'encoder': dataclasses.asdict(BertConfig()), 'seq_len': 32}
-    (tmp_path / 'task.json').write_text(json.dumps(facts))
-    assert read_recorded_task(tmp_path / 'task.json', task) == facts
+    recorded = {'task': to_plain(recipe.task), 'learned': {'labels': ['no', 'yes']}}
+    recorded |= {'encoder': dataclasses.asdict(BertConfig()), 'seq_len': 32}
+    (tmp_path / 'task.json').write_text(json.dumps(recorded))
+    assert read_recorded_task(tmp_path / 'task.json', task) == recorded
     for _ in range(120):
-        (tmp_path / 'task.json').write_text(json.dumps(damaged(facts, rng)))
+        (tmp_path / 'task.json').write_text(json.dumps(damaged(recorded, rng)))
         try:
             read_recorded_task(tmp_path / 'task.json', task)
         except UserError as error:
@@ -152,7 +154,7 @@ def test_a_damaged_task(recipe: ConfigDict, tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize('splits', [[], 'dev', {'dev': 0.5}, {'dev': None}])
-def test_damaged_results(splits: Any, tmp_path: pathlib.Path):
+def test_damaged_results_are_errors(splits: Any, tmp_path: pathlib.Path):
     (tmp_path / 'results.json').write_text(json.dumps({'splits': splits}))
-    with pytest.raises(UserError, match=r'results\.json: splits: found a value of another form'):
+    with pytest.raises(UserError, match=rf'results\.json: splits: found {re.escape(repr(splits))}'):
         read_recorded_results(tmp_path / 'results.json')

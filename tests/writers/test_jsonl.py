@@ -1,4 +1,4 @@
-"""JSON lines: truncation to a step, and its cost."""
+"""Tests the truncation of JSON lines to a step, and its cost."""
 
 import json
 import random
@@ -8,30 +8,30 @@ import pytest
 from bertjax.writers.jsonl import JsonLines
 
 
-def plainly(data: bytes, step: int) -> bytes:
-    """Returns the expected rest: all bytes up to the last complete line whose step is at most `step`."""
-    kept = b''
+def truncate_simply(data: bytes, step: int) -> bytes:
+    """Returns all bytes up to the last complete line whose step is at most `step`."""
+    remaining = b''
     so_far = b''
     for line in data.splitlines(keepends=True):
         so_far += line
         try:
-            fine = line.endswith(b'\n') and json.loads(line)['step'] <= step
+            valid = line.endswith(b'\n') and json.loads(line)['step'] <= step
         except ValueError:
-            fine = False
-        if fine:
-            kept = so_far
-    return kept
+            valid = False
+        if valid:
+            remaining = so_far
+    return remaining
 
 
 def random_file(rng: random.Random) -> tuple[bytes, int]:
     data, step = b'', 0
     for _ in range(rng.choice([0, 1, 2, 7, 40])):
         step += rng.choice([0, 1, 1, 5])
-        # Lengths around the size of the blocks, some much longer, with letters of several bytes.
+        # Some lengths are around the size of the blocks, some are much longer; some letters have several bytes.
         filler = rng.choice('xé字') * rng.choice([0, 1, 13, 60, 64, 65, 500])
         data += json.dumps({'step': step, 'text': filler}, ensure_ascii=False).encode() + b'\n'
-    torn = json.dumps({'step': step + 1, 'text': 'half'}).encode()
-    return data + torn[: rng.choice([0, 0, 1, 5, len(torn)])], step
+    incomplete = json.dumps({'step': step + 1, 'text': 'half'}).encode()
+    return data + incomplete[: rng.choice([0, 0, 1, 5, len(incomplete)])], step
 
 
 @pytest.mark.parametrize('block', [1, 7, 64, 1 << 16])
@@ -48,7 +48,7 @@ def test_truncation_equals_a_plain_implementation(tmp_path, monkeypatch, block):
         path.write_bytes(data)
         step = rng.choice([-1, 0, last // 2, last - 1, last, last + 10])
         cut = JsonLines(path).truncate_after(step)
-        expected = plainly(data, step)
+        expected = truncate_simply(data, step)
         assert path.read_bytes() == expected, (data, step)
         assert cut == len(data) - len(expected)
         seen_cut += 0 < cut < len(data)
@@ -72,7 +72,7 @@ class CountingFile:
         return self._file.seek(*args)
 
 
-def test_the_cost_depends_on_the_removed_lines_only(tmp_path):
+def test_the_cost_depends_only_on_the_removed_lines(tmp_path):
     path = tmp_path / 'ledger.jsonl'
     row = '{{"step": {}, "phase": 0, "first": {}, "count": 256}}\n'
     path.write_text(''.join(row.format(step, 256 * step) for step in range(1, 200_001)))
@@ -80,9 +80,9 @@ def test_the_cost_depends_on_the_removed_lines_only(tmp_path):
     assert size > 8e6
     with path.open('rb') as file:
         counting = CountingFile(file)
-        kept = JsonLines._find_cut(counting, size, 199_997)
+        remaining = JsonLines._find_cut(counting, size, 199_997)
     assert counting.bytes_read <= 1 << 17
-    assert JsonLines(path).truncate_after(199_997) == size - kept
+    assert JsonLines(path).truncate_after(199_997) == size - remaining
     lines = path.read_text().splitlines()
     assert len(lines) == 199_997
     assert json.loads(lines[-1])['step'] == 199_997
@@ -108,13 +108,12 @@ def test_writing_continues_after_truncation(tmp_path):
     assert rows == [{'step': 1}, {'step': 2, 'again': True}]
 
 
-def test_truncating_a_missing_file(tmp_path):
+def test_truncating_a_missing_file_creates_no_file(tmp_path):
     assert JsonLines(tmp_path / 'none.jsonl').truncate_after(0) == 0
     assert not (tmp_path / 'none.jsonl').exists()
 
 
-def test_rows_of_one_step_stay_together(tmp_path):
-    """A train row and a held-out row of the same step are both kept or both removed."""
+def test_rows_of_the_same_step_are_truncated_together(tmp_path):
     lines = JsonLines(tmp_path / 'metrics.jsonl')
     for step in (5, 10):
         for split in ('train', 'heldout'):
@@ -125,7 +124,7 @@ def test_rows_of_one_step_stay_together(tmp_path):
 
 
 def test_a_removed_file_is_started_again(tmp_path, caplog):
-    """If its folder was removed too, the run fails."""
+    """If the file's folder was removed too, the run fails."""
     lines = JsonLines(tmp_path / 'run' / 'ledger.jsonl')
     for step in (1, 2):
         lines.write({'step': step})

@@ -1,4 +1,4 @@
-"""Rows of metrics.jsonl from sums and weights, rates from a clock, and their display."""
+"""Tests the rows of metrics.jsonl, rates of an interval, and their display."""
 
 import functools
 import io
@@ -17,7 +17,7 @@ from bertjax.writers.tensorboard import TensorBoard
 SUMS = {'mlm_loss': (30.0, 10.0), 'mlm_accuracy': (4.0, 10.0), 'nsp_loss': (1.0, 4.0), 'nsp_accuracy': (3.0, 4.0)}
 
 
-def test_the_names_and_values_of_a_row():
+def test_a_row_has_losses_accuracies_and_perplexity():
     assert pretraining_values(SUMS) == {
         'loss': 3.25, 'mlm_loss': 3.0, 'mlm_accuracy': 0.4, 'nsp_loss': 0.25, 'nsp_accuracy': 0.75,
         'perplexity': pytest.approx(math.exp(3.0)),
@@ -27,12 +27,12 @@ def test_the_names_and_values_of_a_row():
 def test_sums_and_weights_are_added_before_they_are_divided():
     other = {'mlm_loss': (1.0, 90.0), 'mlm_accuracy': (90.0, 90.0)}
     values = pretraining_values(add_sums([SUMS, other]))
-    assert values['mlm_loss'] == pytest.approx(0.31)  # not (3 + 1/90) / 2
+    assert values['mlm_loss'] == pytest.approx(0.31)  # It is not (3 + 1/90) / 2.
     assert values['mlm_accuracy'] == pytest.approx(0.94)
     assert values['nsp_loss'] == 0.25
 
 
-def test_no_pair_objective_is_null_and_the_loss_that_of_the_masks():
+def test_without_a_pair_objective_the_loss_is_that_of_the_masked_tokens():
     values = pretraining_values({name: pair for name, pair in SUMS.items() if name.startswith('mlm')})
     assert values['nsp_loss'] is None
     assert values['nsp_accuracy'] is None
@@ -51,7 +51,7 @@ def test_sentence_order_has_separate_names():
 
 
 @pytest.mark.parametrize('bad', [math.nan, math.inf, -math.inf])
-def test_a_row_never_carries_nan(bad):
+def test_a_row_never_contains_nan(bad):
     values = pretraining_values({**SUMS, 'mlm_loss': (bad, 10.0)})
     row = finite_or_none({'step': 3, 'split': 'train', 'skipped': 1, **values})
     json.dumps(row, allow_nan=False)
@@ -68,11 +68,11 @@ def test_the_perplexity_of_a_large_loss_does_not_overflow():
 @pytest.mark.parametrize(
     ('kind', 'peak'),
     [
-        ('TPU v5 lite', 197e12),  # jax's name of a v5e
-        ('TPU v5', 459e12),  # ... and a v5p
+        ('TPU v5 lite', 197e12),  # JAX's name for v5e.
+        ('TPU v5', 459e12),  # JAX's name for v5p.
         ('TPU v5p', 459e12),
         ('TPU v6 lite', 918e12),
-        ('TPU v3', 61.5e12),  # half a chip
+        ('TPU v3', 61.5e12),  # A device is half a chip.
         ('TPU v4', 275e12),
         ('NVIDIA A100-SXM4-80GB', 312e12),
         ('NVIDIA H100 80GB HBM3', 989e12),
@@ -81,7 +81,7 @@ def test_the_perplexity_of_a_large_loss_does_not_overflow():
         ('TPU v9', None),
     ],
 )
-def test_peaks_by_device_kind(kind, peak):
+def test_the_peak_flops_of_each_device_kind(kind, peak):
     assert throughput.peak_flops(kind) == peak
 
 
@@ -99,12 +99,12 @@ def clock(monkeypatch):
     return clock
 
 
-def test_rates_of_an_interval(clock):
+def test_the_rates_of_an_interval_exclude_pauses(clock):
     watch = throughput.Stopwatch()
     for _ in range(4):
         clock.now += 2.0
         watch.count(rows=32, waited=0.5)
-    clock.now += 5.0  # an evaluation
+    clock.now += 5.0  # The duration of an evaluation.
     watch.pause(5.0)
     assert watch.lap(tokens=[1600.0, 80.0], sequences=[192.0, 128.0])[0] == {
         'sequences_per_s': 24.0, 'tokens_per_s': 200.0, 'seconds_per_step': 2.0, 'data_wait': 0.25, 'mfu': None,
@@ -112,26 +112,26 @@ def test_rates_of_an_interval(clock):
     clock.now += 1.0
     watch.count(rows=8, waited=3.0)
     (second,) = watch.lap(tokens=[0.0], sequences=[8.0])
-    assert second['sequences_per_s'] == 8.0  # nothing is left of the first interval
+    assert second['sequences_per_s'] == 8.0  # The first interval is not counted again.
     assert second['data_wait'] == 1.0
 
 
-def test_mfu_where_the_peak_is_known(clock, monkeypatch):
+def test_mfu_is_reported_if_the_peak_is_known(clock, monkeypatch):
     monkeypatch.setattr(throughput, 'peak_flops', lambda kind: 1e12)
     watch = throughput.Stopwatch()
     watch.flops_per_sequence = 2e9
     clock.now += 1.0
     watch.count(rows=1000, waited=0.0)
-    assert watch.lap(tokens=[0.0], sequences=[0.0])[0]['mfu'] == pytest.approx(2e12 / 8e12)  # on 8 devices
+    assert watch.lap(tokens=[0.0], sequences=[0.0])[0]['mfu'] == pytest.approx(2e12 / 8e12)  # There are 8 devices.
 
 
-def test_memory_of_this_process():
+def test_the_memory_of_this_process_is_reported():
     memory = throughput.memory_metrics()
     assert 10e6 < memory['host_memory'] < 100e9
-    assert memory['device_memory'] is None  # CPU devices do not report it
+    assert memory['device_memory'] is None  # CPU devices do not report their memory.
 
 
-def test_tensorboard_files_without_tensorflow(tmp_path):
+def test_tensorboard_files_contain_the_numbers_of_rows(tmp_path):
     board = TensorBoard(tmp_path)
     assert not list(tmp_path.iterdir())
     board.write({'step': 7, 'split': 'heldout', 'phase': 0, 'mlm_loss': 2.5, 'nsp_loss': None})
@@ -145,30 +145,29 @@ def test_tensorboard_files_without_tensorflow(tmp_path):
     assert b'phase' not in data
 
 
-def test_the_bar_of_a_terminal(monkeypatch):
-    """The bar shows: compiling, nothing until the first row, the time left, and at the end the elapsed time."""
+def test_the_progress_bar_shows_status_step_and_time(monkeypatch):
     screen = io.StringIO()
     terminal = functools.partial(Console, file=screen, force_terminal=True, width=100, _environ={})
     monkeypatch.setattr('bertjax.writers.console.Console', terminal)
 
-    def shows() -> str:
+    def last_line() -> str:
         console._progress.refresh()
         text = re.sub(r'\x1b\[[\d;?]*[A-Za-z]', '', screen.getvalue()).replace('\r', '\n')
-        return re.sub('━|╸|╺', '', text.rstrip().splitlines()[-1])  # without the bar itself
+        return re.sub('━|╸|╺', '', text.rstrip().splitlines()[-1])  # Remove the bar itself.
 
     with TrainingConsole(2, 0) as console:
         console.set_status('compiling …')
-        assert shows().startswith('step  0/2') and 'compiling …' in shows() and 'left -:--:--' in shows()
+        assert last_line().startswith('step  0/2') and 'compiling …' in last_line() and 'left -:--:--' in last_line()
         console.set_status('')
         console.set_step(1)
-        assert shows().startswith('step  1/2') and 'compiling' not in shows() and 'left' in shows()
+        assert last_line().startswith('step  1/2') and 'compiling' not in last_line() and 'left' in last_line()
         console.write({'split': 'train', 'step': 1, 'loss': 1.5, 'sequences_per_s': 9.0, 'seconds_per_step': 0.5})
         console.set_step(2)
-        assert shows().startswith('step  2/2') and 'loss 1.500  9 seq/s' in shows()
-        assert 'took 0:00:00' in shows() and 'left' not in shows()
+        assert last_line().startswith('step  2/2') and 'loss 1.500  9 seq/s' in last_line()
+        assert 'took 0:00:00' in last_line() and 'left' not in last_line()
 
 
-def test_rows_are_lines_without_a_terminal():
+def test_without_a_terminal_rows_are_printed_as_lines():
     console = TrainingConsole(100, 0)
     console.console.file = out = io.StringIO()
     assert isinstance(console.console, Console)

@@ -1,4 +1,4 @@
-"""Experiment trackers with their real packages on this machine; a failing tracker does not disturb the run."""
+"""Tests experiment trackers with their real packages, and failing trackers."""
 
 import json
 import os
@@ -31,7 +31,7 @@ SENT = [(0, 'heldout/mlm_loss', 7.5), (4, 'train/loss', 7.25), (8, 'heldout/mlm_
 
 
 def send(service: str, folder: pathlib.Path, rows: list[dict], step: int, name: str = 'tiny') -> dict:
-    """Acts as a process that starts (-1) or continues at a step; returns the content of tracker.json."""
+    """Logs like a process that starts (step -1) or continues at `step`; returns the content of tracker.json."""
     writer = Tracking(service, 'bert', '').writer(folder, name, CONFIG)
     writer.truncate_after(step)
     for row in rows:
@@ -41,34 +41,34 @@ def send(service: str, folder: pathlib.Path, rows: list[dict], step: int, name: 
 
 
 def send_twice(service: str, folder: pathlib.Path, **environment: str) -> str:
-    """Returns the run to which two successive processes send; the packages read their environment once per process."""
+    """Returns the run of two successive processes; the packages read their environment once per process."""
     script = (
         'import json, pathlib, sys; sys.path.insert(0, sys.argv[1]); import test_trackers as t\n'
         'print(t.send(sys.argv[5], pathlib.Path(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4]))["run"])'
     )
-    here, runs = pathlib.Path(__file__).parent, set()
-    environment = os.environ | {'PYTHONPATH': str(here.parents[1])} | environment
+    tests, runs = pathlib.Path(__file__).parent, set()
+    environment = os.environ | {'PYTHONPATH': str(tests.parents[1])} | environment
     for rows, step in ((ROWS[:2], -1), (ROWS[2:], 4)):
-        command = [sys.executable, '-c', script, str(here), str(folder), json.dumps(rows), str(step), service]
+        command = [sys.executable, '-c', script, str(tests), str(folder), json.dumps(rows), str(step), service]
         out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
         runs.add(out.split()[-1])
     (run,) = runs
     return run
 
 
-class Fake:
+class FakeTracker:
     """A tracker that records its calls."""
 
     def __init__(self):
-        self.sent, self.run_id, self.finished, self.gate = [], None, False, threading.Event()
-        self.gate.set()
+        self.sent, self.run_id, self.finished, self.may_log = [], None, False, threading.Event()
+        self.may_log.set()
 
     def start(self, project, name, folder, config, run_id):
         self.run_id = run_id
         return run_id or f'{name}-1'
 
     def log(self, step, values):
-        self.gate.wait(30)
+        self.may_log.wait(30)
         if step == 13:
             raise ConnectionError('gone')
         self.sent.append((step, values))
@@ -78,46 +78,48 @@ class Fake:
 
 
 @pytest.fixture
-def fakes(monkeypatch: pytest.MonkeyPatch) -> list[Fake]:
-    """Returns the created services, in order."""
-    made: list[Fake] = []
-    monkeypatch.setitem(tracker.SERVICES, 'trackio', lambda: made.append(Fake()) or made[-1])
-    return made
+def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeTracker]:
+    created: list[FakeTracker] = []
+    monkeypatch.setitem(tracker.SERVICES, 'trackio', lambda: created.append(FakeTracker()) or created[-1])
+    return created
 
 
-def test_a_later_process_continues_the_same_run(fakes: list[Fake], tmp_path: pathlib.Path):
+def test_a_later_process_continues_the_same_run(fakes: list[FakeTracker], tmp_path: pathlib.Path):
     first = send('trackio', tmp_path, ROWS[:2], -1)
     assert first == {'tracker': 'trackio', 'project': 'bert', 'run': 'tiny-1'}
     assert send('trackio', tmp_path, ROWS[2:], 4) == first
     assert [fake.run_id for fake in fakes] == ['', 'tiny-1'] and all(fake.finished for fake in fakes)
     values = {'examples': 64.0, 'mlm_loss': 6.5}
-    assert fakes[1].sent == [(8, {f'heldout/{name}': x for name, x in values.items()})]  # no step, no phase, no None
-    send('trackio', tmp_path, ROWS, -1)  # starts again
+    # The values exclude the step, the phase and None.
+    assert fakes[1].sent == [(8, {f'heldout/{name}': x for name, x in values.items()})]
+    send('trackio', tmp_path, ROWS, -1)  # The run starts again.
     assert fakes[2].run_id == ''
     (tmp_path / 'tracker.json').write_text('{"run"')
     send('trackio', tmp_path, ROWS, 4)
     assert fakes[3].run_id == ''
 
 
-def test_no_row_waits_for_it(fakes: list[Fake], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """Neither a row nor, beyond its timeout, the end waits for a hanging network."""
+def test_no_row_waits_for_the_tracker(
+    fakes: list[FakeTracker], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """If the network hangs, writing a row does not wait, and closing waits only for its timeout."""
     writer = Tracking('trackio', 'bert', '').writer(tmp_path, 'tiny', CONFIG)
-    fakes[0].gate.clear()
-    began = time.monotonic()
+    fakes[0].may_log.clear()
+    start = time.monotonic()
     for step in range(1000):
         writer.write({**ROWS[1], 'step': step + 100})
     monkeypatch.setattr(tracker, '_CLOSE_SECONDS', 0.1)
     with pytest.raises(TimeoutError, match='it accepted no row'):
         writer.close()
-    assert time.monotonic() - began < 5 and not fakes[0].sent
-    fakes[0].gate.set()
+    assert time.monotonic() - start < 5 and not fakes[0].sent
+    fakes[0].may_log.set()
 
 
-def test_a_failing_writer_is_removed_with_one_warning(fakes: list[Fake], tmp_path: pathlib.Path, caplog):
-    made = Tracking('trackio', 'bert', '').writer(tmp_path, 'tiny', CONFIG)
-    writers = Writers([made, JsonLines(tmp_path / 'metrics.jsonl')])
+def test_a_failing_tracker_is_removed_with_one_warning(fakes: list[FakeTracker], tmp_path: pathlib.Path, caplog):
+    writer = Tracking('trackio', 'bert', '').writer(tmp_path, 'tiny', CONFIG)
+    writers = Writers([writer, JsonLines(tmp_path / 'metrics.jsonl')])
     writers.write({**ROWS[0], 'step': 13})
-    made._thread.join(10)
+    writer._thread.join(10)
     for row in ROWS:
         writers.write(row)
     writers.close()
@@ -126,14 +128,14 @@ def test_a_failing_writer_is_removed_with_one_warning(fakes: list[Fake], tmp_pat
     assert warning.startswith('the tracker trackio failed') and "ConnectionError('gone')" in warning
 
 
-def test_the_queue_of_rows_is_bounded(fakes: list[Fake], tmp_path: pathlib.Path, monkeypatch):
+def test_the_queue_of_rows_is_bounded(fakes: list[FakeTracker], tmp_path: pathlib.Path, monkeypatch):
     monkeypatch.setattr(tracker, '_MAX_QUEUED', 3)
     writer = Tracking('trackio', 'bert', '').writer(tmp_path, 'tiny', CONFIG)
-    fakes[0].gate.clear()
+    fakes[0].may_log.clear()
     with pytest.raises(queue.Full):
         for _ in range(9):
             writer.write(ROWS[0])
-    fakes[0].gate.set()
+    fakes[0].may_log.set()
 
 
 @pytest.mark.parametrize('service', ['wandb', 'mlflow', 'trackio'])
@@ -146,7 +148,7 @@ def test_a_missing_package_is_an_error(service: str, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 def test_wandb_without_a_key_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
-    """wandb would ask for a key in the middle of the training."""
+    """Otherwise wandb would ask for a key during the training."""
     pytest.importorskip('wandb', reason="needs the extra 'wandb'")
     for name in ('WANDB_MODE', 'WANDB_API_KEY'):
         monkeypatch.delenv(name, raising=False)
@@ -158,8 +160,10 @@ def test_wandb_without_a_key_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def _wandb_records(data: bytes) -> Iterator[bytes]:
-    """The records of a .wandb file: 7 bytes, then LevelDB's log, blocks of 32 KiB of pieces with their checksum in 4
-    bytes, length in 2 and kind in 1 (whole, first, middle, last)."""
+    """Yields the records of a .wandb file: 7 bytes, then LevelDB's log in blocks of 32 KiB.
+
+    A block consists of pieces: checksum (4 bytes), length (2), kind (1: whole, first, middle or last), data.
+    """
     at, record = 7, b''
     while at + 7 <= len(data):
         if 32768 - at % 32768 < 7:
@@ -173,8 +177,7 @@ def _wandb_records(data: bytes) -> Iterator[bytes]:
 
 
 @pytest.mark.slow
-def test_wandb(tmp_path: pathlib.Path):
-    """Offline, each process writes a file for `wandb sync`; all files belong to one run."""
+def test_wandb_offline_files_belong_to_one_run(tmp_path: pathlib.Path):
     pytest.importorskip('wandb', reason="needs the extra 'wandb'")
     from wandb.proto.wandb_internal_pb2 import Record
 
@@ -190,8 +193,8 @@ def test_wandb(tmp_path: pathlib.Path):
             if record.WhichOneof('record_type') == 'run':
                 assert (record.run.project, record.run.display_name) == ('bert', 'tiny')
                 config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
-    found = [(row['step'], name, value) for row in history for name, value in row.items()]
-    assert [one for one in found if one[1] in {name for _, name, _ in SENT}] == SENT
+    logged = [(row['step'], name, value) for row in history for name, value in row.items()]
+    assert [value for value in logged if value[1] in {name for _, name, _ in SENT}] == SENT
     assert config['learning_rate'] == 1e-3 and config['phases[0].steps'] == '90%'
 
 
@@ -206,20 +209,19 @@ def _mlflow_rows(run: str) -> list[tuple[int, str, float]]:
 
 
 @pytest.mark.slow
-def test_mlflow(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """The default store is a SQLite file."""
+def test_mlflow_with_a_sqlite_file_continues_the_run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     mlflow = pytest.importorskip('mlflow', reason="needs the extra 'mlflow', which is large")
     monkeypatch.setattr(mlflow, 'get_tracking_uri', mlflow.get_tracking_uri)
     mlflow.set_tracking_uri(f'sqlite:///{tmp_path}/mlflow.db')
     run = send('mlflow', tmp_path, ROWS[:2], -1)['run']
     assert send('mlflow', tmp_path, ROWS[2:], 4)['run'] == run
     assert _mlflow_rows(run) == SENT
-    assert send('mlflow', tmp_path, ROWS, -1)['run'] != run  # in the existing experiment
+    assert send('mlflow', tmp_path, ROWS, -1)['run'] != run  # A new run in the existing experiment.
 
 
 @pytest.mark.slow
-def test_mlflow_with_a_server(tmp_path: pathlib.Path):
-    """Uses a real server on this machine; a training continues after the server dies."""
+def test_mlflow_with_a_server_continues_the_run(tmp_path: pathlib.Path):
+    """Uses a real server on this machine."""
     mlflow = pytest.importorskip('mlflow', reason="needs the extra 'mlflow', which is large")
     uri = 'http://127.0.0.1:5917'
     command = [sys.executable, '-m', 'mlflow', 'server', '--host', '127.0.0.1', '--port', '5917', '--workers', '1']
@@ -244,12 +246,11 @@ def test_mlflow_with_a_server(tmp_path: pathlib.Path):
 
 
 @pytest.mark.slow
-def test_trackio(tmp_path: pathlib.Path):
-    """The local database has one run for both processes."""
+def test_trackio_has_one_run_for_both_processes(tmp_path: pathlib.Path):
     pytest.importorskip('trackio', reason="needs the extra 'trackio'")
     assert send_twice('trackio', tmp_path, TRACKIO_DIR=str(tmp_path / 'trackio')).startswith('tiny-')
     (path,) = (tmp_path / 'trackio').glob('*.db')
     with sqlite3.connect(path) as database:
         written = database.execute('select step, metrics from metrics order by step').fetchall()
-    found = [(step, name, value) for step, text in written for name, value in json.loads(text).items()]
-    assert [one for one in found if one[1] in {name for _, name, _ in SENT}] == SENT
+    logged = [(step, name, value) for step, text in written for name, value in json.loads(text).items()]
+    assert [value for value in logged if value[1] in {name for _, name, _ in SENT}] == SENT

@@ -55,5 +55,5 @@ def to_google(name: str) -> str:
 
 
 def transpose_kernel(name: str, x: np.ndarray) -> np.ndarray:
-    """Converts a variable to the layout of the other program: transposes kernels and returns others unchanged."""
+    """Converts a variable to the layout of the other program: transposes kernels, and leaves other variables."""
     return x.T if name.endswith('/kernel') else x

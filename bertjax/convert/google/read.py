@@ -55,14 +55,15 @@ def read(path: epath.Path) -> CheckpointSource:
 def find_newest(folder: epath.Path) -> epath.Path:
     """Returns the prefix of the newest checkpoint of a folder.
 
-    The newest checkpoint is the one that the file 'checkpoint' names, else the one with the name of the published
-    checkpoints, else the one of the last step.
+    It is the checkpoint that the file 'checkpoint' names, else the checkpoint with the published name (NAME), else the
+    checkpoint with the largest step.
 
     Raises:
       UserError: The folder has no checkpoint, or the newest checkpoint is ambiguous.
     """
     if (folder / _NEWEST).exists():
-        text = read_bytes(folder / _NEWEST, 'the name of a checkpoint', _AGAIN, most=1 << 20).decode(errors='replace')
+        data = read_bytes(folder / _NEWEST, 'the name of a checkpoint', _AGAIN, max_bytes=1 << 20)
+        text = data.decode(errors='replace')
         match = re.search(r'^model_checkpoint_path:\s*"([^"]*)"', text, re.MULTILINE)
         # Only the last component of the path is used, because the folder may have been moved.
         prefix = folder / re.split(r'[/\\]', match.group(1))[-1] if match else None
@@ -82,7 +83,7 @@ def find_newest(folder: epath.Path) -> epath.Path:
     if len(names) == 1:
         return folder / names[0]
     found = f'{len(names)} checkpoints, {", ".join(names[:4])}' if names else f'no {NAME}{INDEX}'
-    fix = 'give the path of one, without .index' if names else _AGAIN
+    fix = 'give the path of one checkpoint, without .index' if names else _AGAIN
     raise UserError(str(folder), found, 'one checkpoint of TensorFlow', fix)
 
 
@@ -93,7 +94,7 @@ def _is_prefix(path: epath.Path) -> bool:
 def _values(config_path: epath.Path) -> dict[str, Any]:
     """Returns the values of an equivalent config.json.
 
-    `hidden_act` 'gelu' means the tanh form in google-research/bert (modeling.py), but the exact form in transformers.
+    `hidden_act` 'gelu' is the tanh form in google-research/bert (modeling.py), but the exact form in transformers.
     """
     values: Mapping[str, Any] = read_json_object(config_path, _AGAIN)
     activation = values.get('hidden_act', 'gelu')

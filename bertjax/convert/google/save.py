@@ -34,12 +34,12 @@ def check_google(config: BertConfig, head: Head | None = None) -> None:
       head: The head of a task's model, which must have passed `check_head_exportable`; None for a pre-trained model.
 
     Raises:
-      UserError: The model is left-to-right or has another choice that BERT lacks, its epsilon, pooler or segments
-        differ, or the scripts lack its head.
+      UserError: The model is left-to-right or has other features that BERT lacks, its epsilon, pooler or segments
+        differ from BERT's, or google-research/bert lacks its head.
     """
     for name in config.modern_fields:
         found = f'{getattr(config, name)} with google in {_KEY}'
-        raise UserError(f'config.model.{name}', found, "BERT's choice: google-research/bert has no other", _FIX)
+        raise UserError(f'config.model.{name}', found, "BERT's choice, because google-research/bert has no other", _FIX)
     for name, theirs in _FIXED.items():
         value = getattr(config, name)
         if value != theirs:
@@ -48,7 +48,7 @@ def check_google(config: BertConfig, head: Head | None = None) -> None:
     if not config.num_segments:
         raise UserError('config.model.num_segments', f'0 with google in {_KEY}', 'at least 1', _FIX)
     if head is not None and head.architecture not in _architectures():
-        expected = 'a classification or question answering model, as in its run_classifier.py and run_squad.py'
+        expected = 'a model for classification or question answering, as in run_classifier.py and run_squad.py'
         raise UserError(_KEY, f'google for {head.module.__name__}', expected, _FIX)
 
 
@@ -109,8 +109,8 @@ def _architectures() -> list[str]:
 def _bert_config(config: BertConfig) -> dict[str, Any]:
     """Returns the content of bert_config.json.
 
-    `hidden_act` 'gelu' means the tanh form. The additional key GELU marks the exact form; google-research/bert ignores
-    this key.
+    `hidden_act` 'gelu' is the tanh form of GELU. The additional key GELU marks the exact form; google-research/bert
+    ignores this key.
     """
     values = {theirs: getattr(config, ours) for ours, theirs in FIELDS if ours != 'layer_norm_eps'}
     values['hidden_act'] = _ACTIVATIONS[config.mlp]

@@ -1,8 +1,8 @@
 """Reads and writes TensorFlow's tables of sorted keys and values, such as the *.index file of a checkpoint.
 
 A file is a sequence of blocks and a footer. A block has four parts: a list of entries, a list of offsets of entries, a
-byte for the compression, and a checksum. The entries at these offsets have complete keys. Every entry between these
-offsets omits the prefix that its key shares with the previous key. The last block is the index of the other blocks
+byte for the compression, and a checksum. The entries at the listed offsets have complete keys. The other entries omit
+the prefix that their key shares with the previous key. The last block is the index of the other blocks
 (tensorflow/core/lib/io/{format,block_builder,table_builder}.cc, after LevelDB).
 """
 

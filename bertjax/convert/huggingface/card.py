@@ -133,12 +133,12 @@ def model_card(
       architecture: The class of transformers that loads the model.
       card: Facts about the training in display order. A value that is a mapping becomes a section with a table. There
         are three special keys: 'title' is the heading, 'name' is the model's name on the hub, if it has one, and 'made'
-        is the action of bertjax, if it was not training. Values must be equal in equal runs, so they contain no times
+        replaces the words 'pre-trained' and 'fine-tuned'. Values must be equal in equal runs, so they contain no times
         and no paths.
       parameters: The number of parameters.
       pipeline: The hub's pipeline tag of a task's model; '' for a pre-trained model.
-      about: Facts that only the user knows, from config.card: license, language, datasets, base_model. Values that are
-        '' are omitted.
+      about: Facts that only the user knows, from config.card: license, language, datasets, base_model. Empty values
+        are omitted.
       figures: The metrics of a task's model by split. The hub shows them if `about` names exactly one data set.
     """
     header_keys = ('title', 'name', 'made')

@@ -29,7 +29,7 @@ FIELDS = (
     ('layer_norm_eps', 'layer_norm_eps'),
     ('init_stddev', 'initializer_range'),
 )
-# Older files may lack these keys; the defaults of transformers, which equal ours, then apply. Sizes have no default.
+# Older files may lack these keys. Our defaults, which equal those of transformers, then apply. Sizes have no default.
 _OPTIONAL = {'type_vocab_size', 'hidden_dropout_prob', 'attention_probs_dropout_prob'}
 _OPTIONAL |= {'layer_norm_eps', 'initializer_range', 'max_position_embeddings'}
 
@@ -42,8 +42,8 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
       head: The head of a task's model; None for a pre-trained model.
 
     Raises:
-      UserError: The model has choices that BERT lacks and differs from ModernBERT, has no segments but differs from
-        DistilBERT, or has a pooler that no class of transformers has.
+      UserError: The model has features that BERT lacks and is not a ModernBERT, it has no segments and is not a
+        DistilBERT, or no class of transformers has its pooler.
     """
     fix = 'set --config.export_formats=orbax to train it anyway'
     if config.modern_fields:
@@ -51,7 +51,7 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
         if different is not None:
             name = config.modern_fields[0]
             found = f'{getattr(config, name)!r} with config.export on'
-            expected = f'the choice of BERT, or a ModernBERT in all, which has {different[0]}={different[1]}'
+            expected = f'the choice of BERT, or a complete ModernBERT, which has {different[0]}={different[1]}'
             raise UserError(f'config.model.{name}', found, expected, fix)
         return
     if not config.num_segments:
@@ -176,7 +176,7 @@ def from_json(
     Args:
       values: The values, see `CheckpointSource`.
       where: The path of the file, for error messages.
-      format_names: The names in the file of the keys that differ, for error messages: {key: name in the file}.
+      format_names: The keys that have another name in the file, for error messages: {key: name in the file}.
 
     Raises:
       UserError: The model is not a BERT, or it has features that our model lacks.
@@ -188,10 +188,10 @@ def from_json(
     other = 'give a directory of a BERT'
     classes = values.get('architectures')
     kind = str(classes[0]) if isinstance(classes, list) and classes else ''
-    # Old files and some programs leave out the model_type; the class then names the family.
+    # Old files and files of some programs have no model_type. The class then shows the family.
     if values.get('model_type', 'bert' if kind.startswith('Bert') or not kind else None) != 'bert':
         known = [name for family in FAMILIES for name in (family.name, *family.variants)]
-        fix = f'{other}: {kind} computes another function' if kind else f'{other}: others compute other functions'
+        fix = f'{other}: {kind} computes another function' if kind else f'{other}: other models compute other functions'
         fail('model_type', 'one of ' + ', '.join(known), fix)
     if values.get('hidden_act', 'gelu') not in tuple(ACTIVATIONS_READ):
         fail('hidden_act', 'one of ' + ', '.join(ACTIVATIONS_READ), other)

@@ -10,8 +10,8 @@ POSITIONS = 'bert.embeddings.position_embeddings.weight'
 _DISTIL = 'distilbert.transformer.layer.{i}'
 
 BERT = Family('bert', 'Bert', 'bert')
-# Source: models/roberta in transformers. Positions start at the padding's id + 1, as in fairseq. The first layer of the
-# classifier is equivalent to BERT's pooler.
+# Source: models/roberta in transformers. The first position is the id of the padding + 1, as in fairseq. The first
+# layer of the classifier is equivalent to BERT's pooler.
 ROBERTA = Family(
     'roberta',
     'Roberta',
@@ -77,7 +77,7 @@ def find_family(model_type: Any) -> Family:
 def choose_family(config: BertConfig, separators: int, *, pairs: bool) -> Family:
     """Returns the family in which a model is exported.
 
-    A model with choices that BERT lacks is a ModernBERT. A model without segment embedding is a DistilBERT. A model
+    A model with features that BERT lacks is a ModernBERT. A model without segment embedding is a DistilBERT. A model
     is a RoBERTa if it has one segment, two separators between the texts of a pair, the erf form of GELU, bidirectional
     attention and no pair head. Other models are BERTs.
 

@@ -1,7 +1,7 @@
-"""A family of models in transformers: the differences of its names and settings from BERT's, for both directions.
+"""A family of models in transformers: how its names and settings differ from BERT's, for reading and writing.
 
-The readers and writers of directories use BERT's names. A family with more parts than BERT uses the additional names
-of convert/names.py for them, and converts the other keys of its config.json itself.
+The readers and writers of directories use BERT's names. If a family has more parts than BERT, the additional names of
+convert/names.py are used, and the family has functions that convert the additional keys of config.json.
 """
 
 import dataclasses
@@ -30,16 +30,16 @@ class Family:
         matches a number. The first match applies.
       classifier: The additional pairs for the class for sequence classification.
       spans: The additional pairs for the class for question answering.
-      fused: Pairs (prefix in this family, prefixes in BERT) of a tensor that concatenates several of BERT's.
+      fused: Pairs (prefix in this family, prefixes in BERT) of tensors that concatenate several tensors of BERT.
       keys: Pairs (key of BERT in config.json, key of this family).
       fixed: Pairs (key of BERT that this family lacks, its value).
-      activation: The activation of the head for masked words if it is fixed; '' if it is that of the encoder.
-      offset: Whether the first rows of the position table, up to the row of the padding's id, are unused.
-      read_fields: (config.json, its name for messages) -> the fields of a BertConfig that `keys` does not cover. None
-        if `keys` covers all.
+      activation: The activation of the MLM head if it is fixed; '' if it is the encoder's activation.
+      offset: Whether the rows of the position table from 0 to the padding's id are unused.
+      read_fields: A function (config.json, its path for messages) -> the fields of a BertConfig that `keys` does not
+        cover; None if `keys` covers all.
       token_ids: Pairs (key of config.json, attribute of a tokenizer) of special tokens besides the padding.
       field_names: The names in config.json of fields from `read_fields`, for messages: {our field: key}.
-      write_values: config -> the keys of config.json that `keys` does not cover. None if `keys` covers all.
+      write_values: A function config -> the keys of config.json that `keys` does not cover; None if `keys` covers all.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Family:
         return (_rename(name, tuple((theirs, ours) for ours, theirs in rows)),)
 
     def to_family_name(self, name: str, architecture: str) -> str:
-        """Returns the name in the family of a tensor of BERT, for one of the family's classes."""
+        """Returns the name in the family of a tensor of BERT. `architecture` is the class of the family."""
         fused = tuple((part, theirs) for theirs, ours in self.fused for part in ours)
         return _rename(name, (*fused, *self._of_class(architecture), *self.tensors))
 
@@ -97,7 +97,7 @@ class Family:
         return self.classifier if architecture.endswith('ForSequenceClassification') else ()
 
     def to_bert_values(self, values: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """Converts a config.json of the family to one of BERT.
+        """Converts a config.json of the family to a config.json of BERT.
 
         Raises:
           UserError: The padding id is not a valid number, or the encoder's activation differs from the head's.
@@ -120,7 +120,7 @@ class Family:
         return result
 
     def to_family_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts the config.json of a BERT to one of the family."""
+        """Converts a config.json of BERT to a config.json of the family."""
         family_keys = dict(self.keys)
         result = {family_keys.get(key, key): value for key, value in values.items() if key not in dict(self.fixed)}
         result['model_type'] = self.name

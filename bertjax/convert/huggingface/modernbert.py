@@ -10,7 +10,7 @@ from bertjax.model.config import BertConfig
 _LAYER = 'model.layers.{i}'
 _FIX = 'give a directory of a ModernBERT, an Ettin or an mmBERT'
 
-# What all models of the class have in common.
+# The fields with the same value in all models of the class.
 _FORM = {
     'norm': 'layernorm',
     'pre_norm': True,
@@ -30,7 +30,7 @@ _FIELDS = (
     ('tie_embeddings', 'tie_word_embeddings', True),
     ('attention_window', 'local_attention', 128),
 )
-_BIASES = ('attention_bias', 'mlp_bias', 'classifier_bias')  # one field of ours
+_BIASES = ('attention_bias', 'mlp_bias', 'classifier_bias')  # the field projection_bias in bertjax
 # (our field, kind of layer, their older key, its default)
 _THETAS = (
     ('rope_theta', 'full_attention', 'global_rope_theta', 160_000.0),
@@ -52,14 +52,14 @@ def _global_every(values: Mapping[str, Any], where: str) -> int:
     found = next((n for n in range(num_layers + 1) if types == _layer_types(num_layers, n)), None) if fits else None
     if found is None:
         expected = (
-            f'{num_layers} names, {_FULL!r} for every n-th layer from the first on and {_SLIDING!r} for the others'
+            f'{num_layers} names, {_FULL!r} for every n-th layer, from the first, and {_SLIDING!r} for the others'
         )
         raise UserError(where, f'layer_types {types!r}', expected, _FIX)
     return found
 
 
 def _thetas(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns the bases of the rotations by our names."""
+    """Returns the bases of the rotary embeddings, {our field: base}."""
     if values.get('rope_scaling'):
         raise UserError(where, f'rope_scaling {values["rope_scaling"]!r}', 'rotations without scaling', _FIX)
     rope = values.get('rope_parameters') or {}
@@ -72,21 +72,21 @@ def _thetas(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _is_plain(facts: Any) -> bool:
-    """Returns whether the parameters of a rotation are only its base."""
+    """Returns whether a rotary embedding has no parameter except its base."""
     if not isinstance(facts, dict) or not facts.keys() <= {'rope_type', 'rope_theta'}:
         return False
     return facts.get('rope_type', 'default') == 'default'
 
 
 def read_fields(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns the fields of a BertConfig that a BERT's config.json does not have.
+    """Returns the fields of a BertConfig that have no key in the config.json of a BERT.
 
     Args:
       values: The content of a config.json.
       where: The file, for messages.
 
     Raises:
-      UserError: The model has features that ours lacks.
+      UserError: The model has features that bertjax lacks.
     """
     activation = values.get('hidden_activation', 'gelu')
     mlp = next((ours for ours, theirs in _MLPS.items() if theirs == activation), None)
@@ -98,7 +98,7 @@ def read_fields(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     biases = [values.get(key, False) for key in _BIASES]
     if any(bias != biases[0] for bias in biases):
         found = ', '.join(f'{key} {bias!r}' for key, bias in zip(_BIASES, biases, strict=True))
-        raise UserError(where, found, 'one value for all', _FIX)
+        raise UserError(where, found, 'the same value for all', _FIX)
     fields = {ours: values.get(theirs, default) for ours, theirs, default in _FIELDS}
     if fields['attention_window'] == 0:
         raise UserError(where, 'local_attention 0', 'at least 1', _FIX)
@@ -110,7 +110,7 @@ def read_fields(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def write_values(config: BertConfig) -> dict[str, Any]:
-    """Returns the keys of a config.json that a BERT's does not have."""
+    """Returns the keys of config.json that a BERT does not have, with their values."""
     every = config.global_every if config.attention_window else 1
     values = {theirs: getattr(config, ours) for ours, theirs, _ in _FIELDS}
     if not config.attention_window:
@@ -134,7 +134,7 @@ def write_values(config: BertConfig) -> dict[str, Any]:
 
 
 def misfit(config: BertConfig) -> tuple[str, str] | None:
-    """Returns the first field in which a model differs from a ModernBERT, and what it should be; None if none does."""
+    """Returns the first field that differs from a ModernBERT's, and its expected value; None if no field differs."""
     for name, value in _FORM.items():
         if getattr(config, name) != value:
             return name, repr(value)
@@ -175,7 +175,7 @@ MODERNBERT = Family(
         ('position_embedding_type', 'absolute'),
         ('use_cache', False),
     ),
-    # transformers has the ids of ModernBERT's vocabulary as defaults.
+    # Written explicitly, because the defaults in transformers are the ids of ModernBERT's vocabulary.
     token_ids=(
         ('bos_token_id', 'cls_id'),
         ('cls_token_id', 'cls_id'),

@@ -39,7 +39,7 @@ def read_further_files(directory: epath.Path) -> dict[str, bytes]:
 
 
 def read(directory: epath.Path) -> CheckpointSource:
-    """Reads the description of a model, see `Format`. Relatives of BERT are converted to BERT."""
+    """Reads the description of a model, see `Format`. Other families are converted to BERT."""
     where = str(directory / CONFIG)
     values = read_json_object(directory / CONFIG, 'copy the directory again')
     family = find_family(values.get('model_type', 'bert'))

@@ -36,7 +36,7 @@ _DIRECTORY_KEYS = {'dtype', 'torch_dtype', 'auto_map', 'quantization_config', '_
 
 
 class TokenizerProtocol(Protocol):
-    """The interface of a tokenizer that the export needs (text/tokenizer.py)."""
+    """The part of a tokenizer's interface that the export needs (text/tokenizer.py)."""
 
     vocab_size: int
     pad_id: int
@@ -81,8 +81,8 @@ def export_huggingface(
       about, figures: See `card.model_card`.
       dtype: The dtype of the tensors: 'float32', 'float16' or 'bfloat16'.
       values: The config.json of the directory from which the model was read; empty for other models. The export has the
-        same family. Keys that the export does not set are copied.
-      files: Additional files of that directory, {relative path: content}. They replace files of the export, except
+        same family, and copies the keys that it does not set.
+      files: Additional files of this directory, {relative path: content}. They replace files of the export, except
         config.json and the tensors.
 
     Raises:
@@ -128,7 +128,7 @@ def export_huggingface(
     pipeline = head.pipeline if head else 'feature-extraction' if 'mlm' in missing_parts else ''
     with atomic_directory(target) as staging:
         tokenizer.save(staging)
-        if family is not BERT and not writes_are_disabled():  # else the tokenizer was not written
+        if family is not BERT and not writes_are_disabled():  # the tokenizer writes nothing if writes are disabled
             _adapt_tokenizer(epath.Path(staging) / 'tokenizer_config.json', config)
         path = epath.Path(staging)
         write_tensors(path / MODEL, dict(sorted(tensors.items())), {'format': 'pt'})
@@ -144,7 +144,7 @@ def export_huggingface(
 
 
 def _parts(shapes: Mapping[str, object]) -> set[str]:
-    """Returns the set of the paths' first components: 'encoder', 'mlm' ..."""
+    """Returns the first components of the paths: 'encoder', 'mlm' ..."""
     return {path.partition('/')[0] for path in shapes}
 
 
@@ -168,7 +168,7 @@ def _concatenate(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _adapt_tokenizer(path: epath.Path, config: BertConfig) -> None:
-    """Adapts a tokenizer_config.json to a model without segments: no `token_type_ids`, and the model's length."""
+    """Adapts a tokenizer_config.json to a model without segments: removes `token_type_ids`, sets the length."""
     facts = json.loads(path.read_text())
     facts['model_input_names'] = [name for name in facts['model_input_names'] if name != 'token_type_ids']
     facts['model_max_length'] = config.max_positions

@@ -1,7 +1,7 @@
 """Reads and writes the modules of a sentence-transformers model, which compute the vector of a text.
 
-The modules are defined by modules.json and the files that it names. The formats are those of sentence-transformers 2
-to 6 (base/modules/transformer.py and dense.py, sentence_transformer/modules/pooling.py, base/model.py).
+modules.json and the files that it names define the modules. The formats are those of sentence-transformers 2 to 6
+(base/modules/transformer.py and dense.py, sentence_transformer/modules/pooling.py, base/model.py).
 """
 
 import dataclasses
@@ -96,7 +96,7 @@ class SentenceModules:
 def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
     """Reads the modules of a directory; returns None if it has no modules.json.
 
-    An error is not raised, but stored as `refusal` of the result.
+    An error is not raised but stored as `refusal` in the result.
     """
     folder = epath.Path(directory)
     if not (folder / MODULES).exists():
@@ -111,7 +111,7 @@ def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
 
 
 def module_files(modules: SentenceModules, width: int, num_layers: int) -> dict[str, bytes]:
-    """Returns the files that make a folder of transformers a folder of sentence-transformers: {relative path: content}.
+    """Returns the files that a folder of transformers needs for sentence-transformers: {relative path: content}.
 
     The form is that of versions before 6, which all versions read.
 
@@ -167,7 +167,7 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
         raise UserError(where, f'the modules {", ".join(kinds)}', 'Transformer, then Pooling', _NAME_POOL)
     task, output = encoder.get('transformer_task'), encoder.get('module_output_name')
     if task not in (None, 'feature-extraction') or output not in (None, 'token_embeddings'):
-        raise UserError(where, f'an encoder for {task}, {output}', 'one for token_embeddings', _NAME_POOL)
+        raise UserError(where, f'an encoder for {task}, {output}', 'an encoder for token_embeddings', _NAME_POOL)
     dense: list[Dense] = []
     for number, kind in enumerate(kinds[2:], 2):
         module = f'{where}: module {number}'
@@ -176,7 +176,7 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
             raise UserError(module, kind, 'Dense, Normalize or Dropout of sentence embeddings', _NAME_POOL)
         if kind == 'Dense':
             if 'Normalize' in kinds[:number]:
-                raise UserError(module, 'Dense after Normalize', 'Normalize as the last', _NAME_POOL)
+                raise UserError(module, 'Dense after Normalize', 'Normalize as the last module', _NAME_POOL)
             dense.append(_dense(folder / settings[number]['path'], settings[number]))
     pool, (prompt, prompts) = _pool(where, settings[1]), _read_prompts(folder)
     if prompt and settings[1].get('include_prompt') is False:
@@ -192,7 +192,7 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
 
 
 def _modules(folder: epath.Path) -> tuple[list[str], list[dict[str, Any]]]:
-    """Returns the kind of each module, and its settings, including its `path`."""
+    """Returns the kinds and the settings of the modules. The settings include `path`."""
     kinds, settings = [], []
     for number, module in enumerate(read_json_list(folder / MODULES, _AGAIN)):
         facts = module if isinstance(module, dict) else {}
@@ -233,7 +233,7 @@ def _pool(where: str, settings: Mapping[str, Any]) -> str:
 
 
 def _read_prompts(folder: epath.Path) -> tuple[str, dict[str, str]]:
-    """Returns the default prompt that `SentenceTransformer.encode` prepends to a text, '' for none, and all prompts."""
+    """Returns the default prompt of `SentenceTransformer.encode` ('' if there is none), and all prompts."""
     settings = _object(folder / _PROMPTS)
     prompts, name = settings.get('prompts'), settings.get('default_prompt_name')
     named = {key: x for key, x in prompts.items() if isinstance(x, str)} if isinstance(prompts, dict) else {}
@@ -254,5 +254,7 @@ def _dense(folder: epath.Path, settings: Mapping[str, Any]) -> Dense:
         or bias.shape != weight.shape[:1]
         or not (np.isfinite(weight).all() and np.isfinite(bias).all())
     ):
-        raise UserError(str(folder), f'the tensors {format_value(sorted(tensors))}', 'those of a linear layer', _AGAIN)
+        raise UserError(
+            str(folder), f'the tensors {format_value(sorted(tensors))}', 'the tensors of a linear layer', _AGAIN
+        )
     return Dense(np.ascontiguousarray(weight.T), bias, activation)

@@ -24,7 +24,7 @@ _DTYPES = {'F64': np.float64, 'F32': np.float32, 'F16': np.float16, 'BF16': jnp.
 _AGAIN = 'copy the directory again'
 # Constant buffers (a range and zeros) that older versions saved with the parameters.
 _BUFFERS = ('bert.embeddings.position_ids', 'bert.embeddings.token_type_ids')
-# Pairs (tensor, the tensor to which it is tied). Some programs save both, which are equal in a BERT.
+# Pairs (tensor, the tensor to which it is tied). Some programs save both tensors, which are equal in a BERT.
 _TIED = (
     ('cls.predictions.decoder.weight', 'bert.embeddings.word_embeddings.weight'),
     ('cls.predictions.decoder.bias', 'cls.predictions.bias'),
@@ -43,8 +43,8 @@ def read_tensors(
     Args:
       directory: The directory of the files.
       to_bert_names: A function that converts a name in the file, with or without prefix, to the name in BERT, or to the
-        names of the equal parts of the tensor along its first axis.
-      tied: Whether the output embedding is the input embedding, and not a separate tensor.
+        names of equally large parts of the tensor along its first axis.
+      tied: Whether the output embedding is the input embedding. If not, it is read as a separate tensor.
 
     Returns:
       Three dicts whose keys are the names in BERT: the tensors, their names in the file, and the NumPy names of their
@@ -66,7 +66,7 @@ def read_tensors(
                 fix = 'save it in float32: quantised weights cannot start a run'
                 raise UserError(f'{file}: {theirs}', f'type {kind}', 'one of ' + ', '.join(_DTYPES), fix)
             if x.ndim == 0 or len(x) % len(parts):
-                parts = (theirs,)  # It is reported as a tensor of another shape, or as unused.
+                parts = (theirs,)  # Reported later, as a tensor of another shape or as unused.
             for name, part in zip(parts, np.split(x, len(parts)) if len(parts) > 1 else [x], strict=True):
                 if name in tensors:  # Some classes save an unused pooler and the layer that replaces it.
                     if 'pooler' in theirs:
@@ -82,7 +82,7 @@ def read_tensors(
         if not np.array_equal(tensors.setdefault(source, tied), tied):
             fix = 'give a BERT whose embeddings are tied'
             raise UserError(
-                f'{directory}: {names_in_file[name]}', 'other values', f'those of {names_in_file[source]}', fix
+                f'{directory}: {names_in_file[name]}', 'other values', f'the values of {names_in_file[source]}', fix
             )
         names_in_file.setdefault(source, names_in_file[name])
     return tensors, names_in_file, dtypes

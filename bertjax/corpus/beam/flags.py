@@ -43,7 +43,7 @@ def parse_flags(flags: str, elements: int = 1) -> tuple[PipelineRunner, Pipeline
         arguments = shlex.split(flags)
         with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(io.StringIO()), silence_beam_logs():
             options = PipelineOptions(arguments)
-            # The runner comes first: Beam knows only the options of imported modules.
+            # This must come first, because Beam knows only the options of imported modules.
             runner = _create_runner(options.view_as(StandardOptions).runner or 'DirectRunner')
             known = options.get_all_options()
             unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()
@@ -52,7 +52,7 @@ def parse_flags(flags: str, elements: int = 1) -> tuple[PipelineRunner, Pipeline
         raise UserError(KEY, message or f'{flags!r}, which asks for help', _EXPECTED, _FIX) from None
     except ValueError as error:
         raise UserError(KEY, f'{flags!r} ({error})', _EXPECTED, _FIX) from None
-    if isinstance(runner, PortableRunner):  # its job server has more flags
+    if isinstance(runner, PortableRunner):  # the job server knows more flags
         unknown = set()
     pairs = zip(arguments, ['', *arguments], strict=False)
     loose = [argument for argument, previous in pairs if _is_loose(argument, previous)]
@@ -132,7 +132,7 @@ def _set_dask_defaults(options: PipelineOptions, elements: int) -> None:
 
 
 def _check_scheduler(options: PipelineOptions) -> None:
-    """Checks that the Dask scheduler answers, if the options name one. Warns if it has no workers.
+    """Checks that the Dask scheduler answers, if the options name one. Warns if the scheduler has no workers.
 
     Raises:
       UserError: The scheduler does not answer, or its file does not exist.
@@ -146,8 +146,8 @@ def _check_scheduler(options: PipelineOptions) -> None:
         address = dask.config.get('scheduler-address', None)  # DASK_SCHEDULER_ADDRESS, in a pod of a DaskJob
     if not (address or file):
         return  # the runner starts a scheduler and workers on this machine
-    expected = f'one that answers within {dask_options.timeout} s'
-    fix = 'start one (launch/dask.sh), or give --dask_connection_timeout=SECONDS'
+    expected = f'a scheduler that answers within {dask_options.timeout} s'
+    fix = 'start a scheduler (launch/dask.sh), or give --dask_connection_timeout=SECONDS'
     if file:  # a client would wait forever for a missing file
         address = read_json_or_none(pathlib.Path(file), lambda facts: facts['address'])
         if not isinstance(address, str):

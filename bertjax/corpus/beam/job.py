@@ -61,7 +61,7 @@ class Job:
 class Step(beam.DoFn):
     """A step that calls `work(job, element)` and passes its results to the next step.
 
-    After any worker has met a UserError, the step skips all elements.
+    If `work` has raised a UserError in any worker, the step skips all further elements.
 
     Args:
       work: A module-level function, or a `functools.partial` of a module-level function.
@@ -72,23 +72,21 @@ class Step(beam.DoFn):
         self._work, self._make_job = work, job
 
     def setup(self) -> None:
-        """Makes the job."""
         self._job = self._make_job()
 
     def process(self, element: Any) -> Iterator:
-        """Processes one element."""
         error_file = self._job.folder / _ERROR
         if error_file.exists():
             return
         try:
             with unique_temporary_names():
                 yield from self._work(self._job, element)
-        except UserError as error:  # if it were raised, the runner would retry, then print a long stack trace
+        except UserError as error:  # not raised, because the runner would retry and then print a long stack trace
             write_atomic(error_file, json.dumps(error.args))
 
 
 def missing_results_error(folder: pathlib.Path, missing: int, total: int) -> UserError:
-    """Returns the error for a finished pipeline with files missing from the folder of its job."""
+    """Returns the error for a finished pipeline if files are missing in the folder of its job."""
     found = f'{missing:,} of {total:,} results that are not in {folder}'
     fix = 'mount one file system for all workers and this process; the same command continues'
     return UserError(KEY, found, 'a folder that all workers share', fix)
@@ -102,7 +100,7 @@ def run_pipeline(
     Args:
       flags: The value of config.beam.
       folder: The folder of the job.
-      numbers: The elements of the pipeline. Each may go to any worker.
+      numbers: The elements of the pipeline. Any worker may process any element.
       fill: A function that adds the steps of the pipeline.
 
     Raises:

@@ -53,7 +53,7 @@ class _StoreJob(Job):
 
 
 def _encode(job: _StoreJob, number: int) -> Iterable:
-    if job.record(number) is not None:  # another worker has encoded the shard, but the runner lost its result
+    if job.record(number) is not None:  # another worker has encoded the shard, but the runner has lost the result
         return ()
 
     def count(documents: int, size: int) -> None:
@@ -136,7 +136,7 @@ class BeamBackend:
             raise missing_results_error(directory / 'partial', len(missing), len(shards))
 
     def compare(self, shards: list[Shard]) -> tuple[np.ndarray, int]:
-        """Returns bool [documents], whether each repeats an earlier one, and the number of distinct lines."""
+        """Returns bool [documents], whether each document repeats an earlier one, and the number of distinct lines."""
         directory = shards[0].directory
         bases = list(itertools.accumulate((shard.record['documents'] for shard in shards), initial=0))
         counts = bases[-1], sum(shard.record['lines'] for shard in shards)

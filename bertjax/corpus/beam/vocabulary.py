@@ -1,8 +1,8 @@
-"""Computes the training data of a vocabulary by pipelines of Apache Beam: counts of words, or a sample of sentences.
+"""Computes the training data of a vocabulary with Apache Beam: counts of words, or a sample of sentences.
 
 A unit of work is a contiguous range of the text. The folder of the job has these JSON files:
   K.json        the hashes of the parts of unit K, whether it has text, its first broken input, its number of sentences
-  counts-G-B    the counts of the words of corpus G of the mixture that hash to bucket B
+  counts-G-B    the counts of those words of corpus G of the mixture that hash to bucket B
   K.wanted      the indices of the sampled sentences of unit K
   K.drawn       the sampled sentences of unit K
 """
@@ -32,7 +32,7 @@ from bertjax.text.sampling import iter_sentences, sample
 from bertjax.text.symbols import count_symbols
 from bertjax.text.vocabulary import MAX_WORDS, count_words
 
-_BUCKET_BYTES = 1 << 30  # one bucket of words for this many bytes of text; one worker sums the counts of a bucket
+_BUCKET_BYTES = 1 << 30  # one bucket of words for this many bytes of text; one worker adds up the counts of a bucket
 _Bucket = tuple[int, int]  # the corpus, and the number of the bucket
 
 
@@ -130,10 +130,10 @@ class BeamTextStatistics:
 
     Args:
       corpora: The specifications of each corpus, as for `build.build_store`.
-      options: The options of reading.
+      options: The options for reading text.
       flags: The value of config.beam.
-      folder: The folder of the job. It is removed at the start, because a killed run may have left files, and at the
-        end.
+      folder: The folder of the job. It is removed at the end, and also at the start, because a killed run may have left
+        files.
 
     Raises:
       UserError: A specification matches nothing.
@@ -214,7 +214,7 @@ class BeamTextStatistics:
     def _read_sentences(self, sentences: list[int], begins: list[int]) -> dict[int, str]:
         """Returns {number: sentence} for the numbers `sentences`, which must be sorted.
 
-        `begins` holds the number of the first sentence of each unit. Its last entry is the number of all sentences.
+        `begins` contains the number of the first sentence of each unit, and finally the number of all sentences.
         """
         numbers, remaining = {}, iter([*sentences, begins[-1]])
         sentence = next(remaining)

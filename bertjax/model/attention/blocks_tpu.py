@@ -1,9 +1,9 @@
-"""Attention on TPU by a kernel that computes blocks of queries: rows with a window, and rows too long for `fused_tpu`.
+"""Attention on TPU by blocks of queries, for rows with a window and rows too long for `fused_tpu`.
 
 The kernel keeps a row in the vector memory (VMEM). With a window, a block of `BLOCK` queries sees the keys from half a
-window before it to half a window after it, so the cost grows with S·window instead of S². For S tokens, H heads of
-width K and blocks of N keys, it needs 4·S·N·H·K operations forward and 10·S·N·H·K backward (five products, one of which
-recomputes the scores). With a window of 128, N is 256; without one, N is S.
+window before the block to half a window after it, so the cost grows with S·window instead of S². For S tokens, H heads
+of width K and N keys per block of queries, the kernel needs 4·S·N·H·K operations forward and 10·S·N·H·K backward (five
+products, one of which recomputes the scores). With a window of 128, N is 256; without a window, N is S.
 
 The kernel has not been measured on hardware yet.
 """
@@ -18,25 +18,26 @@ from bertjax.model.dropout import Dropout
 from bertjax.parallel.partition import device_kind, over_mesh, platform, shard_count
 
 PLATFORM = 'tpu'
-BLOCK = 128  # queries: the width of a vector register
-# Tokens: with a window, the backward kernel needs 36 MiB of VMEM for rows of 8,192 and heads of 64 in bfloat16. Without
-# one, it needs about six float32 [BLOCK, S] arrays, 6 MiB.
-MAX_LENGTH = {True: 8192, False: 2048}  # {whether there is a window: the longest row}
+BLOCK = 128  # queries per block: the width of a vector register
+# {whether there is a window: the longest row in tokens}. With a window, the backward kernel needs 36 MiB of VMEM for
+# rows of 8,192 tokens and heads of width 64 in bfloat16. Without a window, it needs 6 MiB for rows of 2,048 tokens:
+# about six float32 [BLOCK, S] arrays.
+MAX_LENGTH = {True: 8192, False: 2048}
 
 
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-    """Supports TPUs from v4 on, no dropout, all positions as queries, both directions, multiples of a block."""
+    """The kernel supports TPU v4 and later, without dropout, if queries are all positions and see both directions."""
     S = key.shape[1]
     if mask.causal_queries is not None:
         return 'it does not support causal rows'
     if platform() != PLATFORM:
-        return 'it is a kernel only for TPUs'
+        return 'it is a kernel for TPUs'
     if device_kind() in UNSUPPORTED_KINDS:
-        return f'a {device_kind()}, but it is a kernel for v4 and later'
+        return f'it is a kernel for TPU v4 and later, not for {device_kind()}'
     if mask.causal:
         return 'it does not support attention to the left only'
     if mask.positions is not None or mask.query_ids is not None:
-        return 'it does not support rows in groups'
+        return 'it does not support groups of rows'
     if dropout_rate:
         return 'it does not support dropout'
     if query.shape[1] != S:
@@ -74,5 +75,5 @@ def attend(
 
 
 def keys_per_block(window: int) -> int:
-    """Returns the number of keys that a block of queries may see, rounded up to a register."""
+    """Returns the number of keys that a block of queries may see, rounded up to a multiple of LANES."""
     return -(-(BLOCK + window // 2 * 2) // LANES) * LANES

@@ -1,7 +1,7 @@
 """The kernels of blocks_tpu.py: attention of one row and a few heads, forward and backward.
 
-A program holds its columns of a row in vector memory and loops over blocks of queries. The backward kernel recomputes
-the scores, and adds each block's share to the gradients of its keys and values in float32.
+A program keeps its columns of a row in vector memory and loops over blocks of queries. The backward kernel recomputes
+the scores, and adds the contribution of each block to the gradients of its keys and values in float32.
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ class BlockOptions:
     """The static options of the kernels.
 
     Attributes:
-      reach: The number of positions on each side that a query sees.
-      keys: The number of keys for a block of queries.
+      reach: The number of positions that a query sees on each side.
+      keys: The number of keys that a block of queries is multiplied with.
       group: The number of heads per program.
       width: The width of a head.
       interpret: Whether JAX interprets the kernels, on any device.
@@ -40,18 +40,17 @@ class BlockOptions:
     interpret: bool
 
     def first_key(self, block: int | jax.Array, length: int) -> int | jax.Array:
-        """Returns the first of the keys of a block of queries; the keys stay inside the row."""
+        """Returns the first key for a block of queries, such that all keys are inside the row."""
         return jnp.clip(block * BLOCK - (self.keys - BLOCK) // 2, 0, length - self.keys)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attention(options: BlockOptions, query: Any, key: Any, value: Any, sequences: Any) -> jax.Array:
-    """Computes self-attention of all positions, each to the keys at most `options.reach` positions away.
+    """Computes self-attention in which each position sees the keys at most `options.reach` positions away.
 
     Args:
-      options: The static options.
       query, key, value: [B, S, H·K].
-      sequences: int32 [B, S], `AttentionMask.groups`: equal for the tokens of a sequence, odd for tokens.
+      sequences: int32 [B, S], see `AttentionMask.groups`.
 
     Returns:
       [B, S, H·K].
@@ -83,7 +82,7 @@ def _call(
     block = pl.BlockSpec((None, S, lanes), lambda b, g: (b, 0, g))
     id_specs = [pl.BlockSpec((None, *x.shape[1:]), lambda b, g: (b, 0, 0)) for x in ids]
     shape = jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)
-    sums = [pltpu.VMEM((S, lanes), jnp.float32)] * (outputs - 1)  # of the gradients of key and value
+    sums = [pltpu.VMEM((S, lanes), jnp.float32)] * (outputs - 1)  # for the gradients of key and value
     item = arrays[0].dtype.itemsize
     vmem = S * lanes * (2 * (len(arrays) + outputs) * item + 4 * len(sums))  # blocks have two buffers each
     return pl.pallas_call(

@@ -1,8 +1,8 @@
 """Attention on CPU, one head of one row at a time, so that the scores stay in the cache.
 
 Each head is read directly from the output of the projections, and its result overwrites its queries, so no array is
-copied into another layout. The backward pass recomputes the scores instead of saving an [S, S] array. The softmax
-divides by its sum after the product with the values, which needs fewer divisions and gives the same result up to
+copied into another layout. The backward pass recomputes the scores instead of saving an [S, S] array. The division by
+the sum of the softmax follows the product with the values. This needs fewer divisions, and the result is the same up to
 rounding.
 """
 
@@ -19,7 +19,7 @@ from bertjax.model.layers import NEGATIVE
 from bertjax.parallel.partition import indivisible_reason, over_mesh, platform
 
 PLATFORM = 'cpu'
-# Lengths in tokens up to which `dot_product` is as fast, or faster in bfloat16 (docs/performance.md).
+# `dot_product` is at least as fast up to these lengths in tokens (docs/performance.md).
 MAX_PLAIN_LENGTH = 96
 MAX_PLAIN_LENGTH_BFLOAT16 = 256
 
@@ -39,7 +39,7 @@ class _Row(NamedTuple):
 
 
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-    """Supports CPUs and more than MAX_PLAIN_LENGTH tokens (MAX_PLAIN_LENGTH_BFLOAT16 in bfloat16)."""
+    """The implementation supports CPUs, for more tokens than MAX_PLAIN_LENGTH or MAX_PLAIN_LENGTH_BFLOAT16."""
     del mask, dropout_rate
     B, S, heads, _ = key.shape
     if platform() != PLATFORM:
@@ -74,7 +74,7 @@ def attend(
 def _attend(
     rate: float, query: jax.Array, key: jax.Array, value: jax.Array, words: jax.Array, mask: AttentionMask
 ) -> jax.Array:
-    """Computes `attend` on one device's rows and heads, [B, Q, H, K]; `words` as in `drop_weights`."""
+    """Computes `attend` for the rows and heads of one device, [B, Q, H, K]; see `drop_weights` for `words`."""
 
     def attend_head(heads: _Arrays, words: jax.Array, row: _Row, output: _Arrays) -> _Arrays:
         del output
@@ -119,19 +119,18 @@ def _product(form: str, x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _by_head(
-    one: Callable[[_Arrays, jax.Array, _Row, _Arrays], _Arrays],
+    compute: Callable[[_Arrays, jax.Array, _Row, _Arrays], _Arrays],
     read: _Arrays,
     words: jax.Array,
     mask: AttentionMask,
     written: _Arrays,
 ) -> _Arrays:
-    """Overwrites each head of each row in `written` with the result of `one`.
+    """Overwrites each head of each row in `written` with the result of `compute`.
 
     Args:
-      one: (the head's slices of `read`, its words, its row, its slices of `written`) -> new slices of `written`.
-      read: Arrays [B, ..., H, K]; a slice is [..., K].
-      words: uint32 [B, H, 2] or [B, H, Q, 3]; those of a head are [2] or [Q, 3].
-      mask: The mask of the rows.
+      compute: (the head's slices of `read`, its words, its row, its slices of `written`) -> new slices of `written`.
+      read: Arrays [B, ..., H, K]; a head's slice is [..., K].
+      words: uint32 [B, H, 2] or [B, H, Q, 3]; a head's words are [2] or [Q, 3].
       written: Arrays [B, ..., H, K].
 
     Returns:
@@ -145,7 +144,7 @@ def _by_head(
         def slice_head(x: jax.Array) -> jax.Array:
             return jax.lax.dynamic_slice(x, (b, 0, h * K), (1, x.shape[1], K))[0]
 
-        results = one(tuple(map(slice_head, read)), words[b, h], row, tuple(map(slice_head, written)))
+        results = compute(tuple(map(slice_head, read)), words[b, h], row, tuple(map(slice_head, written)))
         write = lambda x, new: jax.lax.dynamic_update_slice(x, new[None], (b, 0, h * K))  # noqa: E731
         return tuple(map(write, written, results))
 

@@ -1,8 +1,8 @@
 """The two products of `dot_product` in forms for which XLA:CPU has fast matmuls.
 
-The matrices are contiguous in memory: heads come before positions, with barriers around the transposition. Without
-them XLA folds it into the product, which then takes 1.5 times as long. Products of bfloat16 have float32 results, for
-the reason in `layers.dot`.
+The matrices are contiguous in memory: heads come before positions. Barriers keep XLA from folding the transposition
+into the product, which would then take 1.5 times as long. Products of bfloat16 have float32 results, for the reason in
+`layers.dot`.
 """
 
 import jax

@@ -1,9 +1,9 @@
 """Attention on GPUs by cuDNN, through `jax.nn.dot_product_attention`, for evaluation, prediction and features.
 
-cuDNN has a kernel by NVIDIA for each of its GPUs. It saves no [S, S] array and skips padding. JAX does not pass dropout
-to cuDNN, and cuDNN's dropout would drop other values than ours, so training uses cuDNN only with
+NVIDIA tunes cuDNN's kernel for each of its GPUs. The kernel saves no [S, S] array and skips padding. JAX does not pass
+dropout to cuDNN, and cuDNN would drop other values than bertjax, so training uses cuDNN only with
 `model.attention_dropout=0`. Packed rows would need an [S, S] bias, so they use another implementation. The gradients
-are reproducible under the XLA flags of `parallel/compiler_flags.py`. The speed has not been measured yet.
+are reproducible with the XLA flags of `parallel/compiler_flags.py`. The speed has not been measured yet.
 """
 
 import functools
@@ -22,7 +22,7 @@ WIDTH_MULTIPLE, MAX_WIDTH = 8, 128
 
 
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-    """Supports GPUs from Ampere on, bfloat16, no dropout, one sequence per row, all positions as queries."""
+    """cuDNN supports bfloat16 on Ampere and later, without dropout and row packing, if all positions are queries."""
     heads, width = key.shape[2:]
     if refusal := gpu_refusal(query, key):
         return refusal
@@ -50,7 +50,7 @@ def attend(
     """
     del dropout_rate, dropout
     array_axes = ('act_batch', 'act_length', 'act_heads', 'act_head_dim')
-    # At least 1, because the softmax over no keys may be NaN in some versions of cuDNN, and a NaN would spread to sums.
+    # At least 1, because the softmax over no keys may be NaN in some versions of cuDNN, and NaN would spread to sums.
     lengths = jnp.maximum(mask.key_mask.astype(jnp.int32).sum(axis=1), 1)  # [B]
     kernel = functools.partial(_cudnn, causal=mask.causal)
     return over_mesh(kernel, (array_axes, array_axes, array_axes, ('act_batch',)), array_axes)(

@@ -13,7 +13,7 @@ PLATFORM = ''
 
 
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-    """Returns None: it supports every call."""
+    """Returns None, because this implementation supports every call."""
     del query, key, mask, dropout_rate
     return None
 

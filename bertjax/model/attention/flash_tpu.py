@@ -1,8 +1,7 @@
 """Attention on TPU for sequences that are too long for `fused_tpu`, by JAX's blockwise flash attention kernel.
 
-The kernel saves two numbers per query instead of [S, S] scores. It has no dropout, so training uses it only with
-`model.attention_dropout=0`; evaluation and prediction can always use it. Like `fused_tpu`, it has not been measured on
-hardware yet.
+The kernel saves two numbers per query instead of [S, S] scores. It does not support dropout, so training uses it only
+with `model.attention_dropout=0`; evaluation and prediction can always use it. It has not been measured on hardware yet.
 """
 
 import functools
@@ -19,13 +18,13 @@ BLOCKS = (512, 256, 128)  # block sizes in tokens: the first that divides S is u
 
 
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-    """Supports TPUs from v4 on, no dropout, all positions as queries, lengths that are multiples of a block."""
+    """The kernel supports TPU v4 and later without dropout, if all positions are queries and a block size divides S."""
     del mask
     S, heads = key.shape[1:3]
     if platform() != PLATFORM:
         return 'it is a kernel for TPUs'
     if device_kind() in UNSUPPORTED_KINDS:
-        return f'a {device_kind()}, but it is a kernel for v4 and later'
+        return f'it is a kernel for TPU v4 and later, not for {device_kind()}'
     if dropout_rate:
         return 'it does not support dropout'
     if query.shape[1] != S:
@@ -46,7 +45,7 @@ def attend(
 ) -> jax.Array:
     """See `select.Implementation`.
 
-    A padding position sees only padding, whereas in other implementations it sees the tokens.
+    A padding position sees only padding, whereas in other implementations it sees the tokens of its row.
     """
     del dropout_rate, dropout
     array_axes = ('act_batch', 'act_length', 'act_heads', 'act_head_dim')

@@ -3,12 +3,12 @@
 For a sequence of S tokens and H heads of width K, the kernels need 4·S²·H·K operations forward and 14·S²·H·K backward
 (seven products, two of which recompute the scores); `dot_product` needs 4 and 8. In bfloat16 the kernels move 8·S·H·K
 bytes forward and 26·S·H·K backward, if repeated reads by several programs of a head count once. `dot_product` moves 8
-and 14, plus the [S, S] arrays. Forward it writes and reads scores in float32 and weights in bfloat16, 12·S²·H bytes;
-the backward traffic is about the same. In BERT-large at S = 512, the [S, S] arrays move 2.4 GB per row and step. At 485
-rows per second, this is a quarter of the 4.8 TB/s of an H200. At S = 128, they move a sixteenth as much per row.
+and 14, plus the [S, S] arrays. In the forward pass, it writes and reads scores in float32 and weights in bfloat16,
+12·S²·H bytes; the backward pass moves about the same. In BERT-large at S = 512, the [S, S] arrays cause a traffic of
+2.4 GB per row and step. At 485 rows per second, this is a quarter of the 4.8 TB/s of an H200.
 
-The kernels have not been measured on hardware yet. 'auto' chooses them for training with dropout for three reasons:
-this arithmetic, tests against float64, and the compiler's report that they fit the registers of compute capability 9.0.
+The kernels have not been measured on hardware yet. 'auto' chooses them for training with dropout because of this
+arithmetic, tests against float64, and the compiler's report that they fit the registers of compute capability 9.0.
 """
 
 import functools
@@ -21,13 +21,13 @@ from bertjax.model.dropout import Dropout, attention_words
 from bertjax.parallel.partition import compute_capability, indivisible_reason, over_mesh, platform
 
 PLATFORM = 'gpu'
-MIN_CAPABILITY = 8.0  # compute capability of Ampere, the first with bfloat16 matrix products
+MIN_CAPABILITY = 8.0  # compute capability of Ampere, the first architecture with bfloat16 matrix products
 BLOCKS = (128, 64, 32, 16)  # block sizes in positions: the first that divides S is used
-WIDTHS = (16, 32, 64, 128)  # Triton's array dimensions are powers of 2, in matrix products at least 16
+WIDTHS = (16, 32, 64, 128)  # Triton's array dimensions are powers of 2, and at least 16 in matrix products
 
 
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-    """Supports GPUs from Ampere on, bfloat16, all positions as queries, lengths that are multiples of a block."""
+    """The kernels support bfloat16 on Ampere and later, if all positions are queries and S is a multiple of 16."""
     del mask, dropout_rate
     S, heads, width = key.shape[1:]
     if refusal := gpu_refusal(query, key):
@@ -40,7 +40,7 @@ def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate
 
 
 def gpu_refusal(query: jax.Array, key: jax.Array) -> str | None:
-    """Returns why neither our GPU kernels nor cuDNN support query [B, Q, H, K] and key [B, S, H, K], or None."""
+    """Returns a reason why neither our kernels nor cuDNN support query [B, Q, H, K] and key [B, S, H, K], or None."""
     if platform() != PLATFORM:
         return 'it is a kernel for GPUs'
     if compute_capability() < MIN_CAPABILITY:

@@ -1,10 +1,10 @@
 """The Triton kernels of fused_gpu.py: attention for a block of queries or keys of one head, forward and backward.
 
-A program keeps its block in registers and loops over the blocks of the other side, so scores, softmax and dropout stay
-on the chip. The forward pass saves two values per query for the backward pass, the maximum and the sum of the
-softmax (arXiv 2205.14135, algorithm 1). A single log-sum-exp would lose the sum if every key is hidden. The backward
-pass computes the scores twice, for the gradients of a block of queries and of a block of keys, so it sums in a fixed
-order. A single pass would add by atomic operations, in a different order in every run.
+A program keeps its block of queries (or keys) in registers and loops over the keys (or queries), so scores, softmax and
+dropout stay on the chip. The forward pass saves two values per query for the backward pass, the maximum and the sum of
+the softmax (arXiv 2205.14135, algorithm 1). A single log-sum-exp would lose the sum if every key is hidden. The
+backward pass computes the scores twice, once for the gradients of queries and once for those of keys and values, so it
+sums in a fixed order. A single pass would add by atomic operations, in a different order in every run.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from jax.experimental.pallas import triton
 from bertjax.model.dropout import hash_bits, threshold
 from bertjax.model.layers import NEGATIVE
 
-# Positions of the other side that a program loads at a time. These are the largest tiles that spill no registers on a
+# The positions that a program loads in each turn of its loop. These are the largest tiles that spill no registers on a
 # Hopper GPU (by `ptxas -v`), for heads of width 64 and 128 and 8 warps for blocks of 128.
 FORWARD_TILE, BACKWARD_TILE = 64, 32
 
@@ -49,9 +49,8 @@ def attention(options: GpuKernelOptions, query: Any, key: Any, value: Any, seque
     """Computes self-attention of all positions.
 
     Args:
-      options: The static options.
       query, key, value: [B, S, H, K].
-      sequences: int32 [B, S], twice the sequence id of each position, plus 1 for tokens (0 for padding).
+      sequences: int32 [B, S], see `AttentionMask.groups`.
       words: uint32 [B, H, 2], from `dropout.attention_words`.
 
     Returns:
@@ -198,20 +197,20 @@ def _program_block(options: GpuKernelOptions) -> pl.Slice:
 
 
 class _Tile:
-    """Scores of a block of queries and a block of keys: [queries, keys], or [keys, queries] if `queries` is 1."""
+    """Scores of a block of queries and a block of keys. `query_axis` is the axis of queries, 0 or 1."""
 
-    def __init__(self, options: GpuKernelOptions, sequences: Any, words: Any, queries: int):
-        self.options, self.sequences, self.queries = options, sequences, queries
+    def __init__(self, options: GpuKernelOptions, sequences: Any, words: Any, query_axis: int):
+        self.options, self.sequences, self.query_axis = options, sequences, query_axis
         self.words = (words[0], words[1]) if options.rate else ()
 
     def scores(self, rows: jax.Array, columns: jax.Array, queries: pl.Slice, keys: pl.Slice) -> jax.Array:
-        """Computes scores in float32; they are NEGATIVE where a query does not see a key."""
-        key_sequences = self._along(self.sequences[keys], 1 - self.queries)
+        """Computes scores in float32; a score is NEGATIVE if the query does not see the key."""
+        key_sequences = self._along(self.sequences[keys], 1 - self.query_axis)
         visible = key_sequences & 1 == 1
         if self.options.packed:
-            visible = visible & (key_sequences >> 1 == self._along(self.sequences[queries], self.queries) >> 1)
+            visible = visible & (key_sequences >> 1 == self._along(self.sequences[queries], self.query_axis) >> 1)
         if self.options.causal:
-            visible = visible & (self._position(queries, self.queries) >= self._position(keys, 1 - self.queries))
+            visible = visible & (self._position(queries, self.query_axis) >= self._position(keys, 1 - self.query_axis))
         return jnp.where(visible, _product(rows, columns, 1, 1) * rows.shape[1] ** -0.5, NEGATIVE)
 
     def drop(self, weights: jax.Array, queries: pl.Slice, keys: pl.Slice) -> jax.Array:
@@ -219,7 +218,7 @@ class _Tile:
         if not self.options.rate:
             return weights
         least = threshold(self.options.rate)
-        query, key = self._position(queries, self.queries), self._position(keys, 1 - self.queries)
+        query, key = self._position(queries, self.query_axis), self._position(keys, 1 - self.query_axis)
         bits = hash_bits(*self.words, ((query << 16) | key).astype(jnp.uint32))
         return jnp.where(bits >= jnp.uint32(least), weights * (1.0 / (1.0 - least / 2**32)), 0.0)
 

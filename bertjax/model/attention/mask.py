@@ -10,24 +10,24 @@ from bertjax.model.row_packing import BatchLayout, PackedLayout
 class AttentionMask(struct.PyTreeNode):
     """The keys that each query may see.
 
-    Padding keys are hidden from every query. Padding queries see the same keys as other queries, but their result is
+    Padding keys are hidden from every query. Padding queries see the same keys as other queries, but their results are
     unused.
 
     Attributes:
       key_mask: int32 [B, S], 1 for tokens and 0 for padding. `data/` pads at the end of a row, so the sums over S are
         the lengths that fused kernels need.
-      sequence_ids: int32 [B, S], the sequence of each position in a packed row: a query sees only keys of its sequence.
+      sequence_ids: int32 [B, S], the sequence of each position in a packed row. A query sees only keys of its sequence.
         None if each row is one sequence. (Kernels call these "segment ids", which in BERT means A and B.)
-      causal: Whether to hide the keys to the right of a query.
-      causal_queries: int32 [B, S], 1 for the queries of a row from which the keys to their right are hidden. None for
-        none.
-      window: The width of the window: keys more than `window` // 2 positions away from a query are hidden. 0 for none.
-      query_ids: int32 [B, Q], the sequence of each query, if the queries are not the first Q positions of the row.
+      causal: Whether to hide the keys to the right of every query.
+      causal_queries: int32 [B, S], 1 for queries that do not see the keys to their right; None if there are none.
+      window: The width of the window: keys more than `window` // 2 positions away from a query are hidden. 0 for no
+        window.
+      query_ids: int32 [B, Q], the sequence of each query; None if the queries are the first Q positions of the row.
       positions: uint32 [B, S], the index of each key within its sequence, for windows and for dropout of packed rows
-        (see `dropout.drop_attention`). None if a row is one sequence.
-      query_positions: uint32 [B, Q], the index of each query within its sequence. None if the queries are the first Q
+        (see `dropout.drop_attention`). None if each row is one sequence.
+      query_positions: uint32 [B, Q], the index of each query within its sequence; None if the queries are the first Q
         positions of the row.
-      layout: The layout with fixed slots. `select.attend` then builds a mask for each group of rows.
+      layout: The layout of rows with fixed slots, or None. `select.attend` builds a mask for each of its row groups.
     """
 
     key_mask: jax.Array
@@ -53,7 +53,7 @@ class AttentionMask(struct.PyTreeNode):
     def groups(self) -> jax.Array:
         """`sequence_ids` and `key_mask` as one array for kernels, int32 [B, S].
 
-        Two tokens have the same number if they are in the same sequence. Tokens have odd numbers, padding even ones.
+        Tokens have odd numbers, which are equal within a sequence. Padding has even numbers.
         """
         groups = self.key_mask if self.sequence_ids is None else 2 * self.sequence_ids + self.key_mask
         return groups.astype(jnp.int32)

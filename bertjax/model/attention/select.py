@@ -18,19 +18,19 @@ from bertjax.parallel.partition import platform
 
 
 class Implementation(Protocol):
-    """The interface of an implementation, which is a module of this folder.
+    """The interface of an attention implementation, which is a module of this folder.
 
-    query is [B, Q, H, K], the first Q positions of a row; key and value are [B, S, H, K]. All have the dtype of the
-    computation.
+    query is [B, Q, H, K], by default the first Q positions of a row; key and value are [B, S, H, K]. All have the dtype
+    of the computation.
 
     Attributes:
-      PLATFORM: The only platform that it supports, 'tpu', 'gpu' or 'cpu'; '' for any platform.
+      PLATFORM: The only platform that the implementation supports, 'tpu', 'gpu' or 'cpu'; '' for all platforms.
     """
 
     PLATFORM: str
 
     def supports(self, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-        """Returns the reason why it does not support this call, or None if it does.
+        """Returns the reason why the implementation does not support this call, or None if it does.
 
         The result depends only on shapes and dtypes. A `dropout_rate` of 0 means no dropout.
         """
@@ -54,7 +54,7 @@ class Implementation(Protocol):
 
 
 # 'auto' chooses the first implementation for the platform that supports the call. Faster implementations come before
-# `dot_product`, which supports every call. `model/config.py` lists the names.
+# `dot_product`, which supports every call.
 IMPLEMENTATIONS: dict[str, Implementation] = {
     'fused_tpu': fused_tpu,
     'blocks_tpu': blocks_tpu,
@@ -65,8 +65,8 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     'dot_product': dot_product,
 }
 
-_ANY_MASK = ('by_head_cpu', 'dot_product')  # the implementations that take all of `AttentionMask.visible`
-_CHECKS_MASK = ('blocks_tpu', *_ANY_MASK)  # those whose `supports` looks at the mask
+_ANY_MASK = ('by_head_cpu', 'dot_product')  # implementations that support every mask
+_CHECKS_MASK = ('blocks_tpu', *_ANY_MASK)  # implementations whose `supports` checks the mask itself
 
 
 def _mask_refusal(mask: AttentionMask) -> str | None:
@@ -80,11 +80,11 @@ def _mask_refusal(mask: AttentionMask) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionChoice:
-    """The chosen implementation, and the reasons against the preferred ones.
+    """The chosen implementation, and the reasons against the implementations that come before it.
 
     Attributes:
-      name: The key in IMPLEMENTATIONS.
-      refusals: {name: reason} of the implementations that do not support the call.
+      name: The key of the implementation in IMPLEMENTATIONS.
+      refusals: {name: reason} of implementations that do not support the call.
     """
 
     name: str
@@ -107,7 +107,7 @@ def choose_attention(
       UserError: The named implementation does not support the call.
     """
     refusals: dict[str, str] = {}
-    candidates = [one for one, module in IMPLEMENTATIONS.items() if module.PLATFORM in ('', platform())]
+    candidates = [option for option, module in IMPLEMENTATIONS.items() if module.PLATFORM in ('', platform())]
     for candidate in candidates if name == 'auto' else (name,):
         reason = None if candidate in _CHECKS_MASK else _mask_refusal(mask)
         reason = reason or IMPLEMENTATIONS[candidate].supports(query, key, mask, dropout_rate)
@@ -132,7 +132,9 @@ def attend(
     dropout_rate: float,
     dropout: Dropout | None,
 ) -> jax.Array:
-    """Computes `Implementation.attend` by the implementation that `choose_attention` returns, and logs each new choice.
+    """Computes attention by the implementation that `choose_attention` returns, and logs each new choice.
+
+    See `Implementation.attend` for the arguments.
 
     Raises:
       UserError: See `choose_attention`.
@@ -157,7 +159,7 @@ def _attend_in_groups(
     rate: float,
     dropout: Dropout | None,
 ) -> jax.Array:
-    """Computes `attend` for each group of rows; the queries are all positions, or the first of each sequence."""
+    """Computes `attend` for each group of rows. The queries are all positions, or the first one of each sequence."""
     layout = mask.layout
     query_dropout = dropout or Dropout(None, None)
 
@@ -186,36 +188,36 @@ def _attend_in_groups(
         query_positions,
         most,
     ) in parts:
-        if most == 1:  # one sequence per row, which every implementation supports
+        if most == 1:  # every implementation supports one sequence per row
             part = AttentionMask(key_mask, causal=mask.causal, window=mask.window)
-            drops = dropout and dropout.replace(example_ids=example_ids[:, 0], positions=None)
+            part_dropout = dropout and dropout.replace(example_ids=example_ids[:, 0], positions=None)
         else:
             part = AttentionMask(key_mask, key_ids, mask.causal, query_ids, dropout and key_positions)
             if mask.window:
                 part = part.replace(positions=key_positions, query_positions=query_positions, window=mask.window)
-            drops = dropout and dropout.replace(example_ids=example_ids, positions=drop_positions)
-        mixed.append(attend(name, q, k, v, part, dropout_rate=rate, dropout=drops))
+            part_dropout = dropout and dropout.replace(example_ids=example_ids, positions=drop_positions)
+        mixed.append(attend(name, q, k, v, part, dropout_rate=rate, dropout=part_dropout))
     return layout.join(mixed, len(query))
 
 
 def _without_wide_window(mask: AttentionMask, key: jax.Array) -> AttentionMask:
-    """Removes a window that covers all of the row, so that every implementation supports the call."""
+    """Removes a window that covers the whole row, so that more implementations support the call."""
     S = key.shape[1]
     covers_row = mask.window and isinstance(S, int) and mask.window // 2 + 1 >= S
     return mask.replace(window=0) if covers_row else mask
 
 
-# The least number of positions beside a block of queries, so that the products of a block are not too small.
+# The minimum number of key positions on each side of a block of queries, so that the products are not too small.
 _MIN_HALO = 32
 
 
 def _halo(mask: AttentionMask) -> int:
-    """The number of positions beside a block, on each side, that its queries may see."""
+    """Returns the number of key positions on each side of a block of queries."""
     return max(mask.window // 2, _MIN_HALO)
 
 
 def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> bool:
-    """Returns whether a window is so narrow that attention is cheaper in blocks; dropout and causal masks need rows."""
+    """Returns whether to attend in blocks: the window is narrow, and neither dropout nor causality needs whole rows."""
     is_causal = mask.causal or mask.causal_queries is not None
     S = key.shape[1]
     if not mask.window or is_causal or dropout_rate or not isinstance(S, int):  # an exported model has a symbolic S
@@ -226,7 +228,7 @@ def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, d
 def _attend_in_blocks(name: str, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask) -> jax.Array:
     """Computes `attend` with a window for blocks of queries and the keys near them, so the cost grows with S, not S².
 
-    A block has 2 h queries and 4 h keys, h = `_halo`. The blocks are rows of one call, whose mask has their positions.
+    A block has 2 h queries and 4 h keys with h = `_halo`. All blocks are rows of one call, with a mask by position.
     """
     (B, S), halo = key.shape[:2], _halo(mask)
     blocks = -(-S // (2 * halo))
@@ -262,9 +264,7 @@ def describe_attention(
     """Describes the attention implementation of a training step on [rows, seq_len] tokens.
 
     Args:
-      config: The config of the model.
-      rows: The number of rows.
-      seq_len: The length of a row in tokens.
+      rows, seq_len: The number and the length of rows.
       packed: Whether a row holds several sequences.
       causal_rows: Whether some of the rows are causal.
 
@@ -290,5 +290,5 @@ def _shape(x: jax.Array) -> str:
 
 @functools.cache
 def _log_once(line: str) -> None:
-    """Logs a line once, because all layers of a model and all traces of a step make the same choice."""
+    """Logs a line only once, although every layer and every trace of a step makes the same choice."""
     logging.info(line)

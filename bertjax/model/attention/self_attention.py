@@ -37,7 +37,7 @@ class SelfAttention(nn.Module):
           x: [B, S, D].
           queries: [B, Q, D], the first Q positions of x.
           layer: The index of the layer, from 0; None only if all layers are alike.
-          mask: The keys that each query may see, without the window.
+          mask: The keys that each query may see, apart from the window.
           rotary: The rotations of queries and keys, or None.
           dropout: The dropout of the layer, or None.
 
@@ -54,7 +54,7 @@ class SelfAttention(nn.Module):
             return constrain(y, 'act_batch', 'act_length', 'act_heads').reshape(*y.shape[:2], *heads)
 
         def over_visible(compute: Callable[[AttentionMask], jax.Array]) -> jax.Array:
-            """Computes with the mask of this layer; in a scan over layers the choice is made when it runs."""
+            """Calls `compute` with the mask of this layer. In a scan over layers, the mask is chosen at run time."""
             attends_globally = c.attends_globally(layer)
             windowed = mask.replace(window=c.attention_window)
             if isinstance(attends_globally, bool):
@@ -67,8 +67,8 @@ class SelfAttention(nn.Module):
         if rotary is not None:
             # The backward pass needs only the rotated values.
             query, key = save_residual(rotary[0].rotate(query)), save_residual(rotary[1].rotate(key))
-        # Fused kernels never store these values, so they are computed in addition to `attend`. XLA merges the
-        # computation with that of `dot_product`.
+        # Fused kernels never store these values, so they are computed outside of `attend`. If `attend` uses
+        # `dot_product`, XLA computes them only once.
         if is_captured(self, SCORES):
             capture_value(self, SCORES, dot_product.scores(query, key))  # [B, H, Q, S]
         if is_captured(self, PROBABILITIES):

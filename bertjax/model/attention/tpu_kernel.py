@@ -42,9 +42,8 @@ def attention(options: TpuKernelOptions, query: Any, key: Any, value: Any, seque
     """Computes self-attention of all positions.
 
     Args:
-      options: The static options.
       query, key, value: [B, S, H·K].
-      sequences: int32 [B, S], twice the sequence id of each position, plus 1 for tokens (0 for padding).
+      sequences: int32 [B, S], see `AttentionMask.groups`.
       words: uint32 [B, H, 2], from `dropout.attention_words`.
 
     Returns:

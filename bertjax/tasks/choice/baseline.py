@@ -1,4 +1,4 @@
-"""Baselines of multiple choice: the most frequent number, and the ending that is most similar to the prompt."""
+"""Baselines of multiple choice: the most frequent index, and the ending that is most similar to the prompt."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ def ending_scores(train: Sequence[ChoiceQuestion], records: Sequence[ChoiceQuest
 
     Returns:
       {name of a baseline: N arrays, float64 [C]}. For MOST_FREQUENT, the score of an ending is the number of training
-      records whose correct ending has the same number. For OVERLAP it is the cosine of the TF-IDF vectors of the ending
-      and of its prompt; the weights of TF-IDF are fitted to the training texts.
+      records whose correct ending has the same index. For OVERLAP, it is the cosine of the TF-IDF vectors of the ending
+      and the prompt. The weights of TF-IDF are fitted to the training texts.
     """
     label_counts = Counter(question.label for question in train)
     vectors = fit_vectorizer([text for question in train for text in (_prompt(question), *question.endings)])

@@ -28,14 +28,14 @@ _CODAH = ('category', 'prompt', *_ENDINGS, 'label')
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceQuestion:
-    """A context and C endings, of which one is correct.
+    """A context and C endings. Exactly one ending is correct.
 
     Attributes:
       where: the location, 'file:line'.
       context: the first sequence.
       start: the common start of all second sequences; '' if there is none.
       endings: the C endings.
-      label: the number of the correct ending, from 0; None if unknown.
+      label: the index of the correct ending; None if unknown.
       group: the group of the question in the report: SWAG's gold-source, or CODAH's category.
       fields: all fields of the row, if the question is read for prediction.
     """
@@ -171,8 +171,8 @@ def split_by_hash(
     """Returns the questions of a single file that belong to a split.
 
     The split of a question depends only on its context, so that questions with the same context are in the same split.
-    The context is lower-cased and its white space is replaced by single spaces. The first 8 bytes of its SHA-256 hash,
-    as a fraction of their range, select the split.
+    The context is lower-cased, and its white space is replaced by single spaces. The first 8 bytes of the SHA-256 hash
+    of the result, scaled to [0, 1), select the split.
 
     Args:
       questions: All questions of the file.

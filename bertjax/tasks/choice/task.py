@@ -36,7 +36,7 @@ class ChoicePrediction:
     """The prediction for a question.
 
     Attributes:
-      ending: the number of the selected ending, from 0.
+      ending: the index of the selected ending.
       probabilities: the probability of each ending.
     """
 
@@ -48,8 +48,7 @@ class ChoicePrediction:
 class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     """Scores `[CLS] context [SEP] start ending [SEP]` for each ending (BERT paper, section 4.4) and selects the best.
 
-    A sequence that is too long loses pieces from the end of its longer part. The number of truncated sequences is
-    printed.
+    A sequence that is too long is truncated at the end of its longer part. The number of such sequences is printed.
 
     Attributes:
       data: the folder of the files.
@@ -57,7 +56,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
       layout: the layout of the files: 'swag' for train.csv, val.csv and test.csv (its labels are not public); 'codah'
         for train.tsv, dev.tsv and test.tsv, or for a single .tsv file that is split; 'jsonl' for train.jsonl, dev.jsonl
         and test.jsonl, or Parquet or Arrow files (see files.py:parse_questions).
-      dev_share, test_share: the shares of dev and test if a single file is split, by a hash of the context.
+      dev_share, test_share: the shares of dev and test if a single file is split by a hash of the context.
     """
 
     data: str
@@ -157,18 +156,18 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     def learn(self, records: Sequence[ChoiceQuestion]) -> None:
         """Prints statistics, and records whether questions differ in their number of endings.
 
-        The head does not depend on that number, because it scores each ending separately.
+        The head does not depend on the number of endings, because it scores each ending separately.
         """
         endings = Counter(len(record.endings) for record in records)
         self._mixed = len(endings) > 1
         labels = Counter(record.label for record in records)
         counts = ', '.join(f'{count:,}' for _, count in sorted(labels.items()))
-        print(f'{len(records):,} questions for training; the correct ending is 0, 1, … in {counts}')
+        print(f'{len(records):,} questions for training; questions by the index of the correct ending: {counts}')
         if self._mixed:
             print(', '.join(f'{count:,} questions with {n} endings' for n, count in sorted(endings.items())))
 
     def features(self, records: Sequence[ChoiceQuestion], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task; a row has C sequences and `labels`, int32. A row without a label has weight 0.
+        """See Task; a row has C sequences and `labels`, int32. The row of an unlabelled record has weight 0.
 
         C is the maximum number of endings of a record. The row of a record with fewer endings is padded with empty
         sequences.
@@ -180,10 +179,10 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         endings = iter(tokenizer.encode(texts))
         cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
         separators = sep * tokenizer.separators
-        room, truncated = self.seq_len - 2 - len(separators), 0
+        max_pieces, truncated = self.seq_len - 2 - len(separators), 0
         for i, record in enumerate(records):
             for b in itertools.islice(endings, len(record.endings)):
-                n, m = truncate_longest_first(len(contexts[i]), len(b), room)
+                n, m = truncate_longest_first(len(contexts[i]), len(b), max_pieces)
                 truncated += n + m < len(contexts[i]) + len(b)
                 tokens = np.concatenate([cls, contexts[i][:n], separators, b[:m], sep])
                 builder.add_sequence(tokens, second=1 + n + len(separators))
@@ -221,11 +220,11 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         return {'accuracy': sum(right) / len(right) if right else None}
 
     def collapsed(self, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]) -> bool:
-        """Whether all predictions are the same number."""
+        """Whether all selected endings have the same index."""
         return len({choice.ending for choice in predictions}) == 1
 
     def report(self, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]) -> str:
-        """Returns the accuracy by group, by the number of the correct ending, and by how many endings there are."""
+        """Returns the accuracy by group, by the index of the correct ending, and by the number of endings."""
         counts = [str(len(record.endings)) for record in records]
         tables = [_table('group', [record.group or '-' for record in records], records, predictions)]
         tables.append(_table('correct ending', [str(record.label) for record in records], records, predictions))
@@ -237,8 +236,8 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     ) -> Iterator[dict[str, Any]]:
         """Yields an object for each question: `prompt`, `start`, `endings`, `prediction`, `ending`, `probabilities`.
 
-        `prediction` and `ending` are the number and the text of the selected ending. A question with a label also has
-        `true`, the number of the correct ending.
+        `prediction` and `ending` are the index and the text of the selected ending. The object of a labelled question
+        also has `true`, the index of the correct ending.
         """
         for record, choice in zip(records, predictions, strict=True):
             row = {'prompt': record.context, 'start': record.start, 'endings': record.endings}

@@ -16,12 +16,12 @@ from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Record
 
-_ROWS = 1024  # rows that are converted to Python objects at a time
+_ROWS = 1024  # the number of rows that are converted to Python objects at a time
 UNLABELLED = -1  # the class label of unlabelled records, as in GLUE's test splits
 
 
 def is_saved_dataset(path: epath.Path) -> bool:
-    """Whether a path is a folder with one split that `datasets` saved."""
+    """Whether a path is a folder in which `datasets` saved a single split."""
     return (path / 'state.json').is_file() and path.is_dir()
 
 
@@ -56,12 +56,12 @@ def read_arrow(path: epath.Path) -> Iterator[Record]:
 
 
 def read_dataset_object(dataset: Any, where: str) -> Iterator[Record]:
-    """Yields the records ('where[number]', fields) of a `datasets.Dataset`, as `read_arrow` does if it is saved.
+    """Yields the records ('where[number]', fields) of a `datasets.Dataset`, with the same values as `read_arrow`.
 
     Raises:
       UserError: A class number has no name.
     """
-    import pyarrow as pa  # A requirement of `datasets`.
+    import pyarrow as pa  # `datasets` requires pyarrow
 
     schema = dataset.features.arrow_schema
     to_plain = _converters(pa, schema, {}, where)
@@ -138,7 +138,7 @@ def _converters(pa: Any, schema: Any, features: Any, where: str) -> dict[str, Ca
     """Returns {column: function that converts a value of the column to a JSON value}."""
     try:
         metadata = json.loads((schema.metadata or {}).get(b'huggingface', b'{}'))['info']['features']
-    except (ValueError, KeyError, TypeError):  # a file of another program
+    except (ValueError, KeyError, TypeError):  # another program wrote the file
         metadata = {}
     sources = [source for source in (metadata, features) if isinstance(source, dict)]
     merged = {name: feature for source in sources for name, feature in source.items()}

@@ -11,7 +11,7 @@ from bertjax.tasks.reading.texts import Line, check_text
 
 
 def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
-    """Yields the objects of a .json file, which is a single JSON value, or JSON lines as `datasets` and pandas write.
+    """Yields the objects of a .json file, which is a JSON value, or JSON lines as `datasets` and pandas write them.
 
     Raises:
       UserError: See `objects_of_text` and `objects_of_lines`.
@@ -40,12 +40,14 @@ def objects_of_lines(lines: Iterable[Line], where: str) -> Iterator[Record]:
     for number, line in lines:
         if not line.strip():
             continue
-        place = f'{where}:{number}'
+        location = f'{where}:{number}'
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(place, f'invalid JSON ({error})', 'one JSON object per line', 'correct the line') from None
-        yield Record(place, _check_object(record, place))
+            raise UserError(
+                location, f'invalid JSON ({error})', 'one JSON object per line', 'correct the line'
+            ) from None
+        yield Record(location, _check_object(record, location))
 
 
 def objects_of_text(text: str, where: str) -> Iterator[Record]:
@@ -62,8 +64,8 @@ def objects_of_text(text: str, where: str) -> Iterator[Record]:
     if not isinstance(root, list | dict):
         raise UserError(where, f'a JSON {type(root).__name__}', 'a list of objects', 'check the file')
     for key, record in enumerate(root) if isinstance(root, list) else root.items():
-        place = f'{where}[{key!r}]'
-        yield Record(place, _check_object(record, place))
+        location = f'{where}[{key!r}]'
+        yield Record(location, _check_object(record, location))
 
 
 def _check_object(record: Any, where: str) -> dict[str, Any]:

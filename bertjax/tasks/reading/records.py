@@ -85,7 +85,7 @@ def read_records(files: Files, format: str = 'auto', layout: TableLayout | None 
 
     Raises:
       UserError: A file does not exist, has no rows, lacks or repeats a column, has a row with a wrong number of
-        columns or a blank line between rows, or is not valid UTF-8, CSV or JSON. The message has the file and the line.
+        columns or a blank line between rows, or is not valid UTF-8, CSV or JSON. The message names the file and line.
     """
     for path in files:
         if is_saved_dataset(path) or (path.is_file() and is_binary(path)):
@@ -143,11 +143,11 @@ def _value(fields: Mapping[str, Any], column: Column, where: str) -> str | None:
     name = next((name for name in column.names if name in fields), None)
     if name is not None:
         value = fields[name]
-        if isinstance(value, str):  # the most frequent case, which does not need to build `place`
+        if isinstance(value, str):  # the most frequent case, which does not need `location`
             return check_text(value, where)
-        place = f'{where}, field {quote_names([name])}'
+        location = f'{where}, field {quote_names([name])}'
         return convert_to_text(
-            value, place, join_list=column.join_list, list_as_json=column.list_as_json, key=column.key
+            value, location, join_list=column.join_list, list_as_json=column.list_as_json, key=column.key
         )
     if column.required:
         fix = f'correct the record, or name another field in {column.key}'

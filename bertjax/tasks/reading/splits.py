@@ -11,7 +11,7 @@ from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import BINARY, FORMATS, Files
 from bertjax.tasks.reading.texts import quote_names
 
-# {split: usual names of its file without suffix, which are also usual names of the split in tensorflow-datasets}.
+# {split: the usual names of its file, without suffix, and of the split in tensorflow-datasets}.
 STEMS: Mapping[str, tuple[str, ...]] = {
     'train': ('train', 'training'),
     'dev': ('dev', 'devel', 'valid', 'validation', 'val', 'eval'),
@@ -28,13 +28,13 @@ def split_files(
     """Returns the files of a split; empty if there are none.
 
     The split is a file such as train.csv, shards such as train-00000-of-00002.parquet, or a folder train/ with Parquet
-    files or a saved dataset. If `folder` does not have it, the subfolder `data` is searched, as in repositories of the
-    Hugging Face Hub.
+    files or a saved dataset. If `folder` has none of these, its subfolder `data` is searched, where many repositories
+    of the Hugging Face Hub store their files.
 
     Args:
       folder: An existing folder.
       split: 'train', 'dev' or 'test'.
-      stems: The possible file names without suffix; () for those in STEMS.
+      stems: The possible file names without suffix; () for STEMS[split].
       suffixes: The suffixes of the allowed formats; () for all in records.py:FORMATS.
       fix: The fix in the error message if several files match; '' for a default.
 
@@ -47,7 +47,7 @@ def split_files(
     binary_suffixes = [suffix for suffix in suffixes if suffix in BINARY]
     candidates: dict[str, Files] = {}
     for parent in (folder, subfolder) if subfolder.is_dir() else (folder,):
-        # Text files have priority: if a folder has both formats, both hold the same records.
+        # Text files have priority. If a folder has both formats, both contain the same records.
         for kinds in (text_suffixes, binary_suffixes):
             candidates = candidates or _find_candidates(parent, stems, kinds)
     if len(candidates) > 1:
@@ -92,7 +92,7 @@ def describe_files(files: Sequence[epath.Path]) -> str:
 def describe_splits(
     files: Mapping[str, Files | str], folder: epath.Path | None, *, labelled: Collection[str], missing: str
 ) -> str:
-    """Returns a readable list of the splits and their files, and on a second line the unused data files.
+    """Returns a readable list of the splits and their files. A second line lists unused data files, if there are any.
 
     Args:
       files: The files of each split, or a description of them; empty if there are none.

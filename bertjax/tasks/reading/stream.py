@@ -1,4 +1,4 @@
-"""Streaming from standard input: its lines, and batches that are complete as soon as no further item is available."""
+"""Streaming from standard input: reads its lines, and forms batches without waiting for more input."""
 
 import contextlib
 import io
@@ -25,12 +25,13 @@ def standard_input(where: str) -> Iterator[Line]:
 
 def open_standard_input() -> io.BufferedReader:
     """Opens standard input in binary mode."""
-    # Python acquires the lock of sys.stdin's buffer at exit, and a thread that waits for input would never release it.
+    # sys.stdin is not used, because Python acquires the lock of its buffer at exit, and a thread that waits for input
+    # would never release this lock.
     return open(sys.stdin.fileno(), 'rb', closefd=False)
 
 
 def stream_batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    """Yields batches of about `size` items, each as soon as no further item is available.
+    """Yields batches of about `size` items, or of fewer if the next item is not available within 20 ms.
 
     A batch has at least one item that is not a `Blank`. If `items` raises an exception, it is raised after the batches
     of all earlier items.

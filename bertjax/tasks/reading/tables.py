@@ -37,7 +37,7 @@ def _csv_cells(lines: Iterable[Line], where: str, blank: str) -> _Cells:
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            fix = 'save the file as CSV with "double quotes" around fields that hold quotes, commas or line ends'
+            fix = 'save the file as CSV with "double quotes" around fields that contain quotes, commas or line ends'
             raise UserError(f'{where}:{number}', f'invalid CSV ({error})', 'comma-separated fields', fix) from None
         if cells is None:
             return

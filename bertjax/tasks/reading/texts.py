@@ -74,7 +74,7 @@ def decode_file(file: BinaryIO, where: str) -> str:
       where: The name of the file, for messages.
 
     Raises:
-      UserError: The file is damaged or not UTF-8. The message has the line of the first invalid byte.
+      UserError: The file is damaged or not UTF-8. The message names the line of the first invalid byte.
     """
     raw = file.read()
     compression = streams.detect_compression(where, raw[:8])
@@ -95,7 +95,7 @@ def decode_file(file: BinaryIO, where: str) -> str:
 def peek_lines(lines: Iterable[Line], count: int = 1) -> tuple[Iterator[Line], list[str]]:
     """Returns all lines, and the texts of the first `count` lines that are not blank.
 
-    There are fewer texts if the file has fewer such lines. The texts serve to detect a format without waiting for
+    There are fewer texts if the file has fewer such lines. The texts let the caller detect a format without waiting for
     further lines.
     """
     lines, read, texts = iter(lines), [], []
@@ -112,7 +112,7 @@ def strip_blank_lines(lines: Iterable[Line], where: str, blank: str = 'refused')
     """Yields the lines that are not blank.
 
     Raises:
-      UserError: A blank line precedes a row, and `blank` is 'refused', not 'skipped'.
+      UserError: A blank line precedes a row, and `blank` is 'refused' instead of 'skipped'.
     """
     first_blank = 0
     for number, line in lines:
@@ -163,16 +163,12 @@ def read_lines(path: epath.PathLike) -> Iterator[Line]:
 
 
 def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
-    """Yields the lines of an open file or pipe, each as soon as it is read. Only \\n and \\r\\n end a line.
+    """Yields the lines of an open file or pipe, each as soon as it is read; see `decode_file`.
 
-    The content is decompressed if it is gzip, bzip2, xz or zstd. A byte order mark is removed.
-
-    Args:
-      file: The open file, at its start.
-      where: The name of the file, for messages.
+    Only \\n and \\r\\n end a line.
 
     Raises:
-      UserError: The file is damaged or not UTF-8. The message has the line.
+      UserError: The file is damaged or not UTF-8. The message names the line.
     """
     lines = streams.Lines(iter(()))
     try:

@@ -22,8 +22,9 @@ _OUTSIDE = 1e6  # larger than any distance in a text
 def role_marks(tokenizer: Tokenizer, markers: str) -> list[np.ndarray]:
     """Returns the tokens of four marks: the opening and the closing mark of the subject, then of the object.
 
-    'typed' uses the punctuation of its paper, arXiv 2102.01373, and 'words' uses MARKS. The other methods use the first
-    four [unusedN] slots of the vocabulary, which have no meaning yet, or the same punctuation if there are fewer slots.
+    'typed' uses the punctuation marks of arXiv 2102.01373, and 'words' uses MARKS. The other methods use the first four
+    [unusedN] slots of the vocabulary, which have no meaning yet. If there are fewer than four slots, they use the same
+    punctuation marks as 'typed'.
     """
     slots = [i for i, piece in enumerate(tokenizer.pieces) if is_unused(piece)][:4]
     if markers in ('entity', 'mask') and len(slots) == 4:
@@ -45,9 +46,9 @@ def relation_features(
 ) -> Features:
     """Builds the rows of N records, `[CLS] … [SEP]`, with the row array `starts`, int32 [N, 2].
 
-    A sequence longer than S is truncated. The tokens before the first entity and after the last entity are
-    removed first, beginning with the farthest. Then the middle of the text between the entities is removed, and finally
-    the ends of the entities.
+    A sequence longer than S is truncated. The tokens before the first entity and after the last entity are removed
+    first, starting with those that are farthest from the entities. Then the middle of the text between the entities is
+    removed, and finally the ends of the entities.
 
     Args:
       records: The N records.
@@ -56,10 +57,10 @@ def relation_features(
       seq_len: The maximum sequence length S.
       markers: The method of marking the entities.
         'entity' puts marks around each entity (arXiv 1906.03158).
-        'typed' also adds the type after the opening mark (arXiv 2102.01373), as in @ * person * Ann @.
+        'typed' also adds the type after the opening mark (arXiv 2102.01373), for example @ * person * Ann @.
         'mask' replaces the words of an entity by the opening mark and the type, so that the model cannot memorise names
         (after Zhang et al. 2017, whose masks are single tokens).
-        'words' puts MARKS, the marks of the files, around each entity, as in the benchmarks of SciBERT.
+        'words' puts MARKS, the marks in data files, around each entity, as in the benchmarks of SciBERT.
 
     Raises:
       UserError: S is too small for the marks.
@@ -90,7 +91,7 @@ def _sequences(
 
     Yields:
       A tuple for each record: the tokens between [CLS] and [SEP], the positions of the two opening marks, a mask that
-      is True for the tokens of marks and types, and whether the sequence has all of its tokens.
+      is True for the tokens of marks and types, and whether the sequence is complete, that is, not truncated.
     """
     marks, max_tokens = role_marks(tokenizer, markers), seq_len - 2
     record_parts = [_parts(record, markers) for record in records]
@@ -110,7 +111,7 @@ def _sequences(
 
 
 class _Part(NamedTuple):
-    """A part of a sequence: a mark, or the text of a type, of an entity or of the context.
+    """A part of a sequence: a mark, or the text of a type, an entity or the context.
 
     Attributes:
       kind: one of _MARK, _TYPE, _ENTITY, _CONTEXT.
@@ -124,7 +125,6 @@ class _Part(NamedTuple):
 
 
 def _parts(record: Relation, markers: str) -> list[_Part]:
-    """Returns the parts of a record, in order."""
     parts: list[_Part] = []
     position = open_entities = 0
     for boundary in boundaries(record.entities):

@@ -40,8 +40,8 @@ class Relation:
       text: the text without marks.
       entities: the subject and the object. In a marked text, << and >> mark the subject, and [[ and ]] the object.
       label: the name of the relation; None if unknown.
-      where: the location, 'file:line'; excluded from repr and equality.
-      fields: all fields of the row, if the record is read for prediction; excluded from repr and equality.
+      where: the location, 'file:line'.
+      fields: all fields of the row, if the record is read for prediction.
     """
 
     text: str
@@ -172,9 +172,12 @@ def parse_marked_text(text: str, where: str) -> tuple[str, tuple[MarkedEntity, M
 
 
 def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int, int, int, int]:
-    """Returns the start and end of the opening and the closing mark, with the white space between mark and entity."""
+    """Returns the start and the end of the opening mark, then those of the closing mark.
+
+    A mark includes the white space between it and the entity.
+    """
     a, b = re.escape(opening), re.escape(closing)
-    # Marks that white space separates from the entity have priority, because the text itself may contain >>.
+    # A mark with white space between it and the entity has priority, because the text itself may contain >>.
     for pattern in (rf'({a}\s+)\S.*?(\s+{b})', rf'({a}\s*)\S.*?(\s*{b})'):
         matches = list(re.finditer(pattern, text))
         if len(matches) == 1:
@@ -184,7 +187,7 @@ def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int,
 
 
 def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Relation | Blank]:
-    """Yields records for prediction from an input file of any text format, or of one marked text per line.
+    """Yields records for prediction from an input file in any text format, or with one marked text per line.
 
     Args:
       lines: The lines of the file.
@@ -207,9 +210,9 @@ def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Rel
 
 def _read_marked_lines(lines: Iterable[Line], where: str) -> Iterator[Relation | Blank]:
     for number, line in lines:
-        place = f'{where}:{number}'
+        location = f'{where}:{number}'
         if line.strip():
-            text, entities = parse_marked_text(line, place)
-            yield Relation(text, entities, None, place)
+            text, entities = parse_marked_text(line, location)
+            yield Relation(text, entities, None, location)
         else:
-            yield Blank(place)
+            yield Blank(location)

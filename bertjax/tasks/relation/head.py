@@ -16,7 +16,7 @@ from bertjax.tasks.relation.features import STARTS
 class BertForRelation(BertForTask):
     """Classifies the relation of two entities.
 
-    The input of the head is the concatenation of the last hidden states of both opening marks, at their first tokens.
+    The input of the head is the concatenation of the last hidden states at the first tokens of both opening marks.
     """
 
     smallest_inputs = (*BertForTask.smallest_inputs, (1, 2))

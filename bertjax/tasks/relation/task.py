@@ -42,8 +42,8 @@ class RelationTask(TextTask):
       seq_len: the maximum sequence length S in tokens, including marks, [CLS] and [SEP].
       markers: the method of marking the entities, see features.py:relation_features.
       pool: the input of the head: 'cls' for the pooled [CLS], or 'starts' for the concatenated states of the two
-        opening marks (arXiv 1906.03158), for which transformers has no class.
-      negative: the label for 'no relation', if the data have one. The metrics ignore it as TACRED's scorer does.
+        opening marks (arXiv 1906.03158). transformers has no class for 'starts'.
+      negative: the label for 'no relation', if the data have one. The metrics ignore it, like TACRED's scorer.
       labels: the labels in the order of their numbers; () collects and sorts the labels of the training file.
       text_a: the name of the field with the marked text.
       label: the name of the field with the relation; '' for `relation` or `label`.
@@ -167,6 +167,6 @@ class RelationTask(TextTask):
             yield {'subject': record.mention(0), 'object': record.mention(1), **row}
 
     def official_files(self, split: str, records: Sequence[Relation], predictions: Sequence[Scores]) -> dict[str, str]:
-        """Returns a file with a predicted label on each line, the input format of TACRED's scorer."""
+        """Returns a file with one predicted label per line, the input format of TACRED's scorer."""
         del records
         return {f'{split}.txt': ''.join(f'{self.labels[scores.best]}\n' for scores in predictions)}

@@ -14,8 +14,8 @@ MEAN = 'mean'
 def tfidf_features(train: Sequence[LabelledRecord], records: Sequence[LabelledRecord]) -> tuple[Any, Any]:
     """Returns the TF-IDF features of the N training records and of M other records, sparse float32 [N, F] and [M, F].
 
-    The features of a pair are the features of both texts, their absolute difference and their cosine, so that a linear
-    model can compare the texts.
+    The features of a pair are the features of both texts, the absolute difference of these features, and their cosine.
+    The last two let a linear model compare the texts.
     """
     texts = [text for record in train for text in (record.first, record.second) if text is not None]
     vectors = fit_vectorizer(texts)
@@ -58,12 +58,11 @@ def class_baselines(
 def label_baselines(
     train: Sequence[LabelledRecord], targets: np.ndarray, records: Sequence[LabelledRecord]
 ) -> dict[str, np.ndarray]:
-    """Returns the logits of the baselines of `class_baselines` for C independent labels.
+    """Returns the logits of two baselines for C independent labels: the label frequencies and logistic regression.
 
     Args:
-      train: The N training records.
+      train, records: See `class_baselines`.
       targets: 1 for each label of a training record and 0 elsewhere, [N, C].
-      records: The M records to predict.
 
     Returns:
       {name of a baseline: logits of a sigmoid, float64 [M, C]}.
@@ -83,9 +82,8 @@ def score_baselines(
     """Returns the scores of two baselines, the mean of the targets and ridge regression on TF-IDF features.
 
     Args:
-      train: The N training records.
+      train, records: See `class_baselines`.
       targets: The scores of the training records, float [N].
-      records: The M records to predict.
 
     Returns:
       {name of a baseline: scores, float64 [M, 1]}.

@@ -12,7 +12,7 @@ _WEIGHTS = number(1e-9, 1e9)  # outside this range, the float32 sums of a batch 
 
 
 def check_class_weights(text: str) -> None:
-    """Checks the format of `text`, without the names of the labels.
+    """Checks the format of `text`, but not the names of the labels.
 
     Raises:
       UserError: The text is neither 'balanced' nor a list of weights by label.
@@ -45,7 +45,7 @@ def class_weights(text: str, labels: Sequence[str], balanced: Sequence[float]) -
 
 
 def balanced_class_weights(counts: Sequence[int]) -> list[float]:
-    """Returns the weight N / (C · n) of each of C classes, as class_weight='balanced' of scikit-learn does.
+    """Returns the weight N / (C · n) of each of C classes, like class_weight='balanced' in scikit-learn.
 
     The weight is 1 if n is 0.
 
@@ -56,9 +56,9 @@ def balanced_class_weights(counts: Sequence[int]) -> list[float]:
 
 
 def balanced_pos_weights(counts: Sequence[int], records: int) -> list[float]:
-    """Returns the weight (N - n) / n of each label.
+    """Returns the weight (N - n) / n of each label; 1 if n is 0 or N.
 
-    The documentation of torch.nn.BCEWithLogitsLoss suggests this value for `pos_weight`. It is 1 if n is 0 or N.
+    The documentation of torch.nn.BCEWithLogitsLoss suggests this value for `pos_weight`.
 
     Args:
       counts: The number of records n with each label.
@@ -76,7 +76,7 @@ def _parse(text: str) -> Mapping[str, float]:
             weights = {label.strip(): float(weight) for label, _, weight in pairs}
     except (ValueError, TypeError, OverflowError):
         weights = {}
-    if not weights or not all(map(_WEIGHTS.holds, weights.values())):
+    if not weights or not all(map(_WEIGHTS.contains, weights.values())):
         expected = f"'{BALANCED}', or for each label {_WEIGHTS.words}"
         raise UserError(KEY, format_value(text), expected, f"for example --{KEY}='spam=2.5,ham=1'")
     return weights

@@ -36,16 +36,16 @@ class ClassificationTask(TextTask):
       train, dev, test: the names of files in `data`, or of splits of `dataset`; '' searches for train.csv, val.jsonl,
         valid.tsv.gz, test-00000-of-00002.parquet and similar names, see splits.py. The test file may lack labels.
       dev_fraction: the share of the training records that is used as dev if there is no dev file. A hash of the text
-        selects them. Equal texts are therefore in the same split, and adding records does not change the split of
-        others.
+        selects these records. Equal texts are therefore in the same split, and a record stays in its split when other
+        records are added.
       labels: the labels in the order of their numbers; () collects and sorts the labels of the training file. For the
         metric `f1`, the second of two labels is the positive class.
       regression: whether the label is a number.
       class_weights: the weights of the labels in the loss: 'balanced' for higher weights of rare labels, or
         'LABEL=2.5,LABEL=1', see class_weights.py; '' for equal weights.
       metric: the name of the metric that selects the best run; '' for 'accuracy', or 'spearman' for a regression.
-      columns: the names of the columns of files without a header.
-      format: 'tsv', 'csv', 'jsonl' or 'json' for files with another suffix, see records.py.
+      columns: the names of the columns, for files without a header.
+      format: 'tsv', 'csv', 'jsonl' or 'json', for files with other suffixes; see records.py.
       dataset: the name of a dataset in tensorflow-datasets, used if `data` is ''.
     """
 
@@ -72,7 +72,7 @@ class ClassificationTask(TextTask):
         self.labels = list(self.labels)
         names = {'train': self.train, 'dev': self.dev, 'test': self.test}
         self._files = TableFiles(self.data, self.dataset, names, self.format)
-        self._shared_records = 0  # number of records in the file that train and dev share; 0 before it is read
+        self._shared_records = 0  # the number of records in the file that train and dev share; 0 before it is read
         self.name = pathlib.PurePath(self.data).name or self.dataset or 'classification'
         self._weights: tuple[float, ...] = ()
         self.text_columns = tuple(Column((name,)) for name in (self.text_a, self.text_b) if name)
@@ -117,11 +117,7 @@ class ClassificationTask(TextTask):
             raise UserError('config.task.metric', found, "'macro_f1'", 'set config.task.metric=macro_f1')
 
     def _print_dev_share(self, records: Sequence[Example]) -> None:
-        """Prints how many records of the training file are used as dev.
-
-        Args:
-          records: The remaining records, for training.
-        """
+        """Prints how many records of the training file are used as dev; `records` are the others."""
         if self._shares_dev and self._shared_records:
             dev_share = f'{self._shared_records - len(records):,} of the {self._shared_records:,} records of train'
             hint = (
@@ -134,11 +130,7 @@ class ClassificationTask(TextTask):
         return [self._example(row, 'train') for row in self._rows('train')]
 
     def _set_class_weights(self, balanced: Sequence[float]) -> None:
-        """Sets and prints the weights of the labels in the loss, if `class_weights` is set.
-
-        Args:
-          balanced: The weights of the labels for 'balanced'.
-        """
+        """Sets and prints the weights of the labels in the loss, if `class_weights` is set; see class_weights.py."""
         if self.class_weights:
             self._weights = class_weights(self.class_weights, self.labels, balanced)
             pairs = zip(self.labels, self._weights, strict=True)
@@ -197,7 +189,6 @@ class ClassificationTask(TextTask):
         return not label or (label == _UNLABELLED and bool(self.labels) and label not in self.labels)
 
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
-        """Returns the label columns."""
         return (Column((self.label,), required=required, join_list=False),)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
@@ -229,9 +220,9 @@ class ClassificationTask(TextTask):
 
 
 def is_held_out(record: Example, share: float) -> bool:
-    """Whether a record belongs to a dev split that is a part of the training file.
+    """Whether a record of the training file belongs to the dev split.
 
-    A hash of its text selects the record. The hash ignores case and differences in white space.
+    A hash of the text decides. The hash ignores case and differences in white space.
 
     Args:
       record: The record.

@@ -10,7 +10,7 @@ from bertjax.text.tokenizer import Tokenizer
 
 # {value of config.task.long: description of its effect on records that are too long}.
 LONG = {'truncate': 'lose their end', 'head_tail': 'lose their middle', 'windows': 'are read in windows'}
-# The share of the start of a text among the tokens that 'head_tail' keeps: 128 of 510 (Sun et al. 2019, "How to
+# The share of tokens that 'head_tail' takes from the start of a text: 128 of 510 (Sun et al. 2019, "How to
 # Fine-Tune BERT for Text Classification?", arXiv 1905.05583, "Dealing with long texts").
 _HEAD = 128 / 510
 
@@ -28,9 +28,9 @@ def text_features(
     long: str,
     stride: int,
 ) -> Features:
-    """Builds the rows `[CLS] A [SEP]`, or `[CLS] A [SEP] B [SEP]` for pairs, of N records.
+    """Builds the rows of N records: `[CLS] A [SEP]`, or `[CLS] A [SEP] B [SEP]` for pairs.
 
-    RoBERTa's tokenizer puts two [SEP] between A and B.
+    With RoBERTa's tokenizer, two [SEP] separate A and B.
 
     Args:
       first: The N first texts.
@@ -39,10 +39,10 @@ def text_features(
       tokenizer: The tokenizer of the model.
       seq_len: The maximum sequence length S.
       long: The method for records that are too long.
-        'truncate' removes the end of the text. In a pair it removes the end of the longer text, or the ends of both
+        'truncate' removes the end of the text. In a pair, it removes the end of the longer text, or the ends of both
         texts if both are longer than half of the available length, as transformers does.
-        'head_tail' removes the middle of the longer text. A quarter of its remaining tokens are from its start, the
-        others from its end.
+        'head_tail' removes the middle of the longer text. A quarter of the remaining tokens are from its start, and the
+        others are from its end.
         'windows' splits the longer text into overlapping windows. Each window is a row, and all rows of a record have
         equal weights with a sum of 1.
         With 'head_tail' and 'windows', the shorter text is truncated to half of the available length.

@@ -19,8 +19,8 @@ class TableFiles:
     Args:
       data: The folder, or the training file; '' to use `dataset`.
       dataset: The name of a dataset in tensorflow-datasets.
-      names: {split: name of its file, or of a split of `dataset`}; '' for the usual names.
-      format: The format of files with another suffix, see records.py:format_of.
+      names: {split: name of its file, or of a split of `dataset`}. '' selects the usual names.
+      format: The format of files without a known suffix, see records.py:format_of.
     """
 
     def __init__(self, data: str, dataset: str, names: Mapping[str, str], format: str):

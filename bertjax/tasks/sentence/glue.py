@@ -25,7 +25,7 @@ _HUB_FORMATS = ('.jsonl', '.parquet', '.arrow')
 class GlueTask(TextTask):
     """A task of the GLUE benchmark.
 
-    The splits of MNLI are train, dev, dev_mismatched, test, test_mismatched and ax, the diagnostic set.
+    MNLI has the splits train, dev, dev_mismatched, test, test_mismatched, and ax, which is the diagnostic set.
 
     Attributes:
       data: the task's folder in the output of GLUE's download script, or the parent folder of all tasks.
@@ -114,7 +114,12 @@ class GlueTask(TextTask):
         return record
 
     def _label_name(self, label: str, where: str) -> str:
-        """Returns the name of a label, which is one of the `file_labels`, or the name itself in tensorflow-datasets."""
+        """Returns the name of a label.
+
+        Args:
+          label: One of the row's `file_labels`, or already a name, as in tensorflow-datasets.
+          where: The location of the record.
+        """
         if label in self.row.labels:
             return label
         if label not in self.row.file_labels:
@@ -123,12 +128,12 @@ class GlueTask(TextTask):
         return self.row.labels[self.row.file_labels.index(label)]
 
     def _read(self, split: str) -> Iterator[Row]:
-        """Yields the rows of a split; their values are the texts, the label and the index."""
+        """Yields the rows of a split. The values of a row are the texts, the label and the index."""
         row = self._rows[split]
         source = row.splits[split]
         columns = (*map(Column, row.texts), Column(row.label, required=not source.server), _INDEX)
         files, official = self._find(split) if self.data else ((), False)
-        if source.server and not official:  # unofficial files have -1 in place of the secret labels and scores
+        if source.server and not official:  # unofficial files have -1 instead of the unpublished labels and scores
             columns = (*columns[:-2], Column((), required=False), _INDEX)
         if not self.data:
             yield from select_columns(read_dataset(*source.tfds), columns)
@@ -137,7 +142,7 @@ class GlueTask(TextTask):
             found = f'no {" or ".join(source.files[:3])} for the split {split}'
             fix = "give the output folder of GLUE's download script, or leave config.data empty for tensorflow-datasets"
             raise UserError(str(self._folder()), found, "the task's files", fix)
-        if source.server:  # no broken rows, because the server needs a prediction for every row
+        if source.server:  # allow no broken rows, because the server needs a prediction for every row
             layout = TableLayout(columns, row.headerless_test_columns, 0)
         else:
             layout = TableLayout(columns, row.headerless_columns, row.max_broken_rows)
@@ -150,7 +155,7 @@ class GlueTask(TextTask):
     def _find(self, split: str) -> tuple[Files, bool]:
         """Returns the files of a split, and whether they are official files.
 
-        If there is no official file, the search is for files of the Hugging Face Hub, where the splits have the same
+        If there is no official file, the function looks for files from the Hugging Face Hub, whose splits have the same
         names as in tensorflow-datasets, and for JSON lines with the same columns.
         """
         source, folder = self._rows[split].splits[split], self._folder()

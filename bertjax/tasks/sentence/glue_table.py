@@ -28,7 +28,7 @@ class GlueRow:
       texts: the possible column names of each of the one or two texts, in the files and in tensorflow-datasets.
       label: the possible column names of the label.
       labels: the names of the labels, in the order of tensorflow-datasets; () for a regression.
-      file_labels: the form of each label in the files and in the predictions for the server.
+      file_labels: the text of each label in the files and in the predictions for the server.
       measures: the names of the metrics; the first is the score.
       splits: the location of each split, by name.
       headerless_columns: the columns of a labelled file without a header.
@@ -66,7 +66,7 @@ _BARE_PAIR = ('index', 'sentence1', 'sentence2')
 _MNLI = ('index', 'promptID', 'pairID', 'genre', 'sentence1_binary_parse', 'sentence2_binary_parse')
 _MNLI += ('sentence1_parse', 'sentence2_parse', 'sentence1', 'sentence2')
 _MNLI_TEXTS = (('sentence1', 'premise', 'Premise'), ('sentence2', 'hypothesis', 'Hypothesis'))
-# The download script stores the diagnostic set in a sibling folder of MNLI; a copy in the folder of MNLI has priority.
+# The download script stores the diagnostic set in a sibling folder of MNLI. A copy in the folder of MNLI has priority.
 _AX_FILES = ('diagnostic.tsv', 'AX.tsv', 'diagnostic-full.tsv')
 _AX_FILES += tuple(f'../{folder}/{name}' for folder in ('diagnostic', 'AX') for name in _AX_FILES)
 

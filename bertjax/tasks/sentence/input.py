@@ -16,16 +16,16 @@ def read_input(
 ) -> Iterator[Row | Blank]:
     """Yields the texts of each record as soon as its lines are read.
 
-    The suffix of the file name selects the format. If the suffix is unknown or .tsv, the first line does: a JSON object
-    means JSON lines, column names mean a table, and anything else means plain lines. A plain line has a text, or a pair
-    of texts that a tab separates. Formats other than plain lines ignore blank lines.
+    The suffix of the file name determines the format. If the suffix is unknown or .tsv, the first line determines it: a
+    JSON object means JSON lines, column names mean a table, and anything else means plain lines. A plain line is a
+    text, or a pair of texts with a tab between them. Formats other than plain lines ignore blank lines.
 
     Args:
       lines: The lines of the file.
       where: The name of the file.
       columns: The columns of the one or two texts.
-      quiet: Whether to skip printing the detected format.
-      tabs: Whether a tab in the first plain line makes all plain lines pairs, independent of `columns`.
+      quiet: Whether to suppress the message about the detected format.
+      tabs: Whether plain lines are read as pairs if the first plain line has a tab, even if `columns` has one column.
 
     Yields:
       The records, and a `Blank` for each blank plain line.
@@ -50,18 +50,18 @@ def _plain_rows(lines: Iterable[Line], where: str, texts: int) -> Iterator[Row |
     blanks: list[Blank] = []
     empty = True
     for number, line in lines:
-        place = f'{where}:{number}'
+        location = f'{where}:{number}'
         if not line.strip(' '):
-            blanks.append(Blank(place))
+            blanks.append(Blank(location))
             continue
-        yield from blanks  # only before another text, so that blank lines at the end of the file are dropped
+        yield from blanks  # yielded only before a text, so that blank lines at the end of the file are dropped
         blanks, empty = [], False
         cells = tuple(line.split('\t'))
         if len(cells) != texts:
             expected = 'one text per line, without tabs' if texts == 1 else 'two texts per line with a tab between them'
             fix = 'correct the line, or put the column names in the first line'
-            raise UserError(place, f'{len(cells) - 1} tabs', expected, fix)
-        yield Row(place, cells)
+            raise UserError(location, f'{len(cells) - 1} tabs', expected, fix)
+        yield Row(location, cells)
     if empty:
         raise UserError(where, 'no text', 'at least one', 'check the file')
 

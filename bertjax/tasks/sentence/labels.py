@@ -5,7 +5,7 @@ from typing import Protocol
 
 from bertjax.errors import UserError
 
-_MIN_RECORDS = 1000  # the minimum number of records to report labels that occur once
+_MIN_RECORDS = 1000  # with at least this many records, labels that occur once are reported
 _MAX_EXAMPLES = 5
 _MISSING = ('nan', '<na>', '#n/a', 'nat')  # missing values as programs write them
 _PERHAPS_MISSING = ('none', 'null', 'na', 'n/a', '-', '?')  # missing values as people write them, or real labels
@@ -71,9 +71,9 @@ def find_odd_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]
     lines = []
     for label, count in counts.items():
         if count and label.lower() in _PERHAPS_MISSING:
-            place = _first(label, records)
+            location = _first(label, records)
             lines.append(
-                f'warning: {count:,} records have the label {label!r}, the first at {place}; is it a missing value?'
+                f'warning: {count:,} records have the label {label!r}, the first at {location}; is it a missing value?'
             )
     by_folded: dict[str, list[str]] = {}
     for label in counts:
@@ -85,12 +85,12 @@ def find_odd_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]
     if once and len(records) >= _MIN_RECORDS:
         some = ', '.join(f'{label!r} ({_first(label, records)})' for label in once[:_MAX_EXAMPLES])
         more = f' and {len(once) - _MAX_EXAMPLES:,} more' if len(once) > _MAX_EXAMPLES else ''
-        lines.append(f'warning: labels that only one of {len(records):,} records has: {some}{more}')
+        lines.append(f'warning: labels that occur in only one of {len(records):,} records: {some}{more}')
     return lines
 
 
 def _first(label: str, records: Sequence[LabelledRecord]) -> str:
-    """Returns the location of the first record that has the label, also among other labels."""
+    """Returns the location of the first record that has the label, alone or among other labels."""
     return next(record.where for record in records if label in _labels(record))
 
 

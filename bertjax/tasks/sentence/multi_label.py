@@ -33,13 +33,13 @@ class MultiLabelTask(ClassificationTask):
     The labels of a record are a list of strings in JSON, or a cell such as `a|b`, which may be empty. Alternatively,
     each label has a column of 0 and 1.
 
-    The other attributes are those of ClassificationTask. `class_weights` apply to the records with a label, as
-    pos_weight of PyTorch.
+    The other attributes are those of ClassificationTask. A weight in `class_weights` applies to the records that have
+    the label, like `pos_weight` in PyTorch.
 
     Attributes:
       label_columns: the names of columns of 0 and 1, which replace the column `label`; each name is a label.
-      separator: the string between the labels of a cell; '' for the first of `|`, `;` and `,` that occurs in a cell of
-        the training file. A cell may also be a JSON list.
+      separator: the string between the labels of a cell; '' for the first of `|`, `;` and `,` that occurs in any cell
+        of the training file. A cell may also be a JSON list.
       threshold: the probability above which a label is predicted.
     """
 
@@ -81,7 +81,7 @@ class MultiLabelTask(ClassificationTask):
         return tuple(Column((name,), required=required, join_list=False, list_as_json=True) for name in names)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
-        """See ClassificationTask; columns of 0 and 1 are converted to a JSON list of the names with 1."""
+        """See ClassificationTask; columns of 0 and 1 become a JSON list of the names of the columns with 1."""
         if not self.label_columns:
             return cells[0]
         if all(cell is None for cell in cells):
@@ -96,11 +96,10 @@ class MultiLabelTask(ClassificationTask):
         return json.dumps([name for name, cell in pairs if _FLAGS[cell.strip().lower()]])
 
     def _means_no_label(self, label: str) -> bool:
-        """See ClassificationTask; False, because an empty cell is a labelled record with an empty set of labels."""
+        """See ClassificationTask; always False, because an empty cell is an empty set of labels."""
         return False
 
     def _label(self, label: str, where: str) -> tuple[str, ...]:
-        """Returns the labels in a cell."""
         if label.startswith('['):
             try:
                 names = json.loads(label)
@@ -118,7 +117,7 @@ class MultiLabelTask(ClassificationTask):
         return tuple(names)
 
     def _find_separator(self) -> str:
-        """Returns the separator of the labels in a cell, which is detected in the training file if it is not set."""
+        """Returns the separator of the labels in a cell. If it is not set, it is detected in the training file."""
         if not self._separator:
             cells = [row.values[-1] or '' for row in self._rows('train')]
             plain_cells = [cell for cell in cells if not cell.lstrip().startswith('[')]
@@ -147,7 +146,7 @@ class MultiLabelTask(ClassificationTask):
         self._separator = self.separator or state['separator']
 
     def _targets(self, records: Sequence[Example]) -> np.ndarray:
-        """Returns an array, float32 [N, C]; 1 for the labels of a record and 0 elsewhere."""
+        """Returns an array that is 1 for the labels of a record and 0 elsewhere, float32 [N, C]."""
         number = {label: i for i, label in enumerate(self.labels)}
         targets = np.zeros((len(records), len(self.labels)), np.float32)
         for row, record in enumerate(records):
@@ -179,7 +178,7 @@ class MultiLabelTask(ClassificationTask):
         return label_report(label_scores(true, predicted), multi_label_figures(true, predicted), self.labels)
 
     def rows(self, records: Sequence[Example], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
-        """Yields `labels`, `probabilities` by label, and for a labelled record also `true`, its labels."""
+        """Yields `labels` and `probabilities` by label. A labelled record also has `true`, its labels."""
         probabilities, decisions = self._probabilities(predictions), self._decisions(predictions)
         for record, label_probabilities, decided in zip(records, probabilities, decisions, strict=True):
             row: dict[str, Any] = {'labels': [self.labels[i] for i in np.flatnonzero(decided)]}

@@ -7,7 +7,7 @@ import numpy as np
 from bertjax.metrics.classification import ClassScores, class_scores
 from bertjax.tasks.sentence.labels import LabelledRecord, find_odd_labels
 
-_MIN_RECORDS = 10  # fewer records than this are too few to learn a label well
+_MIN_RECORDS = 10  # a label with fewer records than this is reported as rare
 _MIN_SHARE = 0.01  # a label with a smaller share of the records is reported as rare
 _MAX_MATRIX = 20  # the maximum number of labels for which the full confusion table is printed
 _BANDS = 5  # the number of intervals of the true score in `value_report`
@@ -91,8 +91,8 @@ def _text_warnings(records: Sequence[LabelledRecord]) -> list[str]:
 def class_report(table: np.ndarray, labels: Sequence[str]) -> str:
     """Returns a report on the predicted labels.
 
-    It has precision, recall and F1 of each label, and the confusion table, or only the most frequent confusions if
-    there are more than 20 labels.
+    The report has precision, recall and F1 of each label, and the confusion table. If there are more than 20 labels, it
+    has only the most frequent confusions instead of the table.
 
     Args:
       table: The confusion table, int64 [C, C], see metrics/classification.py:confusion.

@@ -20,7 +20,7 @@ def is_sick(column: str, labels: Sequence[str]) -> bool:
 def semeval_file(column: str, pair_ids: Sequence[str], answers: Sequence[str]) -> str:
     """Returns the text of the input file of sick_evaluation.R: a header, and three columns separated by tabs.
 
-    The column that is not predicted is NA in every row, as the script requires.
+    The other column is NA in every row, as the script requires.
 
     Args:
       column: The predicted column, ENTAILMENT or RELATEDNESS.

@@ -40,11 +40,10 @@ class Example:
       first: the text, or the first text of a pair.
       second: the second text of a pair; None if the task has no pairs.
       label: the name of the label, or the score, or the names of several labels; None if unknown.
-      index: the identifier of the record in an official file, see TextTask._index; in GLUE, the number of the record,
-        from 0, if the file has no identifiers.
-      where: the location, 'file:line'; excluded from repr and equality, so that equal records from different files are
-        equal.
-      fields: all fields of the row, if the record is read for prediction; excluded from repr and equality.
+      index: the identifier of the record in an official file, see TextTask._index. In GLUE, it is the number of the
+        record, from 0, if the file has no identifiers.
+      where: the location, 'file:line'; not compared, so that equal records from different files are equal.
+      fields: all fields of the row, if the record is read for prediction.
     """
 
     first: str
@@ -89,19 +88,19 @@ class Scores:
 
 @dataclasses.dataclass
 class TextTask(Task[Example, Scores]):
-    """The methods of a text task that do not depend on the source of the records.
+    """Base class with the methods of a text task that do not depend on the source of the records.
 
     A subclass defines `name`; `regression`, whether the label is a score; `measures`, the names of its metrics in
-    metrics/classification.py, of which the first is `score`; one or two `text_columns`; and `labels`, a list that is
-    empty before the labels are known.
+    metrics/classification.py, with the value of `score` first; `text_columns`, one or two columns; and `labels`, a list
+    that is empty until the labels are known.
 
     Attributes:
       data: the folder of the files; '' for tensorflow-datasets.
       seq_len: the maximum sequence length S in tokens, including [CLS] and [SEP].
       long: the method for longer texts: 'truncate', 'head_tail' or 'windows', see features.py:text_features.
       stride: the distance between the starts of two windows of a long text, in tokens; 0 for half a window.
-      bilstm_units: the units of each direction of a two-layer BiLSTM before the pooler, as in the left-to-right
-        ablation of the BERT paper (table 5); 0 for none.
+      bilstm_units: the number of units in each direction of a two-layer BiLSTM before the pooler, as in the
+        left-to-right ablation of the BERT paper (table 5); 0 for no BiLSTM.
     """
 
     data: str
@@ -265,7 +264,10 @@ class TextTask(Task[Example, Scores]):
         ]
 
     def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
-        """Returns the metrics in `measures`. `mse` is unbounded, correlations are in [-1, 1], and others in [0, 1]."""
+        """Returns the metrics in `measures`.
+
+        `mse` has no upper bound, correlations are in [-1, 1], and the other metrics are in [0, 1].
+        """
         if self.regression:
             true, predicted = [record.label for record in records], [prediction.value for prediction in predictions]
             return {name: VALUE_METRICS[name](true, predicted) for name in self.measures}
@@ -278,7 +280,7 @@ class TextTask(Task[Example, Scores]):
     def collapsed(self, records: Sequence[Example], predictions: Sequence[Scores]) -> bool:
         """Whether all predicted labels are equal, or all predicted scores are nearly equal.
 
-        The latter means that their standard deviation is at most 0.01 times that of the true scores.
+        Scores are nearly equal if their standard deviation is at most 1 % of the standard deviation of the true scores.
         """
         if not self.regression:
             return len({prediction.best for prediction in predictions}) == 1
@@ -286,7 +288,7 @@ class TextTask(Task[Example, Scores]):
         return float(np.std(values)) <= 0.01 * float(np.std([record.label for record in records]))
 
     def report(self, records: Sequence[Example], predictions: Sequence[Scores]) -> str:
-        """Returns the report of report.py on the predicted labels or scores."""
+        """Returns the report on the predicted labels or scores, see report.py."""
         if self.regression:
             return value_report([record.label for record in records], [prediction.value for prediction in predictions])
         return class_report(self._confusion(records, predictions), self.labels)
@@ -309,7 +311,7 @@ class TextTask(Task[Example, Scores]):
                 yield Judgment(name_texts(record), f'{record.label:g}', f'{row["score"]:.2f}', error)
                 continue
             true, predicted, probabilities = record.label, row['label'], row['probabilities']
-            # The 1 makes the error positive if the wrong label is as probable as the true label.
+            # The term 1 makes the error positive even if the wrong label is only as probable as the true label.
             error = 1 + probabilities[predicted] - probabilities[true] if true != predicted else 0.0
             answer = f'{predicted} ({probabilities[predicted]:.2f})'
             yield Judgment(name_texts(record), true, answer, error, [(true, predicted)])

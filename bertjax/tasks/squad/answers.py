@@ -9,10 +9,10 @@ from bertjax.data.features import Features
 from bertjax.metrics.softmax import softmax
 from bertjax.tasks.squad.questions import SquadQuestion
 
-# The spans that are collected from each window, as a multiple of n_best; above 1 because spans with equal texts are
-# merged.
+# The number of spans that are collected from each window, as a multiple of n_best. It is above 1 because spans with
+# equal texts are merged.
 _SPANS_PER_BEST = 4
-# The null_odds of a context without pieces, for which 'no answer' is the only possible answer.
+# The null_odds of a context without pieces, where 'no answer' is the only possible answer.
 NO_CHOICE = 1e9
 
 
@@ -24,7 +24,7 @@ class AnswerSpan:
       text: the text of the span; '' for no answer.
       start, end: the first character and the end (exclusive) in the context; None for no answer.
       start_logit, end_logit: the logits of the first and last piece, or of [CLS] for no answer.
-      probability: the softmax of the scores of the n best answers.
+      probability: the value of the softmax over the scores of the n best answers.
     """
 
     text: str
@@ -63,9 +63,9 @@ def best_spans(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the positions of the first and the last piece, int64, of the best spans of a window, best first.
 
-    All spans are candidates. run_squad.py only considers spans from the n best starts to the n best ends of the window.
-    Some of these can be invalid, because they are in the question or belong to another window. It can therefore miss
-    the best span.
+    All spans are candidates. In contrast, run_squad.py considers only spans from the n best starts to the n best ends
+    of the window. Some of these starts and ends can be invalid, because they are in the question or belong to another
+    window. run_squad.py can therefore miss the best span.
 
     Args:
       start_logits, end_logits: The logits, float [S].

@@ -1,4 +1,4 @@
-"""The files of SQuAD's splits: SQuAD's JSON, rows with a question each, or tensorflow-datasets."""
+"""The files of SQuAD's splits: SQuAD's JSON, rows with one question each, or tensorflow-datasets."""
 
 import contextlib
 import io
@@ -132,7 +132,7 @@ def _detect_row_format(path: epath.Path) -> str:
     """Detects the format of the rows of a .json file from its first line.
 
     Returns:
-      'jsonl' for a row on each line, as `datasets` and pandas write; 'json' for a list; '' for SQuAD's JSON.
+      'jsonl' for one row per line, as written by `datasets` and pandas; 'json' for a list; '' for SQuAD's JSON.
     """
     try:
         head = _read_head(path)

@@ -1,4 +1,4 @@
-"""Parsers of SQuAD questions: JSON in the layout of v1.1 and v2.0, or rows with a question each."""
+"""Parsers of SQuAD questions: JSON in the layout of v1.1 and v2.0, or rows with one question each."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from bertjax.tasks.reading.texts import Line, check_text, peek_lines
 _KINDS = {str: 'a string', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
 _FORM = 'the layout of SQuAD, {"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers"}]}]}]}'
 _NUMBER = re.compile(r'\d+(?=]?$)')  # the number at the end of a location such as 'file:3' or 'file[3]'
-_FIX = 'correct the file, or take the original'
+_FIX = 'correct the file, or use the original'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +26,8 @@ class SquadQuestion:
       question, context: the texts, as in the file.
       answers: the answers of the annotators; () if the context has no answer; None if unknown.
       starts: the first character of each answer in the context.
-      impossible: whether the file marks the question as unanswerable; excluded from repr and equality.
-      fields: all fields of the row, if the question is read for prediction; excluded from repr and equality.
+      impossible: whether the file marks the question as unanswerable.
+      fields: all fields of the row, if the question is read for prediction.
     """
 
     id: str
@@ -62,10 +62,10 @@ def parse_squad_json(text: str, where: str, labels: str) -> list[LocatedQuestion
     if not isinstance(root, dict):
         raise UserError(where, f'a JSON {type(root).__name__}', _FORM, _FIX)
     questions: list[LocatedQuestion] = []
-    for paragraph, place in _paragraphs(root, where):
-        context = _field(paragraph, place, 'context', str)
-        for i, qa in enumerate(_field(paragraph, place, 'qas', list)):
-            at = f'{place}.qas[{i}]'
+    for paragraph, location in _paragraphs(root, where):
+        context = _field(paragraph, location, 'context', str)
+        for i, qa in enumerate(_field(paragraph, location, 'qas', list)):
+            at = f'{location}.qas[{i}]'
             questions.append((at, _question(_typed(qa, at, dict), at, context, labels)))
     if not questions:
         raise UserError(where, 'no question', _FORM, _FIX)
@@ -213,7 +213,7 @@ def load_json(text: str, where: str, line: int = 1) -> Any:
       line: The number of the line at which the text starts.
 
     Raises:
-      UserError: The text is not JSON. The message has the line and the column.
+      UserError: The text is not JSON. The message names the line and the column.
     """
     try:
         return json.loads(text)
@@ -229,9 +229,9 @@ def load_json(text: str, where: str, line: int = 1) -> Any:
 def _paragraphs(root: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[str, Any], str]]:
     """Yields (paragraph, location) for each paragraph."""
     for a, article in enumerate(_field(root, where, 'data', list, dot=False)):
-        place = f'{where}:data[{a}]'
-        for p, paragraph in enumerate(_field(_typed(article, place, dict), place, 'paragraphs', list)):
-            yield _typed(paragraph, f'{place}.paragraphs[{p}]', dict), f'{place}.paragraphs[{p}]'
+        location = f'{where}:data[{a}]'
+        for p, paragraph in enumerate(_field(_typed(article, location, dict), location, 'paragraphs', list)):
+            yield _typed(paragraph, f'{location}.paragraphs[{p}]', dict), f'{location}.paragraphs[{p}]'
 
 
 def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> SquadQuestion:
@@ -244,13 +244,13 @@ def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> Squa
         raise UserError(f'{at}.answers', f'{len(answers)} answers and is_impossible', 'one of the two', _FIX)
     texts, starts = [], []
     for i, answer in enumerate(answers):
-        place = f'{at}.answers[{i}]'
-        texts.append(_field(_typed(answer, place, dict), place, 'text', str))
-        starts.append(_field(answer, place, 'answer_start', int))
+        location = f'{at}.answers[{i}]'
+        texts.append(_field(_typed(answer, location, dict), location, 'text', str))
+        starts.append(_field(answer, location, 'answer_start', int))
         last = len(context.encode())  # offsets may be in bytes or UTF-16 units; windows.py:find_answer corrects them
         if not 0 <= starts[-1] <= last:
             expected = f'a character of the context, 0 to {last:,}'
-            raise UserError(f'{place}.answer_start', format_value(starts[-1]), expected, _FIX)
+            raise UserError(f'{location}.answer_start', format_value(starts[-1]), expected, _FIX)
     return SquadQuestion(name, question, context, tuple(texts), tuple(starts), impossible)
 
 

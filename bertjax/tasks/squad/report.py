@@ -9,14 +9,18 @@ from bertjax.tasks.squad.windows import find_answer, format_list
 _WORDS = ('what', 'who', 'when', 'where', 'which', 'how many', 'how much', 'how', 'why')
 
 _DIFFERENCES = {
-    'spaces': 'answers that differ in white space from the text at answer_start, which is used instead',
+    'spaces': 'answers that differ in white space from the text at answer_start; this text is used',
     'elsewhere': 'answers that are not at answer_start; their nearest occurrence in the text is used',
     'missing': 'answers that do not occur in their text; their questions are not used for training',
 }
 
 
 def list_misplaced_answers(questions: Sequence[SquadQuestion]) -> list[str]:
-    """Returns a list, as text, for each kind of first answers that are not exactly at their `answer_start`."""
+    """Lists the first answers of questions that are not exactly at their `answer_start`.
+
+    Returns:
+      A text with a title and a list for each kind in _DIFFERENCES that occurs.
+    """
     by_kind: dict[str, list[str]] = {kind: [] for kind in _DIFFERENCES}
     for question in questions:
         if question.answers:
@@ -36,7 +40,7 @@ def find_question_word(question: str) -> str:
         parts = word.split()
         for i in range(len(words) - len(parts) + 1):
             if [text.strip('?,."\'') for text in words[i : i + len(parts)]] == parts:
-                positions.setdefault(i, word)  # 'how many' has priority over 'how', which is later in _WORDS
+                positions.setdefault(i, word)  # 'how many' has priority over 'how', because it is earlier in _WORDS
                 break
     return positions[min(positions)] if positions else 'other'
 
@@ -44,8 +48,8 @@ def find_question_word(question: str) -> str:
 def squad_report(questions: Sequence[SquadQuestion], texts: Mapping[str, str]) -> str:
     """Returns a table with the count, exact match and F1 of answerable questions by question word.
 
-    If there are unanswerable questions, a second table counts the answerable and unanswerable questions by whether an
-    answer is predicted.
+    If there are unanswerable questions, a second table counts the questions by whether they are answerable and by
+    whether an answer is predicted.
 
     Args:
       questions: The questions with their true answers.

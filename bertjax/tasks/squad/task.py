@@ -29,7 +29,8 @@ from bertjax.text.tokenizer import Tokenizer
 VERSIONS = ('1.1', '2.0')
 _NO_ANSWER = 'no answer'
 _EXCERPT = 160  # characters of the context on each side of an answer in the error report
-# The minimum share of equal answers of a collapsed model; below 1 because the tuned threshold admits a few others.
+# A model has collapsed if at least this share of its answers are equal. The share is below 1 because the tuned
+# threshold admits a few other answers.
 _COLLAPSED = 0.98
 
 
@@ -37,25 +38,25 @@ _COLLAPSED = 0.98
 class SquadTask(Task[SquadQuestion, Answers]):
     """Answers a question about a text with a span of the text.
 
-    The score of SQuAD 1.1 is `f1`. The score of SQuAD 2.0, where a question may have no answer, is `best_f1`, the
-    maximum of F1 over all thresholds of the null odds on the same split, as in papers that report results on dev.
+    The score of SQuAD 1.1 is `f1`. The score of SQuAD 2.0, where a question may have no answer, is `best_f1`. This is
+    the maximum of F1 over all thresholds of the null odds on the same split, as in papers that report results on dev.
 
-    `tune` sets the threshold with the best F1 on dev. The metrics `exact`, `f1`, HasAns_ and NoAns_ and the predictions
-    use this threshold.
+    `tune` selects the threshold with the best F1 on dev. The predictions and the metrics `exact`, `f1`, HasAns_ and
+    NoAns_ use this threshold.
 
     Attributes:
-      data: the folder of the files: SQuAD's JSON, or rows with a question each (JSON lines, Parquet, Arrow); '' for
+      data: the folder of the files: SQuAD's JSON, or rows with one question each (JSON lines, Parquet, Arrow); '' for
         squad/v1.1 or squad/v2.0 of tensorflow-datasets.
       seq_len: the length S of a window in pieces, including the question, [CLS] and two [SEP].
       version: '1.1', where every question has an answer, or '2.0'.
       train_file, dev_file, test_file: the names of files in `data`, separated by commas; '' for train-v1.1.json and
-        dev-v1.1.json (or 2.0), and if they do not exist the usual names in splits.py. The test file may lack answers.
+        dev-v1.1.json (or 2.0), or the usual names in splits.py if these do not exist. The test file may lack answers.
       stride: the distance between the starts of two windows of a long text, in pieces.
       max_query: the maximum number of pieces of a question; longer questions are truncated.
       n_best: the maximum number of answers to a question.
       max_answer: the maximum number of pieces in an answer.
-      bilstm_units: the units of each direction of a two-layer BiLSTM before the head, as in the left-to-right ablation
-        of the BERT paper (table 5); 0 for none.
+      bilstm_units: the number of units in each direction of a two-layer BiLSTM before the head, as in the left-to-right
+        ablation of the BERT paper (table 5); 0 for no BiLSTM.
     """
 
     data: str
@@ -156,7 +157,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         )
 
     def tune(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> None:
-        """Sets the null threshold of SQuAD 2.0 to the threshold with the best F1."""
+        """Sets the null threshold of SQuAD 2.0 to the value with the best F1."""
         if self.nullable:
             odds = {record.id: prediction.null_odds for record, prediction in zip(records, predictions, strict=True)}
             self.null_threshold = self._evaluation(records, predictions).best_threshold(odds)
@@ -242,7 +243,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return {name: json.dumps(content, indent=4) + '\n' for name, content in files.items()}
 
     def _select_answer(self, prediction: Answers) -> AnswerSpan:
-        """Returns the answer with the threshold applied."""
+        """Returns the best answer, or 'no answer' if the null odds exceed the threshold."""
         return prediction.null if self.nullable and prediction.null_odds > self.null_threshold else prediction.best
 
     def _texts(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from bertjax.errors import UserError
 from bertjax.tasks.reading.texts import check_text, read_text
 from bertjax.tasks.squad.questions import load_json
 
-WORDS = 400  # the number of words of a document, from its start, that become its paragraph
+WORDS = 400  # the number of words at the start of a document that become a paragraph
 # {field of a question with a list of documents: folder of the texts of these documents}.
 EVIDENCE = {'EntityPages': 'evidence/wikipedia', 'SearchResults': 'evidence/web'}
 _FIX = 'give the folder of triviaqa-rc, with the original subfolders qa/ and evidence/'
@@ -41,7 +41,7 @@ class Counts:
 
 
 def read_questions(path: epath.Path) -> list[Any]:
-    """Reads the questions of a file, which `convert_to_squad` checks.
+    """Reads the questions of a file. `convert_to_squad` checks the questions.
 
     Raises:
       UserError: The file has another form.
@@ -56,7 +56,7 @@ def read_questions(path: epath.Path) -> list[Any]:
 def convert_to_squad(
     folder: epath.Path, path: epath.Path, questions: Iterable[Any], counts: Counts
 ) -> Iterator[dict[str, Any]]:
-    """Yields the entries of SQuAD's `data`, an entry for each question that has at least one paragraph.
+    """Yields an entry of SQuAD's `data` for each question that has at least one paragraph.
 
     The id of a question is QuestionId--Filename, as in TriviaQA's converter (mandarjoshi90/triviaqa,
     utils/convert_to_squad_format.py). The answers are the first occurrences of its aliases, in the order of the text.
@@ -89,11 +89,11 @@ def _paragraphs(folder: epath.Path, entry: Mapping[str, Any], at: str, counts: C
         raise UserError(at, 'no documents', ' or '.join(EVIDENCE), _FIX)
     for key, subfolder in EVIDENCE.items():
         for j, page in enumerate(_checked(entry.get(key, []), f'{at}.{key}', list)):
-            place = f'{at}.{key}[{j}]'
-            file = _text(_checked(page, place, dict), place, 'Filename')
+            location = f'{at}.{key}[{j}]'
+            file = _text(_checked(page, location, dict), location, 'Filename')
             document = folder / subfolder / file
             if not document.is_file():
-                raise UserError(f'{place}.Filename', f'no file {document}', 'the text of the document', _FIX)
+                raise UserError(f'{location}.Filename', f'no file {document}', 'the text of the document', _FIX)
             counts.documents += 1
             context = first_words(read_text(document))
             answers = find_aliases(context, pattern)
@@ -103,7 +103,7 @@ def _paragraphs(folder: epath.Path, entry: Mapping[str, Any], at: str, counts: C
 
 
 def first_words(text: str, count: int = WORDS) -> str:
-    """Returns the part of a text from its first word to word number `count`."""
+    """Returns the first `count` words of a text, with the white space between them."""
     words = list(itertools.islice(re.finditer(r'\S+', text), count))
     return text[words[0].start() : words[-1].end()] if words else ''
 

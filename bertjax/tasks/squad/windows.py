@@ -17,7 +17,7 @@ from bertjax.text.tokenizer import Tokenizer
 _MAX_LISTED = 100
 # The results of a search for an answer: the answer is at the expected offset; it is there, but with different white
 # space; it is at another offset; it is not in the context.
-PLACE_KINDS = ('exact', 'spaces', 'elsewhere', 'missing')
+MATCH_KINDS = ('exact', 'spaces', 'elsewhere', 'missing')
 
 
 def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
@@ -32,7 +32,7 @@ def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
       start: The expected offset of the answer, in characters.
 
     Returns:
-      (one of PLACE_KINDS, first character, end); first character and end are 0 if the answer is missing.
+      (one of MATCH_KINDS, first character, end); first character and end are 0 if the answer is missing.
     """
     if answer.strip() and context.startswith(answer, start):
         return 'exact', start, start + len(answer)
@@ -67,7 +67,7 @@ def window_bounds(length: int, max_tokens: int, stride: int) -> tuple[np.ndarray
 def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndarray:
     """Returns the index of the best window of each token, int64 [T].
 
-    It is the window with the most context on the shorter side of the token.
+    The best window maximises the smaller of the token's left and right contexts.
 
     Args:
       starts, ends: The bounds of the windows, int64 [W].
@@ -75,7 +75,7 @@ def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndar
     """
     token = np.arange(length)
     left, right = token - starts[:, None], ends[:, None] - 1 - token  # [W, T]
-    context = np.minimum(left, right) + 0.01 * (ends - starts)[:, None]  # the factor of run_squad.py
+    context = np.minimum(left, right) + 0.01 * (ends - starts)[:, None]  # the factor is that of run_squad.py
     return np.where((left >= 0) & (right >= 0), context, -1.0).argmax(0)  # [T], the first of equally good windows
 
 
@@ -115,7 +115,7 @@ def squad_features(
     The notes list these questions and the truncated questions.
 
     If `training` is False, there are two token arrays. `token_first`, int32, is the first character of the piece in the
-    context, or -1 if no answer may start at the piece, for example because it has more context in another window.
+    context, or -1 if no answer may start at the piece, for example if the piece has more context in another window.
     `token_last`, int32, is the end character of the piece, or -1 if no answer may end at the piece.
 
     Args:

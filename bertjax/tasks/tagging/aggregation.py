@@ -11,8 +11,9 @@ from bertjax.tasks.tagging.columns import Sentence
 from bertjax.tasks.tagging.features import WORDS, piece_offsets
 from bertjax.text.tokenizer import Tokenizer
 
-# The tag of a word is that of its first piece ('first', as in training), of the mean probabilities of its pieces
-# ('average'), or of the piece with the highest probability ('max'). With 'simple', each piece has a separate tag.
+# With 'first', a word gets the tag of its first piece, as in training. With 'average', it gets the tag with the highest
+# mean probability over its pieces. With 'max', it gets the tag of its most confident piece. With 'simple', each piece
+# has a separate tag.
 STRATEGIES = ('first', 'average', 'max', 'simple')
 
 
@@ -55,7 +56,7 @@ def _gather_piece_logits(
 ) -> list[list[np.ndarray]]:
     """Returns the logits of the pieces of each word, [P, C], by sentence and word.
 
-    The pieces after the end of the word's window are missing.
+    Pieces after the end of the window that tags the word are missing.
     """
     logits: list[list[np.ndarray]] = [[np.zeros(0)] * len(words) for words in offsets]
     for row, sentence in enumerate(features.record.tolist()):

@@ -17,7 +17,7 @@ class ColumnBlock(NamedTuple):
 
     Attributes:
       rows: (line number, columns) of each word.
-      preceding_lines: the lines since the previous sentence; () for a blank line.
+      preceding_lines: the columns of each line since the previous sentence; () for a blank line.
       document: the number of the document, from 0.
       separator: the separator of the columns, see `split_columns`.
     """
@@ -103,10 +103,9 @@ def _peek_first_word(lines: Iterable[Line]) -> tuple[Iterator[Line], str, int]:
 
 
 def _is_comment(line: str, prefix: str, separator: str, width: int) -> bool:
-    """Whether a line before a sentence is a comment."""
     if prefix:
         return line.startswith(prefix)
-    # A line that starts with # can also be a word.
+    # A line that starts with # can also be the line of a word.
     return line.startswith('#') and width > 0 and len(split_columns(line, separator)) != width
 
 

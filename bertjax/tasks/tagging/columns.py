@@ -17,8 +17,8 @@ class ColumnOptions:
 
     Attributes:
       word_column, tag_column: the numbers of the columns, from 0, or from the end with -1 for the last column.
-      comment: the prefix of comment lines, which must precede a sentence. If it is '', a line before a sentence is a
-        comment if it starts with # and has another number of columns than the words, as in CoNLL-U.
+      comment: the prefix of comment lines, which must precede a sentence. With '', a line before a sentence is a
+        comment if it starts with # and its number of columns differs from that of the words, as in CoNLL-U.
       scheme: the tag scheme: 'iob1', 'iob2', 'bioes', 'bilou', 'bmes', 'ioe1' or 'ioe2' for entities; 'plain' for
         independent tags, such as parts of speech; 'auto' detects the scheme of entities.
     """
@@ -41,9 +41,7 @@ class ColumnOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """A sentence, with all data that are needed to write it to a column file.
-
-    `fields`, `tag_column`, `text` and `offsets` are excluded from repr and equality.
+    """A sentence, with all data that is needed to write it to a column file.
 
     Attributes:
       where: the location of the first word, 'file:line'.
@@ -51,7 +49,7 @@ class Sentence:
       tags: the tag of each word, in IOB2 or plain; None if the sentence has no tags.
       document: the number of the document, in ascending order.
       columns: the columns of each word, as in the file.
-      preceding_lines: the lines since the previous sentence; () for a blank line.
+      preceding_lines: the columns of each line since the previous sentence; () for a blank line.
       separator: the separator of the columns.
       scheme: the scheme of the tags in the file: one of schemes.py:ENTITIES, 'plain', or '' if it cannot be detected.
       fields: all fields of the row, if the sentence is read from JSON or Arrow for prediction.
@@ -99,11 +97,11 @@ def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool)
         print(f'{where}: {hashes:,} lines that precede sentences and begin with # are read as comments')
     if not tagged:
         return sentences
-    return convert_to_iob2(sentences, [_places(block, where) for block in blocks], where, options)
+    return convert_to_iob2(sentences, [_locations(block, where) for block in blocks], where, options)
 
 
 def convert_to_iob2(
-    sentences: Sequence[Sentence], places: Sequence[Sequence[str]], where: str, options: ColumnOptions
+    sentences: Sequence[Sentence], locations: Sequence[Sequence[str]], where: str, options: ColumnOptions
 ) -> list[Sentence]:
     """Converts the tags of sentences from the scheme of their file to IOB2, and sets their `scheme`.
 
@@ -111,7 +109,7 @@ def convert_to_iob2(
 
     Args:
       sentences: The sentences of a file.
-      places: The location of each word, 'file:line', by sentence.
+      locations: The location of each word, 'file:line', by sentence.
       where: The name of the file.
       options: The options for reading the file.
 
@@ -119,11 +117,11 @@ def convert_to_iob2(
       UserError: A tag is invalid, or the tags do not fit any scheme.
     """
     raw, scheme = [sentence.tags for sentence in sentences], options.known_scheme
-    for tags, tag_places in zip(raw, places, strict=True):
-        check_tags(tags, tag_places, scheme)
+    for tags, tag_locations in zip(raw, locations, strict=True):
+        check_tags(tags, tag_locations, scheme)
     if scheme == 'plain':
         return [dataclasses.replace(sentence, scheme=scheme) for sentence in sentences]
-    scheme = detect_scheme(raw, places, where, scheme)
+    scheme = detect_scheme(raw, locations, where, scheme)
     return [dataclasses.replace(sentence, tags=tuple(to_iob2(sentence.tags)), scheme=scheme) for sentence in sentences]
 
 
@@ -141,15 +139,15 @@ def stream_columns(lines: Iterable[Line], where: str, options: ColumnOptions) ->
         raise UserError(where, 'no word', 'one word per line with its columns', 'check the file')
 
 
-def _places(block: ColumnBlock, where: str) -> list[str]:
+def _locations(block: ColumnBlock, where: str) -> list[str]:
     return [f'{where}:{number}' for number, _ in block.rows]
 
 
 def _sentence(block: ColumnBlock, where: str, options: ColumnOptions, *, tagged: bool) -> Sentence:
-    columns, places = tuple(columns for _, columns in block.rows), _places(block, where)
-    words, tags = _words_and_tags(columns, places, where, options, tagged=tagged)
+    columns, locations = tuple(columns for _, columns in block.rows), _locations(block, where)
+    words, tags = _words_and_tags(columns, locations, where, options, tagged=tagged)
     return Sentence(
-        places[0],
+        locations[0],
         words,
         tags,
         block.document,
@@ -161,7 +159,7 @@ def _sentence(block: ColumnBlock, where: str, options: ColumnOptions, *, tagged:
 
 
 def _words_and_tags(
-    columns: Sequence[Sequence[str]], places: Sequence[str], where: str, options: ColumnOptions, *, tagged: bool
+    columns: Sequence[Sequence[str]], locations: Sequence[str], where: str, options: ColumnOptions, *, tagged: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     width, word, tag = len(columns[0]), options.word_column, options.tag_column
     for name, column in (('word_column', word), ('tag_column', tag))[: 1 + tagged]:
@@ -173,11 +171,11 @@ def _words_and_tags(
         fix = 'set config.task.word_column and config.task.tag_column'
         if width == 1:
             fix = 'add the tags; to predict them, use --config.run=predict --config.input=FILE'
-        raise UserError(places[0], 'the same column for words and tags', 'different columns', fix)
+        raise UserError(locations[0], 'the same column for words and tags', 'different columns', fix)
     words = tuple(row[word] for row in columns)
     if '' in words:
-        place = places[words.index('')]
-        raise UserError(place, 'an empty word', 'a word in its column', 'correct or remove the line')
+        location = locations[words.index('')]
+        raise UserError(location, 'an empty word', 'a word in its column', 'correct or remove the line')
     return words, tuple(row[tag] for row in columns) if tagged else None
 
 
@@ -231,7 +229,7 @@ def convert_to_file_scheme(sentence: Sentence, tags: Sequence[str], scheme: str)
 
 
 def _unknown_to_conlleval(sentence: Sentence, scheme: str) -> bool:
-    """Whether the scheme of the true tags, or any true tag, marks ends in a way that conlleval cannot read."""
+    """Whether the scheme or a true tag marks the ends of entities in a way that conlleval cannot read."""
     if sentence.tags is None or scheme not in ENTITIES:
         return False
     letters = {tag[:1] for tag in file_tags(sentence)}

@@ -41,7 +41,7 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> Pieces:
 
 
 def piece_offsets(words: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """Returns (first character, end) of the pieces of each word, in the word, int [P, 2]; see `word_pieces`."""
+    """Returns the offsets (first character, end) of each word's pieces in the word, int [P, 2]; see `word_pieces`."""
     distinct = list(dict.fromkeys(words))
     space = tokenizer.word_prefix
     located = tokenizer.encode_with_offsets([space + word for word in distinct])
@@ -60,14 +60,15 @@ def windows(
     A sentence that is not too long is a single window. The window is filled up with the surrounding words of the
     document, equally on both sides if there are enough words.
 
-    A longer sentence is split into overlapping windows. A word is tagged in the window with the most context on the
-    shorter side of the word. This is the rule of google-research/bert for answers, run_squad.py:_check_is_max_context.
-    Windows start at the start of a word, except inside a word that is longer than `stride`.
+    A longer sentence is split into overlapping windows. A word is tagged in the window that maximises the smaller of
+    its left and right contexts, as in google-research/bert for answers, run_squad.py:_check_is_max_context. Windows
+    start at the start of a word, except inside a word that is longer than `stride`.
 
     Args:
       first: The index of the first piece of each word of the document, followed by the number of pieces, int64 [W + 1].
       sentence: The numbers of the first word of the sentence and of the word after the sentence.
-      document: The same two numbers for all words that a window may include; equal to `sentence` for no context.
+      document: The same two numbers for the words that a window may include; equal to `sentence` if windows have no
+        context.
       max_pieces: The maximum number of pieces in a window.
       stride: The distance between the starts of two windows, in pieces; at most `max_pieces`.
 

@@ -196,7 +196,7 @@ def _looks_like_columns(lines: Sequence[str], options: ColumnOptions, labels: Co
     if not -width <= column < width:
         return False
     known = [row[column] for row in rows if row[column] in labels]
-    # A tag must have a letter, because the punctuation marks at the end of sentences can also be part-of-speech tags.
+    # At least one tag must have a letter, because punctuation marks at the end of sentences can also be known tags.
     return 2 * len(known) >= len(rows) and any(letter.isalpha() for tag in known for letter in tag)
 
 

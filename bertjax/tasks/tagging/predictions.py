@@ -65,7 +65,7 @@ def _tags(logits: np.ndarray, labels: Sequence[str], *, plain: bool) -> Tags:
 
 
 def make_prediction(raw: Sequence[str], *, plain: bool) -> Tags:
-    """Returns the prediction of the tags `raw`, each with probability 1; see `predict_tags`."""
+    """Returns the prediction for the output tags `raw`, with probability 1 for each tag; see `predict_tags`."""
     tags = raw if plain else to_iob2(raw)
     repaired = sum(a != b for a, b in zip(raw, tags, strict=True))
     return Tags(tuple(tags), (1.0,) * len(tags), repaired)

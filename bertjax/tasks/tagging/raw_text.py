@@ -15,10 +15,10 @@ Offsets = tuple[int, int]  # the first character and the end (exclusive)
 
 
 def split_words(text: str) -> tuple[tuple[str, ...], tuple[Offsets, ...]]:
-    """Returns the words of a text and their offsets. The words are those that BERT's tokenizer splits into pieces.
+    """Returns the words of a text, split as in BERT's tokenizer, and their offsets.
 
     White space separates words, and each punctuation mark and each Chinese character is a word. Control characters at
-    the start and the end of a word are removed. Words that only consist of accents are dropped, because they have no
+    the start and the end of a word are removed. Words that consist only of accents are dropped, because they have no
     pieces.
     """
     repaired, positions = repair_surrogates(text)

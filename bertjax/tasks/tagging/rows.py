@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Blank, check_text, quote_names
@@ -47,7 +48,7 @@ class TagFields:
             raise UserError(where, f'the fields {quote_names(fields)}', ' or '.join(names), fix)
         words = fields[name]
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise UserError(f'{where}, field {name}', 'another value', 'a list of words', 'correct the record')
+            raise UserError(f'{where}, field {name}', format_value(words), 'a list of words', 'correct the record')
         for number, word in enumerate(words):
             if not _fits_a_column(word):
                 found = f'the word {word!r} as number {number}'
@@ -62,7 +63,7 @@ def _fits_a_column(cell: str) -> bool:
 
 
 def parse_sentences(records: Iterable[Record], fields: TagFields, *, tagged: bool) -> Iterator[Sentence | Blank]:
-    """Yields the sentence of each record, with tags as in the file, as soon as the record is read.
+    """Yields the sentence of each record as soon as the record is read. Tags are not converted.
 
     Args:
       records: The records of a file.
@@ -73,7 +74,7 @@ def parse_sentences(records: Iterable[Record], fields: TagFields, *, tagged: boo
       The sentences, and a `Blank` for each record without words, which some datasets have at the end of a file.
 
     Raises:
-      UserError: A record has another form, or differs in its numbers of words and tags.
+      UserError: A record has another form, or its numbers of words and tags differ.
     """
     first = True
     for where, row in records:

@@ -1,4 +1,4 @@
-"""Detects the tagging scheme of a file, and invalid tags."""
+"""Detects the tagging scheme of a file, and checks tags."""
 
 import re
 from collections.abc import Sequence
@@ -12,41 +12,43 @@ _IOB = ('iob2', 'iob1')
 ENTITIES = (*_IOB, *WITH_ENDS, *IOE)
 SCHEMES = ('auto', *ENTITIES, 'plain', *ALIASES)
 _TAG = re.compile(r'O|[BIESLUM](-.+)?')
-_MAX_DEVIATIONS = 0.01  # the maximum share of entities in a file that deviate from its scheme
-_MAX_PLACES = 10  # the maximum number of deviating entities whose locations are printed
+_MAX_DEVIATIONS = 0.01  # the maximum share of a file's entities that may deviate from its scheme
+_MAX_LOCATIONS = 10  # the maximum number of deviating entities whose locations are printed
 
 
-def check_tags(tags: Sequence[str], places: Sequence[str], scheme: str) -> None:
+def check_tags(tags: Sequence[str], locations: Sequence[str], scheme: str) -> None:
     """Checks the tags of a sentence.
 
     Args:
       tags: The tags.
-      places: The location of each tag, 'file:line'.
+      locations: The location of each tag, 'file:line'.
       scheme: The name of the scheme.
 
     Raises:
       UserError: A tag is invalid.
     """
-    for tag, place in zip(tags, places, strict=True):
+    for tag, location in zip(tags, locations, strict=True):
         if tag and (scheme == 'plain' or _TAG.fullmatch(tag)):
             continue
         fix = 'set config.task.tag_column to the column of the tags'
         if scheme != 'plain':
             fix += ", or set config.task.scheme='plain' if the tags do not mark entities"
         expected = 'a tag' if scheme == 'plain' else 'O, B-TYPE or I-TYPE (or one of E, S, L, U, M, and a type)'
-        raise UserError(place, f'the tag {tag[:40]!r}', expected, fix)
+        raise UserError(location, f'the tag {tag[:40]!r}', expected, fix)
 
 
-def detect_scheme(sentences: Sequence[Sequence[str]], places: Sequence[Sequence[str]], where: str, scheme: str) -> str:
+def detect_scheme(
+    sentences: Sequence[Sequence[str]], locations: Sequence[Sequence[str]], where: str, scheme: str
+) -> str:
     """Returns the scheme of a file, and prints the locations of the entities that deviate from it.
 
     The function metrics/entities.py:spans defines the bounds of the entities.
 
     Args:
       sentences: The tags of each sentence.
-      places: The location of each tag, 'file:line'.
+      locations: The location of each tag, 'file:line'.
       where: The name of the file.
-      scheme: The name of the scheme; 'auto' detects the scheme of most entities.
+      scheme: The name of the scheme; 'auto' selects the scheme that fits most entities.
 
     Returns:
       One of ENTITIES; '' if `scheme` is 'auto' and the file has no entities.
@@ -57,26 +59,28 @@ def detect_scheme(sentences: Sequence[Sequence[str]], places: Sequence[Sequence[
     entities = [spans(tags) for tags in sentences]
     total = sum(map(len, entities))
     deviations = {
-        name: _find_deviations(sentences, entities, places, name) for name in _candidate_schemes(sentences, scheme)
+        name: _find_deviations(sentences, entities, locations, name) for name in _candidate_schemes(sentences, scheme)
     }
     best = min(deviations, key=lambda name: len(deviations[name]))
     if scheme == 'auto' and not total:
         return ''
     if deviations[best]:
-        place, tags = deviations[best][0]
+        location, tags = deviations[best][0]
         if scheme == 'auto' and len(deviations[best]) > _MAX_DEVIATIONS * total:
             raise UserError(
-                place,
+                location,
                 f'an entity with the tags {tags}, one of {len(deviations[best]):,} that are not {best.upper()}',
                 f'99 % of the {total:,} entities of {where} in the same scheme ({best.upper()} fits best)',
                 f'correct the tags, or set config.task.scheme, for example to {best}, '
                 'to accept entities that deviate from the scheme',
             )
-        first_places = ', '.join(place.removeprefix(where).strip(':[]') for place, _ in deviations[best][:_MAX_PLACES])
-        more = ' …' if len(deviations[best]) > _MAX_PLACES else ''
+        first_locations = ', '.join(
+            location.removeprefix(where).strip(':[]') for location, _ in deviations[best][:_MAX_LOCATIONS]
+        )
+        more = ' …' if len(deviations[best]) > _MAX_LOCATIONS else ''
         print(
             f'{where}: read as {best.upper()}; {len(deviations[best]):,} of {total:,} entities deviate from this '
-            f'scheme, at {first_places}{more}'
+            f'scheme, at {first_locations}{more}'
         )
     return best
 
@@ -91,14 +95,14 @@ def _candidate_schemes(sentences: Sequence[Sequence[str]], scheme: str) -> Seque
 def _find_deviations(
     sentences: Sequence[Sequence[str]],
     entities: Sequence[Sequence[EntitySpan]],
-    places: Sequence[Sequence[str]],
+    locations: Sequence[Sequence[str]],
     scheme: str,
 ) -> list[tuple[str, str]]:
     """Returns the location and the tags of each entity whose tags deviate from the scheme."""
     deviations = []
-    for tags, sentence_entities, tag_places in zip(sentences, entities, places, strict=True):
+    for tags, sentence_entities, tag_locations in zip(sentences, entities, locations, strict=True):
         expected = to_scheme(tags, scheme) if sentence_entities else tags
         for _, start, end in sentence_entities:
             if list(tags[start:end]) != expected[start:end]:
-                deviations.append((tag_places[start], ' '.join(tags[start:end])[:60]))
+                deviations.append((tag_locations[start], ' '.join(tags[start:end])[:60]))
     return deviations

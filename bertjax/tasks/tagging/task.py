@@ -55,10 +55,10 @@ class TaggingTask(Task[Sentence, Tags]):
         section 5.3 of the BERT paper).
       stride: the distance between the starts of two windows of a long sentence, in pieces; 0 for half a window.
       words, tags, tag_names: the fields of JSON, Parquet or Arrow files, see rows.py:TagFields.
-      input_format: the format of a file for run=predict: 'columns', 'text' (a sentence on each line, split by
+      input_format: the format of a file for run=predict: 'columns', 'text' (one sentence per line, split by
         raw_text.py, with a blank line between documents), 'words' (the same, but only white space separates words),
-        'jsonl', or 'auto', which detects any of these except 'words'.
-      layers, bilstm_units, frozen: options of the head, see model/heads.py; the feature-based models of the BERT paper
+        'jsonl', or 'auto', which detects each of these except 'words'.
+      layers, bilstm_units, frozen: options of the head, see model/heads.py. The feature-based models of the BERT paper
         have a frozen encoder.
     """
 
@@ -66,18 +66,18 @@ class TaggingTask(Task[Sentence, Tags]):
     seq_len: int
     word_column: int = option(0, _COLUMN, 'the column of the words, from 0; -1 is the last', affects='reading')
     tag_column: int = option(-1, _COLUMN, 'the column of the tags', affects='reading')
-    comment: str = option('', about="the prefix of comment lines; '': as in CoNLL-U", affects='reading')
-    words: str = option('', about="JSON and Arrow: the field of the words; '': tokens or words", affects='reading')
-    tags: str = option('', about="JSON and Arrow: the field of the tags; '': ner_tags, tags, ner, …", affects='reading')
+    comment: str = option('', about="the prefix of comment lines; '' for CoNLL-U's rule", affects='reading')
+    words: str = option('', about="the field of words in JSON and Arrow; '' for tokens or words", affects='reading')
+    tags: str = option('', about="the field of tags in JSON and Arrow; '' for ner_tags, tags, …", affects='reading')
     tag_names: Sequence[str] = option(
-        (), list_of(text(empty=False)), 'names of tags that are numbers', affects='reading'
+        (), list_of(text(empty=False)), 'the names of tags that are numbers', affects='reading'
     )
-    scheme: str = option('auto', one_of(SCHEMES), 'the scheme by which tags mark entities; `plain`: no entities')
+    scheme: str = option('auto', one_of(SCHEMES), "the scheme of entity tags; 'plain' for tags of single words")
     context: bool = False
     stride: int = option(0, integer(0, MANY))
     input_format: str = option('auto', one_of(files.INPUTS), affects='reading')
     layers: str = option('last', one_of(LAYERS), 'the layers that are the input of the head', affects='model')
-    bilstm_units: int = option(0, BILSTM_UNITS, 'units of a BiLSTM before the head; 0: none', affects='model')
+    bilstm_units: int = option(0, BILSTM_UNITS, 'units of a BiLSTM before the head; 0 for none', affects='model')
     frozen: bool = option(False, about='train only the head', affects='model')
 
     head = TOKEN_CLASSIFICATION
@@ -107,7 +107,7 @@ class TaggingTask(Task[Sentence, Tags]):
 
     @property
     def plain(self) -> bool:
-        """Whether tags are independent, so that they do not mark entities."""
+        """Whether tags are independent and do not mark entities."""
         return self.scheme == 'plain'
 
     def check_training(self, train: str) -> None:
@@ -242,8 +242,8 @@ class TaggingTask(Task[Sentence, Tags]):
     def rows(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> Iterator[dict[str, Any]]:
         """Yields an object for each sentence: `words`, `tags`, `probabilities`, and `true` if it is tagged.
 
-        Unless tags are plain, an object also has `entities`, with `start` and `end` as word numbers, `end` exclusive.
-        For raw text, an object also has `offsets` of the words, and `start` and `end` of entities are characters.
+        Unless tags are plain, an object also has `entities`. Their `start` and `end` (exclusive) are word numbers. For
+        raw text, they are character offsets, and an object also has `offsets`, the character offsets of the words.
         """
         for record, prediction in zip(records, predictions, strict=True):
             row = {'words': record.words, 'tags': prediction.tags, 'probabilities': prediction.probabilities}
@@ -256,7 +256,7 @@ class TaggingTask(Task[Sentence, Tags]):
             yield row
 
     def judgments(self, records: Sequence[Sentence], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """See Task; the classes are the entity types of spans, or the tags of words if tags are plain."""
+        """See Task; the classes are the types of entities, or the tags of words if tags are plain."""
         for record, row in zip(records, rows, strict=True):
             true, predicted = (self._spans_to_names(tags) for tags in (record.tags, row['tags']))
             bounds = sorted(true.keys() | predicted.keys())
@@ -312,5 +312,6 @@ def _entity(record: Sentence, prediction: Tags, span: EntitySpan) -> dict[str, A
 def _describe_unknown(unknown: collections.Counter[str]) -> str:
     examples = ', '.join(f'{tag} {count:,}' for tag, count in unknown.most_common(10))
     return (
-        f'{unknown.total():,} words have tags that do not occur in the training data ({examples}) and are never correct'
+        f'{unknown.total():,} words have tags that do not occur in the training data ({examples}), '
+        'so their predictions cannot be correct'
     )

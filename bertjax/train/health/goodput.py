@@ -1,4 +1,4 @@
-"""Goodput: the share of a run's wall time spent on steps that its state contains, and the other shares."""
+"""Goodput: the share of a run's wall time that went into productive steps, and the shares of other activities."""
 
 import dataclasses
 import json
@@ -18,9 +18,9 @@ class Goodput:
     """The wall time of all processes of a run, each from its start to the end of its training.
 
     Attributes:
-      seconds: {kind: seconds} with the kinds of `goodput_clock.KINDS` and LOST; 'step' counts only steps that the
-        state of the run contains.
-      processes: The number of processes, one after the other.
+      seconds: {kind: seconds} with the kinds in `goodput_clock.KINDS` and LOST. 'step' counts only productive steps,
+        which the state of the run contains.
+      processes: The number of processes, which ran one after the other.
       slow: The log rows about slow steps.
     """
 
@@ -59,18 +59,20 @@ class Goodput:
 def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | None:
     """Reads the goodput of the run in a workdir, finished or not; None if its log is missing or empty.
 
-    Steps that a later process repeated are lost. If the later process resumes within the steps of a row, the lost share
-    of the row's seconds is the lost share of its steps. `until` is the step from which the run will go on: the steps
-    after it are lost, too; None if all steps count.
+    Steps that a later process repeated are lost. If the later process resumes between the first and the last step of a
+    row, the lost share of the row's seconds is the lost share of its steps.
+
+    Args:
+      until: The step from which the run will continue, so that later steps are lost too; None if all steps count.
     """
-    rows = _rows(folder / TIMES)
+    rows = _read_rows(folder / TIMES)
     seconds: dict[str, float] = {}
     spans: list[tuple[int, int, float]] = []  # (after, step, seconds) of the steps that the state contains
     processes = 0
 
     def lose_after(step: int) -> None:
         nonlocal spans
-        retained = [_until(span, step) for span in spans]
+        retained = [_truncate_span(span, step) for span in spans]
         lost = sum(span[2] for span in spans) - sum(span[2] for span in retained)
         seconds[LOST] = seconds.get(LOST, 0.0) + lost
         spans = retained
@@ -95,7 +97,7 @@ def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | No
     return goodput if goodput.total > 0 and processes else None
 
 
-def _until(span: tuple[int, int, float], end: int) -> tuple[int, int, float]:
+def _truncate_span(span: tuple[int, int, float], end: int) -> tuple[int, int, float]:
     """Returns the part of a span of steps up to step `end`."""
     after, step, seconds = span
     if step <= end:
@@ -104,7 +106,7 @@ def _until(span: tuple[int, int, float], end: int) -> tuple[int, int, float]:
     return min(after, end), end, seconds * share
 
 
-def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
+def _read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
     """Reads the undamaged rows."""
     try:
         lines = path.read_bytes().splitlines()

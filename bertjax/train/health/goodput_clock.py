@@ -20,14 +20,14 @@ from bertjax.writers.writer import Writers
 TIMES = 'time.jsonl'  # in a workdir
 START, RESTORE, COMPILE, DATA = 'start', 'restore', 'compile', 'data'
 STEP, EVALUATION, SAVE = 'step', 'evaluation', 'save'
-# {kind: the phrase for the kind in a message}.
+# {kind of activity: its description in messages}.
 KINDS = {
     STEP: 'in the step itself', START: 'getting ready', RESTORE: 'restoring', COMPILE: 'compiling',
     DATA: 'waiting for data', EVALUATION: 'evaluating', SAVE: 'saving',
 }  # fmt: skip
-SLOW = 5  # a slow step takes this many times the median
+SLOW = 5  # a slow step takes at least this many times the median
 _REPORTED = (COMPILE, EVALUATION)  # kinds with separate lines on the console
-_MIN_REPORTED = 0.5  # seconds: below this, a slow step gets a row in the log but no line on the console
+_MIN_REPORTED = 0.5  # seconds; a shorter slow step gets a row in the log, but no line on the console
 _ROW_INTERVAL = 10.0  # seconds between rows; a kill loses the record of about this much time
 _MIN_STEPS, _MAX_STEPS = 10, 100  # a median needs this many steps of one shape, and uses at most this many
 
@@ -35,9 +35,9 @@ _recorded_until: float | None = None  # see recorded_until; None for the start o
 
 
 def recorded_until() -> float:
-    """Returns when the current training began to count, by time.perf_counter.
+    """Returns the time.perf_counter at which the record of the current training begins.
 
-    That is the end of the previous training of this process, `begin_recording`, or the start of the process.
+    This is the end of the previous training in this process, the call of `begin_recording`, or the process's start.
     """
     if _recorded_until is not None:
         return _recorded_until
@@ -45,17 +45,17 @@ def recorded_until() -> float:
 
 
 def begin_recording() -> None:
-    """Lets the next training of this process begin now, for a program that did other things before."""
+    """Begins the record of the next training now, for a program that did other things before."""
     global _recorded_until
     _recorded_until = time.perf_counter()
 
 
 class GoodputClock:
-    """Measures the wall time of each activity of a run. The main thread is always in one of KINDS, at first in START.
+    """Measures the wall time of each activity of a run. The current activity is one of KINDS, at first START.
 
     A row of time.jsonl has the `seconds` of each kind from step `after` to `step`. The first row of a process also has
-    `began`, the start of the process (seconds since 1970). A row with `slow` describes one step: its seconds by kind,
-    and the `median` of the previous steps. If a write fails, the clock warns and writes no more rows.
+    `began`, the start of the process in seconds since 1970. A row with `slow` describes one slow step: its seconds by
+    kind, and the `median` of the previous steps. If a write fails, the clock warns and writes no more rows.
 
     Args:
       folder: The folder of the log.
@@ -72,8 +72,8 @@ class GoodputClock:
         self._since = self._row_since = recorded_until()
         self._began: float | None = time.time() - (time.perf_counter() - self._since)
         self.doing, self.moves = START, 0
-        self._of_row: dict[str, float] = {}
-        self._of_step: dict[str, float] = {}
+        self._row_seconds: dict[str, float] = {}
+        self._step_seconds: dict[str, float] = {}
         self._step = self._after = step
         self._trains = False
         self._recent: dict[Hashable, collections.deque[float]] = {}
@@ -82,40 +82,39 @@ class GoodputClock:
     def during(self, kind: str) -> Iterator[None]:
         """Counts the time of the context as `kind`, then returns to the previous kind."""
         before = self.doing
-        self._turn_to(kind)
+        self._switch_to(kind)
         try:
             yield
         finally:
-            self._turn_to(before)
+            self._switch_to(before)
 
     def prepare(self) -> None:
         """Counts the time from now as START, because another phase begins."""
-        self._turn_to(START)
+        self._switch_to(START)
 
     def begin(self) -> None:
         """Counts the time from now as STEP, except within a `during` context."""
-        self._turn_to(STEP)
-        self._trains, self._of_step = True, {}
+        self._switch_to(STEP)
+        self._trains, self._step_seconds = True, {}
 
     def step(self, step: int, shape: Hashable, *, saving: bool = False) -> str | None:
         """Records a finished step.
 
         Args:
-          step: The number of the step.
           shape: The shapes of its batch; a step is compared only with steps of the same shape.
           saving: Whether a checkpoint is being written at the same time.
 
         Returns:
           A line about the step if it took at least SLOW times the median and no other line explains why.
         """
-        self._turn_to(STEP)
-        seconds, self._of_step, self._step = self._of_step, {}, step
-        line = self._judge(seconds, shape, saving)
+        self._switch_to(STEP)
+        seconds, self._step_seconds, self._step = self._step_seconds, {}, step
+        line = self._check_duration(seconds, shape, saving)
         if self._since - self._row_since > _ROW_INTERVAL:
             self.write()
         return line
 
-    def _judge(self, seconds: dict[str, float], shape: Hashable, saving: bool) -> str | None:
+    def _check_duration(self, seconds: dict[str, float], shape: Hashable, saving: bool) -> str | None:
         duration, recent = sum(seconds.values()), self._recent.setdefault(shape, collections.deque(maxlen=_MAX_STEPS))
         median = statistics.median(recent) if len(recent) >= _MIN_STEPS else 0.0
         recent.append(duration)
@@ -128,18 +127,18 @@ class GoodputClock:
         if unreported < max(SLOW * median, _MIN_REPORTED):
             return None
         kind = max((kind for kind in seconds if kind not in _REPORTED), key=seconds.__getitem__)
-        while_ = ', while a checkpoint was being written' if saving else ''
+        suffix = ', while a checkpoint was being written' if saving else ''
         return (
             f'step {self._step} took {duration:.1f} s, {duration / median:.0f} times the median: '
-            f'{seconds[kind]:.1f} s {KINDS[kind]}{while_}'
+            f'{seconds[kind]:.1f} s {KINDS[kind]}{suffix}'
         )
 
     def write(self) -> None:
         """Writes a row with the time since the last row."""
-        self._turn_to(self.doing)
+        self._switch_to(self.doing)
         row = {'step': self._step, 'after': self._after, **({'began': self._began} if self._began is not None else {})}
-        self._log.write(row | {'seconds': {kind: round(each, 4) for kind, each in self._of_row.items()}})
-        self._row_since, self._after, self._of_row, self._began = self._since, self._step, {}, None
+        self._log.write(row | {'seconds': {kind: round(each, 4) for kind, each in self._row_seconds.items()}})
+        self._row_since, self._after, self._row_seconds, self._began = self._since, self._step, {}, None
 
     def close(self) -> None:
         """Writes the last row, unless the run had no step to train."""
@@ -149,8 +148,8 @@ class GoodputClock:
         self._log.close()
         _recorded_until = self._since
 
-    def _turn_to(self, kind: str) -> None:
+    def _switch_to(self, kind: str) -> None:
         now = time.perf_counter()
-        for seconds in (self._of_row, self._of_step):
+        for seconds in (self._row_seconds, self._step_seconds):
             seconds[self.doing] = seconds.get(self.doing, 0.0) + now - self._since
         self._since, self.doing, self.moves = now, kind, self.moves + 1

@@ -1,7 +1,7 @@
-"""A check of one gradient of a tiny layer against stored numbers, to detect a faulty compiler before a run starts.
+"""A check of the gradient of a tiny layer against stored numbers, to detect a faulty compiler before a run starts.
 
 Some XLA releases silently compiled a gradient into another function (see the issues of openxla/xla and jax). The only
-symptom of such a gradient is that the model does not learn.
+symptom is that the model does not learn.
 """
 
 import functools
@@ -29,9 +29,9 @@ SHAPES = {
     'up': (WIDTH, 2 * WIDTH),
     'down': (2 * WIDTH, WIDTH),
 }
-# {input: (the norm of the loss's gradient with respect to it, the product of that gradient with `numbers(...)`)}. JAX
-# computed these in float64; tests/train/test_gradient_check.py computes them with PyTorch.
-DIGITS = {
+# The result of `summarize_gradient` for the gradient of each input. JAX computed it in float64, and
+# tests/train/test_gradient_check.py computes it with PyTorch.
+EXPECTED = {
     'x': (36.06642407, -1.360318039),
     'query': (7.415997206, 0.1046290104),
     'key': (0.2209229188, -0.001067887918),
@@ -45,7 +45,7 @@ TOLERANCE = 1e-3  # relative to the norm; float32 on a CPU is within 1e-6
 
 
 def training_devices() -> list[jax.Device]:
-    """Returns the devices of `claim_devices` after `check_gradients`.
+    """Claims the devices, checks a gradient, and returns the devices.
 
     Raises:
       UserError: See `check_gradients`.
@@ -67,18 +67,18 @@ def check_gradients() -> None:
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
     try:
         with jax.default_matmul_precision('highest'):
-            computed = digits(jax.device_get(jax.jit(jax.grad(loss))(arguments(np.float32))))
+            computed = summarize_gradient(jax.device_get(jax.jit(jax.grad(loss))(arguments(np.float32))))
     finally:
         jax.config.update('jax_persistent_cache_min_compile_time_secs', before)
-    wrong = [name for name, right in DIGITS.items() if not _near(computed[name], right)]
+    wrong = [name for name, right in EXPECTED.items() if not _is_near(computed[name], right)]
     if wrong:
         backend = jax.devices()[0].device_kind
         name = wrong[0]
         raise UserError(
             f'jaxlib {jaxlib.__version__} on {backend}',
-            f'a wrong gradient of a small layer, by {", ".join(wrong)} (norm {computed[name][0]:.6g})',
-            f'the stored norm {DIGITS[name][0]:.6g}',
-            'do not train with this XLA, it computes wrongly: install another version of jax, or change XLA_FLAGS',
+            f'a wrong gradient of a small layer with respect to {", ".join(wrong)} (norm {computed[name][0]:.6g})',
+            f'the stored norm {EXPECTED[name][0]:.6g}',
+            'install another version of jax, or change XLA_FLAGS: a model cannot learn with wrong gradients',
         )
 
 
@@ -93,14 +93,14 @@ def numbers(shape: tuple[int, ...], seed: int) -> np.ndarray:
     return np.sin(np.arange(1, count + 1, dtype=np.float64) * (1.0 + 0.1 * seed)).reshape(shape) * shape[0] ** -0.5
 
 
-def digits(gradient: dict[str, np.ndarray]) -> dict[str, tuple[float, float]]:
+def summarize_gradient(gradient: dict[str, np.ndarray]) -> dict[str, tuple[float, float]]:
     """Returns {name: (norm of the gradient, product of the gradient with fixed numbers)} for each input."""
     wide = {name: np.asarray(g, np.float64) for name, g in gradient.items()}
     return {name: (float(np.linalg.norm(g)), float(np.sum(g * numbers(g.shape, 9)))) for name, g in wide.items()}
 
 
 def loss(inputs: dict[str, jax.Array]) -> jax.Array:
-    """Computes a loss through attention, LayerNorm and an MLP with gelu; keys after the end of a row are hidden."""
+    """Computes a loss through attention, LayerNorm and an MLP with gelu. The rows have different lengths."""
     x = 4 * inputs['x']  # [B, S, D]
     query, key, value = (jnp.einsum('BSD,DHK->BSHK', x, inputs[name]) for name in ('query', 'key', 'value'))
     lengths = jnp.asarray([LENGTH, LENGTH - 5, 2])
@@ -113,7 +113,7 @@ def loss(inputs: dict[str, jax.Array]) -> jax.Array:
     return jnp.sum(jax.nn.logsumexp(y, axis=-1) - y[..., 0])
 
 
-def _near(computed: tuple[float, float], right: tuple[float, float]) -> bool:
+def _is_near(computed: tuple[float, float], right: tuple[float, float]) -> bool:
     bound = TOLERANCE * right[0]
     # A comparison with NaN is false.
     return all(abs(a - b) <= bound for a, b in zip(computed, right, strict=True))

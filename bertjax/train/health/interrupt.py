@@ -1,6 +1,6 @@
-"""SIGTERM and Ctrl-C: the first requests a stop, the second prints the current activity, the third ends the process.
+"""SIGTERM and Ctrl-C: the first signal requests a stop, the second prints the activity, the third ends the process.
 
-If Python code started the training (`bertjax.train`), the third raises KeyboardInterrupt there instead.
+If Python code started the training (`bertjax.train`), the third signal raises KeyboardInterrupt in that code instead.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ _LAST = 3  # the number of signals that end a training at once
 
 
 class Interrupt:
-    """A context that records the first SIGTERM or SIGINT. The third ends the process with status 128 + signal number.
+    """A context that records SIGTERM and SIGINT. The third signal ends the process with status 128 + signal number.
 
-    A separate thread answers signals, even while the main thread runs compiled code or waits for a disk. Outside of the
-    main thread, where Python allows no signal handlers, nothing is recorded.
+    A separate thread answers signals, even while the main thread runs compiled code or waits for a disk. A context that
+    is entered outside of the main thread, where Python allows no signal handlers, records nothing.
 
     Attributes:
       doing: A description of the current activity, for the answer to the second signal.
@@ -29,7 +29,7 @@ class Interrupt:
     def __init__(self):
         self.doing = 'the run is being prepared'
         self._requested = False
-        self._noted = 0  # the signals that the main thread has handled, which may be fewer than have arrived
+        self._noted = 0  # the number of signals that the main thread has handled; more may have arrived
         self._ends_process = current_caller().ends_process
         self._handles_signals = threading.current_thread() is threading.main_thread()
         self._before: dict[int, object] = {}

@@ -16,7 +16,7 @@ def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
     """Finds damage in the lines up to `position`, in one pass over the file.
 
     Returns:
-      Descriptions with line or step numbers; [] for an undamaged ledger.
+      Descriptions of the damage, with line or step numbers; [] for an undamaged ledger.
     """
     unreadable, missing, out_of_order, ends = [], [], [], []
     last: tuple[int, int, int] | None = (0, 0, 0)  # step, phase, next example; None after a gap
@@ -24,7 +24,7 @@ def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
     if path.exists():
         with path.open('rb') as file:
             for number, line in enumerate(file, 1):
-                row = _read(line)
+                row = _parse_line(line)
                 if row is None and not line.endswith(b'\n'):  # cut off by a kill; the step will be done again
                     continue
                 if row is None:
@@ -56,7 +56,7 @@ def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
     return [f'{what} {summarize_damage(ranges)}' for what, ranges in damage.items() if ranges]
 
 
-def _read(line: bytes) -> tuple[int, int, int, int] | None:
+def _parse_line(line: bytes) -> tuple[int, int, int, int] | None:
     match = _ROW.fullmatch(line)
     if match:
         return tuple(map(int, match.groups()))

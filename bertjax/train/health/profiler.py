@@ -35,10 +35,9 @@ def profiled_steps(profile: str) -> range:
 class Profiler:
     """Traces steps into WORKDIR/profile, unless that folder already exists.
 
-    If the trace fails, it logs a warning and training continues.
+    If a trace fails, the profiler logs a warning and training continues.
 
     Args:
-      folder: The workdir.
       steps: The steps to trace, from `profiled_steps`.
       log: A function that logs a line.
     """
@@ -76,7 +75,7 @@ class Profiler:
 
     def _start(self) -> None:
         if self._folder.exists():
-            self._log(f'{self._folder} exists already: these steps are not traced; remove it to trace them')
+            self._log(f'{self._folder} exists already, so no steps are traced; remove it to trace them')
             self._steps = range(0)
             return
         try:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import jax
 import psutil
 
-# Peak of dense bfloat16 FLOP/s per device, from NVIDIA's data sheets and Google Cloud's pages on each generation. The
-# first name that occurs in JAX's device_kind applies. A v3 device is one of the two cores of a chip.
+# (part of JAX's device_kind, peak dense bfloat16 FLOP/s per device); the first match applies. Sources: NVIDIA's data
+# sheets and Google Cloud's pages on each generation. A v3 device is one of the two cores of a chip.
 PEAK_FLOPS: tuple[tuple[str, float], ...] = (
     ('A100', 312e12),
     ('H100', 989e12),
@@ -23,7 +23,7 @@ PEAK_FLOPS: tuple[tuple[str, float], ...] = (
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Returns the dense bfloat16 peak of one device in FLOP/s, or None if unknown (a CPU, a newer chip)."""
+    """Returns the peak dense bfloat16 FLOP/s of one device, or None if unknown (a CPU, a newer chip)."""
     return next((peak for name, peak in PEAK_FLOPS if name.lower() in device_kind.lower()), None)
 
 
@@ -71,18 +71,18 @@ class Stopwatch:
         self.restart()
         return [
             {
-                'sequences_per_s': several / seconds,
-                'tokens_per_s': count / seconds,
+                'sequences_per_s': num_sequences / seconds,
+                'tokens_per_s': num_tokens / seconds,
                 'seconds_per_step': per_step,
                 'mfu': mfu,
                 'data_wait': waited,
             }
-            for count, several in zip(tokens, sequences, strict=True)
+            for num_tokens, num_sequences in zip(tokens, sequences, strict=True)
         ]
 
 
 def memory_metrics() -> dict[str, int | None]:
-    """Returns bytes: `host_memory` of this process, and the peak `device_memory` of a local device (None on CPU)."""
+    """Returns bytes: the `host_memory` of this process, and the peak `device_memory` of local devices (None on CPU)."""
     peaks = [(device.memory_stats() or {}).get('peak_bytes_in_use') for device in jax.local_devices()]
     known = [peak for peak in peaks if peak is not None]
     return {'host_memory': psutil.Process().memory_info().rss, 'device_memory': max(known) if known else None}

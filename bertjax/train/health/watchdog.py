@@ -16,7 +16,7 @@ from bertjax.train.health.goodput_clock import COMPILE, DATA, EVALUATION, KINDS,
 
 HANG = 'hang.txt'  # in a workdir
 LONG_FACTOR = 10  # the factor for activities that take longer than a step
-# {kind: its limit as a multiple of config.hang_minutes}. START has no limit, because pairing a large corpus takes long.
+# {kind: its limit as a multiple of config.hang_minutes}. START has no limit, because pairing a large corpus takes time.
 LIMIT_FACTORS = {
     STEP: 1,
     DATA: 1,
@@ -25,7 +25,7 @@ LIMIT_FACTORS = {
     SAVE: LONG_FACTOR,
     RESTORE: LONG_FACTOR,
 }
-_WRITE_TIMEOUT = 10.0  # seconds to write the file, in case the disk hangs
+_WRITE_TIMEOUT = 10.0  # seconds to wait for the write of the file, because the disk may hang
 
 
 @contextlib.contextmanager
@@ -73,7 +73,7 @@ def _watch(
 
 
 def _report(error: HungError, folder: pathlib.Path) -> None:
-    stacks = _stacks()
+    stacks = _dump_stacks()
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed
         print(f'{stacks}\n{error}', file=sys.stderr, flush=True)
     writing = threading.Thread(target=_write, args=(folder / HANG, f'{error}\n\n{stacks}'), daemon=True)
@@ -81,7 +81,7 @@ def _report(error: HungError, folder: pathlib.Path) -> None:
     writing.join(_WRITE_TIMEOUT)
 
 
-def _stacks() -> str:
+def _dump_stacks() -> str:
     """Returns the stacks of all threads, with the innermost call first."""
     with tempfile.TemporaryFile() as file:
         faulthandler.dump_traceback(file, all_threads=True)

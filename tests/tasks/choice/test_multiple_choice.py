@@ -1,4 +1,4 @@
-"""Multiple choice: the files, the sequences, predictions and what is refused."""
+"""Tests multiple choice: reading files, sequences, predictions, and errors."""
 
 import json
 import pathlib
@@ -17,7 +17,7 @@ from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.reading.records import parse_records
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.truncation import truncate_longest_first
-from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.text.tokenizer import Tokenizer
 
 HEADER = ',video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label'
 SWAG = f"""{HEADER}
@@ -30,16 +30,6 @@ TEST = """,video-id,fold-ind,startphrase,gold-source,sent1,sent2,ending0,ending1
 0,v1,34,A B,gold,A,B,c,d,e,f
 """
 CODAH = 'i\tI am "very" hungry. I\tsleep.\teat.\tfly.\tsing.\t1\no\tIt rains. We\tswim.\tdrown.\tget wet.\tburn.\t2\n'
-
-
-@pytest.fixture(scope='module')
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """A piece a letter."""
-    path = tmp_path_factory.mktemp('vocabulary') / 'vocab.txt'
-    letters = 'abcdefghijklmnopqrstuvwxyz'
-    pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *letters, *(f'##{letter}' for letter in letters)]
-    path.write_text(''.join(f'{piece}\n' for piece in pieces))
-    return load_tokenizer(path)
 
 
 @pytest.fixture
@@ -58,7 +48,7 @@ def question(context: str, *endings: str, label: int | None = 0, start: str = ''
     return ChoiceQuestion('x:1', context, start, endings, label)
 
 
-def test_swag_files(swag: MultipleChoiceTask):
+def test_swag_files_are_read(swag: MultipleChoiceTask):
     assert swag.splits() == ['train', 'dev'] and swag.name == 'SWAG' and swag.score == 'accuracy'
     first, second = swag.records('dev')
     assert first == ChoiceQuestion(
@@ -71,18 +61,18 @@ def test_swag_files(swag: MultipleChoiceTask):
     assert (test[0].context, test[0].start, test[0].endings, test[0].label) == ('A', 'B', ('c', 'd', 'e', 'f'), None)
 
 
-def in_file(path: pathlib.Path, text: str) -> pathlib.Path:
+def write_file(path: pathlib.Path, text: str) -> pathlib.Path:
     path.write_text(text)
     return path
 
 
-def check(error: UserError, named: tuple[str, ...]) -> None:
-    for part in named:
+def check_error(error: UserError, parts: tuple[str, ...]) -> None:
+    for part in parts:
         assert part in str(error), str(error)
 
 
 @pytest.mark.parametrize(
-    ('text', 'named'),
+    ('text', 'parts'),
     [
         ('', ('f.csv', 'an empty file')),
         (f'{HEADER}\n', ('f.csv', 'no row')),
@@ -98,10 +88,10 @@ def check(error: UserError, named: tuple[str, ...]) -> None:
         (f'{SWAG}2,v,3,s,"a"x,b,g,c,d,e,f,1\n', ('f.csv:5', 'invalid CSV')),
     ],
 )
-def test_malformed_swag(tmp_path: pathlib.Path, text: str, named: tuple[str, ...]):
+def test_malformed_swag_is_refused(tmp_path: pathlib.Path, text: str, parts: tuple[str, ...]):
     with pytest.raises(UserError) as error:
-        read_swag((in_file(tmp_path / 'f.csv', text),), labelled=True)
-    check(error.value, named)
+        read_swag((write_file(tmp_path / 'f.csv', text),), labelled=True)
+    check_error(error.value, parts)
 
 
 def test_two_files_of_a_split_are_refused(swag: MultipleChoiceTask, tmp_path: pathlib.Path):
@@ -110,13 +100,13 @@ def test_two_files_of_a_split_are_refused(swag: MultipleChoiceTask, tmp_path: pa
         swag.records('dev')
 
 
-def test_swag_without_second_sentence(tmp_path: pathlib.Path):
-    path = in_file(tmp_path / 'f.csv', SWAG.replace('sits.,He,', 'sits.,,'))
+def test_the_start_of_the_second_sentence_may_be_empty(tmp_path: pathlib.Path):
+    path = write_file(tmp_path / 'f.csv', SWAG.replace('sits.,He,', 'sits.,,'))
     assert read_swag((path,), labelled=True)[0].start == ''
 
 
 @pytest.mark.parametrize(
-    ('text', 'named'),
+    ('text', 'parts'),
     [
         ('', ('f.tsv', 'an empty file')),
         (f'{CODAH}i\tp\ta\tb\tc\t1\n', ('f.tsv:3', '6 columns', "7: 'category'")),
@@ -124,10 +114,10 @@ def test_swag_without_second_sentence(tmp_path: pathlib.Path):
         (f'{CODAH}i\tp\ta\tb\t\td\t1\n', ('f.tsv:3', 'an empty ending 2')),
     ],
 )
-def test_malformed_codah(tmp_path: pathlib.Path, text: str, named: tuple[str, ...]):
+def test_malformed_codah_is_refused(tmp_path: pathlib.Path, text: str, parts: tuple[str, ...]):
     with pytest.raises(UserError) as error:
-        read_codah((in_file(tmp_path / 'f.tsv', text),))
-    check(error.value, named)
+        read_codah((write_file(tmp_path / 'f.tsv', text),))
+    check_error(error.value, parts)
 
 
 def test_codah_is_split_by_its_contexts(tmp_path: pathlib.Path):
@@ -139,7 +129,7 @@ def test_codah_is_split_by_its_contexts(tmp_path: pathlib.Path):
     assert sum(map(len, parts.values())) == 400
     assert 40 < len(parts['dev']) < 120 and 15 < len(parts['test']) < 70
     contexts = [{record.context for record in part} for part in parts.values()]
-    assert sum(map(len, contexts)) == 200  # none on two sides
+    assert sum(map(len, contexts)) == 200  # No context is in two splits.
     other = MultipleChoiceTask(str(tmp_path), 16, layout='codah', dev_share=0.2, test_share=0.1)
     assert [record.where for record in other.records('dev')] == [record.where for record in parts['dev']]
     (tmp_path / 'more.tsv').write_text(CODAH)
@@ -149,7 +139,7 @@ def test_codah_is_split_by_its_contexts(tmp_path: pathlib.Path):
     assert [record.label for record in task.records('train')] == [1, 2] and task.splits() == ['train']
 
 
-def test_codah_whole(shared: pathlib.Path):
+def test_the_published_codah_file_is_read(shared: pathlib.Path):
     task = MultipleChoiceTask(str(shared / 'multiple_choice'), 64, layout='codah')
     parts = {split: task.records(split) for split in task.splits()}
     assert sum(map(len, parts.values())) == 2776
@@ -158,7 +148,7 @@ def test_codah_whole(shared: pathlib.Path):
     assert quoted.endings[1] == 'softly blew into her instrument.' and quoted.label == 1
 
 
-def test_json_lines(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
+def test_json_lines_are_read(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
     lines = '{"prompt": "A", "endings": ["b", "c", "d"], "label": 2}\n\n'
     lines += '{"prompt": "E", "start": "f", "endings": ["g", "h", "i"], "label": 0}\n'
     records = list(swag.parse(number_lines(lines), 'in'))
@@ -176,7 +166,7 @@ def test_json_lines(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
 
 
 @pytest.mark.parametrize(
-    ('line', 'named'),
+    ('line', 'parts'),
     [
         ('{"prompt": "A"', ('f:2', 'invalid JSON')),
         ('["A"]', ('f:2', 'an object')),
@@ -189,15 +179,15 @@ def test_json_lines(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
         ('{"prompt": "A", "endings": ["a", "b"], "label": true}', ('f:2', "the label 'true'")),
     ],
 )
-def test_malformed_json_lines(line: str, named: tuple[str, ...]):
+def test_malformed_json_lines_are_refused(line: str, parts: tuple[str, ...]):
     with pytest.raises(UserError) as error:
         json_questions('{"prompt": "A", "endings": ["a", "b"], "label": 1}\n' + line, labelled=True)
-    check(error.value, named)
+    check_error(error.value, parts)
     with pytest.raises(UserError, match='f:1: found 1 endings'):
         json_questions('{"prompt": "A", "endings": ["a"]}', labelled=False)
 
 
-def test_sequences(swag: MultipleChoiceTask, tokenizer: Tokenizer):
+def test_context_and_ending_are_one_sequence(swag: MultipleChoiceTask, tokenizer: Tokenizer):
     records = [
         question('ab', 'c', 'de', label=1, start='f'), question('g', 'h', 'i', label=None),
     ]  # fmt: skip
@@ -213,23 +203,23 @@ def test_sequences(swag: MultipleChoiceTask, tokenizer: Tokenizer):
     assert batch['labels'].tolist() == [0, 1] and batch['weights'].tolist() == [0, 1]
 
 
-def test_the_longer_loses_first_as_in_tokenizers(
+def test_truncation_equals_longest_first_of_tokenizers(
     swag: MultipleChoiceTask, tokenizer: Tokenizer, tmp_path: pathlib.Path
 ):
     tokenizer.save(tmp_path / 'saved')
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / 'saved' / 'tokenizer.json'))
-    for room in (2, 3, 8, 13):
-        theirs.enable_truncation(room + 3, strategy='longest_first')
+    for max_tokens in (2, 3, 8, 13):
+        theirs.enable_truncation(max_tokens + 3, strategy='longest_first')
         for first in range(12):
             for second in range(12):
                 types = theirs.encode(' '.join('a' * first), ' '.join('b' * second)).tokens
-                assert truncate_longest_first(first, second, room) == (types.count('a'), types.count('b'))
+                assert truncate_longest_first(first, second, max_tokens) == (types.count('a'), types.count('b'))
     features = swag.features([question('abcdefghijkl', 'mnopqrstuvwx', 'y')], tokenizer, training=True)
     assert features.lengths.tolist() == [16]
     assert features.notes == ('1 of 2 sequences are longer than config.seq_len=16 and are truncated',)
 
 
-def test_predictions_and_files(swag: MultipleChoiceTask, tokenizer: Tokenizer):
+def test_predictions_metrics_and_files(swag: MultipleChoiceTask, tokenizer: Tokenizer):
     records = swag.records('dev')
     swag.learn(records)
     swag.restore(json.loads(json.dumps(swag.learned_state())))
@@ -259,20 +249,18 @@ def test_predictions_and_files(swag: MultipleChoiceTask, tokenizer: Tokenizer):
 
 
 def test_fewer_endings_are_masked(swag: MultipleChoiceTask, tokenizer: Tokenizer, capsys):
-    """The loss and the answers of each question are those that it has alone."""
+    """The loss and the prediction of a question do not depend on questions with more endings."""
     records = [question('a', 'b', 'c', label=1), question('d', 'e', 'f', 'gh', label=0)]
     swag.learn(records)
-    assert (
-        '1 questions with 2 endings, 1 questions with 3 endings' in capsys.readouterr().out
-        and swag.objective is CHOICES
-    )
+    assert '1 questions with 2 endings, 1 questions with 3 endings' in capsys.readouterr().out
+    assert swag.objective is CHOICES
     features = swag.features(records, tokenizer, training=True)
     assert features.choices == 3 and features.sequence_lengths.tolist() == [5, 5, 0, 5, 5, 6]
-    logits = np.array([[0.5, -1.0, 9.0], [0.2, 0.1, 0.7]], np.float32)  # the highest is of no ending
+    logits = np.array([[0.5, -1.0, 9.0], [0.2, 0.1, 0.7]], np.float32)  # The largest logit is for a missing ending.
     batch = features.batch(np.array([0, 1, -1]), 8, tokenizer.pad_id)
     losses = CHOICES.losses({'logits': np.concatenate([logits, np.zeros((1, 3), np.float32)])}, batch)
-    alone = [float(cross_entropy(logits[0, :2], np.int32(1))), float(cross_entropy(logits[1], np.int32(0)))]
-    assert float(losses['loss'][0]) == pytest.approx(sum(alone)) and float(losses['loss'][1]) == 2
+    expected = [float(cross_entropy(logits[0, :2], np.int32(1))), float(cross_entropy(logits[1], np.int32(0)))]
+    assert float(losses['loss'][0]) == pytest.approx(sum(expected)) and float(losses['loss'][1]) == 2
     assert [float(x) for x in losses['accuracy']] == [0, 2]
     first, second = swag.predictions(records, features, {'logits': list(logits)})
     assert (first.ending, len(first.probabilities), second.ending) == (0, 2, 2)
@@ -280,11 +268,11 @@ def test_fewer_endings_are_masked(swag: MultipleChoiceTask, tokenizer: Tokenizer
     assert swag.metrics(records, [first, second]) == {'accuracy': 0.0}
     assert 'endings' in swag.report(records, [first, second])
     swag.learn(records[:1])
-    assert swag.objective is CLASSIFICATION  # official files are all of one kind
+    assert swag.objective is CLASSIFICATION  # All questions have the same number of endings.
 
 
 @pytest.mark.parametrize(
-    ('options', 'named'),
+    ('options', 'key'),
     [
         ({'layout': 'race'}, 'config.task.layout'),
         ({'dev_share': 0.0}, 'config.task.dev_share'),
@@ -293,12 +281,12 @@ def test_fewer_endings_are_masked(swag: MultipleChoiceTask, tokenizer: Tokenizer
         ({'seq_len': 4}, 'config.seq_len'),
     ],
 )
-def test_wrong_options(options: dict, named: str):
-    with pytest.raises(UserError, match=named.replace('.', r'\.')):
+def test_invalid_options_are_refused(options: dict, key: str):
+    with pytest.raises(UserError, match=key.replace('.', r'\.')):
         MultipleChoiceTask(**{'data': 'x', 'seq_len': 12, **options})
 
 
 @pytest.mark.parametrize('data', ['', '/nowhere'])
-def test_no_data(data: str):
+def test_missing_data_is_refused(data: str):
     with pytest.raises(UserError, match=r'--config\.data=DIR'):
         MultipleChoiceTask(data, 12).records('train')

@@ -1,4 +1,4 @@
-"""The forms of the records of embeddings, their features, and what is refused with file and line."""
+"""Tests the formats of records for embeddings, their features, and errors with file and line."""
 
 import json
 import pathlib
@@ -29,10 +29,10 @@ def task(folder: pathlib.Path, **options) -> EmbeddingTask:
     return EmbeddingTask(str(folder), options.pop('seq_len', 6), **options)
 
 
-def test_groups_have_ids_of_their_texts(tmp_path: pathlib.Path, tokenizer: Tokenizer):
+def test_equal_texts_have_equal_ids(tmp_path: pathlib.Path, tokenizer: Tokenizer):
     write(tmp_path, 'train.jsonl', PAIRS)
-    one = task(tmp_path)
-    features = one.features(one.records('train'), tokenizer, training=True)
+    plain = task(tmp_path)
+    features = plain.features(plain.records('train'), tokenizer, training=True)
     np.testing.assert_array_equal(features.row['text_ids'], [[1, 2, 0, 0], [1, 3, 4, 0], [5, 2, 4, 6]])
     assert features.sequence_lengths.tolist() == [3, 3, 0, 0, 3, 3, 3, 0, 3, 3, 3, 6]
     assert features.notes == ('1 of 9 texts are longer than config.seq_len=6 and lose their end',)
@@ -40,23 +40,23 @@ def test_groups_have_ids_of_their_texts(tmp_path: pathlib.Path, tokenizer: Token
     tokens = prompted.features(prompted.records('train'), tokenizer, training=True)
     pieces = [''.join(tokenizer.pieces[i] for i in x) for x in np.split(tokens.tokens, tokens.offsets[1:-1])]
     assert pieces[:2] == ['[CLS]xa[SEP]', '[CLS]yb[SEP]']
-    np.testing.assert_array_equal(tokens.row['text_ids'], features.row['text_ids'])  # of the texts alone
+    np.testing.assert_array_equal(tokens.row['text_ids'], features.row['text_ids'])  # Prompts do not change the ids.
     batch = features.batch(np.array([1, -1]), 8, tokenizer.pad_id)
     assert batch['input_ids'].shape == (2, 4, 8)
     assert not batch['text_ids'][1].any() and not batch['attention_mask'][1].any()
 
 
-def test_other_formats_and_column_names(tmp_path: pathlib.Path):
+def test_other_formats_and_column_names_are_read(tmp_path: pathlib.Path):
     (tmp_path / 'train.csv').write_text('question,answer\na,"b, c"\nd,e\n')
-    one = task(tmp_path, anchor='question', positive='answer')
-    assert [record.texts for record in one.records('train')] == [('a', 'b, c'), ('d', 'e')]
+    embedding_task = task(tmp_path, anchor='question', positive='answer')
+    assert [record.texts for record in embedding_task.records('train')] == [('a', 'b, c'), ('d', 'e')]
     (tmp_path / 'dev.tsv').write_text('text_a\ttext_b\tscore\na\tb\t0.5\n')
-    assert (one.splits(), one.score) == (['train', 'dev'], 'spearman')
-    assert one.records('dev')[0].score == 0.5
+    assert (embedding_task.splits(), embedding_task.score) == (['train', 'dev'], 'spearman')
+    assert embedding_task.records('dev')[0].score == 0.5
 
 
 @pytest.mark.slow
-def test_parquet(tmp_path: pathlib.Path):
+def test_parquet_files_are_read(tmp_path: pathlib.Path):
     arrow = pytest.importorskip('pyarrow', reason='writes Parquet')
     from pyarrow import parquet
 
@@ -65,7 +65,7 @@ def test_parquet(tmp_path: pathlib.Path):
     assert [record.texts for record in task(tmp_path).records('train')] == [('a', 'c', 'e', 'f'), ('b', 'd')]
 
 
-def test_pairs_of_dev_are_a_search(tmp_path: pathlib.Path):
+def test_pairs_of_dev_are_evaluated_as_a_search(tmp_path: pathlib.Path):
     write(tmp_path, 'dev.jsonl', PAIRS)
     queries = task(tmp_path).records('dev')
     assert [(query.text, query.relevant) for query in queries] == [('a', {0: 1, 1: 1}), ('e', {0: 1})]
@@ -88,19 +88,19 @@ REFUSED = {
 
 
 @pytest.mark.parametrize('case', REFUSED)
-def test_what_is_wrong_is_said_with_its_place(tmp_path: pathlib.Path, case: str):
-    rows, options, said = REFUSED[case]
+def test_invalid_records_and_options_are_refused(tmp_path: pathlib.Path, case: str):
+    rows, options, message = REFUSED[case]
     write(tmp_path, 'train.jsonl', rows)
-    one = task(tmp_path, **options)
-    with pytest.raises(UserError, match=said):
-        one.learn(one.records('train'))
+    embedding_task = task(tmp_path, **options)
+    with pytest.raises(UserError, match=message):
+        embedding_task.learn(embedding_task.records('train'))
 
 
 BEIR = {'corpus.jsonl': [{'_id': 'x', 'title': '', 'text': 'a'}], 'queries.jsonl': [{'_id': 'q', 'text': 'b'}]}
 
 
 @pytest.mark.parametrize(
-    'name, content, said',
+    'name, content, message',
     [
         ('qrels/dev.tsv', 'q\ty\t1\n', r"dev.tsv:1: found 'y', which corpus.jsonl lacks"),
         ('qrels/dev.tsv', 'query-id\tcorpus-id\tscore\nz\tx\t1\n', r"dev.tsv:2: found 'z', which queries.jsonl lacks"),
@@ -114,19 +114,19 @@ BEIR = {'corpus.jsonl': [{'_id': 'x', 'title': '', 'text': 'a'}], 'queries.jsonl
         ),
     ],
 )
-def test_a_wrong_beir_folder(tmp_path: pathlib.Path, name: str, content: str, said: str):
+def test_an_invalid_beir_folder_is_refused(tmp_path: pathlib.Path, name: str, content: str, message: str):
     for file, rows in BEIR.items():
         write(tmp_path, file, rows)
     (tmp_path / 'qrels').mkdir()
     (tmp_path / 'qrels' / 'dev.tsv').write_text('q\tx\t1\n')
-    one = task(tmp_path)
-    assert one.splits() == ['dev'] and one.records('dev')[0].relevant == {0: 1}
+    embedding_task = task(tmp_path)
+    assert embedding_task.splits() == ['dev'] and embedding_task.records('dev')[0].relevant == {0: 1}
     (tmp_path / name).write_text(content)
-    with pytest.raises(UserError, match=said):
-        one.records('dev')
+    with pytest.raises(UserError, match=message):
+        embedding_task.records('dev')
 
 
-def test_single_texts_are_not_evaluated(tmp_path: pathlib.Path):
+def test_single_texts_are_refused_as_the_dev_split(tmp_path: pathlib.Path):
     write(tmp_path, 'train.jsonl', [{'text': 'a'}])
     assert task(tmp_path).splits() == ['train']
     write(tmp_path, 'dev.jsonl', [{'text': 'a'}])
@@ -134,7 +134,7 @@ def test_single_texts_are_not_evaluated(tmp_path: pathlib.Path):
         task(tmp_path).splits()
 
 
-def test_what_the_model_cannot_do():
+def test_options_that_the_model_cannot_support_are_refused():
     with pytest.raises(UserError, match=r'config.task.matryoshka_dims: found \(64, 8\), expected at most 32'):
         task(pathlib.Path(), matryoshka_dims=(64, 8)).build_module(
             BertConfig(vocab_size=9, num_layers=1, width=32, num_heads=2)

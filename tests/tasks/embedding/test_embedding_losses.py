@@ -1,4 +1,4 @@
-"""Losses of embeddings equal plain loops in float64, with the gradients of finite differences."""
+"""Tests that losses of embeddings equal plain loops in float64, and their gradients finite differences."""
 
 import itertools
 import math
@@ -11,8 +11,8 @@ import pytest
 from bertjax.tasks.embedding.losses import LOSSES, build_objective
 
 B, D = 5, 6
-# Row 1 has the anchor of row 0, row 2 the positive of row 0, a negative of row 3 is the anchor of row 1; row 2 lacks a
-# negative; row 4 is padding.
+# Row 1 has the anchor of row 0, row 2 has the positive of row 0 and lacks a negative, a negative of row 3 is the anchor
+# of row 1, and row 4 is padding.
 IDS = np.array([[1, 2, 3, 4], [1, 5, 6, 7], [8, 2, 9, 0], [10, 11, 1, 12], [0, 0, 0, 0]], np.int32)
 WEIGHTS = np.float32([1, 1, 1, 1, 0])
 SCORES = np.float32([0.2, 0.9, 0.2, 0.5, 0.7])
@@ -22,9 +22,9 @@ def unit(x):
     return x / max(math.sqrt((x * x).sum()), 1e-12)
 
 
-def entropy(row, own, candidates, scale):
-    """-log of the share of `own` among `candidates`, numbers of columns."""
-    return math.log(sum(math.exp(scale * row[j]) for j in candidates)) - scale * row[own]
+def entropy(row, target, candidates, scale):
+    """Returns -log of the softmax probability of `target` among `candidates`, which are keys of `row`."""
+    return math.log(sum(math.exp(scale * row[j]) for j in candidates)) - scale * row[target]
 
 
 def info_nce(x, ids, scale=20.0, symmetric=False, false_negative_margin=0.0):
@@ -42,15 +42,15 @@ def info_nce(x, ids, scale=20.0, symmetric=False, false_negative_margin=0.0):
 
     for i in rows:
         row = {text: sim((i, 0), text) for text in texts}
-        kept = [
+        candidates = [
             text
             for text in texts
             if text == (i, 1) or (ids[text] and not is_same(i, text) and not near(row[text], row[i, 1]))
         ]
-        forward = entropy(row, (i, 1), kept, scale)
+        forward = entropy(row, (i, 1), candidates, scale)
         back = {r: sim((r, 0), (i, 1)) for r in rows}
-        kept = [r for r in rows if r == i or not (is_same(r, (i, 1)) or near(back[r], back[i]))]
-        total += (forward + entropy(back, i, kept, scale)) / 2 if symmetric else forward
+        candidates = [r for r in rows if r == i or not (is_same(r, (i, 1)) or near(back[r], back[i]))]
+        total += (forward + entropy(back, i, candidates, scale)) / 2 if symmetric else forward
     return total / len(rows)
 
 
@@ -78,10 +78,10 @@ CASES = {
 
 @pytest.mark.parametrize('dims', [(), (6, 3)], ids=['whole', 'matryoshka'])
 @pytest.mark.parametrize('case', CASES)
-def test_value_and_gradient(case, dims):
+def test_loss_and_gradient_equal_plain_loops(case, dims):
     name, options, choices = CASES[case]
     x = np.random.default_rng(3).standard_normal((B, choices, D))
-    x[IDS[:, :choices] == 0] = 0  # an absent text has no vector, and must not give nan
+    x[IDS[:, :choices] == 0] = 0  # The vector of a missing text is zero, and must not give NaN.
 
     def reference(x):
         second = IDS[:, :choices] if name == 'info_nce' else SCORES
@@ -107,8 +107,8 @@ def test_value_and_gradient(case, dims):
     np.testing.assert_allclose(gradient, expected, atol=2e-5 * np.abs(expected).max())
 
 
-def test_only_the_text_itself_is_never_a_false_negative():
-    """A text with its own copy, as in SimCSE, and two rows with the same texts, which have no negatives at all."""
+def test_a_positive_that_equals_its_anchor_is_not_a_false_negative():
+    """SimCSE pairs a text with itself. Two rows of the same text have no negatives, so their loss is 0."""
     objective = build_objective('info_nce')
     x = np.random.default_rng(0).standard_normal((2, 2, D)).astype(np.float32)
     same = {'text_ids': jnp.ones((2, 2), jnp.int32), 'weights': jnp.ones(2)}

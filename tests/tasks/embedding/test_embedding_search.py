@@ -1,4 +1,4 @@
-"""Exact search in blocks."""
+"""Tests the exact search in blocks."""
 
 import pathlib
 
@@ -11,16 +11,16 @@ from bertjax.tasks.embedding.search import search
 
 
 @pytest.mark.parametrize('count', [1, 7, 100])
-def test_blocks_find_what_a_sort_finds(monkeypatch: pytest.MonkeyPatch, count: int):
+def test_a_search_in_blocks_equals_a_stable_sort(monkeypatch: pytest.MonkeyPatch, count: int):
     monkeypatch.setattr(module, 'QUERIES', 4)
     monkeypatch.setattr(module, 'DOCUMENTS', 16)
-    draw = np.random.default_rng(count).integers(-3, 4, (63, 8)).astype(np.float32)  # many equal products
+    draw = np.random.default_rng(count).integers(-3, 4, (63, 8)).astype(np.float32)  # Many products are equal.
     queries, documents = draw[:10], draw[10:]
     indices, scores = search(queries, documents, count)
     products = queries @ documents.T
-    wanted = np.argsort(-products, axis=1, kind='stable')[:, :count]
-    np.testing.assert_array_equal(indices, wanted)
-    np.testing.assert_array_equal(scores, np.take_along_axis(products, wanted, 1))
+    expected = np.argsort(-products, axis=1, kind='stable')[:, :count]
+    np.testing.assert_array_equal(indices, expected)
+    np.testing.assert_array_equal(scores, np.take_along_axis(products, expected, 1))
 
 
 @pytest.mark.parametrize('precision', PRECISIONS)

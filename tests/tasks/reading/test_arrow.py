@@ -1,4 +1,4 @@
-"""Parquet, Arrow and what `datasets` saves, written here with pyarrow."""
+"""Tests reading Parquet, Arrow, and directories of `datasets`."""
 
 import contextlib
 import json
@@ -22,22 +22,22 @@ LABEL = {'names': ['neg', 'pos'], '_type': 'ClassLabel'}
 
 
 def table(rows: list[dict], features: dict | None = None, types: dict | None = None) -> 'pa.Table':
-    """A table with the metadata that `datasets` writes."""
-    made = pa.Table.from_pylist(rows)
+    """Returns a table with the metadata that `datasets` writes; `types` maps columns to other types."""
+    result = pa.Table.from_pylist(rows)
     for name, kind in (types or {}).items():
-        at = made.schema.get_field_index(name)
-        made = made.set_column(at, name, made[name].cast(kind))
-    told = {b'huggingface': json.dumps({'info': {'features': features}}).encode()} if features else {}
-    return made.replace_schema_metadata(told)
+        index = result.schema.get_field_index(name)
+        result = result.set_column(index, name, result[name].cast(kind))
+    metadata = {b'huggingface': json.dumps({'info': {'features': features}}).encode()} if features else {}
+    return result.replace_schema_metadata(metadata)
 
 
-def save_to_disk(folder: pathlib.Path, made: 'pa.Table', features: dict) -> None:
-    """As datasets.Dataset.save_to_disk, in two files."""
+def save_to_disk(folder: pathlib.Path, data: 'pa.Table', features: dict) -> None:
+    """Writes `data` like datasets.Dataset.save_to_disk, in two files."""
     folder.mkdir(parents=True)
     files = []
-    for i, start in enumerate(range(0, made.num_rows, 2)):
+    for i, start in enumerate(range(0, data.num_rows, 2)):
         files.append({'filename': f'data-{i:05}-of-00002.arrow'})
-        part = made.slice(start, 2)
+        part = data.slice(start, 2)
         with (
             pa.OSFile(str(folder / files[-1]['filename']), 'wb') as sink,
             pa.ipc.new_stream(sink, part.schema) as writer,
@@ -50,13 +50,13 @@ def save_to_disk(folder: pathlib.Path, made: 'pa.Table', features: dict) -> None
 REVIEWS = [{'text': f'é {i}', 'label': i % 2, 'stars': i + 0.8} for i in range(4)]
 
 
-def test_a_repository_of_the_hub(tmp_path: pathlib.Path):
-    """Shards of Parquet files in data/, a label of -1 where it is not told."""
+def test_a_repository_of_the_hub_is_read(tmp_path: pathlib.Path):
+    """Its data/ has shards of Parquet files, in which the label -1 means that there is no label."""
     (tmp_path / 'data').mkdir()
-    made = table(REVIEWS, {'label': LABEL}, {'stars': pa.float32()})
+    reviews = table(REVIEWS, {'label': LABEL}, {'stars': pa.float32()})
     for i in range(2):
-        pq.write_table(made.slice(2 * i, 2), tmp_path / 'data' / f'train-0000{i}-of-00002.parquet')
-    pq.write_table(made, tmp_path / 'data' / 'validation-00000-of-00001.parquet')
+        pq.write_table(reviews.slice(2 * i, 2), tmp_path / 'data' / f'train-0000{i}-of-00002.parquet')
+    pq.write_table(reviews, tmp_path / 'data' / 'validation-00000-of-00001.parquet')
     hidden = [{**row, 'label': -1} for row in REVIEWS]
     pq.write_table(table(hidden, {'label': LABEL}), tmp_path / 'data' / 'test-00000-of-00001.parquet')
     task = ClassificationTask(str(tmp_path), 32)
@@ -77,22 +77,22 @@ def test_a_repository_of_the_hub(tmp_path: pathlib.Path):
         task.records('train')
 
 
-def test_what_datasets_saved(tmp_path: pathlib.Path):
+def test_a_directory_of_datasets_is_read(tmp_path: pathlib.Path):
     for split in ('train', 'validation'):
         save_to_disk(tmp_path / 'saved' / split, table(REVIEWS), {'label': LABEL})
     (tmp_path / 'saved' / 'dataset_dict.json').write_text('{"splits": ["train", "validation"]}')
     task = ClassificationTask(str(tmp_path / 'saved'), 32)
     assert [record.label for record in task.records('dev')] == ['neg', 'pos'] * 2
     assert task.sources() == 'train: train, dev: validation'
-    one = ClassificationTask(str(tmp_path / 'saved' / 'train'), 32, dev_fraction=0.5)
-    assert len(one.records('train')) + len(one.records('dev')) == 4
-    assert one.sources() == 'train: train, dev: a share of 0.5 of train'
+    only_train = ClassificationTask(str(tmp_path / 'saved' / 'train'), 32, dev_fraction=0.5)
+    assert len(only_train.records('train')) + len(only_train.records('dev')) == 4
+    assert only_train.sources() == 'train: train, dev: a share of 0.5 of train'
     (tmp_path / 'saved' / 'train' / 'data-00001-of-00002.arrow').unlink()
     with pytest.raises(UserError, match=r'data-00001-of-00002.arrow: found no such file'):
         task.records('train')
 
 
-def test_every_kind_reads_rows(tmp_path: pathlib.Path):
+def test_every_kind_of_task_reads_parquet(tmp_path: pathlib.Path):
     names = ['O', 'B-X', 'I-X']
     tags = {'ner_tags': {'feature': {'names': names, '_type': 'ClassLabel'}, '_type': 'List'}}
     pq.write_table(table([{'tokens': ['a', 'b', 'c'], 'ner_tags': [1, 2, 0]}], tags), tmp_path / 'train.parquet')
@@ -122,7 +122,7 @@ def test_every_kind_reads_rows(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize('number', [2, -2, 2**62])
-def test_the_number_of_a_class_has_a_name(tmp_path: pathlib.Path, number: int):
+def test_a_class_number_without_a_name_is_refused(tmp_path: pathlib.Path, number: int):
     rows = [{'text': 'a', 'label': 1}, {'text': 'b', 'label': number}]
     pq.write_table(table(rows, {'label': LABEL}), tmp_path / 'a.parquet')
     with pytest.raises(
@@ -137,10 +137,12 @@ def test_the_number_of_a_class_has_a_name(tmp_path: pathlib.Path, number: int):
         ({'_data_files': 5}, {}, 'state.json: found _data_files 5'),
         ({'_data_files': [{'filename': 5}]}, {}, 'state.json: found _data_files'),
         ({}, {'label': {'_type': 'ClassLabel', 'names': 5}}, 'a ClassLabel with the names 5'),
-        ({}, [1], ''),  # nothing is known of the columns
+        ({}, [1], ''),  # Without features, the numbers have no names.
     ],
 )
-def test_what_datasets_did_not_save(tmp_path: pathlib.Path, state: dict, features: object, found: str):
+def test_invalid_metadata_of_datasets_are_refused_or_ignored(
+    tmp_path: pathlib.Path, state: dict, features: object, found: str
+):
     save_to_disk(tmp_path / 'x', table(REVIEWS), {})
     content = json.loads((tmp_path / 'x' / 'state.json').read_text())
     (tmp_path / 'x' / 'state.json').write_text(json.dumps(content | state))
@@ -149,7 +151,7 @@ def test_what_datasets_did_not_save(tmp_path: pathlib.Path, state: dict, feature
         assert [record.fields['label'] for record in read_records([tmp_path / 'x'])] == [0, 1, 0, 1]
 
 
-def test_feather_dates_and_what_is_no_text(tmp_path: pathlib.Path):
+def test_dates_are_text_and_bytes_are_missing_values(tmp_path: pathlib.Path):
     import datetime
 
     row = {'text': 'a', 'when': datetime.date(2026, 11, 22), 'raw': b'\xff', 'none': None}
@@ -160,7 +162,7 @@ def test_feather_dates_and_what_is_no_text(tmp_path: pathlib.Path):
     assert record.fields == {'text': 'a', 'when': '2026-11-22', 'raw': None, 'none': None}
 
 
-def test_damage_and_a_missing_package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_damage_and_a_missing_package_are_errors(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / 'a.parquet'
     pq.write_table(pa.table({'text': ['a text that is long']}), path, compression='none', write_page_checksum=True)
     path.write_bytes(path.read_bytes().replace(b'long', b'lomg'))

@@ -1,4 +1,4 @@
-"""Any dataset of tensorflow-datasets, prepared as array_record without TensorFlow."""
+"""Tests reading datasets of tensorflow-datasets, prepared as array_record without TensorFlow."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from bertjax.tasks.sentence.classification import ClassificationTask
 
 @pytest.fixture(scope='module')
 def reviews(tmp_path_factory) -> str:
-    """The directory of a dataset with a train and a test split."""
+    """Returns the directory of a dataset with a train and a test split."""
     import tensorflow_datasets as tfds
     from etils import epath
 
@@ -40,19 +40,19 @@ def reviews(tmp_path_factory) -> str:
     return str(builder.data_dir)
 
 
-def test_any_dataset_of_tensorflow_datasets(reviews):
+def test_a_dataset_of_tensorflow_datasets_is_read(reviews):
     task = learned('', dataset=reviews)
     assert task.labels == ['neg', 'pos'] and list(task.splits()) == ['train', 'dev', 'test']
     assert len(task.records('train')) + len(task.records('dev')) == 40
-    told = {(record.first, record.label) for record in task.records('test')}
-    assert told == {(f'é {i}', ('neg', 'pos')[i % 2]) for i in range(4)}
+    records = {(record.first, record.label) for record in task.records('test')}
+    assert records == {(f'é {i}', ('neg', 'pos')[i % 2]) for i in range(4)}
     words = learned('', dataset=reviews, text_a='words', label='stars')
     assert words.labels == ['0', '1', '2', '3', '4'] and words.records('test')[0].first.startswith('a ')
     costs = learned('', dataset=reviews, label='cost', regression=True, dev='test')
     assert {record.label for record in costs.records('dev')} == {0.0, 0.1, 0.2, 0.3}
 
 
-def test_features_and_splits_that_a_dataset_lacks(reviews):
+def test_missing_features_splits_and_datasets_are_errors(reviews):
     with pytest.raises(UserError, match=r'the fields .*text'):
         ClassificationTask('', 32, dataset=reviews, text_a='txet').records('train')
     with pytest.raises(UserError, match="no split 'dev2'"):

@@ -1,4 +1,4 @@
-"""Which files are which splits, and that the others are not ignored without a word."""
+"""Tests which files belong to which split, and that other files are reported."""
 
 import pathlib
 
@@ -28,38 +28,36 @@ KINDS = {
 
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('name', ['dev', 'valid', 'validation', 'val', 'eval'])
-def test_all_usual_names_of_dev(tmp_path: pathlib.Path, kind: str, name: str):
+def test_all_usual_names_of_the_dev_split_are_recognised(tmp_path: pathlib.Path, kind: str, name: str):
     make, suffix, text = KINDS[kind]
     for stem in ('train', name, 'more'):
         (tmp_path / f'{stem}{suffix}').write_text(text)
     task = make(str(tmp_path))
     assert 'dev' in task.splits() and task.records('dev') and task.records('train')
-    said = task.sources()
-    assert f'train: train{suffix}' in said and f'dev: {name}{suffix}' in said
-    assert kind == 'tagging' or f"not used: 'more{suffix}'" in said
+    sources = task.sources()
+    assert f'train: train{suffix}' in sources and f'dev: {name}{suffix}' in sources
+    assert kind == 'tagging' or f"not used: 'more{suffix}'" in sources
     other = 'val' if name != 'val' else 'dev'
     (tmp_path / f'{other}{suffix}').write_text(text)
     with pytest.raises(UserError, match=f'{min(name, other)}{suffix} and {max(name, other)}{suffix}'):
         task.records('dev')
 
 
-def test_a_share_of_train_is_told(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
+def test_a_dev_split_that_is_taken_from_train_is_reported(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
     (tmp_path / 'train.csv').write_text('text,label\n' + ''.join(f'text {i},{i % 2}\n' for i in range(200)))
     task = ClassificationTask(str(tmp_path), 32)
     assert task.sources() == 'train: train.csv, dev: a share of 0.1 of train'
     records = task.records('train')
     task.learn(records)
     dev = len(task.records('dev'))
-    said = (
-        f'dev is {dev} of the 200 records of train, selected by a hash of their text; config.task.dev_fraction=0.1 sets'
-    )
-    assert said in capsys.readouterr().out and dev + len(records) == 200
+    line = f'dev is {dev} of the 200 records of train, selected by a hash of their text; config.task.dev_fraction=0.1'
+    assert line in capsys.readouterr().out and dev + len(records) == 200
     (tmp_path / 'val.csv').write_text(TABLE)
-    beside = ClassificationTask(str(tmp_path / 'train.csv'), 32)
-    assert beside.sources() == "train: train.csv, dev: a share of 0.1 of train\nnot used: 'val.csv'"
+    only_train = ClassificationTask(str(tmp_path / 'train.csv'), 32)
+    assert only_train.sources() == "train: train.csv, dev: a share of 0.1 of train\nnot used: 'val.csv'"
 
 
-def test_text_comes_before_arrow_of_the_same_split(tmp_path: pathlib.Path):
+def test_text_files_take_precedence_over_parquet_of_the_same_split(tmp_path: pathlib.Path):
     for name in ('train.csv', 'train.parquet', 'test.parquet', 'train-00000-of-00001.csv.gz'):
         (tmp_path / name).touch()
     with pytest.raises(UserError, match=r'train-\*-of-00001.csv.gz and train.csv'):

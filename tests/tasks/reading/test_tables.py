@@ -1,4 +1,4 @@
-"""Tables: what is read, and that everything else is an error with its place."""
+"""Tests reading tables, and that everything else is an error with its file and line."""
 
 import gzip
 import json
@@ -24,7 +24,7 @@ def values(path: pathlib.Path, layout: TableLayout = TEXT_LABEL, format: str = '
     return [row.values for row in read_rows([path], layout, format)]
 
 
-def error(path: pathlib.Path, layout: TableLayout = TEXT_LABEL) -> UserError:
+def read_error(path: pathlib.Path, layout: TableLayout = TEXT_LABEL) -> UserError:
     with pytest.raises(UserError) as caught:
         list(read_rows([path], layout))
     return caught.value
@@ -42,12 +42,12 @@ def test_tsv_has_no_quoting(tmp_path):
 @pytest.mark.parametrize('end', ['\n', '\r\n'])
 @pytest.mark.parametrize('mark', [b'', b'\xef\xbb\xbf'])
 @pytest.mark.parametrize('last', ['', '\n', '\n\n\n'])
-def test_marks_and_line_ends(tmp_path, end: str, mark: bytes, last: str):
+def test_byte_order_marks_and_line_ends_do_not_matter(tmp_path, end: str, mark: bytes, last: str):
     text = f'text\tlabel\né 1\t1\nb\t0{last}'.replace('\n', end)
     assert values(write(tmp_path / 'a.tsv', mark + text.encode())) == [('é 1', '1'), ('b', '0')]
 
 
-def test_csv_is_quoted_and_rows_know_their_first_line(tmp_path):
+def test_csv_is_quoted_and_a_row_has_the_number_of_its_first_line(tmp_path):
     text = 'label,text\n1,"a ""b"", c\n\nd"\n0,e\n\n'
     path = write(tmp_path / 'a.csv', text)
     assert list(read_rows([path], TEXT_LABEL)) == [
@@ -56,12 +56,12 @@ def test_csv_is_quoted_and_rows_know_their_first_line(tmp_path):
     ]
 
 
-def test_long_csv_fields(tmp_path):
+def test_csv_fields_may_be_long(tmp_path):
     long = 'word ' * 100_000
     assert values(write(tmp_path / 'a.csv', f'text,label\n"{long}",1\n')) == [(long, '1')]
 
 
-def test_json_lines(tmp_path):
+def test_json_lines_are_read(tmp_path):
     rows = [
         {'text': 'a\nb', 'label': 'x', 'more': {'deep': []}},
         {'label': 3, 'text': 'c'},
@@ -71,49 +71,49 @@ def test_json_lines(tmp_path):
         {'text': 'h', 'label': 2.5},
     ]
     path = write(tmp_path / 'a.jsonl', ''.join(json.dumps(row) + '\n' for row in rows))
-    found = [('a\nb', 'x'), ('c', '3'), ('d e', 'true'), ('f', None), ('g', None), ('h', '2.5')]
-    assert values(path) == found
+    expected = [('a\nb', 'x'), ('c', '3'), ('d e', 'true'), ('f', None), ('g', None), ('h', '2.5')]
+    assert values(path) == expected
     assert [row.where for row in read_rows([path], TEXT_LABEL)] == [f'{path}:{i}' for i in range(1, 7)]
 
 
-@pytest.mark.parametrize('whole', [[{'text': 'a'}, {'text': 'b'}], {'k1': {'text': 'a'}, 'k2': {'text': 'b'}}])
-def test_json_lists_and_objects(tmp_path, whole):
-    path = write(tmp_path / 'a.json', json.dumps(whole, indent=2) + '\n\n')
+@pytest.mark.parametrize('content', [[{'text': 'a'}, {'text': 'b'}], {'k1': {'text': 'a'}, 'k2': {'text': 'b'}}])
+def test_json_lists_and_objects_are_read(tmp_path, content):
+    path = write(tmp_path / 'a.json', json.dumps(content, indent=2) + '\n\n')
     assert values(path) == [('a', None), ('b', None)]
-    where = '[1]' if isinstance(whole, list) else "['k2']"
+    where = '[1]' if isinstance(content, list) else "['k2']"
     assert list(read_rows([path], TEXT_LABEL))[1].where == f'{path}{where}'
 
 
-def test_compressed_files(tmp_path):
+def test_compressed_files_are_read(tmp_path):
     path = write(tmp_path / 'a.tsv.gz', gzip.compress(b'text\tlabel\na\t1\n'))
     assert values(path) == [('a', '1')]
     damaged = write(tmp_path / 'b.tsv.gz', path.read_bytes()[:-9])
-    assert 'an error while reading' in str(error(damaged))
+    assert 'an error while reading' in str(read_error(damaged))
 
 
-def test_names_fall_back(tmp_path):
+def test_a_column_may_have_several_names(tmp_path):
     layout = TableLayout((Column(('sentence1', 'premise')), Column(('gold', 'label'))))
     assert values(write(tmp_path / 'a.tsv', 'label\tpremise\tgold\nx\ta\ty\n'), layout) == [('a', 'y')]
     assert values(write(tmp_path / 'a.tsv', 'label\tpremise\nx\ta\n'), layout) == [('a', 'x')]
 
 
-def test_with_and_without_header(tmp_path):
+def test_a_table_may_have_no_header(tmp_path):
     layout = TableLayout((Column(('text',)), Column(('label',))), headerless_columns=('label', 'text'))
     assert values(write(tmp_path / 'a.tsv', 'x\ta\ny\tb\n'), layout) == [('a', 'x'), ('b', 'y')]
     assert values(write(tmp_path / 'a.tsv', 'text\tlabel\na\tx\n'), layout) == [('a', 'x')]
-    wrong = error(write(tmp_path / 'a.tsv', 'a\tb\tc\n'), layout)
-    assert wrong.where.endswith('a.tsv:1') and 'no header' in wrong.expected
+    error = read_error(write(tmp_path / 'a.tsv', 'a\tb\tc\n'), layout)
+    assert error.where.endswith('a.tsv:1') and 'no header' in error.expected
 
 
-def test_broken_rows_are_counted_and_no_more_than_allowed(tmp_path, capsys):
+def test_broken_rows_are_skipped_up_to_a_maximum(tmp_path, capsys):
     path = write(tmp_path / 'a.tsv', 'text\tlabel\na\t1\nb\nc\t0\t0\nd\t1\n')
     assert values(path, TableLayout(TEXT_LABEL.columns, max_broken_rows=2)) == [('a', '1'), ('d', '1')]
     assert 'skipped 2 rows with a wrong number of columns' in capsys.readouterr().out
-    assert error(path, TableLayout(TEXT_LABEL.columns, max_broken_rows=1)).where == f'{path}:4'
+    assert read_error(path, TableLayout(TEXT_LABEL.columns, max_broken_rows=1)).where == f'{path}:4'
 
 
 @pytest.mark.parametrize(
-    ('name', 'content', 'line', 'said'),
+    ('name', 'content', 'line', 'text'),
     [
         ('a.tsv', '', '', 'empty file'),
         ('a.tsv', '\n\n', '', 'empty file'),
@@ -144,17 +144,17 @@ def test_broken_rows_are_counted_and_no_more_than_allowed(tmp_path, capsys):
         ('a.tsv', b'text\tlabel\na\0\t1\n', ':2', 'zero byte'),
     ],
 )
-def test_wrong_files_are_errors_with_their_place(tmp_path, name: str, content: str | bytes, line: str, said: str):
+def test_invalid_files_are_errors_with_file_and_line(tmp_path, name: str, content: str | bytes, line: str, text: str):
     path = write(tmp_path / name, content)
-    wrong = error(path)
-    assert said in wrong.found
-    assert wrong.where.startswith(f'{path}{line}') and wrong.expected and wrong.fix
-    assert (wrong.where == f'{path}{line}') or wrong.where.startswith(f'{path}{line},')
+    error = read_error(path)
+    assert text in error.found
+    assert error.where.startswith(f'{path}{line}') and error.expected and error.fix
+    assert (error.where == f'{path}{line}') or error.where.startswith(f'{path}{line},')
 
 
-def test_no_such_file(tmp_path):
-    assert 'no such file' in error(tmp_path / 'a.tsv').found
-    assert 'no such file' in error(tmp_path).found
+def test_a_missing_file_is_an_error(tmp_path):
+    assert 'no such file' in read_error(tmp_path / 'a.tsv').found
+    assert 'no such file' in read_error(tmp_path).found
 
 
 def test_the_format_follows_from_the_suffix():
@@ -178,8 +178,6 @@ def test_a_list_on_one_line_may_be_longer_than_a_record(tmp_path, monkeypatch: p
     rows = json.dumps([{'text': 'a' * 1000, 'label': str(i)} for i in range(1500)])
     path = write(tmp_path / 'a.json', rows)
     assert [label for _, label in values(path)][-2:] == ['1498', '1499']
-    wrong = error(write(tmp_path / 'a.jsonl', rows))
-    assert (wrong.found, wrong.expected) == (
-        'a line of more than 1 MiB',
-        'one record per line',
-    ) and '.json' in wrong.fix
+    error = read_error(write(tmp_path / 'a.jsonl', rows))
+    assert error.found == 'a line of more than 1 MiB' and error.expected == 'one record per line'
+    assert '.json' in error.fix

@@ -1,4 +1,4 @@
-"""Whole files of text: packed or not, with a mark or not, and what is no text."""
+"""Tests reading text files: compressed, with a byte order mark, and errors about anything but text."""
 
 import bz2
 import gzip
@@ -16,7 +16,7 @@ TEXT = 'caf\u00e9\r\n\U0001f600\n'
 
 
 @pytest.mark.parametrize(
-    ('suffix', 'pack'),
+    ('suffix', 'encode'),
     [
         ('', bytes),
         ('', lambda raw: b'\xef\xbb\xbf' + raw),
@@ -26,11 +26,11 @@ TEXT = 'caf\u00e9\r\n\U0001f600\n'
         ('.zst', zstandard.ZstdCompressor().compress),
     ],
 )
-def test_text_is_unpacked_and_has_no_mark(tmp_path: pathlib.Path, suffix: str, pack):
+def test_text_is_decompressed_without_its_byte_order_mark(tmp_path: pathlib.Path, suffix: str, encode):
     path = tmp_path / f'a.txt{suffix}'
-    path.write_bytes(pack(TEXT.encode()))
+    path.write_bytes(encode(TEXT.encode()))
     assert read_text(path) == TEXT
-    assert decode_file(io.BytesIO(pack(TEXT.encode())), 'standard input') == TEXT
+    assert decode_file(io.BytesIO(encode(TEXT.encode())), 'standard input') == TEXT
 
 
 @pytest.mark.parametrize(
@@ -42,26 +42,28 @@ def test_text_is_unpacked_and_has_no_mark(tmp_path: pathlib.Path, suffix: str, p
         ('a.txt.gz', b'plain', 'a.txt.gz', 'a damaged gzip file'),
     ],
 )
-def test_what_is_no_text_is_named(tmp_path: pathlib.Path, name: str, raw: bytes, where: str, found: str):
+def test_invalid_text_is_an_error_with_file_and_line(
+    tmp_path: pathlib.Path, name: str, raw: bytes, where: str, found: str
+):
     (tmp_path / name).write_bytes(raw)
     with pytest.raises(UserError) as error:
         read_text(tmp_path / name)
     assert error.value.where == str(tmp_path / where) and error.value.found.startswith(found)
 
 
-def test_no_file(tmp_path: pathlib.Path):
+def test_a_missing_file_is_an_error(tmp_path: pathlib.Path):
     for path in (tmp_path, tmp_path / 'none'):
         with pytest.raises(UserError, match='expected a file'):
             read_text(path)
 
 
-def test_half_a_surrogate_pair_is_no_text():
-    assert check_text(TEXT, 'here') == TEXT
-    with pytest.raises(UserError, match='here: found a lone surrogate'):
-        check_text('cut \ud83d', 'here')
+def test_a_lone_surrogate_is_refused():
+    assert check_text(TEXT, 'a.txt') == TEXT
+    with pytest.raises(UserError, match=r'a\.txt: found a lone surrogate'):
+        check_text('cut \ud83d', 'a.txt')
 
 
 @pytest.mark.parametrize('path', ['/dev/zero', 'http://example.org/a.txt'])
-def test_what_would_never_end_or_is_elsewhere(path: str):
+def test_devices_and_addresses_are_refused(path: str):
     with pytest.raises(UserError, match=r'a device|the address'):
         read_text(path)

@@ -1,4 +1,4 @@
-"""Relations: both layouts, what is refused in them, and how entities are shown to the model."""
+"""Tests relation extraction: both layouts, errors in them, and how sequences mark the entities."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ OTHER = {**ROW, 'relation': 'no_relation', 'subj_start': 0, 'subj_end': 0}
 
 @pytest.fixture(scope='module')
 def slots(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """A piece a letter, and slots."""
+    """Returns a tokenizer with one piece per letter and four unused pieces."""
     path = tmp_path_factory.mktemp('slots') / 'vocab.txt'
     unused = [f'[unused{i}]' for i in range(4)]
     pieces = [
@@ -51,7 +51,7 @@ def tacred(tmp_path: pathlib.Path) -> RelationTask:
     return RelationTask(str(tmp_path), 32)
 
 
-def test_tacred_s_rows(tacred: RelationTask):
+def test_rows_of_tacred_are_read_and_evaluated(tacred: RelationTask):
     first, second, _ = tacred.records('train')
     assert first == Relation(
         'x ab c d ef .', (MarkedEntity(9, 11, 'PERSON'), MarkedEntity(2, 6, 'JOB_TITLE')), 'per:title'
@@ -74,18 +74,18 @@ def test_tacred_s_rows(tacred: RelationTask):
     [
         ('<< a >> b [[ c d ]].', 'a b c d.', 'a', 'c d'),
         ('[[c]]-e <<a b>>', 'c-e a b', 'a b', 'c'),
-        ('<< a [[ b ]] c >> d', 'a b c d', 'a b c', 'b'),  # one inside the other
+        ('<< a [[ b ]] c >> d', 'a b c d', 'a b c', 'b'),  # One entity is inside the other.
         ('x >> << a >> [[ b ]]', 'x >> a b', 'a', 'b'),
         ('<< a >> [[ [3H]b ]] >>', 'a [3H]b >>', 'a', '[3H]b'),
     ],
 )
-def test_marks(text: str, plain: str, subject: str, object: str):
-    found, entities = parse_marked_text(text, 'here')
-    record = Relation(found, entities, None)
-    assert found == plain and (record.mention(0), record.mention(1)) == (subject, object)
+def test_marked_texts_are_parsed(text: str, plain: str, subject: str, object: str):
+    parsed, entities = parse_marked_text(text, 'a.txt')
+    record = Relation(parsed, entities, None)
+    assert parsed == plain and (record.mention(0), record.mention(1)) == (subject, object)
 
 
-def test_what_is_refused(tacred: RelationTask, tmp_path: pathlib.Path):
+def test_invalid_rows_and_texts_are_refused(tacred: RelationTask, tmp_path: pathlib.Path):
     for changes, expected in (
         ({'subj_end': 9}, 'subj_end 9, expected a number from 0 to 5'),
         ({'obj_start': 3}, 'obj_start 3 after obj_end 2'),
@@ -106,7 +106,7 @@ def test_what_is_refused(tacred: RelationTask, tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=r"'sentence'.*expected token and subj_start …, or text.*config\.task\.text_a"):
         tacred.records('train')
     with pytest.raises(UserError, match='2 entities between << and >>'):
-        parse_marked_text('<< a >> << b >> [[ c ]]', 'here')
+        parse_marked_text('<< a >> << b >> [[ c ]]', 'a.txt')
     with pytest.raises(UserError, match='no file of the dev split'):
         (tmp_path / 'dev.json').unlink()
         tacred.records('dev')
@@ -116,7 +116,7 @@ RECORD = Relation('x ab y cd z', (MarkedEntity(7, 9, 'PERSON'), MarkedEntity(2, 
 
 
 @pytest.mark.parametrize(
-    ('markers', 'shown'),
+    ('markers', 'expected'),
     [
         ('entity', '(x[unused2]a##b[unused3]y[unused0]c##d[unused1]z|'),
         ('typed', '(x#^ab^a##b#y@*p##e##r##s##o##n*c##d@z|'),
@@ -124,9 +124,9 @@ RECORD = Relation('x ab y cd z', (MarkedEntity(7, 9, 'PERSON'), MarkedEntity(2, 
         ('words', '(x[[a##b]]y<<c##d>>z|'),
     ],
 )
-def test_how_entities_are_shown(slots: Tokenizer, markers: str, shown: str):
+def test_entities_are_marked_in_sequences(slots: Tokenizer, markers: str, expected: str):
     features = relation_features([RECORD], None, slots, seq_len=64, markers=markers)
-    assert sequences(features, slots) == [shown]
+    assert sequences(features, slots) == [expected]
     subject, object = features.row['starts'][0]
     opening = {'entity': '[unused0]', 'typed': '@', 'mask': '[unused0]', 'words': '<'}[markers]
     assert slots.pieces[features.tokens[subject]] == opening and object == 2
@@ -134,7 +134,7 @@ def test_how_entities_are_shown(slots: Tokenizer, markers: str, shown: str):
 
 
 @pytest.mark.parametrize(
-    ('markers', 'shown'),
+    ('markers', 'expected'),
     [
         ('entity', '[unused2][unused3][unused0][unused1]'),
         ('typed', '#^ab^#@*p##e##r##s##o##n*@'),
@@ -142,51 +142,47 @@ def test_how_entities_are_shown(slots: Tokenizer, markers: str, shown: str):
         ('words', '[[]]<<>>'),
     ],
 )
-def test_what_shows_them_is_no_text_that_may_be_another(slots: Tokenizer, markers: str, shown: str):
-    """Alike in a sequence that is cut."""
+def test_marks_are_fixed_tokens_for_augmentation(slots: Tokenizer, markers: str, expected: str):
     long = dataclasses.replace(RECORD, text=RECORD.text + ' q' * 60)
     for record in (RECORD, long):
         features = relation_features([record, record], None, slots, seq_len=48, markers=markers)
         fixed = find_fixed_tokens([record, record], slots, seq_len=48, markers=markers)
         assert fixed.shape == features.tokens.shape
         if markers != 'typed' or record is RECORD:
-            found = ''.join(slots.pieces[i] for i in features.tokens[fixed])
-            assert found.replace('##b', 'b') == 2 * shown.replace('##b', 'b')
+            pieces = ''.join(slots.pieces[i] for i in features.tokens[fixed])
+            assert pieces.replace('##b', 'b') == 2 * expected.replace('##b', 'b')
 
 
-def test_without_slots_there_is_punctuation(tokenizer: Tokenizer, slots: Tokenizer):
+def test_without_unused_pieces_the_marks_are_punctuation(tokenizer: Tokenizer, slots: Tokenizer):
     assert 'marked by [unused0] … [unused1] and [unused2] … [unused3]' in describe_marks(slots, 'entity')
     assert 'unused' not in describe_marks(tokenizer, 'entity')
 
 
 def test_a_long_sentence_keeps_both_entities(slots: Tokenizer):
-    """First what is farthest outside goes, then the middle between them, then the ends of the entities."""
+    """Words outside the entities are removed first, then the middle between them, then the ends of the entities."""
     text = 'a b c d e f g h i j k l m n'
-    record = Relation(text, (MarkedEntity(6, 9), MarkedEntity(20, 23)), None)  # d e and k l
+    record = Relation(text, (MarkedEntity(6, 9), MarkedEntity(20, 23)), None)  # The entities are "d e" and "k l".
 
-    def shown(length: int) -> str:
+    def truncated(length: int) -> str:
         features = relation_features([record], None, slots, seq_len=length, markers='entity')
-        (found,) = sequences(features, slots)
+        (sequence,) = sequences(features, slots)
         starts = features.row['starts'][0]
         assert [slots.pieces[features.tokens[i]] for i in starts] == ['[unused0]', '[unused2]']
-        return (
-            found.replace('[unused0]', '<')
-            .replace('[unused1]', '>')
-            .replace('[unused2]', '{')
-            .replace('[unused3]', '}')
-        )
+        for i, mark in enumerate('<>{}'):
+            sequence = sequence.replace(f'[unused{i}]', mark)
+        return sequence
 
-    assert shown(20) == '(abc<de>fghij{kl}mn|'
-    assert shown(18) == '(bc<de>fghij{kl}m|'
-    assert shown(15) == '(<de>fghij{kl}|'
-    assert shown(12) == '(<de>fj{kl}|'
-    assert shown(8) == '(<d>{k}|'
+    assert truncated(20) == '(abc<de>fghij{kl}mn|'
+    assert truncated(18) == '(bc<de>fghij{kl}m|'
+    assert truncated(15) == '(<de>fghij{kl}|'
+    assert truncated(12) == '(<de>fj{kl}|'
+    assert truncated(8) == '(<d>{k}|'
     with pytest.raises(UserError, match='marks that do not fit in 5 pieces'):
-        shown(5)
+        truncated(5)
 
 
-def test_the_head_of_the_marks(slots: Tokenizer):
-    """Its logits depend on the states where the marks are, and no class of transformers has it."""
+def test_logits_with_pool_starts_depend_on_the_positions_of_the_marks(slots: Tokenizer):
+    """No class of transformers has this head."""
     task = RelationTask('', 32, pool='starts', labels=('a', 'b', 'c'))
     config = BertConfig(
         vocab_size=slots.vocab_size, num_layers=1, width=8, num_heads=2, mlp_dim=8, max_positions=32, dropout=0.0
@@ -207,20 +203,20 @@ def test_the_head_of_the_marks(slots: Tokenizer):
     assert RelationTask('', 32).head.architecture == 'BertForSequenceClassification'
 
 
-def test_input_of_ones_own(tacred: RelationTask, capsys):
+def test_marked_texts_and_rows_are_accepted_as_input(tacred: RelationTask, capsys):
     lines = [(1, '<< a >> b [[ c ]]'), (2, ''), (3, '[[ c ]] << d >>')]
     first, blank, last = tacred.parse(lines, 'standard input')
     assert 'read as marked texts' in capsys.readouterr().out
     assert (first.mention(0), last.mention(0)) == ('a', 'd') and blank.where == 'standard input:2'
     (row,) = tacred.parse([(1, json.dumps(ROW))], 'standard input')
     assert row.label is None and row.fields['id'] == '7'
-    (given,) = text_records(tacred, 'classify', ['<< a >> b [[ c ]]'], None)  # of a program
-    assert given == first
+    (from_python,) = text_records(tacred, 'classify', ['<< a >> b [[ c ]]'], None)
+    assert from_python == first
     with pytest.raises(UserError, match='give a single text'):
         text_records(tacred, 'classify', ['<< a >> b [[ c ]]'], ['d'])
 
 
-def test_chemprot(shared: pathlib.Path):
+def test_chemprot_is_read(shared: pathlib.Path):
     task = RelationTask(str(shared / 'domain' / 'chemprot'), 128)
     records = task.records('train')
     assert len(records) == 4169 and len(task.records('dev')) == 2427 and len(task.records('test')) == 3469

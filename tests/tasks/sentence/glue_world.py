@@ -1,4 +1,4 @@
-"""GLUE's files, small, in the layout that its download script gives them, with texts that quotes would trouble."""
+"""Writes small GLUE files, with quotation marks that a CSV reader would join."""
 
 import pathlib
 
@@ -12,18 +12,17 @@ _MNLI += ['sentence2_parse', 'sentence1', 'sentence2']
 
 
 def text(split: str, i: int, side: int = 1) -> str:
-    """The texts: an open quotation mark, one in the middle, none; never the same twice."""
+    """Returns a unique text: with an open quotation mark, with one in the middle, or without any."""
     return (f'"{split} {i}', f'it \'s {split}" {i}', f'{split} is {i}\u0085x')[i % 3] + ('' if side == 1 else ' too')
 
 
 def label(task: str, i: int) -> str:
-    """What the labelled files say of row i."""
-    written = TASKS[task].file_labels
-    return written[i % len(written)] if written else f'{i * 0.8:.3f}'
+    """Returns the label of row i as it is in the files."""
+    names = TASKS[task].file_labels
+    return names[i % len(names)] if names else f'{i * 0.8:.3f}'
 
 
 def write_glue(root: pathlib.Path) -> pathlib.Path:
-    """Writes all tasks."""
     for task in TASKS:
         for split in ('train', 'dev', 'test'):
             _write(root, task, split)

@@ -1,4 +1,4 @@
-"""Classification and regression of any table: records, labels, figures, reports, and mistakes."""
+"""Tests classification and regression of tables: records, labels, metrics, reports, and errors."""
 
 import json
 
@@ -16,19 +16,20 @@ from bertjax.tasks.sentence.classification import ClassificationTask, is_held_ou
 from bertjax.tasks.sentence.task import Example, Scores
 
 
-def right(task: ClassificationTask, records, wrong: tuple[int, ...] = ()) -> list[Scores]:
-    """Sure predictions of the true labels, but for the numbers in `wrong`: there the next label."""
+def predict_true(task: ClassificationTask, records, wrong: tuple[int, ...] = ()) -> list[Scores]:
+    """Returns confident predictions of the true labels; for the record numbers in `wrong`, of the next label."""
     width = len(task.labels)
     best = [(task.labels.index(r.label) + (i in wrong)) % width for i, r in enumerate(records)]
     return [Scores(4.0 * np.eye(width)[i]) for i in best]
 
 
-def test_spam(mails, capsys):
+def test_a_table_of_spam_is_learned_and_restored(mails, capsys):
     task = learned(mails)
     assert task.labels == ['ham', 'spam'] and list(task.splits()) == ['train', 'dev']
-    said = capsys.readouterr().out
-    assert '9 records for training, 2 labels' in said and 'spam          3   33.3%' in said
-    assert "always predicting 'ham' would be correct for 66.7%" in said and "warning: only 3 records are 'spam'" in said
+    output = capsys.readouterr().out
+    assert '9 records for training, 2 labels' in output and 'spam          3   33.3%' in output
+    assert "always predicting 'ham' would be correct for 66.7%" in output
+    assert "warning: only 3 records are 'spam'" in output
     assert task.records('dev') == [Example('win a prize', None, 'spam'), Example('see me', None, 'ham')]
     assert task.records('train')[1].where == f'{mails / "train.csv"}:3'
     assert (task.score, task.objective) == ('accuracy', CLASSIFICATION)
@@ -45,8 +46,7 @@ def test_spam(mails, capsys):
 
 
 @pytest.mark.parametrize('bilstm_units', [0, *slow(5)])
-def test_from_text_to_prediction(mails, tokenizer, bilstm_units):
-    """A real model: padded by other rows or alone, a record gets the same answer."""
+def test_a_model_predicts_from_texts(mails, tokenizer, bilstm_units):
     task = learned(mails, bilstm_units=bilstm_units)
     records = task.records('train')
     features = task.features(records, tokenizer, training=True)
@@ -71,10 +71,10 @@ def test_from_text_to_prediction(mails, tokenizer, bilstm_units):
     json.dumps(rows)
 
 
-def test_figures_and_report(mails):
+def test_metrics_and_report(mails):
     task = learned(mails)
     records = task.records('train')
-    predictions = right(task, records, wrong=(0, 7, 8))  # 1 of 6 ham for spam, 2 of 3 spam for ham
+    predictions = predict_true(task, records, wrong=(0, 7, 8))  # 1 of 6 ham and 2 of 3 spam are wrong.
     figures = task.metrics(records, predictions)
     assert set(figures) == {'accuracy', 'macro_f1', 'matthews', 'f1'}
     assert figures['accuracy'] == pytest.approx(6 / 9) and figures['f1'] == pytest.approx(2 * 1 / (3 + 2))
@@ -91,15 +91,15 @@ def test_figures_and_report(mails):
     assert task.official_files('test', records, predictions) == {}
 
 
-def test_many_labels_show_the_most_frequent_confusions(tmp_path):
+def test_the_report_of_many_labels_shows_the_most_frequent_confusions(tmp_path):
     (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(f't{i}\tlabel {i % 25}\n' for i in range(75)))
     task = learned(tmp_path, dev_fraction=0.0)
     records = task.records('train')
-    report = task.report(records, right(task, records, wrong=(3, 28)))
+    report = task.report(records, predict_true(task, records, wrong=(3, 28)))
     assert 'label 3 predicted as label 4: 2' in report and 'label 2 predicted' not in report
 
 
-def test_regression(tmp_path, tokenizer, capsys):
+def test_scores_are_learned_and_evaluated(tmp_path, tokenizer, capsys):
     rows = [('a b', 'c', 1), ('b', 'd', 2.5), ('e', 'f', '4'), ('g', 'h', -1)]
     (tmp_path / 'train.jsonl').write_text(''.join(json.dumps({'s': a, 't': b, 'score': y}) + '\n' for a, b, y in rows))
     task = learned(tmp_path, regression=True, text_a='s', text_b='t', label='score', metric='pearson', dev_fraction=0.0)
@@ -125,7 +125,7 @@ def test_regression(tmp_path, tokenizer, capsys):
 
 @pytest.mark.parametrize('score', ['1e39', '-1e39', '1e300', '1e19', '1e999', '9' * 50])
 def test_a_score_beyond_float32_is_refused(tmp_path, score: str):
-    """Also one whose square is: the loss of its batch would be inf, and nothing would be learned of it."""
+    """A score whose square exceeds float32 is refused too, because the loss of its batch would be inf."""
     (tmp_path / 'train.csv').write_text(f'text,label\na,1.5\nb,{score}\n')
     with pytest.raises(UserError, match=r"train\.csv:3: found the score '.*', expected a finite number within ±1e\+15"):
         learned(tmp_path, regression=True, dev_fraction=0.0)
@@ -150,7 +150,7 @@ def test_the_dev_split_is_held_out_by_text(tmp_path):
         task.records('train'), task.records('dev')
 
 
-def test_one_file_is_enough(tmp_path):
+def test_data_may_be_a_single_file(tmp_path):
     path = tmp_path / 'SMSSpamCollection'
     path.write_text(''.join(f'{label}\t{mail}\n' for mail, label in MAILS))
     options = {'format': 'tsv', 'columns': ('label', 'text'), 'dev_fraction': 0.3}
@@ -171,7 +171,7 @@ def test_the_test_split_may_have_no_labels(mails):
 
 
 @pytest.mark.parametrize(
-    ('name', 'text', 'line', 'said'),
+    ('name', 'text', 'line', 'message'),
     [
         ('train.csv', 'text,label\na,x\nb,\n', 3, 'an empty label'),
         ('train.csv', 'text,label\na,x\nb,  \n', 3, 'an empty label'),
@@ -182,22 +182,20 @@ def test_the_test_split_may_have_no_labels(mails):
         ('train.jsonl', '{"text": "a", "label": "x"}\n{"text": "b", "label": ["x", "y"]}\n', 2, 'a JSON list'),
     ],
 )
-def test_malformed_records_are_errors_with_their_line(tmp_path, name: str, text: str, line: int, said: str):
+def test_malformed_records_are_errors_with_their_line(tmp_path, name: str, text: str, line: int, message: str):
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError) as caught:
         ClassificationTask(str(tmp_path), 32, dev_fraction=0.0).records('train')
-    assert caught.value.where.split(', ')[0] == f'{tmp_path / name}:{line}' and said in caught.value.found
+    assert caught.value.where.split(', ')[0] == f'{tmp_path / name}:{line}' and message in caught.value.found
 
 
-def test_what_looks_wrong_is_said(tmp_path, capsys):
+def test_repeated_and_empty_texts_are_reported(tmp_path, capsys):
     (tmp_path / 'train.tsv').write_text('text\tlabel\na\tx\na\tx\na\ty\n\ty\n')
     learned(tmp_path, dev_fraction=0.0)
-    said = capsys.readouterr().out
-    assert (
-        f'2 records repeat the text of an earlier record; 1 with another label, the first at {tmp_path}/train.tsv:4'
-        in said
-    )
-    assert f'1 records with an empty text, the first at {tmp_path}/train.tsv:5' in said
+    output = capsys.readouterr().out
+    repeated = '2 records repeat the text of an earlier record; 1 with another label'
+    assert f'{repeated}, the first at {tmp_path}/train.tsv:4' in output
+    assert f'1 records with an empty text, the first at {tmp_path}/train.tsv:5' in output
 
 
 @pytest.mark.parametrize(
@@ -221,19 +219,19 @@ def test_what_looks_wrong_is_said(tmp_path, capsys):
         ({'text_b': 'label'}, 'config.task'),
     ],
 )
-def test_wrong_options(options: dict, where: str):
+def test_invalid_options_are_refused(options: dict, where: str):
     with pytest.raises(UserError) as caught:
         ClassificationTask(**{'data': 'x', 'seq_len': 32, **options})
     assert caught.value.where == where and caught.value.expected and caught.value.fix
 
 
-def test_f1_needs_two_labels(tmp_path):
+def test_the_metric_f1_needs_two_labels(tmp_path):
     (tmp_path / 'train.tsv').write_text('text\tlabel\na\tx\nb\ty\nc\tz\n')
     with pytest.raises(UserError, match='macro_f1'):
         learned(tmp_path, metric='f1', dev_fraction=0.0)
 
 
-def test_files_that_are_not_there(mails):
+def test_missing_files_are_errors(mails):
     task = ClassificationTask(str(mails), 32)
     with pytest.raises(UserError, match='no file of the test split'):
         task.records('test')
@@ -250,7 +248,7 @@ def test_files_that_are_not_there(mails):
         task.records('train')
 
 
-def test_a_table_without_header_shows_little_of_its_rows(tmp_path):
+def test_the_error_about_a_missing_header_shows_little_of_the_row(tmp_path):
     (tmp_path / 'train.csv').write_text(
         ','.join(f'"a long text of the first row {i} that is no name"' for i in range(30))
     )

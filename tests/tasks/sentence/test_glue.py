@@ -1,4 +1,4 @@
-"""GLUE: its files as they are, tensorflow-datasets, the server's files, and what is refused."""
+"""Tests GLUE: its official files, tensorflow-datasets, the files for its server, and errors."""
 
 import pathlib
 import shutil
@@ -15,31 +15,31 @@ from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.tasks.sentence.task import Scores
 
 TRAINED = [name for name in TASKS if name != 'ax']
-JUDGED = [(name, 'test') for name in TRAINED] + [('mnli', 'test_mismatched'), ('mnli', 'ax')]
+SERVER_SPLITS = [(name, 'test') for name in TRAINED] + [('mnli', 'test_mismatched'), ('mnli', 'ax')]
 
 
 @pytest.fixture(scope='module')
 def glue(tmp_path_factory) -> pathlib.Path:
-    """The folder of all tasks."""
+    """Returns the folder of all tasks, which tests do not change."""
     return write_glue(tmp_path_factory.mktemp('glue_data'))
 
 
 @pytest.fixture
-def own(glue, tmp_path) -> pathlib.Path:
-    """A copy to spoil."""
+def glue_copy(glue, tmp_path) -> pathlib.Path:
+    """Returns a copy of the folder, which tests may change."""
     return pathlib.Path(shutil.copytree(glue, tmp_path / 'glue'))
 
 
 @pytest.fixture(scope='module')
 def prepared(glue, tmp_path_factory) -> None:
-    """All tasks, prepared by the builders of tensorflow-datasets from the same files, without network."""
+    """Prepares all tasks from the same files with the builders of tensorflow-datasets, without network."""
     import tensorflow_datasets as tfds
     import tensorflow_datasets.text
 
     folder = tmp_path_factory.mktemp('tfds')
     raw = folder / 'mrpc'
     raw.mkdir()
-    # MRPC is not in GLUE's download: its builder divides the original file.
+    # MRPC is not in GLUE's download. Its builder splits the original file.
     train, dev = ((glue / 'MRPC' / f'{name}.tsv').read_text().strip().split('\n') for name in ('train', 'dev'))
     dev = [line.replace('\t10', '\t30', 1) for line in dev[1:]]
     (raw / 'train').write_text('\n'.join(train + dev))
@@ -58,42 +58,42 @@ def prepared(glue, tmp_path_factory) -> None:
 
 
 def expected(name: str, split: str) -> list[tuple]:
-    """(texts, label) as the files were written."""
-    row = TASKS[name]
-    words = dict(zip(row.file_labels, row.labels, strict=True))
+    """Returns the (texts, label) that were written to the files of a split."""
+    task = TASKS[name]
+    labels = dict(zip(task.file_labels, task.labels, strict=True))
     kind, rows = split.partition('_')[0], []
     for i in range(ROWS):
-        texts = tuple(text(kind, i, side) for side in range(1, len(row.texts) + 1))
-        found = None if kind == 'test' else words[label(name, i)] if row.labels else float(label(name, i))
-        rows.append((texts, found))
+        texts = tuple(text(kind, i, side) for side in range(1, len(task.texts) + 1))
+        true = None if kind == 'test' else labels[label(name, i)] if task.labels else float(label(name, i))
+        rows.append((texts, true))
     return rows
 
 
-def told(records) -> list[tuple]:
+def texts_and_labels(records) -> list[tuple]:
     return [((r.first,) if r.second is None else (r.first, r.second), r.label) for r in records]
 
 
 @pytest.mark.parametrize('name', TRAINED)
-@pytest.mark.parametrize('whole', [True, False], ids=['all tasks', 'own folder'])
-def test_reads_the_official_files(glue, name: str, whole: bool):
+@pytest.mark.parametrize('whole', [True, False], ids=['all tasks', 'task folder'])
+def test_the_official_files_are_read(glue, name: str, whole: bool):
     task = GlueTask(str(glue if whole else glue / TASKS[name].title), 32, task=name)
     splits = ['train', 'dev', 'dev_mismatched'] if name == 'mnli' else ['train', 'dev']
     assert list(task.splits()) == splits
     for split in (*splits, 'test'):
         records = task.records(split)
-        assert told(records) == expected(name, split)
+        assert texts_and_labels(records) == expected(name, split)
     assert [record.index for record in task.records('test')] == [str(i) for i in range(ROWS)]
     assert task.objective is (CLASSIFICATION if TASKS[name].labels else REGRESSION)
     assert task.score == {'cola': 'matthews', 'mrpc': 'f1', 'qqp': 'f1', 'stsb': 'spearman'}.get(name, 'accuracy')
 
 
 @pytest.mark.parametrize('name', TRAINED)
-def test_tensorflow_datasets_say_the_same(prepared, name: str):
+def test_tensorflow_datasets_give_the_same_records(prepared, name: str):
     task = GlueTask('', 32, task=name)
     splits = ['train', 'dev', 'dev_mismatched'] if name == 'mnli' else ['train', 'dev']
     assert list(task.splits()) == splits
     for split in (*splits, 'test'):
-        assert sorted(told(task.records(split)), key=str) == sorted(expected(name, split), key=str)
+        assert sorted(texts_and_labels(task.records(split)), key=str) == sorted(expected(name, split), key=str)
 
 
 def test_labels_are_in_the_order_of_tensorflow_datasets():
@@ -105,23 +105,23 @@ def test_labels_are_in_the_order_of_tensorflow_datasets():
         assert tuple(getattr(feature, 'names', ())) == row.labels
 
 
-def test_the_diagnostic_set_belongs_to_mnli(glue, own, prepared):
+def test_the_diagnostic_set_belongs_to_mnli(glue, glue_copy, prepared):
     for data in (str(glue), str(glue / 'MNLI'), ''):
         task = GlueTask(data, 32, task='mnli')
         records = sorted(task.records('ax'), key=lambda record: int(record.index))
         assert [(r.first, r.label) for r in records] == [(text('test', i), None) for i in range(ROWS)]
         assert 'ax' not in task.splits()
-    (own / 'diagnostic' / 'diagnostic.tsv').unlink()
+    (glue_copy / 'diagnostic' / 'diagnostic.tsv').unlink()
     full = 'Logic\tPremise\tHypothesis\tLabel\n' + 'x\ta\tb\tneutral\n' * 2
-    (own / 'diagnostic' / 'diagnostic-full.tsv').write_text(full)
-    task = GlueTask(str(own), 32, task='mnli')
+    (glue_copy / 'diagnostic' / 'diagnostic-full.tsv').write_text(full)
+    task = GlueTask(str(glue_copy), 32, task='mnli')
     assert 'ax' in task.splits() and [record.label for record in task.records('ax')] == ['neutral'] * 2
     with pytest.raises(UserError, match='train mnli'):
         GlueTask(str(glue), 32, task='ax')
 
 
-@pytest.mark.parametrize(('name', 'split'), JUDGED)
-def test_the_files_of_the_server(glue, name: str, split: str):
+@pytest.mark.parametrize(('name', 'split'), SERVER_SPLITS)
+def test_files_for_the_server_are_written(glue, name: str, split: str):
     task = GlueTask(str(glue), 32, task=name)
     records = task.records(split)
     width = len(task.labels) or 1
@@ -132,44 +132,44 @@ def test_the_files_of_the_server(glue, name: str, split: str):
     else:
         predictions = [Scores(np.array([x])) for x in (-0.4, 0.0, 1.23456, 4.9996, 5.0, 7.1)]
         answers = ['0.000', '0.000', '1.235', '5.000', '5.000', '5.000']
-    server = {'test_mismatched': 'MNLI-mm.tsv', 'ax': 'AX.tsv'}.get(split)
-    server = server or ('MNLI-m.tsv' if name == 'mnli' else f'{TASKS[name].title}.tsv')
+    file = {'test_mismatched': 'MNLI-mm.tsv', 'ax': 'AX.tsv'}.get(split)
+    file = file or ('MNLI-m.tsv' if name == 'mnli' else f'{TASKS[name].title}.tsv')
     lines = ''.join(f'{i}\t{answer}\n' for i, answer in enumerate(answers))
-    # In whatever order the records come.
+    # The order of the records does not matter.
     files = task.official_files(split, records[::-1], predictions[::-1])
-    assert files == {server: f'index\tprediction\n{lines}'}
+    assert files == {file: f'index\tprediction\n{lines}'}
     assert task.official_files('dev', records, predictions) == {}
 
 
-def test_test_files_without_header_and_files_with_one(own):
+def test_files_may_have_a_header_or_not(glue_copy):
     for name in TRAINED:
-        task = GlueTask(str(own), 32, task=name)
-        path = own / task.name / ('test_matched.tsv' if name == 'mnli' else 'test.tsv')
+        task = GlueTask(str(glue_copy), 32, task=name)
+        path = glue_copy / task.name / ('test_matched.tsv' if name == 'mnli' else 'test.tsv')
         path.write_text(path.read_text().split('\n', 1)[1])
-        assert told(task.records('test')) == expected(name, 'test')
+        assert texts_and_labels(task.records('test')) == expected(name, 'test')
         if name not in ('cola', 'mnli'):
-            path = own / task.name / 'train.tsv'
+            path = glue_copy / task.name / 'train.tsv'
             path.write_text(path.read_text().split('\n', 1)[1])
-            assert told(task.records('train')) == expected(name, 'train')
-    path = own / 'CoLA' / 'train.tsv'
+            assert texts_and_labels(task.records('train')) == expected(name, 'train')
+    path = glue_copy / 'CoLA' / 'train.tsv'
     path.write_text('source\tlabel\tstar\tsentence\n' + path.read_text())
-    assert told(GlueTask(str(own), 32, task='cola').records('train')) == expected('cola', 'train')
+    assert texts_and_labels(GlueTask(str(glue_copy), 32, task='cola').records('train')) == expected('cola', 'train')
 
 
-def test_a_labelled_test_file_of_mrpc_is_evaluated(own):
-    shutil.copy(own / 'MRPC' / 'dev.tsv', own / 'MRPC' / 'test.tsv')
-    assert list(GlueTask(str(own), 32, task='mrpc').splits()) == ['train', 'dev', 'test']
+def test_a_labelled_test_file_of_mrpc_is_evaluated(glue_copy):
+    shutil.copy(glue_copy / 'MRPC' / 'dev.tsv', glue_copy / 'MRPC' / 'test.tsv')
+    assert list(GlueTask(str(glue_copy), 32, task='mrpc').splits()) == ['train', 'dev', 'test']
 
 
-def test_broken_rows_of_qqp_are_counted(own, capsys):
-    path = own / 'QQP' / 'train.tsv'
+def test_broken_rows_of_qqp_are_skipped(glue_copy, capsys):
+    path = glue_copy / 'QQP' / 'train.tsv'
     path.write_text(path.read_text() + '9\t7\t8\thalf a question\nthe rest\tb\t0\n')
-    assert len(GlueTask(str(own), 32, task='qqp').records('train')) == ROWS
+    assert len(GlueTask(str(glue_copy), 32, task='qqp').records('train')) == ROWS
     assert f'skipped 2 rows with a wrong number of columns, in lines {ROWS + 2}, {ROWS + 3}' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ('name', 'old', 'new', 'line', 'said'),
+    ('name', 'old', 'new', 'line', 'message'),
     [
         ('rte', '\tnot_entailment', '\tneutral', 3, "the label 'neutral'"),
         ('rte', '\tnot_entailment', '\t', 3, 'an empty label'),
@@ -184,54 +184,54 @@ def test_broken_rows_of_qqp_are_counted(own, capsys):
         ('mnli', '\tneutral', '\t-', 3, "the label '-'"),
     ],
 )
-def test_malformed_rows_are_errors_with_their_line(own, name: str, old: str, new: str, line: int, said: str):
-    path = own / TASKS[name].title / 'train.tsv'
+def test_malformed_rows_are_errors_with_their_line(glue_copy, name: str, old: str, new: str, line: int, message: str):
+    path = glue_copy / TASKS[name].title / 'train.tsv'
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(UserError) as caught:
-        GlueTask(str(own), 32, task=name).records('train')
-    assert caught.value.where == f'{path}:{line}' and said in caught.value.found
+        GlueTask(str(glue_copy), 32, task=name).records('train')
+    assert caught.value.where == f'{path}:{line}' and message in caught.value.found
 
 
-def test_every_row_of_a_test_file_is_answered(own):
-    path = own / 'QQP' / 'test.tsv'
+def test_broken_rows_of_a_test_file_are_refused(glue_copy):
+    path = glue_copy / 'QQP' / 'test.tsv'
     path.write_text(path.read_text() + '9\thalf a question\n')
     with pytest.raises(UserError, match='2 columns'):
-        GlueTask(str(own), 32, task='qqp').records('test')
+        GlueTask(str(glue_copy), 32, task='qqp').records('test')
 
 
-def test_labels_are_named_as_the_file_writes_them(own):
-    path = own / 'CoLA' / 'dev.tsv'
+def test_errors_about_labels_use_the_labels_of_the_file(glue_copy):
+    path = glue_copy / 'CoLA' / 'dev.tsv'
     path.write_text(path.read_text().replace('\t1\t', '\t2\t', 1))
     with pytest.raises(UserError, match="found the label '2', expected one of 0, 1"):
-        GlueTask(str(own), 32, task='cola').records('dev')
+        GlueTask(str(glue_copy), 32, task='cola').records('dev')
 
 
-def test_wrong_indexes_are_errors(own):
-    path = own / 'RTE' / 'test.tsv'
+def test_invalid_indices_are_errors(glue_copy):
+    path = glue_copy / 'RTE' / 'test.tsv'
     original = path.read_text()
-    for new, said in (('\nx\t', "the index 'x'"), ('\n0\t', 'the index 0')):
+    for new, message in (('\nx\t', "the index 'x'"), ('\n0\t', 'the index 0')):
         path.write_text(original.replace('\n3\t', new))
         with pytest.raises(UserError) as caught:
-            GlueTask(str(own), 32, task='rte').records('test')
-        assert caught.value.where == f'{path}:5' and said in caught.value.found
+            GlueTask(str(glue_copy), 32, task='rte').records('test')
+        assert caught.value.where == f'{path}:5' and message in caught.value.found
 
 
-def test_what_is_not_there_is_named(own):
-    (own / 'RTE' / 'dev.tsv').unlink()
-    task = GlueTask(str(own), 32, task='RTE')
+def test_missing_files_and_tasks_are_errors(glue_copy):
+    (glue_copy / 'RTE' / 'dev.tsv').unlink()
+    task = GlueTask(str(glue_copy), 32, task='RTE')
     assert task.splits() == ['train']
-    for split, said in (('dev', 'no dev.tsv'), ('validation', "'validation'")):
+    for split, message in (('dev', 'no dev.tsv'), ('validation', "'validation'")):
         with pytest.raises(UserError) as caught:
             task.records(split)
-        assert said in caught.value.found
+        assert message in caught.value.found
     with pytest.raises(UserError, match='nowhere'):
-        GlueTask(str(own / 'nowhere'), 32).splits()
+        GlueTask(str(glue_copy / 'nowhere'), 32).splits()
     with pytest.raises(UserError, match='cola, sst2, mrpc'):
-        GlueTask(str(own), 32, task='snli')
-    assert GlueTask(str(own), 32, task='STS-B').name == 'STS-B'
+        GlueTask(str(glue_copy), 32, task='snli')
+    assert GlueTask(str(glue_copy), 32, task='STS-B').name == 'STS-B'
 
 
-def test_a_dataset_that_is_not_prepared_says_how(tmp_path, monkeypatch):
+def test_the_error_about_a_missing_dataset_says_how_to_prepare_it(tmp_path, monkeypatch):
     import tensorflow_datasets as tfds
 
     monkeypatch.setattr(tfds.core.constants, 'DATA_DIR', str(tmp_path))
@@ -255,7 +255,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize('name', SHARED)
-def test_reads_the_real_files(shared, name: str):
+def test_published_files_are_read(shared, name: str):
     task = GlueTask(str(shared / 'glue'), 128, task=name)
     for split, count in zip(('train', 'dev', 'test'), SHARED[name], strict=True):
         if count:

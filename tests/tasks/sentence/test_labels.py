@@ -1,4 +1,4 @@
-"""Labels of a classification as files have them: found, refused, told, weighted."""
+"""Tests the labels of classification: which are found, refused, reported, and weighted."""
 
 import numpy as np
 import pytest
@@ -10,17 +10,17 @@ from bertjax.tasks.sentence.classification import ClassificationTask, is_held_ou
 from bertjax.tasks.sentence.task import Example
 
 
-def test_labels_are_sorted_numbers_first_and_can_be_given(tmp_path):
+def test_labels_are_sorted_with_numbers_first_unless_they_are_configured(tmp_path):
     (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(f't\t{y}\n' for y in ('10', 'b', '2', 'a', '2')))
     assert learned(tmp_path, dev_fraction=0.0).labels == ['2', '10', 'a', 'b']
-    given = ('b', 'a', '2', '10', 'never')
-    assert learned(tmp_path, dev_fraction=0.0, labels=given).labels == list(given)
+    labels = ('b', 'a', '2', '10', 'never')
+    assert learned(tmp_path, dev_fraction=0.0, labels=labels).labels == list(labels)
 
 
-def test_a_label_that_only_dev_has_is_one_of_its_files_labels(tmp_path):
+def test_a_label_that_only_the_dev_share_of_train_has_is_known(tmp_path):
     rows = [f't{i}\tlabel {i // 40}\n' for i in range(80)]
-    out = next(row for row in rows if is_held_out(Example(row.split('\t')[0], None, ''), 0.1))
-    rows[rows.index(out)] = out.replace('label', 'rare')
+    held_out = next(row for row in rows if is_held_out(Example(row.split('\t')[0], None, ''), 0.1))
+    rows[rows.index(held_out)] = held_out.replace('label', 'rare')
     (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(rows))
     task = learned(tmp_path)
     (rare,) = (label for label in task.labels if label.startswith('rare'))
@@ -28,13 +28,13 @@ def test_a_label_that_only_dev_has_is_one_of_its_files_labels(tmp_path):
     assert rare in {record.label for record in task.records('dev')}
 
 
-def test_labels_that_are_not_known(mails, tokenizer):
+def test_unknown_labels_are_refused(mails, tokenizer):
     task = learned(mails)
     (mails / 'dev.jsonl').write_text('{"text": "a", "label": "ham"}\n{"text": "b", "label": "eggs"}\n')
     with pytest.raises(UserError) as caught:
         task.records('dev')
     assert caught.value.where == f'{mails / "dev.jsonl"}:2' and 'ham, spam' in caught.value.expected
-    # The same for records that were read before the labels were found.
+    # The records may also be read before the labels are known.
     early = ClassificationTask(str(mails), 32)
     records = early.records('dev')
     early.learn(early.records('train'))
@@ -42,14 +42,14 @@ def test_labels_that_are_not_known(mails, tokenizer):
         early.features(records, tokenizer, training=False)
 
 
-def test_a_test_file_has_all_labels_or_none(mails):
+def test_a_test_file_with_only_some_labels_is_refused(mails):
     (mails / 'test.jsonl').write_text('{"text": "a", "label": "ham"}\n{"text": "b"}\n')
     with pytest.raises(UserError) as caught:
         learned(mails).records('test')
     assert caught.value.where.endswith('test.jsonl:2')
 
 
-def test_labels_that_can_be_none(tmp_path):
+def test_a_single_label_and_scores_are_refused_as_labels(tmp_path):
     (tmp_path / 'train.tsv').write_text('text\tlabel\n' + 'a\tx\n' * 9)
     with pytest.raises(UserError, match='only the label'):
         learned(tmp_path, dev_fraction=0.0)
@@ -59,7 +59,7 @@ def test_labels_that_can_be_none(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('labels', 'where', 'said'),
+    ('labels', 'where', 'message'),
     [
         (('a', 'b', 'nan', 'a'), 4, "the label 'nan' of 1 records, expected a label"),
         (
@@ -70,39 +70,38 @@ def test_labels_that_can_be_none(tmp_path):
         (('a', '<NA>', '<NA>', 'b'), 3, "the label '<NA>' of 2 records"),
     ],
 )
-def test_labels_that_can_hardly_be_meant(tmp_path, labels: tuple[str, ...], where: int, said: str):
+def test_labels_that_look_like_mistakes_are_refused(tmp_path, labels: tuple[str, ...], where: int, message: str):
     (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(f't{i}\t{y}\n' for i, y in enumerate(labels)))
     with pytest.raises(UserError) as caught:
         learned(tmp_path, dev_fraction=0.0)
-    assert caught.value.where == f'{tmp_path}/train.tsv:{where}' and said in str(caught.value), str(caught.value)
-    assert learned(tmp_path, dev_fraction=0.0, labels=tuple(dict.fromkeys(labels))).labels == list(
-        dict.fromkeys(labels)
-    )
+    assert caught.value.where == f'{tmp_path}/train.tsv:{where}' and message in str(caught.value), str(caught.value)
+    unique = list(dict.fromkeys(labels))
+    assert learned(tmp_path, dev_fraction=0.0, labels=tuple(unique)).labels == unique
 
 
-def test_odd_labels_are_told(tmp_path, capsys):
+def test_odd_labels_are_reported(tmp_path, capsys):
     labels = ['Spam', 'spam', 'none', 'once'] + ['ham', 'Spam', 'spam', 'none'] * 300
     (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(f't{i}\t{y}\n' for i, y in enumerate(labels)))
     learned(tmp_path, dev_fraction=0.0)
-    said = capsys.readouterr().out
-    assert "warning: 'Spam' and 'spam' are different labels" in said
-    assert f"301 records have the label 'none', the first at {tmp_path}/train.tsv:4; is it a missing value?" in said
-    assert f"warning: labels that only one of 1,204 records has: 'once' ({tmp_path}/train.tsv:5)" in said
+    output = capsys.readouterr().out
+    assert "warning: 'Spam' and 'spam' are different labels" in output
+    assert f"301 records have the label 'none', the first at {tmp_path}/train.tsv:4; is it a missing value?" in output
+    assert f"warning: labels that occur in only one of 1,204 records: 'once' ({tmp_path}/train.tsv:5)" in output
 
 
-@pytest.mark.parametrize('told', ['', '-1'])
-def test_a_test_file_that_does_not_tell_its_labels(mails, told: str):
+@pytest.mark.parametrize('no_label', ['', '-1'])
+def test_a_test_file_may_have_no_labels(mails, no_label: str):
     task = learned(mails)
-    (mails / 'test.csv').write_text(f'id,text,label\n7,a b,{told}\n8,c,{told}\n')
+    (mails / 'test.csv').write_text(f'id,text,label\n7,a b,{no_label}\n8,c,{no_label}\n')
     assert list(task.splits()) == ['train', 'dev']
     records = task.records('test')
     assert [record.label for record in records] == [None, None] and records[0].fields['id'] == '7'
-    (mails / 'test.csv').write_text(f'id,text,label\n7,a b,{told}\n8,c,ham\n')
+    (mails / 'test.csv').write_text(f'id,text,label\n7,a b,{no_label}\n8,c,ham\n')
     with pytest.raises(UserError, match=r'test.csv:2: found no label'):
         task.records('test')
 
 
-def test_class_weights(mails, capsys):
+def test_class_weights_are_balanced_given_or_refused(mails, capsys):
     task = learned(mails, class_weights='balanced')
     weights = pytest.importorskip('sklearn.utils.class_weight', reason='compares with it')
     theirs = weights.compute_class_weight('balanced', classes=np.array([0, 1]), y=[0] * 6 + [1] * 3)
@@ -113,11 +112,11 @@ def test_class_weights(mails, capsys):
     assert learned(mails).objective is CLASSIFICATION and task.objective is not CLASSIFICATION
     other = ClassificationTask(str(mails), 32, class_weights='balanced')
     other.restore(task.learned_state())
-    assert other.objective is CLASSIFICATION  # a finished model is not trained
-    huge = ('spam=1e39', 'spam=1e-46', f'{{"spam": {10**400}}}')  # float32, in which the loss is, has no such numbers
-    for wrong in ('blanced', 'spam', 'spam=0', 'spam=nan', 'spam=x', '{"spam": []}', '{"spam"', '[1]', *huge):
+    assert other.objective is CLASSIFICATION  # A finished model is not trained.
+    not_float32 = ('spam=1e39', 'spam=1e-46', f'{{"spam": {10**400}}}')
+    for invalid in ('blanced', 'spam', 'spam=0', 'spam=nan', 'spam=x', '{"spam": []}', '{"spam"', '[1]', *not_float32):
         with pytest.raises(UserError, match=r'config\.task\.class_weights'):
-            ClassificationTask(str(mails), 32, class_weights=wrong)
+            ClassificationTask(str(mails), 32, class_weights=invalid)
     with pytest.raises(UserError, match="a weight of 'egg', expected one of ham, spam"):
         learned(mails, class_weights='egg=2')
     with pytest.raises(UserError, match='scores have no labels'):

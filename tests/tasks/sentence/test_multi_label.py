@@ -1,4 +1,4 @@
-"""Several labels for a record: the forms of a cell, what is learned, figures, and mistakes."""
+"""Tests several labels per record: the forms of a cell, learned labels, metrics, and errors."""
 
 import json
 import pathlib
@@ -30,13 +30,13 @@ def learned(data: pathlib.Path, **options) -> MultiLabelTask:
 
 
 @pytest.mark.parametrize('name', FILES)
-def test_the_forms_of_a_table(name: str, tmp_path: pathlib.Path, tokenizer, capsys):
+def test_labels_in_every_form_of_a_table_are_read(name: str, tmp_path: pathlib.Path, tokenizer, capsys):
     (tmp_path / name).write_text(FILES[name])
     options = {'label_columns': ('x', 'y', 'z')} if 'columns' in name else {}
     task = learned(tmp_path / name, **options)
-    said = capsys.readouterr().out
-    assert '5 records for training, 3 labels, 1.20 per record' in said and '1 records have no label' in said
-    assert ("a record is ','" in said) == ('commas' in name)
+    output = capsys.readouterr().out
+    assert '5 records for training, 3 labels, 1.20 per record' in output and '1 records have no label' in output
+    assert ("a record is ','" in output) == ('commas' in name)
     records = task.records('train')
     assert task.labels == ['x', 'y', 'z'] and [{*record.label} for record in records] == [{*ys} for _, ys in RECORDS]
     features = task.features(records, tokenizer, training=True)
@@ -49,30 +49,31 @@ def test_the_forms_of_a_table(name: str, tmp_path: pathlib.Path, tokenizer, caps
     assert 'separated' not in capsys.readouterr().out
 
 
-def test_figures_rows_and_report(tmp_path: pathlib.Path):
+def test_metrics_rows_and_report(tmp_path: pathlib.Path):
     (tmp_path / 'train.csv').write_text(FILES['bars.csv'])
     task = learned(tmp_path, metric='macro_f1')
     records = task.records('train')
-    right = [Scores(np.where(row > 0, 2.0, -2.0)) for row in task._targets(records)]
-    assert task.metrics(records, right) == dict.fromkeys(task.measures, 1.0) and task.measures[0] == 'macro_f1'
-    worse = [Scores(np.array([-2.0, -2.0, -2.0])), *right[1:]]
-    found = task.metrics(records, worse)  # of 6 labels 4 are found, and no other
-    assert found['micro_recall'] == pytest.approx(4 / 6) and found['micro_precision'] == 1 and found['exact'] == 0.8
+    perfect = [Scores(np.where(row > 0, 2.0, -2.0)) for row in task._targets(records)]
+    assert task.metrics(records, perfect) == dict.fromkeys(task.measures, 1.0) and task.measures[0] == 'macro_f1'
+    worse = [Scores(np.array([-2.0, -2.0, -2.0])), *perfect[1:]]
+    metrics = task.metrics(records, worse)  # 4 of 6 labels are predicted, and no wrong ones.
+    assert metrics['micro_recall'] == pytest.approx(4 / 6) and metrics['micro_precision'] == 1
+    assert metrics['exact'] == 0.8
     assert not task.collapsed(records, worse) and task.collapsed(records, worse[:1] * 5)
-    row = json.loads(json.dumps(list(task.rows(records, right))))[0]
+    row = json.loads(json.dumps(list(task.rows(records, perfect))))[0]
     assert row['labels'] == ['x', 'y'] and row['true'] == ['x', 'y']
     assert row['probabilities']['x'] == pytest.approx(1 / (1 + np.exp(-2)))
     report = task.report(records, worse)
     lines = [line.split() for line in report.splitlines()]
     assert ['2', 'y', '1.0000', '0.5000', '0.6667', '2', '1'] in lines and 'correct: 0.8000' in report
-    sure = learned(tmp_path, threshold=0.9)
-    assert next(iter(sure.rows(records, right)))['labels'] == []
+    high_threshold = learned(tmp_path, threshold=0.9)
+    assert next(iter(high_threshold.rows(records, perfect)))['labels'] == []
     assert task.huggingface()['problem_type'] == 'multi_label_classification'
 
 
-def test_weights_of_labels(tmp_path: pathlib.Path, capsys):
+def test_label_weights_are_balanced_given_or_refused(tmp_path: pathlib.Path, capsys):
     (tmp_path / 'train.csv').write_text(FILES['bars.csv'])
-    learned(tmp_path, class_weights='balanced')  # x: 2 of 5 without, y: 3, z: 4
+    learned(tmp_path, class_weights='balanced')  # 2 of 5 records lack x, 3 lack y, and 4 lack z.
     assert 'weights in the loss: x 0.6667, y 1.5, z 4' in capsys.readouterr().out
     task = learned(tmp_path, class_weights='{"z": 3}')
     assert task.objective is not MULTI_LABEL and 'x 1, y 1, z 3' in capsys.readouterr().out
@@ -81,7 +82,7 @@ def test_weights_of_labels(tmp_path: pathlib.Path, capsys):
 
 
 @pytest.mark.parametrize(
-    ('name', 'text', 'options', 'said'),
+    ('name', 'text', 'options', 'message'),
     [
         ('t.csv', 'text,label\na,x|\nb,y\n', {}, "t.csv:2: found an empty label in 'x|'"),
         ('t.tsv', 'text\tlabel\na\t["x", 3]\n', {}, 't.tsv:2: found'),
@@ -106,26 +107,28 @@ def test_weights_of_labels(tmp_path: pathlib.Path, capsys):
         ('t.csv', '', {'class_weights': 'x=-1'}, 'config.task.class_weights'),
     ],
 )
-def test_mistakes(name: str, text: str, options: dict, said: str, tmp_path: pathlib.Path):
+def test_invalid_labels_and_options_are_refused(
+    name: str, text: str, options: dict, message: str, tmp_path: pathlib.Path
+):
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError) as error:
         learned(tmp_path / name, **options)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
-def test_the_order_of_labels_makes_no_other_label(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
+def test_the_order_of_labels_does_not_matter(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
     (tmp_path / 'train.csv').write_text('text,label\na,x|y\na,y|x\na,x\nb,y\n')
     learned(tmp_path)
-    said = f'2 records repeat the text of an earlier record; 1 with another label, the first at {tmp_path}/train.csv:4'
-    assert said in capsys.readouterr().out
+    line = f'2 records repeat the text of an earlier record; 1 with another label, the first at {tmp_path}/train.csv:4'
+    assert line in capsys.readouterr().out
 
 
-def test_a_test_file_has_all_columns_of_labels_or_none(tmp_path: pathlib.Path):
+def test_a_test_file_with_only_some_label_columns_is_refused(tmp_path: pathlib.Path):
     (tmp_path / 'train.csv').write_text(FILES['columns.csv'])
     (tmp_path / 'test.csv').write_text('text,x,y,Z\na,1,0,0\n')
     task = learned(tmp_path, label_columns=('x', 'y', 'z'))
-    for asked in (task.splits, lambda: task.records('test')):
+    for function in (task.splits, lambda: task.records('test')):
         with pytest.raises(UserError, match=r'test.csv:2: found no value in the column z, expected 0 or 1'):
-            asked()
+            function()
     (tmp_path / 'test.csv').write_text('text\na\n')
     assert list(task.splits()) == ['train'] and [record.label for record in task.records('test')] == [None]

@@ -1,4 +1,4 @@
-"""Texts as sequences: what is cut off, head and tail, windows and what becomes of their outputs."""
+"""Tests the truncation and the windows of texts."""
 
 import json
 
@@ -8,7 +8,7 @@ from text_world import LETTERS, learned, sequences
 
 from bertjax.tasks.sentence.features import text_features
 
-# Long texts: tokens are letters, seq_len 12 leaves 10 of one text and 9 of two.
+# Each letter is a token. A seq_len of 12 leaves 10 tokens for one text and 9 for two.
 LONG = ' '.join(LETTERS)
 
 
@@ -18,31 +18,31 @@ def long_rows(tokenizer, first, second=None, **options) -> list[str]:
     return sequences(text_features([first], pairs, None, tokenizer, **options), tokenizer)
 
 
-def test_long_texts(tokenizer):
+def test_long_texts_are_truncated_or_split_into_windows(tokenizer):
     assert long_rows(tokenizer, LONG) == ['(abcdefghij|']
     assert long_rows(tokenizer, LONG, long='head_tail') == ['(abctuvwxyz|']
     windows = ['(abcdefghij|', '(fghijklmno|', '(klmnopqrst|', '(pqrstuvwxy|', '(qrstuvwxyz|']
     assert long_rows(tokenizer, LONG, long='windows') == windows
     assert long_rows(tokenizer, LONG, long='windows', stride=10) == [windows[0], windows[2], windows[4]]
-    for how in ('truncate', 'head_tail', 'windows'):  # what fits stays whole
-        assert long_rows(tokenizer, LONG[:19], long=how) == ['(abcdefghij|']
-        assert long_rows(tokenizer, '', long=how) == ['(|']
+    for long in ('truncate', 'head_tail', 'windows'):  # Texts that fit are unchanged.
+        assert long_rows(tokenizer, LONG[:19], long=long) == ['(abcdefghij|']
+        assert long_rows(tokenizer, '', long=long) == ['(|']
 
 
 def test_long_texts_are_noted(tokenizer):
     texts = [LONG, 'a', LONG]
-    for how, becomes in (('truncate', 'lose their end'), ('windows', 'are read in windows')):
-        features = text_features(texts, None, None, tokenizer, seq_len=12, long=how, stride=0)
-        assert features.notes == (f'2 of 3 records are longer than config.seq_len=12 and {becomes}',)
+    for long, effect in (('truncate', 'lose their end'), ('windows', 'are read in windows')):
+        features = text_features(texts, None, None, tokenizer, seq_len=12, long=long, stride=0)
+        assert features.notes == (f'2 of 3 records are longer than config.seq_len=12 and {effect}',)
     assert not text_features(['a'], None, None, tokenizer, seq_len=12, long='windows', stride=0).notes
 
 
-def test_head_and_tail_have_128_and_382_of_510(tokenizer):
+def test_head_and_tail_have_128_and_382_of_510_tokens(tokenizer):
     text = 'a ' * 128 + 'b ' * 1000 + 'c ' * 382
     assert long_rows(tokenizer, text, seq_len=512, long='head_tail') == ['(' + 'a' * 128 + 'c' * 382 + '|']
 
 
-def test_long_pairs(tokenizer):
+def test_long_pairs_are_truncated_or_split_into_windows(tokenizer):
     assert long_rows(tokenizer, 'x y', LONG, long='head_tail') == ['(xy|abvwxyz|']
     assert long_rows(tokenizer, LONG, 'x y', long='head_tail') == ['(abvwxyz|xy|']
     assert long_rows(tokenizer, 'x y', LONG[:21], long='windows', stride=3) == [
@@ -50,7 +50,7 @@ def test_long_pairs(tokenizer):
         '(xy|defghij|',
         '(xy|efghijk|',
     ]
-    # The shorter one keeps at most half.
+    # The shorter text keeps at most half of the tokens.
     assert long_rows(tokenizer, LONG[:11], LONG, long='windows', stride=5)[0] == '(abcd|abcde|'
 
 
@@ -58,7 +58,7 @@ def test_long_pairs(tokenizer):
     'lengths', [(3, 20), (20, 3), (20, 20), (5, 5), (20, 21), (21, 20), (4, 9), (5, 6), (0, 20), (10, 4)]
 )
 @pytest.mark.parametrize('seq_len', [11, 12])
-def test_pairs_are_cut_as_transformers_does(tokenizer, tmp_path, lengths: tuple[int, int], seq_len: int):
+def test_truncated_pairs_equal_transformers(tokenizer, tmp_path, lengths: tuple[int, int], seq_len: int):
     transformers = pytest.importorskip('transformers', reason='compares with its tokenizer')
     tokenizer.save(tmp_path / 'saved')
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path / 'saved'))
@@ -70,7 +70,7 @@ def test_pairs_are_cut_as_transformers_does(tokenizer, tmp_path, lengths: tuple[
     assert len(features.tokens) - features.second[0] == sum(encoded['token_type_ids'])
 
 
-def test_windows_share_the_weight_and_are_averaged(tokenizer, tmp_path):
+def test_windows_share_the_weight_of_a_record_and_their_logits_are_averaged(tokenizer, tmp_path):
     (tmp_path / 'train.jsonl').write_text(
         json.dumps({'text': LONG, 'label': 'x'}) + '\n' + json.dumps({'text': 'a b', 'label': 'y'}) + '\n'
     )

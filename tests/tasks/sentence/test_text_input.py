@@ -1,4 +1,4 @@
-"""Texts of a user's own, in whatever form they come."""
+"""Tests the forms of input texts for prediction."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ INPUTS = {
 
 
 @pytest.mark.parametrize('name', INPUTS)
-def test_texts_of_ones_own(mails, name: str, tokenizer, capsys):
+def test_texts_are_read_in_every_form(mails, name: str, tokenizer, capsys):
     where, text = INPUTS[name]
     task = learned(mails)
     records = list(task.parse(number_lines(text), where))
@@ -37,20 +37,20 @@ def test_texts_of_ones_own(mails, name: str, tokenizer, capsys):
 
 
 @pytest.mark.parametrize('text', ['call, text, or mail', 'word ' * 40_000, 'a\rb'], ids=['commas', 'long', 'return'])
-def test_a_text_is_no_table(mails, text: str):
+def test_texts_with_commas_or_returns_are_not_read_as_a_table(mails, text: str):
     records = learned(mails).parse(number_lines(f'{text}\nb\n'), 'x.txt')
     assert list(records) == [Example(text, None, None), Example('b', None, None)]
 
 
-def test_pairs_of_ones_own(tmp_path):
+def test_pairs_are_read_from_tabs_or_columns(tmp_path):
     task = ClassificationTask(str(tmp_path), 32, text_a='q', text_b='p', labels=('x', 'y'))
     texts = ('a b\tc\nd\te, f\n', 'p,n,q\nc,1,a b\n"e, f",2,d\n')
-    plain, named = (list(task.parse(number_lines(text), 'standard input')) for text in texts)
-    assert plain == named == [Example('a b', 'c', None), Example('d', 'e, f', None)]
+    by_position, by_name = (list(task.parse(number_lines(text), 'standard input')) for text in texts)
+    assert by_position == by_name == [Example('a b', 'c', None), Example('d', 'e, f', None)]
 
 
 @pytest.mark.parametrize(
-    ('where', 'text', 'place', 'said'),
+    ('where', 'text', 'line', 'message'),
     [
         ('-', '', '-', 'no text'),
         ('-', '\n\n', '-', 'no text'),
@@ -60,7 +60,7 @@ def test_pairs_of_ones_own(tmp_path):
         ('x.jsonl', '{"text": null}\n', 'x.jsonl:1', 'no text'),
     ],
 )
-def test_wrong_texts_of_ones_own(mails, where: str, text: str, place: str, said: str):
+def test_invalid_texts_are_errors_with_their_line(mails, where: str, text: str, line: str, message: str):
     with pytest.raises(UserError) as caught:
         list(learned(mails).parse(number_lines(text), where))
-    assert caught.value.where == place and said in caught.value.found
+    assert caught.value.where == line and message in caught.value.found

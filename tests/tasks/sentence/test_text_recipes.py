@@ -1,4 +1,4 @@
-"""The recipes for texts, each with data in the layout that its docstring names."""
+"""Tests the recipes for texts with data in the layouts that their docstrings describe."""
 
 import dataclasses
 import importlib.util
@@ -33,29 +33,29 @@ def task_of(config, data):
 
 
 @pytest.mark.parametrize('part', ['e', 'r'])
-def test_sick(tmp_path, repository, part: str):
+def test_the_recipe_of_sick(tmp_path, repository, part: str):
     for name in ('train', 'trial', 'test_annotated'):
         (tmp_path / f'SICK_{name}.txt').write_bytes(SICK.encode())
     task = task_of(recipe(repository, 'sick', part), tmp_path)
     assert list(task.splits()) == ['train', 'dev', 'test']
     task.learn(task.records('train'))
-    found = [(r.first, r.second, r.label) for r in task.records('dev')]
+    dev = [(r.first, r.second, r.label) for r in task.records('dev')]
     labels = ['NEUTRAL', 'CONTRADICTION', 'ENTAILMENT'] if part == 'e' else [4.5, 1.0, 4.9]
-    assert [label for *_, label in found] == labels
-    assert found[0][:2] == ('A group of "kids is playing', 'A group of boys')
+    assert [label for *_, label in dev] == labels
+    assert dev[0][:2] == ('A group of "kids is playing', 'A group of boys')
     assert task.score == ('accuracy' if part == 'e' else 'pearson')
-    # What SemEval's script reads, of the labelled file and of one that is only predicted.
-    asked = list(task.parse(list(number_lines(SICK)), 'SICK_test.txt'))
+    # The format of SemEval's script, for the labelled file and for a file that is only predicted.
+    unlabelled = list(task.parse(list(number_lines(SICK)), 'SICK_test.txt'))
     scores = [Scores(np.array([0.0, 1, 2]) if part == 'e' else np.array([x])) for x in (4.25, 0.5, 5.123456)]
     answers = {'e': 'CONTRADICTION\tNA', 'r': 'NA\t{}'}[part]
     rows = [f'{i + 1}\t{answers.format(f"{score.value:.4f}")}\n' for i, score in enumerate(scores)]
     header = 'pair_ID\tentailment_judgment\trelatedness_score\n'
-    for records in (task.records('test'), asked):
+    for records in (task.records('test'), unlabelled):
         assert task.official_files('test', records, scores) == {'test.txt': header + ''.join(rows)}
-    assert task.official_files('test', [dataclasses.replace(asked[0], index='')], scores[:1]) == {}
+    assert task.official_files('test', [dataclasses.replace(unlabelled[0], index='')], scores[:1]) == {}
 
 
-def test_recipes_of_glue_and_classify(repository, mails):
+def test_the_recipes_of_glue_and_classify(repository, mails):
     config = recipe(repository, 'glue', 'stsb,grid,seq=64,seeds=3')
     task = task_of(config, mails)
     assert (task.name, task.score, task.seq_len) == ('STS-B', 'spearman', 64)
@@ -66,7 +66,7 @@ def test_recipes_of_glue_and_classify(repository, mails):
     assert task_of(recipe(repository, 'classify', 'regression'), mails).score == 'spearman'
 
 
-def test_the_ten_lines_of_the_docstring_work(repository, tmp_path):
+def test_the_recipe_in_the_docstring_of_classify_works(repository, tmp_path):
     spec = importlib.util.spec_from_file_location('classify', repository / 'configs' / 'classify.py')
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -75,16 +75,16 @@ def test_the_ten_lines_of_the_docstring_work(repository, tmp_path):
     end = next(i for i, line in enumerate(lines) if line.strip() == 'return config')
     code = '\n'.join(line[4:] for line in lines[start : end + 1])
     assert len([line for line in code.split('\n') if line]) <= 10
-    space: dict = {}
-    exec(code, space)
+    namespace: dict = {}
+    exec(code, namespace)
     (tmp_path / 'mails.tsv').write_text(''.join(f'{y}\t{mail} {i}\n' for mail, y in MAILS for i in range(20)))
-    config = space['get_config']()
+    config = namespace['get_config']()
     task = task_of(config, tmp_path / config.data)
     task.learn(task.records('train'))
     assert task.score == 'f1' and task.labels == ['ham', 'spam'] and task.records('dev')
 
 
-def test_chemprot_and_pubmedqa(shared, capsys):
+def test_chemprot_and_pubmedqa_are_read(shared, capsys):
     task = learned(shared / 'domain' / 'chemprot')
     assert [len(task.records(split)) for split in task.splits()] == [4169, 2427, 3469]
     assert len(task.labels) == 13 and "only 4 of 4,169 records are 'AGONIST-INHIBITOR'" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""A tokenizer of single letters and small SQuAD files, whose every number can be counted by hand."""
+"""A tokenizer of letters and small SQuAD files, so that positions are easy to count."""
 
 import json
 import pathlib
@@ -16,13 +16,13 @@ WORDS = ['red', 'house', 'the', 'who', 'what', 'is', 'in', 'it']
 
 
 def letters_tokenizer() -> WordPieceTokenizer:
-    """A few words, and letters: 'red fox' is red f ##o ##x."""
+    """Returns a tokenizer with a few words and all letters: 'red fox' is red f ##o ##x."""
     pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *WORDS, *LETTERS, *(f'##{letter}' for letter in LETTERS)]
     return WordPieceTokenizer(bert_settings(pieces, lowercase=True))
 
 
 def ask(context: str, answer: str | None = None, start: int = -1, **texts: str) -> SquadQuestion:
-    """A question whose answer is where it first stands, or at `start`; None for none."""
+    """Returns a question whose answer is at `start`, or at its first occurrence; None means no answer."""
     texts = {'id': 'q', 'question': 'who is it', **texts}
     if answer is None:
         return SquadQuestion(context=context, answers=(), **texts)
@@ -31,13 +31,12 @@ def ask(context: str, answer: str | None = None, start: int = -1, **texts: str) 
 
 
 def qa(name: str = 'q', answers: tuple = (('red', 0),), **more) -> dict:
-    """A question of the JSON."""
+    """Returns a question of SQuAD's JSON; an answer is (text, start)."""
     answers = [{'text': text, 'answer_start': start} for text, start in answers]
     return {'id': name, 'question': 'who is it', 'answers': answers, **more}
 
 
 def squad_json(*paragraphs: dict) -> dict:
-    """The JSON of one article."""
     return {'version': '1.1', 'data': [{'title': 't', 'paragraphs': list(paragraphs)}]}
 
 
@@ -47,7 +46,7 @@ def write(path: pathlib.Path, content: dict) -> pathlib.Path:
 
 
 def oracle(features: Features, seed: int = 0, strength: float = 50.0) -> dict[str, list[np.ndarray]]:
-    """Outputs that choose the targets of `features`, with noise that must not matter."""
+    """Returns logits that are highest at the targets of `features`, with noise."""
     draw = np.random.default_rng(seed)
     outputs = {}
     for name in ('start', 'end'):

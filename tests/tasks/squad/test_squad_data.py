@@ -1,4 +1,4 @@
-"""SQuAD's files are read as they are, and what is wrong in them is named."""
+"""Tests parsing SQuAD files and input questions, and errors about them."""
 
 import gzip
 import json
@@ -18,12 +18,11 @@ def parse(content, *, answerable=True, labels='needed'):
     return parse_questions(text, 'f.json', answerable=answerable, labels=labels)
 
 
-def given(text: str) -> list[SquadQuestion]:
-    """From a whole file of one's own."""
+def parse_text(text: str) -> list[SquadQuestion]:
     return list(parse_input(list(number_lines(text)), 'in'))
 
 
-def test_the_layout_of_v1():
+def test_the_layout_of_v1_is_parsed():
     content = squad_json(
         {'context': 'red 😀 house', 'qas': [qa('a', (('red', 0), ('house', 6))), qa('b', (('house', 6),))]},
         {'context': '', 'qas': []},
@@ -36,7 +35,7 @@ def test_the_layout_of_v1():
     ]
 
 
-def test_the_layout_of_v2():
+def test_the_layout_of_v2_is_parsed():
     impossible = qa('a', (), is_impossible=True, plausible_answers=[{'text': 'red', 'answer_start': 0}])
     without = {'id': 'b', 'question': '', 'is_impossible': True}
     content = squad_json({'context': 'red', 'qas': [impossible, without, qa('c', ()), qa('d')]})
@@ -45,7 +44,7 @@ def test_the_layout_of_v2():
     assert questions[1].question == ''
 
 
-def test_labels_that_are_not_there():
+def test_answers_may_be_missing_for_all_questions():
     bare = {'id': 'a', 'question': 'who', 'context': 'x'}
     content = squad_json({'context': 'red', 'qas': [bare, qa('b', ())]})
     assert [q.answers for q in parse(content, labels='optional')] == [None, None]
@@ -56,16 +55,16 @@ def test_labels_that_are_not_there():
 
 
 def broken(*path, value=None, drop=False):
-    """GOOD with the value at `path` replaced, or without it."""
+    """Returns GOOD with the value at `path` replaced or removed."""
     content = json.loads(json.dumps(GOOD))
-    *way, last = path
-    place = content
-    for step in way:
-        place = place[step]
+    *parents, last = path
+    node = content
+    for key in parents:
+        node = node[key]
     if drop:
-        del place[last]
+        del node[last]
     else:
-        place[last] = value
+        node[last] = value
     return content
 
 
@@ -117,20 +116,20 @@ A = (*Q, 'answers', 0)
         ('9' * 5_000, 'f.json', 'cannot be parsed'),
     ],
 )
-def test_what_is_wrong_is_named(content, where, found):
+def test_invalid_json_is_an_error_with_its_path(content, where, found):
     with pytest.raises(UserError) as error:
         parse(content)
     assert error.value.where == where.replace('…', 'f.json:data[0].paragraphs[0].qas[0]')
     assert found in error.value.found
 
 
-def test_ids_are_their_own():
+def test_repeated_ids_are_refused():
     content = squad_json({'context': 'red', 'qas': [qa('a'), qa('b')]}, {'context': 'red', 'qas': [qa('b')]})
     with pytest.raises(UserError, match=r"paragraphs\[1\].qas\[0\].id: found 'b', as in f.json:data\[0\].p.*.qas\[1\]"):
         parse(content)
 
 
-def test_files_plain_gzipped_and_with_a_mark(tmp_path):
+def test_files_may_be_gzipped_and_have_a_byte_order_mark(tmp_path):
     raw = json.dumps(squad_json({'context': 'é\r\n😀 red', 'qas': [qa('q', (('red', 5),))]}), indent=1).encode()
     raw = raw.replace(b'\n', b'\r\n')
     for name, data in (('a.json', raw), ('b.json.gz', gzip.compress(raw)), ('c.json', b'\xef\xbb\xbf' + raw)):
@@ -146,9 +145,9 @@ def test_files_plain_gzipped_and_with_a_mark(tmp_path):
             read_questions((tmp_path / name,), answerable=True, labels='needed')
 
 
-def test_json_lines():
+def test_json_lines_are_parsed():
     text = '{"question": "who", "context": "a\\tb 😀"}\r\n\n{"id": "x", "question": "", "context": "", "k": 1}\n'
-    assert given(text) == [SquadQuestion('1', 'who', 'a\tb 😀'), SquadQuestion('x', '', '')]
+    assert parse_text(text) == [SquadQuestion('1', 'who', 'a\tb 😀'), SquadQuestion('x', '', '')]
 
 
 @pytest.mark.parametrize(
@@ -171,28 +170,28 @@ def test_json_lines():
         ('{\n "data": 5}', 'in:data', '5'),
     ],
 )
-def test_wrong_input_is_named(text, where, found):
+def test_invalid_input_is_an_error_with_its_line(text, where, found):
     with pytest.raises(UserError) as error:
-        given(text)
+        parse_text(text)
     assert error.value.where == where and found in error.value.found
 
 
 def test_input_in_the_layout_of_squad_needs_no_answers():
     content = squad_json({'context': 'red', 'qas': [{'id': 'a', 'question': 'who'}, qa('b')]})
     for indent in (None, 2):
-        assert given(json.dumps(content, indent=indent)) == [
+        assert parse_text(json.dumps(content, indent=indent)) == [
             SquadQuestion('a', 'who', 'red'),
             SquadQuestion('b', 'who is it', 'red'),
         ]
 
 
-def test_json_lines_name_the_line_of_the_first_of_two_ids():
+def test_the_error_about_a_repeated_id_names_the_first_line():
     text = '{"id": "a", "question": "w", "context": "x"}\n' * 2
     with pytest.raises(UserError, match=r"in:2.id: found 'a', as in in:1"):
-        given(text)
+        parse_text(text)
 
 
-def test_a_row_without_an_id_has_its_number():
+def test_the_id_of_a_row_without_an_id_is_its_number():
     row = {'question': 'w', 'context': 'x'}
     rows = [Record('gs://b/x.parquet[3]', row), Record('run:1/x.parquet[4]', row), Record('in:5', row)]
     assert [question.id for question in parse_unlabelled_rows(rows, unique_ids=True)] == ['3', '4', '5']

@@ -1,4 +1,4 @@
-"""The files of a question answering task: splits, prepared datasets, a question a row."""
+"""Tests the files of a question answering task: splits, prepared datasets, and one question per row."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ from bertjax.tasks.squad.questions import SquadQuestion, parse_questions
 from bertjax.tasks.squad.task import SquadTask
 
 
-def test_splits_and_their_files(tmp_path):
+def test_the_files_of_each_split_are_found(tmp_path):
     task = SquadTask(data=str(tmp_path), seq_len=100, version='2.0')
     with pytest.raises(UserError, match=r'found an empty folder, expected train-v2.0.json or train-v2.0.json.gz, '):
         task.records('train')
@@ -39,13 +39,13 @@ def test_splits_and_their_files(tmp_path):
         SquadTask(data=str(tmp_path / 'no'), seq_len=100).records('dev')
 
 
-def test_v1_does_not_take_questions_without_answer(tmp_path):
+def test_v1_refuses_questions_without_an_answer(tmp_path):
     write(tmp_path / 'dev-v1.1.json', squad_json({'context': 'red', 'qas': [qa('a', (), is_impossible=True)]}))
     with pytest.raises(UserError, match=r"config\.task\.version='2\.0'"):
         SquadTask(data=str(tmp_path), seq_len=100).records('dev')
 
 
-def test_every_shared_file_is_read(shared):
+def test_published_files_are_read(shared):
     counts = {'cs224n-dev-v2.0.json': 6078, 'xquad.en.json': 1190}
     counts |= {'squadshifts_new_wiki_v1.0.json.gz': 7938, 'squadshifts_reddit_v1.0.json.gz': 9803}
     for name, count in counts.items():
@@ -60,7 +60,7 @@ def test_every_shared_file_is_read(shared):
 
 @pytest.fixture(scope='module')
 def prepared(tmp_path_factory):
-    """Datasets with the names and features of squad/v1.1 and squad/v2.0, where tensorflow-datasets looks for them."""
+    """Prepares datasets with the names and features of squad/v1.1 and squad/v2.0 where tensorflow-datasets searches."""
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import registered
     from tensorflow_datasets.core.utils import file_utils
@@ -106,12 +106,12 @@ def prepared(tmp_path_factory):
     file_utils.clear_registered_data_dirs()
 
 
-def test_tensorflow_datasets(prepared):
+def test_tensorflow_datasets_are_read(prepared):
     for version in ('1.1', '2.0'):
         task = SquadTask(data='', seq_len=100, version=version)
         for split in ('train', 'dev'):
-            found = sorted(task.records(split), key=lambda question: question.id)
-            assert found == [
+            questions = sorted(task.records(split), key=lambda question: question.id)
+            assert questions == [
                 SquadQuestion(f'{split}0', 'who', ' é😀 x', ('é', '😀 x'), (1, 2)),
                 SquadQuestion(f'{split}1', 'who', ' é😀 x', (), ()),
             ]
@@ -119,7 +119,7 @@ def test_tensorflow_datasets(prepared):
 
 @pytest.mark.parametrize('more', [{}, {'is_impossible': False}])
 def test_a_test_file_without_answers_is_unlabelled(tmp_path, more: dict):
-    """No answers, and nothing that says that there are none: it is only predicted."""
+    """The file has no answers, and nothing says that the questions have none, so it is only for prediction."""
     write(tmp_path / 'train-v2.0.json', GOOD)
     write(tmp_path / 'dev-v2.0.json', GOOD)
     bare = [qa('a', (), **more), qa('b', (), **more)]
@@ -127,8 +127,8 @@ def test_a_test_file_without_answers_is_unlabelled(tmp_path, more: dict):
     task = SquadTask(data=str(tmp_path), seq_len=100, version='2.0')
     assert task.splits() == ['train', 'dev'] and [q.answers for q in task.records('test')] == [None, None]
     assert task.sources().endswith('test: test.json (no answers; for prediction only)')
-    told = squad_json({'context': 'red', 'qas': [*bare, qa('c', (), is_impossible=True)]})
-    write(tmp_path / 'test.json', told)
+    labelled = squad_json({'context': 'red', 'qas': [*bare, qa('c', (), is_impossible=True)]})
+    write(tmp_path / 'test.json', labelled)
     assert task.splits() == ['train', 'dev', 'test'] and [q.answers for q in task.records('test')] == [()] * 3
     write(tmp_path / 'dev-v2.0.json', squad_json({'context': 'red', 'qas': bare}))
     with pytest.raises(
@@ -151,7 +151,7 @@ FLAT = {
     [(name, 'lines') for name in ('train.jsonl', 'train.json', 'train-v2.0.json')]
     + [(name, 'list') for name in ('train.json', 'train-v2.0.json')],
 )
-def test_a_question_a_row(tmp_path, name: str, form: str):
+def test_files_with_one_question_per_row_are_read(tmp_path, name: str, form: str):
     rows = [FLAT, {**FLAT, 'id': 7, 'answers': {'text': [], 'answer_start': []}}]
     rows.append({'question': 'w', 'context': 'x y', 'answers': [{'text': 'y', 'answer_start': 2}]})
     text = json.dumps(rows, indent=1) if form == 'list' else ''.join(json.dumps(row) + '\n' for row in rows)
@@ -162,8 +162,8 @@ def test_a_question_a_row(tmp_path, name: str, form: str):
 
 
 @pytest.mark.parametrize('form', ['layout', 'lines', 'list'])
-def test_the_shards_of_a_split_are_all_read(tmp_path, form: str):
-    parts = [['a'], ['b', 'c']]  # the first has a line alone
+def test_all_shards_of_a_split_are_read(tmp_path, form: str):
+    parts = [['a'], ['b', 'c']]  # The first shard has only one line.
     for number, names in enumerate(parts):
         rows = [{**FLAT, 'id': name} for name in names]
         text = json.dumps(rows) if form == 'list' else ''.join(json.dumps(row) + '\n' for row in rows)
@@ -178,7 +178,7 @@ def test_the_shards_of_a_split_are_all_read(tmp_path, form: str):
 
 
 @pytest.mark.parametrize(
-    ('change', 'said'),
+    ('change', 'message'),
     [
         ({'context': None}, 'train.jsonl:1.context: found null'),
         ({'answers': {'text': ['red']}}, "train.jsonl:1.answers: found no 'answer_start'"),
@@ -187,8 +187,8 @@ def test_the_shards_of_a_split_are_all_read(tmp_path, form: str):
         ({'id': None}, 'train.jsonl:1.id: found null'),
     ],
 )
-def test_wrong_rows_are_named(tmp_path, change: dict, said: str):
+def test_invalid_rows_are_errors_with_their_line(tmp_path, change: dict, message: str):
     (tmp_path / 'train.jsonl').write_text(json.dumps({**FLAT, **change}) + '\n')
     with pytest.raises(UserError) as error:
         SquadTask(data=str(tmp_path), seq_len=100).records('train')
-    assert said in str(error.value), str(error.value)
+    assert message in str(error.value), str(error.value)

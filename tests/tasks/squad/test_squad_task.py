@@ -1,4 +1,4 @@
-"""The task as a whole: from a file to figures and the benchmark's files."""
+"""Tests the SQuAD task from a file to metrics and the benchmark's files."""
 
 import json
 import pathlib
@@ -32,8 +32,7 @@ def make(version='2.0', **options):
     return build_task('squad', data='', seq_len=24, version=version, stride=5, max_query=8, **options)
 
 
-def mixed():
-    """Two questions with and two without answer."""
+def four_questions():
     return [
         ask(CONTEXTS[0], 'red fox', id='a', question='What is in the house?'),
         ask(CONTEXTS[1], 'cafe\u0301s', id='b', question='who'),
@@ -43,15 +42,15 @@ def mixed():
 
 
 def outputs_with_null(features, null):
-    """The right answers, and for each record a score of [CLS]."""
+    """Returns the outputs of the right answers, with the score null[record] at [CLS]."""
     outputs = oracle(features)
     for row, record in enumerate(features.record):
         outputs['start_logits'][row][0] = outputs['end_logits'][row][0] = null[record]
     return outputs
 
 
-def test_right_outputs_have_full_marks(letters):
-    questions = mixed()[:2]
+def test_right_outputs_score_1(letters):
+    questions = four_questions()[:2]
     task = make('1.1')
     features = task.features(questions, letters, training=False)
     predictions = task.predictions(questions, features, oracle(features))
@@ -67,31 +66,31 @@ def test_right_outputs_have_full_marks(letters):
     assert not task.collapsed(questions, predictions)
 
 
-def test_alone_each_of_an_ensemble_has_its_own_threshold():
-    """What one model tuned on dev is not what they answer with together."""
+def test_each_member_of_an_ensemble_is_scored_with_the_threshold_it_was_tuned_with():
+    """The ensemble answers with the mean of its members' thresholds."""
     records = [ask(CONTEXTS[0], 'red fox', id='a'), ask(CONTEXTS[0], None, id='b')]
     null, best = AnswerSpan('', None, None, 0.0, 0.0), AnswerSpan('red fox', 4, 11, 0.0, 0.0)
-    answered = [Answers((best, null), best, null, odds) for odds in (2.0, 4.0)]
+    answers = [Answers((best, null), best, null, odds) for odds in (2.0, 4.0)]
     tasks = [make() for _ in range(2)]
     for task, threshold in zip(tasks, (3.0, 9.0), strict=True):
         task.restore({'null_threshold': threshold})
-        task.score = 'f1'  # the usual one is before any threshold
+        task.score = 'f1'  # The default, best_f1, does not depend on the threshold.
     split = SimpleNamespace(records=records)
     member = lambda task: SimpleNamespace(  # noqa: E731
-        data=SimpleNamespace(task=task), splits={'dev': split}, predictions=lambda own: answered
+        data=SimpleNamespace(task=task), splits={'dev': split}, predictions=lambda split: answers
     )
     members = {pathlib.Path(name): member(task) for name, task in zip('ab', tasks, strict=True)}
-    together = Ensemble(members, {'dev': split})
-    assert together.data.task.null_threshold == 6.0
-    together.data.task.restore({'null_threshold': 1.0})
-    assert together.member_scores(split) == {'a': 1.0, 'b': 0.5}
+    ensemble = Ensemble(members, {'dev': split})
+    assert ensemble.data.task.null_threshold == 6.0
+    ensemble.data.task.restore({'null_threshold': 1.0})
+    assert ensemble.member_scores(split) == {'a': 1.0, 'b': 0.5}
     assert [task.null_threshold for task in tasks] == [3.0, 9.0]
 
 
-def test_the_null_threshold_is_found_on_dev_and_kept(letters, tmp_path):
-    questions, task = mixed(), make()
+def test_the_null_threshold_is_tuned_on_dev_and_restored(letters, tmp_path):
+    questions, task = four_questions(), make()
     features = task.features(questions, letters, training=False)
-    # Odds of no answer: a certain answer, one that seems wrong, and two that are rightly denied.
+    # The odds of no answer are low for the first question and high for the others, wrongly only for the second.
     predictions = task.predictions(questions, features, outputs_with_null(features, [0.0, 70.0, 80.0, 90.0]))
     before = task.metrics(questions, predictions)
     assert (task.score, before['null_threshold']) == ('best_f1', 0.0)
@@ -107,8 +106,8 @@ def test_the_null_threshold_is_found_on_dev_and_kept(letters, tmp_path):
     assert again.official_files('dev', questions, predictions) == task.official_files('dev', questions, predictions)
 
 
-def test_official_files_say_what_the_metrics_say(letters):
-    questions, task = mixed(), make(n_best=3)
+def test_official_files_agree_with_the_metrics(letters):
+    questions, task = four_questions(), make(n_best=3)
     features = task.features(questions, letters, training=False)
     predictions = task.predictions(questions, features, outputs_with_null(features, [0.0, 70.0, 80.0, -90.0]))
     files = {name: json.loads(text) for name, text in task.official_files('dev', questions, predictions).items()}
@@ -128,8 +127,8 @@ def test_official_files_say_what_the_metrics_say(letters):
     assert Evaluation(gold, best).best(odds).items() <= metrics.items()
 
 
-def test_rows_of_denied_answers(letters):
-    questions, task = mixed(), make()
+def test_rows_without_an_answer_are_valid_json(letters):
+    questions, task = four_questions(), make()
     features = task.features(questions, letters, training=False)
     rows = list(task.rows(questions, task.predictions(questions, features, outputs_with_null(features, [99.0] * 4))))
     assert [(row['answer'], row['start'], row['end']) for row in rows] == [('', None, None)] * 4
@@ -137,13 +136,13 @@ def test_rows_of_denied_answers(letters):
     assert json.loads(json.dumps(rows)) == rows
 
 
-def test_one_answer_for_all_is_collapsed(letters):
-    questions, task = mixed(), make()
+def test_the_same_answer_to_every_question_is_collapsed(letters):
+    questions, task = four_questions(), make()
     features = task.features(questions, letters, training=False)
-    denied = task.predictions(questions, features, outputs_with_null(features, [99.0] * 4))
-    assert task.collapsed(questions, denied)
+    predictions = task.predictions(questions, features, outputs_with_null(features, [99.0] * 4))
+    assert task.collapsed(questions, predictions)
     assert not task.collapsed(questions, task.predictions(questions, features, outputs_with_null(features, [0.0] * 4)))
-    # A head that always chooses the same place: the first word.
+    # The head always chooses the first word.
     flat = {f'{name}_logits': [np.zeros(n, np.float32) for n in features.sequence_lengths] for name in ('start', 'end')}
     for name in flat:
         for row in range(len(features)):
@@ -151,8 +150,8 @@ def test_one_answer_for_all_is_collapsed(letters):
     assert make('1.1').collapsed(questions, make('1.1').predictions(questions, features, flat))
 
 
-def test_report(letters):
-    questions, task = mixed(), make()
+def test_the_report_lists_question_words_and_whether_there_is_an_answer(letters):
+    questions, task = four_questions(), make()
     features = task.features(questions, letters, training=False)
     report = task.report(questions, task.predictions(questions, features, outputs_with_null(features, [0, 70, 80, 90])))
     lines = [line.split() for line in report.splitlines()]
@@ -172,11 +171,11 @@ def test_report(letters):
         ('Whatever', 'other'),
     ],
 )
-def test_asking_word(question, word):
+def test_the_question_word_is_recognized(question, word):
     assert find_question_word(question) == word
 
 
-def test_input_without_labels_is_answered(letters):
+def test_questions_without_labels_are_answered(letters):
     lines = '{"question": "who", "context": "red \\ud83d\\ude00 fox"}\n{"question": "", "context": ""}\n'
     for version in ('1.1', '2.0'):
         task = make(version)
@@ -203,7 +202,7 @@ def test_input_without_labels_is_answered(letters):
         ({'max_query': 381}, 'config.task.max_query'),
     ],
 )
-def test_wrong_options_are_named(options, where):
+def test_invalid_options_are_errors(options, where):
     SquadTask(data='', seq_len=384)
     with pytest.raises(UserError) as error:
         SquadTask(data='', seq_len=384, **options)
@@ -211,8 +210,8 @@ def test_wrong_options_are_named(options, where):
 
 
 @pytest.mark.slow
-def test_the_model_and_its_objective_fit(letters):
-    questions, task = mixed(), make()
+def test_the_model_returns_what_its_objective_takes(letters):
+    questions, task = four_questions(), make()
     features = task.features(questions, letters, training=True)
     config = BertConfig(
         vocab_size=letters.vocab_size, num_layers=1, width=8, num_heads=2, mlp_dim=16, max_positions=24,
@@ -232,7 +231,7 @@ def test_the_model_and_its_objective_fit(letters):
     assert task.head.architecture == 'BertForQuestionAnswering' and task.huggingface() == {}
 
 
-def test_from_files_to_figures(tmp_path, letters):
+def test_right_outputs_for_a_file_score_1(tmp_path, letters):
     paragraphs = [
         {'context': CONTEXTS[0], 'qas': [qa('a', (('red', 4), ('red fox', 4))), qa('b', (('house', 22),))]},
         {'context': CONTEXTS[1], 'qas': [qa('c', (('😀 cafe\u0301s', 18),))]},
@@ -247,5 +246,5 @@ def test_from_files_to_figures(tmp_path, letters):
     assert task.metrics(questions, predictions) == {'exact': 1.0, 'f1': 1.0}
     texts = json.loads(task.official_files('dev', questions, predictions)['predictions.json'])
     assert texts == {'a': 'red', 'b': 'house', 'c': '😀 cafe\u0301s'}
-    # The first answer is the target, and any of them counts.
+    # The first answer is the target; any of the answers is correct.
     assert evaluate_v1({q.id: q.answers for q in questions}, {**texts, 'a': 'red fox'})['exact'] == 1.0

@@ -1,4 +1,4 @@
-"""Windows and targets, against rules written out as loops and cases counted by hand."""
+"""Tests windows and targets against plain loops and cases worked out by hand."""
 
 import numpy as np
 import pytest
@@ -26,32 +26,31 @@ def pieces_of(features, row, tokenizer):
     return [tokenizer.pieces[i] for i in features.tokens[features.offsets[row] : features.offsets[row + 1]]]
 
 
-def cut(features, row, question):
-    """The text of a row's target."""
-    here = slice(features.offsets[row], features.offsets[row + 1])
-    start, end = (features.token[name][here] for name in ('token_first', 'token_last'))
+def target_text(features, row, question):
+    tokens = slice(features.offsets[row], features.offsets[row + 1])
+    start, end = (features.token[name][tokens] for name in ('token_first', 'token_last'))
     return question.context[start[features.row['start'][row]] : end[features.row['end'][row]]]
 
 
-@pytest.mark.parametrize(('room', 'stride'), [(1, 1), (5, 2), (5, 5), (5, 9), (8, 3)])
-def test_windows_go_on_by_the_stride_until_the_end(room, stride):
+@pytest.mark.parametrize(('size', 'stride'), [(1, 1), (5, 2), (5, 5), (5, 9), (8, 3)])
+def test_windows_advance_by_the_stride_until_the_end(size, stride):
     for length in range(30):
         expected, start = [], 0
         while True:
-            expected.append((start, min(start + room, length)))
-            if start + room >= length:
+            expected.append((start, min(start + size, length)))
+            if start + size >= length:
                 break
-            start += min(room, stride)
-        starts, ends = window_bounds(length, room, stride)
+            start += min(size, stride)
+        starts, ends = window_bounds(length, size, stride)
         assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == expected
 
 
 def test_each_token_answers_in_the_window_with_most_context():
-    # The example of run_squad.py: C "and bought a gallon of" has more for "bought" than B "to the store and bought".
+    # As in run_squad.py, "bought" has more context in C "and bought a gallon of" than in B "to the store and bought".
     starts, ends = np.array([0, 3, 6]), np.array([5, 8, 11])
     assert choose_windows(starts, ends, 11).tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2]
-    for length, room, stride in ((17, 5, 2), (40, 12, 5), (9, 12, 3), (20, 6, 6)):
-        starts, ends = window_bounds(length, room, stride)
+    for length, size, stride in ((17, 5, 2), (40, 12, 5), (9, 12, 3), (20, 6, 6)):
+        starts, ends = window_bounds(length, size, stride)
         for token, window in enumerate(choose_windows(starts, ends, length)):
             best, most = None, -1.0
             for w, (start, end) in enumerate(zip(starts, ends, strict=True)):
@@ -62,7 +61,7 @@ def test_each_token_answers_in_the_window_with_most_context():
             assert window == best
 
 
-def test_a_row(letters):
+def test_a_row_has_the_question_the_text_and_the_target(letters):
     question = SquadQuestion('q', 'Who is it?', 'it is the Red fox', ('Red fox',), (10,))
     features = features_of([question], letters)
     assert pieces_of(features, 0, letters) == [
@@ -80,17 +79,17 @@ def test_a_row(letters):
 def test_windows_without_all_of_the_answer_point_to_cls(letters):
     question = ask('red ' * 20 + 'fox' + ' red' * 20, 'fox')
     features = features_of([question], letters, seq_len=20, stride=6)
-    held = 0
+    complete = 0
     for row in range(len(features)):
         pieces = pieces_of(features, row, letters)
         start, end = int(features.row['start'][row]), int(features.row['end'][row])
         if all(piece in pieces for piece in ('f', '##o', '##x')):
             assert pieces[start : end + 1] == ['f', '##o', '##x']
-            held += 1
+            complete += 1
         else:
             assert (start, end) == (0, 0)
-    assert 2 <= held < len(features)
-    # Every piece is in a window, and its answer can begin in just one.
+    assert 2 <= complete < len(features)
+    # Every piece is in a window, and an answer can start at it in exactly one window.
     first = features.token['token_first']
     assert sorted(first[first >= 0].tolist()) == sorted({*range(0, 80, 4), 80, 81, 82, *range(84, 164, 4)})
     assert features.lengths.max() == 20
@@ -120,11 +119,11 @@ def test_no_answer_points_to_cls(letters):
         ('red' + 'x' * 200 + ' it', 'it'),
     ],
 )
-def test_hard_characters_come_back_as_they_are(letters, sentencepiece, context, answer):
+def test_targets_of_unusual_characters_are_the_original_text(letters, sentencepiece, context, answer):
     question = ask(context, answer)
     for tokenizer in (letters, sentencepiece):
         features = features_of([question], tokenizer, seq_len=400, stride=100, max_query=64)
-        assert not features.notes and cut(features, 0, question) == answer
+        assert not features.notes and target_text(features, 0, question) == answer
 
 
 @pytest.fixture(scope='module')
@@ -135,7 +134,7 @@ def sentencepiece():
     return train_sentencepiece(texts, vocab_size=600, model_type='unigram', lowercase=True, seed=0)
 
 
-def test_long_questions_are_cut_aloud(letters):
+def test_truncated_questions_are_reported(letters):
     features = features_of([ask('red', 'red', question='what ' * 30, id='long'), ask('it', 'it')], letters)
     assert features.notes == ('questions truncated to their first 10 pieces: 1\n  long',)
     assert pieces_of(features, 0, letters) == ['[CLS]', *['what'] * 10, '[SEP]', 'red', '[SEP]']
@@ -169,15 +168,15 @@ def test_empty_texts_have_a_row(letters):
         ('red ', ' ', 3, ('missing', 0, 0)),
     ],
 )
-def test_find_answer(context, answer, start, expected):
+def test_find_answer_corrects_the_start(context, answer, start, expected):
     assert find_answer(context, answer, start) == expected
 
 
-def test_pieces_of_an_answer():
+def test_answer_tokens_cover_the_answer():
     starts, ends = np.array([0, 4, 5, 9], np.int32), np.array([3, 5, 8, 9], np.int32)
     assert answer_tokens(starts, ends, 0, 3) == (0, 0)
     assert answer_tokens(starts, ends, 4, 8) == (1, 2)
-    assert answer_tokens(starts, ends, 1, 6) == (0, 2)  # begins and ends inside a piece
+    assert answer_tokens(starts, ends, 1, 6) == (0, 2)  # The answer starts and ends inside a piece.
     assert answer_tokens(starts, ends, 3, 4) is None
     assert answer_tokens(starts[:0], ends[:0], 0, 3) is None
 
@@ -194,15 +193,15 @@ def test_answers_that_cannot_be_found_are_counted_listed_and_not_trained_on(lett
     ]
     task = SquadTask(data='', seq_len=40, max_query=10)
     task.learn(questions)
-    said = capsys.readouterr().out
-    assert '7 questions on 6 texts for training, 0 without an answer' in said
-    assert "text at answer_start, which is used instead: 1\n  line: 'is the' at 3, found at 3\n" in said
+    output = capsys.readouterr().out
+    assert '7 questions on 6 texts for training, 0 without an answer' in output
+    assert "text at answer_start; this text is used: 1\n  line: 'is the' at 3, found at 3\n" in output
     moved = "  moved: 'red' at 2, found at 6\n  utf-16: 'red' at 12, found at 5\n"
-    assert f'their nearest occurrence in the text is used: 2\n{moved}' in said
-    assert "not used for training: 2\n  gone: 'red' at 6\n  empty: '' at 0\n" in said and 'fine' not in said
+    assert f'their nearest occurrence in the text is used: 2\n{moved}' in output
+    assert "not used for training: 2\n  gone: 'red' at 6\n  empty: '' at 0\n" in output and 'fine' not in output
     training = task.features(questions, letters, training=True)
-    (said,) = training.notes
-    assert 'not used for training' in said and said.endswith(': 3\n  gone\n  unwritten\n  empty')
+    (note,) = training.notes
+    assert 'not used for training' in note and note.endswith(': 3\n  gone\n  unwritten\n  empty')
     assert training.record.tolist() == [0, 2, 3, 6] and 0 not in training.row['start']
     evaluated = task.features(questions, letters, training=False)
     assert evaluated.record.tolist() == list(range(7))
@@ -211,15 +210,20 @@ def test_answers_that_cannot_be_found_are_counted_listed_and_not_trained_on(lett
         task.features([questions[1], questions[5]], letters, training=True)
 
 
-def test_a_long_list_says_how_much_longer_it_is(capsys):
+def test_a_list_of_over_100_questions_is_shortened(capsys):
     task = SquadTask(data='', seq_len=40, max_query=10)
     task.learn([ask('it', 'red', start=0, id=f'q{n}') for n in range(250)])
-    said = capsys.readouterr().out
-    assert 'used for training: 250\n' in said and 'q99:' in said and 'q100:' not in said and '… and 150 more' in said
+    output = capsys.readouterr().out
+    assert (
+        'used for training: 250\n' in output
+        and 'q99:' in output
+        and 'q100:' not in output
+        and '… and 150 more' in output
+    )
 
 
-# Gold answers of the shared files, and how many come back from the pieces of bert-base-uncased as the same text but for
-# normalisation. The others begin or end within a piece ('Japan' of 'Japanese', '562' of '1562').
+# The numbers of gold answers of the shared files, and of those that bert-base-uncased's pieces reproduce up to
+# normalisation. The others start or end within a piece ('Japan' in 'Japanese', '562' in '1562').
 RECOVERED = {
     'cs224n-dev-v2.0.json': (10_052, 10_037),
     'xquad.en.json': (1_190, 1_189),
@@ -228,20 +232,20 @@ RECOVERED = {
 }
 
 
-# The two shifted sets, by far the largest, in the slow run.
+# The two SQuADShifts sets are by far the largest, so they run only with the slow tests.
 @pytest.mark.parametrize(
     'name',
     [pytest.param(name, marks=pytest.mark.slow) if 'shifts' in name else name for name in RECOVERED],
 )
-def test_gold_answers_come_back_from_their_pieces(shared, name):
+def test_gold_answers_are_reproduced_from_their_pieces(shared, name):
     tokenizer = load_tokenizer(shared / 'vocab' / 'bert-base-uncased-vocab.txt')
     version = '2.0' if 'v2' in name else '1.1'
     questions = SquadTask(data=str(shared / 'squad'), seq_len=384, version=version, dev_file=name).records('dev')
     contexts = list(dict.fromkeys(question.context for question in questions))
-    places = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
+    offsets = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
     total = equal = 0
     for question in questions:
-        _, starts, ends = places[question.context]
+        _, starts, ends = offsets[question.context]
         for answer, start in zip(question.answers, question.starts, strict=True):
             kind, first, end = find_answer(question.context, answer, start)
             a, b = answer_tokens(starts, ends, first, end)

@@ -1,4 +1,4 @@
-"""TriviaQA's official layout in SQuAD's form: whose words, which documents, and what is refused with its place."""
+"""Tests the conversion of TriviaQA's layout to SQuAD's."""
 
 import json
 import pathlib
@@ -36,7 +36,7 @@ QUESTION = {
 
 @pytest.fixture
 def triviaqa(tmp_path: pathlib.Path) -> pathlib.Path:
-    """The folder of triviaqa-rc, with two questions, of which one has no answer in reach."""
+    """Returns a folder triviaqa-rc with two questions; one has no answer within the words that are read."""
     folder = tmp_path / 'triviaqa-rc'
     late = {**QUESTION, 'QuestionId': 'tc_2', 'EntityPages': [{'Filename': 'Late.txt'}], 'SearchResults': []}
     texts = {
@@ -53,7 +53,7 @@ def triviaqa(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def convert() -> Callable[..., None]:
-    """The verb with the recipe's config."""
+    """convert(data, workdir, **task): runs the command triviaqa with the recipe's config."""
 
     def run(data: pathlib.Path, workdir: pathlib.Path, **task: str) -> None:
         config = load_recipe(str(pathlib.Path(__file__).parents[3] / 'configs' / 'squad.py'))
@@ -75,12 +75,12 @@ def test_documents_with_an_answer_become_paragraphs(triviaqa: pathlib.Path, tmp_
     (entry,) = converted(triviaqa, counts)
     assert counts == Counts(questions=2, documents=3, paragraphs=1, answered=1)
     (paragraph,) = entry['paragraphs']
-    (asked,) = paragraph['qas']
-    assert asked['id'] == 'tc_1--Birds.txt' and asked['question'] == QUESTION['Question']
+    (qa,) = paragraph['qas']
+    assert qa['id'] == 'tc_1--Birds.txt' and qa['question'] == QUESTION['Question']
     assert paragraph['context'].startswith('Owls hoot.\nThe')
-    texts = [answer['text'] for answer in asked['answers']]
+    texts = [answer['text'] for answer in qa['answers']]
     assert texts == ['NIGHTINGALE', 'Luscinia\nmegarhynchos', 'nightingale']
-    for answer in asked['answers']:
+    for answer in qa['answers']:
         start = answer['answer_start']
         assert paragraph['context'][start : start + len(answer['text'])] == answer['text']
     (tmp_path / 'trivia.json').write_text(json.dumps({'data': [entry]}))
@@ -88,16 +88,16 @@ def test_documents_with_an_answer_become_paragraphs(triviaqa: pathlib.Path, tmp_
     assert question.answers[0] == 'NIGHTINGALE' and question.starts[0] == 15
 
 
-def test_words_and_aliases():
+def test_first_words_and_aliases():
     assert (
         first_words(' a  b\nc d ', 3) == 'a  b\nc' and first_words(f'{LONG} x y') == f'{LONG} x' and not first_words('')
     )
     pattern = alias_pattern(['York', 'New York', 'C++', ' '])
-    found = [(answer['text'], answer['answer_start']) for answer in find_aliases('Yorks new york, york C++', pattern)]
-    assert found == [('new york', 6), ('york', 16), ('C++', 21)]
+    aliases = [(answer['text'], answer['answer_start']) for answer in find_aliases('Yorks new york, york C++', pattern)]
+    assert aliases == [('new york', 6), ('york', 16), ('C++', 21)]
 
 
-def test_wrong_layouts_are_told_with_their_place(triviaqa: pathlib.Path):
+def test_malformed_files_are_errors_with_the_path_of_the_value(triviaqa: pathlib.Path):
     path = triviaqa / 'qa' / 'wikipedia-train.json'
     for changes, where, found in (
         ({'Answer': None}, 'Data[1].Answer', 'nothing'),
@@ -122,8 +122,8 @@ def test_wrong_layouts_are_told_with_their_place(triviaqa: pathlib.Path):
             converted(triviaqa, Counts())
 
 
-def test_files_that_are_joined(tmp_path: pathlib.Path):
-    """config.task.train_file='a.json,b.json' is both, in this order; ids are still unique."""
+def test_several_files_are_read_in_their_order(tmp_path: pathlib.Path):
+    """config.task.train_file='a.json,b.json' reads both files in this order; ids must be unique across them."""
 
     def write(name: str, id: str) -> None:
         qa = {'id': id, 'question': 'q', 'answers': [{'text': 'b', 'answer_start': 2}]}
@@ -141,12 +141,12 @@ def test_files_that_are_joined(tmp_path: pathlib.Path):
         files('a.json,b.json').read('train')
 
 
-def test_the_verb(convert, triviaqa: pathlib.Path, tmp_path: pathlib.Path, capsys):
-    """WORKDIR/train-v1.1.json, which the recipe of SQuAD reads; without dev that is left out."""
+def test_the_command_writes_files_of_squad(convert, triviaqa: pathlib.Path, tmp_path: pathlib.Path, capsys):
+    """It writes WORKDIR/train-v1.1.json, which SQuAD's recipe reads, and no dev file if the data have none."""
     workdir = tmp_path / 'out'
     convert(triviaqa, workdir)
-    told = capsys.readouterr().out
-    assert '1 of 3 documents have an answer in their first 400 words; 1 of 2 questions' in told
+    output = capsys.readouterr().out
+    assert '1 of 3 documents have an answer in their first 400 words; 1 of 2 questions' in output
     text = (workdir / 'train-v1.1.json').read_text(encoding='utf-8')
     assert text == json.dumps(json.loads(text), ensure_ascii=False) + '\n' and len(json.loads(text)['data']) == 1
     assert not (workdir / 'dev-v1.1.json').exists()

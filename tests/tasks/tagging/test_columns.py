@@ -1,4 +1,4 @@
-"""Column files: what is read, what is refused, and that they are written as they were."""
+"""Tests reading and writing column files."""
 
 import pathlib
 
@@ -40,18 +40,17 @@ def files_of(data: object, **options) -> TaggedFiles:
     return TaggedFiles(str(data), ColumnOptions(**options), TagFields())
 
 
-def own(text: str, format: str, labels: list[str]) -> list:
-    """The sentences of a whole file of one's own."""
+def read_user_input(text: str, format: str, labels: list[str]) -> list:
     return list(read_input(list(number_lines(text)), 'in', ColumnOptions(), format, labels, TagFields()))
 
 
 def with_gold(text: str) -> str:
-    """The file with the last column once more, as conlleval reads it."""
+    """Returns the file with its last column repeated, as conlleval reads it."""
     lines = text.rstrip('\n').split('\n')
     return '\n'.join(line and line + ('\t' if '\t' in line else ' ') + line.split()[-1] for line in lines) + '\n\n'
 
 
-def test_conll_2003_in_iob1():
+def test_conll_2003_is_read_as_iob1():
     sentences = read(CONLL)
     assert [sentence.words for sentence in sentences] == [
         ('EU', 'rejects', 'German', 'call'),
@@ -69,18 +68,18 @@ def test_conll_2003_in_iob1():
 
 
 @pytest.mark.parametrize('text', [CONLL, NCBI], ids=['conll', 'ncbi'])
-def test_written_as_read(text: str):
+def test_columns_are_written_as_they_were_read(text: str):
     sentences = read(text)
     tags = [sentence.tags for sentence in sentences]
     assert write_columns(sentences, tags, scheme='') == with_gold(text)
 
 
-def test_a_longer_word_than_docstart_is_a_word():
+def test_a_word_that_starts_with_docstart_is_a_word():
     (sentence,) = read('a O\n-DOCSTART-ed B-X\n')
     assert sentence.words == ('a', '-DOCSTART-ed') and sentence.tags == ('O', 'B-X')
 
 
-def test_every_line_has_as_many_columns():
+def test_all_written_lines_have_the_same_number_of_columns():
     sentences = read('-DOCSTART-\n\na x O\n\n-DOCSTART- -X-\n\nb x B-X\n')
     text = write_columns(sentences, [('B-X',), ('O',)], scheme='iob2')
     assert text == '-DOCSTART- O O O\n\na x O B-X\n\n-DOCSTART- -X- O O\n\nb x B-X O\n\n'
@@ -93,15 +92,15 @@ def test_true_tags_come_before_the_predicted():
     assert write_columns(sentences, [('O', 'O')], scheme='') == 'B-X a n B-X O\nO b n O O\n\n'
 
 
-def test_windows_line_ends_blanks_and_odd_words():
+def test_windows_line_ends_blanks_and_unusual_words():
     text = 'a\u00a0b  NN O  \r\n# NN\t B-X\r\n \t\r\n\r\n\u0085 \u2028 O'
     first, second = read(text)
     assert first.words == ('a\u00a0b', '#') and first.tags == ('O', 'B-X')
     assert second.words == ('\u0085',) and second.columns == (('\u0085', '\u2028', 'O'),)
-    assert read('New York\tB-LOC\n')[0].words == ('New York',)  # a tab file may have blanks in its words
+    assert read('New York\tB-LOC\n')[0].words == ('New York',)  # Words separated by tabs may contain blanks.
 
 
-def test_comments_are_kept():
+def test_comments_are_written_back():
     text = '# id 1 domain=en\na _ _ B-X\n# _ _ O\n\n# id 2\nb _ _ O\n'
     sentences = read(text, comment='# id')
     assert [sentence.words for sentence in sentences] == [('a', '#'), ('b',)]
@@ -109,12 +108,12 @@ def test_comments_are_kept():
     assert written == '# id 1 domain=en\na _ _ B-X B-X\n# _ _ O O\n\n# id 2\nb _ _ O O\n\n'
 
 
-def test_plain_tags():
+def test_the_plain_scheme_takes_any_tag():
     sentences = read('the DT\ndog NN-x\n', scheme='plain')
     assert sentences[0].tags == ('DT', 'NN-x') and sentences[0].scheme == 'plain'
 
 
-def test_a_named_scheme_reads_strays_as_conlleval(capsys: pytest.CaptureFixture):
+def test_a_configured_scheme_reads_deviating_tags_as_conlleval(capsys: pytest.CaptureFixture):
     text = 'a B-X\nb O\nc I-X\nd I-Y\n'
     assert read(text, scheme='iob2')[0].tags == ('B-X', 'O', 'B-X', 'B-Y')
     assert 'file: read as IOB2; 2 of 3 entities deviate from this scheme, at 3, 4\n' in capsys.readouterr().out
@@ -124,7 +123,7 @@ def test_a_named_scheme_reads_strays_as_conlleval(capsys: pytest.CaptureFixture)
 
 
 @pytest.mark.parametrize(
-    ('text', 'named'),
+    ('text', 'parts'),
     [
         ('', ('file', 'no word')),
         ('\n\n-DOCSTART- O\n', ('file', 'no word')),
@@ -144,15 +143,15 @@ def test_a_named_scheme_reads_strays_as_conlleval(capsys: pytest.CaptureFixture)
         ),
     ],
 )
-def test_malformed(text: str, named: tuple[str, ...]):
+def test_malformed_files_are_errors(text: str, parts: tuple[str, ...]):
     with pytest.raises(UserError) as error:
         read(text)
-    for part in named:
+    for part in parts:
         assert part in str(error.value), str(error.value)
 
 
 @pytest.mark.parametrize(
-    ('options', 'named'),
+    ('options', 'parts'),
     [
         ({'tag_column': 4}, ('config.task.tag_column', '4', '4 columns')),
         ({'word_column': -5}, ('config.task.word_column', '-5')),
@@ -160,19 +159,19 @@ def test_malformed(text: str, named: tuple[str, ...]):
         ({'tag_column': 1}, ('file:3', "'NNP'")),
     ],
 )
-def test_wrong_columns(options: dict, named: tuple[str, ...]):
+def test_wrong_columns_are_errors(options: dict, parts: tuple[str, ...]):
     with pytest.raises(UserError) as error:
         read(CONLL, **options)
-    for part in named:
+    for part in parts:
         assert part in str(error.value), str(error.value)
 
 
-def test_unknown_scheme():
+def test_an_unknown_scheme_is_an_error():
     with pytest.raises(UserError, match=r'config\.task\.scheme.*iob2'):
         ColumnOptions(scheme='iobx')
 
 
-def test_files_of_a_folder(tmp_path: pathlib.Path):
+def test_the_file_of_each_split_is_recognized(tmp_path: pathlib.Path):
     for name in ('eng.train', 'valid.conll', 'test.txt', 'README.txt', 'train.json'):
         (tmp_path / name).write_text('a B-X\n')
     assert [files_of(tmp_path).find(split)[0].name for split in ('train', 'dev', 'test')] == [
@@ -211,36 +210,36 @@ def test_test_files_may_lack_tags(tmp_path: pathlib.Path, test: str, labelled: b
         ('John\n', [('John',)]),
     ],
 )
-def test_a_file_of_ones_own(text: str, words: list[tuple[str, ...]]):
-    found = own(text, 'auto', ['O', 'B-X', 'I-X', '.'])
-    assert [sentence.words for sentence in found] == words
-    assert all(sentence.tags is None for sentence in found)
-    as_text = own('a b\n\nc d\n', 'text', [])
+def test_the_format_of_an_input_file_is_detected(text: str, words: list[tuple[str, ...]]):
+    sentences = read_user_input(text, 'auto', ['O', 'B-X', 'I-X', '.'])
+    assert [sentence.words for sentence in sentences] == words
+    assert all(sentence.tags is None for sentence in sentences)
+    as_text = read_user_input('a b\n\nc d\n', 'text', [])
     assert [(sentence.where, sentence.words, sentence.document) for sentence in as_text] == [
         ('in:1', ('a', 'b'), 0), ('in:3', ('c', 'd'), 1),
     ]  # fmt: skip
     assert write_columns(as_text, [('O', 'B-X'), ('O', 'O')], scheme='') == 'a O\nb B-X\n\nc O\nd O\n\n'
 
 
-def test_raw_text_of_ones_own(capsys: pytest.CaptureFixture):
-    """Punctuation is apart from words, as in what taggers are trained on; or words are as blanks separate them."""
+def test_raw_text_is_split_into_words(capsys: pytest.CaptureFixture):
+    """By default punctuation is separated, as in data for taggers; input_format='words' splits only at blanks."""
     text = '\u200b"Ada O\'Neil", of\u00a0Île-de…\u2003東京\x07.\n\u0301 \n'
-    (raw,) = own(text, 'auto', ['O', 'B-X'])
+    (raw,) = read_user_input(text, 'auto', ['O', 'B-X'])
     assert "config.task.input_format='words'" in capsys.readouterr().out
     assert raw.words == ('"', 'Ada', 'O', "'", 'Neil', '"', ',', 'of', 'Île', '-', 'de', '…', '東', '京', '.')
     assert tuple(text[start:end] for start, end in raw.offsets) == raw.words and raw.text == text.split('\n')[0]
-    (words, _) = own(text, 'words', [])
+    (words, _) = read_user_input(text, 'words', [])
     assert words.words[1:3] == ('O\'Neil",', 'of\u00a0Île-de…\u2003東京\x07.') and words.text is None
-    assert split_words('a\ud83d\ude00 b') == (('a😀', 'b'), ((0, 3), (4, 5)))  # half surrogates, as JSON may have them
+    assert split_words('a\ud83d\ude00 b') == (('a😀', 'b'), ((0, 3), (4, 5)))  # JSON may contain surrogate pairs.
 
 
 @pytest.mark.parametrize('format', ['auto', 'text', 'columns'])
-def test_nothing_to_read(format: str):
+def test_input_without_words_is_an_error(format: str):
     with pytest.raises(UserError, match='in: found no word'):
-        own('\n \n', format, [])
+        read_user_input('\n \n', format, [])
 
 
-def test_tensorflow_datasets(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_tensorflow_datasets_are_read(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     import tensorflow_datasets as tfds
 
     from bertjax.tasks.tagging import files
@@ -248,10 +247,10 @@ def test_tensorflow_datasets(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     sentences = [(['EU', 'rejects'], ['B-ORG', 'O']), (['Peter', 'Blackburn'], ['B-PER', 'I-PER']), ([], [])]
 
     class Conll(tfds.core.GeneratorBasedBuilder):
-        """As conll2003."""
+        """A data set with the features of conll2003."""
 
         name = 'conll'
-        pkg_dir_path = tmp_path  # a test is no package whose place could be inferred
+        pkg_dir_path = tmp_path  # The folder cannot be inferred, because a test is not in a package.
         VERSION = tfds.core.Version('1.0.0')
 
         def _info(self):
@@ -277,14 +276,14 @@ def test_tensorflow_datasets(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_ncbi_disease(shared: pathlib.Path):
+def test_ncbi_disease_has_its_published_numbers(shared: pathlib.Path):
     data = str(shared / 'ner' / 'NCBI-disease')
     assert files_of(data).splits() == ['train', 'dev', 'test']
     for split, sentences, words, entities in (
         ('train', 5424, 135701, 5134), ('dev', 923, 23969, 787), ('test', 940, 24497, 960),
     ):  # fmt: skip
         records = files_of(data).read(split)
-        found = sum(len(spans(record.tags)) for record in records)
-        assert (len(records), sum(len(record.words) for record in records), found) == (sentences, words, entities)
+        total = sum(len(spans(record.tags)) for record in records)
+        assert (len(records), sum(len(record.words) for record in records), total) == (sentences, words, entities)
         text = (pathlib.Path(data) / f'{split}.txt').read_text()
         assert write_columns(records, [record.tags for record in records], scheme='') == with_gold(text)

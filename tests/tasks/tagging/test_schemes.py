@@ -1,4 +1,4 @@
-"""The schemes of tags: told by the majority, read alike, written back as they were."""
+"""Tests that tagging schemes are detected by majority, read as IOB2 and written back unchanged."""
 
 import pathlib
 import random
@@ -32,7 +32,7 @@ WRITTEN = {
 
 
 def file_of(*sentences: str) -> str:
-    """A word a tag, a line a word."""
+    """Returns the lines of a file, with one word for each tag."""
     return '\n'.join(''.join(f'w{i} {tag}\n' for i, tag in enumerate(tags.split())) for tags in sentences) + '\n'
 
 
@@ -41,7 +41,7 @@ def read(text: str, **options) -> list:
 
 
 @pytest.mark.parametrize('scheme', ENTITIES)
-def test_every_scheme_is_told_read_alike_and_written_back(scheme: str):
+def test_every_scheme_is_detected_read_as_iob2_and_written_back(scheme: str):
     text = file_of(WRITTEN[scheme], 'O O')
     sentences = read(text)
     assert {sentence.scheme for sentence in sentences} == {scheme}
@@ -56,15 +56,15 @@ def test_every_scheme_is_told_read_alike_and_written_back(scheme: str):
 
 @pytest.mark.parametrize('scheme', ENTITIES)
 def test_the_accuracy_is_that_of_the_tags_in_the_file(scheme: str):
-    """Of IOB2's, which the program computes with, another one: a first word is B or I, whatever the file has."""
-    # One entity has one more word, two are one, one is not found, one has another type.
+    """The accuracy of IOB2, which the program computes with, would differ: the tag of a first word may."""
+    # One entity has an additional word, two are merged, one is missing and one has another type.
     answers = ['B-X I-X I-X O O B-Y I-Y O', 'B-X I-X B-X O B-Y B-X I-X I-X']
     sentences = read(file_of(WRITTEN[scheme], WRITTEN[scheme].replace('Y', 'Z')))
     predictions = [Tags(tuple(tags.split()), (1.0,) * 8) for tags in answers]
     task = TaggingTask('x', 12)
     accuracy = task.metrics(sentences, predictions)['accuracy']
     written = task.official_files('dev', sentences, predictions)['dev.txt']
-    last = -3 if scheme in WITH_ENDS else -1  # before the two columns in IOB2
+    last = -3 if scheme in WITH_ENDS else -1  # Two columns in IOB2 follow.
     rows = [[line.split() for line in block.split('\n')] for block in written.strip().split('\n\n')]
     true, predicted = ([[row[column] for row in block] for block in rows] for column in (last - 1, last))
     assert [' '.join(tags) for tags in true] == [WRITTEN[scheme], WRITTEN[scheme].replace('Y', 'Z')]
@@ -74,18 +74,20 @@ def test_the_accuracy_is_that_of_the_tags_in_the_file(scheme: str):
 
 
 def accuracy_of_conlleval(true: list[list[str]], predicted: list[list[str]]) -> float:
-    """By the rule of conlleval.pl: letter and type are those of the true tag. seqeval's is the same."""
-    tags, guessed = ([split_tag(tag) for sentence in split for tag in sentence] for split in (true, predicted))
-    return sum(a == b for a, b in zip(tags, guessed, strict=True)) / len(tags)
+    """Returns the accuracy of conlleval.pl and seqeval: the share of tags whose letter and type are right."""
+    tags, predictions = ([split_tag(tag) for sentence in split for tag in sentence] for split in (true, predicted))
+    return sum(a == b for a, b in zip(tags, predictions, strict=True)) / len(tags)
 
 
 def chunks_of_conlleval(tags: list[str]) -> int:
-    """How many begin, by the rules of conlleval.pl for B, I and E; it has none for S, L, U, M, or for B after E."""
-    found, before, of = 0, 'O', ''
+    """Returns the number of chunk starts by conlleval.pl's rules, which have none for S, L, U, M or a B after E."""
+    chunks, before, before_type = 0, 'O', ''
     for prefix, type in map(split_tag, tags):
-        found += before + prefix in ('BB', 'IB', 'OB', 'OI', 'OE', 'EE', 'EI') or (prefix != 'O' and type != of)
-        before, of = prefix, type
-    return found
+        chunks += before + prefix in ('BB', 'IB', 'OB', 'OI', 'OE', 'EE', 'EI') or (
+            prefix != 'O' and type != before_type
+        )
+        before, before_type = prefix, type
+    return chunks
 
 
 @pytest.mark.parametrize('tags', ['S-X S-X', 'B-X E-X B-X E-X', 'U-X U-X B-X L-X', 'S-X B-X M-X E-X', 'B-X I-X S-X O'])
@@ -94,12 +96,12 @@ def test_the_last_two_columns_have_the_entities_that_conlleval_reads(tags: str):
     sentences = read(file_of(tags), scheme='iob2' if stray else 'auto')
     written = write_columns(sentences, [sentence.tags for sentence in sentences], scheme='')
     rows = [line.split() for line in written.splitlines() if line]
-    own, last = [row[1] for row in rows], [row[-2] for row in rows]
-    assert chunks_of_conlleval(last) == len(spans(own)) > chunks_of_conlleval(own)
+    original, last = [row[1] for row in rows], [row[-2] for row in rows]
+    assert chunks_of_conlleval(last) == len(spans(original)) > chunks_of_conlleval(original)
     assert last == [row[-1] for row in rows]
 
 
-def test_other_names_of_the_schemes():
+def test_iobes_and_bio_are_names_of_bioes_and_iob2():
     assert read(file_of(WRITTEN['bioes']), scheme='iobes')[0].scheme == 'bioes'
     assert read(file_of(WRITTEN['iob2']), scheme='bio')[0].scheme == 'iob2'
 
@@ -108,25 +110,27 @@ def test_other_names_of_the_schemes():
     ('usual', 'stray', 'strays'),
     [('I-X O I-Y', 'O B-X', 2), ('B-X I-X O', 'O I-X O I-Y', 1), ('S-X B-Y E-Y', 'B-X O', 3)],
 )
-def test_some_strays_do_not_change_the_scheme(usual: str, stray: str, strays: int, capsys: pytest.CaptureFixture):
-    """As in the official CoNLL-2003, where 2 of 23,427 entities begin in another way than the others."""
+def test_a_few_deviating_tags_do_not_change_the_scheme(
+    usual: str, stray: str, strays: int, capsys: pytest.CaptureFixture
+):
+    """In the official CoNLL-2003, for example, 2 of 23,427 entities start differently from the others."""
     text = file_of(*[usual] * 400, *[stray] * strays, *[usual] * 400)
     sentences = read(text)
     scheme = {'I': 'iob1', 'B': 'iob2', 'S': 'bioes'}[usual[0]]
     assert {sentence.scheme for sentence in sentences} == {scheme}
-    found = spans(to_iob2(stray.split()))
-    assert spans(sentences[400].tags) == found
-    said = capsys.readouterr().out
-    total = 800 * len(spans(usual.split())) + strays * len(found)
+    entities = spans(to_iob2(stray.split()))
+    assert spans(sentences[400].tags) == entities
+    output = capsys.readouterr().out
+    deviating = strays * len(entities)
+    total = 800 * len(spans(usual.split())) + deviating
     assert (
-        f'file: read as {scheme.upper()}; {strays * len(found):,} of {total:,} entities deviate from this scheme, at '
-        in said
+        f'file: read as {scheme.upper()}; {deviating:,} of {total:,} entities deviate from this scheme, at ' in output
     )
-    line = 400 * (len(usual.split()) + 1) + found[0].start + 1
-    assert f' at {line}' in said
+    line = 400 * (len(usual.split()) + 1) + entities[0].start + 1
+    assert f' at {line}' in output
 
 
-def test_no_scheme_for_99_per_cent():
+def test_no_scheme_that_fits_99_percent_is_an_error():
     text = file_of(*['B-X I-X'] * 180, *['I-Y O'] * 2)
     with pytest.raises(
         UserError, match=r'file:541: found an entity with the tags I-Y, one of 2 that are not IOB2, expec'
@@ -136,8 +140,8 @@ def test_no_scheme_for_99_per_cent():
 
 
 def test_entities_of_any_tags_are_those_of_seqeval():
-    """Random tags with ends, valid or not, as seqeval reads them; written in BIOES, its strict figures are the same."""
-    metrics = pytest.importorskip('seqeval.metrics', reason='compares with its figures')
+    """Random tags with E and S, valid or not, are read as seqeval reads them; strict scores in BIOES are equal."""
+    metrics = pytest.importorskip('seqeval.metrics', reason='compares with its scores')
     from seqeval.metrics.sequence_labeling import get_entities
     from seqeval.scheme import IOBES
 
@@ -147,10 +151,10 @@ def test_entities_of_any_tags_are_those_of_seqeval():
     for sequence in random_tags:
         assert [(type, start, end - 1) for type, start, end in spans(sequence)] == get_entities(sequence)
     gold = [to_scheme(sequence, 'bioes') for sequence in random_tags]
-    guessed = [[draw.choice(tags) if draw.random() < 0.2 else tag for tag in sequence] for sequence in gold]
-    guessed = [to_scheme(sequence, 'bioes') for sequence in guessed]
-    ours = total_score(score_entities([to_iob2(x) for x in gold], [to_iob2(x) for x in guessed]))
-    assert ours.f1 == pytest.approx(metrics.f1_score(gold, guessed, mode='strict', scheme=IOBES), abs=1e-12)
+    predictions = [[draw.choice(tags) if draw.random() < 0.2 else tag for tag in sequence] for sequence in gold]
+    predictions = [to_scheme(sequence, 'bioes') for sequence in predictions]
+    ours = total_score(score_entities([to_iob2(x) for x in gold], [to_iob2(x) for x in predictions]))
+    assert ours.f1 == pytest.approx(metrics.f1_score(gold, predictions, mode='strict', scheme=IOBES), abs=1e-12)
     assert 0.3 < ours.f1 < 0.95
 
 
@@ -165,8 +169,8 @@ def test_a_task_predicts_in_the_scheme_of_its_input(tmp_path: pathlib.Path):
     assert text == 'a B-X\nb E-X\n\n'
 
 
-def test_comments_of_conll_u(capsys: pytest.CaptureFixture):
-    """A line before a sentence that begins with # and has not the columns of a word; a # may be a word, too."""
+def test_comments_of_conll_u_are_recognized(capsys: pytest.CaptureFixture):
+    """A line before a sentence is a comment if it starts with # and lacks the columns of a word; # may be a word."""
     text = '# newdoc\n# text = a b\n1\ta\tO\n2\t#\tB-X\n\n# text = # 1\n1\t#\tO\n'
     sentences = read(text, word_column=1)
     assert [sentence.words for sentence in sentences] == [('a', '#'), ('#',)]

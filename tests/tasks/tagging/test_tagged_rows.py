@@ -1,4 +1,4 @@
-"""Sentences as rows with lists of words and of tags."""
+"""Tests the reading of sentences from rows with lists of words and tags."""
 
 import json
 import pathlib
@@ -22,7 +22,7 @@ def write(folder: pathlib.Path, name: str, rows: list[dict]) -> None:
     (folder / name).write_text(''.join(json.dumps(row) + '\n' for row in rows))
 
 
-def test_json_lines(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
+def test_json_lines_are_read(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
     write(tmp_path, 'train.jsonl', [*ROWS, {'tokens': [], 'ner_tags': []}])
     write(tmp_path, 'val.jsonl', ROWS)
     write(tmp_path, 'test.jsonl', [{'id': 'x', 'tokens': ['a', 'b']}])
@@ -39,23 +39,23 @@ def test_json_lines(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
     assert test.tags is None and test.fields['id'] == 'x'
     task.learn(records)
     lines = number_lines('{"id": 7, "words": ["a", "b"], "tags": ["x", "y"]}\n\n{"tokens": ["c"]}\n')
-    own = list(task.parse(lines, 'standard input'))
-    assert [(record.words, record.tags, record.fields.get('id')) for record in own] == [
+    parsed = list(task.parse(lines, 'standard input'))
+    assert [(record.words, record.tags, record.fields.get('id')) for record in parsed] == [
         (('a', 'b'), None, 7), (('c',), None, None),
     ]  # fmt: skip
 
 
-def test_a_record_without_words_keeps_its_place_among_predictions(tmp_path: pathlib.Path):
+def test_a_record_without_words_has_a_row_among_the_predictions(tmp_path: pathlib.Path):
     task = TaggingTask(str(tmp_path), 12)
     rows = [{'id': 1, 'tokens': ['a']}, {'id': 2, 'tokens': []}, {'id': 3, 'tokens': ['b']}]
-    given = list(task.parse(number_lines(''.join(json.dumps(row) + '\n' for row in rows)), 'in'))
-    assert given == list(task.from_rows(Record(f'in:{i}', row) for i, row in enumerate(rows, 1)))
-    found = list(prediction_rows(task, given, [Tags(('O',), (1.0,))] * 2))
-    assert [row['id'] for row in found] == [1, 2, 3] and found[2]['tags'] == ('O',)
-    assert found[1] == {'id': 2, 'tokens': [], 'skipped': 'a record without words', 'where': 'in:2'}
+    records = list(task.parse(number_lines(''.join(json.dumps(row) + '\n' for row in rows)), 'in'))
+    assert records == list(task.from_rows(Record(f'in:{i}', row) for i, row in enumerate(rows, 1)))
+    predicted = list(prediction_rows(task, records, [Tags(('O',), (1.0,))] * 2))
+    assert [row['id'] for row in predicted] == [1, 2, 3] and predicted[2]['tags'] == ('O',)
+    assert predicted[1] == {'id': 2, 'tokens': [], 'skipped': 'a record without words', 'where': 'in:2'}
 
 
-def test_numbers_need_names(tmp_path: pathlib.Path):
+def test_tags_that_are_numbers_need_tag_names(tmp_path: pathlib.Path):
     write(tmp_path, 'train.json', [{'words': ['a', 'b'], 'tags': [0, 2]}] * 2)
     with pytest.raises(
         UserError, match=r"train.json:1: found the tag 0, expected a text; .*config.task.tag_names=\('O"
@@ -71,10 +71,10 @@ def test_numbers_need_names(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize(
-    ('row', 'said'),
+    ('row', 'message'),
     [
         ({'text': 'a'}, "the fields 'text', expected tokens or words"),
-        ({'tokens': 'a b', 'tags': ['O']}, 'field tokens: found another value, expected a list of words'),
+        ({'tokens': 'a b', 'tags': ['O']}, "field tokens: found 'a b', expected a list of words"),
         ({'tokens': ['a', ''], 'tags': ['O', 'O']}, "the word '' as number 1"),
         ({'tokens': ['a', 'b'], 'tags': ['O']}, '1 tags, expected 2'),
         ({'tokens': ['a']}, "no list of tags in the fields 'tokens'"),
@@ -82,14 +82,14 @@ def test_numbers_need_names(tmp_path: pathlib.Path):
         ({'tokens': ['a'], 'tags': ['B-\ud83d']}, 'a lone surrogate'),
     ],
 )
-def test_malformed_rows(tmp_path: pathlib.Path, row: dict, said: str):
+def test_malformed_rows_are_errors(tmp_path: pathlib.Path, row: dict, message: str):
     write(tmp_path, 'train.jsonl', [row])
     with pytest.raises(UserError) as error:
         TaggingTask(str(tmp_path), 12).records('train')
-    assert said in str(error.value) and 'train.jsonl:1' in str(error.value), str(error.value)
+    assert message in str(error.value) and 'train.jsonl:1' in str(error.value), str(error.value)
 
 
-def test_columns_come_before_rows_of_the_same_name(tmp_path: pathlib.Path):
+def test_column_files_take_precedence_over_rows(tmp_path: pathlib.Path):
     write(tmp_path, 'train.json', ROWS)
     (tmp_path / 'train.txt').write_text('a B-X\n')
     (tmp_path / 'eval.txt').write_text('a B-X\n')
@@ -99,7 +99,7 @@ def test_columns_come_before_rows_of_the_same_name(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize('tag_column', [-1, 3, -2])
-def test_written_with_the_true_and_the_predicted_tag_whatever_column_files_have(tmp_path: pathlib.Path, tag_column):
+def test_rows_are_written_with_the_true_and_the_predicted_tag(tmp_path: pathlib.Path, tag_column):
     write(tmp_path, 'train.jsonl', ROWS)
     task = TaggingTask(str(tmp_path), 12, tag_column=tag_column)
     records = task.records('train')

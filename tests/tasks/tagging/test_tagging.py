@@ -1,4 +1,4 @@
-"""Tagging: rows, windows, context, predictions, figures and files, with an oracle in place of a trained model."""
+"""Tests the features, predictions, metrics and files of tagging."""
 
 import dataclasses
 import json
@@ -19,7 +19,6 @@ from bertjax.tasks.tagging.features import WORDS, windows, word_pieces
 from bertjax.tasks.tagging.task import TaggingTask
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
-LETTERS = 'abcdefghijklmnopqrstuvwxyz'
 TRAIN = """-DOCSTART- O
 
 ada I-PER
@@ -36,24 +35,15 @@ gh O
 """
 
 
-@pytest.fixture(scope='module')
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """A piece a letter."""
-    path = tmp_path_factory.mktemp('vocabulary') / 'vocab.txt'
-    pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *LETTERS, *(f'##{letter}' for letter in LETTERS)]
-    path.write_text(''.join(f'{piece}\n' for piece in pieces))
-    return load_tokenizer(path)
-
-
 @pytest.fixture
 def task(tmp_path: pathlib.Path):
-    """task(**options) -> a task on TRAIN, S=12, that has learned its tags."""
+    """task(**options) -> a task that has learned the tags of TRAIN, with S=12."""
     (tmp_path / 'train.txt').write_text(TRAIN)
 
     def make(**options) -> TaggingTask:
-        made = TaggingTask(**{'data': str(tmp_path), 'seq_len': 12, **options})
-        made.learn(made.records('train'))
-        return made
+        tagging = TaggingTask(**{'data': str(tmp_path), 'seq_len': 12, **options})
+        tagging.learn(tagging.records('train'))
+        return tagging
 
     return make
 
@@ -67,7 +57,7 @@ def sequences(features, array: np.ndarray) -> list[np.ndarray]:
 
 
 def oracle(task: TaggingTask, records, features, wrong: float = 0.0) -> dict[str, list[np.ndarray]]:
-    """Logits that are right at the words to tag but for a share `wrong`, and nonsense elsewhere."""
+    """Returns logits that are right at the words to tag except for the share `wrong`, and random elsewhere."""
     draw = np.random.default_rng(0)
     rows = []
     for record, words in zip(features.record, sequences(features, features.token[WORDS]), strict=True):
@@ -84,19 +74,19 @@ def sentence(words: list[str], tags: list[str] | None = None, document: int = 0)
     return Sentence('x:1', tuple(words), tuple(tags) if tags else None, document, columns, ((),))
 
 
-def test_learns_the_tags(task, capsys: pytest.CaptureFixture):
-    made = task()
-    assert made.labels == ['O', 'B-LOC', 'I-LOC', 'B-PER', 'I-PER']
+def test_a_task_learns_the_tags_of_the_training_data(task, capsys: pytest.CaptureFixture):
+    tagging = task()
+    assert tagging.labels == ['O', 'B-LOC', 'I-LOC', 'B-PER', 'I-PER']
     assert '3 sentences for training, 7 words: LOC 2, PER 1' in capsys.readouterr().out
-    other = TaggingTask(made.data, 12)
-    other.restore(json.loads(json.dumps(made.learned_state())))
-    assert other.learned_state() == made.learned_state() and made.learned_state()['scheme'] == 'iob1'
-    assert made.splits() == ['train'] and made.score == 'f1' and made.objective is TOKENS
+    other = TaggingTask(tagging.data, 12)
+    other.restore(json.loads(json.dumps(tagging.learned_state())))
+    assert other.learned_state() == tagging.learned_state() and tagging.learned_state()['scheme'] == 'iob1'
+    assert tagging.splits() == ['train'] and tagging.score == 'f1' and tagging.objective is TOKENS
 
 
 def test_the_first_piece_of_a_word_carries_its_tag(task, tokenizer: Tokenizer):
-    made = task()
-    features = made.features(made.records('train'), tokenizer, training=True)
+    tagging = task()
+    features = tagging.features(tagging.records('train'), tokenizer, training=True)
     rows = [text_of(row, tokenizer) for row in sequences(features, features.tokens)]
     assert rows == ['[CLS] a ##d ##a b c ##a ##t d ##o ##g [SEP]', '[CLS] e f [SEP]', '[CLS] g ##h [SEP]']
     assert features.record.tolist() == [0, 1, 2]
@@ -116,43 +106,43 @@ def test_windows_tag_every_word_once_with_the_most_context():
     for _ in range(2000):
         lengths = [draw.choice([1, 1, 2, 3, draw.randrange(1, 30)]) for _ in range(draw.randrange(1, 40))]
         first = np.concatenate([[0], np.cumsum(lengths)])
-        begin = draw.randrange(len(lengths))
-        end = draw.randrange(begin + 1, len(lengths) + 1)
-        own = (begin, end)
-        seen = draw.choice([own, (draw.randrange(begin + 1), draw.randrange(end, len(lengths) + 1))])
-        room = draw.randrange(1, 40)
-        found = windows(first, own, seen, max_pieces=room, stride=draw.randrange(1, room + 1))
-        assert sorted(word for _, _, words in found for word in words) == list(range(*own))
-        for start, stop, words in found:
-            assert 0 < stop - start <= room and first[seen[0]] <= start and stop <= first[seen[1]]
+        left = draw.randrange(len(lengths))
+        end = draw.randrange(left + 1, len(lengths) + 1)
+        tagged = (left, end)
+        seen = draw.choice([tagged, (draw.randrange(left + 1), draw.randrange(end, len(lengths) + 1))])
+        max_pieces = draw.randrange(1, 40)
+        result = windows(first, tagged, seen, max_pieces=max_pieces, stride=draw.randrange(1, max_pieces + 1))
+        assert sorted(word for _, _, words in result for word in words) == list(range(*tagged))
+        for start, stop, words in result:
+            assert 0 < stop - start <= max_pieces and first[seen[0]] <= start and stop <= first[seen[1]]
             for at in first[words]:
                 context = min(at - start, stop - 1 - at)
-                assert context == max(min(at - a, b - 1 - at) for a, b, _ in found)
+                assert context == max(min(at - a, b - 1 - at) for a, b, _ in result)
 
 
 def test_long_sentences_are_cut_at_words(task, tokenizer: Tokenizer):
-    made = task(stride=5)
+    tagging = task(stride=5)
     words = ['ab'] * 12
-    features = made.features([sentence(words), sentence(['c'])], tokenizer, training=False)
+    features = tagging.features([sentence(words), sentence(['c'])], tokenizer, training=False)
     assert features.record.tolist() == [0, 0, 0, 0, 0, 1]
     assert features.lengths.max() == 12
     assert all(text_of(row[1:2], tokenizer) == 'a' for row in sequences(features, features.tokens)[:5])
     numbers = [row[row > 0].tolist() for row in sequences(features, features.token[WORDS])[:5]]
     assert sorted(number for row in numbers for number in row) == list(range(1, 13))
-    assert features.token['token_weights'].sum() == 0  # no tags, nothing to learn; predicted all the same
+    assert features.token['token_weights'].sum() == 0  # Words without tags are only predicted.
 
 
 def test_context_fills_the_row_from_the_same_document(task, tokenizer: Tokenizer):
-    made = task(context=True, seq_len=9)
+    tagging = task(context=True, seq_len=9)
     records = [
         sentence(['a', 'bcd'], ['O', 'B-LOC'], 1), sentence(['ef', 'g'], ['B-PER', 'O'], 1),
         sentence(['hi'], ['O'], 1), sentence(['jk', 'l'], ['O', 'O'], 2),
     ]  # fmt: skip
-    features = made.features(records, tokenizer, training=True)
+    features = tagging.features(records, tokenizer, training=True)
     rows = [text_of(row, tokenizer) for row in sequences(features, features.tokens)]
     assert rows == [
         '[CLS] a b ##c ##d e ##f g [SEP]',
-        '[CLS] e ##f g h ##i [SEP]',  # 'bcd' would not fit whole
+        '[CLS] e ##f g h ##i [SEP]',  # All of 'bcd' would not fit.
         '[CLS] e ##f g h ##i [SEP]',
         '[CLS] j ##k l [SEP]',
     ]
@@ -161,146 +151,145 @@ def test_context_fills_the_row_from_the_same_document(task, tokenizer: Tokenizer
         [0, 1, 2, 0, 0, 0, 0, 0, 0], [0, 1, 0, 2, 0, 0, 0], [0, 0, 0, 0, 1, 0, 0], [0, 1, 0, 2, 0],
     ]  # fmt: skip
     assert features.token['token_weights'].sum() == 7
-    alone = made.features(records[2:3], tokenizer, training=True)
+    alone = tagging.features(records[2:3], tokenizer, training=True)
     assert text_of(alone.tokens, tokenizer) == '[CLS] h ##i [SEP]'
 
 
-def test_context_without_boundaries_is_said(task, tokenizer: Tokenizer):
+def test_context_without_document_boundaries_is_reported(task, tokenizer: Tokenizer):
     features = task(context=True).features([sentence(['a']), sentence(['b'])], tokenizer, training=False)
     assert 'no -DOCSTART- lines' in features.notes[0]
 
 
 @pytest.mark.parametrize('options', [{}, {'context': True}, {'seq_len': 5, 'stride': 1}])
-def test_right_answers_through_every_file(task, tokenizer: Tokenizer, options: dict):
-    made = task(**options)
-    records = made.records('train')
-    features = made.features(records, tokenizer, training=False)
-    predictions = made.predictions(records, features, oracle(made, records, features))
+def test_right_outputs_score_1_in_metrics_rows_and_files(task, tokenizer: Tokenizer, options: dict):
+    tagging = task(**options)
+    records = tagging.records('train')
+    features = tagging.features(records, tokenizer, training=False)
+    predictions = tagging.predictions(records, features, oracle(tagging, records, features))
     assert [prediction.tags for prediction in predictions] == [record.tags for record in records]
     assert min(p for prediction in predictions for p in prediction.probabilities) > 0.99
-    assert made.metrics(records, predictions) == {'f1': 1, 'precision': 1, 'recall': 1, 'accuracy': 1}
+    assert tagging.metrics(records, predictions) == {'f1': 1, 'precision': 1, 'recall': 1, 'accuracy': 1}
     gold = [line and f'{line} {line.split()[-1]}' for line in TRAIN.split('\n')]
-    assert made.official_files('dev', records, predictions) == {'dev.txt': '\n'.join(gold) + '\n'}
-    assert not made.collapsed(records, predictions)
-    row = next(iter(made.rows(records, predictions)))
+    assert tagging.official_files('dev', records, predictions) == {'dev.txt': '\n'.join(gold) + '\n'}
+    assert not tagging.collapsed(records, predictions)
+    row = next(iter(tagging.rows(records, predictions)))
     assert json.loads(json.dumps(row))['entities'] == [
         {'type': 'PER', 'start': 0, 'end': 2, 'text': 'ada b', 'score': pytest.approx(1, abs=0.01)},
         {'type': 'LOC', 'start': 3, 'end': 4, 'text': 'dog', 'score': pytest.approx(1, abs=0.01)},
     ]
     assert row['words'] == ('ada', 'b', 'cat', 'dog') and row['tags'] == ('B-PER', 'I-PER', 'O', 'B-LOC')
-    all_line = made.report(records, predictions).splitlines()[-1].split()
+    all_line = tagging.report(records, predictions).splitlines()[-1].split()
     assert all_line == ['all', '1.0000', '1.0000', '1.0000', '3', '3', '3']
 
 
 @pytest.mark.slow
-def test_figures_are_those_of_the_official_file(shared: pathlib.Path):
-    seqeval = pytest.importorskip('seqeval.metrics', reason='compares with its figures')
+def test_metrics_are_those_of_seqeval_on_the_official_file(shared: pathlib.Path):
+    seqeval = pytest.importorskip('seqeval.metrics', reason='compares with its scores')
     tokenizer = load_tokenizer(shared / 'vocab' / 'bert-base-cased-vocab.txt')
-    made = TaggingTask(str(shared / 'ner' / 'NCBI-disease'), 32)
-    records = made.records('test')
-    made.learn(records)
-    features = made.features(records, tokenizer, training=False)
+    tagging = TaggingTask(str(shared / 'ner' / 'NCBI-disease'), 32)
+    records = tagging.records('test')
+    tagging.learn(records)
+    features = tagging.features(records, tokenizer, training=False)
     assert features.lengths.max() == 32 and len(features) > len(records)
-    predictions = made.predictions(records, features, oracle(made, records, features, wrong=0.2))
-    figures = []
+    predictions = tagging.predictions(records, features, oracle(tagging, records, features, wrong=0.2))
+    all_metrics = []
     for scheme in ('iob1', 'iob2'):
         written = [in_scheme(record, scheme) for record in records]
-        text = made.official_files('test', written, predictions)['test.txt']
+        text = tagging.official_files('test', written, predictions)['test.txt']
         sentences = [[line.split('\t') for line in block.split('\n')] for block in text.strip().split('\n\n')]
-        gold, guessed = ([[row[i] for row in rows] for rows in sentences] for i in (-2, -1))
-        metrics = made.metrics(written, predictions)
-        assert metrics['f1'] == pytest.approx(seqeval.f1_score(gold, guessed), abs=1e-12)
-        assert metrics['accuracy'] == pytest.approx(seqeval.accuracy_score(gold, guessed), abs=1e-12)
+        gold, predicted = ([[row[i] for row in rows] for rows in sentences] for i in (-2, -1))
+        metrics = tagging.metrics(written, predictions)
+        assert metrics['f1'] == pytest.approx(seqeval.f1_score(gold, predicted), abs=1e-12)
+        assert metrics['accuracy'] == pytest.approx(seqeval.accuracy_score(gold, predicted), abs=1e-12)
         assert 0.3 < metrics['f1'] < 0.95
-        figures.append(metrics)
-    assert figures[0]['f1'] == figures[1]['f1'] and figures[0]['accuracy'] != figures[1]['accuracy']
-    again = read_columns(text, 'test.txt', made.columns, tagged=True)  # and the predictions are IOB2 themselves
+        all_metrics.append(metrics)
+    assert all_metrics[0]['f1'] == all_metrics[1]['f1'] and all_metrics[0]['accuracy'] != all_metrics[1]['accuracy']
+    again = read_columns(text, 'test.txt', tagging.columns, tagged=True)  # The predictions are IOB2.
     assert {sentence.scheme for sentence in again} == {'iob2'}
 
 
 def in_scheme(record: Sentence, scheme: str) -> Sentence:
-    """As it is read from a file in this scheme."""
     columns = tuple(zip(record.words, to_scheme(record.tags, scheme), strict=True))
     return dataclasses.replace(record, columns=columns, scheme=scheme)
 
 
 def test_impossible_tags_are_read_as_conlleval_reads_them(task, tokenizer: Tokenizer):
-    made = task()
+    tagging = task()
     records = [sentence(['a', 'b', 'c', 'd'], ['B-PER', 'I-PER', 'O', 'B-LOC'])]
-    features = made.features(records, tokenizer, training=False)
+    features = tagging.features(records, tokenizer, training=False)
     logits = np.zeros((6, 5), np.float32)
     for at, label in zip(range(1, 5), ['I-PER', 'I-PER', 'O', 'I-LOC'], strict=True):
-        logits[at, made.labels.index(label)] = 3
-    prediction = made.predictions(records, features, {'token_logits': [logits]})[0]
+        logits[at, tagging.labels.index(label)] = 3
+    prediction = tagging.predictions(records, features, {'token_logits': [logits]})[0]
     assert prediction.tags == records[0].tags and prediction.repaired == 2
     assert prediction.probabilities[0] == pytest.approx(np.exp(3) / (np.exp(3) + 4))
-    assert '2 predicted entities began with I' in made.report(records, [prediction])
+    assert '2 predicted entities began with I' in tagging.report(records, [prediction])
 
 
-def test_unseen_tags(task, tokenizer: Tokenizer):
-    made = task()
+def test_unseen_tags_are_reported_and_refused_in_training(task, tokenizer: Tokenizer):
+    tagging = task()
     records = [sentence(['a', 'b', 'c'], ['B-NEW', 'I-NEW', 'B-PER'])]
-    features = made.features(records, tokenizer, training=False)
+    features = tagging.features(records, tokenizer, training=False)
     assert '2 words have tags that do not occur in the training data (B-NEW 1, I-NEW 1)' in features.notes[0]
     assert features.token['token_weights'].tolist() == [0, 0, 0, 1, 0]
     logits = np.zeros((5, 5), np.float32)
-    logits[3, made.labels.index('B-PER')] = 9
-    predictions = made.predictions(records, features, {'token_logits': [logits]})
-    assert made.metrics(records, predictions)['recall'] == 0.5
-    assert '2 words have tags that do not occur in the training data' in made.report(records, predictions)
+    logits[3, tagging.labels.index('B-PER')] = 9
+    predictions = tagging.predictions(records, features, {'token_logits': [logits]})
+    assert tagging.metrics(records, predictions)['recall'] == 0.5
+    assert '2 words have tags that do not occur in the training data' in tagging.report(records, predictions)
     with pytest.raises(UserError, match="x:1: found the tag 'B-NEW', expected one of O, B-LOC"):
-        made.features(records, tokenizer, training=True)
+        tagging.features(records, tokenizer, training=True)
 
 
-def test_collapsed(task, tokenizer: Tokenizer):
-    made = task()
-    records = made.records('train')
-    features = made.features(records, tokenizer, training=False)
+def test_equal_logits_are_collapsed(task, tokenizer: Tokenizer):
+    tagging = task()
+    records = tagging.records('train')
+    features = tagging.features(records, tokenizer, training=False)
     zeros = [np.zeros((n, 5), np.float32) for n in features.lengths]
-    predictions = made.predictions(records, features, {'token_logits': zeros})
-    assert made.collapsed(records, predictions) and made.metrics(records, predictions)['f1'] == 0
+    predictions = tagging.predictions(records, features, {'token_logits': zeros})
+    assert tagging.collapsed(records, predictions) and tagging.metrics(records, predictions)['f1'] == 0
 
 
-def test_plain_tags(tmp_path: pathlib.Path, tokenizer: Tokenizer):
+def test_plain_tags_have_accuracy_and_no_entities(tmp_path: pathlib.Path, tokenizer: Tokenizer):
     (tmp_path / 'train.txt').write_text('a DT\nb NN\n\nc I-x\n')
-    made = TaggingTask(str(tmp_path), 12, scheme='plain')
-    records = made.records('train')
-    made.learn(records)
-    features = made.features(records, tokenizer, training=True)
-    predictions = made.predictions(records, features, oracle(made, records, features))
-    assert made.metrics(records, predictions) == {'accuracy': 1} and made.score == 'accuracy'
-    assert made.official_files('dev', records, predictions) == {'dev.txt': 'a DT DT\nb NN NN\n\nc I-x I-x\n\n'}
-    assert 'entities' not in next(iter(made.rows(records, predictions)))
-    assert made.report(records, predictions).startswith('tag')
+    tagging = TaggingTask(str(tmp_path), 12, scheme='plain')
+    records = tagging.records('train')
+    tagging.learn(records)
+    features = tagging.features(records, tokenizer, training=True)
+    predictions = tagging.predictions(records, features, oracle(tagging, records, features))
+    assert tagging.metrics(records, predictions) == {'accuracy': 1} and tagging.score == 'accuracy'
+    assert tagging.official_files('dev', records, predictions) == {'dev.txt': 'a DT DT\nb NN NN\n\nc I-x I-x\n\n'}
+    assert 'entities' not in next(iter(tagging.rows(records, predictions)))
+    assert tagging.report(records, predictions).startswith('tag')
 
 
-# Those of the paper's table 7 that differ most by default.
+# The options of the paper's table 7 that differ most from each other run by default.
 @pytest.mark.parametrize(
     ('layers', 'units'),
     [('concat_last_four', 3), *(pytest.param(layers, 0, marks=pytest.mark.slow) for layers in ('last', 'sum_all'))],
 )
-def test_model_and_features_of_the_paper(task, tokenizer: Tokenizer, layers: str, units: int):
-    made = task(layers=layers, bilstm_units=units, frozen=True)
+def test_the_model_of_the_paper_takes_the_features(task, tokenizer: Tokenizer, layers: str, units: int):
+    tagging = task(layers=layers, bilstm_units=units, frozen=True)
     config = BertConfig(
         vocab_size=tokenizer.vocab_size, num_layers=4, width=8, num_heads=2, mlp_dim=8, max_positions=16
     )
-    records = made.records('train')
-    features = made.features(records, tokenizer, training=True)
+    records = tagging.records('train')
+    features = tagging.features(records, tokenizer, training=True)
     batch = features.batch(np.array([0, 2, -1]), 12, tokenizer.pad_id)
-    model = made.build_module(config)
+    model = tagging.build_module(config)
     inputs = [batch[name] for name in TOKENS.inputs]
     params = init_params(model, jax.random.key(0), *inputs)
     outputs = model.apply({'params': params}, *inputs)
     assert outputs['token_logits'].shape == (3, 12, 5)
     loss, weight = TOKENS.losses(outputs, batch)['loss']
     assert np.isfinite(loss) and weight == 5
-    fields = made.huggingface()
-    assert made.head.architecture == 'BertForTokenClassification' and fields['label2id']['I-PER'] == 4
+    fields = tagging.huggingface()
+    assert tagging.head.architecture == 'BertForTokenClassification' and fields['label2id']['I-PER'] == 4
     assert fields['id2label']['1'] == 'B-LOC'
 
 
 @pytest.mark.parametrize(
-    ('options', 'named'),
+    ('options', 'key'),
     [
         ({'seq_len': 2}, 'config.seq_len'),
         ({'stride': 11}, 'config.task.stride'),
@@ -310,8 +299,8 @@ def test_model_and_features_of_the_paper(task, tokenizer: Tokenizer, layers: str
         ({'bilstm_units': -1}, 'config.task.bilstm_units'),
     ],
 )
-def test_wrong_options(options: dict, named: str):
-    with pytest.raises(UserError, match=named.replace('.', r'\.')):
+def test_invalid_options_are_errors(options: dict, key: str):
+    with pytest.raises(UserError, match=key.replace('.', r'\.')):
         TaggingTask(**{'data': 'x', 'seq_len': 12, **options})
 
 

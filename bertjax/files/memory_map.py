@@ -1,6 +1,7 @@
-"""Memory-map files, and explain the signal SIGBUS, which reading a truncated mapped file causes.
+"""Memory-map files, and explain SIGBUS.
 
-A truncated mapped file or a failing disk raises no exception: the signal ends the process without a message.
+If a mapped file is truncated or its disk fails, reading it raises no exception. Instead, the system sends the signal
+SIGBUS, which ends the process without a message.
 """
 
 import ctypes
@@ -13,14 +14,14 @@ from bertjax.errors import UserError
 
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
 _handler = None  # the C library has a pointer to the handler, so Python must not free it
-_sizes: dict[str, int] = {}  # mapped file -> bytes
+_sizes: dict[str, int] = {}  # {path of a mapped file: its size in bytes}
 
 
 def map_array(path: str | os.PathLike, dtype: str | np.dtype) -> np.ndarray:
-    """Memory-maps a file of numbers as a plain array, because slices of np.memmap are several times slower.
+    """Memory-maps a file of numbers as a plain array, because slicing an np.memmap is several times slower.
 
     Raises:
-      UserError: The file is gone.
+      UserError: The file no longer exists.
     """
     try:
         array = np.memmap(path, dtype, 'r').view(np.ndarray)
@@ -36,14 +37,15 @@ def map_array(path: str | os.PathLike, dtype: str | np.dtype) -> np.ndarray:
 
 
 def register_mapped(path: str | os.PathLike, size: int) -> None:
-    """Records that other code has mapped the first `size` bytes of a file."""
+    """Registers a file whose first `size` bytes are mapped, for `explain_bus_errors`."""
     _sizes[os.path.abspath(path)] = size
 
 
 def explain_bus_errors() -> None:
-    """Installs a SIGBUS handler that prints which file was cut, and exits with the status of a UserError.
+    """Installs a SIGBUS handler that prints which file was truncated, and exits with the status of a UserError.
 
-    A Python signal handler would never run, because the thread cannot leave the instruction that reads.
+    The handler is installed in C, because a Python handler runs only after the current bytecode instruction, which
+    cannot finish.
     """
     global _handler
 
@@ -62,6 +64,6 @@ def _bus_error() -> UserError:
     fix = 'remove its folder and start the same command again: it creates the folder again'
     for path, size in _sizes.items():
         if os.path.exists(path) and (now := os.path.getsize(path)) < size:
-            return UserError(path, f'{now:,} bytes', f'{size:,}: it was cut while it was read', fix)
+            return UserError(path, f'{now:,} bytes', f'{size:,} bytes, as when it was opened', fix)
     folder = os.path.dirname(next(iter(_sizes), os.path.abspath(os.curdir)))
     return UserError(folder, 'a file that can no longer be read (SIGBUS)', 'files that stay', f'check the disk; {fix}')

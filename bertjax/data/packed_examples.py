@@ -1,4 +1,4 @@
-"""Makes packed rows of pre-training by number. A row holds several examples that do not attend to each other."""
+"""Makes packed pre-training rows by number. A row contains several examples that do not attend to each other."""
 
 import functools
 
@@ -15,12 +15,11 @@ class PackedExamples:
     """The examples of one phase in packed rows: row m is a pure function of (seed, phase, m).
 
     Row numbers go through the plans like example numbers. The order of the rows of a plan is a permutation that depends
-    on (seed, phase, cycle, plan). In the first cycle, the rows hold the same examples as without packing. The packing
-    does not change after that: a later cycle has the same pairs in the same rows, including the random segments B, but
-    new masks.
+    on (seed, phase, cycle, plan). In the first cycle, the rows contain the same examples as without packing. Later
+    cycles have the same pairs in the same rows, including the random segments B, but new masks.
 
     Args:
-      examples: The examples to pack. A packed row has the limits S and P of a single example.
+      examples: The examples to pack. A packed row has the same S and P as one of these examples.
     """
 
     def __init__(self, examples: PretrainingExamples):
@@ -84,8 +83,8 @@ class PackedExamples:
         tokens, predictions = np.count_nonzero(real, axis=1), np.count_nonzero(used, axis=1)
         ordinal = ordinals(np.bincount(row_index, minlength=len(indices)))
         begin = starts_in_rows(tokens, ordinal)
-        # The tokens and the predictions of a row are contiguous from its start, in the order of its examples. So
-        # boolean indexing selects them from the single rows in the order of the packed positions.
+        # A packed row has the tokens of its examples one after the other, from position 0, and the same is true of its
+        # predictions. So boolean indexing of the single rows returns them in the order of the packed positions.
         mask = _prefix_mask(row_index, tokens, rows['input_ids'].shape)
         rows['attention_mask'] = mask.astype(np.int32)
         rows['sequence_ids'][mask] = np.repeat((ordinal + 1).astype(np.int32), tokens)
@@ -103,10 +102,10 @@ class PackedExamples:
 
     @functools.cached_property
     def report(self) -> dict[str, object]:
-        """The report of the examples, in which `real_positions` describes packed rows.
+        """The report of the examples, except that `real_positions` is the share in packed rows, over all plans.
 
-        It has more entries over all plans: `unpacked_real_positions` (without packing), `rows_per_plan`, and
-        `examples_per_row` with its limit `most_examples`.
+        Further entries are `unpacked_real_positions` (the share without packing), `rows_per_plan`, `examples_per_row`
+        (a mean), and `most_examples`, the limit E.
         """
         unpacked, rows = self._examples.report, self.cycle_length
         return {
@@ -120,5 +119,5 @@ class PackedExamples:
 
 
 def _prefix_mask(row_index: np.ndarray, sizes: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Returns a bool mask of this shape: True for the first positions of each row, up to the sum of its sizes."""
+    """Returns bool [B, S]: True for the first positions of each row, as many as the sum of the row's `sizes`."""
     return np.arange(shape[1]) < np.bincount(row_index, sizes, shape[0])[:, None]

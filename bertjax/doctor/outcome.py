@@ -1,4 +1,4 @@
-"""Check the outcome of a run, finished or not: one line per problem, with its cause if the training text shows it."""
+"""Check the outcome of a finished or unfinished run, and look for the causes of problems in its training text."""
 
 import statistics
 from collections.abc import Iterator
@@ -22,15 +22,17 @@ from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
 from bertjax.workdir.resolve_path import huggingface_directory
 
-STUCK_SHARE = 0.98  # share of the unigram entropy; a model that uses any context has a lower loss
+STUCK_SHARE = 0.98  # a loss above this share of the unigram entropy shows that the model does not use any context
 MIN_EXAMPLES = 50_000  # with fewer examples, a new model has seldom learned more than the frequencies of the pieces
-RISE = 0.3  # nats above the lowest held-out loss
-SLOW_INPUT = 0.1  # share of the time
-GOOD_GOODPUT, _SHORT = 0.9, 600.0  # goodput that needs no advice; seconds of a run that its start-up dominates
+RISE = 0.3  # nats; a held-out loss that is this much above its lowest value is a problem
+SLOW_INPUT = 0.1  # a larger share of time spent waiting for data is a problem
+GOOD_GOODPUT = 0.9  # a higher goodput needs no advice
+_SHORT = 600.0  # seconds; the start-up dominates the goodput of a shorter run
+# {cause of unproductive time: advice}.
 _ADVICE = {
     'lost': '--config.checkpoint_minutes=10',
     START: 'build the vocabulary and the store first, with --config.run=corpus',
-    COMPILE: 'set JAX_COMPILATION_CACHE_DIR, to keep compiled programs',
+    COMPILE: 'set JAX_COMPILATION_CACHE_DIR to keep compiled programs',
     DATA: 'see the line "input"',
     EVALUATION: 'raise config.eval_every, or lower config.eval_examples',
     SAVE: 'save less often (config.checkpoint_every), or to a faster disk',
@@ -38,11 +40,11 @@ _ADVICE = {
 }
 
 
-def outcome(run: Run, *, at_work: bool) -> Iterator[Iterator[Check]]:
-    """Yields all checks of a run; `at_work` is whether a process works on it now."""
+def all_checks(run: Run, *, at_work: bool) -> Iterator[Iterator[Check]]:
+    """Yields all checks of a run. `at_work` is whether a process is working on it."""
     yield progress(run, at_work=at_work)
     yield not_finite(run)
-    if not run.is_task and run.predicts:
+    if not run.is_task and run.trains_outputs:
         yield mlm_loss(run)
     if run.is_task:
         yield collapsed(run)
@@ -52,8 +54,8 @@ def outcome(run: Run, *, at_work: bool) -> Iterator[Iterator[Check]]:
 
 def steps_done(run: Run) -> tuple[int, int | None]:
     """Returns the step of the newest checkpoint (0 if none) and the total steps (None if unknown)."""
-    saved, total = finished_steps(run.folder / 'checkpoints'), run.config.get('steps')
-    return (saved[-1] if saved else 0), total if isinstance(total, int) else None
+    steps, total = finished_steps(run.folder / 'checkpoints'), run.config.get('steps')
+    return (steps[-1] if steps else 0), total if isinstance(total, int) else None
 
 
 @check('run')
@@ -65,14 +67,14 @@ def progress(run: Run, *, at_work: bool) -> Iterator[Check]:
         done = sum((trial / RESULTS).exists() for trial in trials)
         yield Check('run', OK, f'a sweep, with {done:,} of its {len(trials):,} started runs finished')
         return
-    saved, total = steps_done(run)
-    last = max(run.steps, saved)
+    newest_step, total = steps_done(run)
+    last = max(run.steps, newest_step)
     is_finished = last in (total, (run.results() or {}).get(STOPPED))
     position = f'step {last:,}' if total is None else f'step {last:,} of {total:,}'
     if at_work or is_finished:
         yield Check('run', OK, f'{"at work" if at_work else "finished"}, {position}')
     else:
-        newest = f'the newest checkpoint is of step {saved:,}' if saved else 'there is no checkpoint yet'
+        newest = f'the newest checkpoint is of step {newest_step:,}' if newest_step else 'there is no checkpoint yet'
         yield Check('run', WARN, f'ended at {position}, {newest}', 'the same command continues there')
     for path in sorted((folder / 'checkpoints' / DAMAGED).glob('*')):
         yield Check('checkpoints', WARN, f'{path} is damaged, and was set aside', 'check the disk')
@@ -96,22 +98,22 @@ def not_finite(run: Run) -> Iterator[Check]:
     fix = f'--config.learning_rate={run.config["learning_rate"] / 2:g}, or a longer config.warmup_fraction'
     if not run.config['optimizer']['clip_norm']:
         fix = '--config.optimizer.clip_norm=1'
-    if rows[-1]['loss'] is None or grown >= STOP_AFTER_SKIPPED:  # they ended the run, or will soon
-        yield Check('numbers', FAIL, f'{message}, and the last ones are among them', fix)
+    if rows[-1]['loss'] is None or grown >= STOP_AFTER_SKIPPED:  # such steps have ended the run, or will soon end it
+        yield Check('numbers', FAIL, f'{message}, including the last steps', fix)
     else:
         yield Check('numbers', WARN, message, fix)
 
 
 @check('MLM loss')
 def mlm_loss(run: Run) -> Iterator[Check]:
-    """Compares the held-out loss with the unigram entropy, and names the reasons if the loss is not lower."""
+    """Compares the held-out loss with the unigram entropy, and reports the reasons if the loss is not lower."""
     rows = [row for row in run.rows_of('heldout') if row.get('mlm_loss') is not None]
     unigram = read_chance_baselines(run.folder).unigram
     if not rows or unigram is None or not rows[-1]['step']:
         return
     step, last, lowest = rows[-1]['step'], rows[-1]['mlm_loss'], min(row['mlm_loss'] for row in rows)
     message, rate = (
-        f'{last:.3f} held out at step {step:,}; {unigram:.3f} is possible without any context',
+        f'{last:.3f} held out at step {step:,}; a model without context can reach {unigram:.3f}',
         run.config['learning_rate'],
     )
     if last < STUCK_SHARE * unigram:
@@ -134,15 +136,15 @@ def mlm_loss(run: Run) -> Iterator[Check]:
 
 
 def _obstacles(run: Run) -> dict[str, str]:
-    """Returns {obstacle: next step} of the run's text and vocabulary."""
+    """Returns the obstacles to learning in the run's text and vocabulary, as {obstacle: next step}."""
     tokenizer, init = load_tokenizer(str(run.folder / 'tokenizer')), run.config['init']
     obstacles: dict[str, str] = {}
     if init and not run.config['vocab'].get('add'):
         try:
-            other = load_tokenizer(huggingface_directory(init)).fingerprint != tokenizer.fingerprint
-        except UserError:  # the model is gone; a run needs it only at its start
-            other = False
-        obstacles |= {f'its vocabulary differs from that of {init}': 'leave config.tokenizer empty'} if other else {}
+            differs = load_tokenizer(huggingface_directory(init)).fingerprint != tokenizer.fingerprint
+        except UserError:  # the model no longer exists; a run needs it only at its start
+            differs = False
+        obstacles |= {f'its vocabulary differs from that of {init}': 'leave config.tokenizer empty'} if differs else {}
     for weighted in open_stores(run.pretraining_settings(), run.folder, tokenizer, verify=False):
         obstacles |= learning_obstacles(weighted.store.report)
     return obstacles
@@ -150,10 +152,10 @@ def _obstacles(run: Run) -> dict[str, str]:
 
 @check('seeds')
 def collapsed(run: Run) -> Iterator[Check]:
-    """Counts the fine-tuning runs that give every record the same answer."""
+    """Counts the fine-tuning runs that give the same answer to every record."""
     folders = sorted((run.folder / TRIALS).glob('*')) if run.is_sweep else [run.folder]
     results: dict[str, Any] = {x.name: read_recorded_results(x / RESULTS) for x in folders if (x / RESULTS).exists()}
-    names = [name for name, of_run in results.items() if of_run.get('collapsed')]
+    names = [name for name, run_results in results.items() if run_results.get('collapsed')]
     if results and not names:
         runs = f'all {len(results):,} runs give' if run.is_sweep else 'it gives'
         yield Check('seeds', OK, f'{runs} different answers to different records')
@@ -168,7 +170,7 @@ def collapsed(run: Run) -> Iterator[Check]:
 
 @check('input')
 def slow_input(run: Run) -> Iterator[Check]:
-    """Checks the share of the time that steps waited for data, without the first row of metrics."""
+    """Checks the share of the step time spent waiting for data. The first row of metrics is not counted."""
     shares = [row['data_wait'] for row in run.rows_of('train') if row.get('data_wait') is not None]
     if not shares:
         return
@@ -183,7 +185,7 @@ def slow_input(run: Run) -> Iterator[Check]:
 
 @check('goodput')
 def goodput(run: Run) -> Iterator[Check]:
-    """Checks the goodput, and advises about the largest part of the wall time that is not productive."""
+    """Checks the goodput, and gives advice on the largest unproductive part of the wall time."""
     times = read_goodput(run.folder)
     if times is None:
         return

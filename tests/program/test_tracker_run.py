@@ -1,4 +1,4 @@
-"""config.tracker: a training sends what it writes, and its continuation to the same run."""
+"""config.tracker: a training sends its rows to a tracker, and a resumed training uses the same tracker run."""
 
 import json
 import pathlib
@@ -6,7 +6,7 @@ import shutil
 import types
 
 import pytest
-from running import RUN, Program, copied, rows
+from running import RUN, Program, copy_workdir, rows
 
 from bertjax.train.trainer import _trackers
 from bertjax.writers import tracker
@@ -14,16 +14,16 @@ from bertjax.writers.tracker import Tracking
 
 
 class Fake:
-    """A tracker that remembers what all of them were given."""
+    """A tracker that records the calls of all instances."""
 
     calls: list
 
     def refusal(self):
         return None
 
-    def start(self, *given):
-        self.calls.append(given)
-        return given[-1] or 'made'
+    def start(self, *arguments):
+        self.calls.append(arguments)
+        return arguments[-1] or 'made'
 
     def log(self, step, values):
         self.calls.append((step, values))
@@ -33,12 +33,12 @@ class Fake:
 
 
 @pytest.mark.slow
-def test_a_continued_training(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch):
-    """A run that had no tracker gets one; another word for it changes nothing of the run."""
+def test_a_resumed_training_is_tracked(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch):
+    """A run without a tracker gets one when it is resumed, which does not count as a change of the run."""
     monkeypatch.setattr(Fake, 'calls', [], raising=False)
     monkeypatch.setitem(tracker.SERVICES, 'trackio', Fake)
     monkeypatch.setattr('importlib.util.find_spec', lambda name: name)
-    workdir = copied(trained, tmp_path / 'mine')
+    workdir = copy_workdir(trained, tmp_path / 'mine')
     shutil.rmtree(workdir / 'checkpoints' / '24')
     tracked = (*RUN, f'--workdir={workdir}', '--config.tracker=trackio', '--config.tracker_project=bert')
     assert 'changed since' not in program.run(*tracked).stdout
@@ -51,22 +51,24 @@ def test_a_continued_training(program: Program, trained: pathlib.Path, tmp_path:
     ]
     assert json.loads((workdir / 'tracker.json').read_text())['run'] == 'made'
     Fake.calls.clear()
-    program.run(*tracked)  # nothing is left to train
+    program.run(*tracked)  # the run is finished
     assert not Fake.calls
 
 
-def test_each_trial_is_a_run(tmp_path: pathlib.Path):
+def test_each_trial_is_a_tracker_run(tmp_path: pathlib.Path):
     names = []
     folders = [tmp_path / 'sweep' / 'cells' / name for name in ('lr=1', 'lr=2')]
-    for given in ('', 'rte'):
-        tracking = Tracking('trackio', 'bert', given)
+    for name in ('', 'rte'):
+        tracking = Tracking('trackio', 'bert', name)
         settings = types.SimpleNamespace(tracking=tracking)
         experiment = types.SimpleNamespace(settings=settings, folders=folders, resolved={})
         names += [writer._name for writer in _trackers(experiment)]
     assert names == ['sweep/lr=1', 'sweep/lr=2', 'rte/lr=1', 'rte/lr=2']
 
 
-def test_a_missing_package_ends_it_before_anything_is_made(program: Program, tmp_path: pathlib.Path, monkeypatch):
+def test_a_missing_package_is_an_error_before_anything_is_written(
+    program: Program, tmp_path: pathlib.Path, monkeypatch
+):
     monkeypatch.setattr('importlib.util.find_spec', lambda name: None if name == 'mlflow' else name)
     message = program.error(f'--workdir={tmp_path / "new"}', '--config.tracker=mlflow')
     assert "pip install -e '.[mlflow]'" in message and not (tmp_path / 'new').exists()

@@ -1,4 +1,4 @@
-"""A file that is cut while it is mapped ends the process with a line, not with a signal."""
+"""Tests that truncating a memory-mapped file ends the process with an error message, not with a signal."""
 
 import subprocess
 import sys
@@ -7,19 +7,19 @@ from bertjax.errors import UserError
 
 READ = """
 import os, sys
-from bertjax.files import mapped
-mapped.explain_bus_errors()
+from bertjax.files import memory_map
+memory_map.explain_bus_errors()
 for path in sys.argv[1:]:
-    ids = mapped.map_array(path, '<u2')
+    ids = memory_map.map_array(path, '<u2')
 os.truncate(path, 0)
 print(ids.sum())
 """
 
 
-def test_a_mapped_file_that_is_cut(tmp_path, repository):
+def test_truncating_a_mapped_file_is_an_error_message(tmp_path, repository):
     for name in 'ab':
         (tmp_path / name).write_bytes(bytes(10_000))
     command = [sys.executable, '-c', READ, tmp_path / 'a', tmp_path / 'b']
     result = subprocess.run(command, cwd=repository, capture_output=True, text=True)
     assert result.returncode == UserError.exit_status
-    assert result.stderr.startswith(f'error: {tmp_path / "b"}: found 0 bytes, expected 10,000: it was cut while')
+    assert result.stderr.startswith(f'error: {tmp_path / "b"}: found 0 bytes, expected 10,000 bytes, as')

@@ -1,4 +1,4 @@
-"""The program with input that is none, in a world that is rough: one line and the usual exit status, at once."""
+"""Broken input, odd names and closed streams give a one-line error or the usual result."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from bertjax.config.plain import dump
 
 
 @pytest.mark.parametrize(
-    ('spec', 'named'),
+    ('spec', 'parts'),
     [
         ('{}/pipe', ('config.corpus', 'a pipe')),
         ('{}/sparse', ('sparse', 'never written')),
@@ -24,28 +24,28 @@ from bertjax.config.plain import dump
         ('{}/caf\udce9', ('command line', r'caf\xe9')),
     ],
 )
-def test_a_corpus_that_is_none(program: Program, tmp_path: pathlib.Path, spec: str, named: tuple[str, ...]):
+def test_a_path_without_text_is_an_error(program: Program, tmp_path: pathlib.Path, spec: str, parts: tuple[str, ...]):
     os.mkfifo(tmp_path / 'pipe')
     with (tmp_path / 'sparse').open('wb') as file:
         file.truncate(1 << 40)
     error = program.error(f'--workdir={tmp_path / "run"}', f'--config.corpus={spec.format(tmp_path)}')
-    for part in named:
+    for part in parts:
         assert part in error, error
     assert error.isprintable()
 
 
 @pytest.mark.slow
 def test_python_m_bertjax_starts_workers(program: Program, tmp_path: pathlib.Path):
-    """They import the file that was started."""
+    """Worker processes import the file that was started."""
     for name in 'ab':
-        (tmp_path / f'{name}.txt').write_text(program.corpus.read_text() * 200)  # a shard each
+        (tmp_path / f'{name}.txt').write_text(program.corpus.read_text() * 200)  # one shard for each file
     arguments = program.arguments(
         f'--workdir={tmp_path / "run"}', '--config.run=corpus', f'--config.corpus={tmp_path}/*.txt',
         '--config.corpus_options.workers=2',
     )  # fmt: skip
     command = [sys.executable, '-m', 'bertjax', *arguments]
-    ended = subprocess.run(command, cwd=program.repository, env=program.environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+    result = subprocess.run(command, cwd=program.repository, env=program.environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
 
 
 def _odd(shape: str) -> str:
@@ -74,18 +74,16 @@ def _odd(shape: str) -> str:
         ('all duplicates', 'nsp'),
     ],
 )
-def test_a_corpus_of_an_odd_shape_is_trained_on_to_the_export(
-    program: Program, tmp_path: pathlib.Path, shape: str, mode: str
-):
+def test_a_corpus_of_an_odd_shape_trains_to_the_export(program: Program, tmp_path: pathlib.Path, shape: str, mode: str):
     (tmp_path / 'text.txt').write_text(_odd(shape))
     keys = (f'--config.corpus={tmp_path / "text.txt"}', f'--config.pairs.mode={mode}', '--config.vocab.size=200')
     result = program.run(f'--workdir={tmp_path / "run"}', *keys, '--config.steps=2')
-    alone = mode in ('nsp', 'sop') and shape not in ('one document', 'all duplicates')
-    assert ('warning: all chunks hold a single sentence' in result.stdout) == alone
+    single = mode in ('nsp', 'sop') and shape not in ('one document', 'all duplicates')
+    assert ('warning: all chunks have a single sentence' in result.stdout) == single
     assert (tmp_path / 'run/export/hf/model.safetensors').exists()
 
 
-def test_a_corpus_of_links_and_odd_names(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_corpus_with_links_and_odd_names_is_read(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path):
     folder = tmp_path / 'texts'
     folder.mkdir()
     os.symlink('.', folder / 'loop')
@@ -103,7 +101,9 @@ def test_a_corpus_of_links_and_odd_names(program: Program, corpus: pathlib.Path,
     ('file', 'content'),
     [('config.json', '[]'), ('config.json', '{"task": {"kind": "glue"}}'), ('task.json', '{"task": 1}')],
 )
-def test_a_damaged_workdir(program: Program, tmp_path: pathlib.Path, rte: pathlib.Path, verb, file, content):
+def test_a_damaged_workdir_is_an_error(
+    program: Program, tmp_path: pathlib.Path, rte: pathlib.Path, verb, file, content
+):
     recipe = runpy.run_path(f'{program.repository}/configs/glue.py')['get_config']('rte')
     recipe.data = str(rte)
     (tmp_path / 'config.json').write_text(dump(recipe))
@@ -114,7 +114,7 @@ def test_a_damaged_workdir(program: Program, tmp_path: pathlib.Path, rte: pathli
 
 
 @pytest.mark.parametrize('key', ['tokenizer', 'init'])
-def test_a_model_directory_of_nested_json(program: Program, tmp_path: pathlib.Path, key: str):
+def test_deeply_nested_json_is_an_error(program: Program, tmp_path: pathlib.Path, key: str):
     for name in ('tokenizer.json', 'config.json', 'model.safetensors.index.json'):
         (tmp_path / name).write_text('{"a":' + '[' * 5000)
     assert 'nested too deeply' in program.error(f'--workdir={tmp_path / "run"}', f'--config.{key}={tmp_path}')
@@ -122,16 +122,16 @@ def test_a_model_directory_of_nested_json(program: Program, tmp_path: pathlib.Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize('redirected', ['>&- 2>&- <&-', '2>&1 | head -c 1', '> ascii'])
-def test_a_training_whose_streams_are_gone(
+def test_a_training_ignores_closed_streams(
     program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, redirected: str
 ):
-    """It ends with status 0 and the bits of any other (tests/test_terminal.py does the same in the small)."""
+    """The run ends with status 0 and the usual bits; tests/test_terminal.py tests a small program."""
     words = ['python', '-m', 'bertjax.main', *program.arguments(f'--workdir={tmp_path / "run"}', *RUN)]
-    small = {'LC_ALL': 'C', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'} if redirected == '> ascii' else {}
+    variables = {'LC_ALL': 'C', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'} if redirected == '> ascii' else {}
     script = f'"$@" {redirected.replace("ascii", str(tmp_path / "ascii"))}'
     done = subprocess.run(
         ['bash', '-o', 'pipefail', '-c', script, *words[:1], *words],
-        cwd=program.repository, env={**program.environment, **small}, capture_output=True,
+        cwd=program.repository, env={**program.environment, **variables}, capture_output=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert b'Traceback' not in done.stderr and b'BrokenPipe' not in done.stderr

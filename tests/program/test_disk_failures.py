@@ -1,4 +1,4 @@
-"""What is lost is said, what cannot be written is one line, and what was saved is read again."""
+"""Damaged files are reported, a failed write is a one-line error, and the same command resumes later."""
 
 import contextlib
 import errno
@@ -19,7 +19,9 @@ from bertjax.files import disk
 SHORT = ('--config.steps=2', '--config.eval_every=0', '--config.checkpoint_every=0')
 
 
-def test_checkpoints_without_seals_begin_nothing_anew(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_checkpoints_without_seals_do_not_start_a_new_run(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
     workdir = tmp_path / 'run'
     shutil.copytree(trained, workdir)
     for seal in (workdir / 'checkpoints').rglob('seal.json'):
@@ -30,21 +32,23 @@ def test_checkpoints_without_seals_begin_nothing_anew(program: Program, trained:
     assert sorted(path for path in workdir.rglob('*') if 'tensorboard' not in str(path)) == before
 
 
-def test_damaged_rows_are_said_and_stop_nothing(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """The ledger lacks steps, metrics.jsonl has garbage: the run resumes, says so, and exports."""
+def test_damaged_rows_are_reported_and_do_not_stop_the_run(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
+    """The ledger lacks steps and metrics.jsonl has garbage, but the run resumes, warns and exports."""
     workdir = tmp_path / 'run'
     shutil.copytree(trained, workdir)
     ledger, metrics = workdir / 'ledger.jsonl', workdir / 'metrics.jsonl'
     lines = ledger.read_bytes().splitlines(keepends=True)
     lines[4], lines[9:12] = b'\xff\x00garbage\n', []
     ledger.write_bytes(b''.join(lines))
-    found = metrics.read_bytes().splitlines(keepends=True)
-    metrics.write_bytes(b''.join([*found[:2], b'{"step": 4, "spl\n', *found[2:]]))
+    metric_lines = metrics.read_bytes().splitlines(keepends=True)
+    metrics.write_bytes(b''.join([*metric_lines[:2], b'{"step": 4, "spl\n', *metric_lines[2:]]))
     shutil.rmtree(workdir / 'export')
     result = program.run(f'--workdir={workdir}', *RUN)
     assert f'warning: {ledger} is damaged: cannot be read: line 5.' in result.stderr
     assert f'warning: {ledger} is damaged: is missing: step 5, 10-12.' in result.stderr
-    assert f'warning: {metrics} is damaged: 1 lines are left out (line 3)' in result.stderr
+    assert f'warning: {metrics} is damaged: 1 lines are skipped (line 3)' in result.stderr
     assert ledger.read_bytes() == b''.join(lines)
     assert (workdir / 'export/hf/model.safetensors').read_bytes() == (
         trained / 'export/hf/model.safetensors'
@@ -52,8 +56,8 @@ def test_damaged_rows_are_said_and_stop_nothing(program: Program, trained: pathl
     program.run(f'--workdir={workdir}', '--config.run=export')
 
 
-def full(name: str) -> Callable[[str, str], None]:
-    """For `watch`: the disk is full when a file with this in its path is opened for writing."""
+def fill_disk(name: str) -> Callable[[str, str], None]:
+    """Returns a hook for `watch`: the disk is full when a file whose path contains `name` is opened for writing."""
 
     def refuse(operation: str, path: str) -> None:
         if operation == 'open' and name in path:
@@ -66,19 +70,18 @@ def full(name: str) -> Callable[[str, str], None]:
     'name',
     ['run/tokenizer/', 'store/.manifest', 'run/.config.json', pytest.param('ledger.jsonl', marks=pytest.mark.slow)],
 )
-def test_a_full_disk_is_one_line(program: Program, tmp_path: pathlib.Path, name: str):
-    """Each kind of file that a run must write."""
+def test_a_full_disk_is_a_one_line_error(program: Program, tmp_path: pathlib.Path, name: str):
     workdir = tmp_path / 'run'
-    with watch(full(name), workdir):
+    with watch(fill_disk(name), workdir):
         error = program.error(f'--workdir={workdir}', *SHORT)
     assert 'found a full disk with ' in error and f'room for {workdir}' in error and 'make room' in error
 
 
 @pytest.mark.slow
-def test_a_workdir_with_wildcards_on_a_full_disk(program: Program, tmp_path: pathlib.Path):
-    """The checkpoint finds no room; then there is some, and it is read again (Orbax takes paths for patterns)."""
+def test_a_workdir_path_with_wildcards_works_after_a_full_disk(program: Program, tmp_path: pathlib.Path):
+    """Once there is room, the checkpoint is saved and read again, although Orbax treats paths as patterns."""
     workdir = tmp_path / 'exp[1]*'
-    with watch(full('.seal.json'), workdir):
+    with watch(fill_disk('.seal.json'), workdir):
         error = program.error(f'--workdir={workdir}', *SHORT, '--config.export=False')
     assert 'found a full disk with ' in error and f' bytes for {workdir}' in error
     program.run(f'--workdir={workdir}', *SHORT, '--config.export=False')
@@ -87,7 +90,7 @@ def test_a_workdir_with_wildcards_on_a_full_disk(program: Program, tmp_path: pat
     assert (workdir / 'export' / 'hf' / 'model.safetensors').exists()
 
 
-def test_a_workdir_that_cannot_be(program: Program, tmp_path: pathlib.Path):
+def test_a_workdir_that_is_a_file_is_an_error(program: Program, tmp_path: pathlib.Path):
     (tmp_path / 'file').touch()
     for workdir in (tmp_path / 'file', tmp_path / 'file' / 'deep'):
         assert f'--workdir: found {tmp_path / "file"}, which is a file' in program.error(f'--workdir={workdir}')
@@ -96,8 +99,8 @@ def test_a_workdir_that_cannot_be(program: Program, tmp_path: pathlib.Path):
 @pytest.mark.parametrize(
     'name', ['run/store/.manifest', pytest.param('checkpoints/2.unfinished', marks=pytest.mark.slow)]
 )
-def test_a_workdir_that_is_moved_meanwhile(program: Program, tmp_path: pathlib.Path, name: str):
-    """One line; moved back, the same command continues with it."""
+def test_a_workdir_that_is_moved_during_a_run_is_an_error(program: Program, tmp_path: pathlib.Path, name: str):
+    """After the folder is moved back, the same command continues."""
     workdir, moved, arguments = tmp_path / 'run', tmp_path / 'moved', ('--config.checkpoint_every=1', *SHORT[:2])
 
     def move(operation: str, path: str) -> None:
@@ -115,7 +118,7 @@ def test_a_workdir_that_is_moved_meanwhile(program: Program, tmp_path: pathlib.P
 
 
 @pytest.mark.slow
-def test_checkpoints_that_are_removed_meanwhile(program: Program, tmp_path: pathlib.Path):
+def test_checkpoints_that_are_removed_during_a_run_are_an_error(program: Program, tmp_path: pathlib.Path):
     folder = tmp_path / 'run' / 'checkpoints'
 
     def remove(operation: str, path: str) -> None:
@@ -128,13 +131,13 @@ def test_checkpoints_that_are_removed_meanwhile(program: Program, tmp_path: path
     program.run(f'--workdir={tmp_path / "run"}', *SHORT)
 
 
-def test_memory_that_is_used_up(program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """Before compute is spent where the limit is small; else in the words of whoever asked for it."""
+def test_too_little_memory_is_an_error(program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """A small limit is reported at the start; later, the message of the failed allocation is reported."""
 
-    def ask(operation: str, path: str) -> None:
+    def exhaust(operation: str, path: str) -> None:
         raise RuntimeError('RESOURCE_EXHAUSTED: Out of memory allocating 123 bytes.')
 
-    with watch(ask, tmp_path):
+    with watch(exhaust, tmp_path):
         error = program.error(f'--workdir={tmp_path / "run"}')
     assert error.startswith('error: memory: found Out of memory allocating 123 bytes., expected')
     monkeypatch.setattr(resource, 'getrlimit', lambda which: (10**9 if which == resource.RLIMIT_AS else 4096,) * 2)
@@ -143,8 +146,10 @@ def test_memory_that_is_used_up(program: Program, tmp_path: pathlib.Path, monkey
 
 
 @pytest.mark.slow
-def test_files_that_may_not_be_large(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """A checkpoint meets the limit, in threads of tensorstore; without it the same command ends in the same bits."""
+def test_a_limit_on_the_size_of_files_is_a_one_line_error(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
+    """A checkpoint is larger than the limit; without the limit, the same command ends in the same bits."""
     process = program.start(f'--workdir={tmp_path}', *RUN)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
     out, err = process.communicate(timeout=300)
@@ -154,17 +159,17 @@ def test_files_that_may_not_be_large(program: Program, trained: pathlib.Path, tm
     assert_same_run(tmp_path, trained)
 
 
-def test_too_few_open_files(program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_too_few_open_files_are_an_error(program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(resource, 'getrlimit', lambda which: (24, 24))
     assert program.error(f'--workdir={tmp_path}').startswith('error: ulimit -n: found 24 open files allowed')
 
 
 @pytest.mark.slow
 def test_too_few_open_files_in_a_process(program: Program, tmp_path: pathlib.Path):
-    """It ends at once; with as many as are asked for, a whole run has enough."""
+    """The process ends at once; the number in the message is enough for a run."""
 
     def run(limit: int, *changes: str) -> subprocess.CompletedProcess:
-        command = program.anew().start(f'--workdir={tmp_path}', *changes)  # the limit comes while it imports
+        command = program.without_forks().start(f'--workdir={tmp_path}', *changes)  # the limit is set while it imports
         resource.prlimit(command.pid, resource.RLIMIT_NOFILE, (limit, limit))
         out, err = command.communicate(timeout=120)
         return subprocess.CompletedProcess(command.args, command.returncode, out, err)
@@ -180,14 +185,14 @@ def small_disk(folder: pathlib.Path, options: str) -> Iterator[None]:
     folder.mkdir(exist_ok=True)
     mounted = subprocess.run(['mount', '-t', 'tmpfs', '-o', options, 'tmpfs', folder], capture_output=True, text=True)
     if mounted.returncode:
-        pytest.skip(f'needs a disk of its own, and may not mount one here: {mounted.stderr.strip()}')
+        pytest.skip(f'needs the right to mount a disk: {mounted.stderr.strip()}')
     try:
         yield
     finally:
         subprocess.run(['umount', '-l', folder], check=True)
 
 
-def test_a_read_only_disk(program: Program, tmp_path: pathlib.Path):
+def test_a_read_only_disk_is_an_error(program: Program, tmp_path: pathlib.Path):
     with small_disk(tmp_path / 'disk', 'size=1m,ro'):
         for workdir in (tmp_path / 'disk', tmp_path / 'disk' / 'run'):
             error = program.error(f'--workdir={workdir}')
@@ -195,8 +200,8 @@ def test_a_read_only_disk(program: Program, tmp_path: pathlib.Path):
 
 
 @pytest.mark.slow
-def test_disks_of_every_size(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """A run on a disk that grows each time that it was full: one line each time, and the bits of an undisturbed run."""
+def test_a_run_continues_as_its_full_disk_grows(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """Each time the disk is full, there is a one-line error; the final bits are those of an undisturbed run."""
     lines = []
     with small_disk(tmp_path / 'disk', 'size=100k'):
         for size in range(100, 20_000, 300):
@@ -214,7 +219,7 @@ def test_disks_of_every_size(program: Program, trained: pathlib.Path, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['features', 'export', 'results.json'])
-def test_a_full_disk_in_a_fine_tuning(
+def test_a_full_disk_during_fine_tuning(
     program: Program, tuned: pathlib.Path, tune: tuple[str, ...], tmp_path: pathlib.Path, name: str
 ):
     workdir = tmp_path / 'run'
@@ -222,7 +227,7 @@ def test_a_full_disk_in_a_fine_tuning(
     if name == 'features':
         shutil.rmtree(workdir / name)
 
-    with watch(full(name), workdir):
+    with watch(fill_disk(name), workdir):
         assert 'found a full disk with ' in program.error(f'--workdir={workdir}', *tune, **GLUE)
     program.run(f'--workdir={workdir}', *tune, **GLUE)
     assert (workdir / 'export/hf/model.safetensors').exists()

@@ -16,7 +16,7 @@ from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, ensure_progress, scale_progress
 from bertjax.train.predict import SCORE_INPUTS, Forward, make_token_scores
 
-_CHUNK = 1 << 20  # The number of masked tokens in memory at once.
+_CHUNK = 1 << 20  # the number of tokens of masked copies in memory at once
 
 
 class TopPieces(NamedTuple):
@@ -41,27 +41,27 @@ def predict_pieces(
     title: str = '',
     advance: Advance | None = None,
 ) -> list[TopPieces]:
-    """Predicts the most probable pieces at positions of sequences.
+    """Predicts the most probable pieces at given positions of sequences.
 
     Args:
       runner: The runner of a model with an MLM head.
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
-      positions: The positions in each sequence, at least one.
-      top_k: K; limited to the number of candidates.
+      positions: The positions in each sequence, at least one per sequence.
+      top_k: The number of pieces. K is this number, or the number of all candidates if it is smaller.
       words_only: Whether to exclude special tokens. The probabilities of the other pieces do not change.
-      title: The title of the progress bar, see `Runner.run`.
+      title: The title of the progress bar; see `Runner.run`.
       advance: See `Runner.run`.
 
     Returns:
       The predictions for each sequence.
     """
     tokenizer = runner.model.tokenizer
-    # The embedding may have padding rows after the vocabulary.
+    # The embedding table may have more rows than the tokenizer has pieces.
     banned = np.arange(tokenizer.vocab_size, runner.model.config.vocab_size)
     banned = np.concatenate([banned, tokenizer.special_ids]) if words_only else banned
     top_k = min(top_k, runner.model.config.vocab_size - len(banned))
     make_forward = functools.partial(_make_predict_pieces, top_k=top_k, banned=banned)
-    # Rows are grouped by their number of positions, because a batch pads all rows to the largest number.
+    # Rows are grouped by their number of positions, because a batch pads the positions of all rows to the same number.
     size = np.array([1 << (len(row) - 1).bit_length() for row in positions])
     results: list[TopPieces | None] = [None] * len(sequences)
     inputs = (*INPUTS, 'masked_positions')
@@ -103,14 +103,14 @@ def pseudo_log_likelihoods(
     """Computes the log-probability of each piece when only that piece is masked: float32 [S - 2] for each sequence.
 
     The sum is the pseudo-log-likelihood of Salazar et al. 2020 ("Masked Language Model Scoring", arXiv 1910.14659,
-    equation 1). A text of S - 2 pieces needs S - 2 masked sequences. They are computed in the order of their length,
-    some thousands at a time.
+    equation 1). A sequence needs S - 2 masked copies. The copies are computed in the order of their length, some
+    thousands at a time.
 
     Args:
       runner: The runner of a model with an MLM head.
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       advance: A function that is called with the approximate number of newly finished texts; None shows a progress bar.
-      lengths: The result of `choose_score_lengths`, of these and further sequences; None to choose for these.
+      lengths: The padded lengths; see `choose_score_lengths`. None to choose them for these sequences.
     """
     results = [np.zeros(0, np.float32)] * len(sequences)
     length = np.array([len(ids) for ids in sequences], np.int64)
@@ -128,13 +128,13 @@ def pseudo_log_likelihoods(
                 'score', make_token_scores, features, inputs=SCORE_INPUTS, lengths=lengths, advance=step
             )
             scores = np.split(np.concatenate(outputs['log_probabilities']), np.cumsum(copies[rows])[:-1])
-            for row, of_row in zip(rows.tolist(), scores, strict=True):
-                results[row] = of_row
+            for row, row_scores in zip(rows.tolist(), scores, strict=True):
+                results[row] = row_scores
     return results
 
 
 def choose_score_lengths(runner: Runner, sequences: Sequence[np.ndarray]) -> tuple[int, ...]:
-    """Chooses padded lengths for the masked copies of sequences, see `Runner.choose_lengths`."""
+    """Chooses padded lengths for the masked copies of sequences; see `Runner.choose_lengths`."""
     length = np.array([len(ids) for ids in sequences], np.int64)
     return runner.choose_lengths(np.repeat(length, np.maximum(length - 2, 0)))
 
@@ -142,10 +142,10 @@ def choose_score_lengths(runner: Runner, sequences: Sequence[np.ndarray]) -> tup
 def next_sentence_probabilities(
     runner: Runner, first: Sequence[str], second: Sequence[str], max_length: int, advance: Advance | None = None
 ) -> np.ndarray:
-    """Computes the probability, by the pair head, that the second text of each pair follows the first: float64 [N].
+    """Computes the probability that the second text of each pair follows the first text, float64 [N].
 
-    If the model was trained on sentence order (ALBERT's objective), the result is the probability that the pair is in
-    order. See `Runner.run` for `advance`.
+    If the model was trained on sentence order (ALBERT's objective), the result is the probability that the texts are in
+    the right order. See `Runner.run` for `advance`.
     """
     features = build_sequences(runner.model.tokenizer, first, second, max_length)
     outputs = runner.run('pairs', _make_pairs, features, title='pairs', advance=advance)

@@ -1,4 +1,4 @@
-"""What the doctor says of a run: each trouble that users of other systems report, by its rows, in one line."""
+"""Tests the lines of `bertjax doctor` about problems that users of other systems reported."""
 
 import json
 import pathlib
@@ -8,7 +8,7 @@ import pytest
 
 from bertjax.config.plain import to_plain
 from bertjax.config.recipes import finetuning_config, pretraining_config
-from bertjax.doctor import past
+from bertjax.doctor import outcome
 from bertjax.doctor.check import FAIL, OK, WARN, Check
 from bertjax.doctor.text import learning_obstacles
 from bertjax.pretrain.chance_baselines import ChanceBaselines
@@ -30,7 +30,8 @@ def pretraining(folder: pathlib.Path, rows: list[dict[str, Any]], **changes: Any
     return Run(folder, 'configs/pretrain_tiny.py', config, True, rows)
 
 
-def the_one(checks) -> Check:
+def only(checks) -> Check:
+    """Returns the only check, after a test that its text is one line and that a problem has a fix."""
     (check,) = checks
     assert '\n' not in check.message + check.fix and (check.fix or check.status == OK)
     return check
@@ -55,31 +56,31 @@ CLEAN = {
     ],
 )
 def test_a_loss_that_is_stuck_near_7(tmp_path: pathlib.Path, monkeypatch, facts: dict, why: str, fix: str):
-    """google-research/bert#746, huggingface/transformers#3983: with what of the text is the cause."""
-    monkeypatch.setattr(past, 'read_chance_baselines', lambda folder: ChanceBaselines(unigram=7.05))
-    monkeypatch.setattr(past, '_obstacles', lambda run: learning_obstacles(CLEAN | facts))
+    """The message names the cause in the text (google-research/bert#746, huggingface/transformers#3983)."""
+    monkeypatch.setattr(outcome, 'read_chance_baselines', lambda folder: ChanceBaselines(unigram=7.05))
+    monkeypatch.setattr(outcome, '_obstacles', lambda run: learning_obstacles(CLEAN | facts))
     run = pretraining(tmp_path, [heldout_row(0, 10.4), heldout_row(1000, 7.03)])
-    check = the_one(past.mlm_loss(run))
+    check = only(outcome.mlm_loss(run))
     assert check.status == FAIL and why in check.message and fix in check.fix
-    assert '7.030 held out at step 1,000; 7.050 is possible without any context' in check.message
+    assert '7.030 held out at step 1,000; a model without context can reach 7.050' in check.message
 
 
-def test_a_loss_that_is_not_stuck_rose_or_is_young(tmp_path: pathlib.Path, monkeypatch):
-    monkeypatch.setattr(past, 'read_chance_baselines', lambda folder: ChanceBaselines(unigram=7.05))
-    monkeypatch.setattr(past, '_obstacles', lambda run: learning_obstacles(CLEAN))
-    assert the_one(past.mlm_loss(pretraining(tmp_path, [heldout_row(1000, 6.6)]))).status == OK
-    rose = the_one(past.mlm_loss(pretraining(tmp_path, [heldout_row(500, 6.5), heldout_row(1000, 7.1)])))
+def test_a_loss_that_fell_rose_or_is_from_a_young_run(tmp_path: pathlib.Path, monkeypatch):
+    monkeypatch.setattr(outcome, 'read_chance_baselines', lambda folder: ChanceBaselines(unigram=7.05))
+    monkeypatch.setattr(outcome, '_obstacles', lambda run: learning_obstacles(CLEAN))
+    assert only(outcome.mlm_loss(pretraining(tmp_path, [heldout_row(1000, 6.6)]))).status == OK
+    rose = only(outcome.mlm_loss(pretraining(tmp_path, [heldout_row(500, 6.5), heldout_row(1000, 7.1)])))
     assert rose.status == FAIL and 'its lowest value was 6.500' in rose.message and 'learning_rate=5e-05' in rose.fix
-    young = the_one(past.mlm_loss(pretraining(tmp_path, [heldout_row(100, 7.1)])))
+    young = only(outcome.mlm_loss(pretraining(tmp_path, [heldout_row(100, 7.1)])))
     assert young.status == WARN and '25,600 examples' in young.message and 'train longer' in young.fix
-    assert not list(past.mlm_loss(pretraining(tmp_path, [heldout_row(0, 10.4)])))
+    assert not list(outcome.mlm_loss(pretraining(tmp_path, [heldout_row(0, 10.4)])))
 
 
-def test_several_causes_are_one_line(tmp_path: pathlib.Path, monkeypatch):
-    monkeypatch.setattr(past, 'read_chance_baselines', lambda folder: ChanceBaselines(unigram=7.05))
+def test_several_causes_are_in_one_line(tmp_path: pathlib.Path, monkeypatch):
+    monkeypatch.setattr(outcome, 'read_chance_baselines', lambda folder: ChanceBaselines(unigram=7.05))
     facts = CLEAN | {'duplicate_documents': 40, 'unknown_rate': 0.2}
-    monkeypatch.setattr(past, '_obstacles', lambda run: learning_obstacles(facts))
-    check = the_one(past.mlm_loss(pretraining(tmp_path, [heldout_row(1000, 7.03)])))
+    monkeypatch.setattr(outcome, '_obstacles', lambda run: learning_obstacles(facts))
+    check = only(outcome.mlm_loss(pretraining(tmp_path, [heldout_row(1000, 7.03)])))
     assert check.message.endswith(': 40% of its documents are copies and 20% of its tokens are [UNK]')
     assert ', use a vocab' in check.fix
 
@@ -89,68 +90,68 @@ def test_several_causes_are_one_line(tmp_path: pathlib.Path, monkeypatch):
     [
         ([train_row(10), train_row(20)], OK, 'every step was finite'),
         ([train_row(10), train_row(20, skipped=2)], WARN, '2 steps were not finite, the first after step 10'),
-        ([train_row(10), train_row(20, skipped=3)], FAIL, 'step 10, and the last ones are among them'),
-        ([train_row(10), train_row(20, skipped=1, loss=None)], FAIL, 'step 10, and the last ones are among them'),
+        ([train_row(10), train_row(20, skipped=3)], FAIL, 'step 10, including the last steps'),
+        ([train_row(10), train_row(20, skipped=1, loss=None)], FAIL, 'step 10, including the last steps'),
     ],
 )
 def test_not_a_number(tmp_path: pathlib.Path, rows: list[dict], status: str, found: str):
-    """NVIDIA/DeepLearningExamples#1135: with the rate that would be tried next."""
-    check = the_one(past.not_finite(pretraining(tmp_path, rows)))
+    """The fix is a lower learning rate (NVIDIA/DeepLearningExamples#1135)."""
+    check = only(outcome.not_finite(pretraining(tmp_path, rows)))
     assert check.status == status and found in check.message
     assert status == OK or '--config.learning_rate=5e-05' in check.fix
 
 
-def test_not_a_number_without_clipping(tmp_path: pathlib.Path):
+def test_not_a_number_without_clipping_suggests_clipping(tmp_path: pathlib.Path):
     run = pretraining(tmp_path, [train_row(10, skipped=1)])
     run.config['optimizer']['clip_norm'] = 0.0
-    assert the_one(past.not_finite(run)).fix == '--config.optimizer.clip_norm=1'
+    assert only(outcome.not_finite(run)).fix == '--config.optimizer.clip_norm=1'
 
 
-def test_input_that_is_slow(tmp_path: pathlib.Path):
-    waits = [0.9, 0.3, 0.35, 0.3]  # the first row has the start in it
-    check = the_one(past.slow_input(pretraining(tmp_path, [train_row(i, data_wait=x) for i, x in enumerate(waits)])))
+def test_slow_input_is_reported(tmp_path: pathlib.Path):
+    waits = [0.9, 0.3, 0.35, 0.3]  # The first row includes the start.
+    check = only(outcome.slow_input(pretraining(tmp_path, [train_row(i, data_wait=x) for i, x in enumerate(waits)])))
     assert check.status == WARN and check.message.startswith('30.0% of the time') and 'local disk' in check.fix
-    assert the_one(past.slow_input(pretraining(tmp_path, [train_row(1), train_row(2)]))).status == OK
+    assert only(outcome.slow_input(pretraining(tmp_path, [train_row(1), train_row(2)]))).status == OK
 
 
 @pytest.mark.parametrize(
     ('kind', 'fix'),
     [('save', 'config.checkpoint_every'), ('evaluation', 'config.eval_every'), ('start', 'run=corpus')],
 )
-def test_wall_time_that_is_no_step(tmp_path: pathlib.Path, kind: str, fix: str):
+def test_time_that_is_not_spent_in_steps_is_reported(tmp_path: pathlib.Path, kind: str, fix: str):
     row = {'step': 9, 'after': 0, 'began': 1.0, 'seconds': {'step': 1000.0, kind: 400.0, 'data': 3.0}}
     (tmp_path / TIMES).write_text(json.dumps(row) + '\n')
-    check = the_one(past.goodput(pretraining(tmp_path, [])))
+    check = only(outcome.goodput(pretraining(tmp_path, [])))
     assert check.status == WARN and check.message.startswith('71.3% of 0:23:23') and fix in check.fix
 
 
 def test_seeds_that_collapsed(tmp_path: pathlib.Path):
-    """google-research/bert#505: of a sweep and of a run by itself."""
+    """A single run or runs of a sweep learned nothing (google-research/bert#505)."""
     config = to_plain(finetuning_config('glue', task='rte'))
     rows = [train_row(10 * i, loss=0.69) for i in range(1, 11)]
     run = Run(tmp_path, 'configs/glue.py:rte', config, True, rows)
     results = {'score': 'accuracy', 'splits': {'dev': {'accuracy': 0.5}}}
     (tmp_path / 'results.json').write_text(json.dumps({**results, 'collapsed': True}))
-    check = the_one(past.collapsed(run))
+    check = only(outcome.collapsed(run))
     assert check.status == FAIL and 'the same answer' in check.message and 'a higher rate' in check.fix
     for seed in range(3):
         trial = tmp_path / 'cells' / f'seed{seed}'
         trial.mkdir(parents=True)
         (trial / 'results.json').write_text(json.dumps({**results, 'collapsed': seed == 1}))
-    check = the_one(past.collapsed(run))
+    check = only(outcome.collapsed(run))
     assert check.status == WARN and check.message == '1 of 3 runs learned nothing: seed1'
     (tmp_path / 'cells' / 'seed1' / 'results.json').write_text(json.dumps({**results, 'collapsed': False}))
-    assert the_one(past.collapsed(run)).status == OK
+    assert only(outcome.collapsed(run)).status == OK
 
 
-def test_where_it_stands(tmp_path: pathlib.Path):
+def test_the_progress_of_a_run_is_reported(tmp_path: pathlib.Path):
     run = pretraining(tmp_path, [train_row(400)])
-    found = the_one(past.progress(run, at_work=False))
-    assert found.status == WARN and 'ended at step 400 of 1,000, there is no checkpoint yet' in found.message
-    assert the_one(past.progress(run, at_work=True)).message == 'at work, step 400 of 1,000'
-    assert the_one(past.progress(pretraining(tmp_path, [train_row(1000)]), at_work=False)).status == OK
+    check = only(outcome.progress(run, at_work=False))
+    assert check.status == WARN and 'ended at step 400 of 1,000, there is no checkpoint yet' in check.message
+    assert only(outcome.progress(run, at_work=True)).message == 'at work, step 400 of 1,000'
+    assert only(outcome.progress(pretraining(tmp_path, [train_row(1000)]), at_work=False)).status == OK
     (tmp_path / 'hang.txt').write_text('stopped: no progress for 30 minutes waiting for data (config.hang…\nFile')
     (tmp_path / 'checkpoints' / 'damaged' / '300').mkdir(parents=True)
-    _, damaged, hang = past.progress(run, at_work=False)
+    _, damaged, hang = outcome.progress(run, at_work=False)
     assert damaged.message.endswith('damaged/300 is damaged, and was set aside')
     assert hang.message == 'no progress for 30 minutes waiting for data' and 'hang.txt has the stacks' in hang.fix

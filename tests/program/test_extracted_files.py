@@ -1,4 +1,4 @@
-"""run=extract: whose features lie in a workdir, of files and of standard input."""
+"""run=extract: the files in WORKDIR/features, and which inputs and options may replace them."""
 
 import copy
 import dataclasses
@@ -25,66 +25,71 @@ SLOW = [pytest.param(format, marks=pytest.mark.slow) for format in ('safetensors
 
 
 @pytest.mark.parametrize('format', ['npy', 'parquet', *SLOW])
-def test_standard_input_becomes_the_format_that_is_asked_for(program: Program, trained, tmp_path, format):
-    """In parts, as a file does: interrupted, the same texts go on behind the last; other texts do not replace them."""
-    given, folder = tmp_path / 'given', tmp_path / 'w' / 'features'
-    ask = (f'--workdir={tmp_path / "w"}', f'--config.init={trained}', '--config.input=-', '--config.extract.part=2')
+def test_standard_input_is_saved_in_the_requested_format(program: Program, trained, tmp_path, format):
+    """After an interruption, the same texts continue after the last part; other texts do not replace them."""
+    source, folder = tmp_path / 'given', tmp_path / 'w' / 'features'
+    arguments = (
+        f'--workdir={tmp_path / "w"}',
+        f'--config.init={trained}',
+        '--config.input=-',
+        '--config.extract.part=2',
+    )
     more = (f'--config.extract.format={format}', '--config.extract.id=n')
 
-    def piped(*texts: str, status: int = 0) -> str:
-        given.write_text(''.join(json.dumps({'n': n, 'text': text}) + '\n' for n, text in enumerate(texts)))
-        with given.open() as file, mock.patch.object(sys, 'stdin', file):
-            done = program.run(*ask, *more, status=status, **EXTRACT)
+    def pipe(*texts: str, status: int = 0) -> str:
+        source.write_text(''.join(json.dumps({'n': n, 'text': text}) + '\n' for n, text in enumerate(texts)))
+        with source.open() as file, mock.patch.object(sys, 'stdin', file):
+            done = program.run(*arguments, *more, status=status, **EXTRACT)
         return done.stdout + done.stderr
 
     save = extraction.save_part
 
-    def interrupted(path, part):
+    def interrupt(path, part):
         if path.name.startswith('000002'):
             raise RuntimeError('pulled the plug')
         save(path, part)
 
-    with mock.patch.object(extraction, 'save_part', interrupted), pytest.raises(RuntimeError, match='plug'):
-        piped(*TEXTS[:5])
+    with mock.patch.object(extraction, 'save_part', interrupt), pytest.raises(RuntimeError, match='plug'):
+        pipe(*TEXTS[:5])
     assert not (folder / 'stdin.input').exists()
-    out = piped(*TEXTS[:5])
+    out = pipe(*TEXTS[:5])
     assert '2 of 3 parts already exist' in out
     assert 'standard input: read as JSON lines' in out and f'using {trained}; ' in out
     assert str(folder / f'stdin.{format}') in out
     if format == 'npy':
-        found = np.load(folder / 'stdin.npy')
+        features = np.load(folder / 'stdin.npy')
     elif format == 'safetensors':
-        found = load_file(folder / 'stdin.safetensors')['features']
+        features = load_file(folder / 'stdin.safetensors')['features']
     elif format == 'parquet':
-        parquet = pytest.importorskip('pyarrow.parquet', reason='the extra arrow is not installed')
+        parquet = pytest.importorskip('pyarrow.parquet', reason="needs the extra 'arrow'")
         table = parquet.read_table(folder / 'stdin.parquet').to_pylist()
         assert [row['id'] for row in table] == ['0', '1', '2', '3', '4']
-        found = [row['features'] for row in table]
+        features = [row['features'] for row in table]
     else:
         assert [row['id'] for row in rows(folder / 'stdin.jsonl')] == [0, 1, 2, 3, 4]
-        found = [row['features'] for row in rows(folder / 'stdin.jsonl')]
-    np.testing.assert_allclose(found, bertjax.load(trained).encode(TEXTS[:5]), atol=1e-5)
+        features = [row['features'] for row in rows(folder / 'stdin.jsonl')]
+    np.testing.assert_allclose(features, bertjax.load(trained).encode(TEXTS[:5]), atol=1e-5)
     ids = {'stdin.ids.jsonl'} if format in ('npy', 'safetensors') else set()
     assert {path.name for path in folder.iterdir()} == {f'stdin.{format}', f'stdin.{format}.json', *ids}
-    assert 'exists already' in piped(*TEXTS[:5])
+    assert 'exists already' in pipe(*TEXTS[:5])
     before = (folder / f'stdin.{format}').read_bytes()
-    assert 'found results of standard input' in piped(*TEXTS[1:], status=2)
+    assert 'found results of standard input' in pipe(*TEXTS[1:], status=2)
     assert (folder / f'stdin.{format}').read_bytes() == before and not (folder / 'stdin.input').exists()
 
 
-def test_features_of_another_input_of_that_name_are_not_replaced(extract, program: Program, trained, tmp_path):
-    """Nor are parts of them, nor what nobody knows; other options of the same input are, and leave nothing behind."""
+def test_features_of_another_input_with_the_same_name_are_not_replaced(extract, program: Program, trained, tmp_path):
+    """Files of unknown origin are not replaced either; the same input with other options replaces its features."""
     features = tmp_path / 'features'
     for folder in ('a', 'b'):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / 't.txt').write_text(f'the {folder}\n')
     extract(tmp_path / 'a' / 't.txt', '--config.extract.pool=none')
-    whole = (features / 't.npy').read_bytes()
+    before = (features / 't.npy').read_bytes()
     other = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={tmp_path / "b" / "t.txt"}')
     for format in ('npy', 'jsonl'):
         line = program.error(*other, f'--config.extract.format={format}', **EXTRACT)
         assert 't.npy.json' in line and f'results of {tmp_path / "a" / "t.txt"}' in line
-    assert (features / 't.npy').read_bytes() == whole and not (features / 't.parts').exists()
+    assert (features / 't.npy').read_bytes() == before and not (features / 't.parts').exists()
     extract(tmp_path / 'a' / 't.txt', '--config.extract.format=jsonl')
     facts = [json.loads((features / f't.{format}.json').read_text()) for format in ('npy', 'jsonl')]
     assert [fact['pool'] for fact in facts] == ['none', 'mean']
@@ -96,7 +101,7 @@ def test_features_of_another_input_of_that_name_are_not_replaced(extract, progra
     assert 't.npy: found a file of another input or of unknown origin' in program.error(*other, **EXTRACT)
 
 
-def test_how_pairs_are_separated_is_part_of_what_features_are_of(trained):
+def test_the_identity_of_features_includes_the_pair_separators(trained):
     model = bertjax.load(trained)._model
     other = copy.copy(model.tokenizer)
     other.separators = 2
@@ -105,42 +110,42 @@ def test_how_pairs_are_separated_is_part_of_what_features_are_of(trained):
     assert first != second
 
 
-def test_what_is_loaded_drawn_and_left_over_is_printed(extract, trained, tmp_path):
+def test_loaded_drawn_and_unused_tensors_are_printed(extract, trained, tmp_path):
     folder = shutil.copytree(trained / 'export' / 'hf', tmp_path / 'hf')
     tensors = {name: x for name, x in load_file(folder / 'model.safetensors').items() if not name.startswith('cls.')}
     save_file({**tensors, 'extra.weight': np.zeros(2, np.float32)}, folder / 'model.safetensors')
     (tmp_path / 't.txt').write_text('the river\n')
     first, second, *_ = extract(tmp_path / 't.txt', f'--config.init={folder}').splitlines()
     assert first.startswith(f'using {folder}; {len(tensors)} tensors of its BertForPreTraining loaded')
-    assert '; freshly drawn: mlm/' in first and second == 'not used: extra.weight'
+    assert '; newly initialized: mlm/' in first and second == 'not used: extra.weight'
 
 
-def test_features_of_the_first_versions_are_known(extract, tmp_path):
-    """Their facts had one name for all formats."""
-    given, features = tmp_path / 't.txt', tmp_path / 'features'
-    given.write_text('the river\n')
-    extract(given)
+def test_features_of_early_versions_are_recognized(extract, tmp_path):
+    """Early versions used one name for the facts of all formats."""
+    source, features = tmp_path / 't.txt', tmp_path / 'features'
+    source.write_text('the river\n')
+    extract(source)
     facts = json.loads((features / 't.npy.json').read_text())
     del facts['input']
     (features / 't.npy.json').unlink()
     (features / 't.json').write_text(json.dumps(facts))
-    assert 'exists already' in extract(given)
-    extract(given, '--config.extract.pool=cls')
+    assert 'exists already' in extract(source)
+    extract(source, '--config.extract.pool=cls')
     assert {path.name for path in features.iterdir()} == {'t.npy', 't.npy.json'}
 
 
 @pytest.mark.slow
-def test_formats_do_not_take_each_others_files(extract, tmp_path):
-    """Neither what they share, the ids, nor what an interrupted run of one of them had begun to replace."""
-    given, folder = tmp_path / 'b.jsonl', tmp_path / 'features'
-    given.write_text(''.join(json.dumps({'n': f'no. {n}', 'text': text}) + '\n' for n, text in enumerate(TEXTS[:3])))
+def test_formats_do_not_replace_files_of_other_formats(extract, tmp_path):
+    """They keep the shared ids, also after an interrupted run of another format."""
+    source, folder = tmp_path / 'b.jsonl', tmp_path / 'features'
+    source.write_text(''.join(json.dumps({'n': f'no. {n}', 'text': text}) + '\n' for n, text in enumerate(TEXTS[:3])))
     ids = '--config.extract.id=n'
-    extract(given, ids)
-    extract(given, ids, '--config.extract.format=safetensors')
+    extract(source, ids)
+    extract(source, ids, '--config.extract.format=safetensors')
     with mock.patch.object(extraction, 'save_part', side_effect=RuntimeError('plug')), pytest.raises(RuntimeError):
-        extract(given, '--config.extract.pool=cls', '--config.extract.part=1')
-    extract(given, '--config.extract.format=jsonl')
-    extract(given, '--config.extract.pool=cls')  # without ids, which the other format has still
+        extract(source, '--config.extract.pool=cls', '--config.extract.part=1')
+    extract(source, '--config.extract.format=jsonl')
+    extract(source, '--config.extract.pool=cls')  # without ids; safetensors still has them
     names = {'b.npy', 'b.safetensors', 'b.ids.jsonl', 'b.jsonl'}
     assert {path.name for path in folder.iterdir()} - {f'b.{f}.json' for f in ('npy', 'safetensors', 'jsonl')} == names
     assert rows(folder / 'b.ids.jsonl') == ['no. 0', 'no. 1', 'no. 2']

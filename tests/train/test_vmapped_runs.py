@@ -1,4 +1,4 @@
-"""The records of runs that are trained together: the rows of each run, and failed runs."""
+"""The rows of runs that train together, and failed runs."""
 
 import io
 import json
@@ -30,8 +30,8 @@ def console() -> TrainingConsole:
     return console
 
 
-def note(recorder: Recorder, step: int, skipped_in_row: tuple[int, int]) -> None:
-    """The metrics of a step of two runs with losses 1 and 3, on 4 rows."""
+def record_step(recorder: Recorder, step: int, skipped_in_row: tuple[int, int]) -> None:
+    """Records a step of two runs with losses 1 and 3 on 4 rows."""
     counts = np.array(skipped_in_row, np.int32)
     scalars = {
         'grad_norm': np.float32([1, 2]),
@@ -52,7 +52,7 @@ def test_each_run_has_its_rows_and_the_console_their_mean(tmp_path: pathlib.Path
     recorder = recorder_of(tmp_path, console)
     recorder.begin_phase(0.0)
     for step in (1, 2):
-        note(recorder, step, (0, 0))
+        record_step(recorder, step, (0, 0))
     recorder.end_phase()
     recorder.close()
     (a,), (b,) = (rows(tmp_path / name / 'metrics.jsonl') for name in 'ab')
@@ -68,16 +68,16 @@ def test_a_failed_run_does_not_affect_the_others(tmp_path: pathlib.Path, console
     recorder.begin_phase(0.0)
     suspect = []
     for step, bad in enumerate((0, 1, 2, 3, 4, 0), 1):
-        note(recorder, step, (0, bad))
+        record_step(recorder, step, (0, bad))
         recorder.drain()
         suspect.append(recorder.suspect)
     assert recorder.failed == [False, True]
-    assert suspect == [False, True, True, False, False, False]  # after the run has failed, checkpoints are saved again
+    assert suspect == [False, True, True, False, False, False]  # checkpoints are saved again after the run has failed
     recorder.close()
     assert [row['loss'] for row in rows(tmp_path / 'a' / 'metrics.jsonl')] == [1, 1, 1]
     assert [row['loss'] for row in rows(tmp_path / 'b' / 'metrics.jsonl')] == [3, None, 3]
-    said = console.console.file.getvalue()
-    assert said.count('the update is skipped') == 2 and said.count('run 2, step 4: loss or gradient not finite, it has')
+    out = console.console.file.getvalue()
+    assert out.count('the update is skipped') == 2 and out.count('run 2, step 4: loss or gradient not finite, it has')
 
 
 def test_a_failed_run_stays_failed_after_a_restart(tmp_path: pathlib.Path, console: TrainingConsole):

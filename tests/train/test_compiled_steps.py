@@ -1,4 +1,4 @@
-"""The compilation of the step for each length, and its reports."""
+"""The train step is compiled for each length, and compilations are reported."""
 
 import contextlib
 import threading
@@ -20,7 +20,7 @@ from bertjax.writers.console import TrainingConsole
 
 
 class Lowered:
-    """A stand-in for a lowered step; it compiles to a function that returns its length."""
+    """A fake lowered step; the compiled function appends its length to the state."""
 
     def __init__(self, length: int, events: list):
         self.length, self.events = length, events
@@ -35,7 +35,7 @@ def batch(length: int) -> NumberedBatch:
     return NumberedBatch(0, 1, 0, {'input_ids': memoryview(bytes(length)).cast('B', [1, length])})
 
 
-def programs(events: list, *, in_parallel: bool) -> CompiledSteps:
+def make_steps(events: list, *, in_parallel: bool) -> CompiledSteps:
     def lower(length: int) -> Lowered:
         events.append(f'lower {length}')
         return Lowered(length, events)
@@ -51,7 +51,7 @@ def test_a_step_is_compiled_at_its_first_use():
         events.append(what)
         yield
 
-    shared = programs(events, in_parallel=False)
+    shared = make_steps(events, in_parallel=False)
     step, state = TrainStep(shared, 0.1, 0, on_compile), []
     for length in (64, 64, 36, 64):
         state, _ = step(state, batch(length))
@@ -61,15 +61,15 @@ def test_a_step_is_compiled_at_its_first_use():
     ]  # fmt: skip
     step.prepare()
     assert events[6:] == ['length 128 (3 of 3)', 'lower 128', 'compile 128']
-    another = TrainStep(shared, 0.2, 1, on_compile)  # for the next runs of a sweep
+    another = TrainStep(shared, 0.2, 1, on_compile)  # as in the next runs of a sweep
     another.prepare()
     assert another([], batch(36))[0] == [36] and len(events) == 9
 
 
 def test_all_lengths_are_compiled_at_once_with_an_accelerator():
     events = []
-    found = programs(events, in_parallel=True)
-    assert found[64]([], {}, 0, 0.1, 0)[0] == [64] and found[36]([], {}, 0, 0.1, 0)[0] == [36]
+    steps = make_steps(events, in_parallel=True)
+    assert steps[64]([], {}, 0, 0.1, 0)[0] == [64] and steps[36]([], {}, 0, 0.1, 0)[0] == [36]
     deadline = time.monotonic() + 10
     while len(events) < 6 and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -78,72 +78,72 @@ def test_all_lengths_are_compiled_at_once_with_an_accelerator():
 
 
 def test_lengths_are_compiled_in_the_background_in_order_of_use():
-    events, said = [], []
-    found = programs(events, in_parallel=False)
-    found.compile_ahead([64, 128, 36])
-    while not found.is_ready(64):
+    events, reported = [], []
+    steps = make_steps(events, in_parallel=False)
+    steps.compile_ahead([64, 128, 36])
+    while not steps.is_ready(64):
         time.sleep(0.001)
-    assert events == ['lower 64', 'compile 64'] and not found.ready
+    assert events == ['lower 64', 'compile 64'] and not steps.ready
 
     @contextlib.contextmanager
     def on_compile(what: str):
-        said.append(what)
+        reported.append(what)
         yield
 
-    step = TrainStep(found, 0.1, 0, on_compile)
+    step = TrainStep(steps, 0.1, 0, on_compile)
     assert step([], batch(64))[0] == [64]
-    while not found.is_ready(36):  # the others start after the first step and are then ready without waiting
+    while not steps.is_ready(36):  # after the first step, the other lengths compile in the background
         time.sleep(0.001)
     assert events[2:] == ['lower 128', 'compile 128', 'lower 36', 'compile 36']
-    assert [step([], batch(length))[0] for length in (128, 36, 64)] == [[128], [36], [64]] and not said
-    found.stop()
+    assert [step([], batch(length))[0] for length in (128, 36, 64)] == [[128], [36], [64]] and not reported
+    steps.stop()
 
 
 def test_pending_compilations_are_cancelled_when_a_run_stops(monkeypatch):
-    events, held = [], threading.Event()
-    found = programs(events, in_parallel=False)
-    monkeypatch.setattr(Lowered, 'compile', lambda self: held.wait() and self.length)
-    found.compile_ahead([64, 128])
-    found.compile_rest()
-    found.stop()
-    held.set()
-    assert found[64] == 64  # was running
-    assert not found.is_ready(128) and events == ['lower 64']
-    assert found[128] == 128 and events == ['lower 64', 'lower 128']
+    events, release = [], threading.Event()
+    steps = make_steps(events, in_parallel=False)
+    monkeypatch.setattr(Lowered, 'compile', lambda self: release.wait() and self.length)
+    steps.compile_ahead([64, 128])
+    steps.compile_rest()
+    steps.stop()
+    release.set()
+    assert steps[64] == 64  # this compilation was already running
+    assert not steps.is_ready(128) and events == ['lower 64']
+    assert steps[128] == 128 and events == ['lower 64', 'lower 128']
 
 
 def test_a_background_error_is_raised_at_the_first_use():
     def lower(length: int):
         raise ValueError(f'cannot do {length}')
 
-    found = CompiledSteps(lower, (36, 64), in_parallel=False)
-    found.compile_ahead([64])
+    steps = CompiledSteps(lower, (36, 64), in_parallel=False)
+    steps.compile_ahead([64])
     with pytest.raises(ValueError, match='cannot do 64'):
-        found[64]
-    found.stop()
+        steps[64]
+    steps.stop()
 
 
 @pytest.mark.slow
-def test_the_split_step_equals_the_whole_step(dropout_run, fresh):
+def test_the_split_step_equals_the_single_step(dropout_run, fresh):
     lowering = StepLowering(dropout_run.setup, dropout_run.phase)
     program = SplitStep(lowering, dropout_run.phase.batches)(dropout_run.phase.seq_len).compile()
-    found = []
+    results = []
     for step in (dropout_run.program, program):
         state, metrics = dropout_run.place(fresh), []
         for number in range(3):
             batch = dropout_run.batch(number)
-            state, said = step(state, batch.arrays, batch.number, *dropout_run.numbers)
-            metrics.append(host(said))
-        found.append((host(state), metrics))
-    (whole, one), (apart, two) = found
-    for x, y in zip(jax.tree.leaves(whole), jax.tree.leaves(apart), strict=True):
+            state, step_metrics = step(state, batch.arrays, batch.number, *dropout_run.numbers)
+            metrics.append(host(step_metrics))
+        results.append((host(state), metrics))
+    (single_state, single_metrics), (split_state, split_metrics) = results
+    for x, y in zip(jax.tree.leaves(single_state), jax.tree.leaves(split_state), strict=True):
         np.testing.assert_array_equal(x, y)
-    assert jax.tree.structure(one) == jax.tree.structure(two)
-    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-6)  # norms differ in the order of their sums
+    assert jax.tree.structure(single_metrics) == jax.tree.structure(split_metrics)
+    for x, y in zip(jax.tree.leaves(single_metrics), jax.tree.leaves(split_metrics), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-6)  # norms are summed in another order
 
 
-def test_the_bar_and_a_line_report_compilation(tmp_path, capsys, monkeypatch):
+def test_the_progress_bar_and_a_line_report_compilation(tmp_path, capsys, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(record.time, 'perf_counter', lambda: now[0])
     console = TrainingConsole(10, 0)

@@ -1,4 +1,4 @@
-"""What several processes do together, in the place of a verb: how they end when one fails, what they fetch."""
+"""How several processes end when one fails, and how they fetch arrays; test code replaces run=pretrain."""
 
 import dataclasses
 import os
@@ -7,7 +7,7 @@ import subprocess
 import textwrap
 
 import pytest
-from running import Program, finished
+from running import Program, wait_for_exit
 
 HEAD = """
 import jax
@@ -18,7 +18,7 @@ import bertjax.commands.pretrain as verb
 
 distributed._LEAVING, distributed.HEARTBEAT = {leaving}, 5
 
-def run(config, folder, **told):
+def run(config, folder, **options):
 {body}
 
 verb.run = run
@@ -27,19 +27,19 @@ console()
 
 
 def ends(program: Program, folder: pathlib.Path, body: str, *, leaving: int = 600) -> list[subprocess.CompletedProcess]:
-    """Both processes at their ends, in which `body` stands for run=pretrain.
+    """Runs two processes in which `body` replaces run=pretrain, and returns their results.
 
     Args:
-      program: that is started twice.
-      folder: for the code and the workdir.
-      body: the statements of the verb.
-      leaving: seconds that one which fails waits for the other; shorter than a test, or longer.
+      program: The program to start twice.
+      folder: The folder for the code and the workdir.
+      body: The statements of the verb.
+      leaving: The seconds that a failing process waits for the other one.
     """
     code = HEAD.format(leaving=leaving, body=textwrap.indent(textwrap.dedent(body), '    '))
     (folder / 'verb.py').write_text(code)
     path = os.pathsep.join([str(program.repository), str(folder), program.environment['PYTHONPATH']])
-    own = dataclasses.replace(program, environment=program.environment | {'PYTHONPATH': path}, module='verb')
-    return [finished(process, status=None) for process in own.start_together(2, f'--workdir={folder / "run"}')]
+    patched = dataclasses.replace(program, environment=program.environment | {'PYTHONPATH': path}, module='verb')
+    return [wait_for_exit(process, status=None) for process in patched.start_together(2, f'--workdir={folder / "run"}')]
 
 
 @pytest.mark.slow
@@ -51,10 +51,10 @@ def ends(program: Program, folder: pathlib.Path, body: str, *, leaving: int = 60
         ('KeyboardInterrupt', 130, 'stopped; '),
     ],
 )
-def test_one_that_fails_alone_is_lost_to_the_others(
+def test_a_process_that_fails_alone_is_lost_to_the_others(
     program: Program, tmp_path: pathlib.Path, error: str, status: int, words: str
 ):
-    """Also to those who wait for it: it has not come to where they are."""
+    """The other process waits at a barrier that the failing process never reaches."""
     body = f"""
         if not distributed.is_primary():
             raise {error}
@@ -68,16 +68,16 @@ def test_one_that_fails_alone_is_lost_to_the_others(
 
 
 @pytest.mark.slow
-def test_those_that_fail_alike_end_together(program: Program, tmp_path: pathlib.Path):
-    """With the status of each, also after a traceback: none of them is lost."""
+def test_processes_with_the_same_error_end_together(program: Program, tmp_path: pathlib.Path):
+    """Each process ends with its own status, also after a traceback, and none counts as lost."""
     for end in ends(program, tmp_path, "raise IndexError('a fault of ours')"):
         assert end.returncode == 1 and 'IndexError: a fault of ours' in end.stderr
         assert 'is lost' not in end.stderr
 
 
 @pytest.mark.slow
-def test_what_failed_in_one_is_raised_in_all(program: Program, tmp_path: pathlib.Path):
-    """At the same point, with the status of the one that says why; also where the system was the cause."""
+def test_an_error_in_one_process_is_raised_in_all(program: Program, tmp_path: pathlib.Path):
+    """All processes end at the same point with the status of the failing one, also after a system error."""
     body = """
         distributed.raise_together(None)
         print('nothing failed')
@@ -89,15 +89,15 @@ def test_what_failed_in_one_is_raised_in_all(program: Program, tmp_path: pathlib
     assert 'stopped: see the message of process 1 (status 2)' in first.stderr and 'a full disk' in second.stderr
 
 
-def test_arrays_are_fetched_wherever_they_lie(program: Program, tmp_path: pathlib.Path):
-    """Split between the processes, the same in both, on a device of one alone, or on the host already."""
+def test_arrays_are_fetched_from_any_placement(program: Program, tmp_path: pathlib.Path):
+    """Arrays may be sharded over the processes, replicated, on one local device, or on the host."""
     body = """
         import numpy as np
         from jax.sharding import Mesh, NamedSharding, PartitionSpec
         mesh, x = Mesh(np.asarray(jax.devices()), ('data',)), np.arange(4.0)
-        split, whole = (jax.device_put(x, NamedSharding(mesh, PartitionSpec(*axes))) for axes in (['data'], []))
-        own = jax.device_put(x, jax.local_devices()[0])
-        fetched = distributed.fetch_to_all_hosts([x, split, whole, own])
+        sharded, replicated = (jax.device_put(x, NamedSharding(mesh, PartitionSpec(*axes))) for axes in (['data'], []))
+        local = jax.device_put(x, jax.local_devices()[0])
+        fetched = distributed.fetch_to_all_hosts([x, sharded, replicated, local])
         assert all(isinstance(one, np.ndarray) and (one == x).all() for one in fetched)
     """
     for end in ends(program, tmp_path, body):

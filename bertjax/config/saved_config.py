@@ -1,0 +1,93 @@
+"""A saved config, changed keys of a recipe or all keys of a run, in YAML or JSON: --config=FILE.yaml.
+
+    recipe: glue:rte
+    learning_rate: 3e-5
+    optimizer:
+      b2: 0.98
+
+Without `recipe` the file has every key of a run, such as a WORKDIR/config.json.
+"""
+
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from ml_collections import ConfigDict
+
+from bertjax.config.check import COMPUTED_KEYS, check_recorded
+from bertjax.config.files import SAVED_CONFIG, Recipe, find_recipe, load_recipe
+from bertjax.config.plain import from_plain
+from bertjax.config.recipes import phase
+from bertjax.errors import UserError
+
+
+class _Loader(yaml.SafeLoader):
+    """A loader that reads 3e-5 as a number, like YAML 1.2; PyYAML follows YAML 1.1, where it is text."""
+
+
+_FLOAT = re.compile(r'[-+]?\d+(\.\d*)?[eE][-+]?\d+')
+_Loader.add_implicit_resolver('tag:yaml.org,2002:float', _FLOAT, list('-+0123456789'))
+
+
+def get_config(path: str) -> ConfigDict:
+    """Returns the config that the file `path` describes.
+
+    Raises:
+      UserError: The file cannot be read, or has a key or a value that its recipe does not accept.
+    """
+    recipe, values = _read(path)
+    if recipe is None:
+        for key in COMPUTED_KEYS:
+            group, _, name = key.rpartition('.')
+            values.get(group, values).pop(name, None)
+        config = from_plain(values)
+        check_recorded(config, path, 'correct it, or add `recipe: NAME`, with which a file needs the changed keys only')
+        return config
+    try:
+        config = load_recipe(find_recipe(recipe))
+        if isinstance(values.get('phases'), list) and 'phases' in config:
+            config.phases = tuple(phase(**entry) for entry in values.pop('phases'))
+        return Recipe(recipe, config).with_keys(_flat(values)).config
+    except UserError as error:
+        raise UserError(f'{path}: {error.where}', error.found, error.expected, error.fix) from None
+
+
+def changed_keys(recipe: str) -> set[str]:
+    """Returns the keys that a saved config changes in the recipe that it names; none for any other recipe."""
+    if not find_recipe(recipe).startswith(f'{SAVED_CONFIG}:'):
+        return set()
+    base, values = _read(recipe)
+    return set() if base is None else set(_flat(values))
+
+
+def _read(path: str) -> tuple[str | None, dict[str, Any]]:
+    """Returns the recipe that the file names, and its keys with their values."""
+    expected, fix = (
+        'a YAML mapping of keys to values',
+        'for example the lines `recipe: glue:rte` and `learning_rate: 3e-5`',
+    )
+    try:
+        values = yaml.load(pathlib.Path(path).read_text(encoding='utf-8'), _Loader)
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise UserError(path, ' '.join(str(error).split()), expected, fix) from None
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise UserError(path, type(values).__name__, expected, fix)
+    recipe = values.pop('recipe', None)
+    if not isinstance(recipe, str | None):
+        raise UserError(
+            f'{path}: recipe', repr(recipe), 'the name or the path of a recipe', 'for example recipe: glue:rte'
+        )
+    return recipe, values
+
+
+def _flat(values: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+    """Flattens groups of keys to {'optimizer.b2': 0.98}."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f'{prefix}{key}.')
+        else:
+            flat[f'{prefix}{key}'] = from_plain(value)
+    return flat

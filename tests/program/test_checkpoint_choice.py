@@ -1,0 +1,153 @@
+"""Evaluation, prediction and export work with any checkpoint of a finished or unfinished run."""
+
+import itertools
+import json
+import pathlib
+import shutil
+from unittest import mock
+
+import pytest
+from running import GLUE, Program, results, rows
+from test_tasks import SHORT, write_squad
+
+from bertjax.train.health.interrupt import Interrupt
+
+
+def stop_after(steps: int):
+    """Stops training after some steps, as a signal does: the loop checks before the first step and after each step."""
+    checks = itertools.count()
+    return mock.patch.object(Interrupt, 'requested', lambda self: next(checks) >= steps)
+
+
+def card(workdir: pathlib.Path) -> str:
+    return (workdir / 'export' / 'hf' / 'README.md').read_text(encoding='utf-8')
+
+
+@pytest.fixture(scope='module')
+def stopped(program: Program, tune, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The workdir of a fine-tuning that was stopped after step 30 of 72, with the checkpoints 12, 24 and 30."""
+    workdir = tmp_path_factory.mktemp('stopped')
+    with stop_after(30):
+        program.run(f'--workdir={workdir}', *tune, '--config.checkpoint_keep=9', status=75, **GLUE)
+    return workdir
+
+
+@pytest.mark.slow
+def test_a_stopped_run_can_be_evaluated(program: Program, stopped: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = shutil.copytree(stopped, tmp_path / 'own')
+    program.run(f'--workdir={workdir}', '--config.run=evaluate', **GLUE)
+    assert results(workdir)['step'] == 30 and results(workdir)['splits']['dev'].keys() == {'accuracy'}
+    program.run(f'--workdir={workdir}', '--config.run=evaluate', '--config.step=24', **GLUE)
+    (accuracy,) = (row['accuracy'] for row in rows(workdir / 'metrics.jsonl', 'dev') if row['step'] == 24)
+    assert results(workdir)['step'] == 24 and results(workdir)['splits'] == {'dev': {'accuracy': accuracy}}
+    program.run(f'--workdir={workdir}', '--config.run=evaluate', '--config.use_checkpoint=best', **GLUE)
+    assert results(workdir)['step'] == 24  # the only checkpoint that was evaluated
+    for step in ('13', '-1'):
+        line = program.error(f'--workdir={workdir}', '--config.run=evaluate', f'--config.step={step}', **GLUE)
+        assert 'config.step' in line and (step == '-1' or 'one of 12, 24, 30' in line)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_can_predict_and_export(program: Program, stopped: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = shutil.copytree(stopped, tmp_path / 'own')
+    for step in (12, 0):
+        step_flag = f'--config.step={step}'
+        program.run(f'--workdir={workdir}', '--config.run=predict', '--config.split=dev', step_flag, **GLUE)
+        predictions = rows(workdir / 'predictions' / 'dev.jsonl')
+        out = program.run(f'--workdir={workdir}', '--config.run=export', step_flag, **GLUE).stdout
+        assert f'at step {step or 30} exported' in out and f'steps | {step or 30}' in card(workdir).replace(':', ' |')
+        # The export gives the same predictions from another workdir.
+        other = (f'--workdir={tmp_path / str(step)}', '--config.run=predict', '--config.split=dev')
+        data = json.loads((workdir / 'config.json').read_text())['data']
+        model = (f'--config.init={workdir / "export" / "hf"}', f'--config.data={data}', '--config.seq_len=24')
+        program.run(*other, *model, **GLUE)
+        assert rows(tmp_path / str(step) / 'predictions' / 'dev.jsonl') == predictions
+
+
+@pytest.mark.slow
+def test_a_workdir_without_task_json_can_be_evaluated(program: Program, stopped: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = shutil.copytree(stopped, tmp_path / 'own')
+    (workdir / 'task.json').unlink()
+    program.run(f'--workdir={workdir}', '--config.run=evaluate', **GLUE)
+    assert results(workdir)['step'] == 30
+
+
+@pytest.mark.slow
+def test_a_stopped_run_resumes_and_its_final_results_count(
+    program: Program, tune, stopped: pathlib.Path, tmp_path: pathlib.Path
+):
+    workdir = shutil.copytree(stopped, tmp_path / 'own')
+    program.run(f'--workdir={workdir}', '--config.run=evaluate', **GLUE)
+    out = program.run(f'--workdir={workdir}', *tune, '--config.checkpoint_keep=9', **GLUE).stdout
+    assert 'continuing at step 30 of 72' in out and 'changed since' not in out
+    final = results(workdir)
+    assert 'step' not in final and 'finished' not in json.loads((workdir / 'task.json').read_text())
+    program.run(f'--workdir={workdir}', '--config.run=evaluate', **GLUE)
+    assert results(workdir) == final
+    program.run(f'--workdir={workdir}', '--config.run=export', '--config.step=12', **GLUE)
+    assert 'accuracy' not in card(workdir)  # the metrics are those of another checkpoint
+
+
+@pytest.mark.slow
+def test_evaluate_chooses_the_threshold_on_dev(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """A stopped run has not yet chosen the threshold of SQuAD 2.0."""
+    write_squad(tmp_path, '2.0')
+    workdir, recipe = tmp_path / 'own', {'recipe': 'configs/squad.py:v2', 'small': False}
+    flags = (
+        f'--workdir={workdir}',
+        f'--config.init={trained}',
+        f'--config.data={tmp_path}',
+        '--config.task.max_query=12',
+    )
+    with stop_after(4):
+        program.run(*flags, *SHORT, status=75, **recipe)
+    facts = json.loads((workdir / 'task.json').read_text())
+    assert facts['finished'] is False and facts['learned'] == {'null_threshold': 0.0}
+    program.run(f'--workdir={workdir}', '--config.run=evaluate', **recipe)
+    dev = results(workdir)['splits']['dev']
+    assert dev['f1'] == dev['best_f1'] and dev['null_threshold'] != 0.0
+
+
+@pytest.mark.slow
+def test_a_run_without_checkpoints_is_an_error(program: Program, stopped: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = shutil.copytree(stopped, tmp_path / 'own', ignore=shutil.ignore_patterns('checkpoints'))
+    assert 'start the training again' in program.error(f'--workdir={workdir}', '--config.run=evaluate', **GLUE)
+
+
+@pytest.mark.slow
+def test_a_kill_in_the_first_save_leaves_no_model(program: Program, stopped: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = shutil.copytree(stopped, tmp_path / 'own', ignore=shutil.ignore_patterns('checkpoints'))
+    (workdir / 'checkpoints' / '5.orbax-checkpoint-tmp').mkdir(parents=True)
+    (workdir / 'checkpoints' / '5.unfinished').touch()
+    evaluate, export = (
+        (f'--workdir={workdir}', '--config.run=evaluate'),
+        (f'--workdir={workdir}', '--config.run=export'),
+    )
+    assert 'start the training again' in program.error(*evaluate, **GLUE)
+    assert 'no checkpoints in' in program.error(*export, **GLUE)
+    (workdir / 'checkpoints' / '4').mkdir()  # may be a checkpoint, but has no seal
+    assert '1 folder(s) that may be checkpoints' in program.error(*evaluate, **GLUE)
+
+
+def test_a_checkpoint_of_a_pre_training_is_exported(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = shutil.copytree(trained, tmp_path / 'own')
+    assert 'step 20 exported' in program.run(f'--workdir={workdir}', '--config.run=export', '--config.step=20').stdout
+    assert (workdir / 'export/hf/model.safetensors').read_bytes() != (
+        trained / 'export/hf/model.safetensors'
+    ).read_bytes()
+    assert 'one of 20, 24' in program.error(f'--workdir={workdir}', '--config.run=export', '--config.step=3')
+
+
+def test_a_recipe_with_another_pair_head_is_refused(program: Program, trained: pathlib.Path):
+    without = ('--config.run=export', '--config.pairs.mode=full_sentences')
+    assert 'config.pairs.mode: found full_sentences, expected nsp' in program.error(f'--workdir={trained}', *without)
+
+
+def test_a_recipe_may_need_its_argument(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    """The task in the argument must be the task of the run; its other effects cannot be checked."""
+    path = tmp_path / 'own.py'
+    lines = ('from bertjax.config.files import load_recipe', '', '', 'def get_config(task):')
+    path.write_text('\n'.join([*lines, "    return load_recipe(f'configs/glue.py:{task}')", '']))
+    verb = (f'--workdir={tuned}', '--config.run=evaluate', '--config.step=5')
+    assert 'config.step: found 5' in program.error(*verb, recipe=f'{path}:rte', small=False)
+    assert 'config.task.task: found' in program.error(*verb, recipe=f'{path}:cola', small=False)

@@ -1,0 +1,102 @@
+"""The short form of the command line, RECIPE KEY=VALUE, and saved configs are the same program."""
+
+import json
+import pathlib
+
+import pytest
+from running import PRETRAIN, SMALL, Program
+
+RUN = ('--config.steps=3', '--config.learning_rate=3e-4', '--config.export=false')
+
+
+def _words(flags: tuple[str, ...]) -> list[str]:
+    return [flag.removeprefix('--config.') for flag in flags]
+
+
+def _losses(workdir: pathlib.Path) -> list[float]:
+    rows = map(json.loads, (workdir / 'metrics.jsonl').read_text().splitlines())
+    return [row['loss'] for row in rows if row['split'] == 'heldout']
+
+
+@pytest.fixture(scope='module')
+def finished(program: Program, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A finished run of the long form."""
+    workdir = tmp_path_factory.mktemp('long') / 'run'
+    program.run(f'--workdir={workdir}', *RUN)
+    return workdir
+
+
+def test_words_are_flags(program: Program, finished: pathlib.Path, tmp_path: pathlib.Path):
+    words = [*_words(SMALL), f'corpus={program.corpus}', 'max_steps=3', 'lr=3e-4', 'export=false']
+    text = program.run(*words, PRETRAIN, '--workdir', str(tmp_path), recipe='', small=False).stdout
+    long_form = text.splitlines()[0]
+    assert long_form.startswith(f'bertjax --config={PRETRAIN} --config.model.width=32 ')
+    assert long_form.endswith(f' --config.learning_rate=3e-4 --config.export=false --workdir={tmp_path}')
+    for name in ('config.json', 'tokenizer/vocab.txt'):
+        assert (tmp_path / name).read_bytes() == (finished / name).read_bytes()
+    assert _losses(tmp_path) == _losses(finished)
+
+
+def test_a_saved_config_names_a_recipe(program: Program, finished: pathlib.Path, tmp_path: pathlib.Path):
+    file, values = tmp_path / 'saved.yaml', _words((*SMALL, *RUN))
+    groups: dict[str, list[str]] = {}
+    for value in values:
+        key, _, number = value.partition('=')
+        group, _, name = key.rpartition('.')
+        groups.setdefault(group, []).append(f'{name}: {number}')
+    lines = [f'recipe: {PRETRAIN}', *groups.pop('')]
+    lines += [f'{group}: {{{", ".join(entries)}}}' for group, entries in groups.items()]
+    file.write_text('\n'.join(lines))
+    workdir = tmp_path / 'run'
+    program.run(str(file), f'corpus={program.corpus}', f'workdir={workdir}', recipe='', small=False)
+    assert (workdir / 'config.json').read_bytes() == (finished / 'config.json').read_bytes()
+    assert _losses(workdir) == _losses(finished)
+
+
+def test_the_config_of_a_run_is_a_saved_config(program: Program, finished: pathlib.Path, tmp_path: pathlib.Path):
+    saved = finished / 'config.json'
+    program.run(f'--config={saved}', f'--workdir={tmp_path}', recipe='', small=False)
+    assert (tmp_path / 'config.json').read_bytes() == saved.read_bytes()
+    assert _losses(tmp_path) == _losses(finished)
+
+
+def test_a_saved_config_has_phases(program: Program, tmp_path: pathlib.Path):
+    file = tmp_path / 'saved.yml'
+    file.write_text('recipe: pretrain_base\nsteps: 10\nphases:\n- {steps: 90%, seq_len: 32}\n- {steps: 20%}\n')
+    error = program.error(str(file), f'--workdir={tmp_path}', recipe='', small=False)
+    assert 'config.phases: found 110% of the steps' in error
+
+
+def test_the_keys_of_a_saved_config_count_as_set(program: Program, tmp_path: pathlib.Path):
+    (tmp_path / 'saved.yaml').write_text('recipe: budget:5m\nsteps: 7\n')
+    workdir = f'--workdir={tmp_path}'
+    by_file = program.error(str(tmp_path / 'saved.yaml'), workdir, recipe='', small=False)
+    assert by_file == program.error('budget:5m', 'steps=7', workdir, recipe='', small=False)
+
+
+@pytest.mark.parametrize(
+    ('text', 'named'),
+    [
+        ('recipe: [', 'expected a YAML mapping of keys to values'),
+        ('- steps', 'found list, expected a YAML mapping'),
+        ('recipe: 3', 'recipe: found 3, expected the name or the path of a recipe'),
+        ('recipe: pretrain_tinny', 'saved.yaml: --config: found no recipe'),
+        ('recipe: pretrain_tiny\nbatchsize: 3', 'saved.yaml: --config.batchsize: found an unknown config key'),
+        ('recipe: pretrain_tiny\nbatch_size: many', "saved.yaml: config.batch_size: found 'many'"),
+        ('recipe: pretrain_tiny\noptimizer: 3', 'saved.yaml: --config.optimizer: found a group of keys'),
+        ('recipe: pretrain_base\nphases: [{stepps: 3}]', 'stepps'),
+        ('recipe: pretrain_base\nphases: 3', 'saved.yaml: config.phases'),
+        ('steps: 3', 'add `recipe: NAME`'),
+    ],
+)
+def test_mistakes_in_a_saved_config(program: Program, tmp_path: pathlib.Path, text: str, named: str):
+    (tmp_path / 'saved.yaml').write_text(text)
+    error = program.error(str(tmp_path / 'saved.yaml'), f'--workdir={tmp_path / "run"}', recipe='', small=False)
+    assert named in error
+    assert not (tmp_path / 'run').exists()
+
+
+def test_help_of_a_recipe_as_a_word(program: Program):
+    text = program.run('--help', 'glue', recipe='', small=False).stdout
+    assert text == program.run('--config=glue', '--help', recipe='', small=False).stdout
+    assert 'Keys of' in text
