@@ -112,11 +112,11 @@ def test_shards_are_read_as_one_array(extract, tmp_path):
             extract('out', kind=FakePooledExtractor, precision=precision, shard=shard)
             found = load_vectors(tmp_path / 'out' / 'in.npy.json')
             ranges = value_ranges(vectors)
-            wanted = quantize(vectors, precision, ranges)
-            assert found.shape == wanted.shape and found.dtype == wanted.dtype
-            np.testing.assert_array_equal(np.asarray(found), wanted)
+            expected = quantize(vectors, precision, ranges)
+            assert found.shape == expected.shape and found.dtype == expected.dtype
+            np.testing.assert_array_equal(np.asarray(found), expected)
             for rows in (slice(1, 4), slice(3, 3), slice(5, 99), slice(6, 7)):
-                np.testing.assert_array_equal(found[rows], wanted[rows])
+                np.testing.assert_array_equal(found[rows], expected[rows])
             if precision == 'int8':
                 np.testing.assert_array_equal(found.ranges, ranges)
     names = {path.name for path in (tmp_path / 'out').iterdir()}
@@ -131,8 +131,8 @@ def test_the_calibration_is_that_of_the_file(extract, tmp_path):
     np.save(tmp_path / 'ranges.npy', ranges)
     extract('one', kind=FakePooledExtractor)
     extract('out', kind=FakePooledExtractor, precision='int8', calibration=str(tmp_path / 'ranges.npy'))
-    wanted = quantize(np.load(tmp_path / 'one' / 'in.npy'), 'int8', ranges)
-    np.testing.assert_array_equal(np.load(tmp_path / 'out' / 'in.npy'), wanted)
+    expected = quantize(np.load(tmp_path / 'one' / 'in.npy'), 'int8', ranges)
+    np.testing.assert_array_equal(np.load(tmp_path / 'out' / 'in.npy'), expected)
     np.save(tmp_path / 'ranges.npy', ranges[:, :7])
     with pytest.raises(UserError, match=r'calibration: found float32 \[2, 7\], expected float32 \[2 or more, 8\]'):
         extract('out', kind=FakePooledExtractor, precision='int8', calibration=str(tmp_path / 'ranges.npy'))

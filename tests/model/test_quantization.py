@@ -17,10 +17,10 @@ def test_they_are_those_of_sentence_transformers(precision: str, name: str):
     util = pytest.importorskip('sentence_transformers.util', reason='compares with sentence-transformers')
     for calibration in (None, 0.5 * X):  # the second leaves values outside the ranges
         ranges = value_ranges(X if calibration is None else calibration)
-        wanted = util.quantize_embeddings(X, name, calibration_embeddings=calibration)
+        expected = util.quantize_embeddings(X, name, calibration_embeddings=calibration)
         found = quantize(X, precision, ranges)
-        assert found.dtype == wanted.dtype
-        np.testing.assert_array_equal(found, wanted)
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_int8_are_the_steps_of_each_dimension():

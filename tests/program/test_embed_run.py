@@ -233,10 +233,10 @@ def test_the_mean_of_the_last_four_layers(program: Program, trained, deep: pathl
     theirs[1].layer_weights.data *= theirs[1].layer_weights.data.cumsum(0)  # 1, 2, 3, 4
     theirs.save(str(tmp_path / 'theirs'))
     np.testing.assert_allclose(bertjax.load(tmp_path / 'theirs').encode(texts), theirs.encode(texts), atol=1e-6)
-    given = (f'--workdir={tmp_path / "other"}', f'--config.data={tmp_path / "data"}', *SHORT)
-    for init, said in ((tmp_path / 'theirs', 'the layers (-4, -3, -2, -1)'), (trained, 'at least 4 layers')):
+    arguments = (f'--workdir={tmp_path / "other"}', f'--config.data={tmp_path / "data"}', *SHORT)
+    for init, message in ((tmp_path / 'theirs', 'the layers (-4, -3, -2, -1)'), (trained, 'at least 4 layers')):
         options = {'recipe': 'configs/embed.py', 'small': False}
-        assert said in program.error(*given, f'--config.init={init}', changes[0], **options)
+        assert message in program.error(*arguments, f'--config.init={init}', changes[0], **options)
 
 
 def _as_list(value: str | list[str]) -> list[str]:
@@ -261,16 +261,16 @@ def test_exports_compute_the_vectors(program: Program, deep: pathlib.Path, tmp_p
         (tmp_path / 'plain').mkdir(exist_ok=True)
         plain.save(tmp_path / 'plain' / format, format=format)
     texts, batch = sentences(7, 3), plain.batch(sentences(7, 3))
-    wanted = plain.encode(texts)
+    expected = plain.encode(texts)
     for folder in (workdir / 'export', tmp_path / 'plain'):
         session = onnxruntime.InferenceSession(str(folder / 'onnx' / 'embeddings.onnx'))
         names = [entry.name for entry in session.get_inputs()]
         (vectors,) = session.run(['embeddings'], {name: batch[name] for name in names})
-        np.testing.assert_allclose(vectors, wanted, atol=1e-5)
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
         function = export.deserialize(bytearray((folder / 'stablehlo' / 'embeddings.jax_export').read_bytes()))
         weights = load_file(folder / 'stablehlo' / 'weights.safetensors')
         inputs = [batch[name] for name in ('input_ids', 'segment_ids', 'attention_mask')]
-        np.testing.assert_allclose(function.call(weights, *inputs)['embeddings'], wanted, atol=1e-5)
+        np.testing.assert_allclose(function.call(weights, *inputs)['embeddings'], expected, atol=1e-5)
     assert not (workdir / 'export' / 'onnx' / 'task.onnx').exists()
     assert (tmp_path / 'plain' / 'onnx' / 'encoder.onnx').exists()
 

@@ -34,10 +34,10 @@ def write_rows(path: pathlib.Path, records: list[dict]) -> pathlib.Path:
 def mine(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     """mine(input, *changes) -> the rows that the verb writes."""
 
-    def run(given: pathlib.Path, *changes: str) -> list[dict]:
-        ask = (f'--workdir={tmp_path / "out"}', f'--config.init={trained}', f'--config.input={given}')
+    def run(source: pathlib.Path, *changes: str) -> list[dict]:
+        ask = (f'--workdir={tmp_path / "out"}', f'--config.init={trained}', f'--config.input={source}')
         program.run(*ask, *(f'--config.mine_negatives.{change}' for change in changes), **RECIPE)
-        return rows(tmp_path / 'out' / 'negatives' / f'{given.name.partition(".")[0]}.jsonl')
+        return rows(tmp_path / 'out' / 'negatives' / f'{source.name.partition(".")[0]}.jsonl')
 
     return run
 
@@ -48,7 +48,7 @@ def pairs(tmp_path: pathlib.Path) -> pathlib.Path:
     return write_rows(tmp_path / 'pairs.jsonl', [{**records[0], 'negative': [TEXTS[40]]}, *records[1:]])
 
 
-def wanted(bert: bertjax.Bert, corpus: list[str], count: int, first: int, last: int, highest) -> dict:
+def mined_by_a_loop(bert: bertjax.Bert, corpus: list[str], count: int, first: int, last: int, highest) -> dict:
     """{pair: scores of its negatives} by a plain loop; highest(score of the positive) -> the highest of a negative."""
     found = {}
     for anchor, positive in dict.fromkeys(PAIRS):
@@ -77,7 +77,7 @@ def test_negatives_are_those_of_a_plain_loop(mine, trained, pairs, tmp_path, cas
     found = mine(pairs, f'corpus={further}', 'field=body', *changes)
     corpus = list(dict.fromkeys([PAIRS[0][1], TEXTS[40], *(b for _, b in PAIRS[1:]), *TEXTS[36:], *TEXTS[:3]]))
     bert = bertjax.load(trained)
-    expected = wanted(bert, corpus, *numbers)
+    expected = mined_by_a_loop(bert, corpus, *numbers)
     assert len(found) == len(expected)  # the pair that occurs twice once
     for row in found:
         np.testing.assert_allclose(row['scores'][1:], expected[row['anchor'], row['positive']], atol=1e-6)
@@ -170,9 +170,9 @@ def test_squad_trains_and_evaluates_embeddings(program, trained, tmp_path):
     assert figures['mrr_10'] == pytest.approx(np.mean([1 / (rank + 1) for rank in ranks]))
 
 
-def test_mistakes_are_told_before_anything_is_computed(program: Program, trained, pairs, tmp_path):
-    def line(*changes: str, given: pathlib.Path = pairs) -> str:
-        ask = (f'--workdir={tmp_path / "w"}', f'--config.init={trained}', f'--config.input={given}')
+def test_wrong_input_is_reported_before_the_computation(program: Program, trained, pairs, tmp_path):
+    def line(*changes: str, source: pathlib.Path = pairs) -> str:
+        ask = (f'--workdir={tmp_path / "w"}', f'--config.init={trained}', f'--config.input={source}')
         return program.error(*ask, *(f'--config.mine_negatives.{change}' for change in changes), **RECIPE)
 
     assert 'range_max: found 4 with range_min=2, expected room for num_negatives=3' in line(
@@ -181,6 +181,6 @@ def test_mistakes_are_told_before_anything_is_computed(program: Program, trained
     assert 'no such file' in line('corpus=nowhere.txt')
     assert 'anchor' in line('anchor=query')
     scored = write_rows(tmp_path / 'scored.jsonl', [{'text_a': 'a', 'text_b': 'b', 'score': 1}])
-    assert 'found records of the form scored, expected anchor and positive' in line(given=scored)
-    assert 'config.input: found nothing' in line(given='')
+    assert 'found records of the form scored, expected anchor and positive' in line(source=scored)
+    assert 'config.input: found nothing' in line(source='')
     assert not (tmp_path / 'w').exists()

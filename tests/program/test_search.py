@@ -53,8 +53,8 @@ def test_vectors_are_those_of_sentence_transformers(bert, folder):
     own = bert.encode(TEXTS, truncate_dim=8)
     np.testing.assert_allclose(theirs.encode(TEXTS, truncate_dim=8, normalize_embeddings=True), own, atol=1e-6)
     found = bert.search(QUERIES, TEXTS, top_k=4)
-    wanted = package.util.semantic_search(theirs.encode_query(QUERIES), theirs.encode_document(TEXTS), top_k=4)
-    for hits, others in zip(found, wanted, strict=True):
+    expected = package.util.semantic_search(theirs.encode_query(QUERIES), theirs.encode_document(TEXTS), top_k=4)
+    for hits, others in zip(found, expected, strict=True):
         np.testing.assert_allclose([hit['score'] for hit in hits], [other['score'] for other in others], atol=1e-6)
 
 
@@ -144,8 +144,8 @@ def test_a_file_of_vectors_is_searched(bert, folder, extract, tmp_path):
     assert np.abs(np.asarray(vectors).astype(int) - own).max() <= 1
     queries = bert.encode(QUERIES, prompt='query', truncate_dim=16)
     scores = [[hit['score'] for hit in hits] for hits in bert.search(QUERIES, vectors, top_k=3)]
-    wanted = np.sort(queries @ documents.T, axis=1)[:, ::-1][:, :3]
-    np.testing.assert_allclose(scores, wanted, atol=1e-3)
+    expected = np.sort(queries @ documents.T, axis=1)[:, ::-1][:, :3]
+    np.testing.assert_allclose(scores, expected, atol=1e-3)
 
 
 def test_rerank_by_cosine(bert):

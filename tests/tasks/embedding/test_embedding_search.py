@@ -37,9 +37,9 @@ def test_cosines_of_any_precision_in_a_memory_map(
     values = signs if precision == 'binary' else x.astype(np.float64)
     values /= np.linalg.norm(values, axis=1, keepdims=True)
     cosines = values[:10] @ values[10:].T
-    wanted = np.argsort(-cosines.round(6), axis=1, kind='stable')[:, :7]
-    np.testing.assert_array_equal(indices, wanted)
-    np.testing.assert_allclose(scores, np.take_along_axis(cosines, wanted, 1), atol=1e-6)
+    expected = np.argsort(-cosines.round(6), axis=1, kind='stable')[:, :7]
+    np.testing.assert_array_equal(indices, expected)
+    np.testing.assert_allclose(scores, np.take_along_axis(cosines, expected, 1), atol=1e-6)
 
 
 def test_absent_texts_are_found_last():
