@@ -8,13 +8,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertjax.api import Bert, load
+    from bertjax.api import Bert, load, load_vectors
     from bertjax.errors import NonFiniteError, PreemptedError, UserError
     from bertjax.program import FinishedRun, Recipe, recipe, run, train
 
 __version__ = '0.1.0'
 _MODULES = {
-    'api': ('Bert', 'load'),
+    'api': ('Bert', 'load', 'load_vectors'),
     'errors': ('NonFiniteError', 'PreemptedError', 'UserError'),
     'program': ('Recipe', 'FinishedRun', 'recipe', 'run'),
 }
@@ -27,6 +27,7 @@ __all__ = [
     'UserError',
     '__version__',
     'load',
+    'load_vectors',
     'recipe',
     'run',
     'train',

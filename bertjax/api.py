@@ -1,6 +1,7 @@
 """A trained model in Python: `bert = bertjax.load(path)`.
 
     bert.encode(['a text', 'another'])           features, float32 [2, D]
+    bert.search('a query', texts, top_k=5), bert.similarity(texts, texts), bert.rerank('a query', texts)
     bert.fill('a [MASK] text'), bert.score('a text'), bert.next_sentence('a text', 'another'), bert.extend('a text')
     bert.classify('a text'), bert.answer(question, text), bert.tag('some words'), bert.choose(text, endings)
     bert.attention('a text')                     pieces, and the attention weights of all heads, float32 [L, H, S, S]
@@ -36,11 +37,12 @@ from bertjax.inference.arguments import (
     check_value,
 )
 from bertjax.inference.description import describe_model
-from bertjax.inference.encode_methods import EncodeMethods
 from bertjax.inference.masked_methods import MaskedMethods
 from bertjax.inference.runner import Runner
+from bertjax.inference.search_methods import SearchMethods
 from bertjax.inference.task_methods import TaskMethods
 from bertjax.inference.tasks import choice_records
+from bertjax.inference.vector_files import load_vectors
 from bertjax.loading.load_model import LoadedModel, load_model
 from bertjax.loading.save_model import save_model
 from bertjax.model.config import BertConfig
@@ -48,6 +50,8 @@ from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.exported import with_seq_len
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer
+
+__all__ = ['Bert', 'load', 'load_vectors']
 
 
 def load(
@@ -96,7 +100,7 @@ def load(
     return Bert(model, batch_size=batch_size, max_length=max_length)
 
 
-class Bert(EncodeMethods, MaskedMethods, TaskMethods):
+class Bert(SearchMethods, MaskedMethods, TaskMethods):
     """A trained model, made by `load`.
 
     Attributes:

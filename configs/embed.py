@@ -11,12 +11,14 @@ loss and the metric. Keys such as config.task.anchor=question name other columns
 | text_a, text_b, score            | CoSENT, or config.task.loss=cosine              | Spearman's correlation       |
 | text                             | SimCSE: a text and itself with other dropout    | -                            |
 
-DIR can also be a folder of BEIR with corpus.jsonl, queries.jsonl and qrels/train.tsv, dev.tsv and test.tsv.
+DIR can also be a folder of BEIR with corpus.jsonl, queries.jsonl and qrels/train.tsv, dev.tsv and test.tsv, or have
+SQuAD's files, whose questions search their paragraphs.
 
 Arguments, as in --config=configs/embed.py:stsb
 
 | argument | meaning                                                                                                 |
 |----------|---------------------------------------------------------------------------------------------------------|
+| pairs    | pairs, with or without negatives, such as those of configs/mine_negatives.py; batches of 64, the default |
 | stsb     | GLUE's STS-B: the columns sentence1, sentence2 and score of its TSV                                     |
 | nli      | NLI triplets: the columns anchor, positive, negative; batches of 128                                    |
 | simcse   | unlabelled text: one epoch, batches of 64, learning rate 3e-5 (arXiv 2104.08821)                        |
@@ -39,14 +41,14 @@ _TRAINING = {
     'nli': {'batch_size': 128, 'epochs': 1.0},
     'simcse': {'batch_size': 64, 'epochs': 1.0, 'learning_rate': 3e-5},
     'stsb': {'epochs': 4.0},
-    '': {'batch_size': 64},
+    'pairs': {'batch_size': 64},
 }
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    args = parse_argument(argument, data='', pool='auto', seq=128)
+    args = parse_argument(argument, data='pairs', pool='auto', seq=128)
     if args.data not in _TRAINING:
-        expected = ', '.join(filter(None, _TRAINING))
+        expected = ', '.join(_TRAINING)
         raise UserError('--config=FILE:data', repr(args.data), expected, 'for example configs/embed.py:stsb')
     config = finetuning_config('embed', pool=args.pool, **_COLUMNS.get(args.data, {}))
     config.seq_len = args.seq

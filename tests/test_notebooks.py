@@ -21,6 +21,7 @@ SMALL = {
     'features_and_attention': 'STEPS = 20',
     'distil': 'STEPS, EPOCHS = 20, 1',
     'own_loop': 'STEPS, UPDATES = 20, 3',
+    'search': 'STEPS, EPOCHS = 20, 1',
 }
 
 

@@ -44,7 +44,7 @@ ARGUMENTS = {
     'classify': ['', 'regression', 'long=truncate', 'long=head_tail', 'long=windows,seq=512'],
     'multi_label': ['', 'long=windows,seq=512'],
     'sick': ['e', 'r'],
-    'embed': ['', 'stsb', 'nli', 'simcse', 'pool=cls,seq=256'],
+    'embed': ['', 'pairs', 'stsb', 'nli', 'simcse', 'pool=cls,seq=256'],
     'rerank': ['', 'stsb', 'seq=128'],
     'colbert': ['', 'seq=300,query=40,dim=64'],
     'extract': ['', 'sentences', 'last_four'],

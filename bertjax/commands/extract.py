@@ -3,7 +3,8 @@
 import contextlib
 import pathlib
 import sys
-from typing import TextIO
+from collections.abc import Mapping
+from typing import Any, TextIO
 
 from ml_collections import ConfigDict
 
@@ -16,6 +17,7 @@ from bertjax.inference.extraction import Extraction
 from bertjax.inference.feature_files import format_json_rows, import_arrow
 from bertjax.inference.input import STANDARD_INPUT, InputSource, make_columns, spool_standard_input
 from bertjax.inference.runner import Runner
+from bertjax.inference.vector_files import VectorStorage
 from bertjax.loading.load_model import load_requested_model
 from bertjax.progress import show_progress
 from bertjax.tasks.reading.stream import stream_batches
@@ -53,6 +55,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         raise UserError(
             'config.extract.part', found, '0', 'set config.extract.format to write a file, or leave this key at 0'
         )
+    storage = _make_storage(options, streaming)
     if options['format'] == 'parquet':
         import_arrow()
     with lock_workdir(folder, results_only=True):
@@ -69,13 +72,35 @@ def run(config: ConfigDict, workdir: str) -> None:
             else contextlib.nullcontext(source)
         )
         with input_source as source:
-            _extract_file(settings, extractor, source, target)
+            _extract_file(settings, extractor, source, target, storage)
+
+
+def _make_storage(options: Mapping[str, Any], streaming: bool) -> VectorStorage:
+    """Returns how the vectors are stored.
+
+    Raises:
+      UserError: An option has no effect on this output.
+    """
+    storage = VectorStorage(options['precision'], options['calibration'], options['shard'])
+    format = 'JSON lines' if streaming else options['format'] or _DEFAULT_FORMAT
+    for name in ('precision', 'calibration', 'shard'):
+        value, where = options[name], f'config.extract.{name}'
+        if value == getattr(VectorStorage, name):
+            continue
+        if format != 'npy':
+            raise UserError(where, f'{value!r} with {format}', 'the format npy', 'set --config.extract.format=npy')
+        if options['pool'] == 'none':
+            raise UserError(where, f'{value!r} with pool=none', 'one vector per text', 'choose a pooling')
+    if storage.calibration and storage.precision != 'int8':
+        found, fix = f'a file with precision={storage.precision}', 'set --config.extract.precision=int8'
+        raise UserError('config.extract.calibration', found, 'precision=int8', fix)
+    return storage
 
 
 def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
     options = settings.options
     model = load_requested_model(settings, folder)
-    scalars = {name: options[name] for name in ('combine', 'pool', 'normalize')}
+    scalars = {name: options[name] for name in ('combine', 'pool', 'normalize', 'prompt', 'truncate_dim')}
     lists = {name: tuple(options[name]) for name in ('layers', 'weights')}
     encoding = resolve_encoding(model, **lists, **scalars)
     extractor = Extractor(
@@ -104,10 +129,13 @@ def _target(settings: TextKeys, folder: pathlib.Path, source: InputSource) -> pa
     return target
 
 
-def _extract_file(settings: TextKeys, extractor: Extractor, source: InputSource, target: pathlib.Path) -> None:
+def _extract_file(
+    settings: TextKeys, extractor: Extractor, source: InputSource, target: pathlib.Path, storage: VectorStorage
+) -> None:
     options = settings.options
+    storage.check(extractor.width)
     size = options['part'] or (TOKEN_PART_SIZE if extractor.per_token else PART_SIZE)
-    extraction = Extraction(extractor, source, target, options['id'], size)
+    extraction = Extraction(extractor, source, target, options['id'], size, storage)
     texts = extraction.read()
     if extraction.is_done():
         print(f'{target} exists already, with the features of these texts by this model')
@@ -115,7 +143,7 @@ def _extract_file(settings: TextKeys, extractor: Extractor, source: InputSource,
     extraction.check()
     with show_progress('texts', texts, lines=True) as advance:
         extraction.compute(advance)
-    names = ('layers', 'combine', 'weights', 'pool', 'normalize', 'prompt')
+    names = ('layers', 'combine', 'weights', 'pool', 'normalize', 'prompt', 'truncate_dim')
     facts = {name: getattr(extractor.encoding, name) for name in names}
     facts['dense'] = [layer.kernel.shape[1] for layer in extractor.encoding.dense]
     for line in extraction.write(facts):

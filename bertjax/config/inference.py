@@ -1,4 +1,4 @@
-"""The keys of the verbs that use a finished model: convert, extract, fill, minimal_pairs and attention."""
+"""The keys of the verbs that use a finished model: convert, extract, fill, minimal_pairs, attention, mine_negatives."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,11 +10,13 @@ from bertjax.config.schema import from_config, group, key, override
 from bertjax.errors import UserError
 from bertjax.model.config import DTYPES, BertConfig
 from bertjax.model.pooling import COMBINE, POOL
+from bertjax.model.quantization import PRECISIONS
 
 FEATURE_FORMATS = ('npy', 'safetensors', 'parquet', 'jsonl')
 ASK = ('masks', 'score', 'pairs', 'continue')
 _FIELD = text(empty=False)
 _LENGTH = either(integer(4, MANY), special(0, 'the positions of the model'))
+_MARGIN = either(number(0, 2), special(None, 'no margin'))
 _NORMALIZE = either(flag(), special(None, "the model's setting"))
 
 
@@ -71,6 +73,13 @@ class TextKeys(PairsKeys):
         return self.max_length or default
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MiningTextKeys(TextKeys):
+    """The keys of the verb that mines negatives."""
+
+    input: str = override(TextKeys, 'input', about='a file of pairs or of SQuAD, or a folder of BEIR')
+
+
 @dataclasses.dataclass(frozen=True)
 class ConvertKeys:
     """The group config.convert."""
@@ -102,10 +111,23 @@ class ExtractKeys:
     normalize: bool | None = key(
         None, _NORMALIZE, 'whether to scale vectors to length 1; `None`: with `pool=auto` as the model does, else no'
     )
+    prompt: str | None = key(
+        None,
+        either(TEXT, special(None, "the model's own")),
+        'the name of a prompt of the model, such as `query`, or a prefix of every text',
+    )
+    truncate_dim: int = key(0, integer(0, MANY), 'the leading dimensions to keep, before normalization; 0: all')
+    precision: str = key(
+        'float32', one_of(PRECISIONS), '`npy`: the precision; `int8` has a byte per dimension, `binary` a bit'
+    )
+    calibration: str = key(
+        '', TEXT, '`int8`: a `.npy` file of float vectors with the ranges of the dimensions; empty: those of this run'
+    )
     format: str = key(
         '', one_of(('', *FEATURE_FORMATS)), 'the format of the output; empty: `npy`, or JSON lines if `input` is `-`'
     )
     part: int = key(0, integer(0, MANY), 'the number of texts in memory at once; 0: 4096, or 256 with `pool=none`')
+    shard: int = key(0, integer(0, COUNT), '`npy`: the number of texts per file of the output; 0: a single file')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +160,28 @@ class MinimalPairsKeys:
     bad: str = key('sentence_bad', _FIELD, 'the field with the bad sentence')
     set: str = key('UID', _FIELD, 'the field with the name of a set of pairs; all sets have equal weight')
     phenomenon: str = key('linguistics_term', _FIELD, 'the field with the name of a group of sets')
+
+
+@dataclasses.dataclass(frozen=True)
+class MineNegativesKeys:
+    """config.mine_negatives; a rank counts the texts that are neither a positive of the anchor nor equal to it."""
+
+    anchor: str = key('anchor', _FIELD, 'the field with the anchor of a pair')
+    positive: str = key('positive', _FIELD, 'the field with its positive')
+    negative: str = key('negative', _FIELD, 'the field with known negatives, which may be missing; also of the output')
+    corpus: str = key('', TEXT, 'a file of further texts to choose negatives from')
+    field: str = key('text', _FIELD, 'the field of a record of `corpus` that holds the text')
+    num_negatives: int = key(3, integer(1, 1000), 'the number of negatives per pair, the most similar first')
+    range_min: int = key(0, integer(0, MANY), 'the number of most similar texts to skip')
+    range_max: int = key(
+        100, integer(1, MANY), 'the number of most similar texts, with the skipped ones, to choose from'
+    )
+    absolute_margin: float | None = key(
+        None, _MARGIN, 'how far the score of a negative must be below the score of the positive'
+    )
+    relative_margin: float | None = key(
+        None, _MARGIN, 'the same as a share of the score of the positive, such as 0.05 (arXiv 2407.15831)'
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,6 +218,7 @@ INFERENCE_KEYS: Mapping[str, type[ModelKeys]] = {
         ('fill', TextKeys, FillKeys()),
         ('minimal_pairs', PairsKeys, MinimalPairsKeys()),
         ('attention', TextKeys, AttentionKeys()),
+        ('mine_negatives', MiningTextKeys, MineNegativesKeys()),
     )
 }
 

@@ -97,6 +97,8 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     'fit': ('pretrain', 'finetune'),
     'infer': ('predict',),
     'inference': ('predict',),
+    'mine': ('mine_negatives',),
+    'mine_hard_negatives': ('mine_negatives',),
     'test': ('evaluate',),
     'train': ('pretrain', 'finetune'),
     'training': ('pretrain', 'finetune'),

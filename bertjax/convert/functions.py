@@ -15,7 +15,9 @@ Function = Callable[..., dict[str, jax.Array]]
 
 
 def make_functions(
-    model: BertForPreTraining | BertForTask, parts: Collection[str] = ('mlm', 'pooler', 'nsp')
+    model: BertForPreTraining | BertForTask,
+    parts: Collection[str] = ('mlm', 'pooler', 'nsp'),
+    embeddings: BertForTask | None = None,
 ) -> dict[str, Function]:
     """Returns the functions `encoder` and `mlm` of a pre-trained model, or `task` of a task's model.
 
@@ -23,15 +25,17 @@ def make_functions(
       model: The model with its config.
       parts: The parts of a pre-trained model, besides the encoder, that have weights. The functions return no outputs
         of other parts. Without the part 'mlm' there is no function `mlm`.
+      embeddings: The module of the vectors of texts for a further function `embeddings`, in place of `task`.
 
     Returns:
       {name: function}. Each function takes the weights by path and the three int32 arrays of `data.features.INPUTS`,
       and returns the outputs by name.
     """
-    # The export must run on any platform and with symbolic sizes.
-    model = model.clone(config=dataclasses.replace(model.config, attention='dot_product'))
 
-    def function(method: Function | None) -> Function:
+    def function(method: Function | None, model: BertForPreTraining | BertForTask = model) -> Function:
+        # An export must run on any platform and with symbolic sizes.
+        model = model.clone(config=dataclasses.replace(model.config, attention='dot_product'))
+
         def call(weights: Mapping[str, jax.Array], *inputs: jax.Array) -> dict[str, jax.Array]:
             tree = unflatten_dict({tuple(path.split('/')): x for path, x in weights.items()})
             with nn.logical_axis_rules(()):  # No array is sharded.
@@ -39,13 +43,14 @@ def make_functions(
 
         return call
 
+    vectors = {} if embeddings is None else {'embeddings': function(None, embeddings)}
     if isinstance(model, BertForPreTraining):
         pooled = model.config.nsp and 'pooler' in parts
         functions = {'encoder': function(functools.partial(_encoder, pooled=pooled))}
         if 'mlm' in parts:
             functions['mlm'] = function(functools.partial(_mlm, pairs=pooled and 'nsp' in parts))
-        return functions
-    return {'task': function(None)}
+        return functions | vectors
+    return vectors or {'task': function(None)}
 
 
 def dimensions(model: BertForPreTraining | BertForTask) -> str:

@@ -22,6 +22,7 @@ class Head:
         transformers has it.
       id2label: Whether `id2label` in the config.json of this class has an entry for each output.
       pools_cls: Whether the head reads only the first position.
+      layers: The values of `layers` with which the class of transformers, or the folder, represents the model.
     """
 
     module: type[BertForTask]
@@ -32,6 +33,7 @@ class Head:
     projection_folder: str = ''
     id2label: bool = True
     pools_cls: bool = False
+    layers: tuple[str, ...] = ('last',)
 
     @property
     def name(self) -> str:

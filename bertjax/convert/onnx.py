@@ -82,6 +82,7 @@ def export_onnx(
     directory: epath.PathLike,
     *,
     extra_files: Mapping[str, str] = MappingProxyType({}),
+    embeddings: BertForTask | None = None,
 ) -> None:
     """Writes `encoder.onnx` and `mlm.onnx` of a pre-trained model, or `task.onnx` of a task's model.
 
@@ -94,16 +95,19 @@ def export_onnx(
       tokenizer: The tokenizer, whose files are also written.
       directory: The local or remote directory.
       extra_files: Additional files, {name: text}.
+      embeddings: The module of the vectors of texts, see `make_functions`.
     """
     stacked = unflatten_dict(flat_stacked(params, model.config), sep='/')
     weights = flat_paths(unstack_layers(stacked))
     changes = {'scan_layers': False, 'remat': 'none', 'dtype': 'float32', 'param_dtype': 'float32'}
     model = model.clone(config=dataclasses.replace(model.config, **changes))  # jax2onnx cannot convert a scan.
+    embeddings = None if embeddings is None else embeddings.clone(config=model.config)
     with atomic_directory(directory) as staging, _quiet():
         tokenizer.save(staging)
         path = epath.Path(staging)
         outputs = {}
-        for name, function in make_functions(model, {path.partition('/')[0] for path in weights}).items():
+        parts = {path.partition('/')[0] for path in weights}
+        for name, function in make_functions(model, parts, embeddings).items():
             graph, outputs[name] = _convert(name, function, weights, model)
             data = graph.SerializeToString(deterministic=True)
             with annotate_write_errors(path / f'{name}.onnx', len(data)):

@@ -57,6 +57,7 @@ def export_stablehlo(
     directory: epath.PathLike,
     *,
     extra_files: Mapping[str, str] = MappingProxyType({}),
+    embeddings: BertForTask | None = None,
 ) -> None:
     """Writes the serialized functions `encoder` and `mlm` of a pre-trained model, or `task` of a task's model.
 
@@ -68,9 +69,10 @@ def export_stablehlo(
       tokenizer: The tokenizer, whose files are also written.
       directory: The local or remote directory.
       extra_files: Additional files, {name: text}.
+      embeddings: The module of the vectors of texts, see `make_functions`.
     """
     weights = {path: np.asarray(x) for path, x in flat_paths(nn.unbox(jax.device_get(dict(params)))).items()}
-    functions = make_functions(model, {path.partition('/')[0] for path in weights})
+    functions = make_functions(model, {path.partition('/')[0] for path in weights}, embeddings)
     lowered = {name: _lower(function, weights, model) for name, function in functions.items()}
     facts = {name: _facts(function, model.config) for name, function in lowered.items()}
     with atomic_directory(directory) as staging:

@@ -13,6 +13,7 @@ from bertjax.files.paths import display_path
 from bertjax.finetune.advice import advise
 from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit
 from bertjax.finetune.task_model import TaskModel
+from bertjax.tasks.embedding.head import exported_module
 from bertjax.tasks.reading.texts import Blank
 from bertjax.tasks.task import Outputs, Task
 from bertjax.terminal import Console
@@ -169,6 +170,7 @@ def export_task(
         extra_files={TASK_FILE: data.task_json(finished=finished)},
         about=config.get('card', {}),
         files=data.task.model_files(module.config),
+        embeddings=exported_module(module.config, data.task.sentence_modules()),
         figures={
             name: {key: value for key, value in values.items() if key not in data.task.thresholds}
             for name, values in results['splits'].items()

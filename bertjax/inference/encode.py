@@ -21,6 +21,9 @@ from bertjax.model.pooling import combine_layers, pool_tokens
 from bertjax.tasks.sentence.features import text_features
 from bertjax.text.tokenizer import Tokenizer
 
+# The names of prompts for queries and for texts to be found, as sentence-transformers looks for them.
+QUERY, DOCUMENT = ('query',), ('document', 'passage', 'corpus')
+
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
@@ -35,6 +38,7 @@ class Encoding:
       normalize: Whether to divide each vector by its Euclidean norm.
       prompt: A prefix of every text.
       dense: Dense layers applied to the pooled vectors before normalization.
+      truncate_dim: The number of leading dimensions to keep, before normalization; 0 for all.
 
     Raises:
       UserError: The settings contradict each other.
@@ -47,6 +51,7 @@ class Encoding:
     normalize: bool = False
     prompt: str = ''
     dense: tuple[Dense, ...] = ()
+    truncate_dim: int = 0
 
     def __post_init__(self):
         if not self.layers:
@@ -65,12 +70,15 @@ class Encoding:
         return [self.prompt + text for text in texts]
 
     def check(self, config: BertConfig) -> None:
-        """Checks that the model has the layers.
+        """Checks that the model has the layers and the width.
 
         Raises:
-          UserError: The model lacks a layer.
+          UserError: The model lacks a layer, or its vectors are shorter than `truncate_dim`.
         """
-        count = config.num_layers
+        width, count = dataclasses.replace(self, truncate_dim=0).width(config), config.num_layers
+        if self.truncate_dim > width:
+            fix = 'choose a smaller number'
+            raise UserError('truncate_dim', str(self.truncate_dim), f'at most {width}, the width of the vectors', fix)
         for layer in self.layers:
             if not -count - 1 <= layer <= count:
                 expected = f'0 (the embeddings) to {count} (the last block), or -1 to {-count - 1} from the end'
@@ -78,6 +86,8 @@ class Encoding:
 
     def width(self, config: BertConfig) -> int:
         """Returns the width D' of the features."""
+        if self.truncate_dim:
+            return self.truncate_dim
         if self.dense:
             return self.dense[-1].kernel.shape[1]
         return config.width * (len(self.layers) if self.combine == 'concat' else 1)
@@ -94,7 +104,7 @@ def resolve_encoding(
         it means 'mean'. Other values are those of `Encoding.pool`; they disable the prompt and the Dense layers.
       prompt: The name of one of the folder's prompts, or a prefix of every text; None for the default prompt.
       normalize: Whether to normalize. None uses the setting of the folder if `pool` is 'auto', else False.
-      **options: The fields `layers`, `combine` and `weights` of the Encoding.
+      **options: The fields `layers`, `combine`, `weights` and `truncate_dim` of the Encoding.
 
     Raises:
       UserError: The modules of the folder are not supported or need other layers, or the Encoding is invalid.
@@ -130,9 +140,18 @@ def resolve_encoding(
                 expected=f'{width:,} inputs, the width of the preceding vectors',
                 fix='copy the directory again',
             )
+    if options['layers'] == (-1,):
+        combine = {'combine': 'weighted', 'weights': modules.weights} if modules.weights else {}
+        options |= {'layers': modules.layers, **combine}
     normalize = modules.normalize if normalize is None else normalize
     prompt = modules.prompt if prompt is None else prompt
     return Encoding(pool=modules.pool, normalize=normalize, prompt=prompt, dense=modules.dense, **options)
+
+
+def find_prompt(model: LoadedModel, names: Sequence[str]) -> str:
+    """Returns the first of these names that is a prompt of the model; '', no prompt, if there is none."""
+    prompts = model.sentence_modules.prompts if model.sentence_modules else {}
+    return next((name for name in names if name in prompts), '')
 
 
 def make_encode(module: nn.Module, encoding: Encoding) -> Forward:
@@ -215,14 +234,19 @@ def encode(
     """
     check_encoding(runner.model, encoding)
     per_token = ('features',) if encoding.pool == 'none' else ()
-    make_forward = functools.partial(make_encode, encoding=encoding)
-    name, title = ('encode', encoding), 'encoding'
+    full = dataclasses.replace(encoding, truncate_dim=0)  # All widths share a compiled function.
+    make_forward = functools.partial(make_encode, encoding=full)
+    name, title = ('encode', full), 'encoding'
     rows = runner.run(name, make_forward, features, per_token=per_token, title=title, advance=advance)['features']
-    return list(_apply_dense(np.stack(rows), encoding)) if encoding.dense and rows else rows
+    is_truncated = encoding.width(runner.model.config) < full.width(runner.model.config)
+    if not rows or not (encoding.dense or is_truncated):
+        return rows
+    return [_finish(x, encoding) for x in rows] if per_token else list(_finish(np.stack(rows), encoding))
 
 
-def _apply_dense(x: np.ndarray, encoding: Encoding) -> np.ndarray:
-    """Applies the Dense layers and, if requested, the normalization: float32 [N, D] -> [N, D']."""
+def _finish(x: np.ndarray, encoding: Encoding) -> np.ndarray:
+    """Applies the Dense layers, the truncation and, if requested, the normalization: float32 [N, D] -> [N, D']."""
     for layer in encoding.dense:
         x = layer(x)
+    x = x[:, : encoding.truncate_dim or None]
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) if encoding.normalize else x

@@ -6,11 +6,13 @@ from typing import Any, overload
 import numpy as np
 
 from bertjax.data.features import Features
+from bertjax.errors import UserError
 from bertjax.inference.arguments import Texts, as_text_list, check_count, check_values, match_input, to_python
 from bertjax.inference.attention import Attention, compute_attention
 from bertjax.inference.encode import build_sequences, encode, resolve_encoding, token_spans
 from bertjax.inference.runner import Runner
 from bertjax.loading.load_model import LoadedModel
+from bertjax.model.quantization import quantize, value_ranges
 
 
 class EncodeMethods:
@@ -32,6 +34,9 @@ class EncodeMethods:
         weights: Sequence[float] = ...,
         normalize: bool | None = ...,
         prompt: str | None = ...,
+        truncate_dim: int | None = ...,
+        precision: str = ...,
+        calibration: np.ndarray | None = ...,
     ) -> np.ndarray: ...
 
     @overload
@@ -46,6 +51,9 @@ class EncodeMethods:
         weights: Sequence[float] = ...,
         normalize: bool | None = ...,
         prompt: str | None = ...,
+        truncate_dim: int | None = ...,
+        precision: str = ...,
+        calibration: np.ndarray | None = ...,
     ) -> np.ndarray: ...
 
     @overload
@@ -60,6 +68,9 @@ class EncodeMethods:
         weights: Sequence[float] = ...,
         normalize: bool | None = ...,
         prompt: str | None = ...,
+        truncate_dim: int | None = ...,
+        precision: str = ...,
+        calibration: np.ndarray | None = ...,
     ) -> list[np.ndarray]: ...
 
     def encode(
@@ -73,6 +84,9 @@ class EncodeMethods:
         weights: Sequence[float] = (),
         normalize: bool | None = None,
         prompt: str | None = None,
+        truncate_dim: int | None = None,
+        precision: str = 'float32',
+        calibration: np.ndarray | None = None,
     ) -> np.ndarray | list[np.ndarray]:
         """Computes features of texts.
 
@@ -91,31 +105,41 @@ class EncodeMethods:
             if `pool` is 'auto', else False.
           prompt: The name of a prompt of the model, such as 'query' or 'document', or a prefix of every text. None for
             the default prompt of the sentence-transformers folder, if it has one.
+          truncate_dim: The number of leading dimensions to keep, before the vectors are normalized; None for all.
+          precision: 'float32'; 'int8', a byte per dimension; or 'binary', a bit per dimension, eight in a byte. See
+            `model.quantization.quantize`, and `similarity` for their cosines.
+          calibration: float32 [M, D], for 'int8': vectors such as `encode` returns, or only their smallest and largest
+            values. The ranges of their dimensions are divided into 255 steps. None for the vectors of `texts`.
 
         Returns:
-          float32 [D] for one text, [N, D] for several. Without pooling, [S, D] for one text and a list of such arrays
-          for several, where S is the number of tokens including [CLS] and [SEP]; see `pieces` and `spans`.
+          float32 [D] for one text, [N, D] for several; int8 of the same shape; or uint8 [D / 8], [N, D / 8]. Without
+          pooling, [S, D] for one text and a list of such arrays for several, where S is the number of tokens including
+          [CLS] and [SEP]; see `pieces` and `spans`.
 
         Raises:
-          UserError: The model lacks a layer or the pooler.
+          UserError: The model lacks a layer or the pooler, its vectors are too short, or `precision` needs pooling or
+            `calibration`.
         """
         layers = to_python(layers)
         options = {'layers': layers if isinstance(layers, tuple) else (layers,), 'combine': combine, 'weights': weights}
-        options |= {'pool': 'none' if pool is None else pool, 'normalize': normalize}
+        options |= {'pool': 'none' if pool is None else pool, 'normalize': normalize, 'precision': precision}
+        options |= {'truncate_dim': 0 if truncate_dim is None else truncate_dim}
         values = check_values('extract', **{name: (name, value) for name, value in options.items()})
         if prompt is not None:
             as_text_list([prompt], 'prompt')
+        precision = values.pop('precision')
+        _check_precision(precision, values['pool'], calibration)
         encoding, first_texts = resolve_encoding(self._model, prompt=prompt, **values), as_text_list(texts)
         rows = (
             encode(self._runner, self._features(encoding.add_prompt(first_texts), pairs), encoding)
             if first_texts
             else []
         )
-        if isinstance(texts, str):
-            return rows[0]
         if encoding.pool == 'none':
-            return rows
-        return np.stack(rows) if rows else np.zeros((0, encoding.width(self._model.config)), np.float32)
+            return match_input(texts, rows)
+        x = np.stack(rows) if rows else np.zeros((0, encoding.width(self._model.config)), np.float32)
+        ranges = _find_ranges(x, calibration) if precision == 'int8' else None
+        return match_input(texts, quantize(x, precision, ranges))
 
     @overload
     def pieces(self, texts: str, pairs: str | None = ...) -> list[str]: ...
@@ -176,6 +200,27 @@ class EncodeMethods:
         first_texts, second_texts = _as_lists(texts, pairs)
         check_count('pairs', second_texts, first_texts)
         return build_sequences(self._model.tokenizer, first_texts, second_texts, self._max_length)
+
+
+def _check_precision(precision: str, pool: str, calibration: np.ndarray | None) -> None:
+    if precision != 'float32' and pool == 'none':
+        found, expected = f'{precision!r} for one vector per token', "'float32', or a pooling"
+        raise UserError('precision', found, expected, 'choose a pooling')
+    if precision != 'int8' and calibration is not None:
+        raise UserError('calibration', f'vectors with precision={precision!r}', "precision='int8'", 'leave it out')
+
+
+def _find_ranges(x: np.ndarray, calibration: np.ndarray | None) -> np.ndarray:
+    """Returns the ranges, float32 [2, D], of the dimensions of `calibration`, or of x [N, D] if it is None."""
+    if calibration is None and len(x) == 1:
+        fix = 'pass vectors of other texts: each dimension needs a range'
+        raise UserError('calibration', "nothing for a single vector with precision='int8'", 'vectors', fix)
+    known = x if calibration is None else np.asarray(calibration)
+    if known.ndim != 2 or known.shape[1] != x.shape[1] or not np.issubdtype(known.dtype, np.floating):
+        expected = f'vectors of width {x.shape[1]}, with precision float32'
+        found = f'{known.dtype} {list(known.shape)}'
+        raise UserError('calibration', found, expected, 'encode texts with the same arguments')
+    return value_ranges(known)
 
 
 def _as_lists(texts: Texts, pairs: Texts | None) -> tuple[list[str], list[str] | None]:

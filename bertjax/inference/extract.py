@@ -3,17 +3,21 @@
 import dataclasses
 import functools
 import hashlib
+import io
 import json
 import math
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from bertjax.errors import UserError
+from bertjax.files.atomic import write_atomic
 from bertjax.inference.encode import Encoding, build_sequences, check_encoding, encode, token_spans
 from bertjax.inference.input import InputSource, Item, nonblank_texts
 from bertjax.inference.runner import Runner
+from bertjax.progress import Advance
 from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.texts import check_text, quote_names
 
@@ -109,6 +113,49 @@ class Extractor:
             return {'lengths': lengths, 'features': np.full((len(lengths), self.width), np.nan, np.float32)}
         empty = {name: np.zeros(0, np.int32) for name in ('ids', 'segments', 'starts', 'ends')}
         return {'lengths': lengths, 'features': np.zeros((0, self.width), np.float32), **empty}
+
+
+@dataclasses.dataclass(frozen=True)
+class TextVectors:
+    """The vectors of texts, computed in parts that are saved one by one.
+
+    Attributes:
+      extractor: The definition of the vectors, with pooling.
+      folder: The folder of the finished parts. A part is named after its texts and the model, so a run reuses only
+        identical parts of an earlier run.
+    """
+
+    extractor: Extractor
+    folder: pathlib.Path
+
+    def compute(self, texts: Sequence[str], advance: Advance) -> np.ndarray:
+        """Computes the missing parts, and returns the vectors, float32 [N, D].
+
+        Args:
+          texts: N texts.
+          advance: A function that is called with the number of newly finished texts.
+        """
+        vectors = np.empty((len(texts), self.extractor.width), np.float32)
+        for begin in range(0, len(texts), PART_SIZE):
+            part = texts[begin : begin + PART_SIZE]
+            path = self.folder / f'{self._key(part)}.npy'
+            if path.exists():
+                advance(len(part))
+            else:
+                buffer = io.BytesIO()
+                np.save(buffer, self._encode(part, advance))
+                write_atomic(path, buffer.getvalue())
+            vectors[begin : begin + len(part)] = np.load(path)
+        return vectors
+
+    def _encode(self, texts: Sequence[str], advance: Advance) -> np.ndarray:
+        runner, encoding = self.extractor.runner, self.extractor.encoding
+        prompted = encoding.add_prompt(texts)
+        features = build_sequences(runner.model.tokenizer, prompted, None, self.extractor.max_length)
+        return np.stack(encode(runner, features, encoding, advance=advance))
+
+    def _key(self, texts: Sequence[str]) -> str:
+        return hashlib.sha256(self.extractor.identity + json.dumps(texts).encode()).hexdigest()[:32]
 
 
 def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:

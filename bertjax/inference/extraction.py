@@ -9,22 +9,28 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from bertjax.config.inference import FEATURE_FORMATS
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.small_files import read_json_or_none
 from bertjax.inference.extract import Extractor, item_columns
 from bertjax.inference.feature_files import (
+    RANGES,
     count_tokens,
+    find_ranges,
     output_files,
     save_part,
     write_jsonl,
     write_npy,
     write_parquet,
     write_safetensors,
+    write_vectors,
 )
 from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, split_chunks
 from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
+from bertjax.inference.vector_files import VectorStorage
 from bertjax.tasks.reading.records import Row
 
 
@@ -44,6 +50,7 @@ class Extraction:
       target: The path of the output file. Its suffix selects the format: .npy, .safetensors, .parquet or .jsonl.
       id: The name of the field that identifies a record; '' for none.
       size: The number of texts in a part.
+      storage: The precision and the division of the vectors in .npy files.
     """
 
     extractor: Extractor
@@ -51,6 +58,7 @@ class Extraction:
     target: pathlib.Path
     id: str
     size: int
+    storage: VectorStorage = dataclasses.field(default_factory=VectorStorage)
 
     def __post_init__(self):
         self._metadata_path = self.target.with_name(f'{self.target.name}.json')
@@ -59,8 +67,8 @@ class Extraction:
         self._input_path = self._folder / 'input.json'
         self._parts: list[pathlib.Path] = []
         self._identity, self._origin, self._rows, self._blank = '', self.source.origin, 0, 0
-        per_token = self.extractor.per_token
-        self._files = output_files(self.target, per_token=per_token, id=bool(self.id))
+        self._files: list[pathlib.Path] = []
+        self._ranges = self.storage.read_ranges(self.extractor.width)
 
     def read(self) -> int:
         """Reads the whole input and counts the texts.
@@ -68,7 +76,8 @@ class Extraction:
         Raises:
           UserError: The input is malformed; the message names the file and the line.
         """
-        digest, texts = hashlib.sha256(f'{self.target.name} {self.id!r}'.encode()), hashlib.sha256()
+        stored = f'{self.storage.precision} {self.storage.shard} {self._ranges is not None and self._ranges.tolist()}'
+        digest, texts = hashlib.sha256(f'{self.target.name} {self.id!r} {stored}'.encode()), hashlib.sha256()
         for number, items in enumerate(self._chunks(quiet=False)):
             for item in items:
                 columns = item_columns(item, self.source, self.id)
@@ -81,6 +90,9 @@ class Extraction:
             self._rows += len(items)
             self._blank += sum(not isinstance(item, Row) for item in items)
         self._identity = digest.hexdigest()
+        shards = -(-self._rows // self.storage.shard) if self.storage.shard else 0
+        options = {'per_token': self.extractor.per_token, 'shards': shards, 'ranges': self.storage.precision == 'int8'}
+        self._files = output_files(self.target, id=bool(self.id), **options)
         if self.source.path == STANDARD_INPUT:  # Standard input has no path, so its texts identify it.
             self._origin = f'standard input {texts.hexdigest()[:32]}'
         return self._rows
@@ -171,6 +183,9 @@ class Extraction:
         tokens, full = count_tokens(self._parts, longest)
         facts = {INPUT: self._origin, 'rows': self._rows, 'blank': self._blank, 'tokens': tokens, 'longest': longest}
         facts |= {'full': full, 'width': self.extractor.width, **options, FILES: [path.name for path in self._files]}
+        if self._vector_files():
+            facts |= {'precision': self.storage.precision, 'vectors': [path.name for path in self._vector_files()]}
+            facts |= {'ranges': self._ranges_path.name} if self.storage.precision == 'int8' else {}
         write_atomic(self._metadata_path, json.dumps({**facts, 'identity': self._identity}, indent=2) + '\n')
         shutil.rmtree(self._folder)
         if self._blank:
@@ -180,13 +195,31 @@ class Extraction:
         yield f'features of {self._rows:,} texts, width {self.extractor.width}, {tokens:,} tokens read'
         yield ', '.join(map(str, [*self._files, self._metadata_path]))
 
+    @property
+    def _ranges_path(self) -> pathlib.Path:
+        return self.target.with_suffix(RANGES)
+
+    def _vector_files(self) -> list[pathlib.Path]:
+        """Returns the .npy files of one vector per text; [] for other formats."""
+        if self.target.suffix != '.npy' or self.extractor.per_token:
+            return []
+        return [path for path in self._files if path.suffix == '.npy' and path != self._ranges_path]
+
     def _write_files(self) -> None:
         columns = ([item_columns(item, self.source, self.id) for item in items] for items in self._chunks())
         if self.target.suffix in ('.parquet', '.jsonl'):
             write = write_parquet if self.target.suffix == '.parquet' else write_jsonl
             write(self.target, self._parts, columns, self.extractor.runner.model.tokenizer.pieces)
             return
-        (write_npy if self.target.suffix == '.npy' else write_safetensors)(self.target, self._parts)
+        if paths := self._vector_files():
+            precision, ranges = self.storage.precision, self._ranges
+            if precision == 'int8':
+                ranges = find_ranges(self._parts) if ranges is None else ranges
+                with AtomicFile(self._ranges_path) as file:
+                    np.save(file, ranges)
+            write_vectors(paths, self._parts, self.size, self.storage.shard or self._rows, precision, ranges)
+        else:
+            (write_npy if self.target.suffix == '.npy' else write_safetensors)(self.target, self._parts)
         if self.id:
             with AtomicFile(self._files[-1]) as file:
                 for rows in columns:

@@ -16,10 +16,12 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.safetensors import Tensor, write_tensors
 from bertjax.inference.extract import VectorPart
+from bertjax.model.quantization import quantize, value_ranges
 from bertjax.tasks.reading.json_rows import convert_to_text
 
 Labels = Mapping[str, Any]  # The other columns of a row of features: id, text, pair.
 TOKEN = ('ids', 'segments', 'starts', 'ends')
+RANGES, _IDS = '.ranges.npy', '.ids.jsonl'
 
 
 def save_part(path: pathlib.Path, part: VectorPart) -> None:
@@ -27,26 +29,68 @@ def save_part(path: pathlib.Path, part: VectorPart) -> None:
     write_atomic(path, save(part))
 
 
-def output_files(path: pathlib.Path, *, per_token: bool, id: bool) -> list[pathlib.Path]:
+def output_files(
+    path: pathlib.Path, *, per_token: bool, id: bool, shards: int = 0, ranges: bool = False
+) -> list[pathlib.Path]:
     """Returns the paths of all files to write for `path`.
 
     Per-token features in .npy format have two additional files. Arrays with ids have a file of ids.
+
+    Args:
+      path: The path of the output.
+      per_token: Whether there is one vector per token.
+      id: Whether the records have ids.
+      shards: The number of .npy files that replace `path`; 0 for none.
+      ranges: Whether to write the ranges of int8 vectors.
     """
     arrays = path.suffix in ('.npy', '.safetensors')
-    tokens = ('.offsets.npy', '.tokens.npy') if per_token and path.suffix == '.npy' else ()
-    return [path, *(path.with_suffix(suffix) for suffix in (*tokens, *(('.ids.jsonl',) if id and arrays else ())))]
+    files = [path.with_name(f'{path.stem}-{i:05d}-of-{shards:05d}.npy') for i in range(shards)] or [path]
+    suffixes = ['.offsets.npy', '.tokens.npy'] if per_token and path.suffix == '.npy' else []
+    suffixes += [RANGES] * ranges + [_IDS] * (id and arrays)
+    return files + [path.with_suffix(suffix) for suffix in suffixes]
+
+
+def write_vectors(
+    paths: Sequence[pathlib.Path],
+    parts: Sequence[pathlib.Path],
+    size: int,
+    shard: int,
+    precision: str,
+    ranges: np.ndarray | None,
+) -> None:
+    """Writes .npy files of one vector per text, in the dtype of the precision.
+
+    Args:
+      paths: The files, each of which gets the next `shard` vectors.
+      parts: The paths of the parts.
+      size: The number of vectors in each part but the last.
+      shard: The number of vectors in each file but the last.
+      precision, ranges: See `model.quantization.quantize`.
+    """
+    rows = _shapes(parts)['features'][0]
+    empty = quantize(np.zeros((0, _shapes(parts[:1])['features'][1]), np.float32), precision, ranges)
+    for begin, path in zip(range(0, rows, shard), paths, strict=True):
+        end = min(begin + shard, rows)
+        arrays = (
+            quantize(_tensor(parts[i], 'features')[max(0, begin - i * size) : end - i * size], precision, ranges)
+            for i in range(begin // size, -(-end // size))
+        )
+        _write_npy(path, empty.dtype, (end - begin, empty.shape[1]), arrays)
+
+
+def find_ranges(parts: Sequence[pathlib.Path]) -> np.ndarray:
+    """Returns the ranges of the dimensions of all vectors, float32 [2, D]."""
+    return value_ranges(np.concatenate([value_ranges(_tensor(part, 'features')) for part in parts]))
 
 
 def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
-    """Writes NAME.npy, float32 [N, D] or [T, D]; per-token features also get NAME.offsets.npy and NAME.tokens.npy.
+    """Writes NAME.npy of one vector per token, float32 [T, D], and NAME.offsets.npy and NAME.tokens.npy.
 
     The tokens of text i are those from offsets[i] up to, but excluding, offsets[i + 1]. NAME.tokens.npy is a structured
     array with a row per token.
     """
     shapes = _shapes(parts)
     _write_npy(path, np.float32, shapes['features'], (part['features'] for part in map(load_file, parts)))
-    if 'ids' not in shapes:
-        return
     _, offsets, tokens = output_files(path, per_token=True, id=False)
     _write_npy(offsets, np.int64, (shapes['lengths'][0] + 1,), _offsets(parts))
     kind = np.dtype([(name.removesuffix('s'), np.int32) for name in TOKEN])

@@ -17,6 +17,7 @@ from bertjax.files import disk
 from bertjax.files.paths import is_remote
 from bertjax.finetune.task_data import TASK_FILE
 from bertjax.loading.load_model import LoadedModel
+from bertjax.tasks.embedding.head import exported_module
 from bertjax.workdir.exports import FORMATS, ExportContent, check_formats, write_export
 from bertjax.workdir.resolve_path import PathKind, classify_path
 
@@ -87,6 +88,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
         dtype=origin.dtype,
         values=origin.values,
         files={**files, **origin.files},
+        embeddings=exported_module(config, model.sentence_modules),
     )
 
 

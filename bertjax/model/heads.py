@@ -21,6 +21,7 @@ from bertjax.parallel.partition import with_axes
 
 # {feature-based row of the paper's Table 7: the least number of blocks of the encoder}.
 LAYERS = {'embeddings': 0, 'last': 1, 'second_to_last': 2, 'sum_last_four': 4, 'concat_last_four': 4, 'sum_all': 1}
+LAYERS |= {'mean_last_four': 4}  # not in the paper: of vectors of texts
 
 
 class LayerMix(nn.Module):
@@ -52,7 +53,7 @@ class BertForTask(nn.Module):
         adds one to its left-to-right ablation (Table 5) and to frozen features for NER (section 5.3).
       layers: The input of the head, one of LAYERS: the hidden states of the 'embeddings', the 'last' or the
         'second_to_last' block; a learned weighted sum of the last four or of all L blocks; or the last four
-        concatenated.
+        concatenated or averaged.
       frozen: Whether to run the encoder without dropout and without gradients.
 
     Raises:
@@ -131,6 +132,8 @@ class BertForTask(nn.Module):
             return states[-2]
         if self.layers == 'concat_last_four':
             return jnp.concatenate(list(states[-4:]), axis=-1)  # [B, S, 4D]
+        if self.layers == 'mean_last_four':
+            return states[-4:].mean(0)
         return self.mix(states[-4:] if self.layers == 'sum_last_four' else states[1:])
 
     def _project(self, x: jax.Array, dropout: Dropout | None) -> jax.Array:

@@ -144,7 +144,7 @@ class TrainableTask(abc.ABC, Generic[Record]):
     def model_files(self, model_config: BertConfig) -> Mapping[str, bytes]:
         """Returns the files of sentence-transformers in an export to transformers: {relative path: content}."""
         modules = self.sentence_modules()
-        return module_files(modules, model_config.width) if modules else {}
+        return module_files(modules, model_config.width, model_config.num_layers) if modules else {}
 
 
 class ReportableTask(abc.ABC, Generic[Record, Prediction]):

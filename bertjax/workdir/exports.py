@@ -31,6 +31,7 @@ class ExportContent:
       card, about, figures: The content of the model card, see `convert/huggingface/card.py`.
       dtype, values: Details of the Hugging Face directory that the model was loaded from, see `export_huggingface`.
       files: Additional files of a Hugging Face directory, {relative path: content}.
+      embeddings: The module of the vectors of texts, which stablehlo and onnx have as a function; None for none.
     """
 
     module: BertForPreTraining | BertForTask
@@ -45,6 +46,7 @@ class ExportContent:
     dtype: str = 'float32'
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    embeddings: BertForTask | None = None
 
     @property
     def config(self) -> BertConfig:
@@ -107,13 +109,15 @@ def _write_google(content: ExportContent, directory: pathlib.Path) -> None:
 def _write_stablehlo(content: ExportContent, directory: pathlib.Path) -> None:
     from bertjax.convert.stablehlo import export_stablehlo
 
-    export_stablehlo(content.params, content.module, content.tokenizer, directory, extra_files=content.extra_files)
+    options = {'extra_files': content.extra_files, 'embeddings': content.embeddings}
+    export_stablehlo(content.params, content.module, content.tokenizer, directory, **options)
 
 
 def _write_onnx(content: ExportContent, directory: pathlib.Path) -> None:
     from bertjax.convert.onnx import export_onnx
 
-    export_onnx(content.params, content.module, content.tokenizer, directory, extra_files=content.extra_files)
+    options = {'extra_files': content.extra_files, 'embeddings': content.embeddings}
+    export_onnx(content.params, content.module, content.tokenizer, directory, **options)
 
 
 _WRITERS: dict[str, Callable[[ExportContent, pathlib.Path], None]] = {

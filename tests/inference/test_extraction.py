@@ -12,6 +12,8 @@ from bertjax import progress
 from bertjax.errors import UserError
 from bertjax.inference.extraction import Extraction
 from bertjax.inference.input import InputSource, make_columns
+from bertjax.inference.vector_files import VectorStorage, load_vectors
+from bertjax.model.quantization import PRECISIONS, quantize, value_ranges
 from bertjax.tasks.reading.records import Row
 
 TEXTS = ['a river', 'stone', '', 'the old light', 'a', 'wind and field', 'house']
@@ -38,6 +40,18 @@ class FakeExtractor:
         return {'lengths': np.int32([*map(len, words)]), 'features': features, **arrays}
 
 
+class FakePooledExtractor(FakeExtractor):
+    """The same with a vector per text: its length minus 4 times 1 to 8."""
+
+    width, per_token = 8, False
+
+    def compute_part(self, items, advance):
+        lengths = np.int32([len(item.values[0]) if isinstance(item, Row) else 0 for item in items])
+        self.computed += len(items)
+        features = np.where(lengths > 0, lengths - 4, np.nan)[:, None] * np.arange(1, 9, dtype=np.float32)
+        return {'lengths': lengths, 'features': features.astype(np.float32)}
+
+
 @pytest.fixture
 def extract(tmp_path: pathlib.Path):
     """extract(folder, model='', suffix='npy') extracts tmp_path/in.txt and returns the number of computed texts.
@@ -46,9 +60,10 @@ def extract(tmp_path: pathlib.Path):
     """
     (tmp_path / 'in.txt').write_text('\n'.join(TEXTS))
 
-    def run(folder: str, model: str = '', suffix: str = 'npy') -> int:
-        extractor, source = FakeExtractor(model), InputSource(str(tmp_path / 'in.txt'), make_columns('text', '', ''))
-        extraction = Extraction(extractor, source, tmp_path / folder / f'in.{suffix}', '', 3)
+    def run(folder: str, model: str = '', suffix: str = 'npy', kind: type = FakeExtractor, **storage) -> int:
+        extractor, source = kind(model), InputSource(str(tmp_path / 'in.txt'), make_columns('text', '', ''))
+        target = tmp_path / folder / f'in.{suffix}'
+        extraction = Extraction(extractor, source, target, '', 3, VectorStorage(**storage))
         assert extraction.read() == len(TEXTS)
         if not extraction.is_done():
             extraction.check()
@@ -73,6 +88,54 @@ def test_an_extraction_killed_at_any_moment_resumes_to_the_same_bytes(extract, t
         assert files(killed) == expected
         shutil.rmtree(killed)
     assert computed == {0, 1, 4, 7}  # Complete parts are not computed again.
+
+
+@pytest.mark.slow
+def test_shards_of_int8_killed_at_any_moment_resume_to_the_same_bytes(extract, tmp_path):
+    options = {'kind': FakePooledExtractor, 'precision': 'int8', 'shard': 2}
+    assert extract('complete', **options) == len(TEXTS)
+    killed, expected = tmp_path / 'killed', files(tmp_path / 'complete')
+    shards = [f'in-0000{i}-of-00004.npy' for i in range(4)]
+    assert sorted(expected) == [*shards, 'in.npy.json', 'in.ranges.npy']
+    for _ in kill_at_each(lambda: extract('killed', **options), killed):
+        extract('killed', **options)
+        assert files(killed) == expected
+        shutil.rmtree(killed)
+
+
+def test_shards_are_read_as_one_array(extract, tmp_path):
+    extract('one', kind=FakePooledExtractor)
+    vectors = np.load(tmp_path / 'one' / 'in.npy')
+    assert np.isnan(vectors[2]).all() and np.isfinite(np.delete(vectors, 2, axis=0)).all()
+    for precision in PRECISIONS:
+        for shard in (0, 1, 2, 3, 5, 100):
+            extract('out', kind=FakePooledExtractor, precision=precision, shard=shard)
+            found = load_vectors(tmp_path / 'out' / 'in.npy.json')
+            ranges = value_ranges(vectors)
+            expected = quantize(vectors, precision, ranges)
+            assert found.shape == expected.shape and found.dtype == expected.dtype
+            np.testing.assert_array_equal(np.asarray(found), expected)
+            for rows in (slice(1, 4), slice(3, 3), slice(5, 99), slice(6, 7)):
+                np.testing.assert_array_equal(found[rows], expected[rows])
+            if precision == 'int8':
+                np.testing.assert_array_equal(found.ranges, ranges)
+    names = {path.name for path in (tmp_path / 'out').iterdir()}
+    assert names == {'in-00000-of-00001.npy', 'in.npy.json'}  # The files of other options are removed.
+    (tmp_path / 'out' / 'in-00000-of-00001.npy').unlink()
+    with pytest.raises(UserError, match=r'in-00000-of-00001\.npy: found no such file'):
+        load_vectors(tmp_path / 'out' / 'in.npy.json')
+
+
+def test_the_calibration_is_that_of_the_file(extract, tmp_path):
+    ranges = np.float32([[-1] * 8, [30] * 8])
+    np.save(tmp_path / 'ranges.npy', ranges)
+    extract('one', kind=FakePooledExtractor)
+    extract('out', kind=FakePooledExtractor, precision='int8', calibration=str(tmp_path / 'ranges.npy'))
+    expected = quantize(np.load(tmp_path / 'one' / 'in.npy'), 'int8', ranges)
+    np.testing.assert_array_equal(np.load(tmp_path / 'out' / 'in.npy'), expected)
+    np.save(tmp_path / 'ranges.npy', ranges[:, :7])
+    with pytest.raises(UserError, match=r'calibration: found float32 \[2, 7\], expected float32 \[2 or more, 8\]'):
+        extract('out', kind=FakePooledExtractor, precision='int8', calibration=str(tmp_path / 'ranges.npy'))
 
 
 def test_features_are_computed_again_only_if_the_model_or_a_file_changes(extract, tmp_path):

@@ -126,6 +126,7 @@ def test_the_head_uses_the_chosen_layers(small_config, inputs, draw_head, layers
         'sum_last_four': lambda: np.einsum('N,NBSD->BSD', weights, states[2:]),
         'concat_last_four': lambda: np.concatenate([states[2], states[3], states[4], states[5]], -1),
         'sum_all': lambda: np.einsum('N,NBSD->BSD', weights, states[1:]),
+        'mean_last_four': lambda: np.mean(states[2:], axis=0),
     }[layers]()
     head = params['head']
     assert head['kernel'].shape == (128 if layers == 'concat_last_four' else 32, 4)

@@ -198,6 +198,83 @@ def test_the_export_is_read_by_sentence_transformers(program: Program, trained: 
         np.testing.assert_allclose(similar, (vectors[0] * vectors[1]).sum(-1), atol=1e-6)
 
 
+@pytest.fixture(scope='module')
+def deep(program: Program, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A workdir with an encoder of five layers."""
+    workdir = tmp_path_factory.mktemp('deep')
+    program.run(f'--workdir={workdir}', '--config.model.num_layers=5', '--config.steps=1', '--config.eval_every=0')
+    return workdir
+
+
+@pytest.mark.slow
+def test_the_mean_of_the_last_four_layers(program: Program, trained, deep: pathlib.Path, tmp_path: pathlib.Path):
+    """In training, after loading, and in sentence-transformers."""
+    write_rows(tmp_path / 'data' / 'train.jsonl', pairs(16, 1))
+    write_rows(tmp_path / 'data' / 'dev.jsonl', pairs(8, 2))
+    changes = ('--config.task.layers=mean_last_four', '--config.steps=2', '--config.task.normalize=False')
+    workdir, _ = embed(program, deep, tmp_path / 'data', *changes)
+    bert, texts = bertjax.load(workdir), sentences(7, 3)
+    vectors = bert.encode(texts)
+    by_hand = bert.encode(texts, layers=(-4, -3, -2, -1), pool='mean')
+    np.testing.assert_allclose(vectors, by_hand, atol=1e-6)
+    assert not np.allclose(vectors, bert.encode(texts, pool='mean'), atol=1e-3)
+    applied = bert.apply(bert.params, bert.batch(texts))['embeddings']
+    np.testing.assert_allclose(vectors, applied, atol=1e-6)
+    found = rows(workdir / 'predictions' / 'dev.jsonl')[0]
+    scores = [document['score'] for document in found['documents']]
+    corpus = [text for pair in pairs(8, 2) for text in (pair['positive'], *_as_list(pair.get('negative', [])))]
+    hits = bert.search(found['text'], list(dict.fromkeys(corpus)), top_k=len(scores))
+    np.testing.assert_allclose([hit['score'] for hit in hits], scores, atol=1e-5)
+    package = pytest.importorskip('sentence_transformers', reason='reads the export')
+    theirs = package.SentenceTransformer(str(workdir / 'export' / 'hf'), device='cpu')
+    assert [type(module).__name__ for module in theirs] == ['Transformer', 'WeightedLayerPooling', 'Pooling']
+    np.testing.assert_allclose(theirs.encode(texts), vectors, atol=1e-6)
+    # A folder of theirs with other weights.
+    theirs[1].layer_weights.data *= theirs[1].layer_weights.data.cumsum(0)  # 1, 2, 3, 4
+    theirs.save(str(tmp_path / 'theirs'))
+    np.testing.assert_allclose(bertjax.load(tmp_path / 'theirs').encode(texts), theirs.encode(texts), atol=1e-6)
+    arguments = (f'--workdir={tmp_path / "other"}', f'--config.data={tmp_path / "data"}', *SHORT)
+    for init, message in ((tmp_path / 'theirs', 'the layers (-4, -3, -2, -1)'), (trained, 'at least 4 layers')):
+        options = {'recipe': 'configs/embed.py', 'small': False}
+        assert message in program.error(*arguments, f'--config.init={init}', changes[0], **options)
+
+
+def _as_list(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('changes', [(), ('pool=cls', 'normalize=False'), ('layers=mean_last_four', 'pool=max')])
+def test_exports_compute_the_vectors(program: Program, deep: pathlib.Path, tmp_path: pathlib.Path, changes):
+    """ONNX and StableHLO give what encode gives, of a trained task and of a folder of sentence-transformers."""
+    onnxruntime = pytest.importorskip('onnxruntime', reason='the extra onnx is not installed')
+    from jax import export
+    from safetensors.numpy import load_file
+
+    write_rows(tmp_path / 'data' / 'train.jsonl', pairs(16, 1))
+    formats = ('--config.export_formats=hf,onnx,stablehlo', '--config.steps=1')
+    workdir, _ = embed(program, deep, tmp_path / 'data', *formats, *(f'--config.task.{change}' for change in changes))
+    (workdir / 'export' / 'hf' / 'task.json').rename(tmp_path / 'task.json')  # sentence-transformers' files are left
+    plain = bertjax.load(workdir / 'export' / 'hf')
+    assert plain.task is None
+    for format in ('onnx', 'stablehlo'):
+        (tmp_path / 'plain').mkdir(exist_ok=True)
+        plain.save(tmp_path / 'plain' / format, format=format)
+    texts, batch = sentences(7, 3), plain.batch(sentences(7, 3))
+    expected = plain.encode(texts)
+    for folder in (workdir / 'export', tmp_path / 'plain'):
+        session = onnxruntime.InferenceSession(str(folder / 'onnx' / 'embeddings.onnx'))
+        names = [entry.name for entry in session.get_inputs()]
+        (vectors,) = session.run(['embeddings'], {name: batch[name] for name in names})
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
+        function = export.deserialize(bytearray((folder / 'stablehlo' / 'embeddings.jax_export').read_bytes()))
+        weights = load_file(folder / 'stablehlo' / 'weights.safetensors')
+        inputs = [batch[name] for name in ('input_ids', 'segment_ids', 'attention_mask')]
+        np.testing.assert_allclose(function.call(weights, *inputs)['embeddings'], expected, atol=1e-5)
+    assert not (workdir / 'export' / 'onnx' / 'task.onnx').exists()
+    assert (tmp_path / 'plain' / 'onnx' / 'encoder.onnx').exists()
+
+
 def test_wrong_settings_are_errors(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     write_rows(tmp_path / 'train.jsonl', pairs(8, 1))
     flags = (f'--workdir={tmp_path / "run"}', f'--config.data={tmp_path}')

@@ -182,6 +182,12 @@ def test_mistakes_are_reported_before_anything_is_computed(program: Program, tra
         '--config.extract.id=n', source=bad
     )
     assert 'config.extract.part: found 7' in line('--config.extract.part=7', source='-')
+    assert 'shard: found 9 with jsonl' in line('--config.extract.shard=9', '--config.extract.format=jsonl')
+    assert "precision: found 'int8' with JSON lines" in line('--config.extract.precision=int8', source='-')
+    assert "'binary' with pool=none" in line('--config.extract.precision=binary', '--config.extract.pool=none')
+    assert 'calibration: found a file with precision=float32' in line('--config.extract.calibration=x.npy')
+    assert 'precision: found' in line('--config.extract.precision=binary', '--config.extract.truncate_dim=20')
+    assert 'truncate_dim: found 33, expected at most 32' in line('--config.extract.truncate_dim=33')
     assert not (tmp_path / 'w').exists()
     path = tmp_path / 'w' / 'features' / 'x.jsonl'
     path.parent.mkdir(parents=True)
@@ -222,9 +228,11 @@ def test_features_are_those_of_sentence_transformers():
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumes(program: Program, trained, tmp_path):
+@pytest.mark.parametrize('changes', [(), ('precision=int8', 'shard=1000', 'truncate_dim=16')])
+def test_a_killed_run_resumes(program: Program, trained, tmp_path, changes):
     (tmp_path / 'in.txt').write_text('\n'.join(text_of(number) for number in range(6_000)))
     arguments = (f'--config.init={trained}', f'--config.input={tmp_path / "in.txt"}', '--config.extract.part=250')
+    arguments += tuple(f'--config.extract.{change}' for change in changes)
     program.spawn(f'--workdir={tmp_path / "whole"}', *arguments, **EXTRACT)
     process, parts = (
         program.start(f'--workdir={tmp_path / "killed"}', *arguments, **EXTRACT),
@@ -236,8 +244,11 @@ def test_a_killed_run_resumes(program: Program, trained, tmp_path):
     process.communicate()
     assert parts.is_dir()
     assert 'parts already exist' in program.spawn(f'--workdir={tmp_path / "killed"}', *arguments, **EXTRACT).stdout
-    for name in ('in.npy', 'in.npy.json'):
-        assert (tmp_path / 'killed/features' / name).read_bytes() == (tmp_path / 'whole/features' / name).read_bytes()
+    found, wanted = (
+        {path.name: path.read_bytes() for path in (tmp_path / name / 'features').iterdir()}
+        for name in ('killed', 'whole')
+    )
+    assert found == wanted and len(found) == (8 if changes else 2)
 
 
 @pytest.mark.slow

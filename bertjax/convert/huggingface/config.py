@@ -91,10 +91,12 @@ def check_head_exportable(model: BertForTask, head: Head) -> None:
     if not head.architecture:
         expected = f'False, because transformers has no class for the head {head.module.__name__}'
         raise UserError('config.export', 'True', expected, fix)
-    for name, plain in (('bilstm_units', 0), ('layers', 'last')):
+    for name, possible in (('bilstm_units', (0,)), ('layers', head.layers)):
         value = getattr(model, name)
-        if value != plain:
-            expected = f"{plain!r}, because the head of {head.architecture} is a projection of the last layer's states"
+        if value not in possible:
+            expected = (
+                f"{possible[0]!r}, because the head of {head.architecture} is a projection of the last layer's states"
+            )
             raise UserError(f'config.task.{name}', f'{value!r} with config.export on', expected, fix)
     if model.config.causal and head.pools_cls:
         expected = f'False: {head.architecture} reads [CLS], which in a left-to-right encoder attends only to itself'

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from etils import epath
+from safetensors.numpy import save
 
 from bertjax.config.ranges import format_value
 from bertjax.convert.huggingface.tensors import read_tensors
@@ -38,6 +39,7 @@ _FLAGS = {
     'pooling_mode_weightedmean_tokens': 'weightedmean',
     'pooling_mode_lasttoken': 'lasttoken',
 }
+_LAYERS, _WEIGHTS = 'WeightedLayerPooling', 'layer_weights'
 _ACTIVATIONS = {'Identity': lambda x: x, 'Tanh': np.tanh, 'ReLU': lambda x: np.maximum(x, 0)}
 
 
@@ -63,6 +65,8 @@ class SentenceModules:
       lowercase: Whether texts are lowercased before tokenization.
       prompt: A prefix of every text.
       prompts: Other prefixes, {name: prefix}, such as 'query' and 'document'.
+      layers: The hidden states that are pooled, numbered from the last, -1.
+      weights: The weight of each of these layers; () for their mean.
       pool: The pooling, one of `model.pooling.SENTENCE_POOL`.
       dense: The layers that are applied to the pooled vector.
       normalize: Whether the result is scaled to length 1.
@@ -73,6 +77,8 @@ class SentenceModules:
     lowercase: bool = False
     prompt: str = ''
     prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    layers: tuple[int, ...] = (-1,)
+    weights: tuple[float, ...] = ()
     pool: str = 'mean'
     dense: tuple[Dense, ...] = ()
     normalize: bool = False
@@ -84,6 +90,7 @@ class SentenceModules:
         if self.refusal:
             return ', '.join([*parts, f'with unsupported modules ({self.refusal.found})'])
         parts += [f'the prompt {format_value(self.prompt)}'] if self.prompt else []
+        parts += [f'the layers {", ".join(map(str, self.layers))}'] if len(self.layers) > 1 else []
         parts += [f'pool={self.pool!r}', *(f'Dense to {layer.kernel.shape[1]:,}' for layer in self.dense)]
         return ', '.join(parts + (['length 1'] if self.normalize else []))
 
@@ -106,17 +113,23 @@ def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
         return SentenceModules(max_length, refusal=error)
 
 
-def module_files(modules: SentenceModules, width: int) -> dict[str, bytes]:
+def module_files(modules: SentenceModules, width: int, num_layers: int) -> dict[str, bytes]:
     """Returns the files that a folder of transformers needs for sentence-transformers: {relative path: content}.
 
     The form is that of versions before 6, which all versions read.
 
     Args:
-      modules: The modules, without Dense layers.
-      width: The width of the encoder.
+      modules: The modules, without Dense layers. Several layers are the last ones, and have equal weights.
+      width, num_layers: The sizes of the encoder.
     """
     pooling = {'word_embedding_dimension': width, **{flag: mode == modules.pool for flag, mode in _FLAGS.items()}}
-    folders = {'': 'Transformer', '1_Pooling': 'Pooling', **({'2_Normalize': 'Normalize'} if modules.normalize else {})}
+    count, kinds = len(modules.layers), {'Transformer': {}}
+    if count > 1:
+        first = num_layers + 1 - count  # of the hidden states, which begin with the embeddings
+        sizes = {'word_embedding_dimension': width, 'layer_start': first, 'num_hidden_layers': num_layers}
+        kinds[_LAYERS] = sizes
+    kinds |= {'Pooling': pooling, **({'Normalize': {}} if modules.normalize else {})}
+    folders = {f'{i}_{kind}' if i else '': kind for i, kind in enumerate(kinds)}
     listed = [
         {'idx': i, 'name': str(i), 'path': path, 'type': f'sentence_transformers.models.{kind}'}
         for i, (path, kind) in enumerate(folders.items())
@@ -125,10 +138,12 @@ def module_files(modules: SentenceModules, width: int) -> dict[str, bytes]:
         MODULES: listed,
         ENCODER: {'max_seq_length': modules.max_length, 'do_lower_case': modules.lowercase},
         SETTINGS: {'prompts': dict(modules.prompts), 'default_prompt_name': None, 'similarity_fn_name': 'cosine'},
-        '1_Pooling/config.json': pooling,
-        **({'2_Normalize/config.json': {}} if modules.normalize else {}),
+        **{f'{path}/config.json': kinds[kind] for path, kind in folders.items() if path},
     }
-    return {name: (json.dumps(content, indent=2) + '\n').encode() for name, content in contents.items()}
+    files = {name: (json.dumps(content, indent=2) + '\n').encode() for name, content in contents.items()}
+    if count > 1:
+        files[f'1_{_LAYERS}/model.safetensors'] = save({_WEIGHTS: np.ones(count, np.float32)})
+    return files
 
 
 def read_settings(path: epath.Path) -> dict[str, Any]:
@@ -153,7 +168,10 @@ def read_max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
 def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of SentenceModules from `prompt` on."""
     kinds, settings = read_modules(folder)
-    where = str(folder / MODULES)
+    where, layers = str(folder / MODULES), {}
+    if kinds[1:2] == [_LAYERS]:
+        layers = _pooled_layers(folder, settings[1])
+        kinds.pop(1), settings.pop(1)
     if kinds[:2] != ['Transformer', 'Pooling']:
         raise UserError(where, f'the modules {", ".join(kinds)}', 'Transformer, then Pooling', _NAME_POOL)
     task, output = encoder.get('transformer_task'), encoder.get('module_output_name')
@@ -175,6 +193,7 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
     return {
         'prompt': prompt,
         'prompts': prompts,
+        **layers,
         'pool': pool,
         'dense': tuple(dense),
         'normalize': 'Normalize' in kinds,
@@ -206,10 +225,23 @@ def read_modules(
         kind = aliases.get(kind, kind)
         kinds.append(kind.rpartition('.')[2] if kind.startswith('sentence_transformers.') else kind)
         file = folder / path / 'config.json'
-        if kinds[-1] in ('Pooling', 'Dense') and not file.exists():
+        if kinds[-1] in ('Pooling', 'Dense', _LAYERS) and not file.exists():
             raise UserError(str(file), 'nothing', f'the settings of module {number}', _AGAIN)
         settings.append({**(read_settings(file) if path else {}), 'path': path})
     return kinds, settings
+
+
+def _pooled_layers(folder: epath.Path, settings: Mapping[str, Any]) -> dict[str, tuple]:
+    """Returns the fields `layers` and `weights` of SentenceModules."""
+    if read_settings(folder / 'config.json').get('output_hidden_states') is not True:
+        return {}  # sentence-transformers pools the last layer, because the encoder returns no other
+    tensors, _, _ = read_tensors(folder / settings['path'], lambda name: name)
+    weights = tensors.get(_WEIGHTS, np.zeros(0)).astype(np.float64)
+    if weights.ndim != 1 or not len(weights) or not np.isfinite(weights / weights.sum()).all():
+        found = f'the tensors {format_value(sorted(tensors))}'
+        raise UserError(str(folder / settings['path']), found, 'a weight for each of the last layers', _AGAIN)
+    layers = tuple(range(-len(weights), 0))
+    return {'layers': layers, 'weights': () if np.ptp(weights) == 0 else tuple((weights / weights.sum()).tolist())}
 
 
 def _pool(where: str, settings: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Readers of texts to embed: pairs with or without hard negatives, scored pairs, single texts, and BEIR folders."""
+"""Readers of texts to embed: pairs with or without hard negatives, scored pairs, single texts, BEIR folders, SQuAD."""
 
 import dataclasses
 import functools
@@ -15,6 +15,7 @@ from bertjax.tasks.reading.json_rows import convert_to_text
 from bertjax.tasks.reading.layout import Column, Record, TableLayout
 from bertjax.tasks.reading.records import read_records
 from bertjax.tasks.reading.texts import check_text, quote_names
+from bertjax.tasks.squad.questions import SquadQuestion
 
 # {form of the records: the roles of the columns that it needs}. The first form whose columns exist is read.
 FORMS = {
@@ -172,6 +173,20 @@ def pairs_as_queries(examples: Sequence[TextExample]) -> list[Query]:
         Query(f'q{i}', anchor, grades, corpus, tuple(candidates[anchor]))
         for i, (anchor, grades) in enumerate(relevant.items())
     ]
+
+
+def questions_as_queries(questions: Sequence[SquadQuestion]) -> list[Query]:
+    """Returns the questions of SQuAD that have an answer as queries whose paragraphs are to be found among all."""
+    paragraphs: dict[str, int] = {}
+    relevant: dict[str, dict[int, int]] = {}
+    names: dict[str, str] = {}
+    for question in questions:
+        number = paragraphs.setdefault(question.context, len(paragraphs))
+        if question.answers != ():
+            relevant.setdefault(question.question, {})[number] = 1
+            names.setdefault(question.question, question.id)
+    corpus = Corpus([f'd{i}' for i in range(len(paragraphs))], list(paragraphs))
+    return [Query(names[text], text, grades, corpus) for text, grades in relevant.items()]
 
 
 def queries_as_pairs(queries: Sequence[Query]) -> list[TextExample]:

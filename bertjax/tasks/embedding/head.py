@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.convert.heads import Head
+from bertjax.convert.huggingface.sentence_transformers import SentenceModules
+from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.heads import BertForTask
 from bertjax.model.pooling import pool_tokens
@@ -14,15 +16,17 @@ class BertForEmbedding(BertForTask):
 
     Attributes:
       pool: The pooling, one of `model.pooling.SENTENCE_POOL`.
+      normalize: Whether the vectors have length 1, for exports; losses and `encode` normalize the vectors themselves.
     """
 
     outputs: int = 0
     pool: str = 'mean'
+    normalize: bool = False
 
     def __call__(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, dropout: Dropout | None = None
     ) -> dict[str, jax.Array]:
-        """Maps int32 inputs [B, S] or [B, C, S] to `embeddings`, float32 [B, D] or [B, C, D], of any length."""
+        """Maps int32 inputs [B, S] or [B, C, S] to `embeddings`, float32 [B, D] or [B, C, D]."""
         *shape, S = input_ids.shape
         ids, segments, mask = (x.reshape(-1, S) for x in (input_ids, segment_ids, attention_mask))
         if dropout is not None and len(shape) > 1:
@@ -30,7 +34,24 @@ class BertForEmbedding(BertForTask):
         hidden = self._hidden(ids, segments, mask, dropout, first_only=self.pool == 'cls')
         pooled = pool_tokens(hidden.astype(jnp.float32), mask, self.pool)
         pooled = jnp.where(mask[:, :1] > 0, pooled, 0.0)  # the maximum over an absent text would be -inf
+        if self.normalize:
+            pooled /= jnp.maximum(jnp.linalg.norm(pooled, axis=-1, keepdims=True), 1e-12)
         return {'embeddings': pooled.reshape(*shape, pooled.shape[-1])}
 
 
-EMBEDDING = Head(BertForEmbedding, architecture='BertModel', pipeline='sentence-similarity', id2label=False)
+LAYER_NUMBERS = {'last': (-1,), 'mean_last_four': (-4, -3, -2, -1)}  # {layers of the module: layers of the vectors}
+EMBEDDING = Head(
+    BertForEmbedding,
+    architecture='BertModel',
+    pipeline='sentence-similarity',
+    id2label=False,
+    layers=tuple(LAYER_NUMBERS),
+)
+
+
+def exported_module(config: BertConfig, modules: SentenceModules | None) -> BertForEmbedding | None:
+    """Builds the module whose `embeddings` are the vectors of `encode`; None for steps that it does not have."""
+    layers = next((name for name, numbers in LAYER_NUMBERS.items() if modules and numbers == modules.layers), None)
+    if layers is None or modules.refusal or modules.dense or modules.weights:
+        return None
+    return BertForEmbedding(config, layers=layers, pool=modules.pool, normalize=modules.normalize)

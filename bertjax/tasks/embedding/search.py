@@ -1,23 +1,37 @@
 """Exact search of the most similar vectors on all devices of the process, in blocks that bound the memory."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from bertjax.model.quantization import cosine_similarity
+
 QUERIES, DOCUMENTS = 1024, 16384  # the rows of a block of queries and of documents: 64 MiB of similarities
 
 
-def search(queries: np.ndarray, documents: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def search(
+    queries: np.ndarray,
+    documents: np.ndarray,
+    count: int,
+    *,
+    cosine: bool = False,
+    ranges: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
     """Finds the documents with the largest inner products; of equal ones, those with the lowest index.
 
     Args:
       queries: float32 [Q, D], Q at least 1.
-      documents: float32 [N, D], N at least 1.
+      documents: float32 [N, D], N at least 1; only blocks of it are read, so it may be a memory map.
       count: The number K of documents per query; at most N are found.
+      cosine, ranges: Whether to find the largest cosines instead, of vectors of any precision; see
+        `model.quantization.cosine_similarity`.
 
     Returns:
-      The indices, int32 [Q, K], and the inner products, float32 [Q, K], in descending order.
+      The indices, int32 [Q, K], and the inner products or cosines, float32 [Q, K], in descending order. Documents with
+      NaN, of absent texts, have -inf.
     """
     count, devices = min(count, len(documents)), len(jax.local_devices())
     rows = -(-min(DOCUMENTS, len(documents)) // devices) * devices
@@ -29,7 +43,8 @@ def search(queries: np.ndarray, documents: np.ndarray, count: int) -> tuple[np.n
         for first in range(0, len(documents), rows):
             numbers = np.arange(first, first + rows, dtype=np.int32)
             candidates = _pad(documents[first : first + rows], rows)
-            best = _merge(best, block, candidates, np.where(numbers < len(documents), numbers, -1))
+            numbers = np.where(numbers < len(documents), numbers, -1)
+            best = _merge(best, block, candidates, numbers, ranges, cosine=cosine)
         found.append(tuple(np.asarray(x)[: len(part)] for x in best))
     scores, indices = (np.concatenate(x) for x in zip(*found, strict=True))
     return indices, scores
@@ -39,23 +54,36 @@ def _pad(x: np.ndarray, rows: int) -> np.ndarray:
     return np.pad(x, ((0, rows - len(x)), (0, 0)))
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnames='cosine')
 def _merge(
-    best: tuple[jax.Array, jax.Array], queries: jax.Array, documents: jax.Array, numbers: jax.Array
+    best: tuple[jax.Array, jax.Array],
+    queries: jax.Array,
+    documents: jax.Array,
+    numbers: jax.Array,
+    ranges: jax.Array | None,
+    *,
+    cosine: bool,
 ) -> tuple[jax.Array, jax.Array]:
     """Merges the best documents so far, scores and indices [Q, K], with a block; a number of -1 marks padding."""
     count, split = best[0].shape[1], PartitionSpec('devices')
 
-    def search_part(queries, documents, numbers):
-        scores = jnp.einsum('qd,nd->qn', queries, documents, precision='highest')
-        scores, found = jax.lax.top_k(jnp.where(numbers < 0, -jnp.inf, scores), min(count, len(documents)))
+    def search_part(queries, documents, numbers, ranges):
+        if cosine:
+            scores = cosine_similarity(queries, documents, ranges)
+        else:
+            scores = jnp.einsum('qd,nd->qn', queries, documents, precision='highest')
+        scores = jnp.where((numbers < 0) | jnp.isnan(scores), -jnp.inf, scores)
+        scores, found = jax.lax.top_k(scores, min(count, len(documents)))
         return scores, numbers[found]
 
     mesh, columns = Mesh(np.array(jax.local_devices()), ('devices',)), PartitionSpec(None, 'devices')
     search_parts = jax.shard_map(
-        search_part, mesh=mesh, in_specs=(PartitionSpec(), split, split), out_specs=(columns, columns)
+        search_part,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), split, split, PartitionSpec()),
+        out_specs=(columns, columns),
     )
-    parts = search_parts(queries, documents, numbers)
+    parts = search_parts(queries, documents, numbers, ranges)
     # Earlier documents come first: top_k prefers the lower position among equal values.
     scores, indices = (jnp.concatenate(pair, axis=1) for pair in zip(best, parts, strict=True))
     scores, found = jax.lax.top_k(scores, count)

@@ -1,30 +1,33 @@
-"""The splits of a task of embeddings: the files of a folder, a single file, or a BEIR folder."""
+"""The splits of a task of embeddings: the files of a folder, a single file, a BEIR folder, or SQuAD's JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from bertjax.errors import UserError
+from bertjax.files.paths import existing_files
 from bertjax.remote.paths import user_path
 from bertjax.tasks.embedding import files
 from bertjax.tasks.embedding.files import Query, TextExample
-from bertjax.tasks.reading.records import read_records
+from bertjax.tasks.reading.records import Files, read_records
 from bertjax.tasks.reading.splits import STEMS
 from bertjax.tasks.sentence.files import TableFiles
+from bertjax.tasks.squad.files import is_squad_json, read_questions
 
 
 class EmbeddingSplits:
     """The splits of the data.
 
     Args:
-      data: A folder, a training file, or a BEIR folder; '' if no records are read.
+      data: A folder, a training file, or a BEIR folder; '' if no records are read. A file in a folder, or the training
+        file, may be SQuAD's JSON, also by its official name such as dev-v1.1.json.
       names: {split: the name of its file}; '' for the usual names.
       columns: {role of files.ROLES: name of the column}.
     """
 
     def __init__(self, data: str, names: Mapping[str, str], columns: Mapping[str, str]):
-        self._data, self._columns = data, columns
+        self._data, self._columns, self._names = data, columns, names
         self._files = TableFiles(data, '', names, 'auto')
-        folder = user_path(data, 'config.data') if data else None
-        self._beir = folder if folder is not None and files.is_beir(folder) else None
+        self._folder = user_path(data, 'config.data') if data else None
+        self._beir = self._folder if self._folder is not None and files.is_beir(self._folder) else None
 
     @property
     def is_beir(self) -> bool:
@@ -35,8 +38,19 @@ class EmbeddingSplits:
         """Returns the form of a split, a key of files.FORMS; '' if the split does not exist."""
         if self._beir is not None:
             return 'pairs' if (self._beir / 'qrels' / f'{split}.tsv').is_file() else ''
-        paths = self._files.find(split)
-        return files.find_form(next(read_records(paths)), self._columns) if paths else ''
+        paths = self._find(split)
+        if not paths:
+            return ''
+        return 'pairs' if is_squad_json(paths[0]) else files.find_form(next(read_records(paths)), self._columns)
+
+    def _find(self, split: str) -> Files:
+        """Returns the files of a split; () if there are none."""
+        names = [f'{split}-v{version}.json{suffix}' for version in ('1.1', '2.0') for suffix in ('', '.gz')]
+        if self._folder is not None and self._folder.is_dir() and not self._names[split]:
+            official = next(existing_files(self._folder, names), None)
+            if official is not None:
+                return (official,)
+        return self._files.find(split) or ()
 
     def names(self) -> list[str]:
         """Returns the training split, and the splits that a model can be evaluated on."""
@@ -49,7 +63,35 @@ class EmbeddingSplits:
 
     def describe(self) -> str:
         """Returns a readable list of the splits and their files."""
-        return '' if self._beir is not None else self._files.describe('', self.names())
+        if self._beir is not None or any(self._find(split) and not self._files.find(split) for split in STEMS):
+            return ''
+        return self._files.describe('', self.names())
+
+    def queries(self, split: str) -> list[Query]:
+        """Reads the pairs of a split as queries of a corpus, which has all positives and negatives, or all documents.
+
+        Raises:
+          UserError: The split does not exist, has no pairs, or is malformed.
+        """
+        if self._beir is not None:
+            queries = files.read_beir(self._beir, split)
+            if not any(query.relevant for query in queries):
+                where = str(self._beir / 'qrels' / f'{split}.tsv')
+                raise UserError(where, 'no relevant document', 'rows with a score above 0', 'check the file')
+            return queries
+        paths = self._paths(split)
+        if is_squad_json(paths[0]):
+            queries = files.questions_as_queries(read_questions(paths, answerable=False, labels='optional'))
+            if not queries:
+                raise UserError(
+                    str(paths[0]), 'no question with an answer', 'questions to search with', 'check the file'
+                )
+            return queries
+        examples = list(files.parse_examples(read_records(paths), self._columns))
+        if examples[0].form != 'pairs':
+            expected = ' and '.join(self._columns[role] for role in files.FORMS['pairs'])
+            raise UserError(examples[0].where, f'records of the form {examples[0].form}', expected, 'give pairs')
+        return files.pairs_as_queries(examples)
 
     def records(self, split: str) -> Sequence[TextExample | Query]:
         """Reads the records of a split. Pairs are queries of a search, except in the training split.
@@ -59,11 +101,8 @@ class EmbeddingSplits:
         """
         if split not in STEMS:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
-        if self._beir is not None:
-            queries = files.read_beir(self._beir, split)
-            if not any(query.relevant for query in queries):
-                where = str(self._beir / 'qrels' / f'{split}.tsv')
-                raise UserError(where, 'no relevant document', 'rows with a score above 0', 'check the file')
+        if self._beir is not None or is_squad_json(self._paths(split)[0]):
+            queries = self.queries(split)
             return files.queries_as_pairs(queries) if split == 'train' else queries
         examples = list(self._examples(split))
         if examples[0].form in files.GROUPS and split != 'train':
@@ -81,8 +120,11 @@ class EmbeddingSplits:
         return UserError(self._data, found, expected, 'give such a file, or move it away')
 
     def _examples(self, split: str) -> Iterator[TextExample]:
-        paths = self._files.find(split)
+        return files.parse_examples(read_records(self._paths(split)), self._columns)
+
+    def _paths(self, split: str) -> Files:
+        paths = self._find(split)
         if not paths:
             fix = f'add the file, or name it in config.task.{split}'
             raise UserError(self._data, f'no file of the {split} split', f'{split}.jsonl, {split}.tsv …', fix)
-        return files.parse_examples(read_records(paths), self._columns)
+        return paths

@@ -20,7 +20,7 @@ from bertjax.tasks.embedding import files
 from bertjax.tasks.embedding.base import TextPairTask, check_scores
 from bertjax.tasks.embedding.features import group_features, target_scores, text_features
 from bertjax.tasks.embedding.files import Query, TextExample
-from bertjax.tasks.embedding.head import EMBEDDING
+from bertjax.tasks.embedding.head import EMBEDDING, LAYER_NUMBERS
 from bertjax.tasks.embedding.losses import LOSSES, build_objective
 from bertjax.tasks.embedding.ranking import Ranking, rank_documents
 from bertjax.tasks.options import option
@@ -36,10 +36,12 @@ class EmbeddingTask(TextPairTask):
 
     The columns of a file decide its form: anchor and positive, with or without negatives; two texts with a score; or
     single texts, which SimCSE (arXiv 2104.08821) pairs with themselves under other dropout. A dev file of pairs is a
-    search of each anchor's positive among all positives and negatives of the file. A folder of BEIR is searched whole.
+    search of each anchor's positive among all positives and negatives of the file. A folder of BEIR is searched whole,
+    and so are the paragraphs of a file of SQuAD, by the questions that have an answer.
 
     Attributes:
-      data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; a file; or a BEIR folder.
+      data: a folder with train.jsonl and dev.jsonl, or other usual names and formats, or those of SQuAD; a file; or a
+        BEIR folder.
       seq_len: the maximum sequence length S in tokens, including [CLS] and [SEP].
       loss: the loss, see losses.py; 'auto' for 'cosent' with scored pairs, 'margin_mse' with a teacher's scores, else
         'info_nce'.
@@ -49,6 +51,7 @@ class EmbeddingTask(TextPairTask):
       matryoshka_dims: the widths at which the loss is computed, as in `(384,64)`; () for the full width.
       max_score: the divisor of scores, such as 5 for STS-B.
       pool: the pooling, named as in sentence-transformers; 'auto' for that of config.init if it has one, else 'mean'.
+      layers: the hidden states that are pooled, the last or the mean of the last four.
       query_prompt: the prefix of anchors, queries, scored pairs and single texts; the prompt 'query' of the model.
       document_prompt: the prefix of positives, negatives and documents; the prompt 'document' of the model.
       normalize: whether the model's vectors have length 1; the losses use cosines in any case.
@@ -67,6 +70,7 @@ class EmbeddingTask(TextPairTask):
     matryoshka_dims: Sequence[int] = option((), list_of(integer(1, COUNT)))
     max_score: float = option(1.0, number(0, 1e9, above=True))
     pool: str = option('auto', one_of(('auto', *SENTENCE_POOL)), affects='model')
+    layers: str = option('last', one_of(LAYER_NUMBERS), affects='model')
     query_prompt: str = ''
     document_prompt: str = ''
     normalize: bool = option(True, affects='reading')
@@ -124,6 +128,10 @@ class EmbeddingTask(TextPairTask):
             return
         if modules.refusal:
             raise modules.refusal
+        if modules.layers != LAYER_NUMBERS[self.layers] or modules.weights:
+            expected = f'those of config.task.layers={self.layers}'
+            fix = 'set config.task.layers, or name a pooling with config.task.pool'
+            raise UserError('config.init', f'the layers {modules.layers} in {source}', expected, fix)
         for found, given in (('a prompt', modules.prompt), ('Dense layers', modules.dense)):
             if given:
                 fix = 'name a pooling with config.task.pool, to train the encoder without them'
@@ -162,12 +170,17 @@ class EmbeddingTask(TextPairTask):
         if max(self.matryoshka_dims, default=0) > model_config.width:
             expected = f'at most {model_config.width}, the width of the encoder'
             raise UserError('config.task.matryoshka_dims', str(self.matryoshka_dims), expected, 'correct the widths')
-        return self.head.module(model_config, pool=self._pool)
+        return self.head.module(model_config, pool=self._pool, layers=self.layers)
+
+    def huggingface(self) -> dict[str, Any]:
+        """See Task; sentence-transformers pools several layers only if the encoder returns all of them."""
+        return {} if self.layers == 'last' else {'output_hidden_states': True}
 
     def sentence_modules(self) -> SentenceModules:
         """See Task."""
         prompts = {'query': self.query_prompt, 'document': self.document_prompt}
-        return SentenceModules(self.seq_len, prompts=prompts, pool=self._pool, normalize=self.normalize)
+        layers = LAYER_NUMBERS[self.layers]
+        return SentenceModules(self.seq_len, prompts=prompts, layers=layers, pool=self._pool, normalize=self.normalize)
 
     def predictions(
         self, records: Sequence[TextExample | Query], features: Features, outputs: Outputs

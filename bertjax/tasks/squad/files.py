@@ -1,7 +1,9 @@
 """The files of SQuAD's splits: SQuAD's JSON, rows with one question each, or tensorflow-datasets."""
 
+import contextlib
 import io
 import json
+import re
 from collections.abc import Mapping
 
 from etils import epath
@@ -133,9 +135,7 @@ def _detect_row_format(path: epath.Path) -> str:
       'jsonl' for one row per line, as written by `datasets` and pandas; 'json' for a list; '' for SQuAD's JSON.
     """
     try:
-        with path.open('rb') as file:
-            reader = io.BufferedReader(streams.CountedFile(file), streams.CHUNK)
-            head = next(streams.chunks(reader, streams.detect_compression(str(path), reader.peek(8)[:8])), b'')
+        head = _read_head(path)
     except streams.DAMAGE:
         return ''  # the reader of SQuAD's JSON will report the damage
     line, _, more = head.lstrip(b'\xef\xbb\xbf \r\n\t').partition(b'\n')
@@ -146,6 +146,21 @@ def _detect_row_format(path: epath.Path) -> str:
         return 'jsonl' if 'data' not in first and (more.strip() or 'context' in first) else ''
     except (ValueError, TypeError):
         return ''
+
+
+def _read_head(path: epath.Path) -> bytes:
+    with path.open('rb') as file:
+        reader = io.BufferedReader(streams.CountedFile(file), streams.CHUNK)
+        return next(streams.chunks(reader, streams.detect_compression(str(path), reader.peek(8)[:8])), b'')
+
+
+def is_squad_json(path: epath.Path) -> bool:
+    """Whether a file has the layout of SQuAD's JSON, by its name and its beginning."""
+    if streams.bare_suffix(path.name) != '.json' or not path.is_file():
+        return False
+    with contextlib.suppress(*streams.DAMAGE):
+        return re.search(rb'"paragraphs"\s*:', _read_head(path)) is not None
+    return False
 
 
 def read_tfds_questions(version: str, split: str) -> list[SquadQuestion]:

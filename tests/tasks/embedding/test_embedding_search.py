@@ -1,8 +1,11 @@
 """Tests the exact search in blocks."""
 
+import pathlib
+
 import numpy as np
 import pytest
 
+from bertjax.model.quantization import PRECISIONS, quantize, value_ranges
 from bertjax.tasks.embedding import search as module
 from bertjax.tasks.embedding.search import search
 
@@ -18,3 +21,29 @@ def test_a_search_in_blocks_equals_a_stable_sort(monkeypatch: pytest.MonkeyPatch
     expected = np.argsort(-products, axis=1, kind='stable')[:, :count]
     np.testing.assert_array_equal(indices, expected)
     np.testing.assert_array_equal(scores, np.take_along_axis(products, expected, 1))
+
+
+@pytest.mark.parametrize('precision', PRECISIONS)
+def test_cosines_of_any_precision_in_a_memory_map(
+    precision: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, 'QUERIES', 4)
+    monkeypatch.setattr(module, 'DOCUMENTS', 16)
+    draw = np.random.default_rng(1).standard_normal((63, 32)).astype(np.float32)
+    x = quantize(draw, precision, value_ranges(draw))
+    np.save(tmp_path / 'documents.npy', x[10:])
+    indices, scores = search(x[:10], np.load(tmp_path / 'documents.npy', mmap_mode='r'), 7, cosine=True)
+    signs = np.where(draw > 0, 1.0, -1.0)  # 1 - 2 * Hamming distance / D is their cosine
+    values = signs if precision == 'binary' else x.astype(np.float64)
+    values /= np.linalg.norm(values, axis=1, keepdims=True)
+    cosines = values[:10] @ values[10:].T
+    expected = np.argsort(-cosines.round(6), axis=1, kind='stable')[:, :7]
+    np.testing.assert_array_equal(indices, expected)
+    np.testing.assert_allclose(scores, np.take_along_axis(cosines, expected, 1), atol=1e-6)
+
+
+def test_absent_texts_are_found_last():
+    x = np.eye(4, dtype=np.float32)
+    x[0] = np.nan
+    indices, scores = search(x[1:2], x, 4, cosine=True)
+    assert indices[0, 0] == 1 and scores[0, 0] == 1 and scores[0, -1] == -np.inf

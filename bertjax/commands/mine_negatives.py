@@ -1,0 +1,103 @@
+"""run=mine_negatives: add hard negatives from a corpus to the pairs of texts that train embeddings."""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import shutil
+
+from ml_collections import ConfigDict
+
+from bertjax.config.inference import MineNegativesKeys, inference_settings
+from bertjax.config.verb import Verb
+from bertjax.errors import UserError
+from bertjax.files.atomic import AtomicFile, write_atomic
+from bertjax.files.small_files import read_json_or_none
+from bertjax.finetune.results import json_lines
+from bertjax.inference.encode import DOCUMENT, QUERY, find_prompt, resolve_encoding
+from bertjax.inference.extract import Extractor, TextVectors
+from bertjax.inference.input import InputSource, make_columns
+from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
+from bertjax.inference.runner import Runner
+from bertjax.loading.load_model import load_requested_model
+from bertjax.progress import show_progress
+from bertjax.tasks.embedding.files import ROLES
+from bertjax.tasks.embedding.mining import distinct_documents, mine_negatives
+from bertjax.tasks.embedding.splits import EmbeddingSplits
+from bertjax.tasks.reading.records import Row
+from bertjax.tasks.reading.splits import STEMS
+from bertjax.workdir.lock import lock_workdir
+
+VERB = Verb()
+
+
+def run(config: ConfigDict, workdir: str) -> None:
+    """Writes WORKDIR/negatives/NAME.jsonl, the pairs of config.input with negatives, and a description as JSON.
+
+    The pairs are records with an anchor and a positive, a BEIR folder with its qrels/train.tsv, or the questions and
+    paragraphs of a SQuAD file. Negatives come from their corpus, which is the positives and known negatives of all
+    records, all documents or all paragraphs, and from config.mine_negatives.corpus. The result depends only on the
+    model and the texts. After a kill, the same command continues after the last part of the vectors.
+
+    Args:
+      config: The config of the recipe `mine_negatives`.
+      workdir: The workdir of the model, or a new folder.
+
+    Raises:
+      UserError: There is no model or no such file, a record is malformed, the options contradict each other, or the
+        results of another input would be replaced.
+    """
+    settings = inference_settings(config, 'mine_negatives')
+    options = MineNegativesKeys(**settings.options)
+    if options.range_max - options.range_min < options.num_negatives:
+        found = f'{options.range_max} with range_min={options.range_min}'
+        expected = f'room for num_negatives={options.num_negatives}'
+        raise UserError('config.mine_negatives.range_max', found, expected, 'increase it')
+    source, folder = InputSource(settings.input, ()), pathlib.Path(workdir)
+    source.check()
+    columns = {role: getattr(options, role, role) for role in ROLES}
+    queries = EmbeddingSplits(settings.input, dict.fromkeys(STEMS, ''), columns).queries('train')
+    documents, relevant = distinct_documents(queries, _read_corpus(options))
+    queries = [query.text for query in queries]
+    with lock_workdir(folder, results_only=True):
+        model = load_requested_model(settings, folder)
+        target = folder / 'negatives' / f'{source.name}.jsonl'
+        facts, parts = target.with_suffix('.json'), target.with_suffix('.parts')
+        check_overwrite([facts], source.origin, [target], recorded_files([facts]) or {target.name})
+        length, prompts = settings.truncation_length(model.config, model.max_length), (QUERY, DOCUMENT)
+        default = {'pool': 'auto', 'normalize': None, 'layers': (-1,)}
+        encodings = [resolve_encoding(model, prompt=find_prompt(model, names), **default) for names in prompts]
+        runner = Runner(model, batch_size=settings.batch_size)
+        extractors = [Extractor(runner, encoding, length) for encoding in encodings]
+        content = json.dumps([queries, documents, relevant, dataclasses.asdict(options)]).encode()
+        identity = hashlib.sha256(b''.join(extractor.identity for extractor in extractors) + content).hexdigest()
+        if target.exists() and read_json_or_none(facts, lambda found: found['identity'] == identity):
+            print(f'{target} exists already, with the negatives of these texts by this model')
+            return
+        with show_progress('texts', len(queries) + len(documents), lines=True) as advance:
+            vectors = [
+                TextVectors(extractor, parts).compute(texts, advance)
+                for extractor, texts in zip(extractors, (queries, documents), strict=True)
+            ]
+        counts = []
+        with AtomicFile(target) as file:
+            for record in mine_negatives(queries, documents, relevant, *vectors, options):
+                counts.append(len(record[options.negative]))
+                file.write(json_lines([record]).encode())
+        few = sum(count < options.num_negatives for count in counts)
+        results = {'queries': len(queries), 'documents': len(documents), 'pairs': len(counts), 'negatives': sum(counts)}
+        description = {INPUT: source.origin, FILES: [target.name], 'model': model.where, **results, 'incomplete': few}
+        write_atomic(facts, json.dumps({**description, 'identity': identity}, indent=2) + '\n')
+        shutil.rmtree(parts)
+        print(f'{sum(counts):,} negatives of {len(counts):,} pairs, from {len(documents):,} different texts')
+        if few:
+            print(f'{few:,} pairs have fewer than {options.num_negatives}: see config.mine_negatives.range_max')
+        print(f'{target}\n{facts}')
+
+
+def _read_corpus(options: MineNegativesKeys) -> list[str]:
+    if not options.corpus:
+        return []
+    corpus = InputSource(options.corpus, make_columns(options.field, '', 'config.mine_negatives'))
+    corpus.check()
+    return [item.values[0] for item in corpus.items() if isinstance(item, Row)]

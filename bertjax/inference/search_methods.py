@@ -1,0 +1,198 @@
+"""The methods of `api.Bert` that compare texts by their vectors: similarity, search and reranking."""
+
+from collections.abc import Sequence
+from typing import Any, NotRequired, TypedDict, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.config.ranges import format_value
+from bertjax.errors import UserError
+from bertjax.inference.arguments import Texts, as_text_list
+from bertjax.inference.encode import DOCUMENT, QUERY, find_prompt
+from bertjax.inference.encode_methods import EncodeMethods
+from bertjax.inference.tasks import describe, score_pairs
+from bertjax.inference.vector_files import VectorShards
+from bertjax.model.quantization import PRECISIONS, cosine_similarity, value_ranges
+from bertjax.tasks.embedding.search import search
+
+Vectors = np.ndarray | jax.Array | VectorShards
+
+
+class SearchHit(TypedDict):
+    """A text that was found: its index, its score, and the text itself unless only its vector was given."""
+
+    index: int
+    score: float
+    text: NotRequired[str]
+
+
+class SearchMethods(EncodeMethods):
+    """Methods that compare texts by the cosine of their vectors, or with the head of a cross-encoder.
+
+    In place of texts they take vectors of `encode`, also with a lower precision, which their dtype tells. The cosine of
+    binary vectors is 1 - 2 · (Hamming distance) / D. With the `calibration` of `encode`, or from `load_vectors`, int8
+    vectors are compared by the values that they stand for, also with texts and float32 vectors, else by their integers.
+    """
+
+    def similarity(
+        self, a: Texts | Vectors, b: Texts | Vectors, *, calibration: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Computes the cosines of texts or vectors.
+
+        Args:
+          a, b: One text or several, or vectors [D] or [N, D].
+          calibration: The calibration of int8 vectors.
+
+        Returns:
+          float32 [N, M]; without the dimension of a side that is a single text or vector.
+
+        Raises:
+          UserError: The vectors differ in width or precision, or the ranges of int8 vectors are unknown.
+        """
+        x, y = (side if _is_vectors(side) else None for side in (a, b))
+        ranges = _find_ranges(calibration, x, y)
+        x = self._vectors(a, y, (), ranges) if x is None else x
+        y = self._vectors(b, x, (), ranges) if y is None else y
+        _check_match('b', y, x, ranges)
+        cosines = cosine_similarity(*(jnp.atleast_2d(jnp.asarray(side)) for side in (x, y)), ranges)
+        return np.asarray(cosines).reshape((*x.shape[:-1], *y.shape[:-1]))[()]
+
+    @overload
+    def search(
+        self, queries: str, corpus: Sequence[str] | Vectors, top_k: int = ..., *, calibration: np.ndarray | None = ...
+    ) -> list[SearchHit]: ...
+
+    @overload
+    def search(
+        self,
+        queries: Sequence[str] | Vectors,
+        corpus: Sequence[str] | Vectors,
+        top_k: int = ...,
+        *,
+        calibration: np.ndarray | None = ...,
+    ) -> list[list[SearchHit]]: ...
+
+    def search(
+        self,
+        queries: Texts | Vectors,
+        corpus: Sequence[str] | Vectors,
+        top_k: int = 10,
+        *,
+        calibration: np.ndarray | None = None,
+    ) -> Any:
+        """Finds the texts of a corpus with the highest cosine to each query, exactly, on all devices of the process.
+
+        Args:
+          queries: One text or several, which get the model's prompt 'query', if it has one; or vectors [Q, D].
+          corpus: Texts, which get the prompt 'document', if the model has one; or their vectors [N, D], also as a
+            memory map or of `load_vectors`, because the search reads them in blocks. Queries that are texts get
+            vectors that can be compared with them.
+          top_k: The number of texts per query.
+          calibration: The calibration of int8 vectors.
+
+        Returns:
+          For each query a list of `{'index': …, 'score': …, 'text': …}`, the best first. Equal scores are in the order
+          of the corpus. There is no `text` for a corpus of vectors. Vectors of NaN, of blank lines, are never found.
+
+        Raises:
+          UserError: The vectors differ in width or precision, or the ranges of an int8 corpus are unknown.
+        """
+        if type(top_k) is not int or top_k < 1:
+            raise UserError('top_k', format_value(top_k), 'a whole number from 1', 'for example top_k=10')
+        texts = None if _is_vectors(corpus) else as_text_list(corpus, 'corpus')
+        ranges = _find_ranges(calibration, *(side for side in (queries, corpus) if _is_vectors(side)))
+        documents = corpus if texts is None else self._vectors(texts, None, DOCUMENT, None)
+        vectors = queries if _is_vectors(queries) else self._vectors(queries, documents, QUERY, ranges)
+        _check_match('queries', vectors, documents, ranges)
+        rows, found = np.atleast_2d(np.asarray(vectors)), []
+        if len(rows) and len(documents):
+            indices, scores = search(rows, documents, top_k, cosine=True, ranges=ranges)
+            found = [_hits(*pair, texts) for pair in zip(indices.tolist(), scores.tolist(), strict=True)]
+        found = found or [[] for _ in rows]
+        return found[0] if len(vectors.shape) == 1 else found
+
+    def rerank(self, query: str, texts: Sequence[str]) -> list[SearchHit]:
+        """Orders texts by their relevance to a query.
+
+        The score is the logit of a head with one output for the pair of query and text (a cross-encoder), or else the
+        cosine, with the prompts of `search`.
+
+        Returns:
+          `{'index': …, 'score': …, 'text': …}` for each text, the best first.
+
+        Raises:
+          UserError: The model has a head with several outputs.
+        """
+        texts, (query,) = as_text_list(texts), as_text_list(query, 'query')
+        scores = score_pairs(self._runner, [query] * len(texts), texts) if texts else []
+        if scores is None:
+            if self._model.sentence_modules is None and self._model.task is not None:
+                found, fix = f'a model for {describe(self._model.task)}', 'train with configs/embed.py'
+                raise UserError(self._model.where, found, 'a model that scores pairs or embeds texts', fix)
+            return self.search(query, texts, len(texts))
+        order = sorted(range(len(texts)), key=lambda i: -scores[i])
+        return _hits(order, [scores[i] for i in order], texts)
+
+    def _vectors(
+        self, texts: Texts, like: Vectors | None, prompts: Sequence[str], ranges: np.ndarray | None
+    ) -> np.ndarray:
+        """Encodes texts in the width of other vectors, and in their precision unless it is int8.
+
+        Args:
+          texts: One text or several.
+          like: The other vectors; None for the width of the model, and float32.
+          prompts: Names of prompts, of which the first is used that the model has; () for the default prompt.
+          ranges: The ranges of int8 vectors, or None.
+        """
+        prompt = find_prompt(self._model, prompts) if prompts else None
+        if like is None:
+            return self.encode(texts, prompt=prompt)
+        precision = _precision(like)
+        if precision == 'int8' and ranges is None:
+            fix = 'give the calibration, or vectors with the same one'
+            raise UserError('calibration', 'nothing for int8 vectors to compare with texts', 'vectors', fix)
+        if precision == 'binary':
+            return self.encode(texts, prompt=prompt, truncate_dim=8 * like.shape[-1], precision='binary')
+        return self.encode(texts, prompt=prompt, truncate_dim=like.shape[-1])
+
+
+def _find_ranges(calibration: np.ndarray | None, *vectors: Vectors | None) -> np.ndarray | None:
+    """Returns the ranges of int8 vectors, float32 [2, D]; None if they are unknown, or if no vectors are int8."""
+    coded = [x for x in vectors if x is not None and _precision(x) == 'int8']
+    if calibration is None:
+        return next((x.ranges for x in coded if isinstance(x, VectorShards)), None)
+    if not coded:
+        raise UserError('calibration', 'vectors without int8 vectors to compare', 'int8 vectors', 'leave it out')
+    known = np.asarray(calibration)
+    if known.ndim != 2 or known.shape[1] != coded[0].shape[-1] or not jnp.issubdtype(known.dtype, jnp.floating):
+        expected = f'float32 [N, {coded[0].shape[-1]}]'
+        raise UserError('calibration', f'{known.dtype} {list(known.shape)}', expected, 'give the one of `encode`')
+    return value_ranges(known)
+
+
+def _is_vectors(x: Any) -> bool:
+    return isinstance(x, jax.Array | VectorShards) or (isinstance(x, np.ndarray) and x.dtype.kind not in 'OSUT')
+
+
+def _precision(x: Vectors) -> str | None:
+    """Returns the precision of vectors, a key of PRECISIONS, for which all floating dtypes are 'float32'; or None."""
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return 'float32'
+    return next((name for name, dtype in PRECISIONS.items() if x.dtype == dtype), None)
+
+
+def _check_match(name: str, x: Vectors, y: Vectors, ranges: np.ndarray | None) -> None:
+    for side in (x, y):
+        if len(side.shape) not in (1, 2) or _precision(side) is None:
+            raise UserError(name, f'{side.dtype} {list(side.shape)}', 'vectors [N, D]', 'pass what `encode` returns')
+    kinds = {_precision(x), _precision(y)}
+    if x.shape[-1] != y.shape[-1] or (len(kinds) > 1 and (ranges is None or 'binary' in kinds)):
+        found = f'vectors {x.dtype} of width {x.shape[-1]} and {y.dtype} of width {y.shape[-1]}'
+        raise UserError(name, found, 'the same precision and width', 'encode both sides with the same arguments')
+
+
+def _hits(indices: Sequence[int], scores: Sequence[float], texts: Sequence[str] | None) -> list[SearchHit]:
+    hits = [{'index': i, 'score': score} for i, score in zip(indices, scores, strict=True) if score > -np.inf]
+    return hits if texts is None else [{**hit, 'text': texts[hit['index']]} for hit in hits]

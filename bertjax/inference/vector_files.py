@@ -1,0 +1,111 @@
+"""The vectors that run=extract writes as .npy files: how they are stored, and how they are read again."""
+
+import dataclasses
+import itertools
+import os
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertjax.errors import UserError
+from bertjax.files.small_files import read_json_object
+from bertjax.model.quantization import quantize, value_ranges
+
+_FIX = 'extract the vectors again'
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class VectorStorage:
+    """The precision of vectors, and their division into files.
+
+    Attributes:
+      precision: One of `model.quantization.PRECISIONS`.
+      calibration: The .npy file of vectors whose ranges 'int8' uses; '' for the ranges of the vectors themselves.
+      shard: The number of vectors per file; 0 for a single file.
+    """
+
+    precision: str = 'float32'
+    calibration: str = ''
+    shard: int = 0
+
+    def read_ranges(self, width: int) -> np.ndarray | None:
+        """Returns the ranges of the calibration, float32 [2, width]; None without one.
+
+        Raises:
+          UserError: The file is no array of such vectors.
+        """
+        if not self.calibration:
+            return None
+        key, path = 'config.extract.calibration', pathlib.Path(self.calibration).expanduser()
+        try:
+            x = np.load(path, mmap_mode='r')
+        except (OSError, ValueError) as error:
+            raise UserError(key, f'{path} ({error})', 'a .npy file of float vectors', 'correct the path') from None
+        if x.ndim != 2 or x.shape[1] != width or len(x) < 2 or not np.issubdtype(x.dtype, np.floating):
+            expected = f'float32 [2 or more, {width}]'
+            raise UserError(key, f'{x.dtype} {list(x.shape)}', expected, 'give vectors of the same kind')
+        return value_ranges(x)
+
+    def check(self, width: int) -> None:
+        """Checks that vectors of a width can be stored.
+
+        Raises:
+          UserError: The precision needs another width, or the calibration is wrong.
+        """
+        ranges = self.read_ranges(width)
+        quantize(np.zeros((0, width), np.float32), self.precision, np.zeros((2, width)) if ranges is None else ranges)
+
+
+class VectorShards:
+    """The vectors of several .npy files as one array [N, D], of which slices along the first axis are read.
+
+    Attributes:
+      shape: (N, D).
+      dtype: The dtype, see `model.quantization.PRECISIONS`.
+      ranges: float32 [2, D] for int8 vectors, else None.
+    """
+
+    def __init__(self, paths: Sequence[pathlib.Path], ranges: np.ndarray | None = None):
+        self._shards = [np.load(path, mmap_mode='r') for path in paths]
+        self._ends = [0, *itertools.accumulate(map(len, self._shards))]
+        self.shape, self.dtype = (self._ends[-1], *self._shards[0].shape[1:]), self._shards[0].dtype
+        self.ranges = ranges
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        begin, end, step = rows.indices(len(self))
+        parts = [
+            shard[max(0, begin - first) : max(0, end - first)]
+            for shard, (first, last) in zip(self._shards, itertools.pairwise(self._ends), strict=True)
+            if begin < last and first < end
+        ]
+        return np.concatenate([self._shards[0][:0], *parts])[::step]
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        del copy  # The files are never shared.
+        return self[:].astype(dtype or self.dtype)
+
+
+def load_vectors(path: str | os.PathLike) -> VectorShards:
+    """Opens the vectors that run=extract wrote, one per text, without reading them.
+
+    Args:
+      path: The description NAME.npy.json.
+
+    Raises:
+      UserError: The file does not exist or does not describe vectors, or one of its files is missing.
+    """
+    path = pathlib.Path(path).expanduser()
+    facts = read_json_object(path, _FIX)
+    names = facts.get('vectors')
+    if not isinstance(names, list) or not names:
+        raise UserError(str(path), 'no list of vectors', 'NAME.npy.json of run=extract, with pooling', _FIX)
+    ranges = path.with_name(facts['ranges']) if facts.get('ranges') else None
+    paths = [path.with_name(name) for name in names]
+    for file in (*paths, *([ranges] if ranges else [])):
+        if not file.is_file():
+            raise UserError(str(file), 'no such file', f'a file that {path.name} lists', _FIX)
+    return VectorShards(paths, None if ranges is None else np.load(ranges))

@@ -1,0 +1,77 @@
+"""Vectors of lower precision: a byte or a bit per dimension in place of four bytes, and the cosines of such vectors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.errors import UserError
+
+# {precision: dtype of the vectors}. The dtype therefore tells how a vector is read.
+PRECISIONS = {'float32': np.float32, 'int8': np.int8, 'binary': np.uint8}
+
+
+def value_ranges(x: np.ndarray) -> np.ndarray:
+    """Returns the smallest and the largest value of each dimension of float32 [N, D], [2, D], without rows of NaN."""
+    if not len(x):
+        return np.zeros((2, x.shape[1]), np.float32)
+    return np.float32([np.fmin.reduce(x), np.fmax.reduce(x)])
+
+
+def quantize(x: np.ndarray, precision: str, ranges: np.ndarray | None = None) -> np.ndarray:
+    """Converts vectors to another precision. Rows of NaN, of absent texts, become zeros.
+
+    The results equal those of `quantize_embeddings` in sentence-transformers 6.2, whose name of 'binary' is 'ubinary'.
+
+    Args:
+      x: float32 [N, D].
+      precision: 'float32'; 'int8', 255 equal steps from the smallest to the largest value of each dimension, in which
+        values outside the ranges become -128 or 127; or 'binary', whether each value is above 0, eight in a byte.
+      ranges: float32 [2, D], the smallest and the largest value of each dimension, for 'int8'.
+
+    Returns:
+      float32 [N, D], int8 [N, D] or uint8 [N, D / 8].
+
+    Raises:
+      UserError: D is not a multiple of 8, for 'binary'.
+    """
+    if precision == 'float32':
+        return x
+    if precision == 'binary':
+        if x.shape[-1] % 8:
+            fix = f'set truncate_dim={x.shape[-1] // 8 * 8}' if x.shape[-1] > 8 else 'choose another precision'
+            raise UserError('precision', f"'binary' for vectors of width {x.shape[-1]}", 'a multiple of 8', fix)
+        return np.packbits(x > 0, axis=-1)
+    start, end = ranges.astype(np.float32)
+    step = (end - start) / np.float32(255)
+    levels = np.clip(np.floor((x - start) / np.where(step == 0, np.float32(1), step)), 0, 255) - 128
+    return np.where(np.isnan(levels), 0, levels).astype(np.int8)
+
+
+def cosine_similarity(x: jax.Array, y: jax.Array, ranges: jax.Array | None = None) -> jax.Array:
+    """Computes the cosines of vectors.
+
+    Args:
+      x, y: A floating dtype or int8, [N, D] and [M, D]; or uint8 [N, D / 8] and [M, D / 8], whose bits stand for 1 and
+        -1, so that a cosine is 1 - 2 · (Hamming distance) / D.
+      ranges: float32 [2, D], the ranges with which int8 vectors were quantized: they stand for the middles of their
+        steps, and the other side may be floating. None for the cosines of the integers.
+
+    Returns:
+      float32 [N, M]. The cosines of a zero vector, of an absent text, are 0.
+    """
+    is_binary = x.dtype == jnp.uint8
+    x, y = (_signs(side) if is_binary else _unit(side, ranges) for side in (x, y))
+    products = jnp.einsum('nd,md->nm', x, y, precision='highest')
+    return products / x.shape[-1] if is_binary else products  # equal distances of bits have equal cosines
+
+
+def _signs(x: jax.Array) -> jax.Array:
+    return 2.0 * jnp.unpackbits(x, axis=-1).astype(jnp.float32) - 1.0
+
+
+def _unit(x: jax.Array, ranges: jax.Array | None) -> jax.Array:
+    values = x.astype(jnp.float32)
+    if ranges is not None and x.dtype == jnp.int8:
+        values = ranges[0] + (values + 128.5) * (ranges[1] - ranges[0]) / 255
+        values = jnp.where((x != 0).any(-1, keepdims=True), values, 0.0)
+    return values / jnp.maximum(jnp.linalg.norm(values, axis=-1, keepdims=True), 1e-12)

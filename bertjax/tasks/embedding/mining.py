@@ -1,0 +1,85 @@
+"""Hard negatives: the texts of a corpus that are similar to an anchor and are not its positives."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax.config.inference import MineNegativesKeys
+from bertjax.tasks.embedding.files import Query
+from bertjax.tasks.embedding.search import search
+
+_QUERIES = 4096  # the queries whose results are in memory
+
+
+def distinct_documents(queries: Sequence[Query], further: Sequence[str]) -> tuple[list[str], list[list[int]]]:
+    """Returns the different texts of the queries' corpus and of `further`, and the indices of each query's positives.
+
+    Args:
+      queries: The queries of one corpus.
+      further: Texts that are not in the corpus.
+    """
+    numbers: dict[str, int] = {}
+    in_corpus = [numbers.setdefault(text, len(numbers)) for text in queries[0].corpus.texts]
+    for text in further:
+        numbers.setdefault(text, len(numbers))
+    return list(numbers), [list(dict.fromkeys(in_corpus[i] for i in query.relevant)) for query in queries]
+
+
+def mine_negatives(
+    queries: Sequence[str],
+    documents: Sequence[str],
+    relevant: Sequence[Sequence[int]],
+    vectors: np.ndarray,
+    document_vectors: np.ndarray,
+    options: MineNegativesKeys,
+) -> Iterator[Mapping[str, Any]]:
+    """Yields a record for each positive of each query.
+
+    Args:
+      queries: The texts of Q queries.
+      documents: N different texts.
+      relevant: The indices of the positives of each query.
+      vectors: float32 [Q, D].
+      document_vectors: float32 [N, D].
+      options: The choice of negatives.
+
+    Yields:
+      The anchor, the positive and the list of negatives, under the names in `options`, and `scores`, the cosines of the
+      anchor with the positive and with the negatives.
+    """
+    for begin in range(0, len(queries), _QUERIES):
+        part = slice(begin, begin + _QUERIES)
+        most = max(map(len, relevant[part]))
+        count = options.range_max + most + 1  # the positives and the query itself may be found, too
+        indices, scores = search(vectors[part], document_vectors, count, cosine=True)
+        for query, positives, *found, x in zip(
+            queries[part], relevant[part], indices.tolist(), scores.tolist(), vectors[part], strict=True
+        ):
+            excluded, known = {*positives}, dict(zip(*found, strict=True))
+            others = [i for i in known if i not in excluded and documents[i] != query]
+            others = others[options.range_min : options.range_max]
+            for positive in positives:
+                score = known.get(positive)
+                score = _cosine(x, document_vectors[positive]) if score is None else score
+                negatives = [i for i in others if known[i] <= _highest_score(score, options)][: options.num_negatives]
+                yield {
+                    options.anchor: query,
+                    options.positive: documents[positive],
+                    options.negative: [documents[i] for i in negatives],
+                    'scores': [score, *(known[i] for i in negatives)],
+                }
+
+
+def _highest_score(score: float, options: MineNegativesKeys) -> float:
+    """Returns the highest score that a negative of a positive with this score may have."""
+    limits = [np.inf]
+    if options.absolute_margin is not None:
+        limits.append(score - options.absolute_margin)
+    if options.relative_margin is not None:
+        limits.append(score - abs(score) * options.relative_margin)
+    return min(limits)
+
+
+def _cosine(x: np.ndarray, y: np.ndarray) -> float:
+    return float(x @ y / max(np.linalg.norm(x) * np.linalg.norm(y), 1e-12))

@@ -1,0 +1,31 @@
+"""Hard negatives for training embeddings: similar texts of a corpus that are not the positives of a pair.
+
+    python -m bertjax.main --config=configs/mine_negatives.py --workdir=out/mined --config.init=CHECKPOINT
+        --config.input=pairs.jsonl
+
+Any model that bertjax.load accepts can be CHECKPOINT; one that was trained on the pairs finds the hardest negatives.
+The input is a file of pairs, as for configs/embed.py:pairs, a BEIR folder with qrels/train.tsv, or a SQuAD file.
+Negatives come from all positives of the input, or its documents or paragraphs, and from
+--config.mine_negatives.corpus=FILE, a text per line or records with a field `text`. Every text that is a positive of
+the anchor in any record is excluded.
+
+WORKDIR/negatives/pairs.jsonl has the pairs with a list `negative`, and the cosines in `scores`. To train with it:
+
+    python -m bertjax.main --config=configs/embed.py:pairs --workdir=out/embed --config.init=CHECKPOINT
+        --config.data=out/mined/negatives/pairs.jsonl
+
+Negatives that are more similar than the positive are often unlabelled positives: --config.mine_negatives.range_min=10
+skips the most similar texts, --config.mine_negatives.relative_margin=0.05 keeps those at least 5 % below the positive.
+
+Hardware: any; the search is exact, in blocks on all devices. A CPU core embeds some hundred short texts per second with
+a model of 6 layers and width 384. After an interruption the same command continues.
+"""
+
+from ml_collections import ConfigDict
+
+from bertjax.config.recipes import inference_config
+
+
+def get_config() -> ConfigDict:
+    """See the module's docstring."""
+    return inference_config('mine_negatives')
