@@ -16,12 +16,13 @@ from bertjax.tasks.registry import KINDS, options
 
 _INTRODUCTION = """# Config keys
 
-Set a key with `--config.KEY=VALUE`, or in a recipe. This page has the defaults of the base configs. A recipe changes
-some of them; `--config=RECIPE --help` shows the values of a recipe. `python -m bertjax.config.tables` writes this page.
+Set a key with `--config.KEY=VALUE`, or in a recipe. The defaults are those of the base configs; `--help RECIPE` shows
+the values of a recipe. `python -m bertjax.config.tables` writes this page.
 
 A pre-training has the keys of "Every training" and "Pre-training". A fine-tuning has the keys of "Every training",
 "Fine-tuning" and its task. Other verbs have the keys of "Using a finished model" and of the verb. `int` means a whole
-number. In the tables about training, the last column says whether a resumed run may have another value:
+number, and no values mean any text. The last column of the tables about training says whether a resumed run may have
+another value:
 
 | | |
 |---|---|
@@ -40,7 +41,9 @@ _CHANGES = {
 _SHORTER = {
     '^a whole number from ': 'int: ',
     '^(a number from|a number(?= above)|one of) ': '',
+    r'(?<=\d) to (?=\d)': '–',
     '^True or False$': 'bool',
+    '^text$': '',
     '^text that is not empty$': 'not empty',
     r'a number of steps up to [\d,]+\d': 'steps',
     '^a list, each entry text that is not empty$': 'list of texts',

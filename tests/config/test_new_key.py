@@ -50,7 +50,7 @@ with contextlib.redirect_stdout(out):
 assert 'patches' in out.getvalue().partition('differs from the recipe')[2]
 config.patches = 10
 assert refusal(check_ranges, config).startswith('config.patches: found 10, expected a whole number from 1 to 9')
-assert '| `patches` | `3` | how many patches a quilt has | int: 1 to 9 | unfinished |' in page()
+assert '| `patches` | `3` | how many patches a quilt has | int: 1–9 | unfinished |' in page()
 """
 
 

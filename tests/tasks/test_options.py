@@ -74,7 +74,7 @@ MODEL = {
     'tagging': ['layers', 'bilstm_units', 'frozen'],
     'multiple_choice': [],
     'relation': ['markers', 'pool'],
-    'embed': ['pool'],
+    'embed': ['pool', 'layers'],
     'rerank': [],
     'late_interaction': ['dim'],
 }
