@@ -44,7 +44,7 @@ def read_questions(path: epath.Path) -> list[Any]:
     """Reads the questions of a file. `convert_to_squad` checks the questions.
 
     Raises:
-      UserError: The file has another form.
+      UserError: The file is not in TriviaQA's format.
     """
     root = load_json(read_text(path), str(path))
     data = root.get('Data') if isinstance(root, dict) else None
@@ -68,7 +68,7 @@ def convert_to_squad(
       counts: The statistics, which are updated in place.
 
     Raises:
-      UserError: A question has another form, or its document does not exist.
+      UserError: A question is malformed, or its document does not exist.
     """
     for i, entry in enumerate(questions):
         at = f'{path}: Data[{i}]'

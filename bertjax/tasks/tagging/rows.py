@@ -109,5 +109,5 @@ def _name(tag: Any, fields: TagFields, where: str) -> str:
             raise UserError(where, f'the tag {tag[:40]!r}', expected, 'correct the record')
         return check_text(tag, where)
     expected = f'a number from 0 to {len(fields.names) - 1}' if fields.names else 'the name of a tag'
-    fix = "set config.task.tag_names to the names of the tags 0, 1, …, for example ('O','B-PER',…)"
+    fix = "set the names of the tags 0, 1, …, for example config.task.tag_names=('O','B-PER',…)"
     raise UserError(where, f'the tag {str(tag)[:40]}', expected, fix)
