@@ -37,7 +37,7 @@ _NAME = text(empty=False)
 
 @dataclasses.dataclass
 class LateInteractionTask(TextPairTask):
-    """Trains a vector of each token; the score of a pair is the sum of the query's tokens' best cosines (MaxSim).
+    """Trains a vector for each token. The score of a pair sums each query token's highest cosine (MaxSim).
 
     The columns of a file are those of EmbeddingTask, without single texts. Scored pairs are only evaluated.
 

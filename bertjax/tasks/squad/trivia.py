@@ -109,7 +109,7 @@ def first_words(text: str, count: int = WORDS) -> str:
 
 
 def alias_pattern(aliases: Sequence[str]) -> re.Pattern:
-    """Compiles a case-insensitive pattern that matches any alias as whole words; longer aliases have priority."""
+    """Compiles a case-insensitive pattern that matches an alias, but not inside a word. Longer ones come first."""
     texts = sorted({' '.join(alias.split()) for alias in aliases} - {''}, key=lambda alias: (-len(alias), alias))
     patterns = (r'\s+'.join(map(re.escape, alias.split())) for alias in texts)
     return re.compile(rf'(?<!\w)(?:{"|".join(patterns)})(?!\w)', re.IGNORECASE)
