@@ -17,13 +17,13 @@ from bertjax.workdir.differences import align_columns, format_literal
 
 _PROGRAM = """bertjax: pre-train and fine-tune BERT.
 
-  bertjax RECIPE[:ARGUMENT] [KEY=VALUE ...] --workdir=DIR                     the short form of
-  bertjax --config=RECIPE[:ARGUMENT] [--config.KEY=VALUE ...] --workdir=DIR
-  python -m bertjax.main ...     the same, where bertjax is not installed
+  bertjax RECIPE[:ARGUMENT] [KEY=VALUE ...] --workdir=DIR
+  bertjax --config=RECIPE[:ARGUMENT] [--config.KEY=VALUE ...] --workdir=DIR    the same with the full names of flags
+  python -m bertjax.main ...     the same without an installation of bertjax
 
   --config=RECIPE     a file such as configs/pretrain_tiny.py, or the name of a recipe that comes with bertjax:
 {recipes}
-  --config=FILE.yaml  a saved config: `recipe: NAME` and the changed keys, or all keys, such as a run's config.json
+  --config=FILE.yaml  a config file: `recipe: NAME` and the changed keys, or all keys, as in the config.json of a run
   --workdir=DIR       the folder of the run, for config.json, tokenizer/, store/, checkpoints/, metrics.jsonl, export/
   --config.KEY=VALUE  changes one key of the recipe, for example --config.batch_size=64
   --config.run=VERB   the verb to run, see below; each recipe has a default
@@ -67,7 +67,7 @@ def program_help() -> str:
 
 
 def _purpose(verb: str) -> str:
-    """Reads PURPOSE from the docstring of a verb, `run=VERB: PURPOSE.`, without importing the verb, which is slow."""
+    """Reads PURPOSE from a docstring `run=VERB: PURPOSE.`. It does not import the module of the verb, which is slow."""
     text = (pathlib.Path(commands.__path__[0]) / f'{verb}.py').read_text(encoding='utf-8')
     first = (ast.get_docstring(ast.parse(text)) or '').partition('\n')[0]
     return first.removeprefix(f'run={verb}: ').removesuffix('.')

@@ -26,24 +26,25 @@ from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb()
 
-_DEFAULT_FORMAT = 'npy'  # The default format for the features of a file.
+_DEFAULT_FORMAT = 'npy'  # the format of a file of features if config.extract.format is not set
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Writes the features of the texts of config.input to WORKDIR/features/NAME.FORMAT, with a description as JSON.
+    """Computes features of the texts in config.input. Writes WORKDIR/features/NAME.FORMAT and a JSON file about it.
 
     The verb reads all input first, so that mistakes in the input are reported before anything is computed. It saves the
-    features in parts: after a kill, the same command continues after the last part, and the result has the same bytes.
+    features in parts. After a kill, the same command continues after the last part, and writes the same file as a run
+    without a kill.
 
     If config.input is '-' (standard input) and config.extract.format is set, the texts are saved in the workdir during
     the run, and NAME is stdin. If the format is not set, the features are written as JSON lines to standard output as
     the texts arrive.
 
-    The workdir is that of the model, or a new folder.
+    The workdir is the workdir of the model, or a new folder.
 
     Raises:
-      UserError: There is no model or no such file, the model lacks a layer, a record is malformed, or the features of
-        another input would be replaced.
+      UserError: The model or the input file does not exist, the model lacks a layer, a record is malformed, or the
+        features of another input would be replaced.
     """
     settings = inference_settings(config, 'extract')
     options, folder = settings.options, pathlib.Path(workdir)
@@ -138,7 +139,7 @@ def _extract_file(
     extraction = Extraction(extractor, source, target, options['id'], size, storage)
     texts = extraction.read()
     if extraction.is_done():
-        print(f'{target} exists already, with the features of these texts by this model')
+        print(f'{target} already has the features of these texts, computed by this model')
         return
     extraction.check()
     with show_progress('texts', texts, lines=True) as advance:

@@ -37,14 +37,14 @@ def run(config: ConfigDict, workdir: str) -> None:
 
     For a single text, config.fill.text, the answer is printed as a table. For a file, config.input, the answers are
     JSON lines in WORKDIR/fill/NAME.ASK.jsonl, or in NAME.jointly.jsonl if masks are filled jointly. NAME.ASK.json names
-    the input, and for ask='score' contains the scores of the whole file. For standard input, '-', the answers are
+    the input, and for ask='score' also contains the scores of the file. For standard input, '-', the answers are
     printed as the texts arrive: as tables on a terminal, otherwise as JSON lines.
 
-    The workdir is that of the model, or a new folder.
+    The workdir is the workdir of the model, or a new folder.
 
     Raises:
-      UserError: There is no model or no such file, the model lacks the head, a text has no mask, an option has no
-        effect, or the answers to another input would be replaced.
+      UserError: The model or the input file does not exist, the model lacks the head, a text has no mask, an option has
+        no effect, or the answers to another input would be replaced.
     """
     settings = inference_settings(config, 'fill')
     options, folder = settings.options, pathlib.Path(workdir)

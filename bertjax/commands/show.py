@@ -30,7 +30,7 @@ def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
     Each key has a line, in alphabetical order, so that `diff` can compare two outputs.
 
     Raises:
-      UserError: The config.json of the workdir is damaged, or its run is of another kind.
+      UserError: The config.json of the workdir is damaged, or the workdir has a run of another kind than the recipe.
     """
     values, defaults = to_plain(config), to_plain(load_recipe(find_recipe(recipe)))
     path = pathlib.Path(workdir or '.') / 'config.json'

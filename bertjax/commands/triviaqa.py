@@ -24,10 +24,10 @@ def run(config: ConfigDict, workdir: str) -> None:
     """Converts the questions in config.data, the folder of triviaqa-rc, to WORKDIR/train-v1.1.json and dev-v1.1.json.
 
     config.task.train_file and dev_file may name other question files in config.data, such as qa/web-train.json. A split
-    that has no file is left out.
+    without a file is left out.
 
     Raises:
-      UserError: The task is of another kind, the files have another layout, or there is no question file.
+      UserError: The task is not SQuAD, a file is not in TriviaQA's format, or there is no file of questions.
     """
     settings, folder = finetuning_settings(config), pathlib.Path(workdir)
     if settings.task['kind'] != 'squad' or settings.task['version'] != '1.1':

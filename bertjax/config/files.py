@@ -52,7 +52,7 @@ class Recipe:
         return f'Recipe({", ".join([repr(self.name), *keys, *(f"{key}=rows" for key in self.rows)])})'
 
     def with_keys(self, keys: Mapping[str, Any]) -> 'Recipe':
-        """Returns a copy with other values of some keys, such as {'optimizer.b2': 0.98}.
+        """Returns a copy in which some keys have new values, such as {'optimizer.b2': 0.98}.
 
         Raises:
           UserError: A key is unknown, or a value is outside its range.
@@ -68,7 +68,7 @@ class Recipe:
                 check_value(key, value, known[key].allowed, known[key].default)
             try:
                 config_path.set_value(key, config, value)
-            except (TypeError, ValueError) as error:  # the key has another type in this recipe
+            except (TypeError, ValueError) as error:  # the value does not have the type of the key in this recipe
                 raise UserError(f'config.{key}', repr(value), str(error), 'give a value of this type') from None
         check_ranges(config)
         others = {key: value for key, value in self.rows.items() if key not in keys}

@@ -116,7 +116,7 @@ def parse_duration(value: int | float | str) -> tuple[float, str]:
     The unit is '' for `1000` and `'1000'`, '%' for `'10%'`, and 'epochs' for `'2 epochs'`.
 
     Raises:
-      ValueError: `value` has another form, or its amount is not finite.
+      ValueError: `value` is not a duration, or its amount is not finite.
     """
     if not isinstance(value, int | float | str) or isinstance(value, bool):
         raise ValueError(value)
@@ -138,7 +138,7 @@ def parse_budget(text: str) -> tuple[float, float]:
       (seconds, infinity) or (infinity, operations).
 
     Raises:
-      UserError: `text` has another form.
+      UserError: `text` is not a budget.
     """
     match = re.fullmatch(r'(\d+(?:\.\d+)?)(?:([smhd])|e(\d{1,2}))', text)
     amount = float(match[1]) if match else 0.0
@@ -154,7 +154,7 @@ def in_steps(
     """Converts a duration to steps: `1000`, `'1000'`, `'10%'` of `total`, `'2 epochs'` of `steps_per_epoch` steps.
 
     Raises:
-      UserError: `value` has another form, the steps are negative or exceed int32, or the duration is relative to
+      UserError: `value` is not a duration, the steps are negative or exceed int32, or the duration is relative to
         `total` or `steps_per_epoch` and that argument is None.
     """
     try:

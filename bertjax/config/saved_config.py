@@ -55,7 +55,7 @@ def get_config(path: str) -> ConfigDict:
 
 
 def changed_keys(recipe: str) -> set[str]:
-    """Returns the keys that a saved config changes in the recipe that it names; none for any other recipe."""
+    """Returns the keys that a saved config changes in the recipe that it names; none for other recipes."""
     if not find_recipe(recipe).startswith(f'{SAVED_CONFIG}:'):
         return set()
     base, values = _read(recipe)

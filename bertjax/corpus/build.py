@@ -1,7 +1,7 @@
 """Builds a token store from text: worker processes encode shards, then the shards are merged and a manifest is written.
 
-If a build is killed, the next call continues at the next shard and gives the same bytes. Partial work with other text,
-another tokenizer or other settings is removed with a warning.
+If a build is killed, the next call continues at the next shard and writes the same files as a build that is not killed.
+If the text, the tokenizer or the settings have changed, the partial work is removed with a warning.
 """
 
 import itertools
@@ -51,7 +51,7 @@ def build_store(
       replace: Whether to replace a finished store of other text or settings. If False, such a store is an error.
       other_fix: Another fix that the error for such a store suggests.
       log: A function that logs how files are read, and which files are compared with those of a finished store.
-      beam: The flags of Apache Beam, which builds the same bytes; '' builds on this machine.
+      beam: The flags of Apache Beam; '' for a build on this machine, which writes the same files.
 
     Returns:
       The corpus report, which the manifest also contains.

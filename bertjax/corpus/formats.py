@@ -24,8 +24,8 @@ from bertjax.files.paths import unusual_kind
 from bertjax.files.streams import Broken, decode
 from bertjax.remote.paths import open_file
 
-SNIFF = 1 << 16  # the number of first bytes of a file that decide its format
-HEAD = 1 << 18  # the number of first bytes of a file that decide the meaning of its blank lines
+SNIFF = 1 << 16  # The format of a file is detected in this many bytes from its start.
+HEAD = 1 << 18  # The meaning of blank lines is detected in this many bytes from the start of a file.
 UNREADABLE = 'damaged'  # the compression of a file that cannot be read
 Progress = Callable[[int], None] | None
 

@@ -42,7 +42,7 @@ COMMON = 0.02  # a piece that occurs in more than this share of the sentences do
 _EXPECTED = {
     'invalid UTF-8': ('UTF-8 text', 'convert the file, for example with: iconv -f LATIN1 -t UTF-8'),
     'NUL byte': ('text without zero bytes', 'remove them, for example with: tr -d "\\000"'),
-    'damaged file': ('a whole, readable file', 'download or compress it again'),
+    'damaged file': ('a complete, readable file', 'download or compress it again'),
     'unreadable file': ('a readable file', 'check that it exists, and its permissions'),
     'empty file': ('text', 'remove the file'),
     'wrong JSON': ('a JSON object on each line', 'correct the line or remove it'),

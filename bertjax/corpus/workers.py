@@ -35,7 +35,7 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 SMALL = 16 << 20  # one process encodes about this many bytes of text while workers start
 LOG_EVERY = 20.0  # in seconds
 
-_RECORD = 1000  # the estimated bytes of text of a record of a tfds dataset
+_RECORD = 1000  # the estimated bytes of text in a record from TFDS
 
 _worker: dict = {}
 

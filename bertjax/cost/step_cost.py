@@ -12,16 +12,17 @@ from bertjax.parallel.topology import generation_of, ici_bandwidth, slice_chips
 
 
 def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict[str, Any]:
-    """Estimates the time and the traffic of a step from its compiled text; see docs/performance.md.
+    """Estimates the time and the traffic of a step from its optimized HLO; see docs/performance.md.
 
     Args:
-      text: The compiled program, as the compiler writes it.
+      text: The optimized HLO of the step, as printed by the compiler.
       topology: The TPU slice or the GPUs that the program was compiled for.
-      flops: The FLOPs per step and chip, by formula.
+      flops: The FLOPs per step and chip, computed from the shapes of the model.
       peak_flops: The peak FLOPs per second of a chip.
 
     Returns:
-      The entries of compile.json; only `estimate_error` if the text, whose format may change, cannot be parsed.
+      The entries of compile.json; only `estimate_error` if the HLO cannot be parsed, because XLA has
+        changed its format.
     """
     chip = generation_of(topology)
     links = lambda group: ici_bandwidth(topology, group)  # noqa: E731
@@ -66,33 +67,36 @@ def _sum_sent(step: Estimate) -> list[dict[str, Any]]:
 def cost_lines(result: dict[str, Any]) -> list[str]:
     """Formats a result of `step_cost` as lines."""
     if 'estimate_error' in result:
-        return [f'  no estimate: the compiled text could not be parsed ({result["estimate_error"]})']
+        return [f'  no estimate: the HLO of the step could not be parsed ({result["estimate_error"]})']
     if not result.get('estimated_step_s'):
-        return ['  no estimate: the compiler gives no cycles']
+        return ['  no estimate: the compiler does not report cycles']
     sources, step = result['estimate'], result['estimated_step_s']
     exposed, without = sources['exposed_collectives_s'], sources['kernels_s'] + sources['without_estimate_s']
     lines = [
-        f'  estimated, not measured: {1e3 * step:.1f} ms a step, {100 * result["mfu_estimate"]:.0f} % MFU',
-        f'  from the compiler: {1e3 * sources["compiler_s"]:.1f} ms (at {sources["clock_hz"] / 1e9:g} GHz); from a '
-        f'model ({100 * result["modelled_share"]:.0f} %): kernels and others {1e3 * without:.1f} ms '
-        f'(at {100 * EFFICIENCY:.0f} % of the peak or the bandwidth), exposed collectives {1e3 * exposed:.1f} ms',
+        f'  estimated, not measured: {1e3 * step:.1f} ms per step, {100 * result["mfu_estimate"]:.0f} % MFU',
+        f'  from cycles of the compiler: {1e3 * sources["compiler_s"]:.1f} ms (at {sources["clock_hz"] / 1e9:g} GHz); '
+        f'from the cost model of bertjax ({100 * result["modelled_share"]:.0f} %): custom kernels and other operations '
+        f'{1e3 * without:.1f} ms (at {100 * EFFICIENCY:.0f} % of the peak FLOPs or the memory bandwidth), exposed '
+        f'collectives {1e3 * exposed:.1f} ms',
     ]
     if loops := sources['unknown_loops']:
-        lines.append(f'  a lower bound: {len(loops)} loops have an unknown trip count and are counted once')
+        lines.append(f'  a lower bound: {len(loops)} loops have an unknown trip count, so each counts as one iteration')
     if kernels := sources['silent_kernels']:
-        lines.append(f'  a lower bound: {len(kernels)} kernels state no FLOPs (cost_estimate), only bytes')
+        lines.append(
+            f'  a lower bound: {len(kernels)} custom kernels count without FLOPs, because they set no cost_estimate'
+        )
     return lines
 
 
 def cost_tables(result: dict[str, Any]) -> list[Table]:
-    """Returns the tables of the parts of a step and of its collectives."""
+    """Returns a table with the parts of a step, and a table with its collectives."""
     step = result.get('estimated_step_s')
     if not step:
         return []
     parts = _make_table('where the time goes (estimated)', 'part of the step', 'ms', 'share')
     for row in result['groups']:
         parts.add_row(row['group'], f'{1e3 * row["seconds"]:.2f}', f'{100 * row["seconds"] / step:.1f} %')
-    names = ('collective', 'chips', 'a step', 'async', 'MB sent', 'ms alone', 'ms exposed')
+    names = ('collective', 'chips', 'per step', 'async', 'MB sent', 'ms', 'ms not overlapped')
     sent = _make_table('between the chips (estimated)', *names)
     for row in result['sent']:
         figures = (row['bytes'] / 1e6, 1e3 * row['seconds'], 1e3 * row['exposed_s'])

@@ -1,10 +1,10 @@
 """Data augmentation: copies of training rows in which some words are replaced.
 
 The method follows TinyBERT (arXiv 1909.10351, algorithm 1; huawei-noah, TinyBERT/data_augmentation.py). TinyBERT masks
-one word at a time. Candidates for a word of one piece come from a masked language model, and candidates for a word of
-several pieces from GloVe vectors. This module instead masks all chosen words of a copy together, so a copy costs one
-forward pass. It never replaces words of several pieces, so all pieces keep their positions, and tags and spans stay
-valid.
+one word at a time. It takes the candidates for a word of one piece from a masked language model, and it takes the
+candidates for a word of several pieces from GloVe vectors. This module instead masks all chosen words of a copy
+together, so a copy costs one forward pass. It never replaces words of several pieces, so all pieces keep their
+positions, and tags and spans stay valid.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ def take_rows(features: Features, rows: np.ndarray) -> Features:
 
 
 def repeat_rows(features: Features, times: int, mark: str) -> Features:
-    """Repeats each row `times` times and adds the row array `mark`, float32: 1 for a row's first copy, else 0."""
+    """Repeats each row `times` times. Adds a row array named `mark`, float32: 1 for the first copy of a row, else 0."""
     rows = take_rows(features, np.repeat(np.arange(len(features)), times))
     first = (np.arange(len(rows)) % times == 0).astype(np.float32)
     return dataclasses.replace(rows, row={**rows.row, mark: first})

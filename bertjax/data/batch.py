@@ -37,7 +37,8 @@ import numpy as np
 BatchSpec = dict[str, tuple[tuple[int, ...], np.dtype]]
 
 # The number of positions that `make_in_chunks` makes at once. Larger intermediate arrays do not fit in a core's cache,
-# and numpy allocates their memory anew in each call. 512 rows of 512 take 1.7 times as long as four times 128 rows.
+# and NumPy allocates new memory for them in each call. At S = 512, one call for 512 rows takes 1.7 times as long as
+# four calls for 128 rows each.
 _CHUNK_POSITIONS = 1 << 16
 
 

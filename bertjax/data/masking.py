@@ -1,4 +1,4 @@
-"""Chooses the positions to predict and replaces their ids, for a whole batch at once.
+"""Chooses the positions to predict and replaces their ids, for all rows of a batch together.
 
 The budget of a row, from 1 to P positions, is `rate` times its number of maskable positions (all except [CLS], [SEP]
 and padding). The unit of masking is one of:

@@ -29,7 +29,8 @@ class Packing:
     """The rows of one plan.
 
     Attributes:
-      members: int64 [N], the examples of the plan, row by row, as indices in the order of the first cycle.
+      members: int64 [N], the examples of each row, one row after the other. An example is represented by its position
+        in the plan during the first cycle.
       starts: int64 [R + 1], the start of each row in `members`; the last entry is N.
       real: The total number of positions that are not padding.
     """
@@ -86,8 +87,8 @@ def pack_plan(examples: PretrainingExamples, begin: int, length: int) -> Packing
 def _sizes(examples: PretrainingExamples, tokens: np.ndarray, maskable: np.ndarray) -> np.ndarray:
     """Returns the size of each example, int64 [N], at most S.
 
-    The size is the number of tokens, but at least S/P per prediction and at least S/E. So if the sizes of the examples
-    of a row sum to at most S, the row also has at most P predictions and E examples.
+    The size is the maximum of three numbers: the tokens, S/P for each prediction, and S/E. So if the sizes in a row sum
+    to at most S, the row has at most S tokens, P predictions and E examples.
     """
     S, P = examples.seq_len, examples.max_predictions
     for_predictions = -(-prediction_budgets(maskable, examples.masking, P) * S // P)

@@ -46,8 +46,8 @@ class PairOptions:
         (arXiv 1909.11942): B follows A, and half of the pairs are swapped. 'full_sentences' and 'doc_sentences' make
         RoBERTa's contiguous sentences (arXiv 1907.11692 section 4.2), across documents or within one document.
         'sentences' makes one example of each sentence, and all its plans are the same.
-      plans: The number of different passes over the corpus. After the last pass, the passes are used again, with their
-        examples in another order. With static masks this number is Google's `dupe_factor`.
+      plans: The number of different passes over the corpus. After the last pass, the passes are repeated, and their
+        examples are shuffled differently. With static masks this number is Google's `dupe_factor`.
       short_probability: The share of documents (pairs only) whose target length is drawn uniformly from 2 to S - 3. The
         target length of the other documents is S - 3. S is the number of positions per sequence.
       balanced: For 'nsp', whether half of all examples are IsNext. By Google's rules, only half of the chunks of two or

@@ -1,4 +1,4 @@
-"""Makes the rows of a whole batch from chunks: draws random segments, truncates pairs and lays out tokens."""
+"""Makes all rows of a batch from chunks: draws random segments, truncates pairs and lays out tokens."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Chooses the words to mask for the units "word" and "span" of masking.py, for a whole batch at once.
+"""Chooses the words to mask for the units "word" and "span" of masking.py. Processes all rows of a batch together.
 
 Spans are selected in random order, and each selection depends on the earlier ones. To avoid one step per span, there
 are two stages. While a row has budget for whole spans, only overlaps matter: each step selects the first of each group

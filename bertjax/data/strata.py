@@ -20,7 +20,7 @@ _MULTIPLE = 4  # the divisor of all row lengths
 
 
 def count_batches(rows: int, batch_size: int) -> int:
-    """Returns the number of batches of an epoch of `rows` rows."""
+    """Returns the number of batches in an epoch with `rows` rows."""
     return -(-rows // batch_size)
 
 

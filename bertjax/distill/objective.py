@@ -61,7 +61,7 @@ def evenly_spaced_layers(count: int, num_layers: int) -> tuple[int, ...]:
 
 
 def uniform_layers(count: int, num_layers: int) -> tuple[int, ...]:
-    """Returns the last block of each of `count` equal parts of `num_layers` blocks (TinyBERT, section 4.1).
+    """Splits `num_layers` blocks into `count` equal parts and returns the last block of each (TinyBERT, section 4.1).
 
     For 4 of 12 blocks the result is 2, 5, 8 and 11.
     """

@@ -62,7 +62,7 @@ def check_rows(directory: str, num_outputs: int, num_pieces: int, key: str = KEY
     then include pieces that do not exist. Only a student that copies the teacher's embeddings has the same outputs.
 
     Raises:
-      UserError: The number of outputs of the teacher and the number of pieces of the student differ.
+      UserError: The teacher's outputs and the student's pieces differ in number.
     """
     if num_outputs != num_pieces:
         found = f'a model with {num_outputs:,} token embeddings in {directory}'

@@ -232,7 +232,7 @@ def merge_fields(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str,
 
 
 def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Returns a text with one line of JSON per row."""
+    """Returns a string with one line of JSON per row."""
     return ''.join(_line(row) + '\n' for row in rows)
 
 

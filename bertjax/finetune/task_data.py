@@ -148,7 +148,7 @@ class TaskData:
         print(f'{name}: {features.notes[-1]}')
 
     def parts(self, names: Iterable[str]) -> dict[str, str]:
-        """Returns {split: a text such as '500 of 872 records'} for the splits that are samples."""
+        """Returns {split: a description such as '500 of 872 records'} for the splits that are samples."""
         splits = {name: self.split(name) for name in names}
         return {
             name: f'{len(split.records):,} of {split.population:,} records'

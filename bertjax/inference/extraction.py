@@ -71,7 +71,7 @@ class Extraction:
         self._ranges = self.storage.read_ranges(self.extractor.width)
 
     def read(self) -> int:
-        """Reads the whole input and counts the texts.
+        """Reads all of the input and counts the texts.
 
         Raises:
           UserError: The input is malformed; the message names the file and the line.

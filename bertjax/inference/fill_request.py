@@ -93,7 +93,7 @@ class FillRequest:
         """Checks that the texts suit the request.
 
         Raises:
-          UserError: `ask` is 'masks', and a text has no mask.
+          UserError: `ask` is 'masks', but a text has no mask.
         """
         if self.ask == 'masks':
             self._masked_texts(items)

@@ -22,7 +22,7 @@ def gelu(x: jax.Array) -> jax.Array:
     """Computes x Φ(x) for any shape; Φ is the CDF of the standard normal distribution (arXiv 1606.08415).
 
     It uses erf, as PyTorch does. The erfc in `jax.nn.gelu` costs more than twice as much on CPU. The backward pass
-    needs only x, whereas autodiff would save four arrays of the size of the MLP.
+    needs only x, whereas autodiff would save four arrays with the shape of x.
     """
     return x * _normal_cdf(x)
 
@@ -48,7 +48,8 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     'swiglu': jax.nn.silu,
 }
 
-# {`config.init`: number of layers -> the factor of the standard deviation of projections into the residual stream}.
+# For each `config.init`, a function of the number of layers. It returns the factor by which the initial weights of a
+# projection into the residual stream are scaled.
 _RESIDUAL_SCALES: dict[str, Callable[[int], float]] = {
     'bert': lambda num_layers: 1.0,
     'megatron': lambda num_layers: (2 * num_layers) ** -0.5,
@@ -74,35 +75,35 @@ SAVED_RESIDUAL = 'saved_residual'
 
 
 def save_residual(x: jax.Array) -> jax.Array:
-    """Marks x, the result of a matrix product, as a value that remat 'elementwise' saves for the backward pass."""
+    """Marks x so that remat 'elementwise' saves it for the backward pass."""
     return checkpoint_name(x, SAVED_RESIDUAL)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def add_bias(x: jax.Array, bias: jax.Array, by_product: bool) -> jax.Array:
+def add_bias(x: jax.Array, bias: jax.Array, sum_by_matmul: bool) -> jax.Array:
     """Adds bias [D] to x [..., D], in the dtype of x; the gradient of the bias is summed in float32.
 
     Args:
       x: Any floating dtype.
       bias: Any floating dtype.
-      by_product: Whether to sum the gradient by a product with ones. This is faster if the gradient of x comes from a
-        kernel on TPU: the compiler fuses a sum into any other operation, but after a kernel the sum needs its own pass
-        over memory. The product costs a small part of that pass. It is also faster on CPU for very long rows.
+      sum_by_matmul: Whether to sum the gradient by a matmul with ones. On TPU, this is faster if a Pallas kernel
+        computes the gradient of x. The compiler cannot fuse a sum into a Pallas kernel, so the sum would read the
+        gradient from memory once more, which takes much longer than the matmul. On CPU, it is faster if D is large.
     """
     return x + bias.astype(x.dtype)
 
 
-def _add_bias_gradient(by_product: bool, bias: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _add_bias_gradient(sum_by_matmul: bool, bias: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
     rows = cotangent.reshape(-1, cotangent.shape[-1])
-    if by_product:
-        ones = jnp.ones((8, len(rows)), rows.dtype)  # the compiler would turn a product with one row into a sum
+    if sum_by_matmul:
+        ones = jnp.ones((8, len(rows)), rows.dtype)  # the compiler would replace a matmul with one row by a sum
         columns = jnp.matmul(ones, rows, precision='highest', preferred_element_type=jnp.float32)[0]
     else:
         columns = rows.astype(jnp.float32).sum(0)
     return cotangent, columns.astype(bias.dtype)
 
 
-add_bias.defvjp(lambda x, bias, by_product: (add_bias(x, bias, by_product), bias), _add_bias_gradient)
+add_bias.defvjp(lambda x, bias, sum_by_matmul: (add_bias(x, bias, sum_by_matmul), bias), _add_bias_gradient)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -114,9 +115,9 @@ def product(x: jax.Array, kernel: jax.Array, save_x: bool = False) -> jax.Array:
     as long.
 
     Args:
-      save_x: Whether to mark x with `save_residual` for the backward pass only. `jax.checkpoint` makes a rounded copy
-        of a marked value for its other uses. The compiler fuses this copy into the operation that computes x, unless
-        the operation is a custom kernel.
+      save_x: Whether to mark x with `save_residual`, but only as a residual of the backward pass. If x were marked
+        before the product, `jax.checkpoint` would copy x for the forward pass. The compiler fuses such a copy into the
+        operation that computes x, but not into a Pallas kernel.
     """
     return _product_forward(x, kernel, save_x)[0]
 
@@ -138,7 +139,7 @@ def dot_over_rows(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _product_forward(x: jax.Array, kernel: jax.Array, save_x: bool) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    # `jax.checkpoint` policies do not see names inside `product`, so this function calls `dot`.
+    # This calls `dot`, because a `jax.checkpoint` policy ignores `checkpoint_name` inside a `custom_vjp` function.
     return dot(x, kernel, (x.ndim - 1,), (0,)), (save_residual(x) if save_x else x, kernel)
 
 
@@ -165,8 +166,8 @@ class Projection(nn.Module):
     Attributes:
       features: The output dimensions of the kernel.
       in_axes, out_axes, bias_axes: Logical axis names of the dimensions of kernel and bias.
-      into_kernel: Whether the result may be the input of a custom kernel; see `by_product` of `add_bias`.
-      from_kernel: Whether the input may be the result of a custom kernel; see `save_x` of `product`.
+      feeds_custom_kernel: Whether the result may be the input of a Pallas kernel; see `sum_by_matmul` of `add_bias`.
+      from_custom_kernel: Whether the input may be the result of a Pallas kernel; see `save_x` of `product`.
       into_residual: Whether the result is added to the residual stream; see `weight_init`.
       use_bias: Whether to add a bias; None for `config.projection_bias`.
     """
@@ -176,8 +177,8 @@ class Projection(nn.Module):
     in_axes: tuple[str, ...]
     out_axes: tuple[str, ...]
     bias_axes: tuple[str, ...]
-    into_kernel: bool = False
-    from_kernel: bool = False
+    feeds_custom_kernel: bool = False
+    from_custom_kernel: bool = False
     into_residual: bool = False
     use_bias: bool | None = None
 
@@ -193,10 +194,11 @@ class Projection(nn.Module):
         bias = self.param('bias', bias_init, self.features, param_dtype) if use_bias else None
         x = x.astype(dtype).reshape(*x.shape[:-n], -1)
         kernel = kernel.astype(dtype).reshape(x.shape[-1], -1)
-        plain = platform() != 'cpu' and not self.from_kernel  # the TPU compiler chooses itself what to transpose
-        y = x @ kernel if plain else product(x, kernel, self.from_kernel)
+        plain = platform() != 'cpu' and not self.from_custom_kernel
+        # `product` avoids a transpose that is slow only on CPU.
+        y = x @ kernel if plain else product(x, kernel, self.from_custom_kernel)
         # [..., product of features]
-        return y if bias is None else add_bias(y, bias.reshape(-1), self.into_kernel and platform() == 'tpu')
+        return y if bias is None else add_bias(y, bias.reshape(-1), self.feeds_custom_kernel and platform() == 'tpu')
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -204,7 +206,7 @@ def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: 
     """Computes (x - mean) / sqrt(variance + epsilon) · scale + bias over the last dimension.
 
     It computes in float32 and returns the dtype of x. The backward pass needs only x, mean and standard deviation,
-    whereas autodiff would save float32 arrays of the size of x.
+    whereas autodiff would save float32 arrays with the shape of x.
 
     Args:
       x: [..., D].
@@ -222,7 +224,8 @@ def _layer_norm(
     if x.dtype == jnp.float32:
         variance = jnp.square(wide - mean).mean(-1, keepdims=True)
     else:
-        # A single pass over x loses digits if the mean is far from 0, but no more than rounding to x.dtype has lost.
+        # E[x²] - E[x]² needs a single pass over x. Its error is large if the mean is far from 0, but then the rounding
+        # of x to its dtype has already caused an error of this size.
         variance = jnp.maximum(jnp.square(wide).mean(-1, keepdims=True) - jnp.square(mean), 0.0)
     mean, inverse = save_residual(mean), save_residual(jax.lax.rsqrt(variance + epsilon))
     y = (wide - mean) * inverse * scale.astype(jnp.float32)
@@ -281,7 +284,7 @@ class Norm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """A table [rows, D]. The rows after the first `used` are padding, and zero so that they do not count in norms."""
+    """An embedding table [rows, D]. Rows from index `used` on are padding. They are 0, so they do not affect norms."""
 
     config: BertConfig
     rows: int
@@ -298,5 +301,5 @@ class Embedding(nn.Module):
         self.embedding = self.param('embedding', with_axes(init, self.axis, 'embed'), shape, param_dtype)
 
     def __call__(self) -> jax.Array:
-        """Returns the table in the dtype of computation."""
+        """Returns the table in `config.dtype`."""
         return self.embedding.astype(jnp.dtype(self.config.dtype))  # [rows, D]

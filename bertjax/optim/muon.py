@@ -100,7 +100,7 @@ def _as_matrices(path: tuple[Any, ...], kernel: jax.Array) -> jax.Array:
 
 
 def scale_adam_rate(ratio: float) -> optax.GradientTransformation:
-    """Multiplies the updates of Adam's parameters by `ratio`, Adam's learning rate as a multiple of Muon's."""
+    """Multiplies the updates of Adam's parameters by `ratio`: Adam's learning rate divided by Muon's learning rate."""
 
     def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
         del params

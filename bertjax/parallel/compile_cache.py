@@ -1,4 +1,4 @@
-"""A cache of compiled programs on disk, which later runs with the same shapes load."""
+"""Sets up JAX's compilation cache on disk. A later run of the same program loads it instead of compiling it again."""
 
 import contextlib
 import hashlib

@@ -29,8 +29,8 @@ class ChanceBaselines:
     """The chance baselines of a run on its held-out text.
 
     Attributes:
-      pair: The prefix of the pair figures in a row of metrics, 'nsp' or 'sop'.
-      unigram: The unigram entropy in nats (see `unigram_entropy`); None if no text is held out.
+      pair: The prefix of the sentence-pair metrics in a row of metrics, 'nsp' or 'sop'.
+      unigram: The entropy in nats from `unigram_entropy`; None if the run has no held-out text.
       majority: {phase number: share} (see `majority_share`); empty without pairs.
     """
 

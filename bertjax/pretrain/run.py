@@ -93,7 +93,7 @@ class Pretraining:
       folders: A list with the workdir.
       tokenizer, model_config, setup: The tokenizer, the config of the model, and the setup of the run.
       stores, examples: The token stores, and the examples made from them.
-      values: A function from sums of losses to the values of a row of metrics.
+      values: A function that computes the values of a metrics row from sums of losses.
       resolved: The resolved config, which is saved in config.json and in every checkpoint.
     """
 

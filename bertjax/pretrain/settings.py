@@ -27,7 +27,7 @@ class PretrainingSettings(PretrainingKeys):
 
     @property
     def phase_specs(self) -> tuple[PhaseSpec, ...]:
-        """The entries of config.phases, or a single phase for the whole run."""
+        """The entries of config.phases; if it is empty, a single phase with all steps of the run."""
         grouped = {
             'schedule': self.schedule.name,
             'decay_fraction': self.schedule.decay_fraction,

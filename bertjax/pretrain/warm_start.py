@@ -151,7 +151,7 @@ def _tokenizer_of_init(settings: PretrainingSettings, directory: str, tokenizer:
 def initial_params(
     settings: PretrainingSettings, model_config: BertConfig, tokenizer: Tokenizer
 ) -> tuple[dict[str, Any], str]:
-    """Returns the weights of config.init as host arrays in the tree layout of the model, and a text to print.
+    """Returns the weights of config.init as host arrays in the tree layout of the model, and a message to print.
 
     Raises:
       UserError: The sizes of the checkpoint differ from those of `model_config`.

@@ -112,7 +112,8 @@ class Requester:
         After an exception or Ctrl-C, the other calls fail at their next attempt.
 
         Args:
-          work: A function of a copy of this requester and an item. The copy checks for failures of other calls.
+          work: The function. It takes a copy of this requester and an item. A request of the copy fails if another call
+            has failed.
           items: The items.
         """
         failed = threading.Event()
@@ -163,7 +164,7 @@ class Requester:
                     limit = min(patience, FIRST_CONTACT)
                 if passed >= limit:
                     found = self._at_url(f'no complete answer for {_format_seconds(passed)} ({_first_line(error)})')
-                    fix = 'check the network; the same command continues and keeps the complete files'
+                    fix = 'check the network, then repeat the command; it continues after the files that are complete'
                     raise UnreachableError(self._where, found, 'an answer', fix) from None
                 if failures >= len(PAUSES):
                     message = 'no complete answer from %s (%s): retrying for %s'

@@ -87,7 +87,7 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
     get = lambda split: examples.get(settings.first_shape, split, 0)  # noqa: E731
     filled = None
     if run.recorded and not run.trains_outputs:
-        note = 'The distillation only trains hidden values, so the MLM head keeps its initial weights.'
+        note = 'This distillation trains only hidden states, so the MLM head still has its initial weights.'
         filled = Section('fillings', 'Held-out masks', note=note)
     elif run.recorded and examples.has_heldout:
         filled = _or_note('fillings', 'Held-out masks', lambda: fillings_section(run, get('heldout'), tokenizer))

@@ -1,4 +1,4 @@
-"""Draws a uniform sample of the sentences of a text of any length.
+"""Draws a uniform sample of sentences from a text of any length.
 
 The indices of the sampled sentences depend only on the number of sentences and a seed.
 """

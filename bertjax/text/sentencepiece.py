@@ -94,7 +94,7 @@ class SentencePieceTokenizer:
 
     def _prepare(self, text: str) -> str:
         if text.isascii():
-            return text  # the character map of the model lower-cases it
+            return text  # SentencePiece lower-cases ASCII with the model's charsmap
         try:
             return self._unicode.normalize_str(text)
         except UnicodeEncodeError:
@@ -109,8 +109,8 @@ class SentencePieceTokenizer:
     def save(self, directory: epath.PathLike) -> None:
         """Writes tokenizer.model, and tokenizer.json with tokenizer_config.json for transformers' AutoTokenizer.
 
-        Both files give the same ids, with one exception: in transformers, the name of a special token in a text becomes
-        the token.
+        transformers computes the same ids as this class, except where a text contains the name of a special token, such
+        as [SEP]: transformers converts the name to the special token.
         """
         directory = epath.Path(directory)
         config = tokenizer_config(self._names, tokenizer_class='PreTrainedTokenizerFast', do_lower_case=self.lowercase)

@@ -79,19 +79,19 @@ class TrainStep:
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """A part of training with one schedule, of one run or of several runs trained together.
+    """A part of the training with its own learning rate schedule. It trains one run, or several runs together.
 
     Attributes:
       settings: The settings of the phase.
       setup: The setup of the run.
-      members: The runs: one, or several that are trained together.
-      batches: {padded length S: shapes and dtypes of the batches of one member}.
-      stacked: Whether state and batches have an axis of members.
+      members: The runs that are trained together; often only one.
+      batches: {padded length S: shapes and dtypes of a batch of one member}.
+      stacked: Whether state and batches have an axis for the members.
       evaluator: The evaluator that selects the best checkpoint; None without held-out examples.
       other_evaluators: Further evaluators, which do not affect the best checkpoint.
-      evaluate_first: Whether to evaluate before the first step; False for a randomly initialised head.
-      flops_per_sequence: FLOPs of a training step per row, over all members; 0 if unknown.
-      may_be_best: Whether the best checkpoint may come from this phase; False while the student's head is untrained.
+      evaluate_first: Whether to evaluate before the first step; False if the head is randomly initialised.
+      flops_per_sequence: The FLOPs of a training step per row, summed over all members; 0 if unknown.
+      may_be_best: Whether the best checkpoint may come from this phase; False if it does not train a student's head.
       teacher: (teacher parameters,) on the mesh if the objective has a `teacher_fn`, else ().
     """
 
@@ -122,7 +122,7 @@ class Phase:
 
     @contextlib.contextmanager
     def compiling(self, first: int, steps: int) -> Iterator[None]:
-        """A context that compiles the step in the background on a CPU, for `steps` batches from example `first` on.
+        """On CPU, compiles the step in the background for `steps` batches, the first of which starts at `first`.
 
         The first length is compiled immediately, the others after the first step.
         """
@@ -138,7 +138,7 @@ class Phase:
         return compile_steps(self.setup, self.settings, self.batches, members=count)
 
     def _upcoming_lengths(self, first: int, steps: int) -> Sequence[int]:
-        """Returns the padded lengths of `steps` batches from example `first` on, in the order of their first use."""
+        """Returns the padded lengths of `steps` batches, the first of which starts at `first`, in order of use."""
         examples = self.members[0].examples
         return (
             examples.upcoming_lengths(first, steps) if isinstance(examples, BucketedExamples) else tuple(self.batches)

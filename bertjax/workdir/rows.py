@@ -1,8 +1,9 @@
-"""Rows from a Python program instead of files. They are written once to the workdir, then read like other files.
+"""Writes rows that a Python program passes as data. The workdir stores them as files, which the run reads.
 
 WORKDIR/rows/HASH/NAME has a file of JSON lines for each split. NAME is the name of the workdir, because a task on
-custom data has the name of its folder. HASH is the hash of NAME and the rows. The same rows have the same path in a
-resumed run. Other rows have another path, and the run compares their content, as for any other file.
+custom data has the name of its folder. HASH is the hash of NAME and the rows. So if a resumed run passes the same rows,
+it reads the same files. If it passes different rows, it reads new files, and compares their content with that of the
+old files, as it does for any changed data.
 """
 
 import datetime
@@ -31,13 +32,13 @@ _CORPUS_FORMATS = ('auto', 'jsonl', 'ids', 'symbols')  # values of config.corpus
 def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
     """Writes the rows of a recipe to a workdir.
 
-    The rows of a split are an iterable of dicts, a `datasets.Dataset` or a pandas DataFrame. Classes of a Dataset are
-    written as their names, and missing values of a DataFrame as null. The rows of a corpus may also be texts, one for
-    each document. An iterator is read once, in bounded memory.
+    The rows of a split are an iterable of dicts, a `datasets.Dataset` or a pandas DataFrame. A class label of a Dataset
+    is written as its name, and a missing value of a DataFrame is written as null. The rows of a corpus may also be
+    strings, one for each document. An iterator is read once, and its rows are not held in memory.
 
     Args:
-      recipe: A recipe with `rows`. For config.data of a task, these are {split: rows}, or the rows of train. For
-        config.corpus, these are rows.
+      recipe: A recipe whose `rows` has the key 'data' or 'corpus'. The value for 'data' is {split: rows}, or the rows
+        of train. The value for 'corpus' is rows.
       folder: The workdir.
 
     Returns:
@@ -50,7 +51,7 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
     with lock_workdir(folder):
         if 'data' in recipe.rows:
             if 'task' not in recipe.config:
-                found, fix = 'rows', "give texts as corpus=…, or a store's folder"
+                found, fix = 'rows', 'pass rows as corpus=…, or the folder of a token store as data=…'
                 raise UserError('config.data', found, 'the folder of a token store', fix)
             data = recipe.rows['data']
             splits = _check_names(data if isinstance(data, Mapping) else {'train': data})
@@ -102,11 +103,11 @@ def _json_lines(name: str, rows: Any, text_key: str) -> Iterator[bytes]:
         where = f'{name}[{number}]'
         if text_key and isinstance(row, str):
             if number == 0 and '\n' not in row and len(row) < 1000 and os.path.isfile(row):
-                fix = f'give the paths as one text, such as corpus={row!r}'
-                raise UserError(where, f'{row!r}, the path of a file', 'a text', fix)
+                fix = f'pass the path itself and not a list of paths, for example corpus={row!r}'
+                raise UserError(where, f'{row!r}, the path of a file', 'the text of a document', fix)
             row = {text_key: row}
         if not isinstance(row, Mapping):
-            expected = 'a text, or a dict of named fields' if text_key else 'a dict of named fields'
+            expected = 'a string, or a dict of named fields' if text_key else 'a dict of named fields'
             raise UserError(where, f'{format_value(row)}, a {type(row).__name__}', expected, 'correct the row')
         row = {str(key): _to_json(value, f'{where}, field {key!r}') for key, value in row.items()}
         try:
@@ -115,7 +116,7 @@ def _json_lines(name: str, rows: Any, text_key: str) -> Iterator[bytes]:
             line = json.dumps(row).encode()
         yield line + b'\n'
     if number < 0:
-        raise UserError(name, 'no row', 'at least one', 'check the rows; an iterator can be read only once')
+        raise UserError(name, 'no row', 'at least one row', 'check the rows; an iterator can be read only once')
 
 
 def _records(name: str, rows: Any) -> Iterable[Any]:
@@ -129,12 +130,13 @@ def _records(name: str, rows: Any) -> Iterable[Any]:
         )
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
         expected = 'a list of dicts, a datasets.Dataset or a pandas DataFrame'
-        raise UserError(name, f'{format_value(rows)}, a {type(rows).__name__}', expected, 'give rows, or only a path')
+        fix = 'pass rows, or pass the path of the data as config.data or config.corpus'
+        raise UserError(name, f'{format_value(rows)}, a {type(rows).__name__}', expected, fix)
     return rows
 
 
 def _to_json(value: Any, where: str) -> Any:
-    """Converts a value to JSON like the reader of Arrow. NaN, which marks missing values, becomes null."""
+    """Converts a value to JSON as tasks/reading/arrow.py does. NaN becomes null, because it marks a missing value."""
     if isinstance(value, Mapping):
         return {str(key): _to_json(item, where) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -150,4 +152,4 @@ def _to_json(value: Any, where: str) -> Any:
     elif value is None or isinstance(value, str | int | float):
         return value
     found = f'{format_value(value)}, a {type(value).__name__}'
-    raise UserError(where, found, 'text, numbers, booleans, lists or dicts', 'convert the value')
+    raise UserError(where, found, 'a string, a number, a boolean, a list or a dict', 'convert the value')

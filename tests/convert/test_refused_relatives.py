@@ -89,7 +89,7 @@ def test_an_error_about_a_tensor_uses_the_name_in_the_file(exported):
     word = f'{family}.embeddings.word_embeddings.weight'
     tied = {'distilbert': 'vocab_projector.weight', 'roberta': 'lm_head.decoder.weight'}[family]
     safetensors.numpy.save_file({**whole, tied: whole[word] + 1}, directory / 'model.safetensors')
-    with pytest.raises(UserError, match=f'{tied}: found other values, expected the values of {word}'):
+    with pytest.raises(UserError, match=f'{tied}: found different values, expected the values of {word}'):
         load_pretraining_model(directory)
 
 

@@ -61,11 +61,11 @@ def test_layer_norm_of_equal_values_is_its_bias():
         np.testing.assert_array_equal(np.asarray(y, np.float32), 0.5)
 
 
-@pytest.mark.parametrize('by_product', [False, True], ids=['sum', 'product'])
-def test_the_gradient_of_a_bias_is_summed_in_float32(by_product):
+@pytest.mark.parametrize('sum_by_matmul', [False, True], ids=['sum', 'product'])
+def test_the_gradient_of_a_bias_is_summed_in_float32(sum_by_matmul):
     x, bias = jnp.zeros((64, 128, 8), jnp.bfloat16), jnp.arange(8.0)
     cotangent = _random(64, 128, 8, mean=1.0).astype(jnp.bfloat16)
-    y, pull = jax.vjp(lambda x, b: add_bias(x, b, by_product), x, bias)
+    y, pull = jax.vjp(lambda x, b: add_bias(x, b, sum_by_matmul), x, bias)
     d_x, d_bias = pull(cotangent)
     np.testing.assert_array_equal(y, x + bias.astype(jnp.bfloat16))
     np.testing.assert_array_equal(d_x, cotangent)

@@ -191,7 +191,7 @@ def test_the_estimated_time_is_marked_as_an_estimate(
         'mlp': 0.01, 'optimiser': 0.01, 'collectives': 0,
     }  # fmt: skip
     assert report['collectives'] == {'all-reduce': 1}
-    assert 'estimated, not measured: 20.0 ms a step' in result.stdout
+    assert 'estimated, not measured: 20.0 ms per step' in result.stdout
     for words in ('where the time goes', 'between the chips'):
         assert words in result.stdout
     assert 'text' not in report and 'text' not in report['phases'][0]

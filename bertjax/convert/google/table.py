@@ -42,7 +42,7 @@ def read_table(data: bytes) -> dict[bytes, bytes]:
 
 
 def write_table(entries: Mapping[bytes, bytes]) -> bytes:
-    """Returns a table of `entries`; equal entries give equal bytes."""
+    """Returns the bytes of a table of `entries`. They depend only on the entries."""
     data, index, block = bytearray(), {}, {}
 
     def put(content: bytes) -> bytes:

@@ -130,7 +130,7 @@ def read_projection(directory: epath.PathLike) -> np.ndarray:
 
 
 def settings_as_options(directory: str, settings: MultiVector) -> dict[str, Any]:
-    """Returns the options of the task of late interaction for the model of a directory, and `seq_len`.
+    """Returns `seq_len` and the task options of late interaction that reproduce the model in a directory.
 
     Raises:
       UserError: The skipped pieces are neither none nor the punctuation.

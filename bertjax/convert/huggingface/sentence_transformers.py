@@ -166,7 +166,7 @@ def read_max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
 
 
 def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of SentenceModules from `prompt` on."""
+    """Returns the fields of SentenceModules, except those before `prompt`."""
     kinds, settings = read_modules(folder)
     where, layers = str(folder / MODULES), {}
     if kinds[1:2] == [_LAYERS]:
@@ -265,10 +265,10 @@ def read_dense(folder: epath.Path, settings: Mapping[str, Any]) -> Dense:
 
     Args:
       folder: The folder of the module.
-      settings: Its settings.
+      settings: The settings in the config.json of the folder.
 
     Raises:
-      UserError: The layer has another form.
+      UserError: The activation is unknown, the layer has a residual connection, or a tensor is missing or wrong.
     """
     # The default activation of sentence-transformers is tanh.
     activation = str(settings.get('activation_function', 'Tanh')).rpartition('.')[2]

@@ -82,7 +82,7 @@ def read_tensors(
         if not np.array_equal(tensors.setdefault(source, tied), tied):
             fix = 'give a BERT whose embeddings are tied'
             raise UserError(
-                f'{directory}: {names_in_file[name]}', 'other values', f'the values of {names_in_file[source]}', fix
+                f'{directory}: {names_in_file[name]}', 'different values', f'the values of {names_in_file[source]}', fix
             )
         names_in_file.setdefault(source, names_in_file[name])
     return tensors, names_in_file, dtypes

@@ -1,7 +1,8 @@
-"""Attention on TPU for sequences that are too long for `fused_tpu`, by JAX's blockwise flash attention kernel.
+"""Attention on TPU by JAX's flash attention kernel, for sequences that are too long for `fused_tpu`.
 
-The kernel saves two numbers per query instead of [S, S] scores. It does not support dropout, so training uses it only
-with `model.attention_dropout=0`; evaluation and prediction can always use it. It has not been measured on hardware yet.
+For the backward pass, the kernel saves two numbers per query instead of the scores [S, S]. It does not support dropout,
+so training uses it only with `model.attention_dropout=0`; evaluation and prediction can always use it. It has not been
+measured on hardware yet.
 """
 
 import functools

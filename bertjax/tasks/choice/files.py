@@ -100,7 +100,7 @@ def parse_questions(
       keep_fields: Whether to store all fields of the object in the question.
 
     Raises:
-      UserError: An object has another form, fewer than two endings, or an invalid label.
+      UserError: An object is malformed, has fewer than two endings, or has an invalid label.
     """
     for line, record in records:
         prompt, start, endings = record.get('prompt'), record.get('start') or '', record.get('endings')

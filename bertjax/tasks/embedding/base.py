@@ -25,19 +25,19 @@ from bertjax.tasks.task import Task
 
 
 class TextPairTask(Task[TextExample | Query, float | Ranking]):
-    """The methods that do not depend on the model. The predictions are similarities of pairs, or rankings of documents.
+    """The methods that these tasks share. A prediction is the similarity of a pair, or a query's ranking of documents.
 
-    A subclass is a dataclass with the options `loss`, `train`, `dev`, `test`, a column for each of files.ROLES that it
-    reads, and the options of its losses.
+    A subclass is a dataclass. Its fields are the options `loss`, `train`, `dev`, `test`, the names of the columns that
+    it reads (keys of files.ROLES), and the options of its losses.
 
     Attributes:
-      losses: {name: loss}. The first loss that takes the form of the training records is that of 'auto'.
-      pair_key: the key of a pair's prediction in the rows.
+      losses: {name: loss}. 'auto' chooses the first loss that accepts the form of the training records.
+      pair_key: the key of the predicted similarity of a pair in a row of predictions.
     """
 
     losses: ClassVar[Mapping[str, RowLoss]]
     pair_key: ClassVar[str] = 'similarity'
-    _form = ''  # of the training records
+    _form = ''  # the form of the training records, a key of files.FORMS
 
     @functools.cached_property
     def _splits(self) -> EmbeddingSplits:
@@ -58,12 +58,12 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
 
     @functools.cached_property
     def score(self) -> str:
-        """See Task; the metric of the form of dev, or of test if there is no dev."""
+        """See Task; the form of the records of dev, or of test if there is no dev, determines the metric."""
         form = next(filter(None, map(self._splits.form_of, ('dev', 'test'))), 'pairs')
         return 'spearman' if form == 'scored' else 'ndcg_10'
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[TextExample | Blank]:
-        """See Task; the records are pairs of texts, whose similarity is predicted."""
+        """See Task; a record is a pair of texts, and the prediction is their similarity."""
         for row in read_input(lines, where, self._pair_columns):
             yield row if isinstance(row, Blank) else _pair(row)
 
@@ -85,13 +85,13 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         """Checks that the loss fits the form of the training records, and prints their number.
 
         Raises:
-          UserError: The loss needs other records, or an option has no effect.
+          UserError: The loss does not accept these records, or does not use an option that is set.
         """
         self._form = records[0].form
         usable = [name for name, loss in self.losses.items() if self._form in loss.forms]
         if not usable or (self.loss != 'auto' and self.loss not in usable):
             found = f'{self.loss!r} with records of the form {self._form}'
-            fix = "leave it at 'auto', or give other training records"
+            fix = "leave it at 'auto', or give training records that the loss accepts"
             raise UserError('config.task.loss', found, 'one of ' + ', '.join(usable or self.losses), fix)
         loss, options = self.losses[self._loss], {name for loss in self.losses.values() for name in loss.options}
         for field in dataclasses.fields(self):
@@ -116,7 +116,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
     def metrics(
         self, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]
     ) -> dict[str, float | None]:
-        """Returns the correlations with the scores, or the figures of a search (metrics/retrieval.py)."""
+        """Returns the correlations of predictions and scores, or the metrics of a search (metrics/retrieval.py)."""
         if isinstance(records[0], Query):
             rankings = [ranking.documents for ranking in predictions]
             return retrieval_figures(rankings, [query.relevant for query in records])
@@ -133,7 +133,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
     def rows(
         self, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]
     ) -> Iterator[dict[str, Any]]:
-        """Yields `pair_key` and, if known, `true`, the score; or `query`, `text` and its first `documents`."""
+        """Yields a row per record: `pair_key`, and `true` if the score is known; or the row of `ranking_row`."""
         for record, prediction in zip(records, predictions, strict=True):
             if isinstance(record, TextExample):
                 yield {self.pair_key: prediction, **({} if record.score is None else {'true': record.score})}
@@ -143,7 +143,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
     def official_files(
         self, split: str, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]
     ) -> dict[str, str]:
-        """Returns the run file of trec_eval for a search."""
+        """Returns a run file for trec_eval if the records are queries."""
         if not isinstance(records[0], Query):
             return {}
         lines = (trec_lines(query, ranking) for query, ranking in zip(records, predictions, strict=True))
@@ -154,7 +154,7 @@ def check_scores(records: Sequence[TextExample], low: float, high: float, max_sc
     """Checks that the scores of scored pairs, divided by `max_score`, are between `low` and `high`.
 
     Raises:
-      UserError: A score is outside.
+      UserError: A score is out of this range.
     """
     for record in records:
         if not low <= record.score / max_score <= high:

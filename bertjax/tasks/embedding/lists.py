@@ -1,4 +1,4 @@
-"""Losses of lists of scores: of a query's positive and its M - 1 negatives.
+"""Losses of lists of scores. The M scores of a list are those of a query with its positive and its M - 1 negatives.
 
 Embeddings, rerankers and late interaction differ in their scores, but share these losses. All arrays are [B, M], the
 positive first; `present` is False for a negative that a query lacks.
@@ -16,9 +16,9 @@ class RowLoss:
     """A loss of a task that compares texts.
 
     Attributes:
-      rows: (what the model computes for B rows, batch, **options) -> float32 [B].
-      forms: the forms of the records that it takes, keys of files.FORMS.
-      options: the options of the task that it takes.
+      rows: the function (outputs of the model, batch, **options) -> the losses of B rows, float32 [B].
+      forms: the forms of the records that the loss accepts, keys of files.FORMS.
+      options: the options of the task that the loss uses.
       needs_negatives: whether each record must have a negative.
     """
 

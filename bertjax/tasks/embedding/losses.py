@@ -1,4 +1,4 @@
-"""Losses of embeddings, which compare the texts of a whole batch. Similarity is the cosine of the angle of two vectors.
+"""Losses of embeddings, which compare all texts of a batch. Similarity is the cosine of the angle of two vectors.
 
 The rows of a batch are groups of C texts. An entry of `text_ids` is equal for equal texts, and 0 for no text.
 """

@@ -9,7 +9,10 @@ from jax.sharding import Mesh, PartitionSpec
 
 from bertjax.model.quantization import cosine_similarity
 
-QUERIES, DOCUMENTS = 1024, 16384  # the rows of a block of queries and of documents: 64 MiB of similarities
+QUERIES, DOCUMENTS = (
+    1024,
+    16384,
+)  # the rows of each block of queries or documents: two blocks give 64 MiB of similarities
 
 
 def search(
@@ -20,7 +23,7 @@ def search(
     cosine: bool = False,
     ranges: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the documents with the largest inner products; of equal ones, those with the lowest index.
+    """Finds the documents with the largest inner products. Among equal products, the lowest index comes first.
 
     Args:
       queries: float32 [Q, D], Q at least 1.

@@ -1,4 +1,4 @@
-"""The splits of a task of embeddings: the files of a folder, a single file, a BEIR folder, or SQuAD's JSON."""
+"""The splits of an embedding task: the files of a folder, a single file, a BEIR folder, or SQuAD's JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Embeddings: training from pairs, triplets, scored pairs or texts, evaluation by correlation or by retrieval."""
+"""The embedding task: trains on pairs, triplets, scored pairs or single texts; evaluates correlation or retrieval."""
 
 import dataclasses
 import pathlib
@@ -32,33 +32,35 @@ _NAME = text(empty=False)
 
 @dataclasses.dataclass
 class EmbeddingTask(TextPairTask):
-    """Trains vectors of texts; the cosine of related texts is high.
+    """Trains a model that maps texts to vectors, so that the vectors of related texts have a high cosine.
 
-    The columns of a file decide its form: anchor and positive, with or without negatives; two texts with a score; or
-    single texts, which SimCSE (arXiv 2104.08821) pairs with themselves under other dropout. A dev file of pairs is a
-    search of each anchor's positive among all positives and negatives of the file. A folder of BEIR is searched whole,
-    and so are the paragraphs of a file of SQuAD, by the questions that have an answer.
+    The columns of a file determine the form of its records: an anchor and a positive, with or without negatives; two
+    texts with a score; or a single text. SimCSE (arXiv 2104.08821) pairs a single text with itself, and the two copies
+    have different dropout masks. A dev file of pairs is evaluated as a search: for each anchor, its positive is
+    searched among all positives and negatives. For a BEIR folder, each query is searched in the whole corpus. For a
+    SQuAD file, each question with an answer is searched among all paragraphs.
 
     Attributes:
-      data: a folder with train.jsonl and dev.jsonl, or other usual names and formats, or those of SQuAD; a file; or a
-        BEIR folder.
+      data: a folder with train.jsonl and dev.jsonl, with files of other usual names and formats, or with SQuAD's files;
+        a file; or a BEIR folder.
       seq_len: the maximum sequence length S in tokens, including [CLS] and [SEP].
-      loss: the loss, see losses.py; 'auto' for 'cosent' with scored pairs, 'margin_mse' with a teacher's scores, else
-        'info_nce'.
+      loss: the loss, see losses.py; 'auto' chooses 'cosent' for scored pairs, 'margin_mse' for scores of a teacher, and
+        'info_nce' for other records.
       scale: the factor of the cosines in 'info_nce', 'cosent' and 'margin_mse'.
-      symmetric: whether 'info_nce' also searches the anchor of each positive.
-      false_negative_margin: if > 0, 'info_nce' ignores texts that are more similar than the positive by this margin.
+      symmetric: whether 'info_nce' also searches the anchor for each positive.
+      false_negative_margin: if > 0, 'info_nce' ignores texts whose cosine exceeds that of the positive by this margin.
       matryoshka_dims: the widths at which the loss is computed, as in `(384,64)`; () for the full width.
       max_score: the divisor of scores, such as 5 for STS-B.
-      pool: the pooling, named as in sentence-transformers; 'auto' for that of config.init if it has one, else 'mean'.
-      layers: the hidden states that are pooled, the last or the mean of the last four.
-      query_prompt: the prefix of anchors, queries, scored pairs and single texts; the prompt 'query' of the model.
-      document_prompt: the prefix of positives, negatives and documents; the prompt 'document' of the model.
+      pool: the pooling, named as in sentence-transformers; 'auto' for the pooling of config.init if known, else 'mean'.
+      layers: the hidden states that are pooled: of the last layer, or the mean of the last four layers.
+      query_prompt: the prefix of anchors, queries, scored pairs and single texts; exported as the model's prompt
+        'query'.
+      document_prompt: the prefix of positives, negatives and documents; exported as the model's prompt 'document'.
       normalize: whether the model's vectors have length 1; the losses use cosines in any case.
-      anchor, positive, text_a, text_b, text: the column.
-      negative: the column, which may be missing or have lists.
-      label: the column of scores; beside anchor and positive, lists of a teacher's scores.
-      train, dev, test: the file; '' for the usual names.
+      anchor, positive, text_a, text_b, text: the name of the column with this text.
+      negative: the name of the column with one negative or a list of negatives; a file may lack it.
+      label: the name of the column with scores; in a file with anchors, it has lists of a teacher's scores.
+      train, dev, test: the file of the split; '' for the usual names.
     """
 
     data: str
@@ -122,20 +124,21 @@ class EmbeddingTask(TextPairTask):
         self._pool = state['pool']
 
     def adopt(self, source: str) -> None:
-        """See Task; a folder of sentence-transformers determines the pooling that `pool` leaves open."""
+        """See Task; if `pool` is 'auto', a folder of sentence-transformers determines the pooling."""
         modules = read_sentence_modules(source)
         if modules is None or self.pool != 'auto':
             return
         if modules.refusal:
             raise modules.refusal
         if modules.layers != LAYER_NUMBERS[self.layers] or modules.weights:
-            expected = f'those of config.task.layers={self.layers}'
+            expected = f'the layers of config.task.layers={self.layers}'
             fix = 'set config.task.layers, or name a pooling with config.task.pool'
             raise UserError('config.init', f'the layers {modules.layers} in {source}', expected, fix)
-        for found, given in (('a prompt', modules.prompt), ('Dense layers', modules.dense)):
-            if given:
-                fix = 'name a pooling with config.task.pool, to train the encoder without them'
-                raise UserError('config.init', f'{found} in {source}', 'a pooling of the encoder only', fix)
+        for name, value in (('a prompt', modules.prompt), ('Dense layers', modules.dense)):
+            if value:
+                found, expected = f'{name} in {source}', f'a pooling without {name}'
+                fix = f'name a pooling with config.task.pool, to train the encoder without {name}'
+                raise UserError('config.init', found, expected, fix)
         self._pool = modules.pool
         if any(modules.prompts.values()) and not (self.query_prompt or self.document_prompt):
             print(f'{source} has the prompts {dict(modules.prompts)}: see config.task.query_prompt and document_prompt')
@@ -144,10 +147,12 @@ class EmbeddingTask(TextPairTask):
         """See Task."""
         if train == 'head':
             fix = 'choose a part of the encoder'
-            raise UserError('config.trainable', "'head'", "'all' or 'last_K', because a pooling has no parameters", fix)
+            raise UserError(
+                'config.trainable', "'head'", "'all' or 'last_K', because the pooling has no parameters", fix
+            )
 
     def features(self, records: Sequence[TextExample | Query], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task; without `training`, there is a row for each text of `_texts`."""
+        """See Task; if not `training`, the rows are the texts of `_texts`."""
         if not training:
             return text_features(self._prompted_texts(records), tokenizer, seq_len=self.seq_len)
         groups = [record.texts * 2 if record.form == 'texts' else record.texts for record in records]
@@ -173,7 +178,7 @@ class EmbeddingTask(TextPairTask):
         return self.head.module(model_config, pool=self._pool, layers=self.layers)
 
     def huggingface(self) -> dict[str, Any]:
-        """See Task; sentence-transformers pools several layers only if the encoder returns all of them."""
+        """See Task; sentence-transformers can pool several layers only if the encoder returns all hidden states."""
         return {} if self.layers == 'last' else {'output_hidden_states': True}
 
     def sentence_modules(self) -> SentenceModules:
@@ -198,14 +203,14 @@ class EmbeddingTask(TextPairTask):
     def ensemble_predictions(
         self, records: Sequence[TextExample | Query], members: Sequence[tuple[Features, Outputs]]
     ) -> list[float | Ranking]:
-        """See Task; the similarity is the mean of the members' cosines, the cosine of the concatenated unit vectors."""
+        """See Task; concatenates the members' unit vectors, so a cosine is the mean of the members' cosines."""
         parts = [np.stack(outputs['embeddings']) for _, outputs in members]
         units = [x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) for x in parts]
         return self.predictions(records, members[0][0], {'embeddings': list(np.concatenate(units, axis=-1))})
 
 
 def _texts(records: Sequence[TextExample | Query]) -> list[str]:
-    """Returns the texts to embed: of queries, then of their corpus; or the different texts of examples."""
+    """Returns the texts to embed: queries and then their corpus, or the texts of examples without duplicates."""
     if isinstance(records[0], Query):
         return [query.text for query in records] + list(records[0].corpus.texts)
     return list(dict.fromkeys(text for record in records for text in record.texts))

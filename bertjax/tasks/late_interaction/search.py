@@ -13,7 +13,7 @@ QUERIES, DOCUMENTS, LENGTHS = 16, 256, 32  # queries and documents of a block, a
 
 
 def search(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the documents with the highest scores; of equal ones, those with the lowest index.
+    """Finds the documents with the highest scores. Among equal scores, the lowest index comes first.
 
     Args:
       queries: The token vectors of Q queries, float32 [S, D] each.

@@ -37,7 +37,7 @@ _NAME = text(empty=False)
 
 @dataclasses.dataclass
 class LateInteractionTask(TextPairTask):
-    """Trains a vector of each token; the score of a pair is the sum of the query's tokens' best cosines (MaxSim).
+    """Trains a vector for each token. The score of a pair sums each query token's highest cosine (MaxSim).
 
     The columns of a file are those of EmbeddingTask, without single texts. Scored pairs are only evaluated.
 
@@ -54,10 +54,10 @@ class LateInteractionTask(TextPairTask):
       augment: whether queries are filled with [MASK] up to `query_len`.
       attend: whether the encoder attends to these [MASK].
       skip_punctuation: whether the punctuation of documents is not compared.
-      anchor, positive, text_a, text_b: the column.
-      negative: the column, which may be missing or have lists.
-      label: the column of scores; beside anchor and positive, lists of a teacher's scores.
-      train, dev, test: the file; '' for the usual names.
+      anchor, positive, text_a, text_b: the name of the column with this text.
+      negative: the name of the column with one negative or a list of negatives; a file may lack it.
+      label: the name of the column with scores; in a file with anchors, it has lists of a teacher's scores.
+      train, dev, test: the file of the split; '' for the usual names.
     """
 
     data: str

@@ -1,4 +1,4 @@
-"""Readers of relations: TACRED's rows of tokens with the positions of two entities, or texts with marked entities."""
+"""Reads relations from TACRED's rows, which have tokens and two entity spans, or from texts with marked entities."""
 
 import dataclasses
 import itertools

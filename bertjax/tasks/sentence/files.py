@@ -74,7 +74,7 @@ class TableFiles:
         if source is None:
             names = ', '.join(f'{stem}.csv' for stem in STEMS[split])
             fix = f'add the file, or name it in config.task.{split}'
-            raise UserError(self._data or self._dataset, f'no file of the {split} split', f'{names} …', fix)
+            raise UserError(self._data or self._dataset, f'no file for the {split} split', f'one of {names} …', fix)
         if isinstance(source, str):
             return select_columns(read_dataset(self._dataset, source), layout.columns)
         return read_rows(source, layout, self._format)

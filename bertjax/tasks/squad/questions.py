@@ -123,7 +123,7 @@ def parse_question_rows(records: Iterable[Record], labels: str) -> list[LocatedQ
       labels: See `check_questions`.
 
     Raises:
-      UserError: A row has another form.
+      UserError: A row is malformed.
     """
     return [(at, _row_question(row, at, labels)) for at, row in records]
 
@@ -158,7 +158,7 @@ def parse_unlabelled_rows(records: Iterable[Record], *, unique_ids: bool) -> Ite
       unique_ids: Whether to check that ids are unique. For a stream, the check would need unbounded memory.
 
     Raises:
-      UserError: A row has another form, or two rows have the same id.
+      UserError: A row is malformed, or two rows have the same id.
     """
     seen: dict[str, str] = {}
     for at, row in records:

@@ -44,7 +44,7 @@ def read_questions(path: epath.Path) -> list[Any]:
     """Reads the questions of a file. `convert_to_squad` checks the questions.
 
     Raises:
-      UserError: The file has another form.
+      UserError: The file is not in TriviaQA's format.
     """
     root = load_json(read_text(path), str(path))
     data = root.get('Data') if isinstance(root, dict) else None
@@ -68,7 +68,7 @@ def convert_to_squad(
       counts: The statistics, which are updated in place.
 
     Raises:
-      UserError: A question has another form, or its document does not exist.
+      UserError: A question is malformed, or its document does not exist.
     """
     for i, entry in enumerate(questions):
         at = f'{path}: Data[{i}]'
@@ -109,7 +109,7 @@ def first_words(text: str, count: int = WORDS) -> str:
 
 
 def alias_pattern(aliases: Sequence[str]) -> re.Pattern:
-    """Compiles a case-insensitive pattern that matches any alias as whole words; longer aliases have priority."""
+    """Compiles a case-insensitive pattern that matches an alias, but not inside a word. Longer ones come first."""
     texts = sorted({' '.join(alias.split()) for alias in aliases} - {''}, key=lambda alias: (-len(alias), alias))
     patterns = (r'\s+'.join(map(re.escape, alias.split())) for alias in texts)
     return re.compile(rf'(?<!\w)(?:{"|".join(patterns)})(?!\w)', re.IGNORECASE)

@@ -24,7 +24,7 @@ def aggregate(
     tokenizer: Tokenizer,
     strategy: str,
 ) -> tuple[list[Sentence], list[np.ndarray]]:
-    """Aggregates the logits of the pieces of each word to logits of the word.
+    """Computes the logits of each word from the logits of its pieces.
 
     Args:
       sentences: The N sentences; with 'simple', they must be raw text.

@@ -66,8 +66,8 @@ def windows(
 
     Args:
       first: The index of the first piece of each word of the document, followed by the number of pieces, int64 [W + 1].
-      sentence: The numbers of the first word of the sentence and of the word after the sentence.
-      document: The same two numbers for the words that a window may include; equal to `sentence` if windows have no
+      sentence: (start, end), the words of the sentence as indices into the document; `end` is exclusive.
+      document: (start, end), the words that a window may include; equal to `sentence` if windows have no
         context.
       max_pieces: The maximum number of pieces in a window.
       stride: The distance between the starts of two windows, in pieces; at most `max_pieces`.

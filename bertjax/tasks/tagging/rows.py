@@ -19,8 +19,9 @@ class TagFields:
     """The names of the fields with words and tags.
 
     Attributes:
-      words, tags: the names of the fields; '' for the first of the usual names that exists.
-      names: the names of the tags in the order of their numbers; () if the tags are texts, or the file has their names.
+      words, tags: the names of the fields; '' for the first of the usual names that the record has.
+      names: the names of the tags: a record with the tag i has the tag `names[i]`. () if the records have the names of
+        the tags, or if the file has a list of these names.
     """
 
     words: str = ''
@@ -51,8 +52,8 @@ class TagFields:
             raise UserError(f'{where}, field {name}', format_value(words), 'a list of words', 'correct the record')
         for number, word in enumerate(words):
             if not _fits_a_column(word):
-                found = f'the word {word!r} as number {number}'
-                raise UserError(f'{where}, field {name}', found, 'a word', 'correct the record')
+                found, expected = f'{word!r} at index {number}', 'a word without tabs and line ends that is not blank'
+                raise UserError(f'{where}, field {name}', found, expected, 'correct the record')
             check_text(word, where)
         return tuple(words)
 
@@ -63,7 +64,7 @@ def _fits_a_column(cell: str) -> bool:
 
 
 def parse_sentences(records: Iterable[Record], fields: TagFields, *, tagged: bool) -> Iterator[Sentence | Blank]:
-    """Yields the sentence of each record as soon as the record is read. Tags are not converted.
+    """Yields the sentence of each record as soon as the record is read. It does not convert the tagging scheme.
 
     Args:
       records: The records of a file.
@@ -74,7 +75,7 @@ def parse_sentences(records: Iterable[Record], fields: TagFields, *, tagged: boo
       The sentences, and a `Blank` for each record without words, which some datasets have at the end of a file.
 
     Raises:
-      UserError: A record has another form, or its numbers of words and tags differ.
+      UserError: A record is malformed, or has more or fewer tags than words.
     """
     first = True
     for where, row in records:
@@ -95,7 +96,7 @@ def _tags(row: Mapping[str, Any], words: Sequence[str], fields: TagFields, where
     if not isinstance(tags, list) or len(tags) != len(words):
         found = f'{len(tags)} tags' if isinstance(tags, list) else f'no list of tags in the fields {quote_names(row)}'
         fix = 'correct the record, or name the field in config.task.tags'
-        raise UserError(where, found, f'{len(words)}, one for each word', fix)
+        raise UserError(where, found, f'{len(words)} tags, one for each word', fix)
     return tuple(_name(tag, fields, where) for tag in tags)
 
 
@@ -104,8 +105,9 @@ def _name(tag: Any, fields: TagFields, where: str) -> str:
         tag = fields.names[tag]
     if isinstance(tag, str):
         if not _fits_a_column(tag):
-            raise UserError(where, f'the tag {tag[:40]!r}', 'a tag', 'correct the record')
+            expected = 'a tag without tabs and line ends that is not blank'
+            raise UserError(where, f'the tag {tag[:40]!r}', expected, 'correct the record')
         return check_text(tag, where)
-    expected = f'a number from 0 to {len(fields.names) - 1}' if fields.names else 'a text'
-    fix = "list the names of the tags in the order of their numbers, config.task.tag_names=('O','B-PER',…)"
+    expected = f'a number from 0 to {len(fields.names) - 1}' if fields.names else 'the name of a tag'
+    fix = "set the names of the tags 0, 1, …, for example config.task.tag_names=('O','B-PER',…)"
     raise UserError(where, f'the tag {str(tag)[:40]}', expected, fix)

@@ -58,7 +58,7 @@ def test_a_record_without_words_has_a_row_among_the_predictions(tmp_path: pathli
 def test_tags_that_are_numbers_need_tag_names(tmp_path: pathlib.Path):
     write(tmp_path, 'train.json', [{'words': ['a', 'b'], 'tags': [0, 2]}] * 2)
     with pytest.raises(
-        UserError, match=r"train.json:1: found the tag 0, expected a text; .*config.task.tag_names=\('O"
+        UserError, match=r"train.json:1: found the tag 0, expected the name of a tag; .*config.task.tag_names=\('O"
     ):
         TaggingTask(str(tmp_path), 12).records('train')
     names = ('O', 'I-X', 'B-X')
@@ -75,7 +75,7 @@ def test_tags_that_are_numbers_need_tag_names(tmp_path: pathlib.Path):
     [
         ({'text': 'a'}, "the fields 'text', expected tokens or words"),
         ({'tokens': 'a b', 'tags': ['O']}, "field tokens: found 'a b', expected a list of words"),
-        ({'tokens': ['a', ''], 'tags': ['O', 'O']}, "the word '' as number 1"),
+        ({'tokens': ['a', ''], 'tags': ['O', 'O']}, "found '' at index 1, expected a word"),
         ({'tokens': ['a', 'b'], 'tags': ['O']}, '1 tags, expected 2'),
         ({'tokens': ['a']}, "no list of tags in the fields 'tokens'"),
         ({'tokens': ['a'], 'tags': ['NN']}, "the tag 'NN'"),
