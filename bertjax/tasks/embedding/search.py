@@ -9,10 +9,8 @@ from jax.sharding import Mesh, PartitionSpec
 
 from bertjax.model.quantization import cosine_similarity
 
-QUERIES, DOCUMENTS = (
-    1024,
-    16384,
-)  # the rows of each block of queries or documents: two blocks give 64 MiB of similarities
+# The rows of a block of queries and of a block of documents; two blocks have 64 MiB of similarities.
+QUERIES, DOCUMENTS = 1024, 16384
 
 
 def search(

@@ -57,9 +57,9 @@ class EmbeddingTask(TextPairTask):
         'query'.
       document_prompt: the prefix of positives, negatives and documents; exported as the model's prompt 'document'.
       normalize: whether the model's vectors have length 1; the losses use cosines in any case.
-      anchor, positive, text_a, text_b, text: the name of the column with this text.
-      negative: the name of the column with one negative or a list of negatives; a file may lack it.
-      label: the name of the column with scores; in a file with anchors, it has lists of a teacher's scores.
+      anchor, positive, text_a, text_b, text: the column with this text.
+      negative: the column with one negative or a list of negatives; a file may lack it.
+      label: the column with scores; in a file with anchors, it has lists of a teacher's scores.
       train, dev, test: the file of the split; '' for the usual names.
     """
 

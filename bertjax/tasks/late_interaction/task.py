@@ -54,9 +54,9 @@ class LateInteractionTask(TextPairTask):
       augment: whether queries are filled with [MASK] up to `query_len`.
       attend: whether the encoder attends to these [MASK].
       skip_punctuation: whether the punctuation of documents is not compared.
-      anchor, positive, text_a, text_b: the name of the column with this text.
-      negative: the name of the column with one negative or a list of negatives; a file may lack it.
-      label: the name of the column with scores; in a file with anchors, it has lists of a teacher's scores.
+      anchor, positive, text_a, text_b: the column with this text.
+      negative: the column with one negative or a list of negatives; a file may lack it.
+      label: the column with scores; in a file with anchors, it has lists of a teacher's scores.
       train, dev, test: the file of the split; '' for the usual names.
     """
 

@@ -50,9 +50,9 @@ class RerankTask(TextPairTask):
         'sigmoid' with the loss 'bce', else 'identity'.
       candidates: for a BEIR folder, the folder `predictions` of a search, whose first documents are ranked again.
       candidate_count: the number of these documents.
-      anchor, positive, text_a, text_b: the name of the column with this text.
-      negative: the name of the column with one negative or a list of negatives.
-      label: the name of the column with scores; in a file with anchors, it has lists of a teacher's scores.
+      anchor, positive, text_a, text_b: the column with this text.
+      negative: the column with one negative or a list of negatives.
+      label: the column with scores; in a file with anchors, it has lists of a teacher's scores.
       train, dev, test: the file of the split; '' for the usual names.
     """
 
