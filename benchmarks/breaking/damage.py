@@ -8,7 +8,7 @@ import random
 import shutil
 from collections.abc import Iterator
 
-from golden_runs import FIRST, rewound
+from golden_runs import FIRST, rewind
 
 from bertjax.checkpoint import Checkpoints
 from bertjax.errors import UserError
@@ -54,7 +54,7 @@ def damage_workdir(world: World, seed: int, number: int) -> Outcome:
     workdir = world.make_folder(f'file-{number}')
     shutil.copytree(reference, workdir, dirs_exist_ok=True)
     steps = sorted(int(path.name) for path in (workdir / 'checkpoints').iterdir() if path.name.isdigit())
-    rewound(workdir, step=steps[-2])
+    rewind(workdir, step=steps[-2])
     paths = [path for path in sorted(workdir.rglob('*')) if path.is_file() and path.stat().st_size]
     paths = [path for path in paths if 'checkpoints' not in path.parts and 'tensorboard' not in path.parts]
     path = rng.choice(paths)
