@@ -201,7 +201,7 @@ def test_the_estimated_time_is_marked_as_an_estimate(
     ('text', 'words'),
     [
         ('; ModuleID', 'could not be parsed'),
-        (TEXT.replace('estimated_cycles', 'cycles'), 'the compiler gives no cycles'),
+        (TEXT.replace('estimated_cycles', 'cycles'), 'the compiler does not report cycles'),
     ],
 )
 def test_the_report_works_without_a_time_estimate(

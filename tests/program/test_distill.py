@@ -109,7 +109,7 @@ def test_the_page_shows_the_distillation_losses(
         loss = next(row['loss'] for row in reversed(lines) if row['split'] == 'heldout')
         assert any('held-out loss' in tile.lower() and f'{loss:.3f}' in tile for tile in tiles), tiles
         assert not any(line.strip() == '-' for tile in tiles for line in tile.splitlines())
-        assert 'the MLM head keeps its initial weights' in page.locator('#fillings').inner_text()
+        assert 'the MLM head still has its initial weights' in page.locator('#fillings').inner_text()
 
     browser.visit(workdir / 'report.html', look, width=NARROW, dark=True)
 

@@ -49,7 +49,7 @@ def test_the_rows_have_the_order_of_the_lines(extract, bert, tmp_path):
     facts = json.loads((tmp_path / 'features' / 'texts.npy.json').read_text())
     assert (facts['rows'], facts['blank'], facts['width'], facts['files']) == (24, 1, 32, ['texts.npy'])
     assert sorted(path.name for path in (tmp_path / 'features').iterdir()) == ['texts.npy', 'texts.npy.json']
-    assert 'exists already' in extract(tmp_path / 'texts.txt', '--config.extract.part=7')
+    assert 'already has the features' in extract(tmp_path / 'texts.txt', '--config.extract.part=7')
     (tmp_path / 'texts.txt').write_text('\n'.join(TEXTS[:3]))
     assert 'features of 3 texts' in extract(tmp_path / 'texts.txt', '--config.extract.part=7')
     assert len(np.load(tmp_path / 'features' / 'texts.npy')) == 3

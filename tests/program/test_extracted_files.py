@@ -71,7 +71,7 @@ def test_standard_input_is_saved_in_the_requested_format(program: Program, train
     np.testing.assert_allclose(features, bertjax.load(trained).encode(TEXTS[:5]), atol=1e-5)
     ids = {'stdin.ids.jsonl'} if format in ('npy', 'safetensors') else set()
     assert {path.name for path in folder.iterdir()} == {f'stdin.{format}', f'stdin.{format}.json', *ids}
-    assert 'exists already' in pipe(*TEXTS[:5])
+    assert 'already has the features' in pipe(*TEXTS[:5])
     before = (folder / f'stdin.{format}').read_bytes()
     assert 'found results of standard input' in pipe(*TEXTS[1:], status=2)
     assert (folder / f'stdin.{format}').read_bytes() == before and not (folder / 'stdin.input').exists()
@@ -93,7 +93,7 @@ def test_features_of_another_input_with_the_same_name_are_not_replaced(extract, 
     extract(tmp_path / 'a' / 't.txt', '--config.extract.format=jsonl')
     facts = [json.loads((features / f't.{format}.json').read_text()) for format in ('npy', 'jsonl')]
     assert [fact['pool'] for fact in facts] == ['none', 'mean']
-    assert 'exists already' in extract(tmp_path / 'a' / 't.txt', '--config.extract.pool=none')
+    assert 'already has the features' in extract(tmp_path / 'a' / 't.txt', '--config.extract.pool=none')
     extract(tmp_path / 'a' / 't.txt')
     assert {path.name for path in features.iterdir()} == {'t.npy', 't.npy.json', 't.jsonl', 't.jsonl.json'}
     for path in features.glob('*.json'):
@@ -129,7 +129,7 @@ def test_features_of_early_versions_are_recognized(extract, tmp_path):
     del facts['input']
     (features / 't.npy.json').unlink()
     (features / 't.json').write_text(json.dumps(facts))
-    assert 'exists already' in extract(source)
+    assert 'already has the features' in extract(source)
     extract(source, '--config.extract.pool=cls')
     assert {path.name for path in features.iterdir()} == {'t.npy', 't.npy.json'}
 

@@ -159,7 +159,7 @@ def test_a_recipe_is_found_by_name(program: Program, tmp_path: pathlib.Path, nam
 
 def test_unknown_names_of_recipes_are_errors(program: Program, tmp_path: pathlib.Path):
     assert 'did you mean pretrain_tiny?' in program.error(f'--workdir={tmp_path}', recipe='pretrain_tny', small=False)
-    assert 'classify, convert, distilbert, embed, ettin, extract, ' in program.error(
+    assert 'classify, colbert, convert, distilbert, embed, ettin, extract, ' in program.error(
         f'--workdir={tmp_path}', recipe='zzz', small=False
     )
 
