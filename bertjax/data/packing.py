@@ -131,7 +131,7 @@ def best_fit(sizes: np.ndarray, capacity: int, max_items: int | None = None) -> 
 
 
 def rows_of_items(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the row of each item, in the order of `best_fit`, and the item's index in that row, int64 [N] each."""
+    """Returns the row of each item, in the order of `best_fit`, and its index in that row, both integer [N]."""
     counts = np.diff(ends, prepend=0)
     return np.repeat(np.arange(len(ends)), counts), ordinals(counts)
 
