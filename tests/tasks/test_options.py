@@ -6,6 +6,7 @@ from bertjax.config.schema import Change, Trained
 from bertjax.errors import UserError
 from bertjax.tasks.registry import KINDS, build_task, options
 
+PAIR_COLUMNS = ['anchor', 'positive', 'negative', 'text_a', 'text_b', 'label', 'train', 'dev', 'test']
 READING = {
     'glue': [],
     'classification': ['text_a', 'text_b', 'label', 'train', 'dev', 'test', 'columns', 'format', 'dataset'],
@@ -27,44 +28,9 @@ READING = {
     'tagging': ['word_column', 'tag_column', 'comment', 'words', 'tags', 'tag_names', 'input_format'],
     'multiple_choice': [],
     'relation': ['text_a', 'label'],
-    'embed': [
-        'normalize',
-        'anchor',
-        'positive',
-        'negative',
-        'text_a',
-        'text_b',
-        'label',
-        'text',
-        'train',
-        'dev',
-        'test',
-    ],
-    'rerank': [
-        'activation',
-        'candidates',
-        'candidate_count',
-        'anchor',
-        'positive',
-        'negative',
-        'text_a',
-        'text_b',
-        'label',
-        'train',
-        'dev',
-        'test',
-    ],
-    'late_interaction': [
-        'anchor',
-        'positive',
-        'negative',
-        'text_a',
-        'text_b',
-        'label',
-        'train',
-        'dev',
-        'test',
-    ],
+    'embed': [*PAIR_COLUMNS, 'normalize', 'text'],
+    'rerank': [*PAIR_COLUMNS, 'activation', 'candidates', 'candidate_count'],
+    'late_interaction': PAIR_COLUMNS,
 }
 MODEL = {
     'glue': ['bilstm_units'],

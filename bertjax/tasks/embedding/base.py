@@ -3,11 +3,14 @@
 import dataclasses
 import functools
 import itertools
+import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
+from bertjax.config.ranges import number, text
+from bertjax.config.schema import check_fields
 from bertjax.errors import UserError
 from bertjax.metrics.classification import VALUE_METRICS
 from bertjax.metrics.retrieval import retrieval_figures
@@ -16,6 +19,7 @@ from bertjax.tasks.embedding.files import Query, TextExample
 from bertjax.tasks.embedding.lists import RowLoss
 from bertjax.tasks.embedding.ranking import Ranking, ranking_row, trec_lines
 from bertjax.tasks.embedding.splits import EmbeddingSplits
+from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Record
 from bertjax.tasks.reading.records import Row, select_columns
 from bertjax.tasks.reading.splits import STEMS
@@ -23,21 +27,56 @@ from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.sentence.input import read_input
 from bertjax.tasks.task import Task
 
+_NAME = text(empty=False)
 
+
+@dataclasses.dataclass
 class TextPairTask(Task[TextExample | Query, float | Ranking]):
-    """The methods that these tasks share. A prediction is the similarity of a pair, or a query's ranking of documents.
+    """The options and the methods that these tasks share.
 
-    A subclass is a dataclass. Its fields are the options `loss`, `train`, `dev`, `test`, the names of the columns that
-    it reads (keys of files.ROLES), and the options of its losses.
+    A prediction is the similarity of a pair, or a query's ranking of documents. A subclass is a dataclass. It declares
+    the values of `loss`, and the options of its losses.
 
     Attributes:
+      data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; a file; or a BEIR folder.
+      seq_len: the maximum sequence length S in tokens, including [CLS] and [SEP].
+      loss: the loss, see losses.py; 'auto' chooses it by the form of the training records.
+      max_score: the divisor of scores, such as 5 for STS-B.
+      anchor, positive, text_a, text_b: the column with this text.
+      negative: the column with one negative or a list of negatives; a file may lack it.
+      label: the column with scores; in a file with anchors, it has lists of a teacher's scores.
+      train, dev, test: the file of the split; '' for the usual names.
       losses: {name: loss}. 'auto' chooses the first loss that accepts the form of the training records.
       pair_key: the key of the predicted similarity of a pair in a row of predictions.
+      min_seq_len: the smallest value of `seq_len`.
+      default_name: the name of a task without data.
     """
+
+    data: str
+    seq_len: int
+    loss: str = 'auto'
+    max_score: float = option(1.0, number(0, 1e9, above=True))
+    anchor: str = option('anchor', _NAME, affects='reading')
+    positive: str = option('positive', _NAME, affects='reading')
+    negative: str = option('negative', _NAME, affects='reading')
+    text_a: str = option('text_a', _NAME, affects='reading')
+    text_b: str = option('text_b', _NAME, affects='reading')
+    label: str = option('score', _NAME, affects='reading')
+    train: str = option('', affects='reading')
+    dev: str = option('', affects='reading')
+    test: str = option('', affects='reading')
 
     losses: ClassVar[Mapping[str, RowLoss]]
     pair_key: ClassVar[str] = 'similarity'
+    min_seq_len: ClassVar[int]
+    default_name: ClassVar[str]
     _form = ''  # the form of the training records, a key of files.FORMS
+
+    def __post_init__(self):
+        check_fields(self, 'task')
+        if self.seq_len < self.min_seq_len:
+            raise UserError('config.seq_len', str(self.seq_len), f'at least {self.min_seq_len}', 'use 128')
+        self.name = pathlib.PurePath(self.data).name or self.default_name
 
     @functools.cached_property
     def _splits(self) -> EmbeddingSplits:
@@ -85,7 +124,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         """Checks that the loss fits the form of the training records, and prints their number.
 
         Raises:
-          UserError: The loss does not accept these records, or does not use an option that is set.
+          UserError: The loss does not accept these records or scores, or does not use an option that is set.
         """
         self._form = records[0].form
         usable = [name for name, loss in self.losses.items() if self._form in loss.forms]
@@ -102,8 +141,18 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
             if loss.needs_negatives and len(record.texts) < 3:
                 fix = f'add negatives in the column {self.negative}, or remove the record'
                 raise UserError(record.where or self.data, 'an anchor without negatives', 'a negative', fix)
+        if loss.score_range:
+            self._check_scores(records, *loss.score_range)
         texts = sum(len(record.texts) for record in records)
         print(f'{len(records):,} records for training with the loss {self._loss}, {texts:,} texts')
+
+    def _check_scores(self, records: Sequence[TextExample], low: float, high: float) -> None:
+        for record in records:
+            if not low <= record.score / self.max_score <= high:
+                ends = low * self.max_score, high * self.max_score
+                expected = '{:g} to {:g}'.format(*ends) if low != -high else f'within ±{ends[1]:g}'
+                fix = 'set config.task.max_score, for example to 5 for STS-B'
+                raise UserError(record.where, f'the score {record.score:g}', expected, fix)
 
     def learned_state(self) -> dict[str, Any]:
         """See Task."""
@@ -148,19 +197,6 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
             return {}
         lines = (trec_lines(query, ranking) for query, ranking in zip(records, predictions, strict=True))
         return {f'{split}.trec': ''.join(itertools.chain.from_iterable(lines))}
-
-
-def check_scores(records: Sequence[TextExample], low: float, high: float, max_score: float) -> None:
-    """Checks that the scores of scored pairs, divided by `max_score`, are between `low` and `high`.
-
-    Raises:
-      UserError: A score is out of this range.
-    """
-    for record in records:
-        if not low <= record.score / max_score <= high:
-            expected = f'{low * max_score:g} to {high * max_score:g}' if low != -high else f'within ±{max_score:g}'
-            fix = 'set config.task.max_score, for example to 5 for STS-B'
-            raise UserError(record.where, f'the score {record.score:g}', expected, fix)
 
 
 def _pair(row: Row) -> TextExample:

@@ -20,12 +20,14 @@ class RowLoss:
       forms: the forms of the records that the loss accepts, keys of files.FORMS.
       options: the options of the task that the loss uses.
       needs_negatives: whether each record must have a negative.
+      score_range: the smallest and the largest score of a pair, divided by config.task.max_score; None for no limit.
     """
 
     rows: Callable[..., jax.Array]
     forms: tuple[str, ...]
     options: tuple[str, ...] = ()
     needs_negatives: bool = False
+    score_range: tuple[float, float] | None = None
 
 
 def mean_of(x: jax.Array, present: jax.Array) -> jax.Array:
@@ -33,8 +35,9 @@ def mean_of(x: jax.Array, present: jax.Array) -> jax.Array:
     return jnp.where(present, x, 0.0).sum(-1) / jnp.maximum(present.sum(-1), 1)
 
 
-def listwise_softmax(scores: jax.Array, present: jax.Array) -> jax.Array:
+def listwise_softmax(scores: jax.Array, present: jax.Array, teacher: jax.Array | None = None) -> jax.Array:
     """Computes the cross entropy [B] of the positive among the texts of its list (ListNet with one relevant text)."""
+    del teacher
     return jax.nn.logsumexp(jnp.where(present, scores, -1e9), axis=-1) - scores[:, 0]
 
 

@@ -126,7 +126,7 @@ LOSSES = {
     'margin_mse': RowLoss(margin_mse, ('distilled',), ('scale',), needs_negatives=True),
     'info_nce': RowLoss(info_nce, ('pairs', 'texts', 'distilled'), ('scale', 'symmetric', 'false_negative_margin')),
     'cosent': RowLoss(cosent, ('scored',), ('scale',)),
-    'cosine': RowLoss(cosine, ('scored',)),
+    'cosine': RowLoss(cosine, ('scored',), score_range=(-1, 1)),
 }
 
 

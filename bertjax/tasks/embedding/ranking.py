@@ -8,7 +8,6 @@ import numpy as np
 
 from bertjax.metrics.retrieval import CUTOFFS
 from bertjax.tasks.embedding.files import Query
-from bertjax.tasks.embedding.search import search
 
 _SHOWN = 10  # the documents of a query in a row of the predictions
 
@@ -19,17 +18,6 @@ class Ranking:
 
     documents: Sequence[int]
     scores: Sequence[float]
-
-
-def rank_documents(queries: Sequence[Query], vectors: np.ndarray, documents: np.ndarray) -> list[Ranking]:
-    """Ranks the documents for each query; see `make_rankings`.
-
-    Args:
-      queries: The Q queries of one corpus.
-      vectors: float32 [Q, D], unit vectors of the queries.
-      documents: float32 [N, D], unit vectors of the corpus.
-    """
-    return make_rankings(queries, lambda count: search(vectors, documents, count))
 
 
 def make_rankings(queries: Sequence[Query], search: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> list[Ranking]:

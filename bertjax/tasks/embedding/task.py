@@ -1,14 +1,12 @@
 """The embedding task: trains on pairs, triplets, scored pairs or single texts; evaluates correlation or retrieval."""
 
 import dataclasses
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bertjax.config.ranges import COUNT, integer, list_of, number, one_of, text
-from bertjax.config.schema import check_fields
 from bertjax.convert.huggingface.sentence_transformers import SentenceModules, read_sentence_modules
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -17,17 +15,16 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.model.pooling import SENTENCE_POOL
 from bertjax.tasks.embedding import files
-from bertjax.tasks.embedding.base import TextPairTask, check_scores
+from bertjax.tasks.embedding.base import TextPairTask
 from bertjax.tasks.embedding.features import group_features, target_scores, text_features
 from bertjax.tasks.embedding.files import Query, TextExample
 from bertjax.tasks.embedding.head import EMBEDDING, LAYER_NUMBERS
 from bertjax.tasks.embedding.losses import LOSSES, build_objective
-from bertjax.tasks.embedding.ranking import Ranking, rank_documents
+from bertjax.tasks.embedding.ranking import Ranking, make_rankings
+from bertjax.tasks.embedding.search import search
 from bertjax.tasks.options import option
 from bertjax.tasks.task import Outputs
 from bertjax.text.tokenizer import Tokenizer
-
-_NAME = text(empty=False)
 
 
 @dataclasses.dataclass
@@ -43,59 +40,40 @@ class EmbeddingTask(TextPairTask):
     Attributes:
       data: a folder with train.jsonl and dev.jsonl, with files of other usual names and formats, or with SQuAD's files;
         a file; or a BEIR folder.
-      seq_len: the maximum sequence length S in tokens, including [CLS] and [SEP].
       loss: the loss, see losses.py; 'auto' chooses 'cosent' for scored pairs, 'margin_mse' for scores of a teacher, and
         'info_nce' for other records.
       scale: the factor of the cosines in 'info_nce', 'cosent' and 'margin_mse'.
       symmetric: whether 'info_nce' also searches the anchor for each positive.
       false_negative_margin: if > 0, 'info_nce' ignores texts whose cosine exceeds that of the positive by this margin.
       matryoshka_dims: the widths at which the loss is computed, as in `(384,64)`; () for the full width.
-      max_score: the divisor of scores, such as 5 for STS-B.
       pool: the pooling, named as in sentence-transformers; 'auto' for the pooling of config.init if known, else 'mean'.
       layers: the hidden states that are pooled: of the last layer, or the mean of the last four layers.
       query_prompt: the prefix of anchors, queries, scored pairs and single texts; exported as the model's prompt
         'query'.
       document_prompt: the prefix of positives, negatives and documents; exported as the model's prompt 'document'.
       normalize: whether the model's vectors have length 1; the losses use cosines in any case.
-      anchor, positive, text_a, text_b, text: the column with this text.
-      negative: the column with one negative or a list of negatives; a file may lack it.
-      label: the column with scores; in a file with anchors, it has lists of a teacher's scores.
-      train, dev, test: the file of the split; '' for the usual names.
+      text: the column with a single text.
     """
 
-    data: str
-    seq_len: int
     loss: str = option('auto', one_of(('auto', *LOSSES)))
     scale: float = option(20.0, number(0, 1e4, above=True))
     symmetric: bool = False
     false_negative_margin: float = option(0.0, number(0, 2))
     matryoshka_dims: Sequence[int] = option((), list_of(integer(1, COUNT)))
-    max_score: float = option(1.0, number(0, 1e9, above=True))
     pool: str = option('auto', one_of(('auto', *SENTENCE_POOL)), affects='model')
     layers: str = option('last', one_of(LAYER_NUMBERS), affects='model')
     query_prompt: str = ''
     document_prompt: str = ''
     normalize: bool = option(True, affects='reading')
-    anchor: str = option('anchor', _NAME, affects='reading')
-    positive: str = option('positive', _NAME, affects='reading')
-    negative: str = option('negative', _NAME, affects='reading')
-    text_a: str = option('text_a', _NAME, affects='reading')
-    text_b: str = option('text_b', _NAME, affects='reading')
-    label: str = option('score', _NAME, affects='reading')
-    text: str = option('text', _NAME, affects='reading')
-    train: str = option('', affects='reading')
-    dev: str = option('', affects='reading')
-    test: str = option('', affects='reading')
+    text: str = option('text', text(empty=False), affects='reading')
 
     head = EMBEDDING
     losses = LOSSES
+    min_seq_len, default_name = 4, 'embeddings'
 
     def __post_init__(self):
-        check_fields(self, 'task')
-        if self.seq_len < 4:
-            raise UserError('config.seq_len', str(self.seq_len), 'at least 4', 'use 128')
+        super().__post_init__()
         self.matryoshka_dims = tuple(self.matryoshka_dims)
-        self.name = pathlib.PurePath(self.data).name or 'embeddings'
         self._pool = 'mean' if self.pool == 'auto' else self.pool
 
     @property
@@ -103,16 +81,6 @@ class EmbeddingTask(TextPairTask):
         """See Task."""
         options = {name: getattr(self, name) for name in LOSSES[self._loss].options}
         return build_objective(self._loss, self.matryoshka_dims, **options)
-
-    def learn(self, records: Sequence[TextExample]) -> None:
-        """See TextPairTask.
-
-        Raises:
-          UserError: A score is out of range.
-        """
-        super().learn(records)
-        if self._loss == 'cosine':
-            check_scores(records, -1, 1, self.max_score)
 
     def learned_state(self) -> dict[str, Any]:
         """See Task."""
@@ -146,10 +114,8 @@ class EmbeddingTask(TextPairTask):
     def check_training(self, train: str) -> None:
         """See Task."""
         if train == 'head':
-            fix = 'choose a part of the encoder'
-            raise UserError(
-                'config.trainable', "'head'", "'all' or 'last_K', because the pooling has no parameters", fix
-            )
+            expected = "'all' or 'last_K', because the pooling has no parameters"
+            raise UserError('config.trainable', "'head'", expected, 'choose a part of the encoder')
 
     def features(self, records: Sequence[TextExample | Query], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task; if not `training`, the rows are the texts of `_texts`."""
@@ -195,7 +161,7 @@ class EmbeddingTask(TextPairTask):
         vectors = np.stack(outputs['embeddings'])
         vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
         if isinstance(records[0], Query):
-            return rank_documents(records, vectors[: len(records)], vectors[len(records) :])
+            return make_rankings(records, lambda count: search(*np.split(vectors, [len(records)]), count))
         index = {text: i for i, text in enumerate(_texts(records))}
         first, second = zip(*((index[x.texts[0]], index[x.texts[:2][-1]]) for x in records), strict=True)
         return np.einsum('nd,nd->n', vectors[[*first]], vectors[[*second]], dtype=np.float64).tolist()

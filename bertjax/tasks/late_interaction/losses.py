@@ -50,9 +50,7 @@ def info_nce(x: jax.Array, batch: Batch, *, query_len: int, scale: float = 1.0) 
 
 
 def _list_loss(function: Any, x: jax.Array, batch: Batch, *, query_len: int) -> jax.Array:
-    present = batch[TEXT_IDS][:, 1:] > 0
-    teacher = (batch['labels'],) if function is not lists.listwise_softmax else ()
-    return function(list_scores(x, query_len), present, *teacher)
+    return function(list_scores(x, query_len), batch[TEXT_IDS][:, 1:] > 0, batch.get('labels'))
 
 
 # The first loss of a form is its default.

@@ -1,13 +1,11 @@
 """Late interaction (ColBERT): training from pairs, hard negatives or a teacher's scores, evaluation by exact MaxSim."""
 
 import dataclasses
-import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bertjax.config.ranges import MANY, integer, number, one_of, text
-from bertjax.config.schema import check_fields
+from bertjax.config.ranges import MANY, integer, number, one_of
 from bertjax.convert.huggingface.multi_vector import (
     PUNCTUATION,
     MultiVector,
@@ -32,8 +30,6 @@ from bertjax.tasks.options import option
 from bertjax.tasks.task import Outputs
 from bertjax.text.tokenizer import Tokenizer
 
-_NAME = text(empty=False)
-
 
 @dataclasses.dataclass
 class LateInteractionTask(TextPairTask):
@@ -42,60 +38,40 @@ class LateInteractionTask(TextPairTask):
     The columns of a file are those of EmbeddingTask, without single texts. Scored pairs are only evaluated.
 
     Attributes:
-      data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; a file; or a BEIR folder.
       seq_len: the maximum length S of a document in tokens, including [CLS] and [SEP].
       query_len: the length of a query in tokens.
       dim: the width of the vectors.
       loss: the loss, see losses.py; 'auto' for 'kl' with a teacher's scores, else 'info_nce'.
       scale: the factor of the scores in 'info_nce'.
-      max_score: the divisor of a teacher's scores.
       query_prompt, document_prompt: the prefix that marks a query or a document. A first word that is a piece of the
         vocabulary is one token.
       augment: whether queries are filled with [MASK] up to `query_len`.
       attend: whether the encoder attends to these [MASK].
       skip_punctuation: whether the punctuation of documents is not compared.
-      anchor, positive, text_a, text_b: the column with this text.
-      negative: the column with one negative or a list of negatives; a file may lack it.
-      label: the column with scores; in a file with anchors, it has lists of a teacher's scores.
-      train, dev, test: the file of the split; '' for the usual names.
     """
 
-    data: str
-    seq_len: int
     query_len: int = option(32, integer(4, MANY))
     dim: int = option(128, integer(1, MANY), affects='model')
     loss: str = option('auto', one_of(('auto', *LOSSES)))
     scale: float = option(1.0, number(0, 1e4, above=True))
-    max_score: float = option(1.0, number(0, 1e9, above=True))
     query_prompt: str = '[unused0] '
     document_prompt: str = '[unused1] '
     augment: bool = True
     attend: bool = False
     skip_punctuation: bool = True
-    anchor: str = option('anchor', _NAME, affects='reading')
-    positive: str = option('positive', _NAME, affects='reading')
-    negative: str = option('negative', _NAME, affects='reading')
-    text_a: str = option('text_a', _NAME, affects='reading')
-    text_b: str = option('text_b', _NAME, affects='reading')
-    label: str = option('score', _NAME, affects='reading')
-    train: str = option('', affects='reading')
-    dev: str = option('', affects='reading')
-    test: str = option('', affects='reading')
 
     head = LATE_INTERACTION
     losses = LOSSES
     pair_key = 'score'
+    min_seq_len, default_name = 8, 'late interaction'
 
     def __post_init__(self):
-        check_fields(self, 'task')
-        if self.seq_len < 8:
-            raise UserError('config.seq_len', str(self.seq_len), 'at least 8', 'use 180')
+        super().__post_init__()
         if self.query_len > self.seq_len:
             found, expected = str(self.query_len), f'at most {self.seq_len}, config.seq_len'
             raise UserError('config.task.query_len', found, expected, 'raise config.seq_len')
         if self.attend and not self.augment:
             raise UserError('config.task.attend', 'True without augment', 'False', 'set config.task.augment')
-        self.name = pathlib.PurePath(self.data).name or 'late interaction'
 
     @property
     def objective(self) -> Objective:

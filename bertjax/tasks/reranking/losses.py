@@ -41,7 +41,7 @@ def margin_mse(logits: jax.Array, batch: Batch) -> jax.Array:
 
 # The first loss of a form is its default.
 LOSSES = {
-    'bce': RowLoss(binary_cross_entropy, ('scored',)),
+    'bce': RowLoss(binary_cross_entropy, ('scored',), score_range=(0, 1)),
     'margin_mse': RowLoss(margin_mse, ('distilled',), needs_negatives=True),
     'softmax': RowLoss(softmax, ('pairs', 'distilled'), needs_negatives=True),
     'mse': RowLoss(squared_error, ('scored', 'distilled')),

@@ -1,14 +1,13 @@
 """Rerankers (cross-encoders): training from scored pairs, lists or a teacher's scores, evaluation of lists."""
 
 import dataclasses
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from etils import epath
 
-from bertjax.config.ranges import MANY, integer, number, one_of, text
-from bertjax.config.schema import check_fields
+from bertjax.config.ranges import MANY, integer, one_of
 from bertjax.convert.huggingface.cross_encoder import ACTIVATIONS, CrossEncoder, cross_encoder_files, read_cross_encoder
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -16,19 +15,18 @@ from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.remote.paths import user_path
-from bertjax.tasks.embedding.base import TextPairTask, check_scores
+from bertjax.tasks.embedding.base import TextPairTask
 from bertjax.tasks.embedding.features import target_scores
 from bertjax.tasks.embedding.files import Query, TextExample
 from bertjax.tasks.embedding.ranking import Ranking
 from bertjax.tasks.options import option
-from bertjax.tasks.reranking.candidates import with_candidates
+from bertjax.tasks.reading.texts import read_lines
 from bertjax.tasks.reranking.features import pair_features
 from bertjax.tasks.reranking.head import RERANKING
 from bertjax.tasks.reranking.losses import LOSSES, build_objective
 from bertjax.tasks.task import Outputs, average_outputs, id2label
 from bertjax.text.tokenizer import Tokenizer
 
-_NAME = text(empty=False)
 _METRICS = ('ndcg_10', 'mrr_10')
 
 
@@ -45,44 +43,22 @@ class RerankTask(TextPairTask):
       seq_len: the maximum length S in tokens of a query and a text, including [CLS] and two [SEP].
       loss: the loss, see losses.py; 'auto' for 'bce' with scored pairs, 'margin_mse' with a teacher's scores, else
         'softmax' over the texts of an anchor.
-      max_score: the divisor of scores, such as 5 for STS-B.
       activation: the function from logits to scores; 'auto' for that of config.init if it is a CrossEncoder, else
         'sigmoid' with the loss 'bce', else 'identity'.
       candidates: for a BEIR folder, the folder `predictions` of a search, whose first documents are ranked again.
       candidate_count: the number of these documents.
-      anchor, positive, text_a, text_b: the column with this text.
-      negative: the column with one negative or a list of negatives.
-      label: the column with scores; in a file with anchors, it has lists of a teacher's scores.
-      train, dev, test: the file of the split; '' for the usual names.
     """
 
-    data: str
-    seq_len: int
     loss: str = option('auto', one_of(('auto', *LOSSES)))
-    max_score: float = option(1.0, number(0, 1e9, above=True))
     activation: str = option('auto', one_of(('auto', *ACTIVATIONS)), affects='reading')
     candidates: str = option('', affects='reading')
     candidate_count: int = option(100, integer(1, MANY), affects='reading')
-    anchor: str = option('anchor', _NAME, affects='reading')
-    positive: str = option('positive', _NAME, affects='reading')
-    negative: str = option('negative', _NAME, affects='reading')
-    text_a: str = option('text_a', _NAME, affects='reading')
-    text_b: str = option('text_b', _NAME, affects='reading')
-    label: str = option('score', _NAME, affects='reading')
-    train: str = option('', affects='reading')
-    dev: str = option('', affects='reading')
-    test: str = option('', affects='reading')
 
     head = RERANKING
     losses = LOSSES
     pair_key = 'score'
-
-    def __post_init__(self):
-        check_fields(self, 'task')
-        if self.seq_len < 5:
-            raise UserError('config.seq_len', str(self.seq_len), 'at least 5', 'use 256')
-        self.name = pathlib.PurePath(self.data).name or 'reranking'
-        self._learned_activation = ''
+    min_seq_len, default_name = 5, 'reranking'
+    _learned_activation = ''
 
     @property
     def objective(self) -> Objective:
@@ -108,7 +84,7 @@ class RerankTask(TextPairTask):
             raise UserError('config.task.candidates', repr(self.candidates), expected, fix)
         if is_beir:
             folder = user_path(self.candidates, 'config.task.candidates')
-            return with_candidates(records, folder / split / f'{split}.trec', self.candidate_count)
+            return _with_candidates(records, folder / split / f'{split}.trec', self.candidate_count)
         for record in records:
             if len(record.candidates) <= len(record.relevant):
                 found = f'no negative of the anchor {record.text[:40]!r}'
@@ -117,14 +93,8 @@ class RerankTask(TextPairTask):
         return records
 
     def learn(self, records: Sequence[TextExample]) -> None:
-        """See TextPairTask.
-
-        Raises:
-          UserError: A score is out of range.
-        """
+        """See TextPairTask."""
         super().learn(records)
-        if self._loss == 'bce':
-            check_scores(records, 0, 1, self.max_score)
         self._learned_activation = self._learned_activation or ('sigmoid' if self._loss == 'bce' else 'identity')
 
     def learned_state(self) -> dict[str, Any]:
@@ -182,6 +152,31 @@ class RerankTask(TextPairTask):
         """Returns the correlations with the scores, or nDCG@10 and MRR@10 of the lists."""
         figures = super().metrics(records, predictions)
         return {name: figures[name] for name in _METRICS} if isinstance(records[0], Query) else figures
+
+
+def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> list[Query]:
+    """Returns the queries with the first `count` documents of a run file of trec_eval as candidates.
+
+    Args:
+      queries: The queries of one corpus.
+      path: The file, with lines `query Q0 document rank score name` that are sorted by rank.
+      count: The maximum number of candidates of a query.
+
+    Raises:
+      UserError: A line is malformed, a document is unknown, or a query has no line.
+    """
+    index = {name: i for i, name in enumerate(queries[0].corpus.ids)}
+    found: dict[str, list[int]] = {}
+    for number, line in read_lines(path):
+        fields = line.split()
+        if len(fields) != 6 or fields[2] not in index:
+            expected = 'query, Q0, a document of the corpus, rank, score and a name'
+            raise UserError(f'{path}:{number}', repr(line[:60]), expected, 'give the run of a search of this corpus')
+        found.setdefault(fields[0], []).append(index[fields[2]])
+    for query in queries:
+        if query.id not in found:
+            raise UserError(str(path), f'no document of the query {query.id}', 'a line', 'search all queries')
+    return [dataclasses.replace(query, candidates=tuple(found[query.id][:count])) for query in queries]
 
 
 def _pairs(records: Sequence[TextExample | Query]) -> list[tuple[str, Sequence[str]]]:
