@@ -1,6 +1,6 @@
 """Reads the input of an attention analysis: lines of text, text pairs, or dependency trees."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bertjax.attention_analysis.conllu import Tree, read_trees
@@ -8,7 +8,6 @@ from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix
 from bertjax.inference.input import InputSource, split_chunks
 from bertjax.tasks.reading.records import Row
-from bertjax.tasks.reading.texts import Line
 
 
 class Texts(NamedTuple):
@@ -75,7 +74,7 @@ def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chun
     empty = True
     for rows in split_chunks((item for item in source.items(quiet=quiet) if isinstance(item, Row)), size):
         empty = False
-        yield make_texts([row.values for row in rows])
+        yield _make_texts([row.values for row in rows])
     if empty:
         raise _no_text_error(source)
 
@@ -84,33 +83,28 @@ def _no_text_error(source: InputSource) -> UserError:
     return UserError(source.path, 'no text', 'at least one text', 'check the input')
 
 
-def make_texts(rows: Sequence[Sequence[str]]) -> Texts:
-    """Converts rows to Texts. Either all rows have one text, or all rows have two texts."""
-    pairs = len(rows[0]) == 2
-    return Texts([row[0] for row in rows], [row[1] for row in rows] if pairs else None)
-
-
-def split_texts(texts: Sequence[str], where: str) -> list[tuple[str, ...]]:
-    """Splits texts at tabs into rows of one or two texts.
+def parse_texts(texts: Sequence[str], where: str) -> Texts:
+    """Splits texts at tabs into single texts or pairs. Blank texts are skipped.
 
     Raises:
       UserError: Single texts and pairs are mixed, a text has several tabs, or all texts are blank.
     """
-    rows = list(_split_rows(enumerate(texts, 1), where))
-    if not rows:
-        raise UserError(where, 'only blank texts', 'a text', 'give a text, or omit the key')
-    return rows
-
-
-def _split_rows(lines: Iterable[Line], where: str) -> Iterator[tuple[str, ...]]:
-    first: tuple[int, int] | None = None  # The line number and the number of texts of the first row.
-    for number, line in lines:
+    rows: list[tuple[str, ...]] = []
+    first = 0  # the line number of the first row
+    for number, line in enumerate(texts, 1):
         if not line.strip():
             continue
-        row = tuple(part.strip() for part in line.split('\t'))
-        first = first or (number, len(row))
-        if len(row) != first[1] or len(row) > 2:
-            as_first = f'{first[1]}, as in line {first[0]}'
-            expected = '1 text, or 2 texts separated by a tab' if first[0] == number else as_first
-            raise UserError(f'{where}:{number}', f'{len(row)} texts', expected, 'correct the line')
-        yield row
+        first = first or number
+        rows.append(tuple(part.strip() for part in line.split('\t')))
+        if len(rows[-1]) != len(rows[0]) or len(rows[0]) > 2:
+            as_first = f'{len(rows[0])}, as in line {first}'
+            expected = '1 text, or 2 texts separated by a tab' if number == first else as_first
+            raise UserError(f'{where}:{number}', f'{len(rows[-1])} texts', expected, 'correct the line')
+    if not rows:
+        raise UserError(where, 'only blank texts', 'a text', 'give a text, or omit the key')
+    return _make_texts(rows)
+
+
+def _make_texts(rows: Sequence[Sequence[str]]) -> Texts:
+    """Converts rows to Texts. Either all rows have one text, or all rows have two texts."""
+    return Texts([row[0] for row in rows], [row[1] for row in rows] if len(rows[0]) == 2 else None)

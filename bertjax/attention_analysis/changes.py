@@ -57,11 +57,8 @@ def parameter_changes(before: Any, after: Any) -> list[dict[str, float]]:
     for (layer, name), (difference, norm) in sums.items():
         # The norm is clipped to a tiny number, so the distance of parameters that were 0 is very large.
         rows.setdefault(layer, {'layer': layer})[name] = _round(np.sqrt(difference / max(norm, 1e-30)))
-    return [{'layer': layer, **_sort_parts(rows[layer])} for layer in sorted(rows)]
-
-
-def _sort_parts(row: Mapping[str, float]) -> dict[str, float]:
-    return {name: row[name] for name in (ALL_PARTS, *PARTS, NORMS) if name in row}
+    names = ('layer', ALL_PARTS, *PARTS, NORMS)
+    return [{name: rows[i][name] for name in names if name in rows[i]} for i in sorted(rows)]
 
 
 def _encoder(params: Any) -> dict[str, Any]:
@@ -113,9 +110,8 @@ def change_sums(
 
 def change_means(sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Converts the sums of `change_sums` over a corpus to means, float64."""
-    counts = {'cosine_cls': 'texts'}
-    names = ('cosine', 'cosine_cls', 'divergence')
-    return {name: np.asarray(sums[name], np.float64) / sums[counts.get(name, 'positions')] for name in names}
+    counts = {'cosine': 'positions', 'cosine_cls': 'texts', 'divergence': 'positions'}
+    return {name: np.asarray(sums[name], np.float64) / sums[count] for name, count in counts.items()}
 
 
 def change_rows(parameters: list[dict[str, float]], means: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:

@@ -79,12 +79,9 @@ def check_replaceable(folder: pathlib.Path, path: str) -> None:
     if folder.is_dir() and path and pathlib.Path(path).expanduser().resolve().parent == folder.resolve():
         other_files = [pathlib.Path(path).name]
     if other_files:
-        raise UserError(
-            str(folder),
-            found=f'{other_files[0]}, which would be lost when the folder is replaced',
-            expected='only files that run=attention wrote',
-            fix='move the file, or give another --workdir',
-        )
+        found = f'{other_files[0]}, which would be lost when the folder is replaced'
+        expected, fix = 'only files that run=attention wrote', 'move the file, or give another --workdir'
+        raise UserError(str(folder), found, expected, fix)
 
 
 def write_findings(folder: pathlib.Path, results: Findings, shown_texts: Sequence[ShownText], title: str) -> None:

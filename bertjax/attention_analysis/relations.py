@@ -89,11 +89,7 @@ def relation_table(correct: np.ndarray, names: Sequence[str], offsets: Offsets) 
 
 
 def _make_row(
-    name: str,
-    relations: Sequence[str],
-    correct: np.ndarray,
-    index: Mapping[str, int],
-    offsets: Offsets,
+    name: str, relations: Sequence[str], correct: np.ndarray, index: Mapping[str, int], offsets: Offsets
 ) -> dict[str, Any]:
     counts = correct[..., [index[relation] for relation in relations]].sum(-1)  # [2, L, H]
     direction, layer, head = np.unravel_index(counts.argmax(), counts.shape)

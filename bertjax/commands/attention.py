@@ -11,9 +11,8 @@ from rich.table import Table
 from bertjax.attention_analysis.analysis_input import (
     count_texts,
     has_trees,
-    make_texts,
+    parse_texts,
     read_chunks,
-    split_texts,
     tree_relations,
 )
 from bertjax.attention_analysis.changes import check_comparable
@@ -58,7 +57,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     """
     settings, folder = inference_settings(config, 'attention'), pathlib.Path(workdir)
     options, path = settings.options, settings.input
-    texts = [make_texts(split_texts(options['texts'], 'config.attention.texts'))] if options['texts'] else []
+    texts = [parse_texts(options['texts'], 'config.attention.texts')] if options['texts'] else []
     if not path and not texts:
         fix = 'give --config.input=FILE, or --config.attention.texts="(\'a text\',)"'
         raise UserError('config.input', 'nothing', 'texts to analyse', fix)

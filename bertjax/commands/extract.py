@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from bertjax.config.inference import TextKeys, inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
-from bertjax.inference.encode import resolve_encoding
+from bertjax.inference.encode import check_encoding, resolve_encoding
 from bertjax.inference.extract import PART_SIZE, TOKEN_PART_SIZE, Extractor, item_columns
 from bertjax.inference.extraction import Extraction
 from bertjax.inference.feature_files import format_json_rows, import_arrow
@@ -104,13 +104,9 @@ def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
     scalars = {name: options[name] for name in ('combine', 'pool', 'normalize', 'prompt', 'truncate_dim')}
     lists = {name: tuple(options[name]) for name in ('layers', 'weights')}
     encoding = resolve_encoding(model, **lists, **scalars)
-    extractor = Extractor(
-        Runner(model, batch_size=settings.batch_size),
-        encoding,
-        settings.truncation_length(model.config, model.max_length),
-    )
-    extractor.check()
-    return extractor
+    check_encoding(model, encoding)
+    runner = Runner(model, batch_size=settings.batch_size)
+    return Extractor(runner, encoding, settings.truncation_length(model.config, model.max_length))
 
 
 def _extract_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource, out: TextIO) -> None:

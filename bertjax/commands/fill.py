@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from ml_collections import ConfigDict
 
-from bertjax.config.inference import TextKeys, inference_settings
+from bertjax.config.inference import FillKeys, TextKeys, inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
@@ -48,7 +48,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     """
     settings = inference_settings(config, 'fill')
     options, folder = settings.options, pathlib.Path(workdir)
-    check_options(options)
+    check_options(FillKeys(**options))
     paired = options['ask'] == 'pairs'
     source = InputSource(
         settings.input, make_columns(options['field'], options['pair_field'] if paired else '', 'config.fill')
@@ -74,12 +74,9 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _make_request(settings: TextKeys, folder: pathlib.Path, items: Sequence[Item] = ()) -> FillRequest:
-    names = ('ask', 'top_k', 'jointly', 'tokens', 'temperature', 'sample', 'seed')
     model = load_requested_model(settings, folder)
-    options = {name: settings.options[name] for name in names}
     longest = settings.truncation_length(model.config, model.max_length)
-    request = FillRequest(Runner(model, batch_size=settings.batch_size), max_length=longest, **options)
-    request.check()
+    request = FillRequest(Runner(model, batch_size=settings.batch_size), longest, FillKeys(**settings.options))
     request.check_texts(items)
     return request
 

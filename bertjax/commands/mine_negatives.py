@@ -15,7 +15,7 @@ from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.results import json_lines
 from bertjax.inference.encode import DOCUMENT, QUERY, find_prompt, resolve_encoding
-from bertjax.inference.extract import Extractor, TextVectors
+from bertjax.inference.extract import Extractor, compute_vectors
 from bertjax.inference.input import InputSource, make_columns
 from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
 from bertjax.inference.runner import Runner
@@ -76,7 +76,7 @@ def run(config: ConfigDict, workdir: str) -> None:
             return
         with show_progress('texts', len(queries) + len(documents), lines=True) as advance:
             vectors = [
-                TextVectors(extractor, parts).compute(texts, advance)
+                compute_vectors(extractor, texts, parts, advance)
                 for extractor, texts in zip(extractors, (queries, documents), strict=True)
             ]
         counts = []

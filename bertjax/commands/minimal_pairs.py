@@ -18,7 +18,7 @@ from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.results import json_lines, merge_fields
 from bertjax.inference.input import InputSource
-from bertjax.inference.minimal_pairs import PairScores
+from bertjax.inference.minimal_pairs import compute_scores
 from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
 from bertjax.inference.runner import Runner
 from bertjax.loading.load_model import load_requested_model
@@ -65,7 +65,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         else:
             with show_progress('pairs', len(pairs), lines=True) as advance:
                 runner = Runner(model, batch_size=settings.batch_size)
-                log_likelihoods = PairScores(runner, sequences, parts).compute(advance)
+                log_likelihoods = compute_scores(runner, sequences, parts, advance)
             results = accuracies(pairs, log_likelihoods)
             with AtomicFile(target) as file:
                 file.write(json_lines(map(_row, pairs, log_likelihoods.tolist())).encode())

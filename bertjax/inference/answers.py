@@ -1,7 +1,7 @@
 """The types of the results of `api.Bert`, for type checkers and editors."""
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 
 class Filling(TypedDict):
@@ -43,22 +43,19 @@ class Label(TypedDict, total=False):
     score: float
 
 
-class _Answer(TypedDict):
+class Answer(TypedDict):
+    """An answer and its character span in the context.
+
+    `null_odds` is present only if the task has unanswerable questions.
+    """
+
     id: str
     question: str
     answer: str
     start: int | None
     end: int | None
     probability: float
-
-
-class Answer(_Answer, total=False):
-    """An answer and its character span in the context.
-
-    `null_odds` is present only if the task has unanswerable questions.
-    """
-
-    null_odds: float
+    null_odds: NotRequired[float]
 
 
 class TaggedEntity(TypedDict):
@@ -75,20 +72,17 @@ class TaggedEntity(TypedDict):
     score: float
 
 
-class _Tagged(TypedDict):
-    words: Sequence[str]
-    tags: Sequence[str]
-    probabilities: Sequence[float]
-
-
-class TaggedWords(_Tagged, total=False):
+class TaggedWords(TypedDict):
     """The tag of each word with its probability.
 
     `entities` is present only if the tags follow a scheme such as BIO. `offsets` is present only for a text.
     """
 
-    entities: list[TaggedEntity]
-    offsets: Sequence[tuple[int, int]]
+    words: Sequence[str]
+    tags: Sequence[str]
+    probabilities: Sequence[float]
+    entities: NotRequired[list[TaggedEntity]]
+    offsets: NotRequired[Sequence[tuple[int, int]]]
 
 
 class ChoiceAnswer(TypedDict):

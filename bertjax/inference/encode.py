@@ -55,34 +55,17 @@ class Encoding:
 
     def __post_init__(self):
         if not self.layers:
-            raise UserError(
-                'layers', found='no layer', expected='at least one number', fix='use for example -1, the last layer'
-            )
+            raise UserError('layers', 'no layer', 'at least one number', 'use for example -1, the last layer')
         if (self.combine == 'weighted') != bool(self.weights) or len(self.weights) not in (0, len(self.layers)):
             found = f'{len(self.weights)} weights with combine={self.combine!r} and {len(self.layers)} layer(s)'
             expected = "one weight per layer with combine='weighted', else no weights"
-            raise UserError('weights', found, expected, fix='correct one of them')
+            raise UserError('weights', found, expected, 'correct one of them')
         if self.pool == 'pooler' and self.layers != (-1,):
             raise UserError('pool', "'pooler' with layers other than the last", 'layers=-1', 'omit the layers')
 
     def add_prompt(self, texts: Sequence[str]) -> list[str]:
         """Prepends the prompt to each text."""
         return [self.prompt + text for text in texts]
-
-    def check(self, config: BertConfig) -> None:
-        """Checks that the model has the layers and the width.
-
-        Raises:
-          UserError: The model lacks a layer, or its vectors are shorter than `truncate_dim`.
-        """
-        width, count = dataclasses.replace(self, truncate_dim=0).width(config), config.num_layers
-        if self.truncate_dim > width:
-            fix = 'choose a smaller number'
-            raise UserError('truncate_dim', str(self.truncate_dim), f'at most {width}, the width of the vectors', fix)
-        for layer in self.layers:
-            if not -count - 1 <= layer <= count:
-                expected = f'0 (the embeddings) to {count} (the last block), or -1 to {-count - 1} from the end'
-                raise UserError('layers', str(layer), expected, 'choose a layer that the model has')
 
     def width(self, config: BertConfig) -> int:
         """Returns the width D' of the features."""
@@ -118,28 +101,18 @@ def resolve_encoding(
     if modules.refusal:
         raise modules.refusal
     if modules.lowercase and not model.tokenizer.lowercase:
-        raise UserError(
-            model.where,
-            found='do_lower_case with a cased tokenizer',
-            expected='a tokenizer that lowercases',
-            fix="give lowercased texts and a pooling such as pool='mean'",
-        )
+        found, fix = 'do_lower_case with a cased tokenizer', "give lowercased texts and a pooling such as pool='mean'"
+        raise UserError(model.where, found, 'a tokenizer that lowercases', fix)
     if modules.dense and options['layers'] != (-1,):
-        raise UserError(
-            'layers',
-            found=str(options['layers']),
-            expected='-1, the input of the Dense layers in the folder',
-            fix="omit the layers, or give a pooling such as pool='mean'",
-        )
+        expected = '-1, the input of the Dense layers in the folder'
+        fix = "omit the layers, or give a pooling such as pool='mean'"
+        raise UserError('layers', str(options['layers']), expected, fix)
     widths = [model.config.width, *(layer.kernel.shape[1] for layer in modules.dense)]
     for layer, width in zip(modules.dense, widths, strict=False):
         if layer.kernel.shape[0] != width:
-            raise UserError(
-                model.where,
-                found=f'a Dense layer with {layer.kernel.shape[0]:,} inputs',
-                expected=f'{width:,} inputs, the width of the preceding vectors',
-                fix='copy the directory again',
-            )
+            found = f'a Dense layer with {layer.kernel.shape[0]:,} inputs'
+            expected = f'{width:,} inputs, the width of the preceding vectors'
+            raise UserError(model.where, found, expected, 'copy the directory again')
     if options['layers'] == (-1,):
         combine = {'combine': 'weighted', 'weights': modules.weights} if modules.weights else {}
         options |= {'layers': modules.layers, **combine}
@@ -212,12 +185,19 @@ def token_spans(
 
 
 def check_encoding(model: LoadedModel, encoding: Encoding) -> None:
-    """Checks that the model has the layers of the encoding, and the pooler if the encoding uses it.
+    """Checks that the model has the layers and the width of the encoding, and the pooler if the encoding uses it.
 
     Raises:
-      UserError: The model lacks a layer or the pooler.
+      UserError: The model lacks a layer or the pooler, or its vectors are shorter than `truncate_dim`.
     """
-    encoding.check(model.config)
+    width, count = dataclasses.replace(encoding, truncate_dim=0).width(model.config), model.config.num_layers
+    if encoding.truncate_dim > width:
+        expected = f'at most {width}, the width of the vectors'
+        raise UserError('truncate_dim', str(encoding.truncate_dim), expected, 'choose a smaller number')
+    for layer in encoding.layers:
+        if not -count - 1 <= layer <= count:
+            expected = f'0 (the embeddings) to {count} (the last block), or -1 to {-count - 1} from the end'
+            raise UserError('layers', str(layer), expected, 'choose a layer that the model has')
     if encoding.pool == 'pooler':
         model.require('pooler', "pool='pooler'")
 

@@ -1,7 +1,7 @@
 """The methods of `api.Bert` that encode texts: features, pieces, spans and attention."""
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -11,8 +11,20 @@ from bertjax.inference.arguments import Texts, as_text_list, check_count, check_
 from bertjax.inference.attention import Attention, compute_attention
 from bertjax.inference.encode import build_sequences, encode, resolve_encoding, token_spans
 from bertjax.inference.runner import Runner
+from bertjax.inference.vector_files import calibrated_ranges
 from bertjax.loading.load_model import LoadedModel
 from bertjax.model.quantization import quantize, value_ranges
+
+
+class _EncodeOptions(TypedDict, total=False):
+    layers: int | Sequence[int]
+    combine: str
+    weights: Sequence[float]
+    normalize: bool | None
+    prompt: str | None
+    truncate_dim: int | None
+    precision: str
+    calibration: np.ndarray | None
 
 
 class EncodeMethods:
@@ -24,19 +36,7 @@ class EncodeMethods:
 
     @overload
     def encode(
-        self,
-        texts: str,
-        pairs: str | None = ...,
-        *,
-        layers: int | Sequence[int] = ...,
-        pool: str | None = ...,
-        combine: str = ...,
-        weights: Sequence[float] = ...,
-        normalize: bool | None = ...,
-        prompt: str | None = ...,
-        truncate_dim: int | None = ...,
-        precision: str = ...,
-        calibration: np.ndarray | None = ...,
+        self, texts: str, pairs: str | None = ..., *, pool: str | None = ..., **options: Unpack[_EncodeOptions]
     ) -> np.ndarray: ...
 
     @overload
@@ -45,32 +45,13 @@ class EncodeMethods:
         texts: Sequence[str],
         pairs: Sequence[str] | None = ...,
         *,
-        layers: int | Sequence[int] = ...,
         pool: str = ...,
-        combine: str = ...,
-        weights: Sequence[float] = ...,
-        normalize: bool | None = ...,
-        prompt: str | None = ...,
-        truncate_dim: int | None = ...,
-        precision: str = ...,
-        calibration: np.ndarray | None = ...,
+        **options: Unpack[_EncodeOptions],
     ) -> np.ndarray: ...
 
     @overload
     def encode(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = ...,
-        *,
-        layers: int | Sequence[int] = ...,
-        pool: None,
-        combine: str = ...,
-        weights: Sequence[float] = ...,
-        normalize: bool | None = ...,
-        prompt: str | None = ...,
-        truncate_dim: int | None = ...,
-        precision: str = ...,
-        calibration: np.ndarray | None = ...,
+        self, texts: Sequence[str], pairs: Sequence[str] | None = ..., *, pool: None, **options: Unpack[_EncodeOptions]
     ) -> list[np.ndarray]: ...
 
     def encode(
@@ -129,12 +110,9 @@ class EncodeMethods:
             as_text_list([prompt], 'prompt')
         precision = values.pop('precision')
         _check_precision(precision, values['pool'], calibration)
-        encoding, first_texts = resolve_encoding(self._model, prompt=prompt, **values), as_text_list(texts)
-        rows = (
-            encode(self._runner, self._features(encoding.add_prompt(first_texts), pairs), encoding)
-            if first_texts
-            else []
-        )
+        encoding = resolve_encoding(self._model, prompt=prompt, **values)
+        prompted = encoding.add_prompt(as_text_list(texts))
+        rows = encode(self._runner, self._features(prompted, pairs), encoding) if prompted else []
         if encoding.pool == 'none':
             return match_input(texts, rows)
         x = np.stack(rows) if rows else np.zeros((0, encoding.width(self._model.config)), np.float32)
@@ -215,12 +193,9 @@ def _find_ranges(x: np.ndarray, calibration: np.ndarray | None) -> np.ndarray:
     if calibration is None and len(x) == 1:
         fix = 'pass vectors of other texts: each dimension needs a range'
         raise UserError('calibration', "nothing for a single vector with precision='int8'", 'vectors', fix)
-    known = x if calibration is None else np.asarray(calibration)
-    if known.ndim != 2 or known.shape[1] != x.shape[1] or not np.issubdtype(known.dtype, np.floating):
-        expected = f'vectors of width {x.shape[1]}, with precision float32'
-        found = f'{known.dtype} {list(known.shape)}'
-        raise UserError('calibration', found, expected, 'encode texts with the same arguments')
-    return value_ranges(known)
+    if calibration is None:
+        return value_ranges(x)
+    return calibrated_ranges('calibration', np.asarray(calibration), x.shape[1])
 
 
 def _as_lists(texts: Texts, pairs: Texts | None) -> tuple[list[str], list[str] | None]:

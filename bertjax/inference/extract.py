@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import hashlib
-import io
 import json
 import math
 import pathlib
@@ -13,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.files.atomic import write_atomic
-from bertjax.inference.encode import Encoding, build_sequences, check_encoding, encode, token_spans
+from bertjax.files.atomic import AtomicFile
+from bertjax.inference.encode import Encoding, build_sequences, encode, token_spans
 from bertjax.inference.input import InputSource, Item, nonblank_texts
 from bertjax.inference.runner import Runner
 from bertjax.progress import Advance
@@ -41,14 +40,6 @@ class Extractor:
     runner: Runner
     encoding: Encoding
     max_length: int
-
-    def check(self) -> None:
-        """Checks that the model has the layers of the encoding, and the pooler if the encoding uses it.
-
-        Raises:
-          UserError: The model lacks a layer or the pooler.
-        """
-        check_encoding(self.runner.model, self.encoding)
 
     @property
     def width(self) -> int:
@@ -115,47 +106,27 @@ class Extractor:
         return {'lengths': lengths, 'features': np.zeros((0, self.width), np.float32), **empty}
 
 
-@dataclasses.dataclass(frozen=True)
-class TextVectors:
-    """The vectors of texts, computed in parts that are saved one by one.
+def compute_vectors(extractor: Extractor, texts: Sequence[str], folder: pathlib.Path, advance: Advance) -> np.ndarray:
+    """Computes the vectors of N texts, float32 [N, D], in parts that are saved one by one.
 
-    Attributes:
+    Args:
       extractor: The definition of the vectors, with pooling.
+      texts: N texts.
       folder: The folder of the finished parts. A part is named after its texts and the model, so a run reuses only
         identical parts of an earlier run.
+      advance: A function that is called with the number of newly finished texts.
     """
-
-    extractor: Extractor
-    folder: pathlib.Path
-
-    def compute(self, texts: Sequence[str], advance: Advance) -> np.ndarray:
-        """Computes the missing parts, and returns the vectors, float32 [N, D].
-
-        Args:
-          texts: N texts.
-          advance: A function that is called with the number of newly finished texts.
-        """
-        vectors = np.empty((len(texts), self.extractor.width), np.float32)
-        for begin in range(0, len(texts), PART_SIZE):
-            part = texts[begin : begin + PART_SIZE]
-            path = self.folder / f'{self._key(part)}.npy'
-            if path.exists():
-                advance(len(part))
-            else:
-                buffer = io.BytesIO()
-                np.save(buffer, self._encode(part, advance))
-                write_atomic(path, buffer.getvalue())
-            vectors[begin : begin + len(part)] = np.load(path)
-        return vectors
-
-    def _encode(self, texts: Sequence[str], advance: Advance) -> np.ndarray:
-        runner, encoding = self.extractor.runner, self.extractor.encoding
-        prompted = encoding.add_prompt(texts)
-        features = build_sequences(runner.model.tokenizer, prompted, None, self.extractor.max_length)
-        return np.stack(encode(runner, features, encoding, advance=advance))
-
-    def _key(self, texts: Sequence[str]) -> str:
-        return hashlib.sha256(self.extractor.identity + json.dumps(texts).encode()).hexdigest()[:32]
+    vectors = np.empty((len(texts), extractor.width), np.float32)
+    for begin in range(0, len(texts), PART_SIZE):
+        items = [Row('', (text,)) for text in texts[begin : begin + PART_SIZE]]
+        path = folder / f'{extractor.part_key(items)}.npy'
+        if path.exists():
+            advance(len(items))
+        else:
+            with AtomicFile(path) as file:
+                np.save(file, extractor.compute_part(items, advance)['features'])
+        vectors[begin : begin + len(items)] = np.load(path)
+    return vectors
 
 
 def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:

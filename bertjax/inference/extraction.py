@@ -62,7 +62,6 @@ class Extraction:
 
     def __post_init__(self):
         self._metadata_path = self.target.with_name(f'{self.target.name}.json')
-        self._old_metadata_path = self.target.with_suffix('.json')  # Early versions wrote one file for all formats.
         self._folder = self.target.parent / f'{self.source.name}.parts'
         self._input_path = self._folder / 'input.json'
         self._parts: list[pathlib.Path] = []
@@ -99,14 +98,13 @@ class Extraction:
 
     def is_done(self) -> bool:
         """Returns whether the target exists and has the content that `write` would write."""
-        for path in (self._metadata_path, self._old_metadata_path):
-            recorded = read_json_or_none(path, lambda facts: (facts['identity'], facts[FILES]))
-            if not recorded or recorded[0] != self._identity:
-                continue
-            if all(self.target.with_name(name).is_file() for name in recorded[1]):
-                shutil.rmtree(self._folder, ignore_errors=True)
-                return True
-        return False
+        recorded = read_json_or_none(self._metadata_path, lambda facts: (facts['identity'], facts[FILES]))
+        if not recorded or recorded[0] != self._identity:
+            return False
+        if not all(self.target.with_name(name).is_file() for name in recorded[1]):
+            return False
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return True
 
     def check(self) -> None:
         """Checks that the run would not replace features of another input, complete or partial.
@@ -120,10 +118,7 @@ class Extraction:
 
     def _replaced(self) -> set[str]:
         """Returns the names of files that earlier runs wrote, or may have written, for this input and format."""
-        old_files = recorded_files([self._old_metadata_path])
-        return recorded_files([self._metadata_path, self._input_path]) | (
-            old_files if self.target.name in old_files else set()
-        )
+        return recorded_files([self._metadata_path, self._input_path])
 
     def _other_metadata_paths(self) -> list[pathlib.Path]:
         """Returns the paths of the metadata for other formats."""
@@ -149,12 +144,9 @@ class Extraction:
             print(f'{len(existing & required):,} of {len(required):,} parts already exist')
         for path, items in itertools.zip_longest(self._parts, self._chunks()):
             if path is None or items is None or not path.name.endswith(self.extractor.part_key(items)):
-                raise UserError(
-                    self.source.path,
-                    found='texts that changed during the run',
-                    expected='a file that does not change during the run',
-                    fix='start again when no other program writes to the file',
-                )
+                found, expected = 'texts that changed during the run', 'a file that does not change during the run'
+                fix = 'start again when no other program writes to the file'
+                raise UserError(self.source.path, found, expected, fix)
             if path.name in existing:
                 advance(len(items))
                 continue
@@ -171,8 +163,6 @@ class Extraction:
           Messages for the user.
         """
         stale = self._replaced() - {path.name for path in self._files} - recorded_files(self._other_metadata_paths())
-        if self.target.name in recorded_files([self._old_metadata_path]):
-            self._old_metadata_path.unlink()
         self._metadata_path.unlink(missing_ok=True)  # The metadata describe an earlier file.
         for path in self.target.parent.glob('.*.tmp-*'):  # A killed run left these; no other run uses the workdir.
             path.unlink()

@@ -54,12 +54,9 @@ class MaskedText:
             ids += [tokenizer.mask_id, *_strip_added_space(tokenizer, part, part_ids.tolist())]
         self.ids = np.array([*ids[: max_length - 1], tokenizer.sep_id], np.int32)
         if self.positions[-1] >= max_length - 1:
-            raise UserError(
-                where,
-                found=f'a mask after {self.positions[-1]} tokens',
-                expected=f'all masks among the first {max_length - 1} tokens, which the model reads',
-                fix='shorten the text before the mask',
-            )
+            expected = f'all masks among the first {max_length - 1} tokens, which the model reads'
+            found = f'a mask after {self.positions[-1]} tokens'
+            raise UserError(where, found, expected, 'shorten the text before the mask')
 
     def fill(self, pieces: Sequence[int | None]) -> str:
         """Returns the text with a piece in place of each mask. None keeps the mask."""
@@ -114,17 +111,9 @@ def fill_each(
     for text, (ids, scores) in zip(texts, predictions, strict=True):
         masks = []
         for number, (row, probabilities) in enumerate(zip(ids.tolist(), np.exp(scores).tolist(), strict=True)):
-            others = [None] * len(ids)
-            masks.append(
-                [
-                    {
-                        'token': pieces[id],
-                        'probability': p,
-                        'text': text.fill([*others[:number], id, *others[number + 1 :]]),
-                    }
-                    for id, p in zip(row, probabilities, strict=True)
-                ]
-            )
+            filled = [text.fill([id if i == number else None for i in range(len(ids))]) for id in row]
+            candidates = zip(row, probabilities, filled, strict=True)
+            masks.append([{'token': pieces[id], 'probability': p, 'text': text} for id, p, text in candidates])
         results.append(masks)
     return results
 
@@ -200,9 +189,8 @@ def extend(
     tokenizer = runner.model.tokenizer
     max_context = max_length - 2 - tokens
     if max_context < 0:
-        raise UserError(
-            'tokens', str(tokens), f'at most {max_length - 2}, without [CLS] and [SEP]', 'give a smaller number'
-        )
+        expected = f'at most {max_length - 2}, without [CLS] and [SEP]'
+        raise UserError('tokens', str(tokens), expected, 'give a smaller number')
     contexts = [ids[max(len(ids) - max_context, 0) :] for ids in tokenizer.encode([text.rstrip() for text in texts])]
     tail = [*[tokenizer.mask_id] * tokens, tokenizer.sep_id]
     rows = [np.array([tokenizer.cls_id, *ids.tolist(), *tail], np.int32) for ids in contexts]
@@ -213,9 +201,8 @@ def extend(
         step = scale_progress(report, len(texts), len(texts) * tokens)
         for number in range(tokens):
             positions = [[1 + len(ids) + number] for ids in contexts]
-            for row, (ids, scores) in enumerate(
-                predict_pieces(runner, rows, positions, count, words_only=True, advance=step)
-            ):
+            predictions = predict_pieces(runner, rows, positions, count, words_only=True, advance=step)
+            for row, (ids, scores) in enumerate(predictions):
                 piece = int(ids[0, _sample(scores[0], temperature, random[row])])
                 rows[row][positions[row][0]] = piece
                 new_pieces[row].append(piece)
@@ -236,8 +223,6 @@ def _append(tokenizer: Tokenizer, text: str, pieces: Sequence[int]) -> str:
     joined = tokenizer.decode(pieces).strip()
     if tokenizer.continues_word[pieces[0]]:
         return text.rstrip() + joined.removeprefix('##')
-    return (
-        text
-        if not joined
-        else text.rstrip() + ('' if not text.strip() or re.match(r'[^\w\s]', joined) else ' ') + joined
-    )
+    if not joined:
+        return text
+    return text.rstrip() + ('' if not text.strip() or re.match(r'[^\w\s]', joined) else ' ') + joined

@@ -1,12 +1,13 @@
 """The requests of run=fill, and their answers as JSON objects."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
+from bertjax.config.inference import FillKeys
 from bertjax.errors import UserError
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
 from bertjax.inference.input import Item, nonblank_texts
@@ -16,30 +17,17 @@ from bertjax.inference.score import score_texts
 from bertjax.progress import Advance
 from bertjax.tasks.reading.records import Row
 
-REQUIRED_HEAD = {'pairs': 'nsp'}  # other requests need 'mlm'
-# The defaults in the recipe of the options that only some requests use.
-DEFAULTS = {
-    'top_k': 5,
-    'jointly': False,
-    'tokens': 20,
-    'temperature': 1.0,
-    'sample': 50,
-    'seed': 0,
-    'field': 'text',
-    'pair_field': 'pair',
-}
 
-
-def check_options(options: Mapping[str, Any]) -> None:
-    """Checks that the request uses every option of DEFAULTS that config.fill changes.
+def check_options(options: FillKeys) -> None:
+    """Checks that the request uses every option that config.fill changes.
 
     Raises:
       UserError: A changed option has no effect on the request.
     """
-    ask, reads_file = options['ask'], not options['text']
-    continues, samples = ask == 'continue', options['temperature'] > 0
+    ask, reads_file = options.ask, not options.text
+    continues, samples = ask == 'continue', options.temperature > 0
     uses = {  # {option: (whether the request uses it, the settings that it requires)}
-        'top_k': (ask == 'masks' and not options['jointly'], "ask='masks', and jointly=False"),
+        'top_k': (ask == 'masks' and not options.jointly, "ask='masks', and jointly=False"),
         'jointly': (ask == 'masks', "ask='masks'"),
         'tokens': (continues, "ask='continue'"),
         'temperature': (continues, "ask='continue'"),
@@ -48,15 +36,11 @@ def check_options(options: Mapping[str, Any]) -> None:
         'field': (reads_file, 'the records of config.input'),
         'pair_field': (reads_file and ask == 'pairs', "ask='pairs' of the records of config.input"),
     }
-    for name, default in DEFAULTS.items():
-        used, settings = uses[name]
-        if not used and options[name] != default:
-            raise UserError(
-                f'config.fill.{name}',
-                found=f'{options[name]!r}, which has no effect on this request',
-                expected=f'this option only with {settings}',
-                fix='omit it',
-            )
+    for name, (used, settings) in uses.items():
+        value = getattr(options, name)
+        if not used and value != getattr(FillKeys, name):
+            found = f'{value!r}, which has no effect on this request'
+            raise UserError(f'config.fill.{name}', found, f'this option only with {settings}', 'omit it')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,29 +49,20 @@ class FillRequest:
 
     Attributes:
       runner: The runner of the model.
-      ask: 'masks', 'score', 'pairs' or 'continue'.
       max_length: The maximum length in tokens. Longer texts are truncated.
-      top_k, jointly: Options of 'masks'.
-      tokens, temperature, sample, seed: Options of 'continue'.
+      options: The options of the request.
+
+    Raises:
+      UserError: The model lacks the head that the request needs.
     """
 
     runner: Runner
-    ask: str
     max_length: int
-    top_k: int
-    jointly: bool
-    tokens: int
-    temperature: float
-    sample: int
-    seed: int
+    options: FillKeys
 
-    def check(self) -> None:
-        """Checks that the model has the head that the request needs.
-
-        Raises:
-          UserError: The model lacks the head.
-        """
-        self.runner.model.require(REQUIRED_HEAD.get(self.ask, 'mlm'), f"config.fill.ask='{self.ask}'")
+    def __post_init__(self):
+        head = 'nsp' if self.options.ask == 'pairs' else 'mlm'
+        self.runner.model.require(head, f"config.fill.ask='{self.options.ask}'")
 
     def check_texts(self, items: Sequence[Item]) -> None:
         """Checks that the texts suit the request.
@@ -95,7 +70,7 @@ class FillRequest:
         Raises:
           UserError: `ask` is 'masks', but a text has no mask.
         """
-        if self.ask == 'masks':
+        if self.options.ask == 'masks':
             self._masked_texts(items)
 
     def answers(self, items: Sequence[Item], advance: Advance | None = None) -> list[dict[str, Any]]:
@@ -106,20 +81,29 @@ class FillRequest:
         _, texts, seconds = nonblank_texts(items)
         if not texts:
             return []
-        if self.ask == 'score':
+        options = self.options
+        if options.ask == 'score':
             scores = score_texts(self.runner, texts, self.max_length, advance)
             return [{'text': text, **score} for text, score in zip(texts, scores, strict=True)]
-        if self.ask == 'pairs':
+        if options.ask == 'pairs':
             follows = next_sentence_probabilities(self.runner, texts, seconds, self.max_length, advance).tolist()
             return [{'text': a, 'pair': b, 'probability': p} for a, b, p in zip(texts, seconds, follows, strict=True)]
-        if self.ask == 'continue':
-            options = {'tokens': self.tokens, 'temperature': self.temperature, 'top_k': self.sample, 'seed': self.seed}
-            extended = extend(self.runner, texts, **options, max_length=self.max_length, advance=advance)
+        if options.ask == 'continue':
+            extended = extend(
+                self.runner,
+                texts,
+                tokens=options.tokens,
+                temperature=options.temperature,
+                top_k=options.sample,
+                seed=options.seed,
+                max_length=self.max_length,
+                advance=advance,
+            )
             return [{'text': text, 'continued': longer} for text, longer in zip(texts, extended, strict=True)]
-        if self.jointly:
+        if options.jointly:
             results = fill_jointly(self.runner, self._masked_texts(items), advance)
             return [{'text': text, 'filled': r.pop('text'), **r} for text, r in zip(texts, results, strict=True)]
-        fillings = fill_each(self.runner, self._masked_texts(items), self.top_k, advance)
+        fillings = fill_each(self.runner, self._masked_texts(items), options.top_k, advance)
         return [{'text': text, 'masks': masks} for text, masks in zip(texts, fillings, strict=True)]
 
     def _masked_texts(self, items: Sequence[Item]) -> list[MaskedText]:

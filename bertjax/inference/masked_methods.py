@@ -63,9 +63,8 @@ class MaskedMethods:
         """
         top_k, jointly = check_values('fill', top_k=('top_k', top_k), jointly=('jointly', jointly)).values()
         self._model.require('mlm', 'filling')
-        where = [f'texts[{i}]' for i in range(len(as_text_list(texts)))]
-        located = zip(as_text_list(texts), where, strict=True)
-        masked = [MaskedText(text, place, self.tokenizer, self._max_length) for text, place in located]
+        numbered = enumerate(as_text_list(texts))
+        masked = [MaskedText(text, f'texts[{i}]', self.tokenizer, self._max_length) for i, text in numbered]
         if jointly:
             return match_input(texts, fill_jointly(self._runner, masked))
         fillings = fill_each(self._runner, masked, top_k)

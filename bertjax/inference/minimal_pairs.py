@@ -1,14 +1,12 @@
 """Computes the scores of minimal pairs under a masked language model, in parts that are saved one by one."""
 
-import dataclasses
 import hashlib
-import io
 import pathlib
 from collections.abc import Sequence
 
 import numpy as np
 
-from bertjax.files.atomic import write_atomic
+from bertjax.files.atomic import AtomicFile
 from bertjax.inference.masked_lm import choose_score_lengths, pseudo_log_likelihoods
 from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, scale_progress
@@ -18,45 +16,35 @@ _VERSION = 1  # increase this number with any change to the scores of the same s
 _PART = 1024  # the number of pairs in a part; it takes some seconds with a small model
 
 
-@dataclasses.dataclass(frozen=True)
-class PairScores:
-    """The pseudo-log-likelihoods of N pairs.
+def compute_scores(
+    runner: Runner, sequences: Sequence[np.ndarray], folder: pathlib.Path, advance: Advance
+) -> np.ndarray:
+    """Computes the pseudo-log-likelihoods of N pairs, float64 [N, 2], in parts that are saved one by one.
 
-    Attributes:
+    Args:
       runner: The runner of a model with an MLM head.
       sequences: The 2 N sequences of `tasks.minimal_pairs.encode_pairs`.
       folder: The folder for finished parts. The name of a part is a hash of its sentences and the model, so a run
         reuses only identical parts of an earlier run.
+      advance: A function that is called with the number of newly finished pairs.
+
+    Returns:
+      The scores of the good and the bad sentence of each pair.
     """
-
-    runner: Runner
-    sequences: Sequence[np.ndarray]
-    folder: pathlib.Path
-
-    def compute(self, advance: Advance) -> np.ndarray:
-        """Computes the missing parts, and returns the score of each good and bad sentence, float64 [N, 2].
-
-        Args:
-          advance: A function that is called with the number of newly finished pairs.
-        """
-        scores, lengths = [], choose_score_lengths(self.runner, self.sequences)
-        for start in range(0, len(self.sequences), 2 * _PART):
-            sequences = self.sequences[start : start + 2 * _PART]
-            path = self.folder / f'{start // (2 * _PART):06d}-{self._key(sequences)}.npy'
-            if not path.exists():
-                buffer = io.BytesIO()
-                np.save(buffer, score_pairs(self.runner, sequences, lengths, advance))
-                write_atomic(path, buffer.getvalue())
-            else:
-                advance(len(sequences) // 2)
-            scores.append(np.load(path))
-        return np.concatenate(scores)
-
-    def _key(self, sequences: Sequence[np.ndarray]) -> str:
-        digest = hashlib.sha256(b'%d' % _VERSION + self.runner.model.fingerprint)
-        for ids in sequences:
+    scores, lengths = [], choose_score_lengths(runner, sequences)
+    for start in range(0, len(sequences), 2 * _PART):
+        part = sequences[start : start + 2 * _PART]
+        digest = hashlib.sha256(b'%d' % _VERSION + runner.model.fingerprint)
+        for ids in part:
             digest.update(b'%d ' % len(ids) + ids.tobytes())
-        return digest.hexdigest()[:32]
+        path = folder / f'{start // (2 * _PART):06d}-{digest.hexdigest()[:32]}.npy'
+        if path.exists():
+            advance(len(part) // 2)
+        else:
+            with AtomicFile(path) as file:
+                np.save(file, score_pairs(runner, part, lengths, advance))
+        scores.append(np.load(path))
+    return np.concatenate(scores)
 
 
 def score_pairs(
@@ -64,7 +52,7 @@ def score_pairs(
 ) -> np.ndarray:
     """Computes the pseudo-log-likelihoods of N pairs at once, float64 [N, 2].
 
-    See `PairScores`, and `choose_score_lengths` for `lengths`.
+    See `compute_scores`, and `choose_score_lengths` for `lengths`.
     """
     distinct, index = deduplicate(sequences)
     step = scale_progress(advance, len(sequences) // 2, len(distinct))

@@ -4,6 +4,7 @@ Sequences are batched by length. Each function is compiled once per shape.
 """
 
 import copy
+import itertools
 from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import Any
 
@@ -202,26 +203,14 @@ class Runner:
         batch of their length move to the next length if the batches of both lengths have the same size.
         """
         shards, bucket = row_shards(self.model.mesh), find_buckets(lengths, self.lengths)
-        pending, size, length = np.zeros(0, np.int64), 0, 0
 
-        def flush() -> Iterator[tuple[np.ndarray, int]]:
-            if len(pending):
-                yield np.pad(pending, (0, size - len(pending)), constant_values=-1), length
+        def batch_size(number: int) -> int:
+            return -(-self._batch_size(len(lengths), max_rows(self.lengths[number])) // shards) * shards
 
-        for number in np.unique(bucket):
-            next_size = -(-self._batch_size(len(lengths), max_rows(self.lengths[number])) // shards) * shards
-            if next_size != size:
-                yield from flush()
-                pending = pending[:0]
-            pending, size, length = (
-                np.concatenate([pending, np.flatnonzero(bucket == number)]),
-                next_size,
-                self.lengths[number],
-            )
-            for begin in range(0, len(pending) - size + 1, size):
-                yield pending[begin : begin + size], length
-            pending = pending[len(pending) // size * size :]
-        yield from flush()
+        for size, numbers in itertools.groupby(np.unique(bucket).tolist(), batch_size):
+            rows = np.flatnonzero(np.isin(bucket, [*numbers]))
+            for batch, length in plan_single_rows(lengths[rows], self.lengths, size).batches():
+                yield np.where(batch < 0, -1, rows[batch]), length
 
     def _batch_size(self, rows: int, max_rows: int) -> int:
         """Returns the batch size for `rows` sequences, at most `max_rows`."""

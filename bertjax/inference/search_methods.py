@@ -13,8 +13,8 @@ from bertjax.inference.arguments import Texts, as_text_list
 from bertjax.inference.encode import DOCUMENT, QUERY, find_prompt
 from bertjax.inference.encode_methods import EncodeMethods
 from bertjax.inference.tasks import describe, score_pairs
-from bertjax.inference.vector_files import VectorShards
-from bertjax.model.quantization import PRECISIONS, cosine_similarity, value_ranges
+from bertjax.inference.vector_files import VectorShards, calibrated_ranges
+from bertjax.model.quantization import PRECISIONS, cosine_similarity
 from bertjax.tasks.embedding.search import search
 
 Vectors = np.ndarray | jax.Array | VectorShards
@@ -31,9 +31,10 @@ class SearchHit(TypedDict):
 class SearchMethods(EncodeMethods):
     """Methods that compare texts by the cosine of their vectors, or with the head of a cross-encoder.
 
-    In place of texts they take vectors of `encode`, also with a lower precision, which their dtype tells. The cosine of
-    binary vectors is 1 - 2 · (Hamming distance) / D. With the `calibration` of `encode`, or from `load_vectors`, int8
-    vectors are compared by the values that they stand for, also with texts and float32 vectors, else by their integers.
+    In place of texts they take vectors of `encode`. The dtype of the vectors determines their precision. The cosine of
+    binary vectors is 1 - 2 · (Hamming distance) / D. The integers of int8 vectors are compared, unless their ranges are
+    known from the `calibration` of `encode` or from `load_vectors`. The values that the integers stand for are then
+    compared, also with texts and float32 vectors.
     """
 
     def similarity(
@@ -143,7 +144,7 @@ class SearchMethods(EncodeMethods):
         Args:
           texts: One text or several.
           like: The other vectors; None for the width of the model, and float32.
-          prompts: Names of prompts, of which the first is used that the model has; () for the default prompt.
+          prompts: Names of prompts. The first name that the model has is used; () for the default prompt.
           ranges: The ranges of int8 vectors, or None.
         """
         prompt = find_prompt(self._model, prompts) if prompts else None
@@ -165,11 +166,7 @@ def _find_ranges(calibration: np.ndarray | None, *vectors: Vectors | None) -> np
         return next((x.ranges for x in coded if isinstance(x, VectorShards)), None)
     if not coded:
         raise UserError('calibration', 'vectors without int8 vectors to compare', 'int8 vectors', 'leave it out')
-    known = np.asarray(calibration)
-    if known.ndim != 2 or known.shape[1] != coded[0].shape[-1] or not jnp.issubdtype(known.dtype, jnp.floating):
-        expected = f'float32 [N, {coded[0].shape[-1]}]'
-        raise UserError('calibration', f'{known.dtype} {list(known.shape)}', expected, 'give the one of `encode`')
-    return value_ranges(known)
+    return calibrated_ranges('calibration', np.asarray(calibration), coded[0].shape[-1])
 
 
 def _is_vectors(x: Any) -> bool:

@@ -8,13 +8,16 @@ from bertjax.inference.arguments import Texts, as_text_list, check_count, check_
 from bertjax.inference.runner import Runner
 from bertjax.inference.tasks import (
     answer_records,
+    check_kind,
     choice_records,
-    question_records,
-    sentence_records,
+    make_sentence,
     tag_records,
     text_records,
 )
 from bertjax.loading.load_model import LoadedModel
+from bertjax.tasks.squad.questions import SquadQuestion
+from bertjax.tasks.squad.task import SquadTask
+from bertjax.tasks.tagging.task import TaggingTask
 from bertjax.tasks.task import Task
 
 
@@ -63,8 +66,9 @@ class TaskMethods:
         """
         questions, contexts = as_text_list(question, 'question'), as_text_list(context, 'context')
         check_count('context', contexts, questions)
-        records = question_records(self.task, self._model.where, questions, contexts)
-        return self._answers(question, records)
+        check_kind(self.task, SquadTask, self._model.where)
+        pairs = zip(questions, contexts, strict=True)
+        return self._answers(question, [SquadQuestion(str(i), *pair) for i, pair in enumerate(pairs)])
 
     @overload
     def tag(self, sentences: str, *, aggregation_strategy: str = ...) -> TaggedWords: ...
@@ -94,7 +98,8 @@ class TaskMethods:
         """
         values = [sentences] if isinstance(sentences, str) else sentences
         check_list('sentences', values, 'a text or a list')
-        records = sentence_records(self.task, self._model.where, values)
+        check_kind(self.task, TaggingTask, self._model.where)
+        records = [make_sentence(f'sentences[{i}]', sentence, i) for i, sentence in enumerate(values)]
         return match_input(sentences, tag_records(self._runner, records, aggregation_strategy))
 
     @overload

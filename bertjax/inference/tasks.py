@@ -16,7 +16,6 @@ from bertjax.tasks.embedding.task import EmbeddingTask
 from bertjax.tasks.late_interaction.task import LateInteractionTask
 from bertjax.tasks.reranking.task import RerankTask
 from bertjax.tasks.sentence.task import TextTask
-from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.task import SquadTask
 from bertjax.tasks.tagging.aggregation import STRATEGIES, aggregate
 from bertjax.tasks.tagging.columns import Sentence
@@ -80,7 +79,7 @@ def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Seq
     Raises:
       UserError: The model is for another kind of task, or it needs pairs and `pairs` is None.
     """
-    task = _check_kind(task, TextTask, where)
+    task = check_kind(task, TextTask, where)
     if pairs is None and len(task.text_columns) == 2:
         raise UserError(where, 'single texts', f'pairs, as in {task.name}', 'pass the second texts too')
     columns = zip(texts, pairs, strict=True) if pairs is not None else ((text,) for text in texts)
@@ -108,27 +107,8 @@ def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> l
     return [row['score'] for row in answer_records(runner, records)]
 
 
-def question_records(task: Task | None, where: str, questions: Sequence[str], contexts: Sequence[str]) -> list[Any]:
-    """Makes records of questions about contexts.
-
-    Raises:
-      UserError: The model is for another kind of task.
-    """
-    _check_kind(task, SquadTask, where)
-    return [SquadQuestion(str(i), *pair) for i, pair in enumerate(zip(questions, contexts, strict=True))]
-
-
-def sentence_records(task: Task | None, where: str, sentences: Sequence[str | Sequence[str]]) -> list[Any]:
-    """Makes records of sentences, each a raw text or a list of words.
-
-    Raises:
-      UserError: The model is for another kind of task.
-    """
-    _check_kind(task, TaggingTask, where)
-    return [_sentence(f'sentences[{i}]', sentence, i) for i, sentence in enumerate(sentences)]
-
-
-def _sentence(where: str, sentence: str | Sequence[str], document: int) -> Sentence:
+def make_sentence(where: str, sentence: str | Sequence[str], document: int) -> Sentence:
+    """Makes a record of a sentence, a raw text or a list of words."""
     if not isinstance(sentence, str):
         return Sentence(where, tuple(as_text_list(sentence, where)), None, document=document)
     words, offsets = split_words(sentence)
@@ -143,7 +123,7 @@ def choice_records(
     Raises:
       UserError: The model is for another kind of task, or a context has fewer than two endings.
     """
-    _check_kind(task, MultipleChoiceTask, where)
+    check_kind(task, MultipleChoiceTask, where)
     records = []
     for i, (context, choices) in enumerate(zip(contexts, endings, strict=True)):
         texts = as_text_list(choices, f'endings[{i}]')
@@ -171,7 +151,12 @@ def describe(task: Task) -> str:
     return next((words for kind, _, words in _KINDS if isinstance(task, kind)), task.name)
 
 
-def _check_kind(task: Task | None, kind: type[Task], where: str) -> Any:
+def check_kind(task: Task | None, kind: type[Task], where: str) -> Any:
+    """Returns the task if it is of a kind.
+
+    Raises:
+      UserError: The model `where` is for another kind of task. The message names the method for its kind.
+    """
     if isinstance(task, kind):
         return task
     method, result = next((method, words) for known, method, words in _KINDS if known is kind)

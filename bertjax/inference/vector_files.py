@@ -6,6 +6,7 @@ import os
 import pathlib
 from collections.abc import Sequence
 
+import jax.numpy as jnp
 import numpy as np
 
 from bertjax.errors import UserError
@@ -13,6 +14,23 @@ from bertjax.files.small_files import read_json_object
 from bertjax.model.quantization import quantize, value_ranges
 
 _FIX = 'extract the vectors again'
+
+
+def calibrated_ranges(key: str, x: np.ndarray, width: int) -> np.ndarray:
+    """Returns the ranges of the dimensions of calibration vectors, float32 [2, width].
+
+    Args:
+      key: The config key or the argument of the vectors, for the error message.
+      x: The vectors, at least two.
+      width: Their expected width.
+
+    Raises:
+      UserError: `x` has another shape, or is not floating.
+    """
+    if x.ndim != 2 or x.shape[1] != width or len(x) < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
+        expected, fix = f'float32 [2 or more, {width}]', 'give float32 vectors of the same kind'
+        raise UserError(key, f'{x.dtype} {list(x.shape)}', expected, fix)
+    return value_ranges(x)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,10 +60,7 @@ class VectorStorage:
             x = np.load(path, mmap_mode='r')
         except (OSError, ValueError) as error:
             raise UserError(key, f'{path} ({error})', 'a .npy file of float vectors', 'correct the path') from None
-        if x.ndim != 2 or x.shape[1] != width or len(x) < 2 or not np.issubdtype(x.dtype, np.floating):
-            expected = f'float32 [2 or more, {width}]'
-            raise UserError(key, f'{x.dtype} {list(x.shape)}', expected, 'give vectors of the same kind')
-        return value_ranges(x)
+        return calibrated_ranges(key, x, width)
 
     def check(self, width: int) -> None:
         """Checks that vectors of a width can be stored.
