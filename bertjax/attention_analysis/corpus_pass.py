@@ -1,4 +1,4 @@
-"""Sums all measures over a corpus on the devices, in one pass and in constant memory."""
+"""Measures attention heads on a corpus, in one pass over the devices and in constant memory."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,8 +10,8 @@ import numpy as np
 
 from bertjax.attention_analysis import relations as rel
 from bertjax.attention_analysis.analysis_input import Chunk, Texts
-from bertjax.attention_analysis.changes import change_sums
-from bertjax.attention_analysis.heads import head_sums
+from bertjax.attention_analysis.changes import change_means, change_rows, change_sums, parameter_changes
+from bertjax.attention_analysis.heads import head_means, head_sums
 from bertjax.attention_analysis.words import HEAD, RELATION, UNIT, make_text_features, make_tree_features, merge_units
 from bertjax.data.features import INPUTS, Features
 from bertjax.inference.attention import apply_encoder, max_batch_size
@@ -25,21 +25,28 @@ from bertjax.train.predict import no_op
 BEFORE, AFTER = 'before', 'after'
 
 
-@dataclasses.dataclass
-class Totals:
-    """The totals of a pass over a corpus.
+@dataclasses.dataclass(frozen=True)
+class Findings:
+    """The statistics of a model's heads on a corpus.
 
     Attributes:
-      sums: The sums, float64 or int64, under the keys `heads` and, if requested, `relations` and `changes`.
-      offsets: The head offsets of the measured trees.
+      unit: 'piece' or 'word'.
+      texts, positions: The numbers of measured texts and positions. A position is a `unit` or a special token.
       cut: The number of texts that were truncated.
       left_out: The number of trees that were too long.
+      means: The mean of each measure in `heads.MEASURES` by name, float64 [L, H].
+      relations: The rows of `relation_table`; empty for texts.
+      changes: The rows of `change_rows`; empty without a model to compare with.
     """
 
-    sums: dict[str, Any] = dataclasses.field(default_factory=dict)
-    offsets: rel.Offsets = dataclasses.field(default_factory=dict)
-    cut: int = 0
-    left_out: int = 0
+    unit: str
+    texts: int
+    positions: int
+    cut: int
+    left_out: int
+    means: dict[str, np.ndarray]
+    relations: list[dict[str, Any]]
+    changes: list[dict[str, Any]]
 
 
 def measure(
@@ -51,7 +58,7 @@ def measure(
     relations: Sequence[str] = (),
     before: LoadedModel | None = None,
     advance: Advance = no_op,
-) -> Totals:
+) -> Findings | None:
     """Measures all chunks.
 
     Args:
@@ -63,9 +70,10 @@ def measure(
       advance: A function that is called with the number of texts that were finished since the last call.
 
     Returns:
-      The totals; `sums` is empty if all trees were too long.
+      The statistics; None if all trees were too long.
     """
-    model, totals = runner.model, Totals()
+    model, sums, cut, left_out = runner.model, None, 0, 0
+    offsets: rel.Offsets = {}
     forward = _make_forward(model, before, unit=unit, relations=len(relations))
     name = ('measure', unit, tuple(relations), before and before.where)
     params = {AFTER: model.params} | ({BEFORE: before.params} if before else {})
@@ -74,17 +82,31 @@ def measure(
     for chunk in chunks:
         features = make_features(model.tokenizer, chunk, relations, max_length)
         if isinstance(chunk, Texts):
-            totals.cut += _count_truncated(model.tokenizer, chunk, max_length) if features.notes else 0
+            cut += _count_truncated(model.tokenizer, chunk, max_length) if features.notes else 0
         else:
             trees = [] if features is None else [chunk[i] for i in features.record]
-            totals.left_out += len(chunk) - len(trees)
-            rel.count_offsets(totals.offsets, trees)
+            left_out += len(chunk) - len(trees)
+            rel.count_offsets(offsets, trees)
             if features is None:
                 continue
-        sums = runner.sum(name, forward, features, inputs=inputs, max_rows=max_rows, params=params, advance=advance)
-        sums = jax.tree.map(lambda x: x.astype(np.int64 if x.dtype.kind == 'i' else np.float64), sums)
-        totals.sums = jax.tree.map(np.add, totals.sums, sums) if totals.sums else sums
-    return totals
+        part = runner.sum(name, forward, features, inputs=inputs, max_rows=max_rows, params=params, advance=advance)
+        part = jax.tree.map(lambda x: x.astype(np.int64 if x.dtype.kind == 'i' else np.float64), part)
+        sums = part if sums is None else jax.tree.map(np.add, sums, part)
+    if sums is None:
+        return None
+    changes = []
+    if before is not None:
+        changes = change_rows(parameter_changes(before.params, model.params), change_means(sums['changes']))
+    return Findings(
+        unit=unit,
+        texts=int(sums['heads']['texts']),
+        positions=int(sums['heads']['positions']),
+        cut=cut,
+        left_out=left_out,
+        means=head_means(sums['heads']),
+        relations=rel.relation_table(sums['relations'], relations, offsets) if relations else [],
+        changes=changes,
+    )
 
 
 def make_features(tokenizer: Tokenizer, chunk: Chunk, relations: Sequence[str], max_length: int) -> Features | None:

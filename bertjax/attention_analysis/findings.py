@@ -1,68 +1,21 @@
-"""The results of a pass over a corpus, and their output files."""
+"""The output files of the findings about a corpus."""
 
-import dataclasses
 import json
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from bertjax.attention_analysis.changes import change_means, change_rows, parameter_changes
-from bertjax.attention_analysis.corpus_pass import Totals
-from bertjax.attention_analysis.heads import head_means, head_rows
+from bertjax.attention_analysis.corpus_pass import Findings
+from bertjax.attention_analysis.heads import head_rows
 from bertjax.attention_analysis.page import attention_page
-from bertjax.attention_analysis.relations import best_heads_accuracy, relation_table
+from bertjax.attention_analysis.relations import best_heads_accuracy
 from bertjax.attention_analysis.shown_texts import ShownText, to_safetensors
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
-from bertjax.loading.load_model import LoadedModel
 
 PAGE, HEADS, RELATIONS, CHANGES = 'attention.html', 'heads.json', 'relations.json', 'changes.json'
 WEIGHTS = 'weights.safetensors'
 _OUTPUTS = (PAGE, HEADS, RELATIONS, CHANGES, WEIGHTS)
-
-
-@dataclasses.dataclass(frozen=True)
-class Findings:
-    """The statistics of a model's heads on a corpus.
-
-    Attributes:
-      unit: 'piece' or 'word'.
-      texts, positions: The numbers of measured texts and positions. A position is a `unit` or a special token.
-      cut, left_out: See `corpus_pass.Totals`.
-      means: The mean of each measure in `heads.MEASURES` by name, float64 [L, H].
-      relations: The rows of `relation_table`; empty for texts.
-      changes: The rows of `change_rows`; empty without a model to compare with.
-    """
-
-    unit: str
-    texts: int
-    positions: int
-    cut: int
-    left_out: int
-    means: dict[str, np.ndarray]
-    relations: list[dict[str, Any]]
-    changes: list[dict[str, Any]]
-
-
-def make_findings(
-    totals: Totals, unit: str, relations: Sequence[str], model: LoadedModel, before: LoadedModel | None
-) -> Findings:
-    """Makes the statistics from the totals of a pass. The other arguments are those of `corpus_pass.measure`."""
-    sums, changes = totals.sums, []
-    if before is not None:
-        changes = change_rows(parameter_changes(before.params, model.params), change_means(sums['changes']))
-    return Findings(
-        unit=unit,
-        texts=int(sums['heads']['texts']),
-        positions=int(sums['heads']['positions']),
-        cut=totals.cut,
-        left_out=totals.left_out,
-        means=head_means(sums['heads']),
-        relations=relation_table(sums['relations'], relations, totals.offsets) if relations else [],
-        changes=changes,
-    )
 
 
 def check_replaceable(folder: pathlib.Path, path: str) -> None:
@@ -104,9 +57,7 @@ def write_findings(folder: pathlib.Path, results: Findings, shown_texts: Sequenc
         }
     if results.changes:
         files[CHANGES] = {**counts, 'layers': results.changes}
-    page = attention_page(
-        title, describe_findings(results), shown_texts, results.means, results.relations, results.changes
-    )
+    page = attention_page(title, describe_findings(results), results, shown_texts)
     with atomic_directory(folder) as target:
         for name, value in files.items():
             text = json.dumps(value, ensure_ascii=False, indent=1) + '\n'

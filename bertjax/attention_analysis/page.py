@@ -7,6 +7,7 @@ import numpy as np
 from markupsafe import Markup
 
 from bertjax.attention_analysis.changes import ALL_PARTS, NORMS, PARTS
+from bertjax.attention_analysis.corpus_pass import Findings
 from bertjax.attention_analysis.heads import MEASURES
 from bertjax.attention_analysis.relations import ALL, DIRECTIONS, WORDS, best_heads_accuracy
 from bertjax.attention_analysis.shown_texts import MAX_SHOWN_TOKENS, ShownText, encode_for_page
@@ -17,40 +18,29 @@ _FREQUENT = 100  # Relations with fewer words are listed separately. Clark et al
 _ARROW = dict(zip(DIRECTIONS, ('dependent → head', 'head → dependent'), strict=True))
 
 
-def attention_page(
-    title: str,
-    about: str,
-    shown_texts: Sequence[ShownText],
-    means: Mapping[str, np.ndarray],
-    relations: Sequence[Mapping[str, Any]] = (),
-    changes: Sequence[Mapping[str, Any]] = (),
-) -> str:
+def attention_page(title: str, about: str, findings: Findings, shown_texts: Sequence[ShownText]) -> str:
     """Returns the text of the HTML file.
 
     Args:
       title, about: The title of the page and the sentence below the title.
+      findings: The statistics of the heads.
       shown_texts: The texts to show, with their attention.
-      means: {name in MEASURES: float [L, H]}.
-      relations: The rows of `relation_table`.
-      changes: The rows of `change_rows`.
     """
-    sections = [_texts_section(shown_texts, _first_head(means, relations))] if shown_texts else []
-    sections += [_heads_section(means)]
-    sections += [_relations_section(relations)] if relations else []
-    sections += [_changes_section(changes)] if changes else []
-    return render_page('attention.html.j2', title, about, sections, charts=bool(changes), assets=['attention'])
+    sections = [_texts_section(shown_texts, findings)] if shown_texts else []
+    sections += [_heads_section(findings.means)]
+    sections += [_relations_section(findings.relations)] if findings.relations else []
+    sections += [_changes_section(findings.changes)] if findings.changes else []
+    charts = bool(findings.changes)
+    return render_page('attention.html.j2', title, about, sections, charts=charts, assets=['attention'])
 
 
-def _first_head(means: Mapping[str, np.ndarray], relations: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """Returns the layer and head to show first: the best head for syntax, or else the head with the lowest entropy."""
-    if relations:
-        return relations[0]['layer'], relations[0]['head']
-    layer, head = np.unravel_index(means['entropy'].argmin(), means['entropy'].shape)
-    return int(layer) + 1, int(head) + 1
-
-
-def _texts_section(shown_texts: Sequence[ShownText], first: tuple[int, int]) -> Section:
-    layers, heads = shown_texts[0].weights.shape[:2]
+def _texts_section(shown_texts: Sequence[ShownText], findings: Findings) -> Section:
+    entropy = findings.means['entropy']
+    layers, heads = entropy.shape
+    if findings.relations:  # the best head for syntax is shown first
+        first = findings.relations[0]['layer'], findings.relations[0]['head']
+    else:
+        first = tuple(int(i) + 1 for i in np.unravel_index(entropy.argmin(), entropy.shape))
     data = {'layers': layers, 'heads': heads, 'first': first, 'texts': [encode_for_page(text) for text in shown_texts]}
     count = f'{len(shown_texts)} text{"s" if len(shown_texts) > 1 else ""}'
     about = (

@@ -16,15 +16,8 @@ from bertjax.attention_analysis.analysis_input import (
     tree_relations,
 )
 from bertjax.attention_analysis.changes import check_comparable
-from bertjax.attention_analysis.corpus_pass import measure
-from bertjax.attention_analysis.findings import (
-    PAGE,
-    Findings,
-    check_replaceable,
-    describe_findings,
-    make_findings,
-    write_findings,
-)
+from bertjax.attention_analysis.corpus_pass import Findings, measure
+from bertjax.attention_analysis.findings import PAGE, check_replaceable, describe_findings, write_findings
 from bertjax.attention_analysis.heads import MEASURES
 from bertjax.attention_analysis.relations import WORDS, best_heads_accuracy
 from bertjax.attention_analysis.shown_texts import make_shown_texts
@@ -79,7 +72,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         parts = read_chunks(source, _CHUNK, quiet=count is not None) if path else iter(texts)
         first = next(parts)
         with show_progress('texts', count, lines=True) as advance:
-            totals = measure(
+            findings = measure(
                 runner,
                 itertools.chain([first], parts),
                 unit=options['unit'],
@@ -88,12 +81,11 @@ def run(config: ConfigDict, workdir: str) -> None:
                 before=reference,
                 advance=advance,
             )
-        if not totals.sums:
+        if findings is None:
             found = f'only sentences of more than {longest} tokens'
             raise UserError(path, found, 'shorter sentences', 'raise config.max_length, or give other sentences')
         part, count = (texts[0], len(texts[0].first)) if texts else (first, options['show'])
         examples = make_shown_texts(runner, part, relations, options['unit'], count)
-        findings = make_findings(totals, options['unit'], relations, model, reference)
         name = '/'.join(pathlib.Path(settings.init or workdir).parts[-2:])
         write_findings(folder / 'attention', findings, examples, f'Attention in {name}')
     _print_findings(findings)

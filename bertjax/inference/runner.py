@@ -49,7 +49,7 @@ class Runner:
         self.lengths = (*(length for length in LENGTHS if length < longest), longest)
         self._sizes = (*(size for size in _SMALL_SIZES if size < batch_size), batch_size)
         self._predictors: dict[tuple[Hashable, int, int], Predictor] = {}
-        self._sum_functions: dict[Hashable, tuple[Callable, Callable]] = {}
+        self._sum_functions: dict[Hashable, Forward] = {}
 
     def with_model(self, model: LoadedModel) -> 'Runner':
         """Returns a runner for a model that differs only in its parameters. Both runners share compiled functions."""
@@ -183,16 +183,14 @@ class Runner:
         mesh = self.model.mesh
         sharding = batch_sharding(mesh)
         if name not in self._sum_functions:
-            add = lambda p, batch, total: jax.tree.map(jnp.add, total, forward(p, batch))  # noqa: E731
-            first = jax.jit(forward, out_shardings=replicated(mesh))
-            self._sum_functions[name] = first, jax.jit(add, out_shardings=replicated(mesh))
-        first, add = self._sum_functions[name]
+            self._sum_functions[name] = jax.jit(forward, out_shardings=replicated(mesh))
         params, total = self.model.params if params is None else params, None
         for rows, length in self._batches(features.lengths, max_rows or (lambda length: self._sizes[-1])):
             batch = features.batch(rows[local_rows(sharding, len(rows))], length, self.model.tokenizer.pad_id)
             arrays = global_arrays({name: batch[name] for name in inputs}, sharding, len(rows))
             with mesh_context(mesh):
-                total = first(params, arrays) if total is None else add(params, arrays, total)
+                sums = self._sum_functions[name](params, arrays)
+                total = sums if total is None else jax.tree.map(jnp.add, total, sums)
             advance(int((rows >= 0).sum()))
         return jax.device_get(total)
 

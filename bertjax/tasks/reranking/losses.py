@@ -1,5 +1,6 @@
 """Losses of rerankers on `logits`: [B] of scored pairs, or [B, M] of lists, the positive first."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,21 +30,17 @@ def squared_error(logits: jax.Array, batch: Batch) -> jax.Array:
     return error if error.ndim == 1 else lists.mean_of(error, _present(batch))
 
 
-def softmax(logits: jax.Array, batch: Batch) -> jax.Array:
-    """Computes `lists.listwise_softmax` [B] of logits [B, M]."""
-    return lists.listwise_softmax(logits, _present(batch))
-
-
-def margin_mse(logits: jax.Array, batch: Batch) -> jax.Array:
-    """Computes `lists.margin_mse` [B] of logits [B, M] to a teacher's scores, `labels` [B, M]."""
-    return lists.margin_mse(logits, _present(batch), batch['labels'])
+def _list_loss(function: Any, logits: jax.Array, batch: Batch) -> jax.Array:
+    return function(logits, _present(batch), batch.get('labels'))
 
 
 # The first loss of a form is its default.
 LOSSES = {
     'bce': RowLoss(binary_cross_entropy, ('scored',), score_range=(0, 1)),
-    'margin_mse': RowLoss(margin_mse, ('distilled',), needs_negatives=True),
-    'softmax': RowLoss(softmax, ('pairs', 'distilled'), needs_negatives=True),
+    'margin_mse': RowLoss(functools.partial(_list_loss, lists.margin_mse), ('distilled',), needs_negatives=True),
+    'softmax': RowLoss(
+        functools.partial(_list_loss, lists.listwise_softmax), ('pairs', 'distilled'), needs_negatives=True
+    ),
     'mse': RowLoss(squared_error, ('scored', 'distilled')),
 }
 
