@@ -26,20 +26,15 @@ def make_apply(module: nn.Module) -> Apply:
         if is_task_model:
             return module.apply(variables, *inputs, dropout=dropout)
         positions = batch.get('masked_positions')
-        return module.apply(variables, *inputs, positions, dropout, method=_pretraining_outputs)
+        return module.apply(variables, inputs, positions, dropout, method=_pretraining_outputs)
 
     return apply
 
 
 def _pretraining_outputs(
-    bert: BertForPreTraining,
-    input_ids: jax.Array,
-    segment_ids: jax.Array,
-    attention_mask: jax.Array,
-    masked_positions: jax.Array | None,
-    dropout: Dropout | None,
+    bert: BertForPreTraining, inputs: list[jax.Array], masked_positions: jax.Array | None, dropout: Dropout | None
 ) -> dict[str, jax.Array]:
-    hidden, _ = bert.encoder(input_ids, segment_ids, attention_mask, dropout=dropout)  # [B, S, D]
+    hidden, _ = bert.encoder(*inputs, dropout=dropout)  # [B, S, D]
     outputs = {'hidden': hidden}
     if bert.config.nsp:
         outputs['pooled'] = bert.pooler(hidden[:, 0])

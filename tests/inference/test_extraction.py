@@ -79,12 +79,11 @@ def files(folder: pathlib.Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('suffix', ['safetensors', 'jsonl'])
-def test_an_extraction_killed_at_any_moment_resumes_to_the_same_bytes(extract, tmp_path, suffix):
-    assert extract('complete', suffix=suffix) == len(TEXTS)
+def test_an_extraction_killed_at_any_moment_resumes_to_the_same_bytes(extract, tmp_path):
+    assert extract('complete', suffix='jsonl') == len(TEXTS)
     killed, expected, computed = tmp_path / 'killed', files(tmp_path / 'complete'), set()
-    for _ in kill_at_each(lambda: extract('killed', suffix=suffix), tmp_path / 'killed'):
-        computed.add(extract('killed', suffix=suffix))
+    for _ in kill_at_each(lambda: extract('killed', suffix='jsonl'), tmp_path / 'killed'):
+        computed.add(extract('killed', suffix='jsonl'))
         assert files(killed) == expected
         shutil.rmtree(killed)
     assert computed == {0, 1, 4, 7}  # Complete parts are not computed again.
@@ -92,10 +91,10 @@ def test_an_extraction_killed_at_any_moment_resumes_to_the_same_bytes(extract, t
 
 @pytest.mark.slow
 def test_shards_of_int8_killed_at_any_moment_resume_to_the_same_bytes(extract, tmp_path):
-    options = {'kind': FakePooledExtractor, 'precision': 'int8', 'shard': 2}
+    options = {'kind': FakePooledExtractor, 'precision': 'int8', 'shard': 4}
     assert extract('complete', **options) == len(TEXTS)
     killed, expected = tmp_path / 'killed', files(tmp_path / 'complete')
-    shards = [f'in-0000{i}-of-00004.npy' for i in range(4)]
+    shards = [f'in-0000{i}-of-00002.npy' for i in range(2)]
     assert sorted(expected) == [*shards, 'in.npy.json', 'in.ranges.npy']
     for _ in kill_at_each(lambda: extract('killed', **options), killed):
         extract('killed', **options)

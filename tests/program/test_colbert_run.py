@@ -48,13 +48,12 @@ def test_pairs_with_negatives(program: Program, trained: pathlib.Path, tmp_path:
 
 
 def test_a_teachers_scores(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    for loss in ('auto', 'margin_mse'):
-        data = tmp_path / loss / 'data'
-        write_rows(data / 'train.jsonl', lists(24, 1, teacher=True))
-        write_rows(data / 'dev.jsonl', scored(8, 2))
-        workdir, stdout = colbert(program, trained, data, '--config.steps=20', f'--config.task.loss={loss}')
-        assert f'with the loss {"kl" if loss == "auto" else loss}' in stdout
-        assert losses(workdir)[-1] < 0.9 * losses(workdir)[0] and results(workdir)['score'] == 'spearman'
+    data = tmp_path / 'data'
+    write_rows(data / 'train.jsonl', lists(24, 1, teacher=True))
+    write_rows(data / 'dev.jsonl', scored(8, 2))
+    workdir, stdout = colbert(program, trained, data, '--config.steps=20')
+    assert 'with the loss kl' in stdout
+    assert losses(workdir)[-1] < 0.9 * losses(workdir)[0] and results(workdir)['score'] == 'spearman'
 
 
 @pytest.mark.slow
@@ -94,9 +93,10 @@ def test_the_export_is_a_multi_vector_encoder(
     queries, texts = [*sentences(5, 8), 'bird'], [*sentences(5, 9), ', '.join(sentences(12, 9))]  # the last is too long
     options = {
         'usual': (),
-        'attend': ('--config.task.attend=True', "--config.task.query_prompt='query: '"),
         'plain': ('--config.task.augment=False', '--config.task.skip_punctuation=False'),
     }
+    if kind == 'modern':
+        options = {'attend': ('--config.task.attend=True', "--config.task.query_prompt='query: '")}
     for name, changes in options.items():
         data = tmp_path / name / 'data'
         write_rows(data / 'train.jsonl', lists(16, 1))
@@ -114,6 +114,8 @@ def test_the_export_is_a_multi_vector_encoder(
         assert_equal_cosines(scores(loaded, queries, texts), mine)
         loaded.save(tmp_path / name / 'again')
         assert_equal_cosines(scores(bertjax.load(tmp_path / name / 'again'), queries, texts), mine)
+    if kind == 'modern':
+        return
     # A run starts from such a folder with its projection, if its options are the same.
     workdir = tmp_path / 'continued' / 'data'
     write_rows(workdir / 'train.jsonl', lists(16, 1))

@@ -244,7 +244,7 @@ def _as_list(value: str | list[str]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('changes', [(), ('pool=cls', 'normalize=False'), ('layers=mean_last_four', 'pool=max')])
+@pytest.mark.parametrize('changes', [('pool=cls', 'normalize=False'), ('layers=mean_last_four',)])
 def test_exports_compute_the_vectors(program: Program, deep: pathlib.Path, tmp_path: pathlib.Path, changes):
     """ONNX and StableHLO give what encode gives, of a trained task and of a folder of sentence-transformers."""
     onnxruntime = pytest.importorskip('onnxruntime', reason='the extra onnx is not installed')

@@ -120,20 +120,6 @@ def test_loaded_drawn_and_unused_tensors_are_printed(extract, trained, tmp_path)
     assert '; newly initialized: mlm/' in first and second == 'not used: extra.weight'
 
 
-def test_features_of_early_versions_are_recognized(extract, tmp_path):
-    """Early versions used one name for the facts of all formats."""
-    source, features = tmp_path / 't.txt', tmp_path / 'features'
-    source.write_text('the river\n')
-    extract(source)
-    facts = json.loads((features / 't.npy.json').read_text())
-    del facts['input']
-    (features / 't.npy.json').unlink()
-    (features / 't.json').write_text(json.dumps(facts))
-    assert 'already has the features' in extract(source)
-    extract(source, '--config.extract.pool=cls')
-    assert {path.name for path in features.iterdir()} == {'t.npy', 't.npy.json'}
-
-
 @pytest.mark.slow
 def test_formats_do_not_replace_files_of_other_formats(extract, tmp_path):
     """They keep the shared ids, also after an interrupted run of another format."""

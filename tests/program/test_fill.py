@@ -11,9 +11,7 @@ from running import Program, rows
 
 import bertjax
 from bertjax import progress
-from bertjax.config.files import load_recipe
 from bertjax.errors import UserError
-from bertjax.inference import fill_request
 from bertjax.inference.score import corpus_score
 
 RECIPE = {'recipe': 'configs/fill.py', 'small': False}
@@ -234,11 +232,6 @@ def test_an_option_that_would_change_nothing_is_refused(program: Program, traine
     changes = ('--config.fill.' + options).split()
     line = program.error(f'--workdir={tmp_path}', f'--config.init={trained}', *changes, **recipe)
     assert changes[-1].removeprefix('--').partition('=')[0] in line and 'which has no effect on this request' in line
-
-
-def test_the_defaults_are_those_of_the_recipe(repository):
-    recipe = load_recipe(str(repository / 'configs' / 'fill.py')).fill
-    assert {name: recipe[name] for name in fill_request.DEFAULTS} == fill_request.DEFAULTS
 
 
 @pytest.mark.slow

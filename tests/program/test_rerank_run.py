@@ -141,7 +141,7 @@ def test_the_export_is_a_cross_encoder(program: Program, trained: pathlib.Path, 
         start.mkdir()
         write_modernbert('modern', program.corpus.read_text().split('\n'), start, size=400)
     queries, texts = [*sentences(5, 8), 'bird'], [*sentences(5, 9), ' '.join(sentences(12, 9))]  # the last is too long
-    for name, records in (('lists', lists(16, 1)), ('scored', scored(16, 1))):
+    for name, records in (('lists', lists(16, 1)),) if kind == 'modern' else (('scored', scored(16, 1)),):
         data = tmp_path / name / 'data'
         write_rows(data / 'train.jsonl', records)
         workdir, _ = train(program, start, data, '--config.steps=4')

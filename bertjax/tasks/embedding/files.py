@@ -160,33 +160,34 @@ def _teacher_scores(value: Any, count: int, where: str) -> tuple[float, ...]:
 
 def pairs_as_queries(examples: Sequence[TextExample]) -> list[Query]:
     """Returns the anchors as queries over all positives and negatives; equal anchors are one query."""
-    documents: dict[str, int] = {}
+    corpus = _make_corpus(text for example in examples for text in example.texts[1:])
+    index = {text: i for i, text in enumerate(corpus.texts)}
     relevant: dict[str, dict[int, int]] = {}
     candidates: dict[str, dict[int, None]] = {}
     for example in examples:
-        anchor, positive, *negatives = example.texts
-        numbers = [documents.setdefault(text, len(documents)) for text in (positive, *negatives)]
+        anchor, *numbers = example.texts[0], *map(index.get, example.texts[1:])
         relevant.setdefault(anchor, {})[numbers[0]] = 1
         candidates.setdefault(anchor, {}).update(dict.fromkeys(numbers))
-    corpus = Corpus([f'd{i}' for i in range(len(documents))], list(documents))
-    return [
-        Query(f'q{i}', anchor, grades, corpus, tuple(candidates[anchor]))
-        for i, (anchor, grades) in enumerate(relevant.items())
-    ]
+    grades = enumerate(relevant.items())
+    return [Query(f'q{i}', anchor, found, corpus, tuple(candidates[anchor])) for i, (anchor, found) in grades]
 
 
 def questions_as_queries(questions: Sequence[SquadQuestion]) -> list[Query]:
     """Returns the questions of SQuAD that have an answer as queries whose paragraphs are to be found among all."""
-    paragraphs: dict[str, int] = {}
-    relevant: dict[str, dict[int, int]] = {}
-    names: dict[str, str] = {}
+    corpus = _make_corpus(question.context for question in questions)
+    index = {text: i for i, text in enumerate(corpus.texts)}
+    queries: dict[str, Query] = {}
     for question in questions:
-        number = paragraphs.setdefault(question.context, len(paragraphs))
         if question.answers != ():
-            relevant.setdefault(question.question, {})[number] = 1
-            names.setdefault(question.question, question.id)
-    corpus = Corpus([f'd{i}' for i in range(len(paragraphs))], list(paragraphs))
-    return [Query(names[text], text, grades, corpus) for text, grades in relevant.items()]
+            query = queries.setdefault(question.question, Query(question.id, question.question, {}, corpus))
+            query.relevant[index[question.context]] = 1
+    return list(queries.values())
+
+
+def _make_corpus(texts: Iterable[str]) -> Corpus:
+    """Makes a corpus of the different texts, in the order of their first occurrence."""
+    documents = list(dict.fromkeys(texts))
+    return Corpus([f'd{i}' for i in range(len(documents))], documents)
 
 
 def queries_as_pairs(queries: Sequence[Query]) -> list[TextExample]:

@@ -60,8 +60,9 @@ def mine_negatives(
             others = [i for i in known if i not in excluded and documents[i] != query]
             others = others[options.range_min : options.range_max]
             for positive in positives:
-                score = known.get(positive)
-                score = _cosine(x, document_vectors[positive]) if score is None else score
+                score, y = known.get(positive), document_vectors[positive]
+                if score is None:
+                    score = float(x @ y / max(np.linalg.norm(x) * np.linalg.norm(y), 1e-12))
                 negatives = [i for i in others if known[i] <= _highest_score(score, options)][: options.num_negatives]
                 yield {
                     options.anchor: query,
@@ -79,7 +80,3 @@ def _highest_score(score: float, options: MineNegativesKeys) -> float:
     if options.relative_margin is not None:
         limits.append(score - abs(score) * options.relative_margin)
     return min(limits)
-
-
-def _cosine(x: np.ndarray, y: np.ndarray) -> float:
-    return float(x @ y / max(np.linalg.norm(x) * np.linalg.norm(y), 1e-12))

@@ -83,11 +83,10 @@ class EmbeddingSplits:
         if is_squad_json(paths[0]):
             queries = files.questions_as_queries(read_questions(paths, answerable=False, labels='optional'))
             if not queries:
-                raise UserError(
-                    str(paths[0]), 'no question with an answer', 'questions to search with', 'check the file'
-                )
+                expected = 'questions to search with'
+                raise UserError(str(paths[0]), 'no question with an answer', expected, 'check the file')
             return queries
-        examples = list(files.parse_examples(read_records(paths), self._columns))
+        examples = list(self._examples(split))
         if examples[0].form != 'pairs':
             expected = ' and '.join(self._columns[role] for role in files.FORMS['pairs'])
             raise UserError(examples[0].where, f'records of the form {examples[0].form}', expected, 'give pairs')
