@@ -26,7 +26,7 @@ def has_trees(path: str) -> bool:
 
 
 def tree_relations(path: str) -> tuple[list[str], int]:
-    """Reads and checks a treebank; returns its sorted relations and the number of its sentences.
+    """Checks a treebank, and returns its sorted relations and the number of its sentences.
 
     Raises:
       UserError: The file does not exist, has no words, or has a malformed line.
@@ -43,7 +43,7 @@ def tree_relations(path: str) -> tuple[list[str], int]:
 
 
 def count_texts(source: InputSource) -> tuple[int, int]:
-    """Reads and checks a file; returns the number of its texts and the number of its blank lines.
+    """Checks a file, and returns the numbers of its texts and of its blank lines.
 
     Raises:
       UserError: The input is malformed or has no text. The message names the file and the line.
@@ -58,7 +58,7 @@ def count_texts(source: InputSource) -> tuple[int, int]:
 
 
 def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chunk]:
-    """Yields the input in chunks of at most `size` texts or sentences, in order; blank texts are skipped.
+    """Yields the input in chunks of at most `size` texts or sentences, in order, without blank texts.
 
     Args:
       source: The texts, or a CoNLL-U file, which `has_trees` recognizes by its name.

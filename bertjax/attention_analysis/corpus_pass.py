@@ -110,7 +110,7 @@ def measure(
 
 
 def make_features(tokenizer: Tokenizer, chunk: Chunk, relations: Sequence[str], max_length: int) -> Features | None:
-    """Makes the features of a chunk; returns None if all its trees are too long."""
+    """Makes the features of a chunk, or returns None if all its trees are too long."""
     if isinstance(chunk, Texts):
         return make_text_features(tokenizer, *chunk, max_length)
     return make_tree_features(tokenizer, chunk, relations, max_length)

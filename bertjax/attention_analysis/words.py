@@ -21,7 +21,7 @@ UNIT, HEAD, RELATION = 'token_unit', 'token_head', 'token_relation'
 def make_text_features(
     tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int
 ) -> Features:
-    """Makes the features of texts or pairs, with UNIT; see `encode.build_sequences`."""
+    """Makes the features of texts or pairs with `encode.build_sequences`, and adds UNIT."""
     features = build_sequences(tokenizer, texts, pairs, max_length)
     # A piece such as `##ly` after a special token counts as the start of a word. Only truncation can cause this.
     special = np.isin(features.tokens, (tokenizer.cls_id, tokenizer.sep_id))

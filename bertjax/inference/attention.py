@@ -33,7 +33,7 @@ class Attention(NamedTuple):
 def apply_encoder(
     module: nn.Module, params: Any, batch: Mapping[str, jax.Array], *, hidden: bool = False
 ) -> dict[str, jax.Array]:
-    """Returns intermediate values of a model's encoder; see model/capture.py.
+    """Returns intermediate values of a model's encoder, as in model/capture.py.
 
     Returns:
       A dict with `probabilities` [L, B, H, S, S] and, if `hidden` is True, `hidden` [L + 1, B, S, D].

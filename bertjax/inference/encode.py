@@ -122,7 +122,7 @@ def resolve_encoding(
 
 
 def find_prompt(model: LoadedModel, names: Sequence[str]) -> str:
-    """Returns the first of these names that is a prompt of the model; '', no prompt, if there is none."""
+    """Returns the first of these names that is a prompt of the model, or '' (no prompt) if there is none."""
     prompts = model.sentence_modules.prompts if model.sentence_modules else {}
     return next((name for name in names if name in prompts), '')
 

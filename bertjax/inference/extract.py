@@ -71,7 +71,7 @@ class Extractor:
         """Computes the features of items, in their order.
 
         Args:
-          items: The items, some of which may be blank.
+          items: The items. Some may be blank.
           advance: A function that is called with the number of newly finished items; None shows a progress bar.
 
         Returns:

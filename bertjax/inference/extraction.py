@@ -190,7 +190,7 @@ class Extraction:
         return self.target.with_suffix(RANGES)
 
     def _vector_files(self) -> list[pathlib.Path]:
-        """Returns the .npy files of one vector per text; [] for other formats."""
+        """Returns the .npy files of one vector per text, or [] for other formats."""
         if self.target.suffix != '.npy' or self.extractor.per_token:
             return []
         return [path for path in self._files if path.suffix == '.npy' and path != self._ranges_path]

@@ -61,7 +61,7 @@ def write_vectors(
     """Writes .npy files of one vector per text, in the dtype of the precision.
 
     Args:
-      paths: The files, each of which gets the next `shard` vectors.
+      paths: The files. Each gets the next `shard` vectors.
       parts: The paths of the parts.
       size: The number of vectors in each part but the last.
       shard: The number of vectors in each file but the last.
@@ -139,7 +139,7 @@ def write_jsonl(
 
 
 def format_json_rows(part: VectorPart, labels: Sequence[Labels], pieces: Sequence[str]) -> Iterator[str]:
-    """Yields the lines of a part; see `write_jsonl`."""
+    """Yields the lines of a part for `write_jsonl`."""
     for label, row in zip(labels, _rows(part, pieces), strict=True):
         features = row.pop('features')
         text = 'null' if features is None else _format_numbers(features)

@@ -134,7 +134,7 @@ def pseudo_log_likelihoods(
 
 
 def choose_score_lengths(runner: Runner, sequences: Sequence[np.ndarray]) -> tuple[int, ...]:
-    """Chooses padded lengths for the masked copies of sequences; see `Runner.choose_lengths`."""
+    """Chooses padded lengths for the masked copies of sequences with `Runner.choose_lengths`."""
     length = np.array([len(ids) for ids in sequences], np.int64)
     return runner.choose_lengths(np.repeat(length, np.maximum(length - 2, 0)))
 

@@ -87,9 +87,9 @@ class SearchMethods(EncodeMethods):
 
         Args:
           queries: One text or several, which get the model's prompt 'query', if it has one; or vectors [Q, D].
-          corpus: Texts, which get the prompt 'document', if the model has one; or their vectors [N, D], also as a
-            memory map or of `load_vectors`, because the search reads them in blocks. Queries that are texts get
-            vectors that can be compared with them.
+          corpus: Texts, which get the prompt 'document', if the model has one; or their vectors [N, D]. The search reads
+            vectors in blocks, so they may be a memory map or the result of `load_vectors`. Queries that are texts are
+            encoded in the width and the precision of the vectors.
           top_k: The number of texts per query.
           calibration: The calibration of int8 vectors.
 
@@ -160,7 +160,7 @@ class SearchMethods(EncodeMethods):
 
 
 def _find_ranges(calibration: np.ndarray | None, *vectors: Vectors | None) -> np.ndarray | None:
-    """Returns the ranges of int8 vectors, float32 [2, D]; None if they are unknown, or if no vectors are int8."""
+    """Returns the ranges of int8 vectors, float32 [2, D], or None if no vectors are int8 or their ranges are unknown."""
     coded = [x for x in vectors if x is not None and _precision(x) == 'int8']
     if calibration is None:
         return next((x.ranges for x in coded if isinstance(x, VectorShards)), None)
@@ -174,7 +174,7 @@ def _is_vectors(x: Any) -> bool:
 
 
 def _precision(x: Vectors) -> str | None:
-    """Returns the precision of vectors, a key of PRECISIONS, for which all floating dtypes are 'float32'; or None."""
+    """Returns the precision of vectors: 'float32' for any floating dtype, another key of PRECISIONS, or None."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         return 'float32'
     return next((name for name, dtype in PRECISIONS.items() if x.dtype == dtype), None)

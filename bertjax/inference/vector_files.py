@@ -48,10 +48,10 @@ class VectorStorage:
     shard: int = 0
 
     def read_ranges(self, width: int) -> np.ndarray | None:
-        """Returns the ranges of the calibration, float32 [2, width]; None without one.
+        """Returns the ranges of the calibration, float32 [2, width], or None without a calibration.
 
         Raises:
-          UserError: The file is no array of such vectors.
+          UserError: The file has no float vectors of this width.
         """
         if not self.calibration:
             return None
@@ -73,12 +73,12 @@ class VectorStorage:
 
 
 class VectorShards:
-    """The vectors of several .npy files as one array [N, D], of which slices along the first axis are read.
+    """The vectors of several .npy files as one array [N, D] that reads slices along the first axis.
 
     Attributes:
       shape: (N, D).
       dtype: The dtype, see `model.quantization.PRECISIONS`.
-      ranges: float32 [2, D] for int8 vectors, else None.
+      ranges: float32 [2, D] for int8 vectors, None for others.
     """
 
     def __init__(self, paths: Sequence[pathlib.Path], ranges: np.ndarray | None = None):

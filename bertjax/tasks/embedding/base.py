@@ -97,12 +97,12 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
 
     @functools.cached_property
     def score(self) -> str:
-        """See Task; the form of the records of dev, or of test if there is no dev, determines the metric."""
+        """See Task. The records of dev determine the metric, or those of test if there is no dev."""
         form = next(filter(None, map(self._splits.form_of, ('dev', 'test'))), 'pairs')
         return 'spearman' if form == 'scored' else 'ndcg_10'
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[TextExample | Blank]:
-        """See Task; a record is a pair of texts, and the prediction is their similarity."""
+        """See Task. A record is a pair of texts, and the prediction is their similarity."""
         for row in read_input(lines, where, self._pair_columns):
             yield row if isinstance(row, Blank) else _pair(row)
 
@@ -182,7 +182,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
     def rows(
         self, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]
     ) -> Iterator[dict[str, Any]]:
-        """Yields a row per record: `pair_key`, and `true` if the score is known; or the row of `ranking_row`."""
+        """Yields a row per record. The row of a pair has `pair_key`, and `true` if the score is known."""
         for record, prediction in zip(records, predictions, strict=True):
             if isinstance(record, TextExample):
                 yield {self.pair_key: prediction, **({} if record.score is None else {'true': record.score})}

@@ -11,7 +11,7 @@ from bertjax.text.tokenizer import Tokenizer
 
 
 def target_scores(records: Sequence[TextExample], max_score: float) -> np.ndarray | None:
-    """Returns the scores of training records, divided by `max_score`; None if they have none.
+    """Returns the scores of training records, divided by `max_score`, or None if they have none.
 
     Returns:
       float32 [N] for scored pairs; [N, C - 1] for a teacher's scores of at most C - 1 texts, 0 for a missing text.
@@ -44,14 +44,14 @@ def group_features(
     seq_len: int,
     prompts: tuple[str, str] = ('', ''),
 ) -> Features:
-    """Builds a row of C sequences `[CLS] … [SEP]` for each group of texts; missing texts are empty sequences.
+    """Builds a row of C sequences `[CLS] … [SEP]` for each group of texts. Missing texts are empty.
 
     Args:
       groups: The texts of each record, at most C.
       labels: float32 [N, ...] for the row array `labels`; None for no such array.
       tokenizer: The tokenizer.
       seq_len: The maximum sequence length S; longer texts lose their end.
-      prompts: The prefixes of the first text of each group, and of the others.
+      prompts: The prefix of the first text of each group, and the prefix of its other texts.
 
     Returns:
       Features with the row array `text_ids`, see `number_texts`.

@@ -73,7 +73,7 @@ class Query:
       text: the text of the query.
       relevant: {index of a document in the corpus: its relevance, at least 1}.
       corpus: the corpus.
-      candidates: the documents of the corpus that a reranker scores: those of the query's own records.
+      candidates: the documents of the corpus that a reranker scores, which the query's records contain.
     """
 
     id: str
@@ -159,7 +159,7 @@ def _teacher_scores(value: Any, count: int, where: str) -> tuple[float, ...]:
 
 
 def pairs_as_queries(examples: Sequence[TextExample]) -> list[Query]:
-    """Returns the anchors as queries over all positives and negatives; equal anchors are one query."""
+    """Returns the anchors as queries over all positives and negatives. Equal anchors are one query."""
     corpus = _make_corpus(text for example in examples for text in example.texts[1:])
     index = {text: i for i, text in enumerate(corpus.texts)}
     relevant: dict[str, dict[int, int]] = {}
@@ -173,7 +173,7 @@ def pairs_as_queries(examples: Sequence[TextExample]) -> list[Query]:
 
 
 def questions_as_queries(questions: Sequence[SquadQuestion]) -> list[Query]:
-    """Returns the questions of SQuAD that have an answer as queries whose paragraphs are to be found among all."""
+    """Returns the questions of SQuAD that have an answer as queries over all paragraphs."""
     corpus = _make_corpus(question.context for question in questions)
     index = {text: i for i, text in enumerate(corpus.texts)}
     queries: dict[str, Query] = {}
@@ -227,7 +227,7 @@ def read_beir(folder: epath.Path, split: str) -> list[Query]:
 
 
 def _entries(path: epath.Path, names: Sequence[str]) -> dict[str, str]:
-    """Returns {_id: text} of the rows of a BEIR file. A text joins the fields `names`; only the last must exist."""
+    """Returns {_id: text} of the rows of a BEIR file. A text joins the fields `names`. Only the last must exist."""
     entries: dict[str, str] = {}
     for where, fields in read_records([path]):
         name, parts = fields.get('_id'), [fields.get(name) or '' for name in names]

@@ -31,7 +31,7 @@ class RowLoss:
 
 
 def mean_of(x: jax.Array, present: jax.Array) -> jax.Array:
-    """Averages [B, M] over the elements that are present -> [B]; 0 if there are none."""
+    """Averages [B, M] over the elements that are present -> [B]. The average of none is 0."""
     return jnp.where(present, x, 0.0).sum(-1) / jnp.maximum(present.sum(-1), 1)
 
 

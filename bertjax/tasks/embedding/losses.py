@@ -20,7 +20,7 @@ Batch = Mapping[str, jax.Array]
 
 
 def normalize(x: jax.Array) -> jax.Array:
-    """Scales vectors [..., D] to length 1; a zero vector, of an absent text, stays zero and has no gradient."""
+    """Scales vectors [..., D] to length 1. The zero vector of an absent text stays zero and has no gradient."""
     return x * jax.lax.rsqrt(jnp.maximum(jnp.square(x).sum(-1, keepdims=True), 1e-24))
 
 
@@ -63,7 +63,7 @@ def in_batch_cross_entropy(
     symmetric: bool = False,
     false_negative_margin: float = 0.0,
 ) -> jax.Array:
-    """Computes `info_nce` [B] from similarities [B, (C - 1)·B], those of the positives first, and ids [B, C]."""
+    """Computes `info_nce` [B] from ids [B, C] and similarities [B, (C - 1)·B], which start with the positives."""
     B, text_ids = len(ids), ids[:, 1:].T.reshape(-1)
     same = (text_ids == ids[:, :1]) | (text_ids == ids[:, 1:2])
     same = same.at[:, :B].set(same[:, :B] | (ids[:, :1] == ids[:, 0]))

@@ -13,7 +13,7 @@ _QUERIES = 4096  # the queries whose results are in memory
 
 
 def distinct_documents(queries: Sequence[Query], further: Sequence[str]) -> tuple[list[str], list[list[int]]]:
-    """Returns the different texts of the queries' corpus and of `further`, and the indices of each query's positives.
+    """Returns the distinct texts of the corpus and of `further`, and the indices of each query's positives.
 
     Args:
       queries: The queries of one corpus.

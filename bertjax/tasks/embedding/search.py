@@ -65,7 +65,7 @@ def _merge(
     *,
     cosine: bool,
 ) -> tuple[jax.Array, jax.Array]:
-    """Merges the best documents so far, scores and indices [Q, K], with a block; a number of -1 marks padding."""
+    """Merges the best documents so far, scores and indices [Q, K], with a block. Padding has the number -1."""
     count, split = best[0].shape[1], PartitionSpec('devices')
 
     def search_part(queries, documents, numbers, ranges):

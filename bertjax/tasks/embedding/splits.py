@@ -35,7 +35,7 @@ class EmbeddingSplits:
         return self._beir is not None
 
     def form_of(self, split: str) -> str:
-        """Returns the form of a split, a key of files.FORMS; '' if the split does not exist."""
+        """Returns the form of a split, a key of files.FORMS, or '' if the split does not exist."""
         if self._beir is not None:
             return 'pairs' if (self._beir / 'qrels' / f'{split}.tsv').is_file() else ''
         paths = self._find(split)
@@ -44,7 +44,7 @@ class EmbeddingSplits:
         return 'pairs' if is_squad_json(paths[0]) else files.find_form(next(read_records(paths)), self._columns)
 
     def _find(self, split: str) -> Files:
-        """Returns the files of a split; () if there are none."""
+        """Returns the files of a split, or () if there are none."""
         names = [f'{split}-v{version}.json{suffix}' for version in ('1.1', '2.0') for suffix in ('', '.gz')]
         if self._folder is not None and self._folder.is_dir() and not self._names[split]:
             official = next(existing_files(self._folder, names), None)

@@ -1,4 +1,4 @@
-"""The embedding task: trains on pairs, triplets, scored pairs or single texts; evaluates correlation or retrieval."""
+"""The embedding task: training on pairs, triplets, scored pairs or single texts."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -92,7 +92,7 @@ class EmbeddingTask(TextPairTask):
         self._pool = state['pool']
 
     def adopt(self, source: str) -> None:
-        """See Task; if `pool` is 'auto', a folder of sentence-transformers determines the pooling."""
+        """See Task. If `pool` is 'auto', a folder of sentence-transformers determines the pooling."""
         modules = read_sentence_modules(source)
         if modules is None or self.pool != 'auto':
             return
@@ -118,7 +118,7 @@ class EmbeddingTask(TextPairTask):
             raise UserError('config.trainable', "'head'", expected, 'choose a part of the encoder')
 
     def features(self, records: Sequence[TextExample | Query], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task; if not `training`, the rows are the texts of `_texts`."""
+        """See Task. Without `training`, the rows are the texts of `_texts`."""
         if not training:
             return text_features(self._prompted_texts(records), tokenizer, seq_len=self.seq_len)
         groups = [record.texts * 2 if record.form == 'texts' else record.texts for record in records]
@@ -144,7 +144,7 @@ class EmbeddingTask(TextPairTask):
         return self.head.module(model_config, pool=self._pool, layers=self.layers)
 
     def huggingface(self) -> dict[str, Any]:
-        """See Task; sentence-transformers can pool several layers only if the encoder returns all hidden states."""
+        """See Task. sentence-transformers can pool several layers only if the encoder returns all hidden states."""
         return {} if self.layers == 'last' else {'output_hidden_states': True}
 
     def sentence_modules(self) -> SentenceModules:
@@ -169,7 +169,7 @@ class EmbeddingTask(TextPairTask):
     def ensemble_predictions(
         self, records: Sequence[TextExample | Query], members: Sequence[tuple[Features, Outputs]]
     ) -> list[float | Ranking]:
-        """See Task; concatenates the members' unit vectors, so a cosine is the mean of the members' cosines."""
+        """See Task. The unit vectors are concatenated, so a cosine is the mean of the members' cosines."""
         parts = [np.stack(outputs['embeddings']) for _, outputs in members]
         units = [x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) for x in parts]
         return self.predictions(records, members[0][0], {'embeddings': list(np.concatenate(units, axis=-1))})

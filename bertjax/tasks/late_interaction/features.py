@@ -52,7 +52,7 @@ class Tokenization:
 
 
 def group_features(groups: Sequence[Sequence[str]], labels: np.ndarray | None, tokenization: Tokenization) -> Features:
-    """Builds a row of C sequences for each group of texts, a query and its documents; missing texts are empty.
+    """Builds a row of C sequences for each group of texts, a query and its documents. Missing texts are empty.
 
     Args:
       groups: The texts of each record, at most C.

@@ -40,7 +40,7 @@ def list_scores(x: jax.Array, query_len: int) -> jax.Array:
 
 
 def info_nce(x: jax.Array, batch: Batch, *, query_len: int, scale: float = 1.0) -> jax.Array:
-    """Computes the cross entropy [B] of each query's positive among the texts of all rows; see embedding/losses.py."""
+    """Computes the cross entropy [B] of each query's positive among the texts of all rows, as embedding/losses.py."""
     documents = x[:, 1:].swapaxes(0, 1).reshape(-1, *x.shape[2:])  # [(C - 1)·B, S, D], positives first
 
     # A few queries at a time, recomputed for the gradient, because the products of all tokens may not fit in memory.

@@ -92,7 +92,7 @@ class LateInteractionTask(TextPairTask):
         )
 
     def adopt(self, source: str) -> None:
-        """See Task; a model of late interaction must have the settings of the options, since its vectors need them."""
+        """See Task. A model of late interaction must have the settings of the options, because its vectors need them."""
         theirs = read_multi_vector(source, MANY)
         for name, value in {} if theirs is None else settings_as_options(source, theirs).items():
             if name != 'seq_len' and getattr(self, name) != value:
@@ -100,7 +100,7 @@ class LateInteractionTask(TextPairTask):
                 raise UserError(f'config.task.{name}', found, f'{value!r}, as in that model', 'set it')
 
     def features(self, records: Sequence[TextExample | Query], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task; without `training`, there is a row for each text of `_texts`."""
+        """See Task. Without `training`, there is a row for each text of `_texts`."""
         tokenization = Tokenization(tokenizer, self._settings)
         if training:
             groups = [record.texts for record in records]
@@ -141,19 +141,19 @@ class LateInteractionTask(TextPairTask):
     def ensemble_predictions(
         self, records: Sequence[TextExample | Query], members: Sequence[tuple[Features, Outputs]]
     ) -> list[float | Ranking]:
-        """See Task; the vectors of a token are concatenated, so that its similarities are the means of the models'."""
+        """See Task. The vectors of a token are concatenated, so a similarity is the mean of the models' similarities."""
         rows = zip(*(outputs['token_vectors'] for _, outputs in members), strict=True)
         vectors = [np.concatenate(row, axis=-1) / np.sqrt(np.float32(len(members))) for row in rows]
         return self.predictions(records, self._shared_features(members), {'token_vectors': vectors})
 
 
 def max_sim_of_pair(query: np.ndarray, document: np.ndarray) -> float:
-    """Computes the MaxSim of token vectors [Q, D] and [S, D]; 0 for a document without tokens."""
+    """Computes the MaxSim of token vectors [Q, D] and [S, D]. A document without tokens has 0."""
     return float((query @ document.T).max(1, initial=-np.inf).sum(dtype=np.float64)) if len(document) else 0.0
 
 
 def _texts(records: Sequence[TextExample | Query]) -> tuple[list[str], list[str]]:
-    """Returns the queries and the documents to encode: of a search, or the different texts of each side of pairs."""
+    """Returns the queries and the documents to encode. The sides of pairs are encoded without duplicates."""
     if isinstance(records[0], Query):
         return [query.text for query in records], list(records[0].corpus.texts)
     first, second = ({record.texts[i]: None for record in records} for i in (0, 1))

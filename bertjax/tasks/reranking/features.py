@@ -1,4 +1,4 @@
-"""Converts queries with their texts to pairs of sequences of together at most S tokens."""
+"""Converts queries and their texts to sequences of at most S tokens."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from bertjax.text.tokenizer import Tokenizer
 def pair_features(
     groups: Sequence[tuple[str, Sequence[str]]], labels: np.ndarray | None, tokenizer: Tokenizer, *, seq_len: int
 ) -> Features:
-    """Builds a row of C sequences `[CLS] query [SEP] text [SEP]` for each query; missing texts are empty sequences.
+    """Builds a row of C sequences `[CLS] query [SEP] text [SEP]` for each query. Missing texts are empty.
 
     A pair that is too long loses the end of its longer part, as in sentence-transformers.
 

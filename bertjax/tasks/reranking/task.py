@@ -107,12 +107,12 @@ class RerankTask(TextPairTask):
         self._learned_activation = state['activation']
 
     def adopt(self, source: str) -> None:
-        """See Task; a CrossEncoder determines the activation that `activation` leaves open."""
+        """See Task. If `activation` is 'auto', a CrossEncoder determines it."""
         cross_encoder = read_cross_encoder(source)
         self._learned_activation = cross_encoder.activation if cross_encoder else ''
 
     def features(self, records: Sequence[TextExample | Query], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task; without `training`, there is a row for each pair of `_pairs`."""
+        """See Task. Without `training`, there is a row for each pair of `_pairs`."""
         groups = [(record.texts[0], record.texts[1:]) for record in records] if training else _pairs(records)
         labels = target_scores(records, self.max_score) if training else None
         return pair_features(groups, labels, tokenizer, seq_len=self.seq_len)
@@ -143,7 +143,7 @@ class RerankTask(TextPairTask):
     def ensemble_predictions(
         self, records: Sequence[TextExample | Query], members: Sequence[tuple[Features, Outputs]]
     ) -> list[float | Ranking]:
-        """See Task; the models may differ in their tokenizer and sequence length."""
+        """See Task. The models may differ in their tokenizer and sequence length."""
         return self.predictions(records, members[0][0], average_outputs([outputs for _, outputs in members]))
 
     def metrics(
@@ -180,13 +180,13 @@ def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> 
 
 
 def _pairs(records: Sequence[TextExample | Query]) -> list[tuple[str, Sequence[str]]]:
-    """Returns each pair to score: those of examples, or of each query with each of its candidates."""
+    """Returns the pairs to score: the pairs of examples, or each query with each of its candidates."""
     if isinstance(records[0], TextExample):
         return [(record.texts[0], record.texts[1:2]) for record in records]
     return [(query.text, [query.corpus.texts[i]]) for query in records for i in query.candidates]
 
 
 def _rank(query: Query, scores: np.ndarray) -> Ranking:
-    """Ranks the candidates. Of equal scores the later document is first, since positives are usually earlier."""
+    """Ranks the candidates. Among equal scores, the later document is first, because positives are usually earlier."""
     order = np.lexsort((-np.array(query.candidates), -scores))
     return Ranking([query.candidates[i] for i in order], scores[order].tolist())
