@@ -87,9 +87,9 @@ class SearchMethods(EncodeMethods):
 
         Args:
           queries: One text or several, which get the model's prompt 'query', if it has one; or vectors [Q, D].
-          corpus: Texts, which get the prompt 'document', if the model has one; or their vectors [N, D]. The search reads
-            vectors in blocks, so they may be a memory map or the result of `load_vectors`. Queries that are texts are
-            encoded in the width and the precision of the vectors.
+          corpus: Texts, which get the prompt 'document', if the model has one; or their vectors [N, D]. The search
+            reads vectors in blocks, so they may be a memory map or the result of `load_vectors`. Queries that are texts
+            are encoded in the width and the precision of the vectors.
           top_k: The number of texts per query.
           calibration: The calibration of int8 vectors.
 
@@ -160,7 +160,7 @@ class SearchMethods(EncodeMethods):
 
 
 def _find_ranges(calibration: np.ndarray | None, *vectors: Vectors | None) -> np.ndarray | None:
-    """Returns the ranges of int8 vectors, float32 [2, D], or None if no vectors are int8 or their ranges are unknown."""
+    """Returns the ranges of int8 vectors, float32 [2, D]; None without known ranges."""
     coded = [x for x in vectors if x is not None and _precision(x) == 'int8']
     if calibration is None:
         return next((x.ranges for x in coded if isinstance(x, VectorShards)), None)

@@ -92,7 +92,7 @@ class LateInteractionTask(TextPairTask):
         )
 
     def adopt(self, source: str) -> None:
-        """See Task. A model of late interaction must have the settings of the options, because its vectors need them."""
+        """See Task. The options must equal the settings of a model of late interaction, which its vectors need."""
         theirs = read_multi_vector(source, MANY)
         for name, value in {} if theirs is None else settings_as_options(source, theirs).items():
             if name != 'seq_len' and getattr(self, name) != value:
@@ -141,7 +141,7 @@ class LateInteractionTask(TextPairTask):
     def ensemble_predictions(
         self, records: Sequence[TextExample | Query], members: Sequence[tuple[Features, Outputs]]
     ) -> list[float | Ranking]:
-        """See Task. The vectors of a token are concatenated, so a similarity is the mean of the models' similarities."""
+        """See Task. The vectors of a token are concatenated, so a cosine is the mean of the models' cosines."""
         rows = zip(*(outputs['token_vectors'] for _, outputs in members), strict=True)
         vectors = [np.concatenate(row, axis=-1) / np.sqrt(np.float32(len(members))) for row in rows]
         return self.predictions(records, self._shared_features(members), {'token_vectors': vectors})
