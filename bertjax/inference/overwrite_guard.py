@@ -2,7 +2,6 @@
 
 import pathlib
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_or_none
@@ -12,7 +11,7 @@ INPUT, FILES = 'input', 'files'  # keys of the metadata of results: their input,
 
 def recorded_files(facts: Iterable[pathlib.Path]) -> set[str]:
     """Returns the names of the files that the metadata files list."""
-    return {str(name) for path in facts for name in _read(path).get(FILES) or ()}
+    return {str(name) for path in facts for name in read_json_or_none(path, lambda found: found[FILES]) or ()}
 
 
 def check_overwrite(
@@ -31,13 +30,9 @@ def check_overwrite(
     """
     fix = 'give another --workdir, or move the existing files'
     for path in facts:
-        other = _read(path).get(INPUT, origin)
+        other = read_json_or_none(path, lambda found: found[INPUT]) or origin
         if other != origin:
             raise UserError(str(path), f'results of {other}', f'no results, or results of {origin}', fix)
     for path in files:
         if path.exists() and path.name not in known:
             raise UserError(str(path), 'a file of another input or of unknown origin', 'no file of this name', fix)
-
-
-def _read(path: pathlib.Path) -> dict[str, Any]:
-    return read_json_or_none(path, dict) or {}

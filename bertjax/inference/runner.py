@@ -138,7 +138,7 @@ class Runner:
 
         lengths = features.lengths
         mean = features.choices * lengths.sum() / max(1, len(lengths))
-        size = round_up(self._batch_size(len(features), max_rows or self._sizes[-1]), mean)
+        size = round_up(min(choose_batch_rows(len(features), self._sizes), max_rows or self._sizes[-1]), mean)
         if max_rows or shapes or features.choices > 1:
             return plan_single_rows(lengths, shapes or self.lengths, size)
         # Packed batches have half as many rows, and so about as many sequences, as batches without packing.
@@ -203,13 +203,10 @@ class Runner:
         shards, bucket = row_shards(self.model.mesh), find_buckets(lengths, self.lengths)
 
         def batch_size(number: int) -> int:
-            return -(-self._batch_size(len(lengths), max_rows(self.lengths[number])) // shards) * shards
+            size = min(choose_batch_rows(len(lengths), self._sizes), max_rows(self.lengths[number]))
+            return -(-size // shards) * shards
 
         for size, numbers in itertools.groupby(np.unique(bucket).tolist(), batch_size):
             rows = np.flatnonzero(np.isin(bucket, [*numbers]))
             for batch, length in plan_single_rows(lengths[rows], self.lengths, size).batches():
                 yield np.where(batch < 0, -1, rows[batch]), length
-
-    def _batch_size(self, rows: int, max_rows: int) -> int:
-        """Returns the batch size for `rows` sequences, at most `max_rows`."""
-        return min(choose_batch_rows(rows, self._sizes), max_rows)

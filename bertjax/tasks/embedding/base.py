@@ -17,7 +17,7 @@ from bertjax.metrics.retrieval import retrieval_figures
 from bertjax.tasks.embedding import files
 from bertjax.tasks.embedding.files import Query, TextExample
 from bertjax.tasks.embedding.lists import RowLoss
-from bertjax.tasks.embedding.ranking import Ranking, ranking_row, trec_lines
+from bertjax.tasks.embedding.ranking import Ranking
 from bertjax.tasks.embedding.splits import EmbeddingSplits
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Record
@@ -28,6 +28,7 @@ from bertjax.tasks.sentence.input import read_input
 from bertjax.tasks.task import Task
 
 _NAME = text(empty=False)
+_SHOWN = 10  # the documents of a query in a row of the predictions
 
 
 @dataclasses.dataclass
@@ -186,8 +187,11 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         for record, prediction in zip(records, predictions, strict=True):
             if isinstance(record, TextExample):
                 yield {self.pair_key: prediction, **({} if record.score is None else {'true': record.score})}
-            else:
-                yield ranking_row(record, prediction)
+                continue
+            found = itertools.islice(zip(prediction.documents, prediction.scores, strict=True), _SHOWN)
+            ids, relevant = record.corpus.ids, record.relevant
+            documents = [{'id': ids[i], 'score': score, 'relevance': relevant.get(i, 0)} for i, score in found]
+            yield {'query': record.id, 'text': record.text, 'documents': documents}
 
     def official_files(
         self, split: str, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]
@@ -195,8 +199,12 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         """Returns a run file for trec_eval if the records are queries."""
         if not isinstance(records[0], Query):
             return {}
-        lines = (trec_lines(query, ranking) for query, ranking in zip(records, predictions, strict=True))
-        return {f'{split}.trec': ''.join(itertools.chain.from_iterable(lines))}
+        lines = [
+            f'{query.id} Q0 {query.corpus.ids[i]} {rank} {score!r} bertjax\n'
+            for query, ranking in zip(records, predictions, strict=True)
+            for rank, (i, score) in enumerate(zip(ranking.documents, ranking.scores, strict=True), 1)
+        ]
+        return {f'{split}.trec': ''.join(lines)}
 
 
 def _pair(row: Row) -> TextExample:

@@ -190,19 +190,10 @@ def _make_corpus(texts: Iterable[str]) -> Corpus:
     return Corpus([f'd{i}' for i in range(len(documents))], documents)
 
 
-def queries_as_pairs(queries: Sequence[Query]) -> list[TextExample]:
-    """Returns a pair for each relevant document of each query."""
-    texts = [(query.text, query.corpus.texts[i]) for query in queries for i in query.relevant]
-    return [TextExample('pairs', pair) for pair in texts]
-
-
-def is_beir(folder: epath.Path) -> bool:
-    """Whether a folder has the layout of BEIR: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv (arXiv 2104.08663)."""
-    return (folder / 'corpus.jsonl').is_file()
-
-
 def read_beir(folder: epath.Path, split: str) -> list[Query]:
     """Reads the judged queries of a split of a BEIR folder. The text of a document is its title and its text.
+
+    The folder has corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv (arXiv 2104.08663).
 
     Raises:
       UserError: A file is missing or malformed, or qrels names an unknown query or document.

@@ -27,7 +27,7 @@ class EmbeddingSplits:
         self._data, self._columns, self._names = data, columns, names
         self._files = TableFiles(data, '', names, 'auto')
         self._folder = user_path(data, 'config.data') if data else None
-        self._beir = self._folder if self._folder is not None and files.is_beir(self._folder) else None
+        self._beir = self._folder if self._folder and (self._folder / 'corpus.jsonl').is_file() else None
 
     @property
     def is_beir(self) -> bool:
@@ -102,7 +102,10 @@ class EmbeddingSplits:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
         if self._beir is not None or is_squad_json(self._paths(split)[0]):
             queries = self.queries(split)
-            return files.queries_as_pairs(queries) if split == 'train' else queries
+            if split != 'train':
+                return queries
+            texts = [(query.text, query.corpus.texts[i]) for query in queries for i in query.relevant]
+            return [TextExample('pairs', pair) for pair in texts]
         examples = list(self._examples(split))
         if examples[0].form in files.GROUPS and split != 'train':
             return files.pairs_as_queries(examples)
