@@ -25,36 +25,31 @@ def has_trees(path: str) -> bool:
     return bare_suffix(path) in ('.conllu', '.conll-u')
 
 
-def tree_relations(path: str) -> tuple[list[str], int]:
-    """Checks a treebank, and returns its sorted relations and the number of its sentences.
+def inspect_input(source: InputSource) -> tuple[list[str], int, int]:
+    """Reads a file to its end, to report mistakes before anything is computed.
+
+    Returns:
+      The sorted relations of a treebank, [] for other files; the number of texts or sentences; and the number of blank
+      lines.
 
     Raises:
-      UserError: The file does not exist, has no words, or has a malformed line.
+      UserError: The file does not exist, is malformed, or has no text. The message names the file and the line.
     """
-    names: set[str] = set()
-    count = 0
-    for tree in read_trees(path):
-        names.update(tree.relations)
-        count += 1
-    if not names:
-        raise UserError(path, 'no word', 'sentences in CoNLL-U', 'check the file')
-    print(f'{path}: read as CoNLL-U')
-    return sorted(names), count
-
-
-def count_texts(source: InputSource) -> tuple[int, int]:
-    """Checks a file, and returns the numbers of its texts and of its blank lines.
-
-    Raises:
-      UserError: The input is malformed or has no text. The message names the file and the line.
-    """
-    texts = blank = 0
+    relations, texts, blank = set(), 0, 0
+    if has_trees(source.path):
+        for tree in read_trees(source.path):
+            relations.update(tree.relations)
+            texts += 1
+        if not texts:
+            raise UserError(source.path, 'no word', 'sentences in CoNLL-U', 'check the file')
+        print(f'{source.path}: read as CoNLL-U')
+        return sorted(relations), texts, blank
     for item in source.items():
         is_text = isinstance(item, Row)
         texts, blank = texts + is_text, blank + (not is_text)
     if not texts:
         raise _no_text_error(source)
-    return texts, blank
+    return [], texts, blank
 
 
 def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chunk]:

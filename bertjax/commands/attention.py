@@ -8,13 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.table import Table
 
-from bertjax.attention_analysis.analysis_input import (
-    count_texts,
-    has_trees,
-    parse_texts,
-    read_chunks,
-    tree_relations,
-)
+from bertjax.attention_analysis.analysis_input import has_trees, inspect_input, parse_texts, read_chunks
 from bertjax.attention_analysis.changes import check_comparable
 from bertjax.attention_analysis.corpus_pass import Findings, measure
 from bertjax.attention_analysis.findings import PAGE, check_replaceable, describe_findings, write_findings
@@ -95,19 +89,17 @@ def run(config: ConfigDict, workdir: str) -> None:
 def _inspect(source: InputSource, num_texts: int) -> tuple[list[str], int | None]:
     """Returns the syntactic relations in the input, and the number of texts, which is None for a pipe.
 
-    A file is read to its end, so that mistakes are reported before anything is computed. If there is no input, the
-    number is `num_texts`.
+    If there is no input, the number is `num_texts`.
     """
     if not source.path:
         return [], num_texts
-    if has_trees(source.path):
-        return tree_relations(source.path)
-    if source.path == STANDARD_INPUT or unusual_kind(user_path(source.path, 'config.input')):
+    is_text = not has_trees(source.path)
+    if is_text and (source.path == STANDARD_INPUT or unusual_kind(user_path(source.path, 'config.input'))):
         return [], None
-    count, blank = count_texts(source)
+    relations, count, blank = inspect_input(source)
     if blank:
         print(f'{blank:,} of {count + blank:,} texts are blank and were skipped')
-    return [], count
+    return relations, count
 
 
 def _load_reference(settings: TextKeys, model: LoadedModel) -> LoadedModel | None:

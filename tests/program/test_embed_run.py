@@ -23,9 +23,10 @@ def sentences(count: int, seed: int) -> list[str]:
     return [f'the {" ".join(draw.choice(WORDS.split(), draw.integers(3, 7)))}.' for _ in range(count)]
 
 
-def write_rows(path: pathlib.Path, records: list[dict]) -> None:
+def write_rows(path: pathlib.Path, records: list[dict]) -> pathlib.Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(''.join(json.dumps(record) + '\n' for record in records), encoding='utf-8')
+    return path
 
 
 def pairs(count: int, seed: int) -> list[dict]:

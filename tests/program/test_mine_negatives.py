@@ -6,6 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 from running import Program, results, rows
+from test_embed_run import write_rows
 
 import bertjax
 from bertjax.inference import extract
@@ -22,12 +23,6 @@ PAIRS = [
     (TEXTS[12], TEXTS[0]),
 ]
 PAIRS += PAIRS[:1]
-
-
-def write_rows(path: pathlib.Path, records: list[dict]) -> pathlib.Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(''.join(json.dumps(record) + '\n' for record in records), encoding='utf-8')
-    return path
 
 
 @pytest.fixture

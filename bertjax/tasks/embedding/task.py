@@ -1,6 +1,7 @@
 """The embedding task: training on pairs, triplets, scored pairs or single texts."""
 
 import dataclasses
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -120,17 +121,14 @@ class EmbeddingTask(TextPairTask):
     def features(self, records: Sequence[TextExample | Query], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task. Without `training`, the rows are the texts of `_texts`."""
         if not training:
-            return text_features(self._prompted_texts(records), tokenizer, seq_len=self.seq_len)
+            texts = _texts(records)
+            queries = len(records) if isinstance(records[0], Query) else len(texts)
+            prompts = [self.query_prompt] * queries + [self.document_prompt] * (len(texts) - queries)
+            return text_features([*map(operator.add, prompts, texts)], tokenizer, seq_len=self.seq_len)
         groups = [record.texts * 2 if record.form == 'texts' else record.texts for record in records]
         prompts = self.query_prompt, self.document_prompt if records[0].form in files.GROUPS else self.query_prompt
         labels = target_scores(records, self.max_score)
         return group_features(groups, labels, tokenizer, seq_len=self.seq_len, prompts=prompts)
-
-    def _prompted_texts(self, records: Sequence[TextExample | Query]) -> list[str]:
-        """Returns the texts to embed with their prompts, in the order of `_texts`."""
-        texts = _texts(records)
-        queries = len(records) if isinstance(records[0], Query) else len(texts)
-        return [(self.query_prompt if i < queries else self.document_prompt) + text for i, text in enumerate(texts)]
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
         """See Task.
