@@ -40,7 +40,7 @@ def scores(torch, model, tokenizer, sentence: str) -> float:
 
 @pytest.mark.parametrize('family', CONFIGS)
 def test_sums_and_decisions_are_equal(torch, blimp, tmp_path, family):
-    pairs = blimp[:: len(blimp) // 134][:134]
+    pairs = blimp[:: len(blimp) // 67]  # one of each set
     text = [record[name] for record in pairs for name in ('sentence_good', 'sentence_bad')]
     if family == 'Bert':
         ours = train_wordpiece(text, vocab_size=500, lowercase=True)

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import shutil
+from collections.abc import Callable
 from unittest import mock
 
 import numpy as np
@@ -49,12 +50,35 @@ def losses(workdir: pathlib.Path) -> list[float]:
     return [row['loss'] for row in rows(workdir / 'metrics.jsonl') if row.get('split') == 'train']
 
 
-def test_lists(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    data, dev = tmp_path / 'data', lists(12, 2)
-    write_rows(data / 'train.jsonl', lists(24, 1))
-    write_rows(data / 'dev.jsonl', dev)
-    workdir, stdout = train(program, trained, data, '--config.steps=20')
-    assert 'with the loss softmax' in stdout and losses(workdir)[-1] < losses(workdir)[0]
+@pytest.fixture(scope='module')
+def ranker(once: Callable, program: Program, trained: pathlib.Path) -> pathlib.Path:
+    """The workdir of a reranker that is trained and evaluated with lists; its data are beside it."""
+
+    def fill(folder: pathlib.Path) -> None:
+        write_rows(folder / 'data' / 'train.jsonl', lists(24, 1))
+        write_rows(folder / 'data' / 'dev.jsonl', lists(12, 2))
+        _, stdout = train(program, trained, folder / 'data', '--config.steps=20')
+        assert 'with the loss softmax' in stdout
+
+    return once('ranker', fill) / 'run'
+
+
+@pytest.fixture(scope='module')
+def scorer(once: Callable, program: Program, trained: pathlib.Path) -> pathlib.Path:
+    """The workdir of a reranker that is trained and evaluated with scored pairs."""
+
+    def fill(folder: pathlib.Path) -> None:
+        for split, seed in (('train', 1), ('dev', 2)):
+            write_rows(folder / 'data' / f'{split}.jsonl', scored(16, seed))
+        _, stdout = train(program, trained, folder / 'data')
+        assert 'with the loss bce' in stdout
+
+    return once('scorer', fill) / 'run'
+
+
+def test_lists(program: Program, ranker: pathlib.Path, tmp_path: pathlib.Path):
+    workdir, dev = shutil.copytree(ranker, tmp_path / 'run'), lists(12, 2)
+    assert losses(workdir)[-1] < losses(workdir)[0]
     found = results(workdir)
     assert found['score'] == 'ndcg_10' and set(found['splits']['dev']) == {'ndcg_10', 'mrr_10'}
     predicted, bert = rows(workdir / 'predictions' / 'dev.jsonl'), bertjax.load(workdir)
@@ -67,7 +91,7 @@ def test_lists(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     assert found['splits']['dev']['mrr_10'] == pytest.approx(np.mean([1 / rank for rank in ranks]))
     assert found['splits']['dev']['ndcg_10'] == pytest.approx(np.mean([1 / np.log2(1 + rank) for rank in ranks]))
     again = program.run(
-        f'--workdir={workdir}', f'--config.data={data}', '--config.run=evaluate',
+        f'--workdir={workdir}', f'--config.data={ranker.parent / "data"}', '--config.run=evaluate',
         recipe='configs/rerank.py', small=False,
     )  # fmt: skip
     assert 'ndcg_10 *' in again.stdout and results(workdir)['splits'] == found['splits']
@@ -85,12 +109,8 @@ def test_a_teachers_scores(program: Program, trained: pathlib.Path, tmp_path: pa
     assert found['rerank'][0] == pytest.approx(9, abs=0.5) and found['embed'][-1] < 0.8 * found['embed'][0]
 
 
-def test_scored_pairs(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    data = tmp_path / 'data'
-    for split, seed in (('train', 1), ('dev', 2)):
-        write_rows(data / f'{split}.jsonl', scored(16, seed))
-    workdir, stdout = train(program, trained, data)
-    assert 'with the loss bce' in stdout
+def test_scored_pairs(program: Program, scorer: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = shutil.copytree(scorer, tmp_path / 'run')
     predicted = rows(workdir / 'predictions' / 'dev.jsonl')
     mine, true = ([row[name] for row in predicted] for name in ('score', 'true'))
     assert results(workdir)['splits']['dev']['spearman'] == spearman(true, mine) and 0 < min(mine) < max(mine) < 1
@@ -105,11 +125,9 @@ def test_scored_pairs(program: Program, trained: pathlib.Path, tmp_path: pathlib
     assert row == {'score': pytest.approx(mine[0], abs=1e-6)}
 
 
-def test_a_reranker_teaches_another(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    write_rows(tmp_path / 'data' / 'train.jsonl', lists(24, 1))
-    workdir, _ = train(program, trained, tmp_path / 'data')
-    given = (f'--workdir={tmp_path / "student"}', f'--config.init={trained}', f'--config.distill.teacher={workdir}')
-    given += (f'--config.data={tmp_path / "data"}', '--config.distill.student_init=init', *QUICK)
+def test_a_reranker_teaches_another(program: Program, trained, ranker: pathlib.Path, tmp_path: pathlib.Path):
+    given = (f'--workdir={tmp_path / "student"}', f'--config.init={trained}', f'--config.distill.teacher={ranker}')
+    given += (f'--config.data={ranker.parent / "data"}', '--config.distill.student_init=init', *QUICK)
     program.run(*given, recipe='configs/distilbert.py:rerank', small=False)
     assert {'soft_loss', 'label_loss'} <= rows(tmp_path / 'student' / 'metrics.jsonl')[0].keys()
 
@@ -170,15 +188,12 @@ def test_the_export_is_a_cross_encoder(program: Program, trained: pathlib.Path, 
         np.testing.assert_allclose(predicted, mine, rtol=1e-6, atol=1e-6)
 
 
-def test_a_folder_without_marks_is_a_regression(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_folder_without_marks_is_a_regression(trained: pathlib.Path, scorer: pathlib.Path, tmp_path: pathlib.Path):
     """Its logits are the scores, and other models do not score pairs."""
-    data = tmp_path / 'data'
-    write_rows(data / 'train.jsonl', scored(16, 1))
-    workdir, _ = train(program, trained, data, '--config.steps=2')
-    plain = shutil.copytree(workdir / 'export' / 'hf', tmp_path / 'plain')
+    plain = shutil.copytree(scorer / 'export' / 'hf', tmp_path / 'plain')
     for name in ('task.json', 'modules.json', 'config_sentence_transformers.json', 'sentence_bert_config.json'):
         (plain / name).unlink()
     assert json.loads((plain / 'config.json').read_text())['id2label'] == {'0': 'LABEL_0'}
-    expected = scores(bertjax.load(workdir), ['the bird'], ['a river'])
+    expected = scores(bertjax.load(scorer), ['the bird'], ['a river'])
     np.testing.assert_allclose(1 / (1 + np.exp(-scores(bertjax.load(plain), ['the bird'], ['a river']))), expected)
     assert score_pairs(bertjax.load(trained)._runner, ['a'], ['b']) is None
