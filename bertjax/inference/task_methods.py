@@ -6,14 +6,7 @@ from typing import Any, overload
 from bertjax.inference.answers import Answer, ChoiceAnswer, Label, TaggedWords
 from bertjax.inference.arguments import Texts, as_text_list, check_count, check_list, match_input
 from bertjax.inference.runner import Runner
-from bertjax.inference.tasks import (
-    answer_records,
-    check_kind,
-    choice_records,
-    make_sentence,
-    tag_records,
-    text_records,
-)
+from bertjax.inference.tasks import answer_records, check_kind, choice_records, make_sentence, tag_records, text_records
 from bertjax.loading.load_model import LoadedModel
 from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.task import SquadTask

@@ -56,12 +56,7 @@ def info_nce(
 
 
 def in_batch_cross_entropy(
-    similarity: jax.Array,
-    ids: jax.Array,
-    *,
-    scale: float,
-    symmetric: bool = False,
-    false_negative_margin: float = 0.0,
+    similarity: jax.Array, ids: jax.Array, *, scale: float, symmetric: bool = False, false_negative_margin: float = 0.0
 ) -> jax.Array:
     """Computes `info_nce` [B] from ids [B, C] and similarities [B, (C - 1)·B], which start with the positives."""
     B, text_ids = len(ids), ids[:, 1:].T.reshape(-1)

@@ -14,12 +14,7 @@ QUERIES, DOCUMENTS = 1024, 16384
 
 
 def search(
-    queries: np.ndarray,
-    documents: np.ndarray,
-    count: int,
-    *,
-    cosine: bool = False,
-    ranges: np.ndarray | None = None,
+    queries: np.ndarray, documents: np.ndarray, count: int, *, cosine: bool = False, ranges: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Finds the documents with the largest inner products. Among equal products, the lowest index comes first.
 
@@ -79,10 +74,7 @@ def _merge(
 
     mesh, columns = Mesh(np.array(jax.local_devices()), ('devices',)), PartitionSpec(None, 'devices')
     search_parts = jax.shard_map(
-        search_part,
-        mesh=mesh,
-        in_specs=(PartitionSpec(), split, split, PartitionSpec()),
-        out_specs=(columns, columns),
+        search_part, mesh=mesh, in_specs=(PartitionSpec(), split, split, PartitionSpec()), out_specs=(columns, columns)
     )
     parts = search_parts(queries, documents, numbers, ranges)
     # Earlier documents come first: top_k prefers the lower position among equal values.
