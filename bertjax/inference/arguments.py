@@ -78,21 +78,19 @@ def check_value(argument: str, value: Any, allowed: Range, fix: str) -> Any:
     return value
 
 
-def check_values(verb: str, **values: Any) -> dict[str, Any]:
+def check_values(verb: str, values: Mapping[str, Any], **names: str) -> dict[str, Any]:
     """Converts arguments to Python values and checks them against the ranges of the config keys config.VERB.NAME.
 
     Args:
       verb: The verb, such as 'fill'.
-      **values: For each argument, a tuple (NAME, value).
-
-    Returns:
-      {argument: value}.
+      values: {argument: value}.
+      **names: NAME for each argument that has another name than its config key.
 
     Raises:
       UserError: A value is outside its range.
     """
     checked, keys = {}, keys_of(INFERENCE_KEYS[verb])
-    for argument, (name, value) in values.items():
-        key = keys[f'{verb}.{name}']
+    for argument, value in values.items():
+        key = keys[f'{verb}.{names.get(argument, argument)}']
         checked[argument] = check_value(argument, value, key.allowed, f'for example {argument}={key.default!r}')
     return checked

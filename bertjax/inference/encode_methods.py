@@ -105,7 +105,7 @@ class EncodeMethods:
         options = {'layers': layers if isinstance(layers, tuple) else (layers,), 'combine': combine, 'weights': weights}
         options |= {'pool': 'none' if pool is None else pool, 'normalize': normalize, 'precision': precision}
         options |= {'truncate_dim': 0 if truncate_dim is None else truncate_dim}
-        values = check_values('extract', **{name: (name, value) for name, value in options.items()})
+        values = check_values('extract', options)
         if prompt is not None:
             as_text_list([prompt], 'prompt')
         precision = values.pop('precision')

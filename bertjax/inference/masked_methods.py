@@ -61,7 +61,7 @@ class MaskedMethods:
         Raises:
           UserError: A text has no mask, or the model has no MLM head.
         """
-        top_k, jointly = check_values('fill', top_k=('top_k', top_k), jointly=('jointly', jointly)).values()
+        top_k, jointly = check_values('fill', {'top_k': top_k, 'jointly': jointly}).values()
         self._model.require('mlm', 'filling')
         numbered = enumerate(as_text_list(texts))
         masked = [MaskedText(text, f'texts[{i}]', self.tokenizer, self._max_length) for i, text in numbered]
@@ -144,7 +144,7 @@ class MaskedMethods:
         Raises:
           UserError: `tokens` exceeds the number of positions of the model, or the model has no MLM head.
         """
-        options = {'tokens': ('tokens', tokens), 'temperature': ('temperature', temperature)}
-        values = check_values('fill', **options, top_k=('sample', top_k), seed=('seed', seed))
+        options = {'tokens': tokens, 'temperature': temperature, 'top_k': top_k, 'seed': seed}
+        values = check_values('fill', options, top_k='sample')
         self._model.require('mlm', 'continuing')
         return match_input(texts, extend(self._runner, as_text_list(texts), **values, max_length=self._max_length))

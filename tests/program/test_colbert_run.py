@@ -121,8 +121,8 @@ def test_the_export_is_a_multi_vector_encoder(
     write_rows(workdir / 'train.jsonl', lists(16, 1))
     _, stdout = colbert(program, tmp_path / 'usual' / 'theirs', workdir, '--config.steps=1')
     assert 'newly initialized: nothing' in stdout
-    said = program.error(
+    message = program.error(
         f'--workdir={tmp_path / "other"}', f'--config.init={tmp_path / "usual" / "theirs"}', '--config.task.dim=8',
         f'--config.data={workdir}', '--config.task.query_len=12', recipe=RECIPE, small=False,
     )  # fmt: skip
-    assert 'config.task.dim: found 8 for' in said and 'expected 16, as in that model' in said
+    assert 'config.task.dim: found 8 for' in message and 'expected 16, as in that model' in message

@@ -229,11 +229,11 @@ def test_a_killed_run_resumes(program: Program, trained, tmp_path, changes):
     process.communicate()
     assert parts.is_dir()
     assert 'parts already exist' in program.spawn(f'--workdir={tmp_path / "killed"}', *arguments, **EXTRACT).stdout
-    found, wanted = (
+    found, expected = (
         {path.name: path.read_bytes() for path in (tmp_path / name / 'features').iterdir()}
         for name in ('killed', 'whole')
     )
-    assert found == wanted and len(found) == (8 if changes else 2)
+    assert found == expected and len(found) == (8 if changes else 2)
 
 
 @pytest.mark.slow

@@ -87,7 +87,7 @@ def test_value_and_gradient(loss: str):
 
 
 @pytest.mark.parametrize('count', [1, 7, 100])
-def test_blocks_find_what_a_sort_finds(monkeypatch: pytest.MonkeyPatch, count: int):
+def test_a_search_in_blocks_equals_a_stable_sort(monkeypatch: pytest.MonkeyPatch, count: int):
     monkeypatch.setattr(module, 'QUERIES', 4)
     monkeypatch.setattr(module, 'DOCUMENTS', 16)
     draw = np.random.default_rng(count)
@@ -95,12 +95,12 @@ def test_blocks_find_what_a_sort_finds(monkeypatch: pytest.MonkeyPatch, count: i
     queries, documents = vectors(6), [*vectors(40), np.zeros((0, 4), np.float32)]
     indices, scores = search(queries, documents, count)
     products = np.array([[(q @ d.T).max(1).sum() if len(d) else 0 for d in documents] for q in queries])
-    wanted = np.argsort(-products, axis=1, kind='stable')[:, :count]
-    np.testing.assert_array_equal(indices, wanted)
-    np.testing.assert_array_equal(scores, np.take_along_axis(products, wanted, 1))
+    expected = np.argsort(-products, axis=1, kind='stable')[:, :count]
+    np.testing.assert_array_equal(indices, expected)
+    np.testing.assert_array_equal(scores, np.take_along_axis(products, expected, 1))
 
 
-def test_a_document_without_tokens_scores_nothing():
+def test_a_document_without_tokens_has_the_score_0():
     assert float(max_sim(jnp.ones((2, 3)), jnp.zeros((4, 3)))) == 0
     gradient = jax.grad(lambda d: max_sim(jnp.ones((2, 3)), d))(jnp.zeros((4, 3)))
     assert not np.isnan(gradient).any()
@@ -134,20 +134,20 @@ def write(folder: pathlib.Path, name: str, rows: list[dict]) -> None:
     (folder / name).write_text(''.join(json.dumps(row) + '\n' for row in rows))
 
 
-def test_what_is_wrong_is_said(tmp_path: pathlib.Path):
+def test_invalid_records_and_options_are_refused(tmp_path: pathlib.Path):
     write(tmp_path, 'train.jsonl', [{'text_a': 'a', 'text_b': 'b', 'score': 1}])
     task = LateInteractionTask(str(tmp_path), 32)
     with pytest.raises(UserError, match="found 'auto' with records of the form scored, expected one of info_nce"):
         task.learn(task.records('train'))
-    for options, said in (
+    for options, message in (
         ({'query_len': 40}, r'query_len: found 40, expected at most 32'),
         ({'augment': False, 'attend': True}, 'attend: found True without augment'),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             LateInteractionTask('', 32, **options)
 
 
-def test_a_mask_attends_to_something():
+def test_queries_longer_than_the_attention_window_are_refused():
     config = BertConfig(vocab_size=9, num_layers=1, width=32, num_heads=2, attention_window=8)
     with pytest.raises(UserError, match='query_len: found 7 with an attention window of 8, expected at most 6'):
         LateInteractionTask('', 32, query_len=7).build_module(config)
@@ -166,7 +166,7 @@ def test_an_ensemble_scores_by_the_mean_cosine(marked: Tokenizer):
         task.ensemble_predictions(pairs, [members[0], (other, members[1][1])])
 
 
-def test_what_cannot_compute_it_is_refused():
+def test_unsupported_exports_and_attention_are_refused():
     config = BertConfig(vocab_size=9, num_layers=1, width=32, num_heads=2)
     task = LateInteractionTask('', 32)
     for name in ('onnx', 'stablehlo'):
@@ -212,10 +212,10 @@ def test_settings_of_a_folder(tmp_path: pathlib.Path):
         ),
         '2_MultiVectorMask/config.json': ({'keep_only_token_ids': [3]}, r'keep_only_token_ids \[3\]'),
     }
-    for name, (content, said) in refused.items():
+    for name, (content, message) in refused.items():
         original = (tmp_path / name).read_text()
         (tmp_path / name).write_text(json.dumps(content))
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             read_multi_vector(tmp_path, 64)
         (tmp_path / name).write_text(original)
     # PyLate 3 has the settings in one file, and lists only the first two modules.

@@ -124,11 +124,11 @@ REFUSED = {
 
 
 @pytest.mark.parametrize('case', REFUSED)
-def test_what_is_wrong_is_said_with_its_place(tmp_path: pathlib.Path, case: str):
-    rows, options, said = REFUSED[case]
+def test_invalid_records_and_options_are_refused(tmp_path: pathlib.Path, case: str):
+    rows, options, message = REFUSED[case]
     write(tmp_path, 'train.jsonl', rows)
     one = task(tmp_path, **options)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         one.learn(one.records('train'))
 
 
@@ -179,10 +179,10 @@ def test_settings_of_a_cross_encoder(tmp_path: pathlib.Path):
     write_json('config.json', id2label={'0': 'LABEL_0'}, sentence_transformers={'activation_fn': 'torch.x.Identity'})
     write_json(name)
     assert read_cross_encoder(tmp_path).activation == 'identity'  # as versions 4 and 5 write it
-    for wrong, said in (
+    for wrong, message in (
         ({'activation_fn': 'torch.nn.modules.activation.Tanh'}, 'found the activation .*Tanh'),
         ({'default_prompt_name': 'q'}, 'found a default prompt'),
     ):
         write_json(name, model_type='CrossEncoder', **wrong)
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             read_cross_encoder(tmp_path)
