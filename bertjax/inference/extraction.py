@@ -64,6 +64,9 @@ class Extraction:
         self._metadata_path = self.target.with_name(f'{self.target.name}.json')
         self._folder = self.target.parent / f'{self.source.name}.parts'
         self._input_path = self._folder / 'input.json'
+        formats = (f'{self.target.stem}.{format}.json' for format in FEATURE_FORMATS)
+        self._other_metadata_paths = [self.target.with_name(name) for name in formats]
+        self._other_metadata_paths.remove(self._metadata_path)
         self._parts: list[pathlib.Path] = []
         self._identity, self._origin, self._rows, self._blank = '', self.source.origin, 0, 0
         self._files: list[pathlib.Path] = []
@@ -112,18 +115,13 @@ class Extraction:
         Raises:
           UserError: The run would replace such features, see `overwrite_guard.check_overwrite`.
         """
-        facts = [self._metadata_path, *self._other_metadata_paths()]
         # The files of other formats count as known, because two formats may share the file of ids.
-        check_overwrite([*facts, self._input_path], self._origin, self._files, self._replaced() | recorded_files(facts))
+        facts = [self._metadata_path, *self._other_metadata_paths, self._input_path]
+        check_overwrite(facts, self._origin, self._files, recorded_files(facts))
 
-    def _replaced(self) -> set[str]:
+    def _earlier_files(self) -> set[str]:
         """Returns the names of files that earlier runs wrote, or may have written, for this input and format."""
         return recorded_files([self._metadata_path, self._input_path])
-
-    def _other_metadata_paths(self) -> list[pathlib.Path]:
-        """Returns the paths of the metadata for other formats."""
-        names = (f'{self.target.stem}.{format}.json' for format in FEATURE_FORMATS)
-        return [self.target.with_name(name) for name in names if name != self._metadata_path.name]
 
     def compute(self, advance: Callable[[int], object]) -> None:
         """Computes the missing parts.
@@ -134,7 +132,7 @@ class Extraction:
         Raises:
           UserError: The input has changed since `read`.
         """
-        names = sorted(self._replaced() | {path.name for path in self._files})
+        names = sorted(self._earlier_files() | {path.name for path in self._files})
         write_atomic(self._input_path, json.dumps({INPUT: self._origin, FILES: names}) + '\n')
         required = {path.name for path in self._parts}
         existing = {path.name for path in self._folder.iterdir()} - {self._input_path.name}
@@ -162,7 +160,7 @@ class Extraction:
         Yields:
           Messages for the user.
         """
-        stale = self._replaced() - {path.name for path in self._files} - recorded_files(self._other_metadata_paths())
+        stale = self._earlier_files() - {path.name for path in self._files} - recorded_files(self._other_metadata_paths)
         self._metadata_path.unlink(missing_ok=True)  # The metadata describe an earlier file.
         for path in self.target.parent.glob('.*.tmp-*'):  # A killed run left these; no other run uses the workdir.
             path.unlink()
