@@ -7,7 +7,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from running import Program, assert_one_line, rows
+from running import RUN, Program, assert_one_line, rows
 
 import bertjax
 from bertjax.inference import minimal_pairs
@@ -53,17 +53,17 @@ def results(folder: pathlib.Path, name: str = 'few') -> tuple[dict, list[dict]]:
 def test_accuracies_follow_from_the_scores(program: Program, trained, pairs, tmp_path):
     out = program.run(f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={pairs}', **RECIPE).stdout
     facts, scored = results(tmp_path)
-    flag = records(40)
+    in_file = records(40)
     bert = bertjax.load(trained)
     for side in ('good', 'bad'):
-        expected = [score['log_likelihood'] for score in bert.score([pair[f'sentence_{side}'] for pair in flag])]
+        expected = [score['log_likelihood'] for score in bert.score([pair[f'sentence_{side}'] for pair in in_file])]
         np.testing.assert_allclose([row[f'{side}_score'] for row in scored], expected, atol=1e-4)
     correct = np.array([row['good_score'] > row['bad_score'] for row in scored])
     assert [row['correct'] for row in scored] == correct.tolist() and not correct[-2:].any()
-    assert all(row.items() >= pair.items() for row, pair in zip(scored, flag, strict=True))
+    assert all(row.items() >= pair.items() for row, pair in zip(scored, in_file, strict=True))
     assert '2 of 42 pairs have equal scores' in out
     assert facts['ties'] == 2 and facts['pairs'] == 42 and facts['share'] == correct.mean()
-    by_set = {name: correct[[pair['UID'] == name for pair in flag]] for name in 'abc'}
+    by_set = {name: correct[[pair['UID'] == name for pair in in_file]] for name in 'abc'}
     for name, hits in by_set.items():
         error = math.sqrt(hits.mean() * (1 - hits.mean()) / len(hits))
         expected = {'pairs': len(hits), 'accuracy': hits.mean(), 'standard_error': error}
@@ -108,8 +108,8 @@ def test_parts_are_computed_once_and_other_results_are_not_replaced(
 
 
 def test_pairs_may_have_other_fields_and_no_sets(program: Program, trained, tmp_path):
-    flag = [{'right': 'the river runs', 'wrong': 'the runs river'}, {'right': 'old stone', 'wrong': 'stone old'}]
-    path = write(tmp_path / 'own.jsonl', flag)
+    own = [{'right': 'the river runs', 'wrong': 'the runs river'}, {'right': 'old stone', 'wrong': 'stone old'}]
+    path = write(tmp_path / 'own.jsonl', own)
     fields = ('--config.minimal_pairs.good=right', '--config.minimal_pairs.bad=wrong')
     command = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={path}', *fields)
     program.run(*command, **RECIPE)
@@ -154,26 +154,25 @@ def test_other_mistakes_are_errors(program: Program, trained, tuned, pairs, tmp_
         assert 'config.input' in line
 
 
-def test_measuring_pairs_does_not_change_a_training(program: Program, pairs, tmp_path):
-    steps = ('--config.steps=6', '--config.eval_every=3', '--config.log_every=1')
-    flag = f'--config.heldout_pairs={pairs}'
-    out = program.run(f'--workdir={tmp_path}/with', *steps, flag, devices=2).stdout
-    program.run(f'--workdir={tmp_path}/without', *steps, devices=2)
+def test_measuring_pairs_does_not_change_a_training(program: Program, trained, pairs, tmp_path):
+    workdir = tmp_path / 'run'
+    out = program.run(f'--workdir={workdir}', *RUN, f'--config.heldout_pairs={pairs}').stdout
     name = 'export/hf/model.safetensors'
-    assert (tmp_path / 'with' / name).read_bytes() == (tmp_path / 'without' / name).read_bytes()
+    assert (workdir / name).read_bytes() == (trained / name).read_bytes()
     for split in ('train', 'heldout'):
-        files = (tmp_path / run / 'metrics.jsonl' for run in ('with', 'without'))
-        measured, plain = ([row['mlm_loss'] for row in rows(file, split)] for file in files)
+        measured, plain = (
+            [row['mlm_loss'] for row in rows(folder / 'metrics.jsonl', split)] for folder in (workdir, trained)
+        )
         assert measured == plain
-    measured = rows(tmp_path / 'with' / 'metrics.jsonl', 'heldout_pairs')
-    assert [row['step'] for row in measured] == [0, 3, 6]
-    assert json.loads((tmp_path / 'with' / 'summary.json').read_text())['heldout_pairs'] == [measured[0], measured[-1]]
+    measured = rows(workdir / 'metrics.jsonl', 'heldout_pairs')
+    assert [row['step'] for row in measured] == [0, 8, 16, 24]
+    assert json.loads((workdir / 'summary.json').read_text())['heldout_pairs'] == [measured[0], measured[-1]]
     assert 'also evaluated on 32 minimal pairs' in out  # as many as config.eval_examples
-    assert f'heldout_pairs at step 6: accuracy {measured[-1]["accuracy"]:.3f}' in out
+    assert f'heldout_pairs at step 24: accuracy {measured[-1]["accuracy"]:.3f}' in out
 
     evaluated = write(tmp_path / 'even.jsonl', [records(40)[i * 42 // 32] for i in range(32)])
-    program.run(f'--workdir={tmp_path}/with', f'--config.input={evaluated}', **RECIPE)
-    facts, _ = results(tmp_path / 'with', 'even')
+    program.run(f'--workdir={workdir}', f'--config.input={evaluated}', **RECIPE)
+    facts, _ = results(workdir, 'even')
     assert {name: measured[-1][name] for name in ('accuracy', 'standard_error')} == pytest.approx(
         {name: facts[name] for name in ('accuracy', 'standard_error')}
     )
