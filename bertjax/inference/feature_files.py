@@ -94,14 +94,8 @@ def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
     _, offsets, tokens = output_files(path, per_token=True, id=False)
     _write_npy(offsets, np.int64, (shapes['lengths'][0] + 1,), _offsets(parts))
     kind = np.dtype([(name.removesuffix('s'), np.int32) for name in TOKEN])
-
-    def table(part: VectorPart) -> np.ndarray:
-        rows = np.empty(len(part['ids']), kind)
-        for name in TOKEN:
-            rows[name.removesuffix('s')] = part[name]
-        return rows
-
-    _write_npy(tokens, kind, shapes['ids'], map(table, map(load_file, parts)))
+    tables = (np.rec.fromarrays([part[name] for name in TOKEN], dtype=kind) for part in map(load_file, parts))
+    _write_npy(tokens, kind, shapes['ids'], tables)
 
 
 def write_safetensors(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
