@@ -98,15 +98,10 @@ def test_lists(program: Program, ranker: pathlib.Path, tmp_path: pathlib.Path):
 
 
 def test_a_teachers_scores(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """Of rerankers and of embeddings, from one file. The teacher's margin is 3, and the reranker's at first 0."""
-    found = {}
-    for kind in ('rerank', 'embed'):
-        data = tmp_path / kind / 'data'
-        write_rows(data / 'train.jsonl', lists(24, 1, teacher=True))
-        workdir, stdout = train(program, trained, data, '--config.steps=20', recipe=f'configs/{kind}.py')
-        assert 'with the loss margin_mse' in stdout
-        found[kind] = losses(workdir)
-    assert found['rerank'][0] == pytest.approx(9, abs=0.5) and found['embed'][-1] < 0.8 * found['embed'][0]
+    """The teacher's margin is 3, and the reranker's margin is 0 at first."""
+    write_rows(tmp_path / 'data' / 'train.jsonl', lists(24, 1, teacher=True))
+    workdir, stdout = train(program, trained, tmp_path / 'data', '--config.export=False')
+    assert 'with the loss margin_mse' in stdout and losses(workdir)[0] == pytest.approx(9, abs=0.5)
 
 
 def test_scored_pairs(program: Program, scorer: pathlib.Path, tmp_path: pathlib.Path):

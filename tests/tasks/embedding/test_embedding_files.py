@@ -46,6 +46,16 @@ def test_equal_texts_have_equal_ids(tmp_path: pathlib.Path, tokenizer: Tokenizer
     assert not batch['text_ids'][1].any() and not batch['attention_mask'][1].any()
 
 
+def test_scores_of_a_teacher_are_labels(tmp_path: pathlib.Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture):
+    records = [{**PAIRS[1], 'score': [3, 1]}, {**PAIRS[2], 'score': [2.0, 0, -1]}]
+    write(tmp_path, 'train.jsonl', records)
+    distilled = task(tmp_path, max_score=2)
+    distilled.learn(distilled.records('train'))
+    assert '2 records for training with the loss margin_mse, 7 texts' in capsys.readouterr().out
+    labels = distilled.features(distilled.records('train'), tokenizer, training=True).row['labels']
+    np.testing.assert_array_equal(labels, [[1.5, 0.5, 0], [1, 0, -0.5]])
+
+
 def test_other_formats_and_column_names_are_read(tmp_path: pathlib.Path):
     (tmp_path / 'train.csv').write_text('question,answer\na,"b, c"\nd,e\n')
     embedding_task = task(tmp_path, anchor='question', positive='answer')

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -181,7 +182,7 @@ def test_unsupported_exports_and_attention_are_refused():
 
 
 @pytest.mark.parametrize('window', [0, 12])
-def test_rows_of_several_sequences_have_the_same_vectors(marked: Tokenizer, window: int):
+def test_rows_of_several_sequences_have_the_same_vectors(marked: Tokenizer, draw_params: Callable, window: int):
     """Augmenting masks see the tokens of their own query only, and no token sees them."""
     config = BertConfig(vocab_size=marked.vocab_size, num_layers=2, width=32, num_heads=2, attention_window=window)
     task = LateInteractionTask('', 16, query_len=8, dim=6)
@@ -189,12 +190,14 @@ def test_rows_of_several_sequences_have_the_same_vectors(marked: Tokenizer, wind
     features = task.features(pairs, marked, training=False)
     batch = features.batch(np.arange(4), 16, marked.pad_id)
     inputs, model = [jnp.asarray(batch[name]) for name in task.objective.inputs], task.build_module(config)
-    params = model.init(jax.random.key(0), *inputs)
-    alone, packed = (module.apply(params, *inputs)['token_vectors'] for module in (model, model.clone(packing=2)))
+    params = draw_params(lambda key: model.init(key, *inputs), stddev=0.2)
+    apply = jax.jit(model.apply)
+    alone = apply(params, *inputs)['token_vectors']
+    packed = jax.jit(model.clone(packing=2).apply)(params, *inputs)['token_vectors']
     np.testing.assert_allclose(packed, alone, atol=1e-5)
     assert np.abs(alone[0, 4:8]).min() > 0  # the masks are compared
     other = inputs[0].at[0, 4:8].set(marked.cls_id)
-    changed = model.apply(params, other, *inputs[1:])['token_vectors']
+    changed = apply(params, other, *inputs[1:])['token_vectors']
     np.testing.assert_allclose(changed[0, :4], alone[0, :4], atol=1e-5)
     assert np.abs(changed[0, 4:8] - alone[0, 4:8]).max() > 1e-3
 
