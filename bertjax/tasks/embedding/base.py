@@ -27,6 +27,8 @@ from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.sentence.input import read_input
 from bertjax.tasks.task import Task
 
+Records = Sequence[TextExample | Query]
+Predictions = list[float | Ranking]
 _NAME = text(empty=False)
 _SHOWN = 10  # the documents of a query in a row of the predictions
 
@@ -92,7 +94,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         """See Task."""
         return self._splits.describe()
 
-    def records(self, split: str) -> Sequence[TextExample | Query]:
+    def records(self, split: str) -> Records:
         """See Task and splits.py."""
         return self._splits.records(split)
 
@@ -163,9 +165,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         """See Task."""
         self._form = state['form']
 
-    def metrics(
-        self, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]
-    ) -> dict[str, float | None]:
+    def metrics(self, records: Records, predictions: Predictions) -> dict[str, float | None]:
         """Returns the correlations of predictions and scores, or the metrics of a search (metrics/retrieval.py)."""
         if isinstance(records[0], Query):
             rankings = [ranking.documents for ranking in predictions]
@@ -174,15 +174,13 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         known = None not in scores
         return {name: VALUE_METRICS[name](scores, predictions) if known else None for name in ('spearman', 'pearson')}
 
-    def collapsed(self, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]) -> bool:
+    def collapsed(self, records: Records, predictions: Predictions) -> bool:
         """Whether all pairs have nearly the same prediction, or all queries the same ranking."""
         if isinstance(records[0], Query):
             return len(records) > 1 and len({tuple(ranking.documents) for ranking in predictions}) == 1
         return len(records) > 1 and float(np.ptp(predictions)) < 1e-5
 
-    def rows(
-        self, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]
-    ) -> Iterator[dict[str, Any]]:
+    def rows(self, records: Records, predictions: Predictions) -> Iterator[dict[str, Any]]:
         """Yields a row per record. The row of a pair has `pair_key`, and `true` if the score is known."""
         for record, prediction in zip(records, predictions, strict=True):
             if isinstance(record, TextExample):
@@ -193,9 +191,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
             documents = [{'id': ids[i], 'score': score, 'relevance': relevant.get(i, 0)} for i, score in found]
             yield {'query': record.id, 'text': record.text, 'documents': documents}
 
-    def official_files(
-        self, split: str, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]
-    ) -> dict[str, str]:
+    def official_files(self, split: str, records: Records, predictions: Predictions) -> dict[str, str]:
         """Returns a run file for trec_eval if the records are queries."""
         if not isinstance(records[0], Query):
             return {}

@@ -16,12 +16,12 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.model.pooling import SENTENCE_POOL
 from bertjax.tasks.embedding import files
-from bertjax.tasks.embedding.base import TextPairTask
+from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask
 from bertjax.tasks.embedding.features import group_features, target_scores, text_features
-from bertjax.tasks.embedding.files import Query, TextExample
+from bertjax.tasks.embedding.files import Query
 from bertjax.tasks.embedding.head import EMBEDDING, LAYER_NUMBERS
 from bertjax.tasks.embedding.losses import LOSSES, build_objective
-from bertjax.tasks.embedding.ranking import Ranking, make_rankings
+from bertjax.tasks.embedding.ranking import make_rankings
 from bertjax.tasks.embedding.search import search
 from bertjax.tasks.options import option
 from bertjax.tasks.task import Outputs
@@ -118,7 +118,7 @@ class EmbeddingTask(TextPairTask):
             expected = "'all' or 'last_K', because the pooling has no parameters"
             raise UserError('config.trainable', "'head'", expected, 'choose a part of the encoder')
 
-    def features(self, records: Sequence[TextExample | Query], tokenizer: Tokenizer, *, training: bool) -> Features:
+    def features(self, records: Records, tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task. Without `training`, the rows are the texts of `_texts`."""
         if not training:
             texts = _texts(records)
@@ -151,9 +151,7 @@ class EmbeddingTask(TextPairTask):
         layers = LAYER_NUMBERS[self.layers]
         return SentenceModules(self.seq_len, prompts=prompts, layers=layers, pool=self._pool, normalize=self.normalize)
 
-    def predictions(
-        self, records: Sequence[TextExample | Query], features: Features, outputs: Outputs
-    ) -> list[float | Ranking]:
+    def predictions(self, records: Records, features: Features, outputs: Outputs) -> Predictions:
         """Returns the cosine of the first two texts of each example, or the ranking of each query."""
         del features
         vectors = np.stack(outputs['embeddings'])
@@ -164,16 +162,14 @@ class EmbeddingTask(TextPairTask):
         first, second = zip(*((index[x.texts[0]], index[x.texts[:2][-1]]) for x in records), strict=True)
         return np.einsum('nd,nd->n', vectors[[*first]], vectors[[*second]], dtype=np.float64).tolist()
 
-    def ensemble_predictions(
-        self, records: Sequence[TextExample | Query], members: Sequence[tuple[Features, Outputs]]
-    ) -> list[float | Ranking]:
+    def ensemble_predictions(self, records: Records, members: Sequence[tuple[Features, Outputs]]) -> Predictions:
         """See Task. The unit vectors are concatenated, so a cosine is the mean of the members' cosines."""
         parts = [np.stack(outputs['embeddings']) for _, outputs in members]
         units = [x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) for x in parts]
         return self.predictions(records, members[0][0], {'embeddings': list(np.concatenate(units, axis=-1))})
 
 
-def _texts(records: Sequence[TextExample | Query]) -> list[str]:
+def _texts(records: Records) -> list[str]:
     """Returns the texts to embed: queries and then their corpus, or the texts of examples without duplicates."""
     if isinstance(records[0], Query):
         return [query.text for query in records] + list(records[0].corpus.texts)

@@ -18,10 +18,10 @@ from bertjax.errors import UserError
 from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
-from bertjax.tasks.embedding.base import TextPairTask
+from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask
 from bertjax.tasks.embedding.features import target_scores
-from bertjax.tasks.embedding.files import Query, TextExample
-from bertjax.tasks.embedding.ranking import Ranking, make_rankings
+from bertjax.tasks.embedding.files import Query
+from bertjax.tasks.embedding.ranking import make_rankings
 from bertjax.tasks.late_interaction.features import Tokenization, group_features, text_features
 from bertjax.tasks.late_interaction.head import LATE_INTERACTION
 from bertjax.tasks.late_interaction.losses import LOSSES, build_objective
@@ -99,7 +99,7 @@ class LateInteractionTask(TextPairTask):
                 found = f'{getattr(self, name)!r} for {source}'
                 raise UserError(f'config.task.{name}', found, f'{value!r}, as in that model', 'set it')
 
-    def features(self, records: Sequence[TextExample | Query], tokenizer: Tokenizer, *, training: bool) -> Features:
+    def features(self, records: Records, tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task. Without `training`, there is a row for each text of `_texts`."""
         tokenization = Tokenization(tokenizer, self._settings)
         if training:
@@ -124,9 +124,7 @@ class LateInteractionTask(TextPairTask):
         """See Task."""
         return multi_vector_files(self._settings, model_config.width, self.dim)
 
-    def predictions(
-        self, records: Sequence[TextExample | Query], features: Features, outputs: Outputs
-    ) -> list[float | Ranking]:
+    def predictions(self, records: Records, features: Features, outputs: Outputs) -> Predictions:
         """Returns the score of each pair, or the ranking of each query."""
         del features
         queries, documents = _texts(records)
@@ -138,9 +136,7 @@ class LateInteractionTask(TextPairTask):
         pairs = [[index[text] for index, text in zip(numbers, record.texts, strict=False)] for record in records]
         return [max_sim_of_pair(sides[0][i], sides[1][j]) for i, j in pairs]
 
-    def ensemble_predictions(
-        self, records: Sequence[TextExample | Query], members: Sequence[tuple[Features, Outputs]]
-    ) -> list[float | Ranking]:
+    def ensemble_predictions(self, records: Records, members: Sequence[tuple[Features, Outputs]]) -> Predictions:
         """See Task. The vectors of a token are concatenated, so a cosine is the mean of the models' cosines."""
         rows = zip(*(outputs['token_vectors'] for _, outputs in members), strict=True)
         vectors = [np.concatenate(row, axis=-1) / np.sqrt(np.float32(len(members))) for row in rows]
@@ -152,7 +148,7 @@ def max_sim_of_pair(query: np.ndarray, document: np.ndarray) -> float:
     return float((query @ document.T).max(1, initial=-np.inf).sum(dtype=np.float64)) if len(document) else 0.0
 
 
-def _texts(records: Sequence[TextExample | Query]) -> tuple[list[str], list[str]]:
+def _texts(records: Records) -> tuple[list[str], list[str]]:
     """Returns the queries and the documents to encode. The sides of pairs are encoded without duplicates."""
     if isinstance(records[0], Query):
         return [query.text for query in records], list(records[0].corpus.texts)

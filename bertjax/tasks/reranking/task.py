@@ -15,7 +15,7 @@ from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.remote.paths import user_path
-from bertjax.tasks.embedding.base import TextPairTask
+from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask
 from bertjax.tasks.embedding.features import target_scores
 from bertjax.tasks.embedding.files import Query, TextExample
 from bertjax.tasks.embedding.ranking import Ranking
@@ -69,7 +69,7 @@ class RerankTask(TextPairTask):
     def _activation(self) -> str:
         return (self._learned_activation or 'identity') if self.activation == 'auto' else self.activation
 
-    def records(self, split: str) -> Sequence[TextExample | Query]:
+    def records(self, split: str) -> Records:
         """See TextPairTask.
 
         Raises:
@@ -111,7 +111,7 @@ class RerankTask(TextPairTask):
         cross_encoder = read_cross_encoder(source)
         self._learned_activation = cross_encoder.activation if cross_encoder else ''
 
-    def features(self, records: Sequence[TextExample | Query], tokenizer: Tokenizer, *, training: bool) -> Features:
+    def features(self, records: Records, tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task. Without `training`, there is a row for each pair of `_pairs`."""
         groups = [(record.texts[0], record.texts[1:]) for record in records] if training else _pairs(records)
         labels = target_scores(records, self.max_score) if training else None
@@ -129,9 +129,7 @@ class RerankTask(TextPairTask):
         """See Task."""
         return cross_encoder_files(CrossEncoder(self.seq_len, self._activation))
 
-    def predictions(
-        self, records: Sequence[TextExample | Query], features: Features, outputs: Outputs
-    ) -> list[float | Ranking]:
+    def predictions(self, records: Records, features: Features, outputs: Outputs) -> Predictions:
         """Returns the score of each pair, or the ranking of the candidates of each query."""
         del features
         scores = ACTIVATIONS[self._activation](np.stack(outputs['logits']).astype(np.float64))
@@ -140,15 +138,11 @@ class RerankTask(TextPairTask):
         ends = np.cumsum([len(query.candidates) for query in records])
         return [_rank(query, part) for query, part in zip(records, np.split(scores, ends[:-1]), strict=True)]
 
-    def ensemble_predictions(
-        self, records: Sequence[TextExample | Query], members: Sequence[tuple[Features, Outputs]]
-    ) -> list[float | Ranking]:
+    def ensemble_predictions(self, records: Records, members: Sequence[tuple[Features, Outputs]]) -> Predictions:
         """See Task. The models may differ in their tokenizer and sequence length."""
         return self.predictions(records, members[0][0], average_outputs([outputs for _, outputs in members]))
 
-    def metrics(
-        self, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]
-    ) -> dict[str, float | None]:
+    def metrics(self, records: Records, predictions: Predictions) -> dict[str, float | None]:
         """Returns the correlations with the scores, or nDCG@10 and MRR@10 of the lists."""
         figures = super().metrics(records, predictions)
         return {name: figures[name] for name in _METRICS} if isinstance(records[0], Query) else figures
@@ -179,7 +173,7 @@ def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> 
     return [dataclasses.replace(query, candidates=tuple(found[query.id][:count])) for query in queries]
 
 
-def _pairs(records: Sequence[TextExample | Query]) -> list[tuple[str, Sequence[str]]]:
+def _pairs(records: Records) -> list[tuple[str, Sequence[str]]]:
     """Returns the pairs to score: the pairs of examples, or each query with each of its candidates."""
     if isinstance(records[0], TextExample):
         return [(record.texts[0], record.texts[1:2]) for record in records]
