@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import transformers
 
+from bertjax.convert.content import ExportContent
 from bertjax.convert.huggingface.save import TokenizerProtocol, export_huggingface
 from bertjax.convert.load import load_pretraining_model
 from bertjax.data.loader import global_arrays, make_numbered_batch
@@ -138,6 +139,6 @@ def both(
     setup = phase.setup
     with mesh_context(setup.mesh):
         state = setup.create(seed)
-    export_huggingface(jax.device_get(state.params), setup.module.config, tokenizer, folder, card={})
+    export_huggingface(ExportContent(setup.module, jax.device_get(state.params), tokenizer), folder)
     theirs = Theirs(folder, setup, settings, phase.settings.last_step, mode, seed)
     return {'bertjax': Ours(phase, state), 'transformers': theirs}

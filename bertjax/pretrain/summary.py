@@ -12,6 +12,7 @@ from absl import logging
 from rich.table import Table
 
 from bertjax.config.pretraining import UNSET
+from bertjax.convert.content import ExportContent
 from bertjax.data.loader import Examples
 from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import display_path
@@ -27,7 +28,7 @@ from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.health.goodput import read_goodput
 from bertjax.train.step import make_forward
 from bertjax.workdir import exports
-from bertjax.workdir.exports import ExportContent, push_export, split_formats, write_exports
+from bertjax.workdir.exports import push_export, split_formats, write_exports
 from bertjax.workdir.files import distillation_facts
 from bertjax.writers.console import Command, format_value, print_next_commands, print_output_files
 from bertjax.writers.jsonl import read_rows

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bertjax.convert import onnx
+from bertjax.convert.content import ExportContent
 from bertjax.convert.functions import make_functions
 from bertjax.convert.onnx import OPSET, check_onnx, export_onnx
 from bertjax.convert.trees import flat_paths
@@ -76,8 +77,8 @@ def check(model, params, folder: pathlib.Path) -> dict[str, list]:
 def test_a_pretrained_model_runs_without_jax(small_config, make_params, tokenizer, tmp_path, caplog):
     """Equal parameters also give equal bytes. The bytes contain no path of this package, and nothing is logged."""
     model, params = BertForPreTraining(small_config()), make_params(small_config())
-    export_onnx(params, model, tokenizer, tmp_path / 'one', extra_files={'task.json': '{}'})
-    export_onnx(params, model, tokenizer, tmp_path / 'two', extra_files={'task.json': '{}'})
+    export_onnx(ExportContent(model, params, tokenizer, extra_files={'task.json': '{}'}), tmp_path / 'one')
+    export_onnx(ExportContent(model, params, tokenizer, extra_files={'task.json': '{}'}), tmp_path / 'two')
     files = {path.name: path.read_bytes() for path in (tmp_path / 'one').iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / 'two').iterdir()}
     assert str(pathlib.Path(onnx.__file__).parent).encode() not in b''.join(files.values()) and not caplog.records
@@ -117,7 +118,7 @@ MODERN = dict(
 def test_a_fine_tuned_model_runs_without_jax(small_config, make_params, tokenizer, tmp_path, make):
     model = make(small_config)
     params = make_params(model)
-    export_onnx(params, model, tokenizer, tmp_path / 'model')
+    export_onnx(ExportContent(model, params, tokenizer), tmp_path / 'model')
     sizes = check(model, params, tmp_path / 'model')
     assert all({*size} <= {'b', 'c', 's', 3, 5} for size in sizes.values()), sizes
 

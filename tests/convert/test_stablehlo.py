@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax import export
 
+from bertjax.convert.content import ExportContent
 from bertjax.convert.stablehlo import export_stablehlo
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.heads import BertForMultipleChoice, BertForTokens
@@ -57,8 +58,8 @@ def test_a_pretrained_model_runs_without_bertjax(small_config, make_params, toke
     """Equal parameters also give equal bytes, which contain no path of this repository."""
     config = small_config()
     model, params, folder = BertForPreTraining(config), make_params(small_config()), tmp_path / 'one'
-    export_stablehlo(params, model, tokenizer, folder)
-    export_stablehlo(params, model, tokenizer, tmp_path / 'two')
+    export_stablehlo(ExportContent(model, params, tokenizer), folder)
+    export_stablehlo(ExportContent(model, params, tokenizer), tmp_path / 'two')
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / 'two').iterdir()}
     assert str(pathlib.Path(__file__).parent.parent.parent).encode() not in b''.join(files.values())
@@ -93,7 +94,7 @@ def test_a_pretrained_model_runs_without_bertjax(small_config, make_params, toke
 def test_a_fine_tuned_model_runs_without_bertjax(small_config, make_params, tokenizer, tmp_path, make):
     model = make(small_config)
     params = make_params(model)
-    export_stablehlo(params, model, tokenizer, tmp_path / 'model', extra_files={'task.json': '{}'})
+    export_stablehlo(ExportContent(model, params, tokenizer, extra_files={'task.json': '{}'}), tmp_path / 'model')
     for number, shape in enumerate([(2, 4, 9), (1, 2, 32)]):
         arrays = batch(shape if len(model.smallest_inputs[0]) == 3 else shape[1:], number)
         outputs = jax.jit(lambda *inputs: model.apply({'params': params}, *inputs))(*arrays.values())
@@ -105,7 +106,8 @@ def test_a_fine_tuned_model_runs_without_bertjax(small_config, make_params, toke
 @pytest.mark.slow
 def test_the_code_of_the_readme_runs(small_config, make_params, tokenizer, tmp_path):
     export_stablehlo(
-        make_params(small_config(nsp=False)), BertForPreTraining(small_config(nsp=False)), tokenizer, tmp_path / 'x'
+        ExportContent(BertForPreTraining(small_config(nsp=False)), make_params(small_config(nsp=False)), tokenizer),
+        tmp_path / 'x',
     )
     code = (tmp_path / 'x' / 'README.md').read_text().split('```')[1].removeprefix('python')
     environment = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}
