@@ -46,9 +46,6 @@ def check_readable(step_dir: pathlib.Path, state: Structure, items: Mapping[str,
         differences = [(type(error).__name__, ' '.join(str(error).split())[:200])]
     if differences:
         name, reason = differences[0]
-        raise UserError(
-            f'checkpoint {step_dir.name}',
-            f'a save that cannot be read back ({name}: {reason})',
-            'the values that were saved',
-            'check the disk, then start the same command again: earlier checkpoints are undamaged',
-        )
+        found = f'a save that cannot be read back ({name}: {reason})'
+        fix = 'check the disk, then start the same command again: earlier checkpoints are undamaged'
+        raise UserError(f'checkpoint {step_dir.name}', found, 'the values that were saved', fix)

@@ -79,12 +79,9 @@ class PretrainingSettings(PretrainingKeys):
         for phase in self.phase_specs:
             length = phase.values['seq_len']
             if length > model_config.max_positions:
-                raise UserError(
-                    f'config.{phase.keys["seq_len"]}',
-                    str(length),
-                    f'at most config.model.max_positions = {model_config.max_positions}',
-                    f'lower it, or set --config.model.max_positions={length}',
-                )
+                expected = f'at most config.model.max_positions = {model_config.max_positions}'
+                fix = f'lower it, or set --config.model.max_positions={length}'
+                raise UserError(f'config.{phase.keys["seq_len"]}', str(length), expected, fix)
         return model_config
 
     def total_steps(self, examples_per_epoch: float | None) -> int:
@@ -129,12 +126,9 @@ class PretrainingSettings(PretrainingKeys):
                 raise UserError('config.phases', found, '100% over all phases', fix)
             lengths[-1] = total - sum(lengths[:-1])  # the last phase absorbs the rounding errors
         if sum(lengths) != total:
-            raise UserError(
-                'config.phases',
-                f'{" + ".join(map(str, lengths))} = {sum(lengths)} steps',
-                f'config.steps = {total}',
-                'give the phases in percent, or make their sum equal to config.steps',
-            )
+            found = f'{" + ".join(map(str, lengths))} = {sum(lengths)} steps'
+            fix = 'give the phases in percent, or make their sum equal to config.steps'
+            raise UserError('config.phases', found, f'config.steps = {total}', fix)
         resolved, first = [], 0
         for number, (phase, length) in enumerate(zip(specs, lengths, strict=True)):
             resolved.append(

@@ -80,10 +80,8 @@ def read_tensors(
         tied = tensors.pop(name)
         dtypes.setdefault(source, dtypes[name])
         if not np.array_equal(tensors.setdefault(source, tied), tied):
-            fix = 'give a BERT whose embeddings are tied'
-            raise UserError(
-                f'{directory}: {names_in_file[name]}', 'different values', f'the values of {names_in_file[source]}', fix
-            )
+            where, expected = f'{directory}: {names_in_file[name]}', f'the values of {names_in_file[source]}'
+            raise UserError(where, 'different values', expected, 'give a BERT whose embeddings are tied')
         names_in_file.setdefault(source, names_in_file[name])
     return tensors, names_in_file, dtypes
 
