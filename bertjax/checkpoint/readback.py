@@ -1,5 +1,6 @@
 """A check that a saved checkpoint can be read by a new reader. It does not check the values of the arrays."""
 
+import functools
 import json
 import pathlib
 from collections.abc import Mapping
@@ -17,11 +18,8 @@ Structure = dict[str, tuple[tuple[int, ...], str]]
 def structure(tree: Any) -> Structure:
     """Returns {path: (shape, dtype)} of the arrays, or abstract arrays, in a tree."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {'/'.join(map(_name, path)): (tuple(x.shape), str(x.dtype)) for path, x in leaves}
-
-
-def _name(key: Any) -> str:
-    return str(next(getattr(key, field) for field in ('key', 'name', 'idx') if hasattr(key, field)))
+    name = functools.partial(jax.tree_util.keystr, simple=True, separator='/')
+    return {name(path): (tuple(x.shape), str(x.dtype)) for path, x in leaves}
 
 
 def check_readable(step_dir: pathlib.Path, state: Structure, items: Mapping[str, Any]) -> None:

@@ -63,11 +63,9 @@ def check_formats(
         else:
             check_head_exportable(module, head)
     if 'google' in formats:
-        from bertjax.convert.google.save import check_google, check_google_vocabulary
+        from bertjax.convert.google.save import check_google
 
-        check_google(config, head)
-        if vocabulary:
-            check_google_vocabulary(vocabulary)
+        check_google(config, head, vocabulary or 'wordpiece')
     if 'onnx' in formats:
         from bertjax.convert.onnx import check_onnx
 

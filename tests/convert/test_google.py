@@ -22,7 +22,7 @@ from bertjax.convert.google import table
 from bertjax.convert.google.bundle import Bundle, write_bundle
 from bertjax.convert.google.names import from_google, is_slot, to_google
 from bertjax.convert.google.read import find_newest
-from bertjax.convert.google.save import check_google, check_google_vocabulary, export_google
+from bertjax.convert.google.save import check_google, export_google
 from bertjax.convert.heads import MULTIPLE_CHOICE, QUESTION_ANSWERING, SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
@@ -230,7 +230,7 @@ def test_a_head_or_a_vocabulary_that_the_original_code_lacks_is_refused(small_co
         with pytest.raises(UserError, match=r'config.export_formats: found google for BertFor'):
             check_google(small_config(), head)
     with pytest.raises(UserError, match='found google with a sentencepiece vocabulary'):
-        check_google_vocabulary('sentencepiece')
+        check_google(small_config(), None, 'sentencepiece')
 
 
 def test_every_damaged_byte_of_an_index_is_detected(exported):

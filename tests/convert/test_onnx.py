@@ -111,9 +111,8 @@ MODERN = dict(
         lambda config: BertForSpans(config(num_segments=0, pooler='relu'), 2),
         lambda config: BertForClassification(config(num_segments=1, remat='full', mlp='gelu_tanh'), 5),
         lambda config: BertForClassification(config(**MODERN), 5),
-        lambda config: BertForTokens(config(**MODERN, scan_layers=False), 3),
     ],
-    ids=['choice', 'tokens', 'spans', 'classes', 'modern', 'modern-tokens'],
+    ids=['choice', 'tokens', 'spans', 'classes', 'modern'],
 )
 def test_a_fine_tuned_model_runs_without_jax(small_config, make_params, tokenizer, tmp_path, make):
     model = make(small_config)

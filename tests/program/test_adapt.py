@@ -226,9 +226,6 @@ def test_embedding_rows_without_a_piece_are_kept(
     line = program.error(f'--workdir={tmp_path / "3"}', *flags, **ADAPT)
     assert f'found {pieces}, expected {pieces - 1}, as in {start}' in line
     assert line.endswith(f'resize_token_embeddings({pieces}) of transformers')
-    source.resize_token_embeddings(pieces)
-    source.save_pretrained(start)
-    program.run(f'--workdir={tmp_path / "3"}', *flags, **ADAPT)
 
 
 def test_added_words_take_free_rows_first(

@@ -23,16 +23,17 @@ _ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu', 'relu': 'relu'}
 _FIXED = {'causal': False, 'layer_norm_eps': 1e-12, 'pooler': 'tanh'}
 
 
-def check_google(config: BertConfig, head: Head | None = None) -> None:
+def check_google(config: BertConfig, head: Head | None = None, vocabulary: str = 'wordpiece') -> None:
     """Checks that google-research/bert can compute a model. The check is cheap and runs before training starts.
 
     Args:
       config: The config of the model.
       head: The head of a task's model, which must have passed `check_head_exportable`; None for a pre-trained model.
+      vocabulary: The family of the tokenizer.
 
     Raises:
       UserError: The model is left-to-right or has other features that BERT lacks, its epsilon, pooler or segments
-        differ from BERT's, or google-research/bert lacks its head.
+        differ from BERT's, or google-research/bert lacks its head or its kind of vocabulary.
     """
     for name in config.modern_fields:
         found = f'{getattr(config, name)} with google in {_KEY}'
@@ -47,17 +48,9 @@ def check_google(config: BertConfig, head: Head | None = None) -> None:
     if head is not None and head.architecture not in dict(HEADS.values()):
         expected = 'a model for classification or question answering, as in run_classifier.py and run_squad.py'
         raise UserError(_KEY, f'google for {head.module.__name__}', expected, _FIX)
-
-
-def check_google_vocabulary(family: str) -> None:
-    """Checks that a vocabulary can be written as vocab.txt.
-
-    Raises:
-      UserError: The vocabulary is not WordPiece.
-    """
-    if family != 'wordpiece':
+    if vocabulary != 'wordpiece':
         expected = 'a WordPiece vocabulary, because google-research/bert reads a vocab.txt'
-        raise UserError(_KEY, f'google with a {family} vocabulary', expected, _FIX)
+        raise UserError(_KEY, f'google with a {vocabulary} vocabulary', expected, _FIX)
 
 
 def export_google(content: ExportContent, directory: epath.PathLike) -> None:
@@ -67,11 +60,10 @@ def export_google(content: ExportContent, directory: epath.PathLike) -> None:
     written, although google-research/bert reads only vocab.txt.
 
     Raises:
-      UserError: See `check_google` and `check_google_vocabulary`.
+      UserError: See `check_google`.
     """
     config = content.config
-    check_google(config, content.head)
-    check_google_vocabulary(content.tokenizer.family)
+    check_google(config, content.head, content.tokenizer.family)
     tensors = names.to_huggingface(flat_stacked(content.params, config), config, content.projection)
     with content.stage(directory) as path:
         theirs = {to_google(name): x for name, x in tensors.items()}
