@@ -231,7 +231,7 @@ class Checkpoints:
         self._finisher.start()
 
     def _is_finished(self, step: int) -> bool:
-        """Returns whether a step is finished; if not, marks it as unfinished and moves an old folder to `damaged/`."""
+        """Returns whether a step is finished. If not, its old folder is moved to `damaged/`, and it is marked."""
         if step in self.steps():
             return True
         if (self.directory / str(step)).exists():

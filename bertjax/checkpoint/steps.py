@@ -27,7 +27,7 @@ def step_of(path: pathlib.Path) -> int | None:
 
 
 def finished_steps(directory: pathlib.Path) -> list[int]:
-    """Returns the steps that were written completely, ascending; [] if the folder does not exist."""
+    """Returns the steps that were written completely, ascending, or [] if the folder does not exist."""
     steps = (step_of(path) for path in directory.glob('*') if checksums.is_finished(path))
     return sorted(step for step in steps if step is not None)
 
@@ -136,7 +136,7 @@ class Steps:
             raise UserError(where, found, f'at least one step with its {file}', fix)
 
     def is_undamaged(self, step: int) -> bool:
-        """Returns whether a finished step is undamaged; moves a damaged one to `damaged/`."""
+        """Returns whether a finished step is undamaged. A damaged step is moved to `damaged/`, unless `read_only`."""
         damage = checksums.find_damage(self._directory / str(step))
         if damage is None:
             return True

@@ -58,7 +58,7 @@ class ExportContent:
 
     @property
     def projection(self) -> str:
-        """The name in transformers of the linear layer `head`; '' for a pre-trained model."""
+        """The name of the linear layer `head` in transformers, or '' for a pre-trained model."""
         return self.head.projection if self.head else ''
 
     @contextlib.contextmanager

@@ -50,7 +50,7 @@ class CheckpointSource:
 
     @property
     def kind(self) -> str:
-        """The class of transformers in the description; '' if there is none."""
+        """The class of transformers in the description, or '' if it names none."""
         classes = self.values.get('architectures')
         return self.format_names.get('architectures', str(classes[0]) if isinstance(classes, list) and classes else '')
 

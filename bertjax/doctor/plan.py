@@ -100,7 +100,7 @@ def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Ite
 
 @check('memory')
 def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, total: int | None) -> Iterator[Check]:
-    """Checks the memory of this machine's devices, and estimates the hours from timed steps; see `on_slice`."""
+    """Checks the memory of this machine's devices, and estimates the hours from timed steps, see `on_slice`."""
     mesh, model = make_mesh(settings.mesh_axes), settings.model_config(vocab_size)
     for phase in settings.resolve_phases(total or _ASSUMED_STEPS):
         key, rows = settings.phase_specs[phase.number].smallest_batch
@@ -168,7 +168,7 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
 
 
 def steps_of(settings: PretrainingSettings) -> int | None:
-    """Returns the number of steps that the config sets; None if the corpus determines it."""
+    """Returns the number of steps that the config sets, or None if the corpus determines it."""
     by_corpus = settings.epochs > 0 or 'epoch' in str(settings.steps)
     return None if by_corpus else settings.total_steps(None)
 

@@ -39,7 +39,7 @@ _ENOUGH = 10**6  # a number of held-out tokens that causes no warning
 
 
 def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Tokenizer | None:
-    """Returns the tokenizer of the workdir, config.tokenizer or config.init; None if the run will train one.
+    """Returns the tokenizer of the workdir, config.tokenizer or config.init, or None if the run will train one.
 
     Raises:
       UserError: The tokenizer cannot be read.

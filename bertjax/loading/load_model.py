@@ -161,7 +161,7 @@ def load_requested_model(settings: ModelKeys, workdir: pathlib.Path) -> LoadedMo
 
 
 def load_compared_model(path: str, dtype: str, key: str) -> LoadedModel:
-    """Loads a second model for a comparison; `key` is its config key. See `load_model`."""
+    """Loads a second model for a comparison. `key` is its config key, see `load_model`."""
     return _print_summary(load_model(path, dtype=dtype, key=key))
 
 

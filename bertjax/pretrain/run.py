@@ -77,7 +77,7 @@ def _objective(student: Objective, distillation: Distillation | None) -> Objecti
 
 
 class Pretraining:
-    """A pre-training run in its workdir; it implements `trainer.Experiment`.
+    """A pre-training run in its workdir, which implements `trainer.Experiment`.
 
     Args:
       settings: The settings of the run.
@@ -128,14 +128,12 @@ class Pretraining:
             key, rows = settings.phase_specs[phase.number].smallest_batch
             check_row_count(rows, phase.grad_accum_steps, row_shards(mesh), key)
         self.settings = dataclasses.replace(settings, steps=total, **resolve_durations(settings, total))
-        self.resolved = {**to_plain(self.settings), 'fingerprints': self._fingerprints()}
-        self.resolved['model']['vocab_size'] = self.model_config.vocab_size
-
-    def _fingerprints(self) -> dict[str, str]:
-        """Returns hashes of the data. A resumed run must have the same hashes."""
+        # The hashes of the data, which must be equal when a run resumes.
         store = '+'.join(weighted.store.fingerprint for weighted in self.stores)
-        teacher = {} if self._distillation is None else {'teacher': self._distillation.fingerprint}
-        return {'tokenizer': self.tokenizer.fingerprint, 'store': store, **teacher}
+        fingerprints = {'tokenizer': self.tokenizer.fingerprint, 'store': store}
+        fingerprints |= {} if distillation is None else {'teacher': distillation.fingerprint}
+        self.resolved = {**to_plain(self.settings), 'fingerprints': fingerprints}
+        self.resolved['model']['vocab_size'] = self.model_config.vocab_size
 
     @property
     def template(self) -> TrainState:
@@ -144,7 +142,7 @@ class Pretraining:
 
     @property
     def heldout(self) -> Examples | None:
-        """The held-out examples of the first phase; None if no document is held out."""
+        """The held-out examples of the first phase, or None if no document is held out."""
         return self.examples.get(self.settings.first_shape, 'heldout', 0) if self.examples.has_heldout else None
 
     def init_state(self) -> TrainState:
@@ -222,7 +220,7 @@ class Pretraining:
 
     @functools.cached_property
     def _pairs_evaluators(self) -> list[PairsEvaluator]:
-        """The evaluator of config.heldout_pairs, which all phases share; empty without pairs."""
+        """The evaluator of config.heldout_pairs, which all phases share, or an empty list."""
         if not self._pairs:
             return []
         rows = self._phases[0].batch_size // self._phases[0].grad_accum_steps
@@ -289,7 +287,7 @@ def _describe_pairs(part: dict[str, Any]) -> str:
 
 
 def _warn_of_pairs(part: dict[str, Any]) -> str:
-    """Returns a warning if most chunks have a single sentence, so that they cannot be split into A and B; else ''."""
+    """Returns a warning if most chunks have a single sentence, so that they cannot be split into A and B, else ''."""
     single = part['one_sentence']
     if single is None or single <= _MAX_SINGLE_SHARE:
         return ''

@@ -27,7 +27,7 @@ class PretrainingSettings(PretrainingKeys):
 
     @property
     def phase_specs(self) -> tuple[PhaseSpec, ...]:
-        """The entries of config.phases; if it is empty, a single phase with all steps of the run."""
+        """The entries of config.phases, or a single phase with all steps of the run if there are none."""
         grouped = {
             'schedule': self.schedule.name,
             'decay_fraction': self.schedule.decay_fraction,

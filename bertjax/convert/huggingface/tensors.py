@@ -169,7 +169,7 @@ _UNREADABLE = (zipfile.BadZipFile, zlib.error, RuntimeError)
 
 
 def _damaged_entry(data: io.BytesIO) -> str | None:
-    """Returns the first entry of an archive with a wrong CRC-32, which PyTorch does not check; None if there is none.
+    """Returns the first entry of an archive with a wrong CRC-32, which PyTorch does not check, or None.
 
     The result is also None if there are no checksums. The format before PyTorch 1.6 is not an archive, and
     `torch.serialization.set_crc32_options(False)` sets every CRC-32 to 0.
