@@ -90,14 +90,13 @@ def _assert_equal_logits(transformers, directory, model, params, name):
     return peer.config
 
 
-@SCAN
 @pytest.mark.parametrize('case', CASES)
 def test_transformers_loads_everything_with_equal_logits(
-    transformers, tokenizer, small_config, make_params, tmp_path, case, scan
+    transformers, tokenizer, small_config, make_params, tmp_path, case
 ):
     head, kind, options, architecture, task = CASES[case]
     assert (head.module, head.architecture) == (kind, architecture)
-    model = kind(small_config(scan_layers=scan), *options)
+    model = kind(small_config(), *options)
     check_head_exportable(model, head)
     params = make_params(model)
     card = {'title': 'T', 'task': case}
