@@ -80,7 +80,7 @@ def recognises(directory: epath.Path) -> bool:
 
 
 def read(directory: epath.Path) -> CheckpointSource:
-    """Reads the description of a model, see `Format`."""
+    """Reads the description of a model, see formats.py."""
     config_path = directory / MODEL
     facts = read_json_object(config_path, _AGAIN)
     head = facts.get('head', {})

@@ -89,9 +89,10 @@ def test_the_report_shows_the_initial_checkpoint_and_the_other_text(
 
 
 @pytest.mark.slow
-def test_a_run_resumes_without_its_initial_checkpoint(program: Program, folder: pathlib.Path, tmp_path: pathlib.Path):
-    workdir = tmp_path / 'run'
-    program.run(*arguments(folder, workdir), **ADAPT)
+def test_a_run_resumes_without_its_initial_checkpoint(
+    program: Program, adapted: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path
+):
+    workdir = copy_workdir(adapted, tmp_path / 'run')
     away = folder.with_name('away')
     folder.rename(away)
     try:
