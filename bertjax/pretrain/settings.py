@@ -148,10 +148,10 @@ class PretrainingSettings(PretrainingKeys):
         return resolved
 
     def _check_budget(self) -> None:
-        for key in ('architecture_from', 'replay') if not self.budget else ():
-            if getattr(self, key) in ('budget', self.replay or 'budget'):
-                fix = 'for example --config.budget=25m'
-                raise UserError('config.budget', f"'' with config.{key}={getattr(self, key)}", 'a budget', fix)
+        needs_budget = 'replay' if self.replay else 'architecture_from' if self.architecture_from == 'budget' else ''
+        if needs_budget and not self.budget:
+            found = f"'' with config.{needs_budget}={getattr(self, needs_budget)}"
+            raise UserError('config.budget', found, 'a budget', 'for example --config.budget=25m')
         if self.budget and self.distill is not None:
             raise UserError('config.budget', self.budget, 'none in a distillation', 'set config.steps instead')
 
