@@ -13,10 +13,12 @@ import numpy as np
 import torch
 import transformers
 
-from bertjax.convert.huggingface.save import TokenizerProtocol, export_huggingface
+from bertjax.convert.content import ExportContent
+from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.load import load_pretraining_model
 from bertjax.data.loader import global_arrays, make_numbered_batch
 from bertjax.parallel.partition import batch_sharding, mesh_context
+from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.phase import Phase
 from bertjax.train.setup import Setup
 from bertjax.train.state import TrainState, put_params
@@ -132,12 +134,12 @@ class Theirs:
 
 
 def both(
-    phase: Phase, settings: Any, tokenizer: TokenizerProtocol, folder: pathlib.Path, *, mode: str, seed: int
+    phase: Phase, settings: Any, tokenizer: Tokenizer, folder: pathlib.Path, *, mode: str, seed: int
 ) -> dict[str, Ours | Theirs]:
     """Returns {'bertjax': …, 'transformers': …} with equal random weights, which it writes to `folder`."""
     setup = phase.setup
     with mesh_context(setup.mesh):
         state = setup.create(seed)
-    export_huggingface(jax.device_get(state.params), setup.module.config, tokenizer, folder, card={})
+    export_huggingface(ExportContent(setup.module, jax.device_get(state.params), tokenizer), folder)
     theirs = Theirs(folder, setup, settings, phase.settings.last_step, mode, seed)
     return {'bertjax': Ours(phase, state), 'transformers': theirs}

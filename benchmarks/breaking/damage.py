@@ -19,7 +19,7 @@ REGIONS = 32  # the number of regions of a file; an attempt damages one region
 
 def damage_checkpoint(world: World, seed: int, number: int) -> Outcome | None:
     """Damages a region of a file of the newest checkpoint. The previous checkpoint must then be used."""
-    workdir, _, _ = world.reference(FIRST)
+    workdir, _ = world.reference(FIRST)
     folder = workdir / 'checkpoints'
     steps = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
     regions = itertools.islice(_regions(folder / str(steps[-1])), number, None)
@@ -50,7 +50,7 @@ def damage_checkpoint(world: World, seed: int, number: int) -> Outcome | None:
 def damage_workdir(world: World, seed: int, number: int) -> Outcome:
     """Damages another file of an interrupted run. The continued run must end with the same bits, or refuse."""
     rng = random.Random(f'{seed} files {number}')
-    reference, expected, _ = world.reference(FIRST)
+    reference, expected = world.reference(FIRST)
     workdir = world.make_folder(f'file-{number}')
     shutil.copytree(reference, workdir, dirs_exist_ok=True)
     steps = sorted(int(path.name) for path in (workdir / 'checkpoints').iterdir() if path.name.isdigit())

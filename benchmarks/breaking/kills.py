@@ -17,7 +17,7 @@ RUNS = (FIRST, 'rte')  # a pre-training with its vocabulary and store, a fine-tu
 def kill_at_moment(world: World, seed: int, number: int) -> Outcome:
     """Kills a run up to three times, at random moments within the time of an undisturbed run."""
     rng, kind = random.Random(f'{seed} kills {number}'), RUNS[number % len(RUNS)]
-    _, expected, seconds = world.reference(kind)
+    (_, expected), seconds = world.reference(kind), world.seconds(kind)
     workdir = world.make_folder(f'kill-{number}')
     moments = []
     for _ in range(rng.randint(1, 3)):
@@ -36,7 +36,7 @@ def kill_at_operation(world: World, seed: int, number: int, *, kind: str) -> Out
     if number >= operations:
         return None
     at = random.Random(f'{seed} operations {kind}').sample(range(1, operations + 1), operations)[number]
-    _, expected, _ = world.reference(kind)
+    _, expected = world.reference(kind)
     workdir = world.make_folder(f'{kind}-operation-{at}')
     status = world.start(kind, workdir, [*_killing(world), str(at), str(workdir), '-m', 'bertjax.main']).wait()
     what = f'{kind}, killed at file operation {at} of {operations}'

@@ -12,11 +12,9 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from bertjax.checkpoint import checksums, unfinished
+from bertjax.checkpoint import checksums, steps
 from bertjax.checkpoint.readback import Structure, check_readable, structure
-from bertjax.checkpoint.saved_checkpoint import Position, SavedCheckpoint
-from bertjax.checkpoint.steps import Steps
-from bertjax.checkpoint.unfinished import DAMAGED
+from bertjax.checkpoint.steps import DAMAGED, Steps
 from bertjax.errors import UserError
 from bertjax.files.atomic import make_directory
 from bertjax.files.disk import annotate_write_errors
@@ -29,6 +27,34 @@ from bertjax.parallel.distributed import (
     primary_first,
     raise_together,
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """The position of a run.
+
+    Attributes:
+      step: The number of finished steps, one batch each.
+      phase: The number of the phase, from 0.
+      next: The number of the next example of the phase.
+    """
+
+    step: int = 0
+    phase: int = 0
+    next: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedCheckpoint:
+    """The position and the resolved config in a checkpoint, without its arrays."""
+
+    position: Position
+    config: dict[str, Any]
+
+    @property
+    def eval_params(self) -> str:
+        """The part of the state to evaluate and export: the average of the weights if the run has one."""
+        return 'ema' if self.config.get('ema_decay') else 'params'
 
 
 class Checkpoints:
@@ -81,14 +107,10 @@ class Checkpoints:
         try:
             make_directory(self.directory)
         except (FileExistsError, NotADirectoryError):
-            raise UserError(
-                str(self.directory),
-                found='a file',
-                expected='a folder that can be written to',
-                fix='move that file, or choose another --workdir',
-            ) from None
-        unfinished.remove_unfinished(self.directory, self._log)
-        for path in unfinished.unknown_folders(self.directory):
+            where, fix = str(self.directory), 'move that file, or choose another --workdir'
+            raise UserError(where, 'a file', 'a folder that can be written to', fix) from None
+        steps.remove_unfinished(self.directory, self._log)
+        for path in steps.unknown_folders(self.directory):
             self._log(f'{path} is not a finished checkpoint of this run: it is ignored')
 
     @functools.cached_property
@@ -144,13 +166,10 @@ class Checkpoints:
             lowest = self.best() if best and latest is not None else None
             return latest if lowest is None else self._load_saved(lowest)
         if step not in self.steps() or not self._steps.is_undamaged(step):
-            available = ', '.join(map(str, self.steps())) or 'none'
-            raise UserError(
-                'config.step',
-                found=f'{step}, which {self.directory} does not have',
-                expected=f'one of {available}',
-                fix='choose one of them, or 0 for the newest' if self.steps() else 'train first',
-            )
+            available = ', '.join(map(str, self.steps()))
+            found, expected = f'{step}, which {self.directory} does not have', f'one of {available or "none"}'
+            fix = 'choose one of them, or 0 for the newest' if available else 'train first'
+            raise UserError('config.step', found, expected, fix)
         return self._load_saved(step)
 
     def restore(self, step: int, template: Any) -> Any:
@@ -212,14 +231,14 @@ class Checkpoints:
         self._finisher.start()
 
     def _is_finished(self, step: int) -> bool:
-        """Returns whether a step is finished; if not, marks it as unfinished and moves an old folder to `damaged/`."""
+        """Returns whether a step is finished. If not, its old folder is moved to `damaged/`, and it is marked."""
         if step in self.steps():
             return True
         if (self.directory / str(step)).exists():
             self._log(f'an earlier checkpoint {step} was never finished: it is set aside in {DAMAGED}/')
             self._steps.set_aside(step)
         with annotate_write_errors(self.directory, 0):
-            unfinished.mark(self.directory, step)
+            steps.mark(self.directory, step)
         return False
 
     def _finish(self, step: int, cost: float | None, size: int, written: Structure, items: dict[str, Any]) -> None:
@@ -230,12 +249,12 @@ class Checkpoints:
                 check_readable(pathlib.Path(self._manager.directory, str(step)), written, items)
                 with annotate_write_errors(self.directory, size):
                     checksums.write_checksums(self.directory / str(step), cost)
-                unfinished.unmark(self.directory, step)
+                steps.unmark(self.directory, step)
                 for old in self._steps.superseded(self._keep):
-                    unfinished.mark(self.directory, old)
+                    steps.mark(self.directory, old)
                     # Orbax could delete only together with all other processes, which are training.
                     shutil.rmtree(self.directory / str(old))
-                    unfinished.unmark(self.directory, old)
+                    steps.unmark(self.directory, old)
         except BaseException as error:  # raised by wait(), in the training loop's thread
             self._failure = error
 
@@ -252,12 +271,8 @@ class Checkpoints:
         if step < 0 or is_primary() or not has_separate_workdirs():
             return
         if damage := checksums.find_damage(self.directory / str(step)):
-            raise UserError(
-                str(self.directory / str(step)),
-                found=damage,
-                expected='the checkpoint of the first process',
-                fix=f'remove {self.directory.parent} and start the same command again, which fetches it',
-            )
+            fix = f'remove {self.directory.parent} and start the same command again, which fetches it'
+            raise UserError(str(self.directory / str(step)), damage, 'the checkpoint of the first process', fix)
 
     @property
     def writing(self) -> bool:

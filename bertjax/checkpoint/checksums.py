@@ -43,7 +43,7 @@ def _compute_digest(body: dict[str, Any]) -> str:
 
 
 def _read_seal(step_dir: pathlib.Path) -> dict[str, Any] | None:
-    """Reads the seal; returns None if it is missing or does not match its own checksum."""
+    """Returns the content of the seal, or None if it is missing or does not match its own checksum."""
     return read_json_or_none(
         step_dir / FILE, lambda body: body if body.pop('sha256') == _compute_digest(body) else None
     )
@@ -61,7 +61,7 @@ def read_cost(step_dir: pathlib.Path) -> float | None:
 
 
 def find_damage(step_dir: pathlib.Path) -> str | None:
-    """Reads every byte of a finished step and describes its damage; returns None for an undamaged step."""
+    """Reads every byte of a finished step. Returns a description of its damage, or None."""
     body = _read_seal(step_dir)
     if body is None:
         return f'its {FILE} is damaged or missing'

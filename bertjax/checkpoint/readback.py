@@ -1,5 +1,6 @@
 """A check that a saved checkpoint can be read by a new reader. It does not check the values of the arrays."""
 
+import functools
 import json
 import pathlib
 from collections.abc import Mapping
@@ -17,11 +18,8 @@ Structure = dict[str, tuple[tuple[int, ...], str]]
 def structure(tree: Any) -> Structure:
     """Returns {path: (shape, dtype)} of the arrays, or abstract arrays, in a tree."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {'/'.join(map(_name, path)): (tuple(x.shape), str(x.dtype)) for path, x in leaves}
-
-
-def _name(key: Any) -> str:
-    return str(next(getattr(key, field) for field in ('key', 'name', 'idx') if hasattr(key, field)))
+    name = functools.partial(jax.tree_util.keystr, simple=True, separator='/')
+    return {name(path): (tuple(x.shape), str(x.dtype)) for path, x in leaves}
 
 
 def check_readable(step_dir: pathlib.Path, state: Structure, items: Mapping[str, Any]) -> None:
@@ -46,9 +44,6 @@ def check_readable(step_dir: pathlib.Path, state: Structure, items: Mapping[str,
         differences = [(type(error).__name__, ' '.join(str(error).split())[:200])]
     if differences:
         name, reason = differences[0]
-        raise UserError(
-            f'checkpoint {step_dir.name}',
-            f'a save that cannot be read back ({name}: {reason})',
-            'the values that were saved',
-            'check the disk, then start the same command again: earlier checkpoints are undamaged',
-        )
+        found = f'a save that cannot be read back ({name}: {reason})'
+        fix = 'check the disk, then start the same command again: earlier checkpoints are undamaged'
+        raise UserError(f'checkpoint {step_dir.name}', found, 'the values that were saved', fix)

@@ -1,12 +1,91 @@
-"""Selection of the newest or the best undamaged checkpoint in a folder."""
+"""The folders in `checkpoints/`: finished steps, unfinished steps of this program, damaged steps and unknown folders.
+
+Before step 100 is written or removed, it is marked by a file `100.unfinished` beside the folder `100`. Only marked
+folders and Orbax's temporary folders are ever removed.
+"""
 
 import itertools
 import pathlib
+import re
+import shutil
 from collections.abc import Callable
 
-from bertjax.checkpoint import checksums, unfinished
-from bertjax.checkpoint.unfinished import DAMAGED
+from bertjax.checkpoint import checksums
 from bertjax.errors import UserError
+from bertjax.files.atomic import sync_directory
+
+DAMAGED = 'damaged'
+
+_STEP = re.compile(r'0|[1-9][0-9]*')
+_MARK = re.compile(rf'({_STEP.pattern})\.unfinished')
+_TEMPORARY = re.compile(rf'({_STEP.pattern})\.orbax-checkpoint-tmp.*')
+
+
+def step_of(path: pathlib.Path) -> int | None:
+    """Returns the step of a folder by its name, or None for other names such as `100.bak`, `0100` or `100 (copy)`."""
+    return int(path.name) if _STEP.fullmatch(path.name) else None
+
+
+def finished_steps(directory: pathlib.Path) -> list[int]:
+    """Returns the steps that were written completely, ascending, or [] if the folder does not exist."""
+    steps = (step_of(path) for path in directory.glob('*') if checksums.is_finished(path))
+    return sorted(step for step in steps if step is not None)
+
+
+def any_checkpoint(directory: pathlib.Path) -> bool:
+    """Returns whether a folder has, or may have had, a checkpoint.
+
+    Damaged, renamed and unsealed checkpoints count. Half-written folders of a killed process do not count.
+    """
+    if not directory.is_dir():
+        return False
+    may_have_lost = any((directory / DAMAGED).glob('*')) or any(map(may_be_checkpoint, unknown_folders(directory)))
+    return may_have_lost or bool(finished_steps(directory))
+
+
+def mark(directory: pathlib.Path, step: int) -> None:
+    """Marks a step that is about to be written or removed."""
+    (directory / f'{step}.unfinished').touch()
+    sync_directory(directory)
+
+
+def unmark(directory: pathlib.Path, step: int) -> None:
+    """Removes the mark of a step."""
+    (directory / f'{step}.unfinished').unlink()
+
+
+def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> None:
+    """Removes the folders that a killed process has only partly written or removed."""
+    for path in sorted(directory.iterdir()):
+        mark_match, temporary_match = _MARK.fullmatch(path.name), _TEMPORARY.fullmatch(path.name)
+        if temporary_match and path.is_dir():
+            log(f'checkpoint {temporary_match[1]} was never finished: it is removed')
+            shutil.rmtree(path)
+        elif mark_match and path.is_file():
+            step = directory / mark_match[1]
+            # A sealed, undamaged step is kept: the kill came after the seal was written, or before files were removed.
+            if step.is_dir() and not (checksums.is_finished(step) and checksums.find_damage(step) is None):
+                log(f'checkpoint {step.name} was never finished: it is removed')
+                shutil.rmtree(step)
+            path.unlink()
+
+
+def unknown_folders(directory: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the sorted folders that are not finished steps, not `damaged/`, and not removable by this program."""
+    return sorted(
+        path
+        for path in directory.iterdir()
+        if path.is_dir()
+        and path.name != DAMAGED
+        and not _TEMPORARY.fullmatch(path.name)
+        and not (directory / f'{path.name}.unfinished').exists()
+        and (step_of(path) is None or not checksums.is_finished(path))
+    )
+
+
+def may_be_checkpoint(path: pathlib.Path) -> bool:
+    """Returns whether an unknown folder may be a checkpoint, because it has the name or the seal of a step."""
+    return step_of(path) is not None or checksums.is_finished(path)
 
 
 class Steps:
@@ -27,7 +106,7 @@ class Steps:
 
     def finished(self) -> list[int]:
         """Returns the finished steps, ascending."""
-        return [step for step in unfinished.finished_steps(self._directory) if step not in self._damaged]
+        return [step for step in finished_steps(self._directory) if step not in self._damaged]
 
     def newest(self) -> int:
         """Returns the newest undamaged step, or -1 if there are no checkpoints.
@@ -44,26 +123,20 @@ class Steps:
 
     def _check_for_lost_checkpoints(self) -> None:
         """Raises UserError if a run has lost its checkpoints, so that it does not silently start from scratch."""
+        where, file = str(self._directory), checksums.FILE
         damaged = len(list((self._directory / DAMAGED).glob('*'))) + len(self._damaged)
         if damaged:
-            raise UserError(
-                str(self._directory),
-                f'{damaged} checkpoint(s), all damaged',
-                'at least one undamaged checkpoint',
-                f'start again in another --workdir; the damaged checkpoints are in {self._directory / DAMAGED}',
-            )
-        folders = filter(unfinished.may_be_checkpoint, unfinished.unknown_folders(self._directory))
-        names = [path.name for path in folders]
+            found = f'{damaged} checkpoint(s), all damaged'
+            fix = f'start again in another --workdir; the damaged checkpoints are in {self._directory / DAMAGED}'
+            raise UserError(where, found, 'at least one undamaged checkpoint', fix)
+        names = [path.name for path in unknown_folders(self._directory) if may_be_checkpoint(path)]
         if names:
-            raise UserError(
-                str(self._directory),
-                f'{len(names)} folder(s) that may be checkpoints ({", ".join(names[:3])}), all damaged or renamed',
-                f'at least one step with its {checksums.FILE}',
-                f'restore the {checksums.FILE} or the original name, or move the folder(s) away to start from scratch',
-            )
+            found = f'{len(names)} folder(s) that may be checkpoints ({", ".join(names[:3])}), all damaged or renamed'
+            fix = f'restore the {file} or the original name, or move the folder(s) away to start from scratch'
+            raise UserError(where, found, f'at least one step with its {file}', fix)
 
     def is_undamaged(self, step: int) -> bool:
-        """Returns whether a finished step is undamaged; moves a damaged one to `damaged/`."""
+        """Returns whether a finished step is undamaged. A damaged step is moved to `damaged/`, unless `read_only`."""
         damage = checksums.find_damage(self._directory / str(step))
         if damage is None:
             return True

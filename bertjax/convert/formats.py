@@ -1,14 +1,19 @@
-"""The model formats that can be read, in the order in which they are tried."""
+"""The model formats that can be read, in the order in which they are tried.
+
+A format is a module with two functions. `recognises(directory)` returns whether a directory has the file names of the
+format. `read(directory)` reads the description of a model as a `CheckpointSource`, and raises a UserError if it is
+damaged or the model is not a BERT.
+"""
 
 from etils import epath
 
 from bertjax.convert import orbax
 from bertjax.convert.google import read as google
 from bertjax.convert.huggingface import read as huggingface
-from bertjax.convert.source import CheckpointSource, Format
+from bertjax.convert.source import CheckpointSource
 from bertjax.errors import UserError
 
-FORMATS: tuple[Format, ...] = (huggingface, google, orbax)
+FORMATS = (huggingface, google, orbax)
 
 
 def is_model(directory: epath.PathLike) -> bool:
@@ -20,7 +25,7 @@ def read_source(directory: epath.PathLike) -> CheckpointSource:
     """Reads a model with the first format that recognises its directory.
 
     Raises:
-      UserError: No format recognises the directory, or the model cannot be read, see `Format.read`.
+      UserError: No format recognises the directory, or the model cannot be read.
     """
     path = epath.Path(directory)
     for model_format in FORMATS:

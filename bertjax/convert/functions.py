@@ -1,13 +1,16 @@
-"""Makes pure functions of a model for the exports to StableHLO and ONNX."""
+"""The pure functions of a model and the card that describes them, for the exports to StableHLO and ONNX."""
 
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping
 
 import jax
+import numpy as np
 from flax import linen as nn
 from flax.traverse_util import unflatten_dict
+from jax import export
 
+from bertjax.data.features import INPUTS
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.heads import BertForTask
 
@@ -53,20 +56,49 @@ def make_functions(
     return vectors or {'task': function(None)}
 
 
-def dimensions(model: BertForPreTraining | BertForTask) -> str:
+def symbolic_inputs(model: BertForPreTraining | BertForTask) -> list[jax.ShapeDtypeStruct]:
+    """Returns the inputs of the functions, int32 arrays with any number of rows of any length up to `max_positions`."""
+    shape = export.symbolic_shape(_dimensions(model), constraints=[f's <= {model.config.max_positions}'])
+    return [jax.ShapeDtypeStruct(shape, np.int32)] * len(INPUTS)
+
+
+def describe_outputs(outputs: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, str]:
+    """Returns the dtype and the shape of each output, such as 'float32[b, s, 768]'."""
+    return {name: f'{x.dtype}[{", ".join(map(str, x.shape))}]' for name, x in outputs.items()}
+
+
+def function_card(
+    template: str,
+    outputs: Mapping[str, Mapping[str, str]],
+    suffix: str,
+    model: BertForPreTraining | BertForTask,
+    **values: object,
+) -> str:
+    """Fills in a template of a README.md.
+
+    Args:
+      template: The text, with the fields {functions}, {first}, {inputs}, {example} and those in `values`.
+      outputs: {name of a function: the result of `describe_outputs`}.
+      suffix: The suffix of the file of a function.
+      model: The model with its config.
+      **values: The values of other fields.
+    """
+    described = {name: ', '.join(f'`{key}` {x}' for key, x in shapes.items()) for name, shapes in outputs.items()}
+    dimensions, longest = _dimensions(model), model.config.max_positions
+    choices = ', with c choices per example' if 'c' in dimensions else ''
+    sizes = f'for any number b of sequences of any length s up to {longest:,}{choices}'
+    return template.format(
+        functions='\n'.join(f'* `{name}.{suffix}`: {text}' for name, text in described.items()),
+        first=next(iter(outputs)),
+        inputs=f'The inputs are int32 arrays [{dimensions}], {sizes}.',
+        example='[[[2, 5, 3], [2, 6, 3]]]' if choices else '[[2, 5, 3]]',
+        **values,
+    )
+
+
+def _dimensions(model: BertForPreTraining | BertForTask) -> str:
     """Returns the names of the input dimensions: 'b, s', or 'b, c, s' for a multiple-choice model."""
     return {2: 'b, s', 3: 'b, c, s'}[len(model.smallest_inputs[0])]
-
-
-def describe_dimensions(model: BertForPreTraining | BertForTask) -> str:
-    """Returns a description of the input dimensions for users of the export."""
-    words = f'for any number b of sequences of any length s up to {model.config.max_positions:,}'
-    return words + (', with c choices per example' if 'c' in dimensions(model) else '')
-
-
-def example_input(model: BertForPreTraining | BertForTask) -> str:
-    """Returns example input ids as Python source."""
-    return '[[[2, 5, 3], [2, 6, 3]]]' if 'c' in dimensions(model) else '[[2, 5, 3]]'
 
 
 def _encoder(bert: BertForPreTraining, *inputs: jax.Array, pooled: bool) -> dict[str, jax.Array]:

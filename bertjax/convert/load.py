@@ -190,7 +190,7 @@ def _format_names(names: list[str]) -> str:
 def _check_tensors(
     source: CheckpointSource, shapes: Mapping[str, tuple[int, ...]], config: BertConfig, head: str
 ) -> set[str]:
-    """Checks the shapes and values of the source's tensors that the model uses; returns their names."""
+    """Returns the names of the source's tensors that the model uses, after a check of their shapes and values."""
     used, described = set(), os.path.basename(source.description_file)
     for entry in names.entries(config, shapes, head):
         x = source.tensors.get(entry.theirs)

@@ -8,7 +8,6 @@ import hashlib
 import json
 import pathlib
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -17,17 +16,14 @@ from etils import epath
 from flax import linen as nn
 
 from bertjax.convert import names
-from bertjax.convert.heads import Head
+from bertjax.convert.content import ExportContent
 from bertjax.convert.source import CheckpointSource
 from bertjax.convert.trees import flat_paths, flat_stacked
 from bertjax.errors import UserError
-from bertjax.files.atomic import atomic_directory
 from bertjax.files.disk import annotate_write_errors
 from bertjax.files.paths import without_wildcards
 from bertjax.files.small_files import read_json_object
 from bertjax.model.config import BertConfig, FieldKind, fields_of
-from bertjax.model.heads import BertForTask
-from bertjax.text.tokenizer import Tokenizer
 
 MODEL, PARAMS = 'model.json', 'params'
 _FILE_BYTES = 32 * 2**20  # Orbax starts a new file after this many compressed bytes.
@@ -35,48 +31,33 @@ _CHECKSUM = 'checksum.json'  # The checksum of all values. Orbax does not detect
 _AGAIN = 'copy the directory again, or export the model again'
 
 
-def head_facts(model: BertForTask) -> dict[str, Any]:
-    """Returns the class name of a task's model and its arguments, except `config` and `packing`."""
-    excluded = ('config', 'packing', 'parent', 'name')
-    fields = [field.name for field in dataclasses.fields(model) if field.name not in excluded]
-    return {'class': type(model).__name__, **{name: getattr(model, name) for name in fields}}
-
-
-def export_orbax(
-    params: Any,
-    config: BertConfig,
-    directory: pathlib.Path,
-    *,
-    tokenizer: Tokenizer | None = None,
-    head: Mapping[str, Any] | None = None,
-    extra_files: Mapping[str, str] = MappingProxyType({}),
-) -> None:
+def export_orbax(content: ExportContent, directory: pathlib.Path) -> None:
     """Writes DIR/params (Orbax), DIR/model.json (the fields of BertConfig), and the files of the tokenizer.
 
-    The directory appears atomically and replaces an earlier one. Other programs read the parameters with
+    The local directory DIR appears atomically and replaces an earlier one. Other programs read the parameters with
     `StandardCheckpointer().restore(DIR / 'params')`.
-
-    Args:
-      params: The parameters of BertForPreTraining or of a task's model. A pre-trained model may lack heads.
-      config: The config of the model.
-      directory: The local path DIR.
-      tokenizer: The tokenizer. A run cannot start from a directory without a tokenizer.
-      head: The object 'head' in model.json: the merged results of `head_facts` and `saved_head`.
-      extra_files: Additional files, {name: text}.
     """
-    params = jax.device_get(params)  # Host arrays can be loaded on any number of devices.
-    facts = dataclasses.asdict(config) | ({} if head is None else {'head': dict(head)})
-    with atomic_directory(directory) as staging:
-        path = pathlib.Path(staging)
+    params = jax.device_get(content.params)  # Host arrays can be loaded on any number of devices.
+    facts = dataclasses.asdict(content.config) | ({'head': _head_facts(content)} if content.head else {})
+    with content.stage(directory) as path:
         size = sum(x.nbytes for x in jax.tree.leaves(params))
-        with without_wildcards(path) as plain, annotate_write_errors(path, size):
+        with without_wildcards(pathlib.Path(path)) as plain, annotate_write_errors(path, size):
             _save(params, plain / PARAMS)
-        if tokenizer is not None:
-            tokenizer.save(staging)
-        for name, text in extra_files.items():
-            (path / name).write_text(text)
         (path / _CHECKSUM).write_text(json.dumps({'sha256': _digest(flat_paths(nn.unbox(params)))}) + '\n')
         (path / MODEL).write_text(json.dumps(facts, indent=2) + '\n')
+
+
+def _head_facts(content: ExportContent) -> dict[str, Any]:
+    """Returns the metadata of a task's model: its class, its arguments except `config` and `packing`, and its head."""
+    excluded = ('config', 'packing', 'parent', 'name')
+    arguments = [field.name for field in dataclasses.fields(content.module) if field.name not in excluded]
+    return {
+        'class': type(content.module).__name__,
+        **{name: getattr(content.module, name) for name in arguments},
+        'architecture': content.head.name,
+        'projection': content.projection,
+        'task': dict(content.task),
+    }
 
 
 def _save(params: Any, directory: pathlib.Path) -> None:
@@ -93,18 +74,13 @@ def _save(params: Any, directory: pathlib.Path) -> None:
         checkpointer.save(directory, args=ocp.args.PyTreeSave(params, ocdbt_target_data_file_size=_FILE_BYTES))
 
 
-def saved_head(head: Head, task: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the metadata of a task's head for readers: name, projection, and the task's `id2label` ..."""
-    return {'architecture': head.name, 'projection': head.projection, 'task': dict(task)}
-
-
 def recognises(directory: epath.Path) -> bool:
     """Returns whether a directory has model.json and params/."""
     return (directory / MODEL).exists() and (directory / PARAMS).is_dir()
 
 
 def read(directory: epath.Path) -> CheckpointSource:
-    """Reads the description of a model, see `Format`."""
+    """Reads the description of a model, see formats.py."""
     config_path = directory / MODEL
     facts = read_json_object(config_path, _AGAIN)
     head = facts.get('head', {})
@@ -146,8 +122,7 @@ def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict
         line = next(iter(str(error).splitlines()), '') or type(error).__name__
         found = f'files that Orbax cannot read ({line})'
         raise UserError(str(folder / PARAMS), found, 'a complete export', _AGAIN) from None
-    checksum_file = directory / _CHECKSUM  # Early exports lack this file.
-    if checksum_file.exists() and read_json_object(checksum_file, _AGAIN).get('sha256') != _digest(flat_paths(params)):
+    if read_json_object(directory / _CHECKSUM, _AGAIN).get('sha256') != _digest(flat_paths(params)):
         raise UserError(str(folder / PARAMS), 'values with another checksum', 'a complete export', _AGAIN)
     flat = flat_stacked(params, config)
     return names.to_huggingface(flat, config, projection, keep_unnamed=True)

@@ -3,10 +3,9 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from etils import epath
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,24 +49,10 @@ class CheckpointSource:
 
     @property
     def kind(self) -> str:
-        """The class of transformers in the description; '' if there is none."""
+        """The class of transformers in the description, or '' if it names none."""
         classes = self.values.get('architectures')
         return self.format_names.get('architectures', str(classes[0]) if isinstance(classes, list) and classes else '')
 
     def name(self, key: str) -> str:
         """Returns the name of a tensor or key in the format."""
         return self.format_names.get(key, key)
-
-
-class Format(Protocol):
-    """A format of saved models. It is a module with these two functions, listed in formats.py."""
-
-    def recognises(self, directory: epath.Path) -> bool:
-        """Returns whether a directory has the file names of this format."""
-
-    def read(self, directory: epath.Path) -> CheckpointSource:
-        """Reads the description of a model. The tensors are read at their first use.
-
-        Raises:
-          UserError: The description is damaged, or the model is not a BERT.
-        """

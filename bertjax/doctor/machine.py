@@ -31,12 +31,9 @@ def versions() -> Iterator[Check]:
             if version and requirement.specifier.contains(version, prereleases=True):
                 continue
             all_match = False
-            installed, specifier = (
-                f'{requirement.name} {version}' if version else f'no {requirement.name}',
-                requirement.specifier,
-            )
-            status, needs = FAIL, f'needs {specifier}'
-            fix = f"pip install '{requirement.name}{specifier}'"
+            installed = f'{requirement.name} {version}' if version else f'no {requirement.name}'
+            status, needs = FAIL, f'needs {requirement.specifier}'
+            fix = f"pip install '{requirement.name}{requirement.specifier}'"
             if requirement.name.startswith(_DEVICE_PACKAGES):
                 status, needs = WARN, f'was released with {str(requirement.specifier).removeprefix("==")}'
                 fix += ', unless run=compile or a short run has shown that it works'
@@ -71,12 +68,8 @@ def devices() -> Iterator[Check]:
         available = training_devices()
     except RuntimeError as error:  # for example, another process uses the TPU
         reason = (str(error).strip() or 'no reason given').splitlines()[0]
-        yield Check(
-            'devices',
-            FAIL,
-            f'JAX cannot start: {reason}',
-            'end the process that uses the devices, or repair the driver',
-        )
+        fix = 'end the process that uses the devices, or repair the driver'
+        yield Check('devices', FAIL, f'JAX cannot start: {reason}', fix)
         return
     kind = f'{len(available)} x {available[0].device_kind}'
     if idle := unused_accelerator(available[0].platform):
@@ -95,11 +88,8 @@ def workdir(folder: pathlib.Path) -> Iterator[Check]:
             pass
     except OSError as error:
         raise disk.explain_os_error(error, str(existing)) or error from None
-    yield Check(
-        'workdir',
-        OK,
-        f'{folder} can be written to' if folder.exists() else f'{folder} does not exist, and can be created',
-    )
+    state = 'can be written to' if folder.exists() else 'does not exist, and can be created'
+    yield Check('workdir', OK, f'{folder} {state}')
 
 
 def is_at_work(folder: pathlib.Path) -> bool:
@@ -117,9 +107,8 @@ def disk_space(folder: pathlib.Path, needed: Mapping[str, int]) -> Iterator[Chec
     free = shutil.disk_usage(nearest_folder(folder)).free
     message = f'{gib(free)} free; {", ".join(f"{name} {gib(size)}" for name, size in needed.items())}'
     if free < next(iter(needed.values())):
-        yield Check(
-            'disk', FAIL, message, 'make room, lower config.checkpoint_keep, or give a --workdir on another disk'
-        )
+        fix = 'make room, lower config.checkpoint_keep, or give a --workdir on another disk'
+        yield Check('disk', FAIL, message, fix)
     elif free < sum(needed.values()):
         yield Check('disk', WARN, f'{message}: not enough for all of them', 'make room before the run ends')
     else:

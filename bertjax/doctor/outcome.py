@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from bertjax.checkpoint.unfinished import DAMAGED, finished_steps
+from bertjax.checkpoint.steps import DAMAGED, finished_steps
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.doctor.text import learning_obstacles
 from bertjax.errors import UserError
@@ -112,10 +112,7 @@ def mlm_loss(run: Run) -> Iterator[Check]:
     if not rows or unigram is None or not rows[-1]['step']:
         return
     step, last, lowest = rows[-1]['step'], rows[-1]['mlm_loss'], min(row['mlm_loss'] for row in rows)
-    message, rate = (
-        f'{last:.3f} held out at step {step:,}; a model without context can reach {unigram:.3f}',
-        run.config['learning_rate'],
-    )
+    message = f'{last:.3f} held out at step {step:,}; a model without context can reach {unigram:.3f}'
     if last < STUCK_SHARE * unigram:
         yield Check('MLM loss', OK, message)
         return

@@ -56,10 +56,8 @@ def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator
     weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
     # Two checkpoints must fit: the best checkpoint, and the checkpoint that is being written.
     more, arrays = settings.checkpoint_keep, 3 + (settings.ema_decay > 0)
-    exports = {'export': weights * len(settings.formats)} if settings.formats else {}
-    yield from disk_space(
-        folder, {'two checkpoints': 2 * arrays * weights, f'{more} more': arrays * weights * more, **exports}
-    )
+    needed = {'two checkpoints': 2 * arrays * weights, f'{more} more': arrays * weights * more}
+    yield from disk_space(folder, needed | ({'export': weights * len(settings.formats)} if settings.formats else {}))
 
 
 @check('config')
@@ -93,9 +91,8 @@ def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Ite
         if result['fits']:
             yield Check('memory', OK, message)
         else:
-            yield Check(
-                'memory', FAIL, f'{message}, which does not fit', '--config.run=compile finds settings that fit'
-            )
+            fix = '--config.run=compile finds settings that fit'
+            yield Check('memory', FAIL, f'{message}, which does not fit', fix)
         hours += np.nan if seconds is None else _steps_left(phase, done) * seconds / 3600
     if not np.isnan(hours):
         yield _hours(hours, total, f'estimated by the compiler for {settings.topology}')
@@ -103,7 +100,7 @@ def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Ite
 
 @check('memory')
 def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, total: int | None) -> Iterator[Check]:
-    """Checks the memory of this machine's devices, and estimates the hours from timed steps; see `on_slice`."""
+    """Checks the memory of this machine's devices, and estimates the hours from timed steps, see `on_slice`."""
     mesh, model = make_mesh(settings.mesh_axes), settings.model_config(vocab_size)
     for phase in settings.resolve_phases(total or _ASSUMED_STEPS):
         key, rows = settings.phase_specs[phase.number].smallest_batch
@@ -171,7 +168,7 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
 
 
 def steps_of(settings: PretrainingSettings) -> int | None:
-    """Returns the number of steps that the config sets; None if the corpus determines it."""
+    """Returns the number of steps that the config sets, or None if the corpus determines it."""
     by_corpus = settings.epochs > 0 or 'epoch' in str(settings.steps)
     return None if by_corpus else settings.total_steps(None)
 

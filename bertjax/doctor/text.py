@@ -39,7 +39,7 @@ _ENOUGH = 10**6  # a number of held-out tokens that causes no warning
 
 
 def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Tokenizer | None:
-    """Returns the tokenizer of the workdir, config.tokenizer or config.init; None if the run will train one.
+    """Returns the tokenizer of the workdir, config.tokenizer or config.init, or None if the run will train one.
 
     Raises:
       UserError: The tokenizer cannot be read.
@@ -58,9 +58,8 @@ def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[C
         case = 'lower-case' if existing.lowercase else 'cased'
         yield Check('tokenizer', OK, f'{existing.family}, {existing.vocab_size:,} pieces, {case}')
     elif settings.data:
-        fix = (
-            f'give the tokenizer of the store, perhaps --config.tokenizer={pathlib.Path(settings.data).parent / FOLDER}'
-        )
+        path = pathlib.Path(settings.data).parent / FOLDER
+        fix = f'give the tokenizer of the store, perhaps --config.tokenizer={path}'
         yield Check('tokenizer', FAIL, 'no tokenizer for the store in config.data', fix)
     else:
         yield Check('tokenizer', OK, f'a vocabulary of {settings.vocab.size:,} pieces will be trained on config.corpus')
@@ -136,22 +135,16 @@ def learning_obstacles(report: dict[str, Any]) -> dict[str, str]:
     likeness, within = report['neighbour_likeness'], report['neighbour_likeness_within']
     is_shuffled = (likeness is not None and likeness < LIKENESS) or (within is not None and within < LIKENESS_WITHIN)
     unknown, pieces = report['unknown_rate'], report['pieces_per_word']
-    return {
-        obstacle: fix
-        for is_there, obstacle, fix in (
-            (
-                copies > _COPIES,
-                f'{copies:.0%} of its documents are copies',
-                '--config.corpus_options.drop_duplicates=True',
-            ),
-            (lines > DUPLICATE_LINES, f'{lines:.0%} of its lines are copies', 'remove the repeated lines'),
-            (is_shuffled, 'its sentences are shuffled', 'give whole documents with their sentences in order'),
-            (unknown > UNKNOWN, f'{unknown:.0%} of its tokens are [UNK]', 'use a vocabulary trained on this text'),
-            (
-                pieces > PIECES_PER_WORD and unknown <= UNKNOWN,
-                f'the vocabulary cuts its words into {pieces:.1f} pieces',
-                "train one on this text (--config.tokenizer='', config.vocab.size)",
-            ),
-        )
-        if is_there
-    }
+    obstacles = {}
+    if copies > _COPIES:
+        obstacles[f'{copies:.0%} of its documents are copies'] = '--config.corpus_options.drop_duplicates=True'
+    if lines > DUPLICATE_LINES:
+        obstacles[f'{lines:.0%} of its lines are copies'] = 'remove the repeated lines'
+    if is_shuffled:
+        obstacles['its sentences are shuffled'] = 'give whole documents with their sentences in order'
+    if unknown > UNKNOWN:
+        obstacles[f'{unknown:.0%} of its tokens are [UNK]'] = 'use a vocabulary trained on this text'
+    elif pieces > PIECES_PER_WORD:
+        fix = "train one on this text (--config.tokenizer='', config.vocab.size)"
+        obstacles[f'the vocabulary cuts its words into {pieces:.1f} pieces'] = fix
+    return obstacles

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
+from bertjax.convert.content import ExportContent
 from bertjax.files.atomic import write_atomic, write_zip
 from bertjax.files.paths import display_path
 from bertjax.finetune.advice import advise
@@ -19,7 +20,7 @@ from bertjax.tasks.task import Outputs, Task
 from bertjax.terminal import Console
 from bertjax.train.health.goodput import read_goodput
 from bertjax.workdir import exports
-from bertjax.workdir.exports import ExportContent, push_export, write_exports
+from bertjax.workdir.exports import push_export, write_exports
 from bertjax.workdir.files import distillation_facts
 from bertjax.writers.console import Command, format_value, print_next_commands, print_output_files
 from bertjax.writers.jsonl import read_rows

@@ -142,7 +142,7 @@ class LoadedModel:
             name = names.get(part, part)
             found = f'no {name}' + (' (a model that was fine-tuned on a task)' if self.task else '')
             fix = 'give a model with this part, such as a workdir of a pre-training'
-            raise UserError(self.where, found, expected=f'a {name} for {feature}', fix=fix)
+            raise UserError(self.where, found, f'a {name} for {feature}', fix)
 
 
 def load_requested_model(settings: ModelKeys, workdir: pathlib.Path) -> LoadedModel:
@@ -151,21 +151,17 @@ def load_requested_model(settings: ModelKeys, workdir: pathlib.Path) -> LoadedMo
     Raises:
       UserError: See `load_model`.
     """
-    if not settings.init and classify_path(str(workdir)) not in (
-        PathKind.EXPORT,
-        PathKind.CHECKPOINTS,
-        PathKind.NO_MODEL_YET,
-    ):
+    kinds = (PathKind.EXPORT, PathKind.CHECKPOINTS, PathKind.NO_MODEL_YET)
+    if not settings.init and classify_path(str(workdir)) not in kinds:
+        expected = 'a model in config.init or in the workdir'
         fix = 'name a model with --config.init, or give the --workdir of a training'
-        raise UserError(
-            'config.init', f'nothing, and no model in {workdir}', 'a model in config.init or in the workdir', fix
-        )
+        raise UserError('config.init', f'nothing, and no model in {workdir}', expected, fix)
     key = 'config.init' if settings.init else '--workdir'
     return _print_summary(load_model(settings.init or workdir, step=settings.step, dtype=settings.dtype, key=key))
 
 
 def load_compared_model(path: str, dtype: str, key: str) -> LoadedModel:
-    """Loads a second model for a comparison; `key` is its config key. See `load_model`."""
+    """Loads a second model for a comparison. `key` is its config key, see `load_model`."""
     return _print_summary(load_model(path, dtype=dtype, key=key))
 
 
@@ -203,12 +199,9 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
     config = read_config(directory, dtype=dtype)
     tokenizer = load_tokenizer(directory)
     if tokenizer.vocab_size > config.vocab_size:
-        raise UserError(
-            where,
-            found=f'{tokenizer.vocab_size:,} pieces in the tokenizer',
-            expected=f'at most {config.vocab_size:,}, the rows of the embedding',
-            fix='copy the tokenizer and the model from the same source',
-        )
+        found, expected = f'{tokenizer.vocab_size:,} pieces in the tokenizer', f'at most {config.vocab_size:,}'
+        fix = 'copy the tokenizer and the model from the same source'
+        raise UserError(where, found, f'{expected}, the rows of the embedding', fix)
     task, task_text = _read_task(pathlib.Path(directory), config)
     if task is None:
         imported = load_pretraining_model(directory, dtype=dtype)
@@ -245,7 +238,7 @@ def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None
         )
         return task, '' if task is None else task_json(options_with_kind(task), task, config, task.seq_len)
     facts = read_json_object(path, _RESTORE)
-    seq_len = facts.get('seq_len', longest)  # The length in training. Early exports lack it.
+    seq_len = facts.get('seq_len')  # The length in training.
     if type(seq_len) is not int or seq_len > longest:
         raise UserError(f'{path}: seq_len', repr(seq_len), f'at most {longest}, the positions of the model', _RESTORE)
     task = build_recorded_task(_task_options(facts, path), seq_len)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from bertjax.config.ranges import format_value
+from bertjax.convert.content import ExportContent
 from bertjax.convert.hub import hub_name
 from bertjax.convert.huggingface.families import BERT, find_family
 from bertjax.errors import UserError
@@ -18,7 +19,7 @@ from bertjax.files.paths import is_remote
 from bertjax.finetune.task_data import TASK_FILE
 from bertjax.loading.load_model import LoadedModel
 from bertjax.tasks.embedding.head import exported_module
-from bertjax.workdir.exports import FORMATS, ExportContent, check_formats, write_export
+from bertjax.workdir.exports import FORMATS, check_formats, write_export
 from bertjax.workdir.resolve_path import PathKind, classify_path
 
 

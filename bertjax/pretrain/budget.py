@@ -114,7 +114,7 @@ class BudgetPlan:
         )
 
     def time_limit(self, settings: PretrainingSettings) -> TimeLimit | None:
-        """Returns the time limit of the run; None for a budget in operations."""
+        """Returns the time limit of the run, or None for a budget in operations."""
         seconds, _ = parse_budget(self.budget)
         if seconds == math.inf:
             return None
@@ -132,11 +132,9 @@ class BudgetPlan:
         decay = max(round((seconds - elapsed) / per_step), 1)
         dataclasses.replace(self, stable=step - self.warmup, decay=decay).save(folder)
 
-    def save(self, folder: pathlib.Path) -> 'BudgetPlan':
-        """Writes the plan to a workdir and returns it."""
-        folder.mkdir(parents=True, exist_ok=True)
+    def save(self, folder: pathlib.Path) -> None:
+        """Writes the plan to a workdir."""
         write_atomic(folder / FILE, json.dumps(dataclasses.asdict(self), indent=1) + '\n')
-        return self
 
 
 def make_plan(
@@ -151,16 +149,9 @@ def make_plan(
     """
     _check(settings, flag_keys)
     plan = _read(folder / FILE)
-    if plan is None and settings.replay:
-        source = user_path(settings.replay, 'config.replay') / FILE
-        plan = _read(source)
-        if plan is None or plan.decay is None:
-            found = 'no such file' if plan is None else 'a run that the clock has not ended'
-            raise UserError(str(source), found, 'the decisions of a finished run', 'give the workdir of such a run')
-        plan = plan.save(folder)
     if plan is None:
-        plan = _new_plan(settings, mesh, flag_keys)
-        plan = plan.save(folder)
+        plan = _replayed_plan(settings) if settings.replay else _new_plan(settings, mesh, flag_keys)
+        plan.save(folder)
     if plan.budget != settings.budget:
         fix = f'set --config.budget={plan.budget}, or give another --workdir'
         raise UserError('config.budget', repr(settings.budget), f'{plan.budget}, as in {folder / FILE}', fix)
@@ -172,15 +163,24 @@ def _check(settings: PretrainingSettings, flag_keys: Collection[str]) -> None:
         found = f'{settings.schedule.name!r} with decay_fraction={settings.schedule.decay_fraction:g}'
         fix = 'set --config.schedule.name=wsd --config.schedule.decay_fraction=0.5'
         raise UserError('config.schedule.name', found, "'wsd' with a decay, because of config.budget", fix)
-    for key, unset in (('phases', ()), ('epochs', 0.0)):
-        if getattr(settings, key) != unset:
-            raise UserError(f'config.{key}', 'a value', 'none, because of config.budget', 'leave one of the two out')
-    if 'steps' in flag_keys:
-        raise UserError('config.steps', 'a value', 'none, because of config.budget', 'leave one of the two out')
+    has_value = {'phases': bool(settings.phases), 'epochs': settings.epochs != 0, 'steps': 'steps' in flag_keys}
+    conflicts = [key for key, is_set in has_value.items() if is_set]
+    if conflicts:
+        fix = 'leave one of the two out'
+        raise UserError(f'config.{conflicts[0]}', 'a value', 'none, because of config.budget', fix)
 
 
 def _read(path: pathlib.Path) -> BudgetPlan | None:
     return read_json_or_none(path, lambda facts: BudgetPlan(**facts))
+
+
+def _replayed_plan(settings: PretrainingSettings) -> BudgetPlan:
+    source = user_path(settings.replay, 'config.replay') / FILE
+    plan = _read(source)
+    if plan is None or plan.decay is None:
+        found = 'no such file' if plan is None else 'a run that the clock has not ended'
+        raise UserError(str(source), found, 'the decisions of a finished run', 'give the workdir of such a run')
+    return plan
 
 
 def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[str]) -> BudgetPlan:

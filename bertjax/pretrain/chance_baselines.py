@@ -79,7 +79,7 @@ def compute_chance_baselines(
 
 
 def unigram_entropy(splits: Sequence[StoreSplit], weights: Sequence[float], vocab_size: int) -> float | None:
-    """Returns the unigram entropy of the held-out text in nats; None without text.
+    """Returns the unigram entropy of the held-out text in nats, or None without text.
 
     The entropy is the loss of a model that predicts each piece with its frequency in the held-out text. No model
     that ignores the context has a lower loss. `weights` are the shares of the examples that come from each split.
@@ -104,7 +104,7 @@ def _piece_counts(split: StoreSplit, vocab_size: int) -> np.ndarray:
 
 
 def majority_share(examples: PretrainingExamples | MixedExamples, count: int) -> float | None:
-    """Returns the share of the more frequent pair label in the first `count` examples; None without pairs.
+    """Returns the share of the more frequent pair label in the first `count` examples, or None without pairs.
 
     A model that always predicts this label has this accuracy.
     """

@@ -1,6 +1,5 @@
 """Reads config.embeddings: a matrix of initial token embeddings, such as known features of each symbol."""
 
-import dataclasses
 import os
 import pathlib
 import zipfile
@@ -16,15 +15,7 @@ _FIX = 'write it with numpy.save, or as the only tensor of a safetensors file'
 _EXPECTED = 'a matrix of floats in a .npy or .safetensors file'
 
 
-@dataclasses.dataclass(frozen=True)
-class EmbeddingRows:
-    """Initial values for rows of the token embedding: `matrix`, float32 [N, D], for the ids `rows`, int [N]."""
-
-    rows: np.ndarray
-    matrix: np.ndarray
-
-
-def read_embeddings(path: str, tokenizer: Tokenizer, width: int) -> EmbeddingRows:
+def read_embeddings(path: str, tokenizer: Tokenizer, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Reads the embeddings in a file.
 
     The file has one row for each piece of the vocabulary, or for each piece that is not special. Rows are in the order
@@ -34,6 +25,9 @@ def read_embeddings(path: str, tokenizer: Tokenizer, width: int) -> EmbeddingRow
       path: A .npy file, or a .safetensors file with one tensor.
       tokenizer: The tokenizer of the run.
       width: The width of the model, D.
+
+    Returns:
+      The ids, int [N], and the initial values of their rows in the token embedding, float32 [N, D].
 
     Raises:
       UserError: The file does not exist or has no matrix, or the matrix has a wrong shape or non-finite values.
@@ -52,7 +46,7 @@ def read_embeddings(path: str, tokenizer: Tokenizer, width: int) -> EmbeddingRow
     if not np.isfinite(matrix).all():
         row = int(np.flatnonzero(~np.isfinite(matrix).all(1))[0])
         raise UserError(path, f'nan or inf in row {row}', 'finite numbers', 'correct the matrix')
-    return EmbeddingRows(rows, matrix.astype(np.float32))
+    return rows, matrix.astype(np.float32)
 
 
 def _read(file: pathlib.Path) -> np.ndarray:

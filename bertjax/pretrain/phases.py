@@ -98,19 +98,22 @@ class PhaseSpec:
           UserError: A value is invalid. The error names its key.
         """
         values, ramp, start = self.values, self.values['batch_ramp'], self.values['batch_size_start']
+
+        def fail(key: str, found: object, expected: str, fix: str = 'change one of the two') -> None:
+            raise UserError(f'config.{self.keys[key]}', str(found), expected, fix)
+
         check_grad_accum_steps(values['batch_size'], values['grad_accum_steps'], self.keys['grad_accum_steps'])
         if bool(ramp) != bool(start):
-            found, fix = f'{ramp:g} with batch_size_start={start}', 'set both keys, or none'
-            raise UserError(f'config.{self.keys["batch_ramp"]}', found, 'both above 0, or both 0', fix)
+            found = f'{ramp:g} with batch_size_start={start}'
+            fail('batch_ramp', found, 'both above 0, or both 0', 'set both keys, or none')
         if start and (start == values['batch_size'] or values['batch_size'] % start):
-            expected, fix = f'a smaller divisor of batch_size = {values["batch_size"]}', 'change one of the two'
-            raise UserError(f'config.{self.keys["batch_size_start"]}', str(start), expected, fix)
+            fail('batch_size_start', start, f'a smaller divisor of batch_size = {values["batch_size"]}')
         if start % values['grad_accum_steps']:
-            expected = f'a multiple of grad_accum_steps = {values["grad_accum_steps"]}'
-            raise UserError(f'config.{self.keys["batch_size_start"]}', str(start), expected, 'change one of the two')
-        if values['max_predictions'] > values['seq_len']:
-            expected, fix = f'at most seq_len = {values["seq_len"]}', 'use about 0.15 x seq_len'
-            raise UserError(f'config.{self.keys["max_predictions"]}', str(values['max_predictions']), expected, fix)
+            fail('batch_size_start', start, f'a multiple of grad_accum_steps = {values["grad_accum_steps"]}')
+        predictions = values['max_predictions']
+        if predictions > values['seq_len']:
+            expected = f'at most seq_len = {values["seq_len"]}'
+            fail('max_predictions', predictions, expected, 'use about 0.15 x seq_len')
         rates = values['mask_rate'], values['final_mask_rate']
         if masking.static and rates[0] != rates[1]:
             found = f'True with a mask rate from {rates[0]:g} to {rates[1]:g}'
@@ -120,8 +123,7 @@ class PhaseSpec:
         # free. A lower limit would also reduce the mask rate that a phase or a schedule sets.
         minimum = int(max(rates) * values['seq_len'])
         varies = set(rates) != {masking.rate}
-        if (packing or varies) and values['max_predictions'] < minimum:
-            why = 'this mask rate' if varies else 'config.packing'
-            expected = f'at least {minimum} with {why}: {max(rates):.0%} of seq_len'
+        if (packing or varies) and predictions < minimum:
+            expected = f'at least {minimum} with {"this mask rate" if varies else "config.packing"}'
             fix = f'set --config.{self.keys["max_predictions"]}={minimum}'
-            raise UserError(f'config.{self.keys["max_predictions"]}', str(values['max_predictions']), expected, fix)
+            fail('max_predictions', predictions, f'{expected}: {max(rates):.0%} of seq_len', fix)

@@ -23,7 +23,7 @@ from bertjax.model.config import BertConfig, parameter_count, train_flops_per_se
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.parallel.mesh import row_shards
-from bertjax.pretrain.embeddings import EmbeddingRows, read_embeddings
+from bertjax.pretrain.embeddings import read_embeddings
 from bertjax.pretrain.examples import Examples, StoreExamples
 from bertjax.pretrain.heldout_pairs import PairsEvaluator, read_heldout_pairs
 from bertjax.pretrain.heldout_texts import check_texts, prepare_texts, split_name
@@ -49,10 +49,7 @@ _MAX_SINGLE_SHARE = 0.5
 
 
 def build_pretraining_setup(
-    settings: PretrainingSettings,
-    model_config: BertConfig,
-    mesh: Mesh,
-    distillation: Distillation | None = None,
+    settings: PretrainingSettings, model_config: BertConfig, mesh: Mesh, distillation: Distillation | None = None
 ) -> Setup:
     """Builds the setup of a pre-training run without reading any text.
 
@@ -80,7 +77,7 @@ def _objective(student: Objective, distillation: Distillation | None) -> Objecti
 
 
 class Pretraining:
-    """A pre-training run in its workdir; it implements `trainer.Experiment`.
+    """A pre-training run in its workdir, which implements `trainer.Experiment`.
 
     Args:
       settings: The settings of the run.
@@ -100,11 +97,7 @@ class Pretraining:
     files: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
-        self,
-        settings: PretrainingSettings,
-        folder: pathlib.Path,
-        mesh: Mesh,
-        distillation: Distillation | None = None,
+        self, settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh, distillation: Distillation | None = None
     ):
         self.settings, self.folders, self._distillation = settings, [folder], distillation
         check_texts(settings, folder)
@@ -114,7 +107,7 @@ class Pretraining:
         self.model_config = settings.model_config(embedding_rows(settings, folder, self.tokenizer))
         check_formats(settings.formats, self.model_config, vocabulary=self.tokenizer.family)
         encode_pairs(self._pairs, self.tokenizer, self.model_config.max_positions)  # raises before the text is read
-        self._embeddings: EmbeddingRows | None = None
+        self._embeddings = None
         if settings.embeddings and not has_checkpoints(folder):
             self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, self.model_config.width)
         self.stores = prepare_stores(settings, folder, self.tokenizer)
@@ -135,14 +128,12 @@ class Pretraining:
             key, rows = settings.phase_specs[phase.number].smallest_batch
             check_row_count(rows, phase.grad_accum_steps, row_shards(mesh), key)
         self.settings = dataclasses.replace(settings, steps=total, **resolve_durations(settings, total))
-        self.resolved = {**to_plain(self.settings), 'fingerprints': self._fingerprints()}
-        self.resolved['model']['vocab_size'] = self.model_config.vocab_size
-
-    def _fingerprints(self) -> dict[str, str]:
-        """Returns hashes of the data. A resumed run must have the same hashes."""
+        # The hashes of the data, which must be equal when a run resumes.
         store = '+'.join(weighted.store.fingerprint for weighted in self.stores)
-        teacher = {} if self._distillation is None else {'teacher': self._distillation.fingerprint}
-        return {'tokenizer': self.tokenizer.fingerprint, 'store': store, **teacher}
+        fingerprints = {'tokenizer': self.tokenizer.fingerprint, 'store': store}
+        fingerprints |= {} if distillation is None else {'teacher': distillation.fingerprint}
+        self.resolved = {**to_plain(self.settings), 'fingerprints': fingerprints}
+        self.resolved['model']['vocab_size'] = self.model_config.vocab_size
 
     @property
     def template(self) -> TrainState:
@@ -151,7 +142,7 @@ class Pretraining:
 
     @property
     def heldout(self) -> Examples | None:
-        """The held-out examples of the first phase; None if no document is held out."""
+        """The held-out examples of the first phase, or None if no document is held out."""
         return self.examples.get(self.settings.first_shape, 'heldout', 0) if self.examples.has_heldout else None
 
     def init_state(self) -> TrainState:
@@ -164,20 +155,21 @@ class Pretraining:
         Raises:
           UserError: The sizes of the model in config.init differ from config.model.
         """
-        seed, embeddings = self.settings.run_seeds.init, self._embeddings
+        seed = self.settings.run_seeds.init
         if self._distillation is not None and self._distillation.initial_params is not None:
             print(self._distillation.initial_weights)
             return self.setup.create_from(self._distillation.initial_params(), seed)
-        state = self.setup.create_from(self._import_params(), seed) if self.settings.init else self.setup.create(seed)
-        if embeddings is not None:
-            print(f'{len(embeddings.rows):,} token embeddings are initialized from {self.settings.embeddings}')
-            state = state.with_params(set_embedding_rows(state.params, embeddings.rows, embeddings.matrix))
+        if self.settings.init:
+            params, description = initial_params(self.settings, self.model_config, self.tokenizer)
+            print(description)
+            state = self.setup.create_from(params, seed)
+        else:
+            state = self.setup.create(seed)
+        if self._embeddings is not None:
+            rows, matrix = self._embeddings
+            print(f'{len(rows):,} token embeddings are initialized from {self.settings.embeddings}')
+            state = state.with_params(set_embedding_rows(state.params, rows, matrix))
         return state
-
-    def _import_params(self) -> dict[str, Any]:
-        params, description = initial_params(self.settings, self.model_config, self.tokenizer)
-        print(description)
-        return params
 
     def phases(self) -> list[Phase]:
         """Returns the phases of the training. A phase with a batch ramp becomes several phases."""
@@ -228,7 +220,7 @@ class Pretraining:
 
     @functools.cached_property
     def _pairs_evaluators(self) -> list[PairsEvaluator]:
-        """The evaluator of config.heldout_pairs, which all phases share; empty without pairs."""
+        """The evaluator of config.heldout_pairs, which all phases share, or an empty list."""
         if not self._pairs:
             return []
         rows = self._phases[0].batch_size // self._phases[0].grad_accum_steps
@@ -295,19 +287,17 @@ def _describe_pairs(part: dict[str, Any]) -> str:
 
 
 def _warn_of_pairs(part: dict[str, Any]) -> str:
-    """Returns a warning if most chunks have a single sentence, so that they cannot be split into A and B; else ''."""
+    """Returns a warning if most chunks have a single sentence, so that they cannot be split into A and B, else ''."""
     single = part['one_sentence']
     if single is None or single <= _MAX_SINGLE_SHARE:
         return ''
     share = 'all chunks' if single == 1 else f'{single:.1%} of the chunks'
     if part['mode'] == 'nsp':
         effect = 'their B comes from another document, so NSP learns to answer NotNext and little else'
+    elif single < 1:
+        effect = 'they have no B, so SOP learns only from the other chunks'
     else:
-        effect = (
-            'they have no B, so SOP learns only from the other chunks'
-            if single < 1
-            else 'there is no B, so SOP learns nothing'
-        )
+        effect = 'there is no B, so SOP learns nothing'
     return (
         f'warning: {share} have a single sentence: {effect}; MLM is not affected. Set config.pairs.mode=full_sentences '
         'to train without pairs, or give the text more and shorter sentences: one per line with '

@@ -27,7 +27,7 @@ class PretrainingSettings(PretrainingKeys):
 
     @property
     def phase_specs(self) -> tuple[PhaseSpec, ...]:
-        """The entries of config.phases; if it is empty, a single phase with all steps of the run."""
+        """The entries of config.phases, or a single phase with all steps of the run if there are none."""
         grouped = {
             'schedule': self.schedule.name,
             'decay_fraction': self.schedule.decay_fraction,
@@ -79,12 +79,9 @@ class PretrainingSettings(PretrainingKeys):
         for phase in self.phase_specs:
             length = phase.values['seq_len']
             if length > model_config.max_positions:
-                raise UserError(
-                    f'config.{phase.keys["seq_len"]}',
-                    str(length),
-                    f'at most config.model.max_positions = {model_config.max_positions}',
-                    f'lower it, or set --config.model.max_positions={length}',
-                )
+                expected = f'at most config.model.max_positions = {model_config.max_positions}'
+                fix = f'lower it, or set --config.model.max_positions={length}'
+                raise UserError(f'config.{phase.keys["seq_len"]}', str(length), expected, fix)
         return model_config
 
     def total_steps(self, examples_per_epoch: float | None) -> int:
@@ -129,12 +126,9 @@ class PretrainingSettings(PretrainingKeys):
                 raise UserError('config.phases', found, '100% over all phases', fix)
             lengths[-1] = total - sum(lengths[:-1])  # the last phase absorbs the rounding errors
         if sum(lengths) != total:
-            raise UserError(
-                'config.phases',
-                f'{" + ".join(map(str, lengths))} = {sum(lengths)} steps',
-                f'config.steps = {total}',
-                'give the phases in percent, or make their sum equal to config.steps',
-            )
+            found = f'{" + ".join(map(str, lengths))} = {sum(lengths)} steps'
+            fix = 'give the phases in percent, or make their sum equal to config.steps'
+            raise UserError('config.phases', found, f'config.steps = {total}', fix)
         resolved, first = [], 0
         for number, (phase, length) in enumerate(zip(specs, lengths, strict=True)):
             resolved.append(
@@ -154,10 +148,10 @@ class PretrainingSettings(PretrainingKeys):
         return resolved
 
     def _check_budget(self) -> None:
-        for key in ('architecture_from', 'replay') if not self.budget else ():
-            if getattr(self, key) in ('budget', self.replay or 'budget'):
-                fix = 'for example --config.budget=25m'
-                raise UserError('config.budget', f"'' with config.{key}={getattr(self, key)}", 'a budget', fix)
+        needs_budget = 'replay' if self.replay else 'architecture_from' if self.architecture_from == 'budget' else ''
+        if needs_budget and not self.budget:
+            found = f"'' with config.{needs_budget}={getattr(self, needs_budget)}"
+            raise UserError('config.budget', found, 'a budget', 'for example --config.budget=25m')
         if self.budget and self.distill is not None:
             raise UserError('config.budget', self.budget, 'none in a distillation', 'set config.steps instead')
 

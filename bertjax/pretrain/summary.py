@@ -12,6 +12,7 @@ from absl import logging
 from rich.table import Table
 
 from bertjax.config.pretraining import UNSET
+from bertjax.convert.content import ExportContent
 from bertjax.data.loader import Examples
 from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import display_path
@@ -21,34 +22,21 @@ from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.pretrain.chance_baselines import ChanceBaselines
 from bertjax.pretrain.heldout_pairs import SPLIT
-from bertjax.pretrain.heldout_texts import PREFIX
+from bertjax.pretrain.heldout_texts import group_rows_by_text
 from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.health.goodput import read_goodput
 from bertjax.train.step import make_forward
 from bertjax.workdir import exports
-from bertjax.workdir.exports import ExportContent, push_export, split_formats, write_exports
+from bertjax.workdir.exports import push_export, split_formats, write_exports
 from bertjax.workdir.files import distillation_facts
 from bertjax.writers.console import Command, format_value, print_next_commands, print_output_files
 from bertjax.writers.jsonl import read_rows
 
-PRINTED_FIGURES = (
-    'loss',
-    'mlm_loss',
-    'mlm_accuracy',
-    'perplexity',
-    'nsp_loss',
-    'nsp_accuracy',
-    'sop_loss',
-    'sop_accuracy',
-)
-PRINTED_FIGURES += (
-    'soft_loss',
-    'cosine_loss',
-    'hidden_loss',
-    'attention_loss',
-    'embeddings_loss',
-)  # only a distillation has these losses
+PRINTED_FIGURES = ('loss', 'mlm_loss', 'mlm_accuracy', 'perplexity')
+PRINTED_FIGURES += ('nsp_loss', 'nsp_accuracy', 'sop_loss', 'sop_accuracy')
+# Only a distillation has these losses.
+PRINTED_FIGURES += ('soft_loss', 'cosine_loss', 'hidden_loss', 'attention_loss', 'embeddings_loss')
 # {file or folder in the workdir: its description}.
 OUTPUT_FILES = {
     **exports.EXPORT_FOLDERS,
@@ -85,12 +73,12 @@ def finish_pretraining(
     if rows and rows[-1]['step'] != config['steps']:
         logging.warning('%s ends at step %d of %d.', folder / 'metrics.jsonl', rows[-1]['step'], config['steps'])
     if config['export']:
-        export_pretraining(
-            folder, config, model_config, tokenizer, params, rows, split_formats(config['export_formats'])
-        )
+        formats = split_formats(config['export_formats'])
+        export_pretraining(folder, config, model_config, tokenizer, params, rows, formats)
     filled = list(_filled_masks(params, model_config, tokenizer, heldout)) if heldout is not None else []
-    texts = read_text_rows(folder / 'metrics.jsonl')
-    pairs = [row for row in read_rows(folder / 'metrics.jsonl') if row['split'] == SPLIT]
+    all_rows = read_rows(folder / 'metrics.jsonl')
+    texts = {name: (rows[0], rows[-1]) for name, rows in group_rows_by_text(all_rows).items()}
+    pairs = [row for row in all_rows if row['split'] == SPLIT]
     goodput = read_goodput(folder)
     summary = {
         'steps': config['steps'],
@@ -105,18 +93,16 @@ def finish_pretraining(
     write_atomic(folder / 'summary.json', json.dumps(summary, indent=2, ensure_ascii=False) + '\n')
     console = Console(highlight=False, soft_wrap=True)
     if rows:
-        print_heldout(console, rows, baselines)
+        _print_heldout(console, rows, baselines)
     if texts:
-        print_texts(console, texts)
+        _print_texts(console, texts)
     if pairs:
         values = [f'{format_value(row["accuracy"])} at step {row["step"]}' for row in (pairs[0], pairs[-1])]
         error = format_value(pairs[-1]['standard_error'])
         console.print(f'accuracy on minimal pairs: {", ".join(values)} (standard error {error})', markup=False)
     if filled:
-        console.print(
-            '\nfilled masks: the most probable piece is in brackets, the true piece at the end of the line',
-            style='bold',
-        )
+        title = 'filled masks: the most probable piece is in brackets, the true piece at the end of the line'
+        console.print(f'\n{title}', style='bold')
     for item in filled:
         text = f'{item["before"]} [{item["filled"]}] {item["after"]}'
         console.print(f'{text}   (p {item["probability"]:.2f}, was: {item["was"]})', markup=False)
@@ -132,16 +118,6 @@ def finish_pretraining(
 def read_heldout_rows(metrics: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the held-out rows of a metrics.jsonl, in order."""
     return [row for row in read_rows(metrics) if row['split'] == 'heldout']
-
-
-def read_text_rows(metrics: pathlib.Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """Returns {name: (first row, last row)} for each text of config.heldout_texts, from a metrics.jsonl."""
-    texts: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
-    for row in read_rows(metrics):
-        if row['split'].startswith(PREFIX):
-            name = row['split'].removeprefix(PREFIX)
-            texts[name] = (texts.get(name, (row,))[0], row)
-    return texts
 
 
 def export_pretraining(
@@ -170,9 +146,9 @@ def export_pretraining(
 def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns the facts about the training for the model card. Identical runs have the same facts."""
     optimizer, masking = config['optimizer'], config['masking']
-    rate = masking.get('eval_rate', masking['rate'])  # old runs have one mask rate for all examples
-    final = f' to {masking["final_rate"]:.0%}' if masking.get('final_rate', -1) > 0 else ''
-    evaluated = f' ({rate:.0%} in evaluation)' if final or rate != masking['rate'] else ''
+    rate, final_rate, eval_rate = (masking[name] for name in ('rate', 'final_rate', 'eval_rate'))
+    final = f' to {final_rate:.0%}' if final_rate > 0 else ''
+    evaluated = f' ({eval_rate:.0%} in evaluation)' if final or eval_rate != rate else ''
     facts = {
         'steps': config['steps'],
         'batch size': config['batch_size'],
@@ -182,7 +158,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
         'optimiser': f'{optimizer["name"]}, weight decay {optimizer["weight_decay"]}',
         **({'weights': f'moving average, decay {config["ema_decay"]}'} if config.get('ema_decay') else {}),
         'pairs': config['pairs']['mode'],
-        'masks': f'{masking["rate"]:.0%}{final} of positions{evaluated}, unit {masking["unit"]}',
+        'masks': f'{rate:.0%}{final} of positions{evaluated}, unit {masking["unit"]}',
         'seed': config['seed'],
         'store': config['fingerprints']['store'],
         'tokenizer': config['fingerprints']['tokenizer'],
@@ -202,9 +178,8 @@ def _filled_masks(
 ) -> Iterator[dict[str, Any]]:
     """Yields one filled mask for each of the first held-out examples: the mask with the most probable prediction."""
     batch = heldout.batch(np.arange(_NUM_FILLED))
-    logits = np.asarray(
-        jax.jit(make_forward(BertForPreTraining(model_config), PRETRAINING))(params, batch)['mlm_logits']
-    )
+    forward = jax.jit(make_forward(BertForPreTraining(model_config), PRETRAINING))
+    logits = np.asarray(forward(params, batch)['mlm_logits'])
     for row in range(_NUM_FILLED):
         ids, positions = batch['input_ids'][row], batch['masked_positions'][row]
         masked = [p for p in range(len(positions)) if ids[positions[p]] == tokenizer.mask_id]
@@ -231,7 +206,7 @@ def _piece_text(tokenizer: Tokenizer, piece: int) -> str:
     return text or tokenizer.pieces[piece]
 
 
-def print_heldout(console: Console, rows: list[dict[str, Any]], baselines: ChanceBaselines) -> None:
+def _print_heldout(console: Console, rows: list[dict[str, Any]], baselines: ChanceBaselines) -> None:
     """Prints a table of the first and the last held-out row, and then the chance baselines."""
     first, last = rows[0], rows[-1]
     table = Table(title='held-out text', title_justify='left')
@@ -251,8 +226,8 @@ def print_heldout(console: Console, rows: list[dict[str, Any]], baselines: Chanc
         console.print(f'a model without context reaches {", and ".join(comparisons)}', markup=False)
 
 
-def print_texts(console: Console, texts: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    """Prints a table of the first and the last MLM loss and accuracy on each text of `read_text_rows`."""
+def _print_texts(console: Console, texts: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:
+    """Prints a table of the first and the last MLM loss and accuracy on each text of config.heldout_texts."""
     first, last = next(iter(texts.values()))
     table = Table(title='other held-out texts', title_justify='left')
     table.add_column('', no_wrap=True)

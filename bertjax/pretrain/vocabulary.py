@@ -51,20 +51,19 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     specs = [spec for spec, _ in parts]
     # The counts are smoothed only if a weight is 'auto'. Fixed weights affect only the choice of examples.
     corpora = [[spec] for spec in specs] if any(weight == AUTO for _, weight in parts) else [specs]
-    shared = {'vocab_size': vocab.size, 'lowercase': vocab.lowercase, 'unused': vocab.unused}
     if options.format == 'ids':
         found, expected = 'nothing, with config.corpus_options.format=ids', 'the vocabulary of the ids in the corpus'
         raise UserError('config.tokenizer', found, expected, 'name this vocabulary')
     print(f'training a {vocab.family} vocabulary of {vocab.size:,} pieces on {settings.corpus}')
     if settings.beam:
-        tokenizer, read = _train_on_beam(settings, corpora, workdir, shared)
+        tokenizer, read = _train_on_beam(settings, corpora, workdir)
     else:
         with _show_reading(settings, specs) as count:
             texts = [
                 itertools.chain.from_iterable(iter_texts(spec, options, read.append, count) for spec in corpus)
                 for corpus in corpora
             ]
-            tokenizer = _train(settings, texts, shared)
+            tokenizer = _train(settings, texts)
     save_tokenizer(tokenizer, workdir, key=settings.vocabulary_key, text=read)
     return tokenizer
 
@@ -85,23 +84,23 @@ def _show_reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[C
         yield lambda count: progress.add(0, count)
 
 
-def _train(settings: PretrainingSettings, texts: list[Iterator[str]], shared: dict[str, Any]) -> Tokenizer:
-    vocab, smoothing = settings.vocab, settings.corpus_options.smoothing
+def _options(settings: PretrainingSettings) -> dict[str, Any]:
+    """Returns the options that all trainers of WordPiece and SentencePiece vocabularies have."""
+    vocab = settings.vocab
+    options = {'vocab_size': vocab.size, 'lowercase': vocab.lowercase, 'unused': vocab.unused}
+    return options | {'smoothing': settings.corpus_options.smoothing}
+
+
+def _train(settings: PretrainingSettings, texts: list[Iterator[str]]) -> Tokenizer:
+    vocab, all_texts = settings.vocab, itertools.chain.from_iterable(texts)
     if vocab.family == 'symbols':
-        all_texts = itertools.chain.from_iterable(texts)
         return train_symbols(all_texts, vocab_size=vocab.size, unused=vocab.unused)
     if vocab.family == 'bpe':
-        return train_byte_bpe(itertools.chain.from_iterable(texts), **shared)
+        return train_byte_bpe(all_texts, vocab_size=vocab.size, lowercase=vocab.lowercase, unused=vocab.unused)
     if vocab.family == 'wordpiece':
-        return train_wordpiece(*texts, **shared, smoothing=smoothing)
-    return train_sentencepiece(
-        *texts,
-        **shared,
-        smoothing=smoothing,
-        model_type=vocab.model_type,
-        seed=settings.seed,
-        sample_sentences=vocab.sample_sentences,
-    )
+        return train_wordpiece(*texts, **_options(settings))
+    model = {'model_type': vocab.model_type, 'sample_sentences': vocab.sample_sentences, 'seed': settings.seed}
+    return train_sentencepiece(*texts, **_options(settings), **model)
 
 
 def _beam_statistics(
@@ -114,10 +113,10 @@ def _beam_statistics(
 
 
 def _train_on_beam(
-    settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path, shared: dict[str, Any]
+    settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path
 ) -> tuple[Tokenizer, list[KnownText]]:
     """Trains the tokenizer on statistics that Beam computes, and returns the tokenizer and the texts that were read."""
-    vocab, smoothing = settings.vocab, settings.corpus_options.smoothing
+    vocab = settings.vocab
     if vocab.family == 'bpe':
         fix = 'choose another family, or train it on a part of the text with run=vocab and without config.beam'
         expected = 'a vocabulary that can be trained from counts or a sample'
@@ -129,11 +128,10 @@ def _train_on_beam(
         return build_symbols(total, vocab_size=vocab.size, unused=vocab.unused), read
     if vocab.family == 'wordpiece':
         counts, read = statistics.words(vocab.lowercase)
-        return build_wordpiece(counts, **shared, smoothing=smoothing), read
-    size = vocab.sample_sentences
-    sentences, read = statistics.sentences(size, settings.seed)
-    model = {'model_type': vocab.model_type, 'sample_sentences': size}
-    return build_sentencepiece(sentences, **shared, smoothing=smoothing, **model), read
+        return build_wordpiece(counts, **_options(settings)), read
+    sentences, read = statistics.sentences(vocab.sample_sentences, settings.seed)
+    model = {'model_type': vocab.model_type, 'sample_sentences': vocab.sample_sentences}
+    return build_sentencepiece(sentences, **_options(settings), **model), read
 
 
 def load_configured_tokenizer(settings: PretrainingSettings, source: str) -> Tokenizer:

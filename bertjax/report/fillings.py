@@ -96,8 +96,7 @@ def _first_params(settings: PretrainingSettings, model: BertConfig, tokenizer: T
         with mesh_context(setup.mesh):
             params, name = setup.create(settings.run_seeds.init).params, 'at step 0'
     if settings.embeddings:
-        embeddings = read_embeddings(settings.embeddings, tokenizer, model.width)
-        params = set_embedding_rows(params, embeddings.rows, embeddings.matrix)
+        params = set_embedding_rows(params, *read_embeddings(settings.embeddings, tokenizer, model.width))
     return params, name
 
 

@@ -2,132 +2,19 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
+from bertjax.convert.content import ExportContent
 from bertjax.convert.heads import Head
 from bertjax.convert.hub import check_push, push
 from bertjax.convert.huggingface.config import check_exportable, check_head_exportable
 from bertjax.data.features import INPUTS
 from bertjax.errors import UserError
-from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.parallel.distributed import fetch_to_all_hosts, is_primary
-from bertjax.text.tokenizer import Tokenizer
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExportContent:
-    """A model to export, and the content of its model card.
-
-    Attributes:
-      module: The Flax module of the model, with its config.
-      params: The parameters.
-      tokenizer: The tokenizer.
-      head: The head of a task's model; None for a pre-training model.
-      task: The fields of the task for config.json (`id2label` ...).
-      extra_files: {name: text} of further files of the model.
-      card, about, figures: The content of the model card, see `convert/huggingface/card.py`.
-      dtype, values: Details of the Hugging Face directory that the model was loaded from, see `export_huggingface`.
-      files: Additional files of a Hugging Face directory, {relative path: content}.
-      embeddings: The module of the vectors of texts, which stablehlo and onnx have as a function; None for none.
-    """
-
-    module: BertForPreTraining | BertForTask
-    params: Any
-    tokenizer: Tokenizer
-    card: Mapping[str, Any]
-    about: Mapping[str, str]
-    head: Head | None = None
-    task: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    extra_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    figures: Mapping[str, Mapping[str, float | None]] = dataclasses.field(default_factory=dict)
-    dtype: str = 'float32'
-    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
-    embeddings: BertForTask | None = None
-
-    @property
-    def config(self) -> BertConfig:
-        """The config of the model."""
-        return self.module.config
-
-
-# Each writer and each check imports its format lazily, because most runs need only one format.
-
-
-def _write_hf(content: ExportContent, directory: pathlib.Path) -> None:
-    from bertjax.convert.huggingface.save import export_huggingface
-
-    export_huggingface(
-        content.params,
-        content.config,
-        content.tokenizer,
-        directory,
-        card=content.card,
-        head=content.head,
-        task=content.task,
-        extra_files=content.extra_files,
-        about=content.about,
-        figures=content.figures,
-        dtype=content.dtype,
-        values=content.values,
-        files=content.files,
-    )
-
-
-def _write_orbax(content: ExportContent, directory: pathlib.Path) -> None:
-    from bertjax.convert.orbax import export_orbax, head_facts, saved_head
-
-    head = None
-    if content.head is not None:
-        head = {**head_facts(content.module), **saved_head(content.head, content.task)}
-    export_orbax(
-        content.params,
-        content.config,
-        directory,
-        tokenizer=content.tokenizer,
-        head=head,
-        extra_files=content.extra_files,
-    )
-
-
-def _write_google(content: ExportContent, directory: pathlib.Path) -> None:
-    from bertjax.convert.google.save import export_google
-
-    export_google(
-        content.params,
-        content.config,
-        content.tokenizer,
-        directory,
-        head=content.head,
-        extra_files=content.extra_files,
-    )
-
-
-def _write_stablehlo(content: ExportContent, directory: pathlib.Path) -> None:
-    from bertjax.convert.stablehlo import export_stablehlo
-
-    options = {'extra_files': content.extra_files, 'embeddings': content.embeddings}
-    export_stablehlo(content.params, content.module, content.tokenizer, directory, **options)
-
-
-def _write_onnx(content: ExportContent, directory: pathlib.Path) -> None:
-    from bertjax.convert.onnx import export_onnx
-
-    options = {'extra_files': content.extra_files, 'embeddings': content.embeddings}
-    export_onnx(content.params, content.module, content.tokenizer, directory, **options)
-
-
-_WRITERS: dict[str, Callable[[ExportContent, pathlib.Path], None]] = {
-    'hf': _write_hf,
-    'orbax': _write_orbax,
-    'google': _write_google,
-    'stablehlo': _write_stablehlo,
-    'onnx': _write_onnx,
-}
-FORMATS = tuple(_WRITERS)
+FORMATS = ('hf', 'orbax', 'google', 'stablehlo', 'onnx')
 # {folder in the workdir: its description in the summary of a run}.
 EXPORT_FOLDERS = {
     'export/hf': 'for transformers: from_pretrained(...)',
@@ -176,11 +63,9 @@ def check_formats(
         else:
             check_head_exportable(module, head)
     if 'google' in formats:
-        from bertjax.convert.google.save import check_google, check_google_vocabulary
+        from bertjax.convert.google.save import check_google
 
-        check_google(config, head)
-        if vocabulary:
-            check_google_vocabulary(vocabulary)
+        check_google(config, head, vocabulary or 'wordpiece')
     if 'onnx' in formats:
         from bertjax.convert.onnx import check_onnx
 
@@ -207,7 +92,19 @@ def write_exports(content: ExportContent, folder: pathlib.Path, formats: Collect
 
 def write_export(content: ExportContent, directory: pathlib.Path, name: str) -> None:
     """Writes or replaces a directory in the format `name`. This process must be able to read all parameters."""
-    _WRITERS[name](content, directory)
+    # Each format is imported lazily, because most runs need only one format.
+    match name:
+        case 'hf':
+            from bertjax.convert.huggingface.save import export_huggingface as export
+        case 'orbax':
+            from bertjax.convert.orbax import export_orbax as export
+        case 'google':
+            from bertjax.convert.google.save import export_google as export
+        case 'stablehlo':
+            from bertjax.convert.stablehlo import export_stablehlo as export
+        case 'onnx':
+            from bertjax.convert.onnx import export_onnx as export
+    export(content, directory)
 
 
 def check_push_to(name: str, formats: Collection[str]) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import pathlib
 from collections.abc import Iterator
 
-from bertjax.checkpoint.unfinished import any_checkpoint
+from bertjax.checkpoint.steps import any_checkpoint
 from bertjax.errors import UserError
 from bertjax.files.atomic import lock_directory
 from bertjax.parallel.distributed import check_shared_folder

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-MODEL = {'num_layers': 24, 'width': 256, 'mlp_dim': 1024, 'num_heads': 4, 'scan_layers': False}
+MODEL = {'num_layers': 12, 'width': 384, 'mlp_dim': 1536, 'num_heads': 4, 'scan_layers': False}
 PIECES = 2000
 
 
@@ -49,6 +49,7 @@ def main(command: str, folder: pathlib.Path) -> None:
 
     from bertjax.checkpoint import Checkpoints, Position
     from bertjax.config.recipes import pretraining_config
+    from bertjax.convert.content import ExportContent
     from bertjax.convert.huggingface.save import export_huggingface
     from bertjax.parallel.mesh import make_mesh
     from bertjax.parallel.partition import mesh_context
@@ -75,7 +76,7 @@ def main(command: str, folder: pathlib.Path) -> None:
         # The results stay referenced, because freed memory would be reused and would hide growth.
         state, of_state = peak(read(checkpoints.restore, 1, setup.state))
         own, of_params = peak(read(checkpoints.restore_params, saved, setup.state.params))
-        export = functools.partial(export_huggingface, own, setup.module.config, NoTokenizer(), folder / 'hf', card={})
+        export = functools.partial(export_huggingface, ExportContent(setup.module, own, NoTokenizer()), folder / 'hf')
         _, of_export = peak(export)
         del state
         checkpoints.close()

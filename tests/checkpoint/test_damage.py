@@ -28,28 +28,20 @@ def in_state(damage):
     return lambda directory: damage(largest(directory / 'state'))
 
 
+def write_seal(data):
+    return lambda directory: (directory / checksums.FILE).write_bytes(data)
+
+
 DAMAGES = {
     'one bit of an array': (in_state(flip_bit), 'another checksum'),
     'a truncated file': (in_state(truncate), 'bytes instead of'),
     'an emptied file': (in_state(lambda path: path.write_bytes(b'')), '0 bytes instead of'),
     'a missing file': (in_state(lambda path: path.unlink()), 'is missing'),
     'one bit of the position': (lambda directory: flip_bit(largest(directory / 'position')), 'another checksum'),
-    'no JSON': (
-        lambda directory: (directory / checksums.FILE).write_bytes(b'\xff{'),
-        'damaged or missing',
-    ),
-    'an empty record': (
-        lambda directory: (directory / checksums.FILE).write_bytes(b''),
-        'damaged or missing',
-    ),
-    'a record without end': (
-        lambda directory: (directory / checksums.FILE).write_text('[' * 100_000),
-        'damaged or missing',
-    ),
-    'another record': (
-        lambda directory: (directory / checksums.FILE).write_text('[1]'),
-        'damaged or missing',
-    ),
+    'no JSON': (write_seal(b'\xff{'), 'damaged or missing'),
+    'an empty record': (write_seal(b''), 'damaged or missing'),
+    'a record without end': (write_seal(b'[' * 100_000), 'damaged or missing'),
+    'another record': (write_seal(b'[1]'), 'damaged or missing'),
 }
 
 

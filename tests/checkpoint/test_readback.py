@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shutil
+import types
 
 import numpy as np
 import orbax.checkpoint as ocp
@@ -11,8 +12,10 @@ from checkpoint_states import CONFIG, bits, mesh_of, state_at, template_on
 from killing import watch
 
 from bertjax.checkpoint import Checkpoints, Position, checksums
+from bertjax.convert.content import ExportContent
 from bertjax.convert.orbax import export_orbax
 from bertjax.errors import UserError
+from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 
 
@@ -35,7 +38,8 @@ def test_a_path_may_contain_wildcards(tmp_path, name):
     link = pathlib.Path(checkpoints._manager.directory)
     checkpoints.close()
     assert names(folder) == ['2'] and not link.exists()
-    export_orbax({'a': np.arange(3.0)}, BertConfig(vocab_size=8), tmp_path / name / 'orbax')
+    module, tokenizer = BertForPreTraining(BertConfig(vocab_size=8)), types.SimpleNamespace(save=lambda folder: None)
+    export_orbax(ExportContent(module, {'a': np.arange(3.0)}, tokenizer), tmp_path / name / 'orbax')
     with ocp.StandardCheckpointer() as checkpointer:
         assert checkpointer.restore(tmp_path / name / 'orbax' / 'params')['a'].tolist() == [0, 1, 2]
 

@@ -16,16 +16,18 @@ import numpy as np
 import pytest
 
 import bertjax
+from bertjax.convert.content import ExportContent
 from bertjax.convert.formats import read_source
 from bertjax.convert.google import table
 from bertjax.convert.google.bundle import Bundle, write_bundle
 from bertjax.convert.google.names import from_google, is_slot, to_google
 from bertjax.convert.google.read import find_newest
-from bertjax.convert.google.save import check_google, check_google_vocabulary, export_google
+from bertjax.convert.google.save import check_google, export_google
 from bertjax.convert.heads import MULTIPLE_CHOICE, QUESTION_ANSWERING, SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
 from bertjax.errors import UserError
+from bertjax.model.bert import BertForPreTraining
 from bertjax.text.tokenizer import load_tokenizer
 
 NAME = 'bert_model.ckpt'
@@ -63,7 +65,7 @@ def published(shared: pathlib.Path) -> pathlib.Path:
 @pytest.fixture
 def exported(tokenizer, small_config, make_params, tmp_path):
     params = make_params(small_config())
-    export_google(params, small_config(), tokenizer, tmp_path / 'model')
+    export_google(ExportContent(BertForPreTraining(small_config()), params, tokenizer), tmp_path / 'model')
     return tmp_path / 'model', params
 
 
@@ -139,7 +141,7 @@ def test_an_export_is_read_back(tokenizer, small_config, make_params, assert_sam
     config = small_config(**changes)
     params = make_params(config)
     for name in ('one', 'two'):
-        export_google(params, config, tokenizer, tmp_path / name)
+        export_google(ExportContent(BertForPreTraining(config), params, tokenizer), tmp_path / name)
     assert file_hashes(tmp_path / 'one') == file_hashes(tmp_path / 'two')
     imported = load_pretraining_model(tmp_path / 'one', scan_layers=config.scan_layers)
     assert imported.config == config and imported.missing == imported.unused == []
@@ -153,7 +155,7 @@ def test_an_export_is_read_back(tokenizer, small_config, make_params, assert_sam
 def test_a_task_model_is_read_back(tokenizer, small_config, make_params, assert_same_params, tmp_path, head):
     model = head.module(small_config(), 2)
     params = make_params(model)
-    export_google(params, small_config(), tokenizer, tmp_path / 'model', head=head)
+    export_google(ExportContent(model, params, tokenizer, head=head), tmp_path / 'model')
     prefix = {'BertForQuestionAnswering': 'cls/squad/'}.get(head.architecture, '')
     assert Bundle(tmp_path / 'model' / NAME).shapes[f'{prefix}output_weights'] == (2, 16)
     imported = load_task_model(tmp_path / 'model', model, head)
@@ -164,14 +166,14 @@ def test_a_task_model_is_read_back(tokenizer, small_config, make_params, assert_
 def test_a_classifier_has_as_many_labels_as_outputs(tokenizer, small_config, make_params, tmp_path):
     model = SEQUENCE_CLASSIFICATION.module(small_config(), 3)
     params = make_params(model)
-    export_google(params, small_config(), tokenizer, tmp_path, head=SEQUENCE_CLASSIFICATION)
+    export_google(ExportContent(model, params, tokenizer, head=SEQUENCE_CLASSIFICATION), tmp_path)
     bert = bertjax.load(tmp_path)
     assert list(bert.classify('a')['probabilities']) == ['LABEL_0', 'LABEL_1', 'LABEL_2'] and not bert.missing
 
 
 def test_tensors_equal_those_of_the_hugging_face_export(tokenizer, small_config, make_params, exported, tmp_path):
     folder, params = exported
-    export_huggingface(params, small_config(), tokenizer, tmp_path / 'hf', card={})
+    export_huggingface(ExportContent(BertForPreTraining(small_config()), params, tokenizer), tmp_path / 'hf')
     google, huggingface = read_source(folder).tensors, read_source(tmp_path / 'hf').tensors
     assert google.keys() == huggingface.keys()
     for name, x in huggingface.items():
@@ -228,7 +230,7 @@ def test_a_head_or_a_vocabulary_that_the_original_code_lacks_is_refused(small_co
         with pytest.raises(UserError, match=r'config.export_formats: found google for BertFor'):
             check_google(small_config(), head)
     with pytest.raises(UserError, match='found google with a sentencepiece vocabulary'):
-        check_google_vocabulary('sentencepiece')
+        check_google(small_config(), None, 'sentencepiece')
 
 
 def test_every_damaged_byte_of_an_index_is_detected(exported):

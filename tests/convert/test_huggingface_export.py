@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from bertjax.convert.content import ExportContent
 from bertjax.convert.huggingface.config import check_exportable
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.load import load_pretraining_model
@@ -16,6 +17,10 @@ from bertjax.losses import pretraining_losses
 from bertjax.model.bert import BertForPreTraining
 
 CARD = {'title': 'A test', 'steps': 10, 'Held-out': {'mlm_loss': 3.25, 'a | b': 'two\nlines'}}
+
+
+def _export(config, params, tokenizer, folder, **content):
+    export_huggingface(ExportContent(BertForPreTraining(config), params, tokenizer, **content), folder)
 
 
 def _batch(config):
@@ -37,7 +42,7 @@ def _batch(config):
 @pytest.mark.parametrize('changes', [{}, {'scan_layers': False}, {'causal': True, 'nsp': False}], ids=str)
 def test_the_file_has_the_bytes_that_safetensors_writes(tokenizer, small_config, make_params, tmp_path, changes):
     config = small_config(**changes)
-    export_huggingface(make_params(config), config, tokenizer, tmp_path / 'hf', card=CARD)
+    _export(config, make_params(config), tokenizer, tmp_path / 'hf', card=CARD)
     written, again = tmp_path / 'hf' / 'model.safetensors', tmp_path / 'again.safetensors'
     safetensors.numpy.save_file(safetensors.numpy.load_file(written), again, metadata={'format': 'pt'})
     assert written.read_bytes() == again.read_bytes()
@@ -61,7 +66,7 @@ def test_transformers_loads_everything_with_equal_losses(
 
     config = small_config(**changes)
     params = make_params(config)
-    export_huggingface(params, config, tokenizer, tmp_path / 'hf', card=CARD)
+    _export(config, params, tokenizer, tmp_path / 'hf', card=CARD)
     described = json.loads((tmp_path / 'hf' / 'config.json').read_text())
     names = described['architectures']
     assert names == ['BertForPreTraining' if config.nsp else 'BertForMaskedLM']
@@ -96,7 +101,7 @@ def test_transformers_loads_everything_with_equal_losses(
 
 def test_the_tokenizer_and_the_card_are_exported(transformers, tokenizer, small_config, make_params, tmp_path):
     config = small_config()
-    export_huggingface(make_params(config), config, tokenizer, tmp_path, card=CARD)
+    _export(config, make_params(config), tokenizer, tmp_path, card=CARD)
     peer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert len(peer) == config.vocab_size
     text = 'word3 abc zz'
@@ -112,7 +117,7 @@ def test_the_tokenizer_and_the_card_are_exported(transformers, tokenizer, small_
 def test_back_to_the_same_bits(tokenizer, small_config, make_params, tmp_path, scan):
     config = small_config(scan_layers=scan, mlp='gelu_tanh', layer_norm_eps=1e-7, init_stddev=0.03)
     params = make_params(config)
-    export_huggingface(jax.tree.map(jax.numpy.asarray, params), config, tokenizer, tmp_path, card={})
+    _export(config, jax.tree.map(jax.numpy.asarray, params), tokenizer, tmp_path)
     imported = load_pretraining_model(tmp_path, scan_layers=scan)
     assert imported.config == config and imported.missing == imported.unused == []
 
@@ -132,7 +137,7 @@ def test_equal_parameters_give_equal_bytes(tokenizer, small_config, make_params,
             from bertjax.model.stacking import unstack_layers
 
             params = unstack_layers(params)
-        export_huggingface(params, config, tokenizer, tmp_path / name, card=CARD)
+        _export(config, params, tokenizer, tmp_path / name, card=CARD)
     files = sorted(os.listdir(tmp_path / 'one'))
     assert {'README.md', 'config.json', 'model.safetensors', 'vocab.txt', 'tokenizer.json'} <= set(files)
     for other in ('two', 'unrolled'):
@@ -155,23 +160,23 @@ class _FailingTokenizer:
 
 def test_only_a_complete_export_replaces_an_export(tokenizer, small_config, make_params, tmp_path):
     config, target = small_config(), tmp_path / 'hf'
-    export_huggingface(make_params(config, 1), config, tokenizer, target, card={})
+    _export(config, make_params(config, 1), tokenizer, target)
     before = (target / 'model.safetensors').read_bytes()
     with pytest.raises(OSError, match='disk full'):
-        export_huggingface(make_params(config, 2), config, _FailingTokenizer(tokenizer), target, card={})
+        _export(config, make_params(config, 2), _FailingTokenizer(tokenizer), target)
     assert os.listdir(tmp_path) == ['hf'] and (target / 'model.safetensors').read_bytes() == before
-    export_huggingface(make_params(config, 2), config, tokenizer, target, card={})
+    _export(config, make_params(config, 2), tokenizer, target)
     assert os.listdir(tmp_path) == ['hf'] and (target / 'model.safetensors').read_bytes() != before
 
 
 def test_an_export_is_recovered_after_a_kill_between_renames(tokenizer, small_config, make_params, tmp_path):
     config, target = small_config(), tmp_path / 'hf'
-    export_huggingface(make_params(config, 1), config, tokenizer, target, card={})
+    _export(config, make_params(config, 1), tokenizer, target)
     before = (target / 'model.safetensors').read_bytes()
     target.rename(tmp_path / '.hf.old')
     (tmp_path / '.hf.new').mkdir()
     with pytest.raises(OSError, match='disk full'):
-        export_huggingface(make_params(config, 2), config, _FailingTokenizer(tokenizer), target, card={})
+        _export(config, make_params(config, 2), _FailingTokenizer(tokenizer), target)
     assert os.listdir(tmp_path) == ['hf'] and (target / 'model.safetensors').read_bytes() == before
 
 
@@ -182,12 +187,12 @@ def test_models_that_cannot_be_exported_are_refused(tokenizer, small_config, mak
     config = small_config()
     params = make_params(config)
     with pytest.raises(UserError, match='tokenizer'):
-        export_huggingface(params, small_config(vocab_size=100), tokenizer, tmp_path / 'hf', card={})
+        _export(small_config(vocab_size=100), params, tokenizer, tmp_path / 'hf')
     (tmp_path / 'notes.txt').write_text('mine')
     with pytest.raises(UserError, match='a directory with other files'):
-        export_huggingface(params, config, tokenizer, tmp_path, card={})
+        _export(config, params, tokenizer, tmp_path)
     with pytest.raises(ValueError, match='do not fit the config'):
-        export_huggingface(params, small_config(mlp_dim=32), tokenizer, tmp_path / 'hf', card={})
+        _export(small_config(mlp_dim=32), params, tokenizer, tmp_path / 'hf')
     with pytest.raises(ValueError, match='do not fit the config'):
-        export_huggingface({**params, 'extra': {'kernel': np.zeros(3)}}, config, tokenizer, tmp_path / 'hf', card={})
+        _export(config, {**params, 'extra': {'kernel': np.zeros(3)}}, tokenizer, tmp_path / 'hf')
     assert os.listdir(tmp_path) == ['notes.txt']

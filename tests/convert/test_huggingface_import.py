@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from bertjax.convert.content import ExportContent
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.load import load_pretraining_model
 from bertjax.errors import UserError
+from bertjax.model.bert import BertForPreTraining
 
 MODEL = 'model.safetensors'
 
@@ -20,7 +22,7 @@ MODEL = 'model.safetensors'
 def exported(tokenizer, small_config, make_params, tmp_path):
     """Returns a directory that bertjax exported, which the tests change, and the exported parameters."""
     params = make_params(small_config())
-    export_huggingface(params, small_config(), tokenizer, tmp_path, card={})
+    export_huggingface(ExportContent(BertForPreTraining(small_config()), params, tokenizer), tmp_path)
     return tmp_path, params
 
 

@@ -8,10 +8,12 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax.convert.content import ExportContent
 from bertjax.convert.heads import TOKEN_CLASSIFICATION
 from bertjax.convert.load import load_pretraining_model, load_task_model
-from bertjax.convert.orbax import export_orbax, head_facts, saved_head
+from bertjax.convert.orbax import export_orbax
 from bertjax.errors import UserError
+from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTokens
 from bertjax.parallel.mesh import make_mesh
@@ -28,11 +30,13 @@ np.testing.assert_array_equal(params['kernel'], np.arange(16.0).reshape(8, 2))
 
 
 @pytest.mark.slow
-def test_one_device_reads_the_export_of_eight_devices(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_one_device_reads_the_export_of_eight_devices(
+    tokenizer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
     mesh = make_mesh({'data': 8, 'fsdp': 1, 'tensor': 1})
     kernel = jax.device_put(np.arange(16.0, dtype=np.float32).reshape(8, 2), batch_sharding(mesh))
     assert len(kernel.sharding.device_set) == 8
-    export_orbax({'kernel': kernel}, BertConfig(), tmp_path)
+    export_orbax(ExportContent(BertForPreTraining(BertConfig()), {'kernel': kernel}, tokenizer), tmp_path)
     monkeypatch.delenv('XLA_FLAGS')
     subprocess.run([sys.executable, '-c', READER, str((tmp_path / 'params').resolve())], check=True)
 
@@ -46,7 +50,7 @@ def test_a_model_is_read_back(small_config, make_params, tokenizer, assert_same_
     """Orbax is the only format for pre-LN models."""
     config = small_config(**changes)
     params = make_params(config)
-    export_orbax(params, config, tmp_path / 'model', tokenizer=tokenizer)
+    export_orbax(ExportContent(BertForPreTraining(config), params, tokenizer), tmp_path / 'model')
     imported = load_pretraining_model(tmp_path / 'model', scan_layers=config.scan_layers)
     assert imported.config == config and imported.missing == imported.unused == []
     assert_same_params(imported.params, params)
@@ -54,12 +58,13 @@ def test_a_model_is_read_back(small_config, make_params, tokenizer, assert_same_
 
 
 @pytest.mark.slow
-def test_a_task_model_that_transformers_lacks_is_read_back(small_config, make_params, assert_same_params, tmp_path):
+def test_a_task_model_that_transformers_lacks_is_read_back(
+    tokenizer, small_config, make_params, assert_same_params, tmp_path
+):
     """The model has a BiLSTM on the sum of the last four layers. Its head is not used for labels in another order."""
     model = BertForTokens(small_config(num_layers=4), 2, bilstm_units=3, layers='sum_last_four')
     params, task = make_params(model), {'id2label': {0: 'O', 1: 'B'}}
-    facts = {**head_facts(model), **saved_head(TOKEN_CLASSIFICATION, task)}
-    export_orbax(params, model.config, tmp_path / 'model', head=facts)
+    export_orbax(ExportContent(model, params, tokenizer, head=TOKEN_CLASSIFICATION, task=task), tmp_path / 'model')
     imported = load_task_model(tmp_path / 'model', model, TOKEN_CLASSIFICATION, id2label=task['id2label'])
     assert imported.missing == imported.unused == []
     assert_same_params(imported.params, params)
@@ -68,10 +73,10 @@ def test_a_task_model_that_transformers_lacks_is_read_back(small_config, make_pa
 
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # From tensorstore's threads.
-def test_damage_is_detected(small_config, make_params, assert_same_params, tmp_path):
+def test_damage_is_detected(tokenizer, small_config, make_params, assert_same_params, tmp_path):
     """Without an error, Orbax reads other values after most flipped bits. A few bytes of its files have no effect."""
     folder, params, errors = tmp_path / 'model', make_params(small_config()), set()
-    export_orbax(params, small_config(), folder)
+    export_orbax(ExportContent(BertForPreTraining(small_config()), params, tokenizer), folder)
     for path in [path for path in (folder / 'params').rglob('*') if path.is_file() and path.stat().st_size > 4000]:
         whole = path.read_bytes()
         for at in (len(whole) // 3, len(whole) // 2):

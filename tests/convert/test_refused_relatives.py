@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from bertjax.convert.content import ExportContent
 from bertjax.convert.heads import SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION
 from bertjax.convert.huggingface.config import check_exportable
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.load import load_pretraining_model, read_config
 from bertjax.errors import UserError
+from bertjax.model.bert import BertForPreTraining
 
 DISTIL = {'num_segments': 0, 'nsp': False}
 ROBERTA = {'num_segments': 1, 'nsp': False}
@@ -31,7 +33,7 @@ def exported(request, tokenizer, small_config, make_params, tmp_path):
     distil = request.param == 'distilbert'
     config = small_config(**(DISTIL if distil else ROBERTA))
     tokenizer = tokenizer if distil else _TwoSeparators(tokenizer)
-    export_huggingface(make_params(config), config, tokenizer, tmp_path, card={})
+    export_huggingface(ExportContent(BertForPreTraining(config), make_params(config), tokenizer), tmp_path)
     assert json.loads((tmp_path / 'config.json').read_text())['model_type'] == request.param
     return request.param, tmp_path
 
@@ -125,7 +127,9 @@ def test_models_with_a_class_are_exported(small_config):
 @pytest.mark.parametrize('changes', [{}, {'nsp': False}, {**ROBERTA, 'mlp': 'relu'}, {**ROBERTA, 'causal': True}])
 def test_models_unlike_roberta_are_exported_as_bert(tokenizer, small_config, make_params, tmp_path, changes):
     config = small_config(**changes)
-    export_huggingface(make_params(config), config, _TwoSeparators(tokenizer), tmp_path, card={})
+    export_huggingface(
+        ExportContent(BertForPreTraining(config), make_params(config), _TwoSeparators(tokenizer)), tmp_path
+    )
     facts = json.loads((tmp_path / 'config.json').read_text())
     assert facts['model_type'] == 'bert' and facts['architectures'][0].startswith('BertFor')
     assert facts['max_position_embeddings'] == config.max_positions

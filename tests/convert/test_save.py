@@ -13,6 +13,7 @@ import safetensors.numpy
 from flax.traverse_util import unflatten_dict
 
 import bertjax
+from bertjax.convert.content import ExportContent
 from bertjax.convert.heads import SEQUENCE_CLASSIFICATION
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.trees import stacked_shapes
@@ -44,7 +45,7 @@ def sources(tmp_path_factory, small_config, tokenizer):
         shapes = stacked_shapes(module)
         params = {path: rng.standard_normal(shape, np.float32) for path, shape in shapes.items()}
         folder = tmp_path_factory.mktemp(name) / 'source'
-        export_huggingface(unflatten_dict(params, sep='/'), small_config(), tokenizer, folder, card={}, **options)
+        export_huggingface(ExportContent(module, unflatten_dict(params, sep='/'), tokenizer, **options), folder)
         return folder
 
     return make

@@ -9,6 +9,7 @@ import pytest
 import safetensors.numpy
 from marks import SCAN
 
+from bertjax.convert.content import ExportContent
 from bertjax.convert.heads import (
     MULTIPLE_CHOICE,
     QUESTION_ANSWERING,
@@ -19,8 +20,9 @@ from bertjax.convert.heads import (
 from bertjax.convert.huggingface.config import check_head_exportable
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
-from bertjax.convert.orbax import export_orbax, head_facts
+from bertjax.convert.orbax import export_orbax
 from bertjax.errors import UserError
+from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForClassification, BertForMultipleChoice, BertForSpans, BertForTokens
 
@@ -31,6 +33,7 @@ def _labels(*names):
 
 TAGS = _labels('O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC')
 ENTAILMENT = _labels('entailment', 'neutral', 'contradiction')
+CLASSIFIER = {'head': SEQUENCE_CLASSIFICATION, 'task': ENTAILMENT}
 # name: (head, our module, its arguments after the config, transformers' class, label fields of config.json)
 CASES = {
     'classification': (
@@ -48,6 +51,10 @@ CASES = {
     'multiple_choice': (MULTIPLE_CHOICE, BertForMultipleChoice, (), 'BertForMultipleChoice', {}),
 }  # fmt: skip
 KINDS = {case: CASES[case] for case in ('classification', 'tokens', 'spans', 'multiple_choice')}
+
+
+def _export(model, params, tokenizer, folder, **content):
+    export_huggingface(ExportContent(model, params, tokenizer, **content), folder)
 
 
 def _inputs(kind, vocab_size):
@@ -83,18 +90,17 @@ def _assert_equal_logits(transformers, directory, model, params, name):
     return peer.config
 
 
-@SCAN
 @pytest.mark.parametrize('case', CASES)
 def test_transformers_loads_everything_with_equal_logits(
-    transformers, tokenizer, small_config, make_params, tmp_path, case, scan
+    transformers, tokenizer, small_config, make_params, tmp_path, case
 ):
     head, kind, options, architecture, task = CASES[case]
     assert (head.module, head.architecture) == (kind, architecture)
-    model = kind(small_config(scan_layers=scan), *options)
+    model = kind(small_config(), *options)
     check_head_exportable(model, head)
     params = make_params(model)
     card = {'title': 'T', 'task': case}
-    export_huggingface(params, model.config, tokenizer, tmp_path, card=card, head=head, task=task)
+    _export(model, params, tokenizer, tmp_path, card=card, head=head, task=task)
     theirs = _assert_equal_logits(transformers, tmp_path, model, params, architecture)
     for name, value in task.items():
         assert getattr(theirs, name) == value
@@ -112,7 +118,7 @@ def test_back_to_the_same_bits(tokenizer, small_config, make_params, tmp_path, c
     head, kind, options, _, task = KINDS[case]
     config = small_config(mlp='gelu_tanh', dropout=0.2, attention_dropout=0.0)
     params = make_params(kind(config, *options))
-    export_huggingface(params, config, tokenizer, tmp_path, card={}, head=head, task=task)
+    _export(kind(config, *options), params, tokenizer, tmp_path, head=head, task=task)
     model = kind(read_config(tmp_path, scan_layers=scan), *options)
     assert model.config == dataclasses.replace(config, scan_layers=scan)
     imported = load_task_model(tmp_path, model, head, id2label=task.get('id2label'))
@@ -130,13 +136,13 @@ def test_a_causal_token_classifier_is_exported(transformers, tokenizer, small_co
     head = TOKEN_CLASSIFICATION
     check_head_exportable(model, head)
     params = make_params(model)
-    export_huggingface(params, model.config, tokenizer, tmp_path, card={}, head=head, task=TAGS)
+    _export(model, params, tokenizer, tmp_path, head=head, task=TAGS)
     _assert_equal_logits(transformers, tmp_path, model, params, 'BertForTokenClassification')
 
 
 def test_a_pretrained_directory_gives_encoder_and_pooler(tokenizer, small_config, make_params, tmp_path):
     params = make_params(small_config())
-    export_huggingface(params, small_config(), tokenizer, tmp_path, card={})
+    _export(BertForPreTraining(small_config()), params, tokenizer, tmp_path)
     mlm = {name for name in safetensors.numpy.load_file(tmp_path / 'model.safetensors') if name.startswith('cls.')}
     model = BertForClassification(read_config(tmp_path), 3)
     imported = load_task_model(tmp_path, model, SEQUENCE_CLASSIFICATION)
@@ -171,9 +177,7 @@ def test_only_the_head_of_the_same_task_is_used(
     tokenizer, small_config, make_params, tmp_path, head, outputs, names, used
 ):
     trained = make_params(BertForClassification(small_config(), 3))
-    export_huggingface(
-        trained, small_config(), tokenizer, tmp_path, card={}, head=SEQUENCE_CLASSIFICATION, task=ENTAILMENT
-    )
+    _export(BertForClassification(small_config(), 3), trained, tokenizer, tmp_path, **CLASSIFIER)
     imported = load_task_model(tmp_path, head.module(small_config(), outputs), head, id2label=names.get('id2label'))
     assert imported.missing == ([] if used else ['head/bias', 'head/kernel'])
     assert ('classifier.weight' in imported.unused) is not used
@@ -185,7 +189,7 @@ def test_layers_between_encoder_and_head_are_randomly_initialised(tokenizer, sma
     config = small_config(num_layers=4)
     trained = make_params(BertForTokens(config, 5))
     head = TOKEN_CLASSIFICATION
-    export_huggingface(trained, config, tokenizer, tmp_path, card={}, head=head, task=TAGS)
+    _export(BertForTokens(config, 5), trained, tokenizer, tmp_path, head=head, task=TAGS)
     model = BertForTokens(config, 5, bilstm_units=3, layers='sum_all', frozen=True)
     imported = load_task_model(tmp_path, model, head)
     assert {path.split('/')[0] for path in imported.missing} == {'bilstm', 'mix', 'head'}  # The new head has 6 inputs.
@@ -194,7 +198,7 @@ def test_layers_between_encoder_and_head_are_randomly_initialised(tokenizer, sma
     assert mixed.missing == ['mix/scale', 'mix/weights'] and mixed.unused == []
 
     trained = make_params(config)
-    export_huggingface(trained, config, tokenizer, tmp_path, card={})
+    _export(BertForPreTraining(config), trained, tokenizer, tmp_path)
     wide = BertForClassification(config, 5, layers='concat_last_four')
     wide = load_task_model(tmp_path, wide, SEQUENCE_CLASSIFICATION)
     assert 'pooler/kernel' in wide.missing and 'bert.pooler.dense.weight' in wide.unused
@@ -229,24 +233,21 @@ def test_heads_that_transformers_lacks_are_refused_before_training(small_config,
 
 def test_a_head_that_does_not_fit_is_not_exported(tokenizer, small_config, make_params, tmp_path):
     config = small_config()
-    params = make_params(BertForClassification(config, 3))
+    model = BertForClassification(config, 3)
+    params = make_params(model)
     for fields in (_labels('a', 'b'), {}):  # Without labels, transformers assumes two.
         with pytest.raises(ValueError, match='2 labels for 3 outputs'):
-            export_huggingface(params, config, tokenizer, tmp_path, card={}, head=SEQUENCE_CLASSIFICATION, task=fields)
-    with pytest.raises(ValueError, match='transformers has no class for BertForClassification'):
-        export_huggingface(params, config, tokenizer, tmp_path, card={}, head=Head(BertForClassification))
+            _export(model, params, tokenizer, tmp_path, head=SEQUENCE_CLASSIFICATION, task=fields)
     with pytest.raises(ValueError, match='do not fit the config'):
-        export_huggingface(params, config, tokenizer, tmp_path, card={}, head=TOKEN_CLASSIFICATION, task=ENTAILMENT)
+        _export(BertForTokens(config, 3), params, tokenizer, tmp_path, head=TOKEN_CLASSIFICATION, task=ENTAILMENT)
     with pytest.raises(ValueError, match='do not fit the config'):
-        export_huggingface(params, config, tokenizer, tmp_path, card={})
+        _export(BertForPreTraining(config), params, tokenizer, tmp_path)
     assert not any(tmp_path.iterdir())
 
 
 def test_pretraining_can_start_from_a_task_model(tokenizer, small_config, make_params, tmp_path):
     params = make_params(BertForClassification(small_config(), 3))
-    export_huggingface(
-        params, small_config(), tokenizer, tmp_path, card={}, head=SEQUENCE_CLASSIFICATION, task=ENTAILMENT
-    )
+    _export(BertForClassification(small_config(), 3), params, tokenizer, tmp_path, **CLASSIFIER)
     imported = load_pretraining_model(tmp_path)
     assert imported.unused == ['classifier.bias', 'classifier.weight']
     np.testing.assert_array_equal(imported.params['pooler']['kernel'], params['pooler']['kernel'])
@@ -267,18 +268,19 @@ def test_read_config_needs_only_config_json(tmp_path):
         read_config(tmp_path, dropout=2)
 
 
-def test_orbax_keeps_the_facts_of_the_head(small_config, make_params, tmp_path):
+def test_orbax_keeps_the_facts_of_the_head(tokenizer, small_config, make_params, tmp_path):
     import orbax.checkpoint as ocp
 
     model = BertForTokens(small_config(num_layers=4), 5, bilstm_units=3, layers='sum_all', frozen=True)
     params = make_params(model)
-    export_orbax(params, model.config, tmp_path, head={**head_facts(model), 'labels': ['O', 'B']})
+    export_orbax(ExportContent(model, params, tokenizer, head=TOKEN_CLASSIFICATION, task=TAGS), tmp_path)
     values = json.loads((tmp_path / 'model.json').read_text())
     facts = {'class': 'BertForTokens', 'outputs': 5, 'bilstm_units': 3, 'layers': 'sum_all', 'frozen': True}
-    assert values.pop('head') == {**facts, 'labels': ['O', 'B']}
+    facts |= {'architecture': 'BertForTokenClassification', 'projection': 'classifier'}
+    assert values.pop('head') == {**facts, 'task': json.loads(json.dumps(TAGS))}
     assert BertConfig(**values) == model.config
     with ocp.StandardCheckpointer() as checkpointer:
         restored = checkpointer.restore((tmp_path / 'params').resolve())
     jax.tree.map(np.testing.assert_array_equal, restored, params)
-    export_orbax(params, model.config, tmp_path)
+    export_orbax(ExportContent(BertForPreTraining(model.config), params, tokenizer), tmp_path)
     assert 'head' not in json.loads((tmp_path / 'model.json').read_text())

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from bertjax.convert.content import ExportContent
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.load import load_pretraining_model
 from bertjax.errors import UserError
+from bertjax.model.bert import BertForPreTraining
 
 BIN = 'pytorch_model.bin'
 
@@ -20,7 +22,7 @@ BIN = 'pytorch_model.bin'
 def saved(tokenizer, small_config, make_params, tmp_path):
     """Returns a directory without weights, the tensors to save there, and a function that loads and compares them."""
     params = make_params(small_config())
-    export_huggingface(params, small_config(), tokenizer, tmp_path, card={})
+    export_huggingface(ExportContent(BertForPreTraining(small_config()), params, tokenizer), tmp_path)
     tensors = safetensors.numpy.load_file(tmp_path / 'model.safetensors')
     (tmp_path / 'model.safetensors').unlink()
     return tmp_path, tensors, make_check(params)

@@ -59,7 +59,6 @@ def _load(peer, directory, **changes):
         pytest.param('gelu', True, id='gelu-scanned'),
         pytest.param('gelu', False, id='gelu-unrolled'),
         *(pytest.param(act, True, id=f'{act}-scanned', marks=pytest.mark.slow) for act in ACTIVATIONS[1:]),
-        *(pytest.param(act, False, id=f'{act}-unrolled', marks=pytest.mark.slow) for act in ACTIVATIONS[1:]),
     ],
 )
 def test_hidden_states_logits_loss_and_gradients_equal(torch, make_peer, batch, tmp_path, act, scan):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from marks import slow
 
+from bertjax.convert.content import ExportContent
 from bertjax.convert.heads import MULTIPLE_CHOICE, QUESTION_ANSWERING, SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
@@ -187,7 +188,7 @@ def test_a_class_of_transformers(torch, make_relative, inputs, tmp_path, name):
     if head is None and kind in ('Model', 'ForNextSentencePrediction'):
         return  # An export of a pre-training model always has all heads.
     task = {'id2label': {str(i): f'l{i}' for i in range(3)}} if options else {}
-    export_huggingface(imported.params, model.config, FakeTokenizer(family), exported, card={}, head=head, task=task)
+    export_huggingface(ExportContent(model, imported.params, FakeTokenizer(family), head=head, task=task), exported)
     written = json.loads((exported / 'config.json').read_text())
     assert written['architectures'] == [name.replace('XLM', '')]
     names = json.loads((exported / 'tokenizer_config.json').read_text())['model_input_names']
@@ -219,7 +220,7 @@ def test_the_export_of_a_published_checkpoint_has_bit_equal_tensors(tmp_path, pa
     directory = pathlib.Path(module.__file__).parent / 'model'
     imported = load_pretraining_model(directory)
     tokenizer = FakeTokenizer('Bert', imported.config.vocab_size)
-    export_huggingface(imported.params, imported.config, tokenizer, tmp_path, card={})
+    export_huggingface(ExportContent(BertForPreTraining(imported.config), imported.params, tokenizer), tmp_path)
     assert json.loads((tmp_path / 'config.json').read_text())['architectures'] == [REAL[package]]
     written, compared = _tensors(tmp_path), 0
     for name, x in _tensors(directory).items():

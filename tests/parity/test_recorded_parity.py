@@ -13,7 +13,6 @@ from bertjax.convert.names import to_huggingface
 from bertjax.losses import pretraining_losses
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.dropout import Dropout
-from bertjax.model.stacking import stack_layers
 
 
 def _close(ours, theirs):
@@ -31,14 +30,10 @@ def _close_gradients(ours: dict, theirs: dict):
         np.testing.assert_allclose(ours[name], numbers, rtol=1e-4, atol=1e-6 * whole, err_msg=name)
 
 
-SLOW = pytest.param(False, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize('scan', [True, SLOW], ids=['scanned', 'unrolled'])
-def test_results_equal_the_record_of_pytorch(scan, tmp_path):
+def test_results_equal_the_record_of_pytorch(tmp_path):
     write_model(tmp_path)
     expected, rows = json.loads(FILE.read_text()), batch()
-    imported = load_pretraining_model(tmp_path, dropout=0.0, attention_dropout=0.0, scan_layers=scan)
+    imported = load_pretraining_model(tmp_path, dropout=0.0, attention_dropout=0.0)
     assert imported.missing == [] and imported.unused == []
     model, params = BertForPreTraining(imported.config), imported.params
     inputs = [rows[name] for name in ('input_ids', 'segment_ids', 'attention_mask')]
@@ -58,8 +53,7 @@ def test_results_equal_the_record_of_pytorch(scan, tmp_path):
     logits = np.asarray(outputs['mlm_logits'])[np.nonzero(rows['masked_weights'])]
     _close(logits[:, : DIMS['vocab_size']], expected['mlm_logits'])
     _close(outputs['nsp_logits'], expected['nsp_logits'])
-    gradients = jax.device_get(gradients if scan else stack_layers(gradients))
-    gradients = to_huggingface(flatten_dict(gradients, sep='/'), model.config)
+    gradients = to_huggingface(flatten_dict(jax.device_get(gradients), sep='/'), model.config)
     _close_gradients({name: summarize(name, x) for name, x in gradients.items()}, expected['gradients'])
 
 

@@ -13,7 +13,7 @@ LOGITS = 3 * np.random.default_rng(0).standard_normal((B, C)).astype(np.float32)
 def check(objective, batch, theirs, logits):
     """Compares the loss and the gradient of the batch, and the sum of the losses of its parts, with PyTorch."""
     mean = lambda x: objective.losses({'logits': x}, batch)['loss'][0] / objective.weights(batch)['loss']  # noqa: E731
-    ours, gradient = jax.value_and_grad(mean)(LOGITS)
+    ours, gradient = jax.jit(jax.value_and_grad(mean))(LOGITS)
     theirs.backward()
     assert float(ours) == pytest.approx(theirs.item(), rel=1e-5)
     np.testing.assert_allclose(gradient, logits.grad, rtol=1e-5, atol=1e-7)

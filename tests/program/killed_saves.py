@@ -10,6 +10,7 @@ import os
 import pathlib
 import shutil
 import sys
+import types
 
 os.environ['JAX_PLATFORMS'] = 'cpu'
 
@@ -18,7 +19,9 @@ import orbax.checkpoint as ocp
 from killing import in_fork, kill_at_each
 
 from bertjax.checkpoint import Checkpoints, Position
+from bertjax.convert.content import ExportContent
 from bertjax.convert.orbax import export_orbax
+from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 
 CONFIG = {'steps': 4}
@@ -56,7 +59,9 @@ def check_saves(folder: pathlib.Path, *, least: int) -> None:
 
 def export(folder: pathlib.Path, value: int) -> None:
     """Exports parameters that have this value."""
-    export_orbax({'kernel': np.full((3, 4), value, np.float32)}, BertConfig(vocab_size=8), folder / 'export')
+    params, tokenizer = {'kernel': np.full((3, 4), value, np.float32)}, types.SimpleNamespace(save=lambda folder: None)
+    module = BertForPreTraining(BertConfig(vocab_size=8))
+    export_orbax(ExportContent(module, params, tokenizer), folder / 'export')
 
 
 def check_export(folder: pathlib.Path, *, least: int) -> None:

@@ -16,27 +16,29 @@ from bertjax.pretrain.settings import pretraining_settings
 
 SMALL = (
     '--config.vocab.size=400', '--config.seq_len=32', '--config.max_predictions=13', '--config.batch_size=8',
-    '--config.pair_plans=2', '--config.eval_examples=32', '--config.log_every=4', '--config.corpus_options.workers=1',
+    '--config.pair_plans=2', '--config.eval_examples=32', '--config.log_every=20', '--config.corpus_options.workers=1',
+    '--config.optimizer.name=adamw', '--config.learning_rate=1e-3',
 )  # fmt: skip
-WIDTH = ('--config.model.width=32', '--config.model.mlp_dim=64', '--config.model.num_heads=2')
+SIZE = ('--config.model.num_layers=1', '--config.model.width=32', '--config.model.mlp_dim=64',
+        '--config.model.num_heads=2')  # fmt: skip
 
 
 def _arguments(program: Program, folder: pathlib.Path, *more: str) -> tuple[str, ...]:
-    return (f'--workdir={folder}', f'--config.corpus={program.corpus}', *SMALL, *WIDTH, *more)
+    return (f'--workdir={folder}', f'--config.corpus={program.corpus}', *SMALL, *SIZE, *more)
 
 
 def _plan(folder: pathlib.Path) -> dict:
     return json.loads((folder / 'budget.json').read_text())
 
 
-def _spawn(program: Program, folder: pathlib.Path, *more: str, budget: str = '6s', **options) -> str:
+def _spawn(program: Program, folder: pathlib.Path, *more: str, budget: str = '5s', **options) -> str:
     arguments = _arguments(program, folder, *more)
     return program.spawn(*arguments, recipe=f'configs/budget.py:{budget}', small=False, **options).stdout
 
 
 @pytest.fixture(scope='module')
 def timed(program: Program, once) -> pathlib.Path:
-    """The workdir of a run of six seconds."""
+    """The workdir of a run of five seconds."""
     return once('budget', lambda folder: _spawn(program, folder / 'run')) / 'run'
 
 
@@ -50,7 +52,7 @@ def test_the_clock_ends_the_constant_rate_and_decides_the_decay(timed):
 
 def test_a_replay_has_the_same_bits(program, timed, tmp_path):
     out = _spawn(program, tmp_path / 'again', f'--config.replay={timed}')
-    assert _plan(tmp_path / 'again') == _plan(timed) and 'budget 6s: ' in out
+    assert _plan(tmp_path / 'again') == _plan(timed) and 'budget 5s: ' in out
     for name in ('ledger.jsonl', 'export/hf/model.safetensors', 'config.json'):
         replayed, first = ((folder / name).read_bytes() for folder in (tmp_path / 'again', timed))
         assert replayed.replace(str(timed).encode(), b'') == first, name
@@ -58,17 +60,16 @@ def test_a_replay_has_the_same_bits(program, timed, tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_run_resumes_with_the_remaining_time(program, tmp_path):
-    arguments = _arguments(program, tmp_path / 'run', '--config.checkpoint_every=4')
-    process = program.start(*arguments, recipe='configs/budget.py:20s', small=False)
+    flags = ('--config.checkpoint_every=10', '--config.schedule.decay_fraction=0.2')
+    arguments = _arguments(program, tmp_path / 'run', *flags)
+    process = program.start(*arguments, recipe='configs/budget.py:10s', small=False)
     wait_for_step(process, tmp_path / 'run', 12)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert _plan(tmp_path / 'run')['stable'] is None
-    out = _spawn(program, tmp_path / 'run', '--config.checkpoint_every=4', budget='20s')
+    out = _spawn(program, tmp_path / 'run', *flags, budget='10s')
     assert 'continuing at step' in out and '% of the budget  ends ' in out
-    _spawn(
-        program, tmp_path / 'again', '--config.checkpoint_every=4', f'--config.replay={tmp_path / "run"}', budget='20s'
-    )
+    _spawn(program, tmp_path / 'again', *flags, f'--config.replay={tmp_path / "run"}', budget='10s')
     assert _plan(tmp_path / 'again') == _plan(tmp_path / 'run')
     ledgers = [(tmp_path / name / 'ledger.jsonl').read_bytes() for name in ('run', 'again')]
     weights = [(tmp_path / name / 'export/hf/model.safetensors').read_bytes() for name in ('run', 'again')]
@@ -79,7 +80,7 @@ def test_a_killed_run_resumes_with_the_remaining_time(program, tmp_path):
 def test_two_processes_follow_one_clock(program, tmp_path):
     """The first process decides for both, because their clocks differ."""
     arguments = _arguments(program, tmp_path / 'run', '--config.checkpoint_every=0', '--config.warmup_fraction=0.001')
-    processes = program.start_together(2, *arguments, recipe='configs/budget.py:15s', small=False)
+    processes = program.start_together(2, *arguments, recipe='configs/budget.py:8s', small=False)
     ends = [wait_for_exit(process) for process in processes]
     plan, config = _plan(tmp_path / 'run'), json.loads((tmp_path / 'run' / 'config.json').read_text())
     assert config['steps'] == plan['warmup'] + plan['stable'] + plan['decay'] and 'goodput' in ends[0].stdout
@@ -122,7 +123,7 @@ def test_settings_that_conflict_with_a_budget_are_refused(program, tmp_path, fla
 
 def test_another_budget_in_a_workdir_is_refused(program, timed):
     message = program.error(*_arguments(program, timed), recipe='configs/budget.py:7s', small=False)
-    assert message.startswith("error: config.budget: found '7s', expected 6s, as in ")
+    assert message.startswith("error: config.budget: found '7s', expected 5s, as in ")
 
 
 @pytest.mark.parametrize('budget', ['', '25', '25x', 'm', '0m', '3e', '-3m', '1e999'])

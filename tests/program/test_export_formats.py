@@ -33,15 +33,15 @@ def test_every_format_is_the_same_model(program: Program, tune, tuned: pathlib.P
 
 
 @pytest.mark.slow
-def test_pretraining_starts_from_any_format(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_pretraining_starts_from_other_formats(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     workdir = copy_workdir(trained, tmp_path / 'own')
-    program.run(f'--workdir={workdir}', '--config.run=export', f'--config.export_formats={FORMATS}')
-    for name in ('hf', 'google/bert_model.ckpt', 'orbax'):
+    program.run(f'--workdir={workdir}', '--config.run=export', '--config.export_formats=orbax,google')
+    for name in ('google/bert_model.ckpt', 'orbax'):
         init = f'--config.init={workdir / "export" / name}'
         result = program.run(f'--workdir={tmp_path / name}', init, '--config.steps=1', '--config.eval_every=0')
         assert f'starting from {workdir / "export" / name}; ' in result.stdout
-    first, *others = (model(tmp_path / name) for name in ('hf', 'google/bert_model.ckpt', 'orbax'))
-    assert all(other[key].tobytes() == x.tobytes() for other in others for key, x in first.items())
+    first, other = (model(tmp_path / name) for name in ('google/bert_model.ckpt', 'orbax'))
+    assert all(other[key].tobytes() == x.tobytes() for key, x in first.items())
 
 
 @pytest.mark.slow
@@ -63,9 +63,6 @@ def test_a_pre_ln_model_is_exported_only_to_orbax(program: Program, tmp_path: pa
     assert 'config.model.pre_norm: found True' in line and '--config.export_formats=orbax' in line
     program.run(f'--workdir={tmp_path / "one"}', *short, '--config.export_formats=orbax')
     assert [path.name for path in (tmp_path / 'one' / 'export').iterdir()] == ['orbax']
-    init = f'--config.init={tmp_path / "one"}'
-    result = program.run(f'--workdir={tmp_path / "two"}', *short, init, '--config.export_formats=orbax')
-    assert f'starting from {tmp_path / "one" / "export" / "orbax"}; ' in result.stdout
 
 
 def test_a_format_that_does_not_fit_is_refused_at_once(program: Program, tmp_path: pathlib.Path, monkeypatch):

@@ -45,8 +45,8 @@ def test_the_wheel_works_without_the_checkout(program: Program, tmp_path: pathli
     pages = program.repository / 'bertjax' / 'pages'  # templates, style, scripts
     assert {path.name for path in pages.glob('*.*')} <= {path.name for path in (site / 'bertjax' / 'pages').iterdir()}
     assert sorted(path.stem for path in (site / 'bertjax' / 'configs').glob('*.py')) == recipe_names()
-    small = (f'--config.corpus={program.corpus}', *SMALL, '--config.steps=2', f'--workdir={tmp_path / "run"}')
-    assert 'export/hf' in call(command, '--config=pretrain_tiny', *small)
+    small = (f'--config.corpus={program.corpus}', *SMALL, '--config.steps=1', f'--workdir={tmp_path / "run"}')
+    assert 'export/hf' in call(command, '--config=pretrain_tiny:adam', *small)
     assert (tmp_path / 'run' / 'export' / 'hf' / 'model.safetensors').exists()
     assert 'config.init' in call(command, '--config=glue:rte', f'--workdir={tmp_path / "rte"}', status=2)
     assert '--config=pretrain_tiny' in call(command, '--config=configs/pretrain_tiny.py', '--workdir=x', status=2)

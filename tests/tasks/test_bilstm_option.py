@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.config.schema import Change
+from bertjax.convert.content import ExportContent
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.load import load_task_model, read_config
 from bertjax.model.bert import BertForPreTraining
@@ -27,7 +28,7 @@ def left_to_right(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory
     inputs = [np.zeros(shape, np.int32) for shape in BertForPreTraining.smallest_inputs]
     params = init_params(BertForPreTraining(config), jax.random.key(0), *inputs)
     path = tmp_path_factory.mktemp('ltr') / 'hf'
-    export_huggingface(params, config, tokenizer, path, card={})
+    export_huggingface(ExportContent(BertForPreTraining(config), params, tokenizer), path)
     return path
 
 

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from bertjax.commands import evaluate, finetune, predict
 from bertjax.config.recipes import finetuning_config
+from bertjax.convert.content import ExportContent
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.data.features import INPUTS, FeatureBuilder, Features
@@ -134,7 +135,7 @@ def config(tmp_path: pathlib.Path, tokenizer: Tokenizer) -> ConfigDict:
     )
     inputs = [jnp.zeros(shape, jnp.int32) for shape in BertForPreTraining.smallest_inputs]
     params = init_params(BertForPreTraining(encoder), jax.random.key(0), *inputs)
-    export_huggingface(params, encoder, tokenizer, tmp_path / 'encoder', card={})
+    export_huggingface(ExportContent(BertForPreTraining(encoder), params, tokenizer), tmp_path / 'encoder')
     draw = np.random.default_rng(0)
     for split, count in (('train', 64), ('dev', 12)):
         words = [''.join(draw.choice(list('abcdefghi'), length)) for length in draw.integers(2, 9, count)]

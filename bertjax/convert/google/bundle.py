@@ -91,9 +91,8 @@ class Bundle:
             raise UserError(where, f'{entry.size:,} bytes for the shape {entry.shape}', _EXPECTED, _AGAIN)
         data = self._bytes(entry)
         if len(data) < entry.size:
-            raise UserError(
-                where, f'the end of the data after {len(data):,} of {entry.size:,} bytes', _EXPECTED, _AGAIN
-            )
+            found = f'the end of the data after {len(data):,} of {entry.size:,} bytes'
+            raise UserError(where, found, _EXPECTED, _AGAIN)
         if masked_crc32c(data) != entry.crc:
             raise UserError(where, 'values with another checksum', _EXPECTED, _AGAIN)
         return np.frombuffer(data, dtype.newbyteorder('<')).reshape(entry.shape)

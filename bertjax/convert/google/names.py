@@ -43,7 +43,7 @@ def from_google(name: str) -> str:
 
 
 def to_google(name: str) -> str:
-    """Converts the name of a tensor in transformers to a variable name; the inverse of `from_google`."""
+    """Converts the name of a tensor in transformers to a variable name, as the inverse of `from_google`."""
     if name in _IRREGULAR_INVERSE:
         return _IRREGULAR_INVERSE[name]
     *path, last = re.sub(r'\.layer\.(\d+)\.', r'.layer_\1.', name).split('.')

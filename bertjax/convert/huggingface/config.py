@@ -66,13 +66,8 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
     pooled = head.pools_cls if head else config.nsp
     theirs = 'tanh' if config.num_segments else 'relu'
     if pooled and config.pooler != theirs:
-        context = f'with config.model.num_segments={config.num_segments} and config.export on'
-        raise UserError(
-            'config.model.pooler',
-            found=f'{config.pooler!r} {context}',
-            expected=f"{theirs!r}, as in transformers' classes",
-            fix=fix,
-        )
+        found = f'{config.pooler!r} with config.model.num_segments={config.num_segments} and config.export on'
+        raise UserError('config.model.pooler', found, f"{theirs!r}, as in transformers' classes", fix)
 
 
 def check_head_exportable(model: BertForTask, head: Head) -> None:

@@ -70,7 +70,7 @@ FAMILIES = (BERT, ROBERTA, DISTILBERT, MODERNBERT)
 
 
 def find_family(model_type: Any) -> Family:
-    """Returns the family of a `model_type`; BERT for unknown types, which later checks reject."""
+    """Returns the family of a `model_type`, or BERT for unknown types, which later checks reject."""
     return next((f for f in FAMILIES if model_type in (f.name, *f.variants)), BERT)
 
 

@@ -44,7 +44,7 @@ def _layer_types(num_layers: int, global_every: int) -> list[str]:
 
 
 def _global_every(values: Mapping[str, Any], where: str) -> int:
-    """Returns the distance between layers that attend to all positions; 0 if no layer does."""
+    """Returns the distance between layers that attend to all positions, or 0 if no layer does."""
     num_layers, types = values.get('num_hidden_layers'), values.get('layer_types')
     if types is None:
         return values.get('global_attn_every_n_layers', 3)
@@ -134,7 +134,7 @@ def write_values(config: BertConfig) -> dict[str, Any]:
 
 
 def misfit(config: BertConfig) -> tuple[str, str] | None:
-    """Returns the first field that differs from a ModernBERT's, and its expected value; None if no field differs."""
+    """Returns the first field that differs from a ModernBERT's and its expected value, or None."""
     for name, value in _FORM.items():
         if getattr(config, name) != value:
             return name, repr(value)

@@ -40,7 +40,7 @@ def read_further_files(directory: epath.Path) -> dict[str, bytes]:
 
 
 def read(directory: epath.Path) -> CheckpointSource:
-    """Reads the description of a model, see `Format`. Other families are converted to BERT."""
+    """Reads the description of a model, see formats.py. Other families are converted to BERT."""
     where = str(directory / CONFIG)
     values = read_json_object(directory / CONFIG, 'copy the directory again')
     family = find_family(values.get('model_type', 'bert'))

@@ -80,10 +80,8 @@ def read_tensors(
         tied = tensors.pop(name)
         dtypes.setdefault(source, dtypes[name])
         if not np.array_equal(tensors.setdefault(source, tied), tied):
-            fix = 'give a BERT whose embeddings are tied'
-            raise UserError(
-                f'{directory}: {names_in_file[name]}', 'different values', f'the values of {names_in_file[source]}', fix
-            )
+            where, expected = f'{directory}: {names_in_file[name]}', f'the values of {names_in_file[source]}'
+            raise UserError(where, 'different values', expected, 'give a BERT whose embeddings are tied')
         names_in_file.setdefault(source, names_in_file[name])
     return tensors, names_in_file, dtypes
 
@@ -171,7 +169,7 @@ _UNREADABLE = (zipfile.BadZipFile, zlib.error, RuntimeError)
 
 
 def _damaged_entry(data: io.BytesIO) -> str | None:
-    """Returns the first entry of an archive with a wrong CRC-32, which PyTorch does not check; None if there is none.
+    """Returns the first entry of an archive with a wrong CRC-32, which PyTorch does not check, or None.
 
     The result is also None if there are no checksums. The format before PyTorch 1.6 is not an archive, and
     `torch.serialization.set_crc32_options(False)` sets every CRC-32 to 0.

@@ -1,0 +1,71 @@
+"""The content of an export. The writers of all formats take it."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from etils import epath
+
+from bertjax.convert.heads import Head
+from bertjax.files.atomic import atomic_directory
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.config import BertConfig
+from bertjax.model.heads import BertForTask
+from bertjax.text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportContent:
+    """A model to export, and the other content of its files.
+
+    Attributes:
+      module: The Flax module of the model, with its config.
+      params: The parameters, on devices or on the host, stacked or not as in the config; may be boxed. A pre-trained
+        model may lack heads.
+      tokenizer: The tokenizer. All formats have its files.
+      card, about, figures: The content of the model card, see `convert/huggingface/card.py`.
+      head: The head of a task's model; None for a pre-trained model.
+      task: The fields of the task for config.json (`id2label`, a name for each output; `label2id`, `problem_type`).
+      extra_files: {name: text} of further files of the model, in all formats.
+      dtype: The dtype of the tensors in a Hugging Face directory: 'float32', 'float16' or 'bfloat16'.
+      values: The config.json of the directory from which the model was read; empty for other models. A Hugging Face
+        directory then has the same family, and the keys that the export does not set.
+      files: Additional files of a Hugging Face directory, {relative path: content}. They replace files of the export,
+        except config.json and the tensors.
+      embeddings: The module of the vectors of texts, which StableHLO and ONNX have as a function; None for none.
+    """
+
+    module: BertForPreTraining | BertForTask
+    params: Any
+    tokenizer: Tokenizer
+    _: dataclasses.KW_ONLY
+    card: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    about: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    figures: Mapping[str, Mapping[str, float | None]] = dataclasses.field(default_factory=dict)
+    head: Head | None = None
+    task: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    extra_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    dtype: str = 'float32'
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    embeddings: BertForTask | None = None
+
+    @property
+    def config(self) -> BertConfig:
+        """The config of the model."""
+        return self.module.config
+
+    @property
+    def projection(self) -> str:
+        """The name of the linear layer `head` in transformers, or '' for a pre-trained model."""
+        return self.head.projection if self.head else ''
+
+    @contextlib.contextmanager
+    def stage(self, directory: epath.PathLike) -> Iterator[epath.Path]:
+        """Yields a new directory with the tokenizer and the extra files. It then atomically replaces `directory`."""
+        with atomic_directory(directory) as staging:
+            self.tokenizer.save(staging)
+            for name, text in self.extra_files.items():
+                epath.Path(staging, name).write_text(text)
+            yield epath.Path(staging)
