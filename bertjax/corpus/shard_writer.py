@@ -24,10 +24,10 @@ from bertjax.corpus.sequences import SentenceEncoder, SequenceSentence
 from bertjax.corpus.store import CHECKSUM, id_dtype
 from bertjax.files.atomic import AtomicFile, checksum, write_atomic
 from bertjax.files.streams import Broken
-from bertjax.text.flat import flatten
 from bertjax.text.hash_split import hash64, hash_threshold
 from bertjax.text.splitters import Splitter
 from bertjax.text.tokenizer import Tokenizer
+from bertjax.text.tokenizer_base import flatten
 
 BATCH_CHARACTERS = 1 << 20  # the number of characters to encode at once
 RUN = 1 << 20  # the number of line hashes that are collected in memory, then sorted and written

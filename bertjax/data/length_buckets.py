@@ -121,11 +121,6 @@ class BucketedExamples:
         """The mean padded length of a row over an epoch."""
         return float(np.asarray(self.shapes)[self._order(0)[1]].mean())
 
-    def records(self, indices: np.ndarray) -> np.ndarray:
-        """Returns the record number of each example, -1 for an empty row."""
-        rows = np.array([self._order(n // self.cycle_length)[0][n % self.cycle_length] for n in indices.tolist()])
-        return np.where(rows < 0, -1, self._features.record[rows])
-
     def _order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows of the epoch [batches·B], -1 for empty rows, and the bucket of each batch."""
         cached = self._epoch  # read once, because another thread may store another epoch

@@ -4,9 +4,9 @@ import functools
 
 import numpy as np
 
-from bertjax.data.batch import make_in_chunks, max_examples, padding_rows, pretraining_batch_spec
+from bertjax.data.batch import make_in_chunks, max_examples, ordinals, padding_rows, pretraining_batch_spec
 from bertjax.data.hashing import Stream
-from bertjax.data.packing import Packing, load_packings, ordinals, starts_in_rows
+from bertjax.data.packing import Packing, load_packings, starts_in_rows
 from bertjax.data.plans import locate_in_plans
 from bertjax.data.pretraining import PretrainingExamples
 

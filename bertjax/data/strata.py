@@ -138,11 +138,6 @@ class StratifiedExamples:
         """Returns {S: the shapes and dtypes of a batch}."""
         return {self._length: self._features.spec(self.batch_size, self._length)}
 
-    def records(self, indices: np.ndarray) -> np.ndarray:
-        """Returns the record number of each example; -1 for an empty row."""
-        rows = self._rows(indices)
-        return np.where(rows < 0, -1, self._features.record[rows])
-
     def _rows(self, indices: np.ndarray) -> np.ndarray:
         epochs, slots = np.divmod(np.asarray(indices, np.int64), self.cycle_length)
         rows = np.empty_like(slots)

@@ -21,7 +21,7 @@ from bertjax.remote.paths import user_path
 from bertjax.text.added_words import insert_words, rank_candidates, read_words
 from bertjax.text.byte_bpe_training import train_byte_bpe
 from bertjax.text.special import special_layout
-from bertjax.text.symbols import build_symbols, read_symbols, train_symbols
+from bertjax.text.symbols import build_symbols, count_symbols, read_symbols
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import (
     build_sentencepiece,
@@ -88,8 +88,8 @@ def _show_reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[C
 def _train(settings: PretrainingSettings, texts: list[Iterator[str]], shared: dict[str, Any]) -> Tokenizer:
     vocab, smoothing = settings.vocab, settings.corpus_options.smoothing
     if vocab.family == 'symbols':
-        all_texts = itertools.chain.from_iterable(texts)
-        return train_symbols(all_texts, vocab_size=vocab.size, unused=vocab.unused)
+        counts = count_symbols(itertools.chain.from_iterable(texts))
+        return build_symbols(counts, vocab_size=vocab.size, unused=vocab.unused)
     if vocab.family == 'bpe':
         return train_byte_bpe(itertools.chain.from_iterable(texts), **shared)
     if vocab.family == 'wordpiece':

@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
 
@@ -119,12 +117,6 @@ def sort_pieces(ids: Mapping[str, int], where: str) -> list[str]:
     return pieces
 
 
-def find_special_ids(pieces: Sequence[str], ids: Mapping[str, int], other_ids: Sequence[int] = ()) -> np.ndarray:
-    """Returns the sorted ids (int32) of special tokens (`ids`), of the [unusedN] slots in `pieces`, and `other_ids`."""
-    unused = (index for index, piece in enumerate(pieces) if is_unused(piece))
-    return np.array(sorted({*ids.values(), *unused, *other_ids}), dtype=np.int32)
-
-
 def hash_settings(settings: Mapping) -> str:
     """Returns the sha256 (hex) of JSON `settings`, independent of the order of their keys."""
     canonical = json.dumps(settings, sort_keys=True, ensure_ascii=True, separators=(',', ':'))
@@ -173,14 +165,6 @@ def count_separators(post_processor: Mapping[str, Any] | None) -> int:
         if kinds[1:5] == ['A', '', '', 'A']:
             return 2
     return 1
-
-
-def tokenizer_config(names: Mapping[str, str], **settings: Any) -> dict[str, Any]:
-    """Returns a tokenizer_config.json with the special tokens, BERT's inputs and `settings`."""
-    keys = {'pad': PAD, 'unk': UNK, 'cls': CLS, 'sep': SEP, 'mask': MASK}
-    config = {f'{key}_token': names.get(token, token) for key, token in keys.items()}
-    inputs = ['input_ids', 'token_type_ids', 'attention_mask']
-    return {**config, 'model_input_names': inputs, 'model_max_length': 512, **settings}
 
 
 def to_json(settings: Mapping[str, Any]) -> str:

@@ -1,9 +1,8 @@
-"""The interface of all tokenizers, and a loader that recognises the family of a file or directory."""
+"""Loads a tokenizer, and recognises the family of a file or directory."""
 
-from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection
+from typing import Any
 
-import numpy as np
 from etils import epath
 
 from bertjax.errors import UserError
@@ -12,71 +11,12 @@ from bertjax.files.small_files import MAX_SETTINGS_BYTES, read_bytes, read_json_
 from bertjax.remote.paths import user_path
 from bertjax.text.bert_settings import bert_settings, looks_lowercase, override_normalizer
 from bertjax.text.byte_bpe import byte_bpe_settings, read_merges
-from bertjax.text.offsets import PieceOffsets
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, check_pieces, wrap_tokenizer_errors
 from bertjax.text.symbols import SymbolTokenizer
+from bertjax.text.tokenizer_base import Tokenizer as Tokenizer
 from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer
 from bertjax.text.wordpiece import WordPieceTokenizer
-
-
-class Tokenizer(Protocol):
-    """The interface of all tokenizers.
-
-    Attributes:
-      family: The kind of tokenizer: 'wordpiece', 'sentencepiece', 'bpe' (byte-level, or without marks at the start of
-        words) or 'symbols'.
-      lowercase: Whether text is lower-cased first.
-      vocab_size: V, the number of pieces.
-      pieces: The V pieces, index = id.
-      pad_id, unk_id, cls_id, sep_id, mask_id: The ids of the special tokens.
-      separators: The number of [SEP] between the texts of a pair: 1, or 2 as in RoBERTa.
-      word_prefix: The text to put before an isolated word, so that it has the same pieces as inside a text. It is a
-        space for byte-level BPE and for Gemma's tokenizer, whose pieces include the space before a word, and '' for
-        other tokenizers.
-      special_ids: int32, sorted, the ids of special tokens, [unusedN] slots and control symbols. Masking never draws
-        them as a random replacement.
-      continues_word: bool [V], whether a piece continues the word of the piece before it.
-      fingerprint: The sha256 (hex) of all settings that determine ids.
-    """
-
-    family: str
-    lowercase: bool
-    vocab_size: int
-    pieces: list[str]
-    pad_id: int
-    unk_id: int
-    cls_id: int
-    sep_id: int
-    mask_id: int
-    separators: int
-    word_prefix: str
-    special_ids: np.ndarray
-    continues_word: np.ndarray
-    fingerprint: str
-
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
-
-    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of all texts in one array (int32), and the number of ids of each text (int64)."""
-
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        """Returns the ids of `encode` and the start and end of each piece in the text. It is slower than `encode`.
-
-        Offsets count Python characters of the original text. `text[start:end]` is the text of the piece, without the
-        space before the piece, and with the combining marks that normalisation removed. The span of a piece that is
-        only a space is empty. If one character became several pieces, these pieces have the same span.
-
-        Returns:
-          (ids, starts, ends) of each text, int32 [N] each, starts and ends ascending.
-        """
-
-    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Returns readable text, including special tokens."""
-
-    def save(self, directory: epath.PathLike) -> None:
-        """Writes a directory that `load_tokenizer` and transformers' AutoTokenizer load. The bytes are reproducible."""
 
 
 def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Tokenizer:

@@ -6,7 +6,7 @@ import io
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import sentencepiece
 from tokenizers import normalizers, pre_tokenizers
@@ -34,44 +34,15 @@ _COVERAGE = 0.9995
 # A vocabulary that covers a smaller share of the text's characters is an error.
 _MIN_COVERAGE = 0.98
 _ASCII_SPACE = re.compile('[ \t\n\r]+')
+_SENTENCEPIECE_NAMES = {'pad': PAD, 'unk': UNK, 'bos': CLS, 'eos': SEP}
 
 
 def train_wordpiece(
-    texts: Iterable[str],
-    *others: Iterable[str],
-    vocab_size: int,
-    lowercase: bool,
-    unused: int = 0,
-    min_frequency: int = 2,
-    smoothing: float = 1.0,
+    texts: Iterable[str], *others: Iterable[str], lowercase: bool, **options: Any
 ) -> WordPieceTokenizer:
-    """Trains a WordPiece vocabulary by byte-pair merges of words, the method of Hugging Face's trainer.
-
-    Unlike Hugging Face's trainer, this function breaks ties in code point order, so that two runs give equal results.
-    The pieces are in BERT's order: [PAD], [unusedN], [UNK], [CLS], [SEP], [MASK], the characters, their ## forms, then
-    the merges. If the text is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
-
-    Args:
-      texts: A stream of texts, read once.
-      others: The streams of the other corpora of a mixture.
-      vocab_size: The number of pieces, including special tokens and unused slots.
-      lowercase: Whether text is lower-cased and accents are removed.
-      unused: The number of [unusedN] slots to reserve.
-      min_frequency: The minimum count of a pair that is merged.
-      smoothing: The exponent of a mixture; see `text/smoothing.py`.
-
-    Raises:
-      UserError: The texts are empty, or `vocab_size` is too small for their characters.
-    """
+    """Calls `build_wordpiece` with the words of the texts of one or more corpora, which are read once."""
     counts = [count_words(some, lowercase) for some in (texts, *others)]
-    return build_wordpiece(
-        counts,
-        vocab_size=vocab_size,
-        lowercase=lowercase,
-        unused=unused,
-        min_frequency=min_frequency,
-        smoothing=smoothing,
-    )
+    return build_wordpiece(counts, lowercase=lowercase, **options)
 
 
 def build_wordpiece(
@@ -83,7 +54,23 @@ def build_wordpiece(
     min_frequency: int = 2,
     smoothing: float = 1.0,
 ) -> WordPieceTokenizer:
-    """Makes the vocabulary of `train_wordpiece` from the result of `count_words` for each corpus."""
+    """Makes a WordPiece vocabulary by byte-pair merges of words, the method of Hugging Face's trainer.
+
+    Unlike Hugging Face's trainer, this function breaks ties in code point order, so that two runs give equal results.
+    The pieces are in BERT's order: [PAD], [unusedN], [UNK], [CLS], [SEP], [MASK], the characters, their ## forms, then
+    the merges. If the text is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
+
+    Args:
+      counts: The result of `count_words` for each corpus of a mixture.
+      vocab_size: The number of pieces, including special tokens and unused slots.
+      lowercase: Whether text is lower-cased and accents are removed.
+      unused: The number of [unusedN] slots to reserve.
+      min_frequency: The minimum count of a pair that is merged.
+      smoothing: The exponent of a mixture; see `text/smoothing.py`.
+
+    Raises:
+      UserError: The texts are empty, or `vocab_size` is too small for their characters.
+    """
     special = special_layout(unused)
     if not any(counts):
         fix = 'set config.vocab.family=sentencepiece or bpe for text without spaces, or check the path and format'
@@ -171,42 +158,18 @@ def _alphabet(words: dict[str, int], max_entries: int, vocab_size: int) -> list[
 
 
 def train_sentencepiece(
-    texts: Iterable[str],
-    *others: Iterable[str],
-    vocab_size: int,
-    model_type: Literal['unigram', 'bpe'] = 'unigram',
-    lowercase: bool,
-    unused: int = 0,
-    seed: int = 0,
-    sample_sentences: int = 500_000,
-    smoothing: float = 1.0,
+    texts: Iterable[str], *others: Iterable[str], seed: int = 0, sample_sentences: int = 500_000, **options: Any
 ) -> SentencePieceTokenizer:
-    """Trains a SentencePiece model on a random sample of sentences.
-
-    The normalisation is SentencePiece's nmt_nfkc, or nmt_nfkc_cf with case folding if `lowercase` is True. The special
-    tokens and [unusedN] slots are control symbols, which no text produces. They are the first pieces, in BERT's order.
-    If the sample is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
+    """Draws a sample of sentences from each corpus, and calls `build_sentencepiece`.
 
     Args:
-      texts, others, vocab_size, unused, smoothing: See `train_wordpiece`.
-      model_type: The type of the model: 'unigram' (Kudo 2018) or 'bpe'.
-      lowercase: Whether case is folded.
-      seed: The seed of the sample.
-      sample_sentences: The size of the sample. Unigram training needs 3 KB of memory for each English sentence.
-
-    Raises:
-      UserError: See `train_wordpiece`.
+      texts, others: The texts of each corpus, read once.
+      seed: The seed of the samples.
+      sample_sentences: The size of a sample. Unigram training needs 3 KB of memory for each English sentence.
+      options: Further arguments of `build_sentencepiece`.
     """
     drawn = [sample(iter_sentences(some), sample_sentences, seed) for some in (texts, *others)]
-    return build_sentencepiece(
-        drawn,
-        vocab_size=vocab_size,
-        model_type=model_type,
-        lowercase=lowercase,
-        unused=unused,
-        sample_sentences=sample_sentences,
-        smoothing=smoothing,
-    )
+    return build_sentencepiece(drawn, sample_sentences=sample_sentences, **options)
 
 
 def build_sentencepiece(
@@ -219,7 +182,22 @@ def build_sentencepiece(
     sample_sentences: int = 500_000,
     smoothing: float = 1.0,
 ) -> SentencePieceTokenizer:
-    """Makes the model of `train_sentencepiece` from the result of `sampling.sample` for each corpus."""
+    """Trains a SentencePiece model on a random sample of sentences.
+
+    The normalisation is SentencePiece's nmt_nfkc, or nmt_nfkc_cf with case folding if `lowercase` is True. The special
+    tokens and [unusedN] slots are control symbols, which no text produces. They are the first pieces, in BERT's order.
+    If the sample is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
+
+    Args:
+      drawn: The result of `sampling.sample` for each corpus of a mixture.
+      vocab_size, unused, smoothing: See `build_wordpiece`.
+      model_type: The type of the model: 'unigram' (Kudo 2018) or 'bpe'.
+      lowercase: Whether case is folded.
+      sample_sentences: The maximum number of sentences of a mixture.
+
+    Raises:
+      UserError: See `build_wordpiece`.
+    """
     rule = 'nmt_nfkc_cf' if lowercase else 'nmt_nfkc'
     sentences = drawn[0][0]
     if len(drawn) > 1 and any(size for _, size in drawn):
@@ -256,9 +234,6 @@ def build_sentencepiece(
     tokenizer = SentencePieceTokenizer(round_scores(model.getvalue()), 'tokenizer.model')
     warn_when_small(tokenizer.vocab_size, vocab_size)
     return tokenizer
-
-
-_SENTENCEPIECE_NAMES = {'pad': PAD, 'unk': UNK, 'bos': CLS, 'eos': SEP}
 
 
 def no_text_error() -> UserError:
