@@ -16,8 +16,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from bertjax.corpus import datasets, sequences
-from bertjax.corpus.json_line import list_fields, parse_json_object
-from bertjax.corpus.sequences import SequenceSentence
+from bertjax.corpus.sequences import SequenceSentence, list_fields, parse_json_object
 from bertjax.corpus.sources import TextPart
 from bertjax.files import disk, streams
 from bertjax.files.paths import unusual_kind

@@ -149,7 +149,7 @@ class _Split:
 
     def __post_init__(self):
         self.shards: list[dict] = []
-        self.documents = self.sentences = self.tokens = self.unknown = self.words = 0
+        self.documents = self.sentences = self.tokens = 0
         self._files = {kind: AtomicFile(self.directory / f'{self.name}.{kind}') for kind in ('sentences', 'documents')}
         self._segments: AtomicFile | None = None
 
@@ -165,8 +165,6 @@ class _Split:
         self.documents += len(table)
         self.sentences += len(lengths)
         self.tokens += int(lengths.sum(dtype=np.int64))
-        self.unknown += int(table['unknown'].sum())
-        self.words += int(table['words'].sum())
 
     def add_shard(self, path: pathlib.Path, tokens: int, digest: str) -> None:
         """Adds a token file with its checksum to the list of shards, unless it is empty."""
@@ -198,7 +196,6 @@ def merge_shards(
     directory: pathlib.Path,
     itemsize: int,
     destinations: list[np.ndarray],
-    watch: Callable[[str, np.ndarray, np.ndarray], None],
     rewrite: Callable[[Shard, np.ndarray], str],
 ) -> dict:
     """Writes the held-out file, the offset files and the changed train files.
@@ -208,7 +205,6 @@ def merge_shards(
       directory: The directory of the store.
       itemsize: The bytes of a token id.
       destinations: The result of `choose_destinations`.
-      watch: A function that is called with (split name, DOCUMENT records, sentence lengths) for each shard and split.
       rewrite: A function like `rewrite_train_file`. It is called with (shard, destination) for each shard whose train
         file must change (`is_changed`).
 
@@ -222,9 +218,10 @@ def merge_shards(
             of_sentence = np.repeat(destination, table['sentences'])
             lengths, segments = np.array(shard.sentences), shard.segments
             for code, split in splits.items():
-                documents, sentences = table[destination == code], lengths[of_sentence == code]
-                split.add(documents, sentences, None if segments is None else segments[of_sentence == code])
-                watch(split.name, documents, sentences)
+                in_split = of_sentence == code
+                split.add(
+                    table[destination == code], lengths[in_split], None if segments is None else segments[in_split]
+                )
             _copy_documents(shard, table, destination == HELDOUT, itemsize, heldout)
             tokens = int(table['tokens'][destination == TRAIN].sum())
             if is_changed(shard, destination):

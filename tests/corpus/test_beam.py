@@ -45,7 +45,7 @@ def test_a_missing_package_is_an_error_with_a_fix(monkeypatch):
 
 
 def test_pieces_in_order_are_the_whole_text(corpus):
-    pieces = shards.cut_in_order(resolve_sources(corpus), 'auto')
+    pieces = shards.cut_shards(resolve_sources(corpus), 'auto', in_order=True)
     options = CorpusOptions()
     texts = [text for piece in pieces for part in piece for text in iter_part_texts(part, options, [])]
     assert len(pieces) > 5 and texts == list(iter_texts(corpus))

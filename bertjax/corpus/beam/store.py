@@ -1,4 +1,4 @@
-"""The backend of Apache Beam: the steps of `backend.LocalBackend` as pipelines.
+"""The backend of Apache Beam: the steps of `backend.Backend` as pipelines.
 
 Workers read all their input from the store's folder: the plan, the tokenizer, and the files of the shards. They write
 their results into `partial`:
@@ -21,6 +21,7 @@ import numpy as np
 from apache_beam.metrics import Metrics
 
 from bertjax.corpus import duplicates, merge
+from bertjax.corpus.backend import Backend
 from bertjax.corpus.beam.job import Job, Step, missing_results_error, run_pipeline
 from bertjax.corpus.encode import encode_shard
 from bertjax.corpus.merge import Shard
@@ -109,8 +110,8 @@ def _checksum_path(partial: pathlib.Path, shard: int) -> pathlib.Path:
     return partial / f'{shard:05d}.kept'
 
 
-class BeamBackend:
-    """A `backend.Backend` that runs pipelines with the flags of config.beam."""
+class BeamBackend(Backend):
+    """A backend that runs pipelines with the flags of config.beam."""
 
     def __init__(self, flags: str):
         self._flags = flags

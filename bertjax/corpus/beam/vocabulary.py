@@ -24,7 +24,7 @@ import apache_beam as beam
 from bertjax.corpus import identity
 from bertjax.corpus.beam.job import Job, Step, missing_results_error, run_pipeline
 from bertjax.corpus.identity import KnownText
-from bertjax.corpus.shards import cut_in_order
+from bertjax.corpus.shards import cut_shards
 from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource, list_unweighted, resolve_sources
 from bertjax.corpus.texts import iter_part_texts, no_text_error
 from bertjax.files.atomic import write_atomic
@@ -146,7 +146,7 @@ class BeamTextStatistics:
 
     def _resolve(self, spec: str) -> _Spec:
         sources = resolve_sources(list_unweighted(spec), self._options.text_key)
-        return _Spec(spec, sources, cut_in_order(sources, self._options.format))
+        return _Spec(spec, sources, cut_shards(sources, self._options.format, in_order=True))
 
     def words(self, lowercase: bool) -> tuple[list[dict[str, int]], list[KnownText]]:
         """Returns the counts of the words of each corpus, and the record of the text.
