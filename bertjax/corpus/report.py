@@ -47,8 +47,8 @@ def make_report(
     unknown = words = single_sentence = longest_sentence = longest_document = 0
     histogram = np.zeros(len(BINS) + 1, np.int64)
     for shard, destination in zip(shards, destinations, strict=True):
-        table, in_store = np.array(shard.documents), destination != DROPPED
-        lengths = shard.sentences[np.repeat(in_store, table['sentences'])]
+        table, in_store = np.array(shard.array('documents')), destination != DROPPED
+        lengths = shard.array('sentences')[np.repeat(in_store, table['sentences'])]
         table = table[in_store]
         unknown += int(table['unknown'].sum())
         words += int(table['words'].sum())
@@ -134,10 +134,9 @@ def sentence_lengths(report: dict) -> dict[str, int]:
     return dict(zip([*ranges, f'over {BINS[-1]} tokens'], report['sentence_lengths'].values(), strict=True))
 
 
-def print_report(report: dict, extra_warnings: Sequence[str] = (), console: Console | None = None) -> None:
+def print_report(report: dict, extra_warnings: Sequence[str] = ()) -> None:
     """Prints the corpus report: a table, a histogram, the problems, the warnings, and `extra_warnings`."""
-    console = console or Console()
-    lengths = sentence_lengths(report)
+    console, lengths = Console(), sentence_lengths(report)
     histogram = [(label, f'{n:,}', '█' * round(30 * n / max(1, *lengths.values()))) for label, n in lengths.items()]
     counts = list(report_counts(report).items())
     for title, justify, rows in (

@@ -116,9 +116,9 @@ def _numbers(keys: np.ndarray, position: np.ndarray) -> np.ndarray:
     return _mix(keys + (np.atleast_1d(position) + np.uint64(1)) * np.uint64(_GOLDEN))
 
 
-def hash_int(seed: int, stream: int, n: int, position: int = 0) -> int:
+def hash_int(seed: int, stream: int, n: int) -> int:
     """Returns `hash_bits` of one number as a Python int, to derive one seed from another."""
-    return int(hash_bits(seed, stream, n, position))
+    return int(hash_bits(seed, stream, n))
 
 
 def uniform(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:

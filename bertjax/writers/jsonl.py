@@ -85,7 +85,8 @@ class JsonLines:
                 file.seek(start)
                 tail = file.read(size_read) + tail[: end - start - size_read]
                 continue
-            if _is_kept(tail[newline + 1 : end - start], step):
+            row = _parse_row(tail[newline + 1 : end - start])
+            if row is not None and row['step'] <= step:
                 return end
             end = start + newline + 1
         return 0
@@ -95,11 +96,6 @@ class JsonLines:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def _is_kept(line: bytes, step: int) -> bool:
-    row = _parse_row(line)
-    return row is not None and row['step'] <= step
 
 
 def _parse_row(line: bytes) -> dict[str, Any] | None:

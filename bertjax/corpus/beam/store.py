@@ -71,7 +71,7 @@ def _bucket_hashes(
 ) -> Iterator[tuple[_Bucket, tuple[bytes, bytes]]]:
     """Yields the hashes of a shard by bucket: document hashes with document numbers, then distinct line hashes."""
     shard = job.shard(number)
-    hashes, runs = np.array(shard.documents['hash']), duplicates.sorted_runs(shard)
+    hashes, runs = np.array(shard.array('documents')['hash']), duplicates.sorted_runs(shard)
     for bucket, (low, high) in enumerate(itertools.pairwise(duplicates.bucket_edges(counts[_DOCUMENTS]))):
         inside = duplicates.indices_between(hashes, low, high)
         yield (_DOCUMENTS, bucket), (hashes[inside].tobytes(), (inside + bases[number]).astype('<i8').tobytes())

@@ -71,22 +71,12 @@ def _count(
         yield (job.plan['corpora'][number], bucket), counts
 
 
-class _Sum(beam.CombineFn):
-    """Adds up counts."""
-
-    def create_accumulator(self) -> dict[str, int]:
-        return {}
-
-    def add_input(self, total: dict[str, int], counts: dict[str, int]) -> dict[str, int]:
+def _sum(totals: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for counts in totals:
         for word, times in counts.items():
             total[word] = total.get(word, 0) + times
-        return total
-
-    def merge_accumulators(self, totals: Iterable[dict[str, int]]) -> dict[str, int]:
-        return functools.reduce(self.add_input, totals, {})
-
-    def extract_output(self, total: dict[str, int]) -> dict[str, int]:
-        return total
+    return total
 
 
 def _write_counts(job: _TextJob, element: tuple[_Bucket, dict[str, int]]) -> Iterable:
@@ -176,7 +166,7 @@ class BeamTextStatistics:
                 lambda units: (
                     units
                     | self._step('count', functools.partial(_count, count=count))
-                    | 'by word' >> beam.CombinePerKey(_Sum())
+                    | 'by word' >> beam.CombinePerKey(_sum)
                     | self._step('write', _write_counts)
                 ),
             )
