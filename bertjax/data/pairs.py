@@ -49,12 +49,8 @@ class PairOptions:
     def __post_init__(self):
         check_fields(self, 'pairs')
         if self.balanced and self.mode != 'nsp':
-            raise UserError(
-                'config.pairs.balanced',
-                found=f'True with mode {self.mode!r}',
-                expected="mode 'nsp'",
-                fix='leave it False: this mode has no NotNext',
-            )
+            fix = 'leave it False: this mode has no NotNext'
+            raise UserError('config.pairs.balanced', f'True with mode {self.mode!r}', "mode 'nsp'", fix)
 
     @property
     def paired(self) -> bool:

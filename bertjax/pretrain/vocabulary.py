@@ -19,7 +19,6 @@ from bertjax.files.atomic import write_atomic
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.remote.paths import user_path
 from bertjax.text.added_words import insert_words, rank_candidates, read_words
-from bertjax.text.byte_bpe_training import train_byte_bpe
 from bertjax.text.special import special_layout
 from bertjax.text.symbols import build_symbols, count_symbols, read_symbols
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
@@ -27,6 +26,7 @@ from bertjax.text.vocabulary import (
     build_sentencepiece,
     build_wordpiece,
     count_words,
+    train_byte_bpe,
     train_sentencepiece,
     train_wordpiece,
 )

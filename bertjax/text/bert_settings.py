@@ -89,12 +89,9 @@ def override_normalizer(
             if node['type'] == 'BertNormalizer':
                 node.update({name: value for name, value in options.items() if value is not None})
     elif lowercase is not None and lowercase != lowercases(settings.get('normalizer')):
-        raise UserError(
-            where,
-            f'a custom normaliser that {"keeps" if lowercase else "lowers"} case',
-            f'lowercase={not lowercase}',
-            'leave lowercase unset, so that the case is that of the tokenizer',
-        )
+        found = f'a custom normaliser that {"keeps" if lowercase else "lowers"} case'
+        fix = 'leave lowercase unset, so that the case is that of the tokenizer'
+        raise UserError(where, found, f'lowercase={not lowercase}', fix)
     return settings
 
 

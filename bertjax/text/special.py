@@ -47,24 +47,17 @@ def check_pieces(
     ids: dict[str, int] = {}
     for index, piece in enumerate(pieces):
         if not piece:
-            raise UserError(
-                f'{where}:{index + 1}', 'an empty entry', 'one piece on every line', 'delete the blank line'
-            )
+            fix = 'delete the blank line'
+            raise UserError(f'{where}:{index + 1}', 'an empty entry', 'one piece on every line', fix)
         if ids.setdefault(piece, index) != index:
-            raise UserError(
-                f'{where}:{index + 1}',
-                f'{piece!r} a second time (first as entry {ids[piece] + 1})',
-                'every piece once',
-                'use the original vocabulary, or train one with --config.run=vocab',
-            )
+            found = f'{piece!r} a second time (first as entry {ids[piece] + 1})'
+            fix = 'use the original vocabulary, or train one with --config.run=vocab'
+            raise UserError(f'{where}:{index + 1}', found, 'every piece once', fix)
     missing = [name for name in names.values() if name not in ids]
     if missing:
-        raise UserError(
-            where,
-            f'{len(pieces):,} {kind and f"{kind} "}pieces without {" ".join(missing)}',
-            f'a BERT vocabulary with {" ".join(names.values())}',
-            'give the path of a BERT vocabulary, or train one with --config.run=vocab',
-        )
+        found = f'{len(pieces):,} {kind and f"{kind} "}pieces without {" ".join(missing)}'
+        fix = 'give the path of a BERT vocabulary, or train one with --config.run=vocab'
+        raise UserError(where, found, f'a BERT vocabulary with {" ".join(names.values())}', fix)
     return {token: ids[name] for token, name in names.items()}
 
 
@@ -108,12 +101,9 @@ def sort_pieces(ids: Mapping[str, int], where: str) -> list[str]:
     """
     pieces = sorted(ids, key=ids.__getitem__)
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
-        raise UserError(
-            where,
-            f'{len(pieces):,} pieces with ids up to {max(ids.values(), default=0):,}',
-            'ids from 0 without gaps or repetitions',
-            'the vocabulary is damaged: use the original file',
-        )
+        found = f'{len(pieces):,} pieces with ids up to {max(ids.values(), default=0):,}'
+        fix = 'the vocabulary is damaged: use the original file'
+        raise UserError(where, found, 'ids from 0 without gaps or repetitions', fix)
     return pieces
 
 

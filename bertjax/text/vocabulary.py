@@ -1,25 +1,29 @@
-"""Trains WordPiece and SentencePiece vocabularies, with the same result for the same texts, in bounded memory."""
+"""Trains vocabularies in bounded memory. The same texts always give the same vocabulary."""
 
 import collections
 import heapq
 import io
+import json
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import sentencepiece
-from tokenizers import normalizers, pre_tokenizers
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertjax.errors import UserError
 from bertjax.text.bert_settings import MAX_CHARACTERS, PREFIX, bert_settings
-from bertjax.text.long_words import shorten_ascii_runs
+from bertjax.text.byte_bpe import byte_bpe_settings
+from bertjax.text.long_words import shorten_ascii_runs, shorten_runs
 from bertjax.text.merges import learn_merges
 from bertjax.text.sampling import MAX_SENTENCE, iter_sentences, sample
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.sentencepiece_proto import round_scores, unicode_normalizer
 from bertjax.text.smoothing import smoothed_counts, smoothed_sample
-from bertjax.text.special import CLS, PAD, SEP, UNK, replace_surrogates, special_layout
+from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, replace_surrogates, special_layout
+from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer
 from bertjax.text.wordpiece import WordPieceTokenizer
 
 # The maximum number of distinct words in memory (about 300 MB). If there are more, only the MAX_WORDS // 2 most
@@ -33,6 +37,9 @@ _ALPHABET = 1_000
 _COVERAGE = 0.9995
 # A vocabulary that covers a smaller share of the text's characters is an error.
 _MIN_COVERAGE = 0.98
+_BYTES = 256  # of byte-level BPE
+# Longer words are cut into parts of this many bytes, because training time grows with the square of a word's length.
+_MAX_WORD_BYTES = 1_000
 _ASCII_SPACE = re.compile('[ \t\n\r]+')
 _SENTENCEPIECE_NAMES = {'pad': PAD, 'unk': UNK, 'bos': CLS, 'eos': SEP}
 
@@ -82,7 +89,7 @@ def build_wordpiece(
     pieces += learn_merges(
         words, pieces, max_new_pieces=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX
     )
-    warn_when_small(len(pieces), vocab_size)
+    _warn_when_small(len(pieces), vocab_size)
     return WordPieceTokenizer(bert_settings(pieces, lowercase=lowercase))
 
 
@@ -203,7 +210,7 @@ def build_sentencepiece(
     if len(drawn) > 1 and any(size for _, size in drawn):
         sentences = smoothed_sample(*zip(*drawn, strict=True), smoothing, sample_sentences)
     if not sentences:
-        raise no_text_error()
+        raise _no_text_error()
     names = special_layout(unused)
     controls = [name for name in names if name not in (PAD, UNK, CLS, SEP)]
     model = io.BytesIO()
@@ -232,16 +239,63 @@ def build_sentencepiece(
             'raise it (8,000 for a small corpus, 32,000 for a large one), or give more text',
         ) from error  # fmt: skip
     tokenizer = SentencePieceTokenizer(round_scores(model.getvalue()), 'tokenizer.model')
-    warn_when_small(tokenizer.vocab_size, vocab_size)
+    _warn_when_small(tokenizer.vocab_size, vocab_size)
     return tokenizer
 
 
-def no_text_error() -> UserError:
+def train_byte_bpe(
+    texts: Iterable[str], *, vocab_size: int, lowercase: bool, unused: int = 0, min_frequency: int = 2
+) -> JsonTokenizer:
+    """Trains a byte-level BPE with the trainer of `tokenizers`.
+
+    The pieces are <s> <pad> </s> <unk> <mask>, [unusedN], the 256 bytes, then the merges. If the text is too small,
+    there are fewer than `vocab_size` pieces, and a warning is logged. A space is put before each text, and pairs have
+    two separators, as in RoBERTa.
+
+    Args:
+      texts: The texts, read once.
+      vocab_size, unused, min_frequency: See `build_wordpiece`.
+      lowercase: Whether text is lower-cased.
+
+    Raises:
+      UserError: The texts are empty, or `vocab_size` is too small for the bytes.
+    """
+    special = [ROBERTA_NAMES[token] for token in (CLS, PAD, SEP, UNK, MASK)]
+    slots = [f'[unused{i}]' for i in range(unused)]
+    min_size = len(special) + len(slots) + _BYTES
+    if vocab_size < min_size:
+        found = f'{vocab_size:,}, which is too small for the {_BYTES} bytes'
+        fix = 'raise it (8,192 for a small corpus, 50,265 for RoBERTa)'
+        raise UserError('config.vocab.size', found, f'at least {min_size:,}', fix)
+    model = tokenizers.Tokenizer(models.BPE())
+    if lowercase:
+        model.normalizer = normalizers.Lowercase()
+    splitter = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    model.pre_tokenizer = pre_tokenizers.Sequence([splitter, pre_tokenizers.FixedLength(_MAX_WORD_BYTES)])
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=[*special, *slots],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    model.train_from_iterator(shorten_runs(map(replace_surrogates, texts)), trainer)
+    learned = json.loads(model.to_str())['model']
+    if not learned['merges']:
+        raise _no_text_error()
+    _warn_when_small(len(learned['vocab']), vocab_size)
+    settings = byte_bpe_settings(
+        learned['vocab'], learned['merges'], lowercase=lowercase, prefix_space=True, unused=slots
+    )
+    return JsonTokenizer(settings)
+
+
+def _no_text_error() -> UserError:
     """Returns the error for training without text."""
     return UserError('corpus', 'no text', 'text to train a vocabulary on', 'check the path and format of the corpus')
 
 
-def warn_when_small(size: int, requested: int) -> None:
+def _warn_when_small(size: int, requested: int) -> None:
     """Warns if a text gave fewer pieces than requested."""
     if size < requested:
         logging.getLogger(__name__).warning(

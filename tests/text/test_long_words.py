@@ -7,11 +7,10 @@ import pytest
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.errors import UserError
-from bertjax.text.byte_bpe_training import train_byte_bpe
 from bertjax.text.long_words import MAX_WORD, shorten_runs
 from bertjax.text.sampling import iter_sentences
 from bertjax.text.symbols import count_symbols
-from bertjax.text.vocabulary import count_words, train_wordpiece
+from bertjax.text.vocabulary import count_words, train_byte_bpe, train_wordpiece
 
 TEXT = 'some words of a text, and more words of it'
 

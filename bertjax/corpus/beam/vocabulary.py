@@ -81,12 +81,8 @@ def _sum(totals: Iterable[dict[str, int]]) -> dict[str, int]:
 
 def _write_counts(job: _TextJob, element: tuple[_Bucket, dict[str, int]]) -> Iterable:
     (corpus, bucket), counts = element
-    write_atomic(_counts(job.folder, corpus, bucket), json.dumps(counts, sort_keys=True))
+    write_atomic(job.folder / f'counts-{corpus}-{bucket:05d}', json.dumps(counts, sort_keys=True))
     return ()
-
-
-def _counts(folder: pathlib.Path, corpus: int, bucket: int) -> pathlib.Path:
-    return folder / f'counts-{corpus}-{bucket:05d}'
 
 
 def _count_sentences(job: _TextJob, number: int) -> Iterable:
@@ -174,7 +170,7 @@ class BeamTextStatistics:
             return [self._most_frequent(corpus, buckets, limit) for corpus in range(len(self._specs))], known
 
     def _most_frequent(self, corpus: int, buckets: int, limit: int) -> dict[str, int]:
-        paths = (_counts(self._folder, corpus, bucket) for bucket in range(buckets))
+        paths = (self._folder / f'counts-{corpus}-{bucket:05d}' for bucket in range(buckets))
         counts = itertools.chain.from_iterable(json.loads(path.read_text('utf-8')).items() for path in paths)
         return dict(sorted(heapq.nsmallest(limit, counts, key=lambda item: (-item[1], item[0]))))
 
