@@ -33,22 +33,12 @@ def text(corpus: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(shutil.copyfile(corpus, tmp_path / 'other name.txt'))
 
 
-def first_version(workdir: pathlib.Path) -> pathlib.Path:
-    """Removes the files that the first versions did not write; returns the workdir."""
-    (workdir / 'store' / 'inputs.json').unlink()
-    (workdir / 'tokenizer' / 'saved.json').unlink()
-    return workdir
-
-
 def fix_in(error: str) -> str:
     """Returns the flag in the fix that an error prints."""
     return re.search(r'--config\.\w+=\S+?(?=,| to |$)', error)[0]
 
 
-@pytest.mark.parametrize('old', [False, True], ids=['current version', 'first version'])
-def test_a_copy_of_the_text_continues(program: Program, run: pathlib.Path, text: pathlib.Path, old: bool):
-    if old:
-        first_version(run)
+def test_a_copy_of_the_text_continues(program: Program, run: pathlib.Path, text: pathlib.Path):
     before = (run / 'store' / 'manifest.json').read_bytes()
     for read_again in (True, False):
         out = program.run(f'--workdir={run}', *CORPUS, f'--config.corpus={text}').stdout
@@ -173,8 +163,9 @@ def test_unreadable_settings_of_a_vocabulary_count_as_changed(program: Program, 
     assert 'other settings of config.vocab' in program.error(f'--workdir={run}', *RUN)
 
 
-def test_a_tokenizer_of_the_first_version_gets_checksums(program: Program, run: pathlib.Path):
-    first_version(run)
+def test_missing_records_are_written_again(program: Program, run: pathlib.Path):
+    for name in ('store/inputs.json', 'tokenizer/saved.json'):
+        (run / name).unlink()
     program.run(f'--workdir={run}', *CORPUS)
     saved = json.loads((run / 'tokenizer' / 'saved.json').read_text())
     assert set(saved['files']) == {'vocab.txt', 'tokenizer.json', 'tokenizer_config.json'} and saved['text'] is None
