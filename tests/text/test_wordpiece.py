@@ -30,20 +30,12 @@ def saved(wordpiece, tmp_path_factory):
 
 def test_ids_of_bert_vocabularies_on_real_text(bert_vocabulary, corpus_lines):
     theirs = BertTokenizerFast(str(bert_vocabulary), do_lower_case='uncased' in bert_vocabulary.name)
-    assert_equal_ids(load_tokenizer(bert_vocabulary), theirs, corpus_lines[::40])
+    assert_equal_ids(load_tokenizer(bert_vocabulary), theirs, corpus_lines[::20])
 
 
-@pytest.mark.slow
-def test_ids_of_bert_vocabularies_on_every_fourth_line(bert_vocabulary, corpus_lines):
-    theirs = BertTokenizerFast(str(bert_vocabulary), do_lower_case='uncased' in bert_vocabulary.name)
-    assert len(corpus_lines) > 100_000
-    assert_equal_ids(load_tokenizer(bert_vocabulary), theirs, corpus_lines[::4])
-
-
-@pytest.mark.slow
 def test_ids_of_bert_vocabularies_on_hard_text(bert_vocabulary):
     theirs = BertTokenizerFast(str(bert_vocabulary), do_lower_case='uncased' in bert_vocabulary.name)
-    assert_equal_ids(load_tokenizer(bert_vocabulary), theirs, [*HARD, *SPECIAL, *random_texts(3000, seed=1)])
+    assert_equal_ids(load_tokenizer(bert_vocabulary), theirs, [*HARD, *SPECIAL, *random_texts(1000, seed=1)])
 
 
 @pytest.mark.parametrize('source', ['.', 'vocab.txt', 'tokenizer.json'])
@@ -53,7 +45,7 @@ def test_saved_vocabulary_has_transformers_ids_from_every_file(wordpiece, saved,
     assert (ours.fingerprint, ours.lowercase) == (wordpiece.fingerprint, wordpiece.lowercase)
     assert (theirs.pad_token_id, theirs.cls_token_id, theirs.mask_token_id) == (ours.pad_id, ours.cls_id, ours.mask_id)
     assert len(theirs) == ours.vocab_size
-    assert_equal_ids(ours, theirs, [*HARD, *SPECIAL, *random_texts(1000, seed=2)])
+    assert_equal_ids(ours, theirs, [*HARD, *SPECIAL, *random_texts(300, seed=2)])
     pair = theirs('Good day', 'Hello')
     a, b = (ids.tolist() for ids in ours.encode(['Good day', 'Hello']))
     assert pair['input_ids'] == [ours.cls_id, *a, ours.sep_id, *b, ours.sep_id]
