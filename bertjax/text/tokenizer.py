@@ -19,15 +19,16 @@ from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer
 from bertjax.text.wordpiece import WordPieceTokenizer
 
 
-def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Tokenizer:
+def load_tokenizer(path: epath.PathLike) -> Tokenizer:
     """Loads a tokenizer.
+
+    The case of a WordPiece vocabulary comes from the tokenizer_config.json beside the file, else from tokenizer.json,
+    else from the pieces: a vocabulary without upper-case letters is uncased.
 
     Args:
       path: A vocab.txt, a tokenizer.json, a SentencePiece *.model, a vocab.json with a merges.txt beside it, a
         directory with one of these files, or the path of a TensorFlow checkpoint. If a directory has several of them,
         the first of tokenizer.model, tokenizer.json, vocab.txt and vocab.json is used.
-      lowercase: Whether to lower-case text. None takes the value from the tokenizer_config.json beside the file, else
-        from tokenizer.json, else from the pieces: a vocabulary without upper-case letters is uncased.
 
     Raises:
       UserError: The path does not exist, or has no vocabulary for BERT.
@@ -36,13 +37,13 @@ def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Token
     config = _read_config(file.parent)
     with wrap_tokenizer_errors(str(file)):
         if file.suffix == '.model':
-            tokenizer = _check_case(SentencePieceTokenizer(_read_bytes(file), str(file)), str(file), lowercase)
+            tokenizer = SentencePieceTokenizer(_read_bytes(file), str(file))
         elif file.name == 'vocab.json':
-            tokenizer = _check_case(_from_merges(file, config), str(file), lowercase)
+            tokenizer = _from_merges(file, config)
         elif file.suffix == '.json':
-            tokenizer = _from_json(file, config, lowercase)
+            tokenizer = _from_json(file, config)
         else:
-            tokenizer = _from_vocab(file, config, lowercase)
+            tokenizer = _from_vocab(file, config)
         tokenizer.encode(_TRIAL)
     return tokenizer
 
@@ -72,14 +73,13 @@ def _find_vocabulary(path: epath.Path) -> epath.Path:
     return path
 
 
-def _from_vocab(file: epath.Path, config: dict[str, Any], lowercase: bool | None) -> Tokenizer:
+def _from_vocab(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
     # As in transformers, only \n, \r\n and \r end a line; U+0085 and U+2028 are ordinary pieces.
     lines = _read_text(file).replace('\r\n', '\n').replace('\r', '\n').split('\n')
     pieces = lines[:-1] if lines[-1] == '' else lines
     names = _special_names(config, pieces)
     check_pieces(pieces, str(file), names)  # checked before bert_settings, whose dictionary removes repetitions
-    if lowercase is None:
-        lowercase = config.get('do_lower_case')
+    lowercase = config.get('do_lower_case')
     settings = bert_settings(
         pieces,
         lowercase=looks_lowercase(pieces) if lowercase is None else lowercase,
@@ -90,7 +90,7 @@ def _from_vocab(file: epath.Path, config: dict[str, Any], lowercase: bool | None
     return WordPieceTokenizer(settings, str(file), names)
 
 
-def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None) -> Tokenizer:
+def _from_json(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
     settings = read_json_object(file, _ORIGINAL)
     model = settings.get('model')
     if not isinstance(model, dict) or not isinstance(model.get('vocab'), dict | list):
@@ -105,17 +105,10 @@ def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None)
     }
     where, names = str(file), _special_names(config, pieces)
     if model.get('type') == 'WordLevel':
-        return _check_case(SymbolTokenizer(settings, where, names), where, lowercase)
+        return SymbolTokenizer(settings, where, names)
     if model.get('type', 'WordPiece') != 'WordPiece' or 'merges' in model:
-        return _check_case(JsonTokenizer({**settings, 'added_tokens': added}, where, names), where, lowercase)
-    settings = override_normalizer(
-        settings,
-        where,
-        lowercase=config.get('do_lower_case') if lowercase is None else lowercase,
-        strip_accents=config.get('strip_accents'),
-        handle_chinese_chars=config.get('tokenize_chinese_chars'),
-    )
-    return WordPieceTokenizer(settings, where, names)
+        return JsonTokenizer({**settings, 'added_tokens': added}, where, names)
+    return WordPieceTokenizer(override_normalizer(settings, config, where), where, names)
 
 
 def _added_tokens(settings: dict[str, Any], config: dict[str, Any]) -> list[dict[str, Any]]:
@@ -146,16 +139,6 @@ def _from_merges(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
         mask_takes_space=mask.get('lstrip') is True if isinstance(mask, dict) else True,
     )
     return JsonTokenizer(settings, str(file), names)
-
-
-def _check_case(tokenizer: Tokenizer, where: str, lowercase: bool | None) -> Tokenizer:
-    if lowercase is not None and lowercase != tokenizer.lowercase:
-        kinds = {True: 'lowers', False: 'keeps'}
-        raise UserError(
-            where, f'a model that {kinds[tokenizer.lowercase]} case', f'a model that {kinds[lowercase]} it',
-            'the case of a trained vocabulary is fixed: leave lowercase unset, or train one with --config.run=vocab',
-        )  # fmt: skip
-    return tokenizer
 
 
 def _special_names(config: dict[str, Any], pieces: Collection[Any]) -> dict[str, str]:

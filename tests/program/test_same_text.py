@@ -14,7 +14,9 @@ from bertjax.config.recipes import pretraining_config
 from bertjax.corpus.store import read_manifest
 from bertjax.files.atomic import lock_directory
 from bertjax.pretrain.settings import pretraining_settings
+from bertjax.text.bert_settings import bert_settings
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.text.wordpiece import WordPieceTokenizer
 from bertjax.workdir.tokenizer import set_workdir_tokenizer
 
 WORDS = ('light', 'old', 'green', 'under', 'near', 'house', 'wind', 'slow')
@@ -204,7 +206,7 @@ def test_a_changed_vocabulary_in_the_export_of_config_init_is_refused(
 @pytest.mark.slow
 def test_a_killed_replacement_of_the_tokenizer_is_continued(trained: pathlib.Path, tmp_path: pathlib.Path):
     former = load_tokenizer(trained / 'tokenizer')
-    replacement = load_tokenizer(trained / 'tokenizer', lowercase=not former.lowercase)
+    replacement = WordPieceTokenizer(bert_settings(former.pieces, lowercase=not former.lowercase))
     set_workdir_tokenizer(replacement, tmp_path / 'whole')
     files = {path.name: path.read_bytes() for path in (tmp_path / 'whole' / 'tokenizer').iterdir()}
     workdir, kills = tmp_path / 'run', 0

@@ -3,6 +3,7 @@
 import json
 import logging
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from hard_text import HARD, SPECIAL, random_texts
 from transformers import AutoTokenizer, BertTokenizerFast
 
 from bertjax.text import wordpiece as wordpiece_module
+from bertjax.text.bert_settings import bert_settings
 from bertjax.text.tokenizer import load_tokenizer
+from bertjax.text.wordpiece import WordPieceTokenizer
 
 
 def assert_equal_ids(ours, theirs, texts):
@@ -61,12 +64,15 @@ def test_a_directory_that_transformers_wrote_is_read(wordpiece, saved, tmp_path)
     assert (ours.fingerprint == wordpiece.fingerprint) == (not wordpiece.lowercase)
 
 
-def test_the_lowercase_argument_takes_precedence_over_files(saved):
-    for lowercase in (True, False):
-        for source in ('.', 'vocab.txt', 'tokenizer.json'):
-            ours = load_tokenizer(saved / source, lowercase=lowercase)
-            assert ours.lowercase is lowercase
-            assert_equal_ids(ours, BertTokenizerFast(str(saved / 'vocab.txt'), do_lower_case=lowercase), HARD)
+@pytest.mark.parametrize('lowercase', [True, False])
+def test_the_configuration_decides_the_case(saved, tmp_path, lowercase):
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    (tmp_path / 'tokenizer_config.json').write_text(json.dumps({'do_lower_case': lowercase}))
+    theirs = BertTokenizerFast(str(saved / 'vocab.txt'), do_lower_case=lowercase)
+    for source in ('.', 'vocab.txt', 'tokenizer.json'):
+        ours = load_tokenizer(tmp_path / source)
+        assert ours.lowercase is lowercase
+        assert_equal_ids(ours, theirs, HARD)
 
 
 def test_case_is_detected_from_the_pieces(wordpiece, saved, tmp_path):
@@ -102,13 +108,10 @@ def test_pickles_for_worker_processes(wordpiece):
     assert [x.tolist() for x in other.encode(HARD)] == [x.tolist() for x in wordpiece.encode(HARD)]
 
 
-def test_the_fingerprint_depends_on_the_settings(saved, tmp_path):
-    fingerprints = {load_tokenizer(saved, lowercase=lowercase).fingerprint for lowercase in (True, False)}
-    settings = json.loads((saved / 'tokenizer.json').read_text('utf-8'))
-    settings['normalizer']['handle_chinese_chars'] = False
-    (tmp_path / 'tokenizer.json').write_text(json.dumps(settings), 'utf-8')
-    fingerprints.add(load_tokenizer(tmp_path).fingerprint)
-    assert len(fingerprints) == 3
+def test_the_fingerprint_depends_on_the_settings(wordpiece):
+    changes = ({'lowercase': True}, {'lowercase': False}, {'lowercase': True, 'handle_chinese_chars': False})
+    settings = [bert_settings(wordpiece.pieces, **change) for change in changes]
+    assert len({WordPieceTokenizer(some).fingerprint for some in settings}) == 3
 
 
 def test_without_nanotoken_the_ids_are_the_same(bert_vocabulary, corpus_lines, monkeypatch, caplog):
