@@ -5,31 +5,19 @@ Both apply the same functions to each shard and each bucket of hashes, so both w
 
 import functools
 import logging
-import pathlib
 from collections.abc import Callable
 
 import numpy as np
 
 from bertjax.corpus import duplicates, workers
 from bertjax.corpus.merge import Shard, rewrite_train_file
-from bertjax.corpus.sources import CorpusOptions, TextPart
 from bertjax.errors import UserError
-from bertjax.text.tokenizer import Tokenizer
 
 
 class Backend:
     """The steps of a build that can run separately for each shard or each bucket of hashes, on this machine."""
 
-    def encode(
-        self,
-        directory: pathlib.Path,
-        shards: dict[int, list[TextPart]],
-        tokenizer: Tokenizer,
-        options: CorpusOptions,
-        progress: workers.Progress,
-    ) -> None:
-        """Writes the files of the shards; see `encode.encode_shard`."""
-        workers.encode_shards(directory, shards, tokenizer, options, progress)
+    encode = staticmethod(workers.encode_shards)
 
     def compare(self, shards: list[Shard]) -> tuple[np.ndarray, int]:
         """Returns the results of `duplicates.find_repeats` and `duplicates.count_distinct_lines` for all shards."""

@@ -64,7 +64,7 @@ def find_finished_store(
     other_fix: str = '',
     log: LogFunction = logging.info,
 ) -> dict | None:
-    """Returns the manifest of a finished store of the same text and settings; None if there is no such store.
+    """Returns the manifest of a finished store of the same text and settings, or None if there is no such store.
 
     Args:
       directory: The directory of the store.
@@ -116,7 +116,7 @@ def _describe_other_text(
     make_plan: Callable[[], BuildPlan],
     log: LogFunction,
 ) -> str | None:
-    """Describes how the text differs from that of a finished store; None if it does not differ.
+    """Describes how the text differs from that of a finished store, or None if it does not differ.
 
     If the text is the same but its files have changed (for example their dates), the record of the store is updated.
 

@@ -267,7 +267,7 @@ def _tfds_events(part: TextPart, key: str, progress: Progress) -> Iterator[Event
 def read_events(
     part: TextPart, *, text_key: str = 'text', progress: Progress = None, digest=None, segments: bool = False
 ) -> Iterator[Event]:
-    """Yields the events of a part of a source; see the module's docstring.
+    """Yields the events of a part of a source. See the module's docstring.
 
     Args:
       part: The part to read.

@@ -117,7 +117,7 @@ def write_record(directory: pathlib.Path, content: str, known: Sequence[KnownTex
 
 
 def read_readings(store: TokenStore) -> list[str]:
-    """Returns lines that describe how the text of a finished store was read; [] if they are unknown."""
+    """Returns lines that describe how the text of a finished store was read, or [] if they are unknown."""
     record = read_record(store.directory, store.manifest['inputs']['content'])
     return record['readings'] if record else []
 
@@ -135,7 +135,7 @@ def with_current_files(known: Sequence[KnownText], sources: Sequence[TextSource]
 def describe_difference(
     known: Sequence[KnownText], sources: Sequence[TextSource], log: LogFunction = logging.info
 ) -> str | None:
-    """Describes how the sources differ from the record; None if they do not differ."""
+    """Describes how the sources differ from the record, or None if they do not differ."""
     if len(known) != len(sources):
         return f'{len(sources):,} in place of {len(known):,} files'
     for text, source in zip(known, sources, strict=True):
@@ -153,7 +153,7 @@ def describe_difference(
 
 
 def hash_ranges(ranges: Sequence[tuple[TextSource, Range]], log: LogFunction = logging.info) -> list[str]:
-    """Returns the digests of ranges of files. Files are read in parallel; an unchanged file is read only once."""
+    """Returns the digests of ranges of files. Files are read in parallel. An unchanged file is read only once."""
     paths = list(dict.fromkeys(source.path for source, _ in ranges if source.kind == 'file'))
     if paths:
         others = f' and {len(paths) - 1:,} other files' if len(paths) > 1 else ''

@@ -33,7 +33,7 @@ class Shard:
         self.heldout = directory / 'partial' / f'{number:05d}.heldout'
 
     def array(self, kind: str) -> np.ndarray | None:
-        """Returns the memory-mapped array 'documents', 'sentences', 'lines' or 'segments'; None if there is none."""
+        """Returns the memory-mapped array 'documents', 'sentences', 'lines' or 'segments', or None if there is none."""
         path = self.directory / 'partial' / f'{self.number:05d}.{kind}'
         if path.name not in self.record['files']:
             return None

@@ -163,7 +163,7 @@ class ShardWriter:
             self._flush()
 
     def add_broken(self, where: str, broken: Broken) -> None:
-        """Marks the open document as broken, so that it is dropped; counts a broken file if no document is open."""
+        """Marks the open document as broken, so that it is dropped. Counts a broken file if no document is open."""
         problems = self._problems.setdefault(broken.kind, [])
         if len(problems) < MAX_PROBLEMS:
             problems.append(f'{where}: {broken.detail}')

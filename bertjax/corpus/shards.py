@@ -28,7 +28,7 @@ _BOUNDARY = {
 
 
 def _boundary(file, position: int, size: int, format: str) -> int:
-    """Returns the position of the first document that begins at or after `position`; `size` if there is none."""
+    """Returns the position of the first document that begins at or after `position`, or `size` if there is none."""
     pattern, position = _BOUNDARY[format], position - 1
     file.seek(position)
     window = b''

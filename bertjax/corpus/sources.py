@@ -108,7 +108,7 @@ class TextSource:
     component: str = ''
 
     def format(self, format_option: str) -> str:
-        """Returns `format_option`, but 'auto/files' or 'auto/text' for 'auto'; `formats.sniff` reads these values."""
+        """Returns `format_option`, but 'auto/files' or 'auto/text' for 'auto'. `formats.sniff` reads these values."""
         return format_option if format_option != 'auto' else 'auto/files' if self.single else 'auto/text'
 
 

@@ -134,7 +134,7 @@ class BucketedExamples:
 
 
 def sorted_batches(features: Features, *, batch_size: int, shapes: tuple[int, ...]) -> Iterator[tuple[np.ndarray, int]]:
-    """Yields (rows [B], padded length) of batches that contain every row once; an empty row is -1."""
+    """Yields (rows [B], padded length) of batches that contain every row once. An empty row is -1."""
     rows, buckets = fill_last_batch(
         np.arange(len(features)), find_buckets(features.lengths, shapes), len(shapes), batch_size
     )

@@ -71,7 +71,7 @@ class PackedExamples:
         return row_index, numbers, cycle[row_index]
 
     def batch(self, indices: np.ndarray, *rates: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the rows `indices` (int64 [B]) in the format of `batch.py`; see `PretrainingExamples.batch`."""
+        """Returns the rows `indices` (int64 [B]) in the format of `batch.py`. See `PretrainingExamples.batch`."""
         return make_in_chunks(self._batch, np.asarray(indices, np.int64), self._examples.seq_len, *rates)
 
     def _batch(self, indices: np.ndarray, rates: np.ndarray | None = None) -> dict[str, np.ndarray]:

@@ -130,7 +130,7 @@ def _write_array(stem: pathlib.Path, array: np.ndarray, facts: dict[str, Any]) -
 
 
 def _read_array(stem: pathlib.Path, load: Callable[[np.ndarray, dict[str, Any]], T | None]) -> T | None:
-    """Returns `load(array, facts)` of the files of `_write_array`; None if they are absent or damaged.
+    """Returns `load(array, facts)` of the files of `_write_array`, or None if they are absent or damaged.
 
     The array is memory-mapped.
     """

@@ -28,7 +28,7 @@ def encode_batch(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[
 
 
 def locate(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], space: str = ' ') -> list[PieceOffsets]:
-    """Returns the ids and the offsets of the pieces of each text, computed by `tokenizers`; see `trim_spans`."""
+    """Returns the ids and the offsets of the pieces of each text, computed by `tokenizers`. See `trim_spans`."""
     located: list[PieceOffsets] = []
     for begin in range(0, len(texts), _AT_ONCE):
         chunk = texts[begin : begin + _AT_ONCE]

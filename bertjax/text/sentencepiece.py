@@ -102,5 +102,5 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _threads() -> int:
-    """Returns the number of threads: 1 in a worker process; -1, which means one for each core, in the main process."""
+    """Returns the number of threads: 1 in a worker process, and -1 (one for each core) in the main process."""
     return 1 if multiprocessing.parent_process() else -1

@@ -98,7 +98,7 @@ class TrainingConsole(Writer):
 
 
 def format_value(value: float | None) -> str:
-    """Formats a value with three decimals; '-' for None or a non-finite value."""
+    """Formats a value with three decimals, or as '-' if it is None or not finite."""
     return '-' if value is None or not math.isfinite(value) else f'{value:.3f}'
 
 

@@ -58,7 +58,7 @@ class JsonLines:
                 self.close()
 
     def truncate_after(self, step: int) -> int:
-        """Removes the lines whose step is greater than `step`, and an incomplete last line; returns the bytes removed.
+        """Removes the lines whose step is greater than `step`, and an incomplete last line. Returns the bytes removed.
 
         The file is read backwards from the end, so that the cost depends only on the removed lines. A single atomic
         truncation removes them.
@@ -92,7 +92,7 @@ class JsonLines:
         return 0
 
     def close(self) -> None:
-        """Closes the file; the next write opens it again."""
+        """Closes the file. The next write opens it again."""
         if self._file is not None:
             self._file.close()
             self._file = None

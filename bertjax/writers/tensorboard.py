@@ -52,7 +52,7 @@ class TensorBoard(Writer):
             self._flushed = time.monotonic()
 
     def sync(self) -> None:
-        """Flushes pending rows to the operating system; a loss of power may lose rows."""
+        """Flushes pending rows to the operating system. A loss of power may lose rows."""
         if self._events is not None:
             self._events.flush()
 

@@ -58,7 +58,7 @@ class Tracking:
 
 
 class Tracker(Writer):
-    """A writer that sends the numbers of each row as `SPLIT/NAME`; a later process continues the same run.
+    """A writer that sends the numbers of each row as `SPLIT/NAME`. A later process continues the same run.
 
     After a kill, the rows since the last checkpoint are sent twice, because trackers can only append.
     """

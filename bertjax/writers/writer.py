@@ -10,7 +10,7 @@ Row = Mapping[str, Any]
 
 
 class Writer:
-    """A consumer of rows, in the order of their steps. Any method may raise an error; see `Writers`.
+    """A consumer of rows, in the order of their steps. Any method may raise an error. See `Writers`.
 
     By default, a writer stores nothing, so there is nothing to discard, to sync or to close.
     """
@@ -29,7 +29,7 @@ class Writer:
         """Makes the written rows survive a loss of power. It is called before each checkpoint."""
 
     def close(self) -> None:
-        """Flushes and closes the writer; no row follows."""
+        """Flushes and closes the writer. No row follows."""
 
 
 class Callback(Writer):
