@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from bertjax.text.special import special_layout
 from bertjax.text.symbols import build_symbols, count_symbols, read_symbols
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import (
+    MAX_WORDS,
     build_sentencepiece,
     build_wordpiece,
     count_words,
@@ -124,11 +126,11 @@ def _train_on_beam(
         raise UserError('config.beam', 'a byte-level BPE to train', expected, fix)
     statistics = _beam_statistics(settings, corpora, workdir)
     if vocab.family == 'symbols':
-        counts, read = statistics.symbols(vocab.size + len(special_layout(vocab.unused)))
+        counts, read = statistics.counts(count_symbols, vocab.size + len(special_layout(vocab.unused)))
         total = sum(map(collections.Counter, counts), collections.Counter())
         return build_symbols(total, vocab_size=vocab.size, unused=vocab.unused), read
     if vocab.family == 'wordpiece':
-        counts, read = statistics.words(vocab.lowercase)
+        counts, read = statistics.counts(functools.partial(count_words, lowercase=vocab.lowercase), MAX_WORDS)
         return build_wordpiece(counts, **shared, smoothing=smoothing), read
     size = vocab.sample_sentences
     sentences, read = statistics.sentences(size, settings.seed)
@@ -189,7 +191,8 @@ def write_candidates(
         raise UserError('config.vocab.candidates', f'the {tokenizer.family} vocabulary {source}', 'WordPiece', fix)
     specs = [spec for spec, _ in parse_mixture(settings.corpus)]
     if settings.beam:
-        (counts,), _ = _beam_statistics(settings, [specs], workdir).words(tokenizer.lowercase)
+        count = functools.partial(count_words, lowercase=tokenizer.lowercase)
+        (counts,), _ = _beam_statistics(settings, [specs], workdir).counts(count, MAX_WORDS)
     else:
         with _show_reading(settings, specs) as count:
             texts = (iter_texts(spec, settings.corpus_options, progress=count) for spec in specs)

@@ -72,7 +72,7 @@ def wrap_tokenizer_errors(where: str) -> Iterator[None]:
     except (UserError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic in Rust is not an Exception
-        found = f'settings that cannot be used ({type(error).__name__}: {error})'
+        found = f'settings that cannot be loaded ({type(error).__name__}: {error})'
         raise UserError(where, found, 'the tokenizer of a BERT model', 'use the original file') from error
 
 

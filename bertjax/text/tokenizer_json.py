@@ -68,12 +68,7 @@ class JsonTokenizer(Tokenizer):
         is_bpe = byte_level or (kind == 'BPE' and not marks_words)
         self.family, self._space = ('bpe', _BYTE_SPACE) if is_bpe else ('sentencepiece', SPACE)
         check_ids(settings, where)
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
-        except Exception as error:  # `tokenizers` raises bare Exception
-            raise UserError(
-                where, f'settings that cannot be loaded ({error})', 'a tokenizer.json', 'use the original file'
-            ) from error
+        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
         # Callers add the special tokens. The post-processor of byte-level BPE would shift offsets.
         self._tokenizer.post_processor = None
         ids_of = self._tokenizer.get_vocab(with_added_tokens=True)

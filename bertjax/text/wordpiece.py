@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from bertjax.errors import UserError
 from bertjax.progress import format_duration
 from bertjax.text.bert_settings import PREFIX, canonical_id_settings, is_bert, lowercases
 from bertjax.text.long_words import MAX_WORD, shorten_ascii_runs
@@ -51,7 +50,8 @@ class WordPieceTokenizer(Tokenizer):
       is_bert: Whether Hugging Face's BertTokenizer would make these settings from the vocabulary alone.
 
     Raises:
-      UserError: The vocabulary lacks BERT's special tokens, or no library can load the settings.
+      UserError: The vocabulary lacks BERT's special tokens.
+      Exception: No library can load the settings.
     """
 
     family = 'wordpiece'
@@ -143,13 +143,7 @@ def _load_libraries(text: str, where: str) -> tuple[Any, tokenizers.Tokenizer | 
             return nanotoken.Tokenizer.from_json(text), None
         except (nanotoken.UnsupportedTokenizerError, ValueError) as error:
             reason = str(error)
-    try:
-        reference = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # `tokenizers` raises bare Exception
-        raise UserError(
-            where, f'settings that cannot be loaded ({error})', 'a tokenizer.json with a WordPiece model',
-            'use the original file, or the vocab.txt beside it',
-        ) from error  # fmt: skip
+    reference = tokenizers.Tokenizer.from_str(text)
     if reason:
         logging.getLogger(__name__).warning(
             '%s: using the slower `tokenizers`, because nanotoken does not support this file: %s', where, reason
