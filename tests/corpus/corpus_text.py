@@ -14,28 +14,7 @@ COMPRESS = {
     '.xz': lzma.compress,
     '.zst': zstandard.ZstdCompressor().compress,
 }
-WORDS = [
-    'the',
-    'old',
-    'river',
-    'ran',
-    'past',
-    'a',
-    'quiet',
-    'mill',
-    'and',
-    'children',
-    'of',
-    'town',
-    'came',
-    'there',
-    'in',
-    'summer',
-    'to',
-    'swim',
-    'or',
-    'fish',
-]
+WORDS = 'the old river ran past a quiet mill and children of town came there in summer to swim or fish'.split()
 
 
 def sentence(*key: int) -> str:

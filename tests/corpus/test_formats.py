@@ -41,7 +41,11 @@ LAYOUTS = {
 
 @pytest.mark.parametrize(
     ('name', 'suffix'),
-    [*((name, '') for name in LAYOUTS), *(('text.txt', suffix) for suffix in COMPRESS), ('lines.jsonl', '.gz')],
+    [
+        *((name, '') for name in LAYOUTS),
+        *(('text.txt', suffix) for suffix in list(COMPRESS)[1:]),
+        ('lines.jsonl', '.gz'),
+    ],
 )
 def test_every_layout_and_compression_gives_the_same_documents(name, suffix, tmp_path, vocabulary, tokenizer):
     path = tmp_path / (name + suffix)
