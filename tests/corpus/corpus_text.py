@@ -14,7 +14,10 @@ COMPRESS = {
     '.xz': lzma.compress,
     '.zst': zstandard.ZstdCompressor().compress,
 }
-WORDS = 'the old river ran past a quiet mill and children of town came there in summer to swim or fish'.split()
+WORDS = [
+    'the', 'old', 'river', 'ran', 'past', 'a', 'quiet', 'mill', 'and', 'children', 'of', 'town',
+    'came', 'there', 'in', 'summer', 'to', 'swim', 'or', 'fish',
+]  # fmt: skip
 
 
 def sentence(*key: int) -> str:
