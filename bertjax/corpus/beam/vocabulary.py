@@ -70,12 +70,22 @@ def _count(
         yield (job.plan['corpora'][number], bucket), counts
 
 
-def _sum(totals: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for counts in totals:
+class _Sum(beam.CombineFn):
+    """Adds up counts in place. A function for `CombinePerKey` would copy the total for each element."""
+
+    def create_accumulator(self) -> dict[str, int]:
+        return {}
+
+    def add_input(self, total: dict[str, int], counts: dict[str, int]) -> dict[str, int]:
         for word, times in counts.items():
             total[word] = total.get(word, 0) + times
-    return total
+        return total
+
+    def merge_accumulators(self, totals: Iterable[dict[str, int]]) -> dict[str, int]:
+        return functools.reduce(self.add_input, totals, {})
+
+    def extract_output(self, total: dict[str, int]) -> dict[str, int]:
+        return total
 
 
 def _write_counts(job: _TextJob, element: tuple[_Bucket, dict[str, int]]) -> Iterable:
@@ -153,7 +163,7 @@ class BeamTextStatistics:
                 lambda units: (
                     units
                     | self._step('count', functools.partial(_count, count=count))
-                    | 'by word' >> beam.CombinePerKey(_sum)
+                    | 'by word' >> beam.CombinePerKey(_Sum())
                     | self._step('write', _write_counts)
                 ),
             )
