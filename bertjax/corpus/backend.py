@@ -5,63 +5,28 @@ Both apply the same functions to each shard and each bucket of hashes, so both w
 
 import functools
 import logging
-import pathlib
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
 from bertjax.corpus import duplicates, workers
 from bertjax.corpus.merge import Shard, rewrite_train_file
-from bertjax.corpus.sources import CorpusOptions, TextPart
 from bertjax.errors import UserError
-from bertjax.text.tokenizer import Tokenizer
 
 
-class Backend(Protocol):
-    """The steps of a build that can run separately for each shard or each bucket of hashes."""
+class Backend:
+    """The steps of a build that can run separately for each shard or each bucket of hashes, on this machine."""
 
-    def encode(
-        self,
-        directory: pathlib.Path,
-        shards: dict[int, list[TextPart]],
-        tokenizer: Tokenizer,
-        options: CorpusOptions,
-        progress: workers.Progress,
-    ) -> None:
-        """Writes the files of the shards; see `encode.encode_shard`."""
+    encode = staticmethod(workers.encode_shards)
 
     def compare(self, shards: list[Shard]) -> tuple[np.ndarray, int]:
         """Returns the results of `duplicates.find_repeats` and `duplicates.count_distinct_lines` for all shards."""
-
-    def prepare_rewrite(
-        self, shards: list[Shard], destinations: list[np.ndarray], itemsize: int
-    ) -> Callable[[Shard, np.ndarray], str]:
-        """Returns the function that `merge.merge_shards` calls to rewrite the train file of each changed shard."""
-
-
-class LocalBackend:
-    """A backend that uses processes on this machine."""
-
-    def encode(
-        self,
-        directory: pathlib.Path,
-        shards: dict[int, list[TextPart]],
-        tokenizer: Tokenizer,
-        options: CorpusOptions,
-        progress: workers.Progress,
-    ) -> None:
-        """See `Backend`."""
-        workers.encode_shards(directory, shards, tokenizer, options, progress)
-
-    def compare(self, shards: list[Shard]) -> tuple[np.ndarray, int]:
-        """See `Backend`."""
         return duplicates.find_repeats(shards), duplicates.count_distinct_lines(shards)
 
     def prepare_rewrite(
         self, shards: list[Shard], destinations: list[np.ndarray], itemsize: int
     ) -> Callable[[Shard, np.ndarray], str]:
-        """See `Backend`. The returned function writes the file when it is called."""
+        """Returns the function that `merge.merge_shards` calls to rewrite the train file of each changed shard."""
         return functools.partial(rewrite_train_file, itemsize=itemsize)
 
 
@@ -92,7 +57,7 @@ def make_backend(beam: str) -> Backend:
       UserError: See `check_beam`.
     """
     if not beam:
-        return LocalBackend()
+        return Backend()
     check_beam(beam)
     from bertjax.corpus.beam.store import BeamBackend
 

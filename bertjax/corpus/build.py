@@ -4,6 +4,7 @@ If a build is killed, the next call continues at the next shard and writes the s
 If the text, the tokenizer or the settings have changed, the partial work is removed with a warning.
 """
 
+import functools
 import itertools
 import os
 import pathlib
@@ -13,8 +14,8 @@ from absl import logging
 from etils import epath
 
 from bertjax.corpus import build_dir, identity, merge, partial, quality, reading, report, sources, store, workers
-from bertjax.corpus.backend import Backend, LocalBackend, make_backend
-from bertjax.corpus.identity import LogFunction, Shards
+from bertjax.corpus.backend import Backend, make_backend
+from bertjax.corpus.identity import LogFunction
 from bertjax.corpus.overlap import check_outside
 from bertjax.corpus.partial import BuildPlan, read_record
 from bertjax.corpus.shards import cut_shards
@@ -69,17 +70,12 @@ def build_store(
     tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
     directory = pathlib.Path(directory)
     store_identity = _identity(text_sources, tokenizer, options)
+    make_plan = functools.cache(functools.partial(_make_plan, store_identity, text_sources, options))
     build_dir.check_directory(directory)
     directory.mkdir(parents=True, exist_ok=True)
     with lock_directory(directory, 'builds this store'):
         finished = build_dir.find_finished_store(
-            directory,
-            store_identity,
-            text_sources,
-            lambda: _cuts(text_sources, options),
-            replace=replace,
-            other_fix=other_fix,
-            log=log,
+            directory, store_identity, text_sources, make_plan, replace=replace, other_fix=other_fix, log=log
         )
         if finished:
             _check_not_broken(finished['report'], options)
@@ -88,7 +84,7 @@ def build_store(
         if options.split_sentences:
             build_splitter(options.sentences)  # raises an error, before files are removed, if it is not installed
         (directory / 'manifest.json').unlink(missing_ok=True)
-        manifest = _build(directory, text_sources, store_identity, tokenizer, options, progress, log, backend)
+        manifest = _build(directory, make_plan(), tokenizer, options, progress, log, backend)
         build_dir.remove_partial_files(directory, manifest)
     return manifest['report']
 
@@ -119,45 +115,38 @@ def _identity(text_sources: list[TextSource], tokenizer: Tokenizer, options: Cor
             'count': len(text_sources),
             'size': sum(source.size for source in text_sources),
             'first': [source.name for source in text_sources[:20]],
-            'names': identity.hash_names(text_sources, [source.name for source in text_sources]),
+            'names': identity.hash_names(text_sources),
         },
     }
 
 
-def _choose(text_sources: list[TextSource], options: CorpusOptions) -> tuple[list[TextSource], list[str]]:
-    """Decides how to read each source. Returns the sources and a description of each decision."""
-    if options.format != 'auto':
-        return text_sources, []
-    chosen, readings = reading.choose_readings(text_sources)
-    return chosen, list(map(str, readings))
-
-
-def _cuts(text_sources: list[TextSource], options: CorpusOptions) -> list[Shards]:
-    """Returns the shards of the sources, cut as in the current version and as in the first versions."""
-    return [cut_shards(variant, options.format) for variant in (_choose(text_sources, options)[0], text_sources)]
+def _make_plan(store_identity: dict, text_sources: list[TextSource], options: CorpusOptions) -> BuildPlan:
+    """Decides how to read each source, and cuts the sources into shards."""
+    readings: list[reading.Reading] = []
+    if options.format == 'auto':
+        text_sources, readings = reading.choose_readings(text_sources)
+    shards = cut_shards(text_sources, options.format)
+    return BuildPlan(store_identity, text_sources, shards, options.strict, list(map(str, readings)))
 
 
 def _build(
     directory: pathlib.Path,
-    text_sources: list[TextSource],
-    store_identity: dict,
+    plan: BuildPlan,
     tokenizer: Tokenizer,
     options: CorpusOptions,
     progress: bool,
     log: LogFunction,
     backend: Backend,
 ) -> dict:
-    sources_to_read, readings = _choose(text_sources, options)
-    plan = BuildPlan(store_identity, sources_to_read, cut_shards(sources_to_read, options.format), options.strict)
     plan, done = partial.prepare(directory, plan, log)
-    for line in readings:
+    for line in plan.readings:
         log(line)
     remaining = {number: parts for number, parts in enumerate(plan.shards) if number not in done}
     if remaining:
         total = sum(part.end - part.begin for parts in remaining.values() for part in parts)
         in_bytes = any(part.kind == 'file' for parts in remaining.values() for part in parts)
         saving = describe_fast_saving(workers.text_bytes(itertools.chain.from_iterable(remaining.values())))
-        if saving and tokenizer.family == WordPieceTokenizer.family and isinstance(backend, LocalBackend):
+        if saving and tokenizer.family == WordPieceTokenizer.family and type(backend) is Backend:
             log(f'{saving}: {INSTALL_FAST}')
         with workers.Progress(total, enabled=progress, in_bytes=in_bytes) as bar:
             backend.encode(directory, remaining, tokenizer, options, bar)
@@ -165,14 +154,13 @@ def _build(
         merge.Shard(number, read_record(directory, number, parts), directory)
         for number, parts in enumerate(plan.shards)
     ]
-    return _merge(directory, finished, plan, readings, tokenizer, options, backend)
+    return _merge(directory, finished, plan, tokenizer, options, backend)
 
 
 def _merge(
     directory: pathlib.Path,
     shards: list[merge.Shard],
     plan: BuildPlan,
-    readings: list[str],
     tokenizer: Tokenizer,
     options: CorpusOptions,
     backend: Backend,
@@ -189,9 +177,9 @@ def _merge(
     repeats, distinct_lines = backend.compare(shards)
     threshold = merge.heldout_threshold(shards, options.heldout)
     destinations = merge.choose_destinations(shards, repeats, threshold, drop=options.drop_duplicates)
-    dtype, statistics = store.id_dtype(tokenizer.vocab_size), report.Statistics()
+    dtype = store.id_dtype(tokenizer.vocab_size)
     rewrite = backend.prepare_rewrite(shards, destinations, dtype.itemsize)
-    splits = merge.merge_shards(shards, directory, dtype.itemsize, destinations, statistics.add, rewrite)
+    splits = merge.merge_shards(shards, directory, dtype.itemsize, destinations, rewrite)
     part_digests = [row[-1] for record in records for row in record['inputs']]
     digests = identity.collect_digests(zip(itertools.chain(*plan.shards), part_digests, strict=True))
     content = identity.hash_content(plan.shards, digests)
@@ -201,9 +189,10 @@ def _merge(
         'dtype': dtype.str,
         'inputs': {**plan.store_identity['inputs'], 'content': content},
         'splits': splits,
-        'report': statistics.report(
-            records=records,
-            splits=splits,
+        'report': report.make_report(
+            shards,
+            destinations,
+            splits,
             duplicate_documents=int(repeats.sum()),
             distinct_lines=distinct_lines,
             likeness=quality.coherence(store.StoreSplit(directory, 'train', splits['train'], dtype)),
@@ -211,6 +200,6 @@ def _merge(
         ),
     }
     # The manifest comes last, because it marks the store as complete.
-    identity.write_record(directory, content, identity.identify(plan.sources, digests), readings)
+    identity.write_record(directory, content, identity.identify(plan.sources, digests), plan.readings)
     write_atomic(directory / 'manifest.json', store.manifest_text(manifest))
     return store.read_manifest(directory)

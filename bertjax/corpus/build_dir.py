@@ -9,20 +9,19 @@ plan lists.
 import pathlib
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from absl import logging
 
 from bertjax.corpus import identity, store
-from bertjax.corpus.identity import KnownText, LogFunction, Shards
+from bertjax.corpus.identity import LogFunction
+from bertjax.corpus.partial import BuildPlan
 from bertjax.corpus.sources import TextSource
 from bertjax.errors import UserError
 from bertjax.text.splitters import UNKNOWN
 
 _STORE_FILES = re.compile(rf'(train|heldout)[^/]*\.(tokens|sentences|documents|segments)|{re.escape(identity.RECORD)}')
 _PARTIAL_FILES = re.compile(r'(plan|refused)\.json|\d{5,}\.\w+|(repeats|distinct)-\d+|tokenizer|\..*\.tmp-\d+')
-
-_OLD_DEFAULTS = {'sentences': 'rules'}  # the defaults of settings that the first versions did not have
 
 
 def check_directory(directory: pathlib.Path) -> None:
@@ -59,19 +58,19 @@ def find_finished_store(
     directory: pathlib.Path,
     expected: dict,
     sources: Sequence[TextSource],
-    cuts: Callable[[], Iterable[Shards]],
+    make_plan: Callable[[], BuildPlan],
     *,
     replace: bool,
     other_fix: str = '',
     log: LogFunction = logging.info,
 ) -> dict | None:
-    """Returns the manifest of a finished store of the same text and settings; None if there is no such store.
+    """Returns the manifest of a finished store of the same text and settings, or None if there is no such store.
 
     Args:
       directory: The directory of the store.
       expected: The values that determine the store's bytes, from `build`.
       sources: The sources of the text.
-      cuts: A function that returns the ways in which the sources may have been cut into shards.
+      make_plan: A function that returns the plan of a build of the sources.
       replace: Whether a store of other text or settings may be replaced.
       other_fix: Another fix that the error suggests, besides restoring the text.
       log: A function that logs which files are read.
@@ -82,13 +81,13 @@ def find_finished_store(
     if not (directory / 'manifest.json').exists():
         return None
     manifest = store.read_manifest(directory)
-    changed = [key for key in ('tokenizer', 'settings') if not _matches(manifest[key], expected[key])]
+    changed = [key for key in ('tokenizer', 'settings') if manifest[key] != expected[key]]
     words = {'tokenizer': 'another tokenizer', 'settings': 'other settings'}
-    reason = ' and '.join(words[key] for key in changed) or _describe_other_text(
-        directory, manifest, sources, cuts, log
-    )
+    reason = ' and '.join(words[key] for key in changed)
+    if not reason:
+        reason = _describe_other_text(directory, manifest['inputs'], expected['inputs'], sources, make_plan, log)
     if reason is None:
-        splitter = manifest.get('splitter', 'rules 1')
+        splitter = manifest['splitter']
         if replace and expected['splitter'] not in (splitter, UNKNOWN):
             logging.warning(
                 'Using the token store in %s, whose sentences were split by %s. A new store would use %s. Remove the '
@@ -109,65 +108,41 @@ def find_finished_store(
     return None
 
 
-def _matches(manifest: dict, expected: dict) -> bool:
-    """Returns whether a part of a manifest has the expected values. Missing settings have their old defaults."""
-    return all(manifest.get(key, _OLD_DEFAULTS.get(key)) == value for key, value in expected.items())
-
-
 def _describe_other_text(
     directory: pathlib.Path,
-    manifest: dict,
+    old: dict,
+    new: dict,
     sources: Sequence[TextSource],
-    cuts: Callable[[], Iterable[Shards]],
+    make_plan: Callable[[], BuildPlan],
     log: LogFunction,
 ) -> str | None:
-    """Describes how the text differs from that of a finished store; None if it does not differ.
+    """Describes how the text differs from that of a finished store, or None if it does not differ.
 
     If the text is the same but its files have changed (for example their dates), the record of the store is updated.
+
+    Args:
+      directory, sources, make_plan, log: See `find_finished_store`.
+      old, new: The entry 'inputs' of the manifest, and of a new manifest before the text is read.
     """
-    content = manifest['inputs']['content']
-    record = identity.read_record(directory, content)
-    known = record['files'] if record else _infer_record(directory, manifest, sources)
-    if known is None:
-        return 'other text (other files, by name or size)'
-    reason = identity.describe_other_files(known, sources)
-    stale = [] if reason else identity.find_stale(known, sources)
-    if any(known[i].digests is None for i in stale):
-        known = identity.match_content(content, known, sources, cuts(), log)
-        reason = None if known else 'some of it has changed'
-    else:
-        reason = reason or identity.describe_difference(known, sources, log)
-    if reason:
+    record = identity.read_record(directory, old['content'])
+    if record is None:
+        if any(old[key] != value for key, value in new.items()):
+            return 'other text (other files, by name or size)'
+        plan = make_plan()
+        known, content = identity.read_again(plan.sources, plan.shards, log)
+        if content != old['content']:
+            return 'other text (some of it has changed)'
+        record = {'files': known, 'readings': plan.readings}
+    elif reason := identity.describe_difference(record['files'], sources, log):
         return f'other text ({reason})'
-    if stale or record is None:
-        _write_record(
-            directory, content, identity.with_current_files(known, sources), record['readings'] if record else []
-        )
-    return None
-
-
-def _write_record(directory: pathlib.Path, content: str, known: Sequence[KnownText], readings: Sequence[str]) -> None:
+    elif not identity.find_stale(record['files'], sources):
+        return None
+    known = identity.with_current_files(record['files'], sources)
     try:
-        identity.write_record(directory, content, known, readings)
+        identity.write_record(directory, old['content'], known, record['readings'])
     except OSError as error:  # the store is read-only, so each start reads moved files again
         logging.info('Cannot write %s in %s: %s', identity.RECORD, directory, error)
-
-
-def _infer_record(directory: pathlib.Path, manifest: dict, sources: Sequence[TextSource]) -> list[KnownText] | None:
-    """Makes the missing record of a store of the first versions. Files older than the manifest are assumed unchanged.
-
-    Returns None if names or sizes differ.
-    """
-    names = identity.find_recorded_names(sources, manifest['inputs'])
-    if names is None:
-        return None
-    built = (directory / 'manifest.json').stat().st_mtime_ns
-    moved = not all(name in (source.name, source.old_name) for name, source in zip(names, sources, strict=True))
-    newer = [moved or (source.stamp.isdigit() and int(source.stamp) > built) for source in sources]
-    return [
-        KnownText(name, None if source.kind == 'file' and new else identity.file_facts(source))
-        for name, source, new in zip(names, sources, newer, strict=True)
-    ]
+    return None
 
 
 def remove_partial_files(directory: pathlib.Path, manifest: dict) -> None:

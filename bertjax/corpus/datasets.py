@@ -21,16 +21,15 @@ def _topics() -> dict[str, str]:
 
 def pydoc_facts() -> tuple[int, str]:
     """Returns the number of help topics, and the hash of their text, which differs between versions of Python."""
-    topics = _topics()
-    text = '\0'.join(f'{name}\0{topics[name]}' for name in sorted(topics))
+    topics = sorted(_topics().items())
+    text = '\0'.join(f'{name}\0{text}' for name, text in topics)
     return len(topics), hashlib.sha256(text.encode('utf-8')).hexdigest()
 
 
 def pydoc_documents() -> Iterator[tuple[str, list[str]]]:
     """Yields (name, paragraphs) of each help topic of Python, sorted by name."""
-    topics = _topics()
-    for name in sorted(topics):
-        yield name, pydoc_paragraphs(topics[name])
+    for name, text in sorted(_topics().items()):
+        yield name, pydoc_paragraphs(text)
 
 
 def pydoc_paragraphs(text: str) -> list[str]:

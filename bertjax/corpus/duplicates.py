@@ -22,7 +22,7 @@ def bucket_edges(count: int) -> list[int]:
 
 def sorted_runs(shard: Shard) -> list[np.ndarray]:
     """Returns the hashes of a shard's lines as sorted runs: a list of uint64 arrays."""
-    lines, ends = shard.lines, itertools.accumulate(shard.record['runs'], initial=0)
+    lines, ends = shard.array('lines'), itertools.accumulate(shard.record['runs'], initial=0)
     return [lines[a:b] for a, b in itertools.pairwise(ends)]
 
 
@@ -63,12 +63,12 @@ def count_distinct_lines(shards: list[Shard]) -> int:
 
 def find_repeats(shards: list[Shard]) -> np.ndarray:
     """Returns bool [documents], in the order of the shards: whether each document repeats an earlier one."""
-    total = sum(len(shard.documents) for shard in shards)
+    total = sum(len(shard.array('documents')) for shard in shards)
     repeats = np.zeros(total, bool)
     for low, high in itertools.pairwise(bucket_edges(total)):
         hashes, numbers, base = [np.empty(0, '<u8')], [np.empty(0, np.int64)], 0
         for shard in shards:
-            shard_hashes = shard.documents['hash']
+            shard_hashes = shard.array('documents')['hash']
             inside = indices_between(shard_hashes, low, high)
             hashes.append(shard_hashes[inside])
             numbers.append(inside + base)

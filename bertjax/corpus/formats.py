@@ -16,8 +16,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from bertjax.corpus import datasets, sequences
-from bertjax.corpus.json_line import list_fields, parse_json_object
-from bertjax.corpus.sequences import SequenceSentence
+from bertjax.corpus.sequences import SequenceSentence, list_fields, parse_json_object
 from bertjax.corpus.sources import TextPart
 from bertjax.files import disk, streams
 from bertjax.files.paths import unusual_kind
@@ -268,7 +267,7 @@ def _tfds_events(part: TextPart, key: str, progress: Progress) -> Iterator[Event
 def read_events(
     part: TextPart, *, text_key: str = 'text', progress: Progress = None, digest=None, segments: bool = False
 ) -> Iterator[Event]:
-    """Yields the events of a part of a source; see the module's docstring.
+    """Yields the events of a part of a source. See the module's docstring.
 
     Args:
       part: The part to read.

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -41,13 +41,13 @@ class KnownText:
 
     Attributes:
       name: The name in the store.
-      facts: The size, stamp and inode (see `TextSource`); None if they are unknown and the file must be read again.
-      digests: The hashes of the ranges that were read; None in records of the first versions.
+      facts: The size, stamp and inode; see `TextSource`.
+      digests: The hashes of the ranges that were read.
     """
 
     name: str
-    facts: tuple[int, str, int] | None
-    digests: dict[Range, str] | None = None
+    facts: tuple[int, str, int]
+    digests: dict[Range, str]
 
 
 def file_facts(source: TextSource) -> tuple[int, str, int]:
@@ -80,17 +80,13 @@ def identify(sources: Sequence[TextSource], digests: Mapping[tuple[str, Range], 
 
 def to_json(known: Sequence[KnownText]) -> list:
     """Converts a record to JSON values for `from_json`."""
-    return [
-        [text.name, text.facts, text.digests and [[*part, digest] for part, digest in text.digests.items()]]
-        for text in known
-    ]
+    return [[text.name, text.facts, [[*part, digest] for part, digest in text.digests.items()]] for text in known]
 
 
 def from_json(rows: list) -> list[KnownText]:
     """Converts the JSON values of `to_json` back to a record."""
     return [
-        KnownText(name, tuple(facts), None if digests is None else {(a, b): digest for a, b, digest in digests})
-        for name, facts, digests in rows
+        KnownText(name, tuple(facts), {(a, b): digest for a, b, digest in digests}) for name, facts, digests in rows
     ]
 
 
@@ -121,7 +117,7 @@ def write_record(directory: pathlib.Path, content: str, known: Sequence[KnownTex
 
 
 def read_readings(store: TokenStore) -> list[str]:
-    """Returns lines that describe how the text of a finished store was read; [] if they are unknown."""
+    """Returns lines that describe how the text of a finished store was read, or [] if they are unknown."""
     record = read_record(store.directory, store.manifest['inputs']['content'])
     return record['readings'] if record else []
 
@@ -136,28 +132,17 @@ def with_current_files(known: Sequence[KnownText], sources: Sequence[TextSource]
     return [dataclasses.replace(text, facts=file_facts(source)) for text, source in zip(known, sources, strict=True)]
 
 
-def describe_other_files(known: Sequence[KnownText], sources: Sequence[TextSource]) -> str | None:
-    """Describes how the sources differ from the record in number, size or version; None if they do not differ."""
+def describe_difference(
+    known: Sequence[KnownText], sources: Sequence[TextSource], log: LogFunction = logging.info
+) -> str | None:
+    """Describes how the sources differ from the record, or None if they do not differ."""
     if len(known) != len(sources):
         return f'{len(sources):,} in place of {len(known):,} files'
     for text, source in zip(known, sources, strict=True):
         if source.kind != 'file' and text.facts != file_facts(source):
             return f'{source.name} is another version'
-        if text.facts and text.facts[0] != source.size:
+        if text.facts[0] != source.size:
             return f'{source.name} has changed: {source.size:,} bytes in place of {text.facts[0]:,}'
-    return None
-
-
-def describe_difference(
-    known: Sequence[KnownText], sources: Sequence[TextSource], log: LogFunction = logging.info
-) -> str | None:
-    """Describes how the sources differ from the record; None if they do not differ.
-
-    The record must have digests for all sources that may have changed.
-    """
-    reason = describe_other_files(known, sources)
-    if reason is not None:
-        return reason
     pairs = [(known[i], sources[i]) for i in find_stale(known, sources)]
     digests = iter(hash_ranges([(source, part) for text, source in pairs for part in text.digests], log))
     for text, source in pairs:
@@ -168,7 +153,7 @@ def describe_difference(
 
 
 def hash_ranges(ranges: Sequence[tuple[TextSource, Range]], log: LogFunction = logging.info) -> list[str]:
-    """Returns the digests of ranges of files. Files are read in parallel; an unchanged file is read only once."""
+    """Returns the digests of ranges of files. Files are read in parallel. An unchanged file is read only once."""
     paths = list(dict.fromkeys(source.path for source, _ in ranges if source.kind == 'file'))
     if paths:
         others = f' and {len(paths) - 1:,} other files' if len(paths) > 1 else ''
@@ -205,66 +190,20 @@ def hash_content(shards: Shards, digests: Mapping[tuple[str, Range], str]) -> st
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def match_content(
-    content: str,
-    known: Sequence[KnownText],
-    sources: Sequence[TextSource],
-    cuts: Iterable[Shards],
-    log: LogFunction = logging.info,
-) -> list[KnownText] | None:
-    """Makes a record with digests for a store that has only the hash of its complete text.
-
-    Args:
-      content: The hash in the manifest of the store.
-      known: The record without digests. It has the names that the sources have in the store.
-      sources: The sources.
-      cuts: The ways in which the sources may have been cut into shards.
-      log: A function that logs which files are read.
-
-    Returns:
-      The record, or None if the text has changed.
-    """
-    names = {source.path: text.name for text, source in zip(known, sources, strict=True)}
+def read_again(
+    sources: Sequence[TextSource], shards: Shards, log: LogFunction = logging.info
+) -> tuple[list[KnownText], str]:
+    """Reads the sources, which were cut into `shards`. Returns their record and the result of `hash_content`."""
     by_path = {source.path: source for source in sources}
-    for cut in cuts:
-        shards = [[dataclasses.replace(part, name=names[part.path]) for part in parts] for parts in cut]
-        ranges = list(dict.fromkeys((part.path, (part.begin, part.end)) for parts in shards for part in parts))
-        digests = dict(zip(ranges, hash_ranges([(by_path[path], part) for path, part in ranges], log), strict=True))
-        if content == hash_content(shards, digests):
-            named = [dataclasses.replace(source, name=names[source.path]) for source in sources]
-            return identify(named, digests)
-    return None
+    ranges = list(dict.fromkeys((part.path, (part.begin, part.end)) for parts in shards for part in parts))
+    digests = dict(zip(ranges, hash_ranges([(by_path[path], part) for path, part in ranges], log), strict=True))
+    return identify(sources, digests), hash_content(shards, digests)
 
 
-def hash_names(sources: Sequence[TextSource], names: Sequence[str]) -> str:
+def hash_names(sources: Sequence[TextSource]) -> str:
     """Returns the hash of the names and sizes of the sources, for the manifest."""
     # The stamp of a dataset or of Python's help depends on the content. The stamp of a file does not.
-    rows = [[s.kind, name, s.size, '' if s.kind == 'file' else s.stamp] for s, name in zip(sources, names, strict=True)]
+    rows = [
+        [source.kind, source.name, source.size, '' if source.kind == 'file' else source.stamp] for source in sources
+    ]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
-
-
-def find_recorded_names(sources: Sequence[TextSource], inputs: dict) -> list[str] | None:
-    """Finds the names that the sources have in a store. The files may have been renamed since the store was built.
-
-    Args:
-      sources: The sources.
-      inputs: The entry 'inputs' of the store's manifest.
-
-    Returns:
-      The names, or None if the store was built from other files.
-    """
-    if len(sources) != inputs['count']:
-        return None
-    for names in _possible_names(sources, inputs['first']):
-        if hash_names(sources, names) == inputs['names']:
-            return names
-    return None
-
-
-def _possible_names(sources: Sequence[TextSource], first: Sequence[str]) -> Iterator[list[str]]:
-    yield [source.name for source in sources]
-    yield [source.old_name for source in sources]
-    # The folder may have been renamed, or one of the first files. The manifest lists the names of the first files.
-    top = first[0].partition('/')[0]
-    names = [f'{top}/{s.name.partition("/")[2]}' if s.single else s.name for s in sources]
-    yield [*first, *names[len(first) :]]

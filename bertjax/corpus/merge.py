@@ -1,6 +1,5 @@
 """Merges finished shards into one store. The memory does not grow with the text."""
 
-import dataclasses
 import pathlib
 from collections.abc import Callable
 
@@ -13,56 +12,39 @@ from bertjax.files.memory_map import map_array
 from bertjax.text.hash_split import hash_threshold
 
 TRAIN, HELDOUT, DROPPED = 0, 1, 2
+_DTYPES = {'documents': DOCUMENT, 'sentences': '<u4', 'segments': 'u1', 'lines': '<u8'}
 
 
-@dataclasses.dataclass
 class Shard:
-    """A finished shard: its number, its record, and the directory of its store."""
+    """A finished shard.
 
-    number: int
-    record: dict
-    directory: pathlib.Path
+    Attributes:
+      number: The number of the shard.
+      record: The record of the shard; see `shard_writer`.
+      directory: The directory of the store.
+      train, heldout: The files of the training and of the held-out documents.
+      rewritten_train: The train file that `rewrite_train_file` writes.
+    """
 
-    def _array(self, suffix: str, dtype) -> np.ndarray:
-        path = self.directory / 'partial' / f'{self.number:05d}.{suffix}'
-        return map_array(path, dtype) if path.stat().st_size else np.empty(0, dtype)
+    def __init__(self, number: int, record: dict, directory: pathlib.Path):
+        self.number, self.record, self.directory = number, record, directory
+        self.train = directory / f'train-{number:05d}.tokens'
+        self.rewritten_train = directory / f'train-{number:05d}-kept.tokens'
+        self.heldout = directory / 'partial' / f'{number:05d}.heldout'
 
-    @property
-    def documents(self) -> np.ndarray:
-        return self._array('documents', DOCUMENT)
-
-    @property
-    def sentences(self) -> np.ndarray:
-        return self._array('sentences', '<u4')
-
-    @property
-    def segments(self) -> np.ndarray | None:
-        has_segments = f'{self.number:05d}.segments' in self.record['files']
-        return self._array('segments', 'u1') if has_segments else None
-
-    @property
-    def lines(self) -> np.ndarray:
-        return self._array('lines', '<u8')
-
-    @property
-    def train(self) -> pathlib.Path:
-        return self.directory / f'train-{self.number:05d}.tokens'
-
-    @property
-    def rewritten_train(self) -> pathlib.Path:
-        """The train file that `rewrite_train_file` writes."""
-        return self.train.with_name(f'{self.train.stem}-kept.tokens')
-
-    @property
-    def heldout(self) -> pathlib.Path:
-        return self.directory / 'partial' / f'{self.number:05d}.heldout'
+    def array(self, kind: str) -> np.ndarray | None:
+        """Returns the memory-mapped array 'documents', 'sentences', 'lines' or 'segments', or None if there is none."""
+        path = self.directory / 'partial' / f'{self.number:05d}.{kind}'
+        if path.name not in self.record['files']:
+            return None
+        return map_array(path, _DTYPES[kind]) if path.stat().st_size else np.empty(0, _DTYPES[kind])
 
 
 def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
     """Returns the smallest and the largest distinct hashes of documents, up to `number` each, ascending."""
     small = large = np.empty(0, '<u8')
     for shard in shards:
-        hashes = np.unique(shard.documents['hash'])
+        hashes = np.unique(shard.array('documents')['hash'])
         small = np.unique(np.concatenate([small, hashes[:number]]))[:number]
         large = np.unique(np.concatenate([large, hashes[-number:]]))[-number:]
     return small.tolist(), large.tolist()
@@ -99,7 +81,7 @@ def choose_destinations(shards: list[Shard], repeats: np.ndarray, threshold: int
     """
     result, base = [], 0
     for shard in shards:
-        hashes = shard.documents['hash']
+        hashes = shard.array('documents')['hash']
         repeated = repeats[base : base + len(hashes)]
         base += len(hashes)
         destination = (hashes < np.uint64(threshold)).astype(np.uint8)
@@ -129,35 +111,31 @@ def _copy_documents(shard: Shard, table: np.ndarray, mask: np.ndarray, itemsize:
 
 def is_changed(shard: Shard, destination: np.ndarray) -> bool:
     """Returns whether the documents of a shard whose `destination` is TRAIN differ from those in its train file."""
-    return not np.array_equal(destination == TRAIN, shard.documents['heldout'] == 0)
+    return not np.array_equal(destination == TRAIN, shard.array('documents')['heldout'] == 0)
 
 
 def rewrite_train_file(shard: Shard, destination: np.ndarray, *, itemsize: int) -> str:
     """Writes the documents of a shard whose `destination` is TRAIN to a new train file, and returns its checksum."""
     # The old train file stays until the manifest is written, so that a killed merge can be repeated.
     with AtomicFile(shard.rewritten_train) as file:
-        _copy_documents(shard, np.array(shard.documents), destination == TRAIN, itemsize, file)
+        _copy_documents(shard, np.array(shard.array('documents')), destination == TRAIN, itemsize, file)
     return checksum(shard.rewritten_train, CHECKSUM)
 
 
-@dataclasses.dataclass
 class _Split:
     """The offset files and the counts of one split during the merge."""
 
-    name: str
-    directory: pathlib.Path
-
-    def __post_init__(self):
+    def __init__(self, name: str, directory: pathlib.Path, segments: bool):
+        self.name = name
         self.shards: list[dict] = []
-        self.documents = self.sentences = self.tokens = self.unknown = self.words = 0
-        self._files = {kind: AtomicFile(self.directory / f'{self.name}.{kind}') for kind in ('sentences', 'documents')}
-        self._segments: AtomicFile | None = None
+        self.documents = self.sentences = self.tokens = 0
+        kinds = ('sentences', 'documents', 'segments') if segments else ('sentences', 'documents')
+        self._files = {kind: AtomicFile(directory / f'{name}.{kind}') for kind in kinds}
 
     def add(self, table: np.ndarray, lengths: np.ndarray, segments: np.ndarray | None) -> None:
         """Adds documents to the counts, and writes the offsets of documents and sentences, and any segment types."""
         if segments is not None:
-            self._segments = self._segments or AtomicFile(self.directory / f'{self.name}.segments')
-            self._segments.write(segments)
+            self._files['segments'].write(segments)
         ends = self.tokens + np.cumsum(lengths, dtype=np.int64)
         self._files['sentences'].write((ends - lengths).astype('<i8'))
         counts = table['sentences'].astype(np.int64)
@@ -165,8 +143,6 @@ class _Split:
         self.documents += len(table)
         self.sentences += len(lengths)
         self.tokens += int(lengths.sum(dtype=np.int64))
-        self.unknown += int(table['unknown'].sum())
-        self.words += int(table['words'].sum())
 
     def add_shard(self, path: pathlib.Path, tokens: int, digest: str) -> None:
         """Adds a token file with its checksum to the list of shards, unless it is empty."""
@@ -175,21 +151,18 @@ class _Split:
 
     def close(self) -> dict:
         """Finishes the offset files and returns the entry of the split in the manifest."""
-        result = {
+        result: dict = {
             'documents': self.documents,
             'sentences': self.sentences,
             'tokens': self.tokens,
             'shards': self.shards,
         }
-        for kind, last in (('sentences', self.tokens), ('documents', self.sentences)):
-            file = self._files[kind]
-            file.write(np.array([last], '<i8'))
+        self._files['sentences'].write(np.array([self.tokens], '<i8'))
+        self._files['documents'].write(np.array([self.sentences], '<i8'))
+        keys = {'sentences': 'sentence_offsets', 'documents': 'document_offsets', 'segments': 'segments'}
+        for kind, file in self._files.items():
             size = file.close()
-            key = 'sentence_offsets' if kind == 'sentences' else 'document_offsets'
-            result[key] = {'file': file.path.name, 'bytes': size, 'checksum': checksum(file.path, CHECKSUM)}
-        if self._segments is not None:
-            size, path = self._segments.close(), self._segments.path
-            result['segments'] = {'file': path.name, 'bytes': size, 'checksum': checksum(path, CHECKSUM)}
+            result[keys[kind]] = {'file': file.path.name, 'bytes': size, 'checksum': checksum(file.path, CHECKSUM)}
         return result
 
 
@@ -198,7 +171,6 @@ def merge_shards(
     directory: pathlib.Path,
     itemsize: int,
     destinations: list[np.ndarray],
-    watch: Callable[[str, np.ndarray, np.ndarray], None],
     rewrite: Callable[[Shard, np.ndarray], str],
 ) -> dict:
     """Writes the held-out file, the offset files and the changed train files.
@@ -208,23 +180,24 @@ def merge_shards(
       directory: The directory of the store.
       itemsize: The bytes of a token id.
       destinations: The result of `choose_destinations`.
-      watch: A function that is called with (split name, DOCUMENT records, sentence lengths) for each shard and split.
       rewrite: A function like `rewrite_train_file`. It is called with (shard, destination) for each shard whose train
         file must change (`is_changed`).
 
     Returns:
       The entries of the manifest, {'train': …, 'heldout': …}.
     """
-    splits = {TRAIN: _Split('train', directory), HELDOUT: _Split('heldout', directory)}
+    has_segments = any(shard.array('segments') is not None for shard in shards)
+    splits = {code: _Split(name, directory, has_segments) for code, name in ((TRAIN, 'train'), (HELDOUT, 'heldout'))}
     with AtomicFile(directory / 'heldout-00000.tokens') as heldout:
         for shard, destination in zip(shards, destinations, strict=True):
-            table = np.array(shard.documents)
+            table = np.array(shard.array('documents'))
             of_sentence = np.repeat(destination, table['sentences'])
-            lengths, segments = np.array(shard.sentences), shard.segments
+            lengths, segments = np.array(shard.array('sentences')), shard.array('segments')
             for code, split in splits.items():
-                documents, sentences = table[destination == code], lengths[of_sentence == code]
-                split.add(documents, sentences, None if segments is None else segments[of_sentence == code])
-                watch(split.name, documents, sentences)
+                in_split = of_sentence == code
+                split.add(
+                    table[destination == code], lengths[in_split], None if segments is None else segments[in_split]
+                )
             _copy_documents(shard, table, destination == HELDOUT, itemsize, heldout)
             tokens = int(table['tokens'][destination == TRAIN].sum())
             if is_changed(shard, destination):

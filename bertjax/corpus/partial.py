@@ -28,19 +28,20 @@ class BuildPlan:
       sources: The sources of the text.
       shards: The parts of the sources that each shard reads.
       strict: Whether broken input stops the build.
+      readings: Lines that describe how the sources are read. They are not part of plan.json.
     """
 
     store_identity: dict
     sources: Sequence[TextSource]
     shards: Shards
     strict: bool
+    readings: Sequence[str] = ()
 
     def facts(self) -> dict:
         """Returns the content of plan.json."""
         return {
             'identity': self.store_identity,
             'inputs': [[source.path, *identity.file_facts(source)] for source in self.sources],
-            # 'units' is an old name for the shards.
             'units': [[list(dataclasses.astuple(part)) for part in parts] for parts in self.shards],
             'strict': self.strict,
         }

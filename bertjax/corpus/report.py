@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from rich.table import Table
 
+from bertjax.corpus.merge import DROPPED, Shard
 from bertjax.corpus.quality import MAX_PROBLEMS, find_warnings
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.errors import printable
@@ -15,89 +16,78 @@ from bertjax.terminal import Console
 BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # upper bounds of the bins of sentence lengths, in tokens
 
 
-class Statistics:
-    """Collects the numbers of the report; `merge.merge_shards` calls `add` for each shard."""
+def make_report(
+    shards: list[Shard],
+    destinations: list[np.ndarray],
+    splits: dict,
+    *,
+    duplicate_documents: int,
+    distinct_lines: int,
+    likeness: tuple[float, float | None] | None,
+    options: CorpusOptions,
+) -> dict:
+    """Returns the corpus report for the manifest and for `print_report`.
 
-    def __init__(self):
-        self.documents = self.sentences = self.tokens = self.unknown = self.words = 0
-        self.single_sentence = self.longest_sentence = self.longest_document = 0
-        self.histogram = np.zeros(len(BINS) + 1, np.int64)
+    Most counts cover the documents of the store. `documents_read`, `characters`, `lines` and the duplicates cover all
+    documents that are not broken. `duplicate_documents` and `duplicate_lines` count the documents and the lines that
+    equal an earlier one, ignoring case and white space.
 
-    def add(self, split: str, table: np.ndarray, lengths: np.ndarray) -> None:
-        """Adds documents.
-
-        Args:
-          split: The name of the split; not used.
-          table: The DOCUMENT records of the documents.
-          lengths: The number of tokens of each of their sentences.
-        """
-        if not len(table):
-            return
-        self.documents += len(table)
-        self.sentences += len(lengths)
-        self.tokens += int(lengths.sum(dtype=np.int64))
-        self.unknown += int(table['unknown'].sum())
-        self.words += int(table['words'].sum())
-        self.single_sentence += int(np.count_nonzero(table['sentences'] == 1))
-        self.longest_sentence = max(self.longest_sentence, int(lengths.max()))
-        self.longest_document = max(self.longest_document, int(table['tokens'].max()))
-        self.histogram += np.bincount(np.searchsorted(BINS, lengths), minlength=len(BINS) + 1)
-
-    def report(
-        self,
-        *,
-        records: list[dict],
-        splits: dict,
-        duplicate_documents: int,
-        distinct_lines: int,
-        likeness: tuple[float, float | None] | None,
-        options: CorpusOptions,
-    ) -> dict:
-        """Returns the corpus report for the manifest and for `print_report`.
-
-        Most counts cover the documents of the store. `documents_read`, `characters`, `lines` and the duplicates cover
-        all documents that are not broken. `duplicate_documents` and `duplicate_lines` count the documents and the lines
-        that equal an earlier one, ignoring case and white space.
-
-        Args:
-          records: The records of the shards, from `encode.encode_shard`.
-          splits: The entries of the manifest.
-          duplicate_documents: The number of repeated documents.
-          distinct_lines: The number of distinct lines.
-          likeness: The result of `quality.coherence`, which measures neighbouring sentences.
-          options: The options of the store.
-        """
-        lines = sum(record['lines'] for record in records)
-        within = likeness[1] if likeness else None
-        facts = {
-            'documents': self.documents,
-            'sentences': self.sentences,
-            'tokens': self.tokens,
-            'words': self.words,
-            'unknown_tokens': self.unknown,
-            'train_documents': splits['train']['documents'],
-            'train_tokens': splits['train']['tokens'],
-            'heldout_documents': splits['heldout']['documents'],
-            'heldout_tokens': splits['heldout']['tokens'],
-            'one_sentence_documents': self.single_sentence,
-            'longest_sentence': self.longest_sentence,
-            'longest_document': self.longest_document,
-            'documents_read': sum(record['documents'] for record in records),
-            'characters': sum(record['characters'] for record in records),
-            'lines': lines,
-            'duplicate_documents': duplicate_documents,
-            'duplicate_lines': lines - distinct_lines,
-            'dropped': add_counts(record['dropped'] for record in records),
-            'problems': add_problems(record['problems'] for record in records),
-            'sentence_lengths': dict(zip([*map(str, BINS), 'more'], self.histogram.tolist(), strict=True)),
-            'unknown_rate': _round(self.unknown / max(1, self.tokens)),
-            'pieces_per_word': _round(self.tokens / max(1, self.words)),
-            'sentences_per_document': _round(self.sentences / max(1, self.documents)),
-            'tokens_per_sentence': _round(self.tokens / max(1, self.sentences)),
-            'neighbour_likeness': likeness and _round(likeness[0]),
-            'neighbour_likeness_within': within and _round(within),
-        }
-        return {**facts, 'warnings': find_warnings(facts, options)}
+    Args:
+      shards: All shards.
+      destinations: The result of `merge.choose_destinations`.
+      splits: The entries of the manifest, from `merge.merge_shards`.
+      duplicate_documents: The number of repeated documents.
+      distinct_lines: The number of distinct lines.
+      likeness: The result of `quality.coherence`, which measures neighbouring sentences.
+      options: The options of the store.
+    """
+    documents, sentences, tokens = (
+        sum(split[name] for split in splits.values()) for name in ('documents', 'sentences', 'tokens')
+    )
+    unknown = words = single_sentence = longest_sentence = longest_document = 0
+    histogram = np.zeros(len(BINS) + 1, np.int64)
+    for shard, destination in zip(shards, destinations, strict=True):
+        table, in_store = np.array(shard.array('documents')), destination != DROPPED
+        lengths = shard.array('sentences')[np.repeat(in_store, table['sentences'])]
+        table = table[in_store]
+        unknown += int(table['unknown'].sum())
+        words += int(table['words'].sum())
+        single_sentence += int(np.count_nonzero(table['sentences'] == 1))
+        longest_sentence = max(longest_sentence, int(lengths.max(initial=0)))
+        longest_document = max(longest_document, int(table['tokens'].max(initial=0)))
+        histogram += np.bincount(np.searchsorted(BINS, lengths), minlength=len(BINS) + 1)
+    records = [shard.record for shard in shards]
+    lines = sum(record['lines'] for record in records)
+    within = likeness[1] if likeness else None
+    facts = {
+        'documents': documents,
+        'sentences': sentences,
+        'tokens': tokens,
+        'words': words,
+        'unknown_tokens': unknown,
+        'train_documents': splits['train']['documents'],
+        'train_tokens': splits['train']['tokens'],
+        'heldout_documents': splits['heldout']['documents'],
+        'heldout_tokens': splits['heldout']['tokens'],
+        'one_sentence_documents': single_sentence,
+        'longest_sentence': longest_sentence,
+        'longest_document': longest_document,
+        'documents_read': sum(record['documents'] for record in records),
+        'characters': sum(record['characters'] for record in records),
+        'lines': lines,
+        'duplicate_documents': duplicate_documents,
+        'duplicate_lines': lines - distinct_lines,
+        'dropped': add_counts(record['dropped'] for record in records),
+        'problems': add_problems(record['problems'] for record in records),
+        'sentence_lengths': dict(zip([*map(str, BINS), 'more'], histogram.tolist(), strict=True)),
+        'unknown_rate': _round(unknown / max(1, tokens)),
+        'pieces_per_word': _round(tokens / max(1, words)),
+        'sentences_per_document': _round(sentences / max(1, documents)),
+        'tokens_per_sentence': _round(tokens / max(1, sentences)),
+        'neighbour_likeness': likeness and _round(likeness[0]),
+        'neighbour_likeness_within': within and _round(within),
+    }
+    return {**facts, 'warnings': find_warnings(facts, options)}
 
 
 def _round(value: float) -> float:
@@ -144,25 +134,21 @@ def sentence_lengths(report: dict) -> dict[str, int]:
     return dict(zip([*ranges, f'over {BINS[-1]} tokens'], report['sentence_lengths'].values(), strict=True))
 
 
-def print_report(report: dict, extra_warnings: Sequence[str] = (), console: Console | None = None) -> None:
+def print_report(report: dict, extra_warnings: Sequence[str] = ()) -> None:
     """Prints the corpus report: a table, a histogram, the problems, the warnings, and `extra_warnings`."""
-    console = console or Console()
-    table = Table(title='The corpus', title_justify='left', show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column()
-    table.add_column(justify='right')
-    for row in report_counts(report).items():
-        table.add_row(*row)
-    console.print(table)
-    histogram = Table(
-        title='Sentences by length', title_justify='left', show_header=False, box=None, padding=(0, 2, 0, 0)
-    )
-    histogram.add_column(justify='right')
-    histogram.add_column(justify='right')
-    histogram.add_column()
-    lengths = sentence_lengths(report)
-    for label, count in lengths.items():
-        histogram.add_row(label, f'{count:,}', '█' * round(30 * count / max(1, *lengths.values())))
-    console.print(histogram)
+    console, lengths = Console(), sentence_lengths(report)
+    histogram = [(label, f'{n:,}', '█' * round(30 * n / max(1, *lengths.values()))) for label, n in lengths.items()]
+    counts = list(report_counts(report).items())
+    for title, justify, rows in (
+        ('The corpus', ('left', 'right'), counts),
+        ('Sentences by length', ('right', 'right', 'left'), histogram),
+    ):
+        table = Table(title=title, title_justify='left', show_header=False, box=None, padding=(0, 2, 0, 0))
+        for side in justify:
+            table.add_column(justify=side)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
     for kind, problems in report['problems'].items():
         for line in problems:
             console.print(printable(f'{kind}: {line}'), markup=False, highlight=False, soft_wrap=True)

@@ -7,11 +7,12 @@ A sentence is a unit of the data, such as one visit of a patient or one shot of 
 """
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
-from bertjax.corpus.json_line import list_fields, parse_json_object
 from bertjax.errors import UserError, printable
 from bertjax.files.streams import Broken
 
@@ -35,6 +36,22 @@ class SequenceSentence:
     items: tuple[int, ...] | tuple[str, ...]
     segment: int | None
     line: int
+
+
+def parse_json_object(text: str, number: int) -> dict[str, Any] | Broken:
+    """Parses line `number` of a file and returns its object, or a `Broken` that describes the error."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return Broken('wrong JSON', number, str(error))
+    if not isinstance(record, dict):
+        return Broken('wrong JSON', number, f'a {type(record).__name__} instead of an object')
+    return record
+
+
+def list_fields(record: Mapping[str, Any]) -> str:
+    """Returns the first few field names of an object, for a message about a missing field."""
+    return ', '.join(printable(key[:40]) for key in list(record)[:8]) or 'no field'
 
 
 def parse_sentences(

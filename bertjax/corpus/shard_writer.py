@@ -24,10 +24,10 @@ from bertjax.corpus.sequences import SentenceEncoder, SequenceSentence
 from bertjax.corpus.store import CHECKSUM, id_dtype
 from bertjax.files.atomic import AtomicFile, checksum, write_atomic
 from bertjax.files.streams import Broken
-from bertjax.text.flat import flatten
 from bertjax.text.hash_split import hash64, hash_threshold
 from bertjax.text.splitters import Splitter
 from bertjax.text.tokenizer import Tokenizer
+from bertjax.text.tokenizer_base import flatten
 
 BATCH_CHARACTERS = 1 << 20  # the number of characters to encode at once
 RUN = 1 << 20  # the number of line hashes that are collected in memory, then sorted and written
@@ -82,11 +82,9 @@ class ShardWriter:
         partial = directory / 'partial'
         name = f'{shard:05d}'
         self._train = AtomicFile(directory / f'train-{name}.tokens')
-        self._heldout = AtomicFile(partial / f'{name}.heldout')
-        self._sentences = AtomicFile(partial / f'{name}.sentences')
-        self._documents = AtomicFile(partial / f'{name}.documents')
-        self._lines = AtomicFile(partial / f'{name}.lines')
-        self._segments = AtomicFile(partial / f'{name}.segments') if segments else None
+        kinds = ('heldout', 'sentences', 'documents', 'lines', *(('segments',) if segments else ()))
+        self._files = {kind: AtomicFile(partial / f'{name}.{kind}') for kind in kinds}
+        self._segments = segments
         self._encoder = encoder
         self._record = partial / f'{name}.json'
         self._tokenizer, self._split, self._threshold = tokenizer, split, hash_threshold(heldout)
@@ -153,11 +151,11 @@ class ShardWriter:
         if document.broken:
             return
         self._batch.append(self._encoder.ids(sentence, where))
-        kind = '' if self._segments is None else f'{sentence.segment}:'
+        kind = f'{sentence.segment}:' if self._segments else ''
         data = (kind + ' '.join(map(str, sentence.items))).encode('utf-8')
         document.text.update(b' ' + data)
         document.lines += hashlib.blake2b(data, digest_size=8).digest()
-        if self._segments is not None:
+        if self._segments:
             document.segments.append(sentence.segment)
         document.characters += len(data)
         self._characters += len(data)
@@ -165,7 +163,7 @@ class ShardWriter:
             self._flush()
 
     def add_broken(self, where: str, broken: Broken) -> None:
-        """Marks the open document as broken, so that it is dropped; counts a broken file if no document is open."""
+        """Marks the open document as broken, so that it is dropped. Counts a broken file if no document is open."""
         problems = self._problems.setdefault(broken.kind, [])
         if len(problems) < MAX_PROBLEMS:
             problems.append(f'{where}: {broken.detail}')
@@ -219,8 +217,10 @@ class ShardWriter:
             else:
                 self._finish(document, flat[a:b], sentences)
         self._batch, self._finished, self._characters = [], [], 0
-        self._sentences.write(np.concatenate([*self._lengths, np.empty(0, '<u4')], dtype='<u4', casting='unsafe'))
-        self._documents.write(np.array(self._rows, DOCUMENT))
+        self._files['sentences'].write(
+            np.concatenate([*self._lengths, np.empty(0, '<u4')], dtype='<u4', casting='unsafe')
+        )
+        self._files['documents'].write(np.array(self._rows, DOCUMENT))
         self._lengths, self._rows = [], []
 
     def _finish(self, document: _Draft, ids: np.ndarray, lengths: np.ndarray) -> None:
@@ -232,13 +232,13 @@ class ShardWriter:
         heldout = digest < self._threshold
         if heldout and spilled:
             self._move(document.begin)
-        (self._heldout if heldout else self._train).write(ids)
+        (self._files['heldout'] if heldout else self._train).write(ids)
         if spilled:
             self._lengths += self._spilled_lengths
             self._spilled_lengths = []
         self._lengths.append(lengths)
-        if self._segments is not None:
-            self._segments.write(np.frombuffer(document.segments, np.uint8))
+        if self._segments:
+            self._files['segments'].write(np.frombuffer(document.segments, np.uint8))
         row = (digest, document.tokens, document.sentences, int(heldout), document.unknown, document.words)
         self._rows.append(row)
         self._counts['documents'] += 1
@@ -255,14 +255,14 @@ class ShardWriter:
         while position < end:
             file.seek(position)
             data = file.read(min(1 << 20, end - position))
-            self._heldout.file.write(data)
+            self._files['heldout'].file.write(data)
             position += len(data)
         file.seek(begin)
         file.truncate()
 
     def _spill_lines(self) -> None:
         if self._run:
-            self._lines.write(np.sort(np.frombuffer(self._run, '<u8')))
+            self._files['lines'].write(np.sort(np.frombuffer(self._run, '<u8')))
             self._runs.append(len(self._run) // _HASH)
             self._run = bytearray()
 
@@ -270,11 +270,8 @@ class ShardWriter:
         """Finishes the files, then writes and returns the record of the shard, which marks the shard as done."""
         self._flush()
         self._spill_lines()
-        outputs = [self._train, self._heldout, self._sentences, self._documents, self._lines]
-        outputs += [self._segments] if self._segments is not None else []
-        sizes = [output.close() for output in outputs]
         record = {
-            'files': {output.path.name: size for output, size in zip(outputs, sizes, strict=True)},
+            'files': {file.path.name: file.close() for file in (self._train, *self._files.values())},
             'train_checksum': checksum(self._train.path, CHECKSUM),
             'runs': self._runs,
             'documents': self._counts['documents'],

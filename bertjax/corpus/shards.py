@@ -28,7 +28,7 @@ _BOUNDARY = {
 
 
 def _boundary(file, position: int, size: int, format: str) -> int:
-    """Returns the position of the first document that begins at or after `position`; `size` if there is none."""
+    """Returns the position of the first document that begins at or after `position`, or `size` if there is none."""
     pattern, position = _BOUNDARY[format], position - 1
     file.seek(position)
     window = b''
@@ -98,33 +98,26 @@ def _target(sources: list[TextSource]) -> int:
     return int(min(MAX_SHARD, max(MIN_SHARD, sum(map(_text_size, sources)) / TARGET_SHARDS)))
 
 
-def cut_in_order(sources: list[TextSource], format: str) -> list[list[TextPart]]:
-    """Cuts a corpus into contiguous pieces of about equal size, in the order of the text."""
-    target = _target(sources)
-    pieces, group, size = [], [], 0.0
-    for source in sources:
-        for part, small in _parts_of(source, format, target):
-            if part.stride:  # the part of stride 0 reads all documents, because its `of` becomes 1 below
-                continue
-            group.append(dataclasses.replace(part, of=1))
-            size += _text_size(source) if small else target
-            if size >= target or len(group) >= FILES_A_SHARD:
-                pieces.append(group)
-                group, size = [], 0.0
-    return [*pieces, group] if group else pieces
+def cut_shards(sources: list[TextSource], format: str, *, in_order: bool = False) -> list[list[TextPart]]:
+    """Cuts a corpus into shards of about equal size. Returns the parts of each shard, in order.
 
-
-def cut_shards(sources: list[TextSource], format: str) -> list[list[TextPart]]:
-    """Cuts a corpus into shards. Returns, for each shard, its parts in order."""
+    Args:
+      sources: The sources of the corpus.
+      format: The value of config.corpus_options.format.
+      in_order: Whether each shard is a contiguous piece of the text. Otherwise, large parts have separate shards, and
+        several shards may read different documents of the same bytes.
+    """
     target = _target(sources)
     shards, group, size = [], [], 0.0
     for source in sources:
         for part, small in _parts_of(source, format, target):
-            if not small:
+            if in_order and part.stride:  # the part of stride 0 reads all documents, because its `of` becomes 1 below
+                continue
+            if not (in_order or small):
                 shards.append([part])
                 continue
-            size += _text_size(source)
-            group.append(part)
+            group.append(dataclasses.replace(part, of=1))
+            size += _text_size(source) if small else target
             if size >= target or len(group) >= FILES_A_SHARD:
                 shards.append(group)
                 group, size = [], 0.0

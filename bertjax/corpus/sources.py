@@ -92,11 +92,10 @@ class TextSource:
       size: The number of bytes of a file, or of records of a dataset.
       stamp: A value that changes if the content may have changed: a file's modification time in ns, or a dataset's
         version.
-      single: Whether a file of unknown format is one document. `resolve_sources` sets it for all files of a directory,
-        as in the first versions. `reading.choose_readings` then decides by content.
+      single: Whether a file of unknown format is one document. `resolve_sources` sets it for all files of a directory.
+        `reading.choose_readings` then decides by content.
       inode: The inode of a local file.
       component: The directory or glob that matched the file; '' if the corpus names the file itself.
-      old_name: The name of the source in stores of the first versions.
     """
 
     kind: str
@@ -107,10 +106,9 @@ class TextSource:
     single: bool = False
     inode: int = 0
     component: str = ''
-    old_name: str = ''
 
     def format(self, format_option: str) -> str:
-        """Returns `format_option`, but 'auto/files' or 'auto/text' for 'auto'; `formats.sniff` reads these values."""
+        """Returns `format_option`, but 'auto/files' or 'auto/text' for 'auto'. `formats.sniff` reads these values."""
         return format_option if format_option != 'auto' else 'auto/files' if self.single else 'auto/text'
 
 
@@ -190,7 +188,6 @@ def split_components(spec: str | Sequence[str]) -> list[str]:
 
 
 def _file(path: epath.Path, name: str, **fields: Any) -> TextSource:
-    fields = {'old_name': name, **fields}
     try:
         stat = os.stat(path)
     except OSError as error:  # for example a dangling link; the reader reports the error
@@ -202,16 +199,15 @@ def _file(path: epath.Path, name: str, **fields: Any) -> TextSource:
 def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
     if spec.startswith('pydoc:'):
         size, stamp = datasets.pydoc_facts()
-        return [TextSource('pydoc', 'pydoc:', 'pydoc:', size, stamp, old_name='pydoc:')]
+        return [TextSource('pydoc', 'pydoc:', 'pydoc:', size, stamp)]
     if spec.startswith('tfds:'):
         size, stamp = datasets.tfds_facts(spec, text_key)
-        name = datasets.tfds_name(spec)
-        return [TextSource('tfds', spec, name, size, stamp, old_name=name)]
+        return [TextSource('tfds', spec, datasets.tfds_name(spec), size, stamp)]
     if is_remote(spec):
         check_address(spec, _WHERE)
         objects, kind = find_objects(spec, _WHERE)
         fields = {'component': '' if kind == 'object' else spec, 'single': kind == 'folder'}
-        return [TextSource('file', url, name, o.size, o.version, old_name=name, **fields) for url, name, o in objects]
+        return [TextSource('file', url, name, o.size, o.version, **fields) for url, name, o in objects]
     path = user_path(spec, _WHERE)
     if path.is_dir():
         top = path.name or path.resolve().name
@@ -233,18 +229,9 @@ def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
         root, files = match_files(os.fspath(path))
         if not files:
             raise UserError(_WHERE, f'no file for {spec!r}', 'a glob that matches files', f'check it with: ls {spec}')
-        return [
-            _file(file, name, component=spec, old_name=_old_name(name, root))
-            for file in files
-            for name in [file.relative_to(root).as_posix()]
-        ]
+        return [_file(file, file.relative_to(root).as_posix(), component=spec) for file in files]
     fix = 'check the path; for a name with a comma use a glob such as "a?b.txt"'
     raise UserError(_WHERE, f'no such file {spec!r}', 'a file, directory, glob, pydoc: or tfds:NAME', fix)
-
-
-def _old_name(name: str, root: epath.Path) -> str:
-    """Returns the name in the first versions. For globs in the working directory they dropped the first letter."""
-    return name[1:].lstrip('/') if os.fspath(root) == '.' else name
 
 
 def resolve_sources(spec: str | Sequence[str], text_key: str = 'text') -> list[TextSource]:

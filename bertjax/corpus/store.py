@@ -97,7 +97,7 @@ class TokenStore:
     def fingerprint(self) -> str:
         """The sha256 (hex) of the store's content, dtype and tokenizer."""
         facts = {key: self.manifest[key] for key in ('version', 'dtype', 'tokenizer', 'splits')}
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        return _digest_of(facts)
 
     @property
     def report(self) -> dict:

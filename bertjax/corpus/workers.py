@@ -142,7 +142,7 @@ class Progress:
 
 
 def _processes(shards: dict[int, list[TextPart]], requested: int) -> int:
-    """Returns the number of processes; 1 for a small text, which takes less time than the start of a worker."""
+    """Returns the number of processes: 1 for a small text, which takes less time than the start of a worker."""
     size = text_bytes(itertools.chain.from_iterable(shards.values()))
     return min(requested or (1 if size < SMALL else available_cores()), len(shards))
 
@@ -240,7 +240,7 @@ def encode_shards(
 
 
 def _next(shards, futures: Collection[concurrent.futures.Future]) -> tuple[int, list[TextPart]] | None:
-    """Returns the next shard of the queue; None if the queue is empty or another process has failed."""
+    """Returns the next shard of the queue, or None if the queue is empty or another process has failed."""
     while not any(future.done() and future.exception() for future in futures):
         with contextlib.suppress(
             queue.Empty

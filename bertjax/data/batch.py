@@ -53,23 +53,15 @@ def pretraining_batch_spec(
     """Returns the shape and dtype of each array of a batch, with B = `rows`, S = `seq_len`, P = `max_predictions`."""
     tokens, predictions = (rows, seq_len), (rows, max_predictions)
     examples = (rows, max_examples(seq_len)) if packed else (rows,)
-    packed_arrays = {
-        'sequence_ids': (tokens, np.dtype(np.int32)),
-        'position_ids': (tokens, np.dtype(np.int32)),
-        'cls_positions': (examples, np.dtype(np.int32)),
+    shapes = {
+        **dict.fromkeys(('input_ids', 'segment_ids', 'attention_mask'), tokens),
+        **dict.fromkeys(('masked_positions', 'masked_ids', 'masked_weights'), predictions),
+        **dict.fromkeys(('nsp_labels', 'nsp_weights'), examples),
+        **({'causal': tokens} if causal else {}),
+        **({'sequence_ids': tokens, 'position_ids': tokens, 'cls_positions': examples} if packed else {}),
     }
-    return {
-        'input_ids': (tokens, np.dtype(np.int32)),
-        'segment_ids': (tokens, np.dtype(np.int32)),
-        'attention_mask': (tokens, np.dtype(np.int32)),
-        'masked_positions': (predictions, np.dtype(np.int32)),
-        'masked_ids': (predictions, np.dtype(np.int32)),
-        'masked_weights': (predictions, np.dtype(np.float32)),
-        'nsp_labels': (examples, np.dtype(np.int32)),
-        'nsp_weights': (examples, np.dtype(np.float32)),
-        **({'causal': (tokens, np.dtype(np.int32))} if causal else {}),
-        **(packed_arrays if packed else {}),
-    }
+    int32, float32 = np.dtype(np.int32), np.dtype(np.float32)
+    return {name: (shape, float32 if name.endswith('weights') else int32) for name, shape in shapes.items()}
 
 
 def padding_rows(spec: BatchSpec, pad_id: int = 0) -> dict[str, np.ndarray]:
@@ -77,6 +69,11 @@ def padding_rows(spec: BatchSpec, pad_id: int = 0) -> dict[str, np.ndarray]:
     rows = {name: np.zeros(shape, dtype) for name, (shape, dtype) in spec.items()}
     rows['input_ids'].fill(pad_id)
     return rows
+
+
+def ordinals(counts: np.ndarray) -> np.ndarray:
+    """Returns 0, 1, ... counts[0] - 1, then 0, 1, ... counts[1] - 1, and so on, as int32."""
+    return np.arange(counts.sum(), dtype=np.int32) - np.repeat((np.cumsum(counts) - counts).astype(np.int32), counts)
 
 
 def make_in_chunks(

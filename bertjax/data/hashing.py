@@ -116,9 +116,9 @@ def _numbers(keys: np.ndarray, position: np.ndarray) -> np.ndarray:
     return _mix(keys + (np.atleast_1d(position) + np.uint64(1)) * np.uint64(_GOLDEN))
 
 
-def hash_int(seed: int, stream: int, n: int, position: int = 0) -> int:
+def hash_int(seed: int, stream: int, n: int) -> int:
     """Returns `hash_bits` of one number as a Python int, to derive one seed from another."""
-    return int(hash_bits(seed, stream, n, position))
+    return int(hash_bits(seed, stream, n))
 
 
 def uniform(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
@@ -132,7 +132,7 @@ def bits_to_uniform(bits: np.ndarray) -> np.ndarray:
 
 
 def randint(bound: npt.ArrayLike, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
-    """Draws an int64 in 0..bound-1 for each (seed, stream, n, position); `bound` (positive, below 2**53) broadcasts."""
+    """Draws an int64 in 0..bound-1 for each (seed, stream, n, position). `bound` (positive, below 2**53) broadcasts."""
     # The product can round up to the bound, so the result is clipped.
     bound = np.asarray(bound, np.int64)
     return np.minimum((uniform(seed, stream, n, position) * bound).astype(np.int64), bound - 1)

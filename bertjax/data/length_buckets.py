@@ -1,5 +1,6 @@
 """Length bucketing: a batch contains sequences of similar length, padded to one of a few static lengths."""
 
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -91,7 +92,7 @@ class BucketedExamples:
         self.batch_size = batch_size
         self.batches = -(-len(features) // batch_size)  # in an epoch
         self.cycle_length = self.batches * batch_size
-        self._epoch: tuple[int, np.ndarray, np.ndarray] | None = None
+        self._order = functools.lru_cache(maxsize=1)(self._make_order)
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the arrays of the examples `indices`, int64 [B']: one batch, or one process's part of a batch."""
@@ -121,26 +122,19 @@ class BucketedExamples:
         """The mean padded length of a row over an epoch."""
         return float(np.asarray(self.shapes)[self._order(0)[1]].mean())
 
-    def records(self, indices: np.ndarray) -> np.ndarray:
-        """Returns the record number of each example, -1 for an empty row."""
-        rows = np.array([self._order(n // self.cycle_length)[0][n % self.cycle_length] for n in indices.tolist()])
-        return np.where(rows < 0, -1, self._features.record[rows])
-
-    def _order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    def _make_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows of the epoch [batches·B], -1 for empty rows, and the bucket of each batch."""
-        cached = self._epoch  # read once, because another thread may store another epoch
-        if cached is None or cached[0] != epoch:
-            count = len(self._features)
-            order = np.argsort(hash_bits(self._seed, Stream.TASK_ORDER, np.arange(count), epoch), kind='stable')
-            rows, shapes = fill_last_batch(order, self._bucket[order], len(self.shapes), self.batch_size)
-            # This seed is a constant, so that all runs have the same sequence of padded lengths.
-            shuffle = np.argsort(hash_bits(0, Stream.BATCH_ORDER, np.arange(self.batches), epoch), kind='stable')
-            cached = self._epoch = epoch, rows.reshape(-1, self.batch_size)[shuffle].reshape(-1), shapes[shuffle]
-        return cached[1], cached[2]
+        order = np.argsort(
+            hash_bits(self._seed, Stream.TASK_ORDER, np.arange(len(self._features)), epoch), kind='stable'
+        )
+        rows, shapes = fill_last_batch(order, self._bucket[order], len(self.shapes), self.batch_size)
+        # This seed is a constant, so that all runs have the same sequence of padded lengths.
+        shuffle = np.argsort(hash_bits(0, Stream.BATCH_ORDER, np.arange(self.batches), epoch), kind='stable')
+        return rows.reshape(-1, self.batch_size)[shuffle].reshape(-1), shapes[shuffle]
 
 
 def sorted_batches(features: Features, *, batch_size: int, shapes: tuple[int, ...]) -> Iterator[tuple[np.ndarray, int]]:
-    """Yields (rows [B], padded length) of batches that contain every row once; an empty row is -1."""
+    """Yields (rows [B], padded length) of batches that contain every row once. An empty row is -1."""
     rows, buckets = fill_last_batch(
         np.arange(len(features)), find_buckets(features.lengths, shapes), len(shapes), batch_size
     )

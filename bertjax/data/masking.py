@@ -62,12 +62,8 @@ class MaskOptions:
     def __post_init__(self):
         check_fields(self, 'masking')
         if self.mask + self.random > 1 + 1e-9:
-            raise UserError(
-                'config.masking.random',
-                found=f'{self.random} with mask={self.mask}',
-                expected='mask + random of at most 1',
-                fix='lower one of them; the other positions keep their ids',
-            )
+            found, fix = f'{self.random} with mask={self.mask}', 'lower one of them; the other positions keep their ids'
+            raise UserError('config.masking.random', found, 'mask + random of at most 1', fix)
 
     def for_evaluation(self) -> 'MaskOptions':
         """Returns the options for held-out text."""

@@ -4,9 +4,9 @@ import functools
 
 import numpy as np
 
-from bertjax.data.batch import make_in_chunks, max_examples, padding_rows, pretraining_batch_spec
+from bertjax.data.batch import make_in_chunks, max_examples, ordinals, padding_rows, pretraining_batch_spec
 from bertjax.data.hashing import Stream
-from bertjax.data.packing import Packing, load_packings, ordinals, starts_in_rows
+from bertjax.data.packing import Packing, load_packings, starts_in_rows
 from bertjax.data.plans import locate_in_plans
 from bertjax.data.pretraining import PretrainingExamples
 
@@ -71,7 +71,7 @@ class PackedExamples:
         return row_index, numbers, cycle[row_index]
 
     def batch(self, indices: np.ndarray, *rates: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the rows `indices` (int64 [B]) in the format of `batch.py`; see `PretrainingExamples.batch`."""
+        """Returns the rows `indices` (int64 [B]) in the format of `batch.py`. See `PretrainingExamples.batch`."""
         return make_in_chunks(self._batch, np.asarray(indices, np.int64), self._examples.seq_len, *rates)
 
     def _batch(self, indices: np.ndarray, rates: np.ndarray | None = None) -> dict[str, np.ndarray]:

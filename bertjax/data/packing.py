@@ -6,15 +6,15 @@ which are a function of the plan and the seed. So a row number determines the ex
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
-import pathlib
 
 import numpy as np
 
-from bertjax.data.batch import max_examples
+from bertjax.data.batch import max_examples, ordinals
 from bertjax.data.masking import prediction_budgets
-from bertjax.data.plans import read_array, write_array
+from bertjax.data.plans import load_or_make
 from bertjax.data.pretraining import PretrainingExamples
 
 # A part of the name of every packing file. Increase it with any change to the result of packing.
@@ -51,19 +51,15 @@ def load_packings(examples: PretrainingExamples) -> list[Packing]:
     name = hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
     packings, begin = [], 0
     for number, length in enumerate(examples.plan_lengths):
-        stem = None
-        if examples.cache_dir is not None:
-            stem = pathlib.Path(examples.cache_dir) / f'packing-{name}-{number:03d}'
-        packing = None if stem is None else read_array(stem, _packing)
-        if packing is None:
-            packing = pack_plan(examples, begin, length)
-            if stem is not None:
-                facts = {'rows': packing.rows, 'real': packing.real}
-                write_array(stem, np.concatenate([packing.starts, packing.members]), facts)
-                packing = read_array(stem, _packing) or packing
-        packings.append(packing)
+        make = functools.partial(_pack, examples, begin, length)
+        packings.append(load_or_make(examples.cache_dir, f'packing-{name}-{number:03d}', _packing, make))
         begin += length
     return packings
+
+
+def _pack(examples: PretrainingExamples, begin: int, length: int) -> tuple[np.ndarray, dict]:
+    packing = pack_plan(examples, begin, length)
+    return np.concatenate([packing.starts, packing.members]), {'rows': packing.rows, 'real': packing.real}
 
 
 def _packing(array: np.ndarray, facts: dict) -> Packing:
@@ -134,11 +130,6 @@ def rows_of_items(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the row of each item, in the order of `best_fit`, and its index in that row, both integer [N]."""
     counts = np.diff(ends, prepend=0)
     return np.repeat(np.arange(len(ends)), counts), ordinals(counts)
-
-
-def ordinals(counts: np.ndarray) -> np.ndarray:
-    """Returns 0, 1, ... counts[0] - 1, then 0, 1, ... counts[1] - 1, and so on."""
-    return np.arange(counts.sum(), dtype=np.int32) - np.repeat((np.cumsum(counts) - counts).astype(np.int32), counts)
 
 
 def starts_in_rows(sizes: np.ndarray, ordinal: np.ndarray) -> np.ndarray:

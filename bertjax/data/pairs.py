@@ -4,12 +4,12 @@
 """
 
 import dataclasses
-from typing import Protocol
 
 import numpy as np
 
 from bertjax.config.ranges import integer, number, one_of
 from bertjax.config.schema import Change, check_fields, key
+from bertjax.corpus.store import StoreSplit
 from bertjax.data.hashing import Stream, randint, uniform
 from bertjax.errors import UserError
 
@@ -20,21 +20,6 @@ MODES = ('nsp', 'sop', 'full_sentences', 'doc_sentences', 'sentences')
 # another document (nsp) or absent (sop). Without pairs, `start` is the index of a token, `a` is a number of tokens, and
 # `b` is the number of documents that these tokens span.
 CHUNK = np.dtype([('start', '<i8'), ('a', '<i4'), ('b', '<i4')])
-
-
-class TokenSplit(Protocol):
-    """The interface of one split of a token store. Offsets may be memory-mapped. No sentence or document is empty."""
-
-    num_documents: int
-    num_sentences: int
-    num_tokens: int
-    sentence_offsets: np.ndarray  # int64 [N + 1], the first token of each sentence
-    document_offsets: np.ndarray  # int64 [D + 1], the first sentence of each document
-    segments: np.ndarray | None  # uint8 [N], the segment type of each sentence; None: A has 0 and B has 1
-    sha: str
-
-    def tokens(self, start: int, length: int) -> np.ndarray:
-        """Returns the ids of tokens start..start+length-1, which must belong to one document."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,12 +49,8 @@ class PairOptions:
     def __post_init__(self):
         check_fields(self, 'pairs')
         if self.balanced and self.mode != 'nsp':
-            raise UserError(
-                'config.pairs.balanced',
-                found=f'True with mode {self.mode!r}',
-                expected="mode 'nsp'",
-                fix='leave it False: this mode has no NotNext',
-            )
+            fix = 'leave it False: this mode has no NotNext'
+            raise UserError('config.pairs.balanced', f'True with mode {self.mode!r}', "mode 'nsp'", fix)
 
     @property
     def paired(self) -> bool:
@@ -97,7 +78,7 @@ class PairPlan:
     next_probability: float
 
 
-def check_split(split: TokenSplit, options: PairOptions, seq_len: int) -> None:
+def check_split(split: StoreSplit, options: PairOptions, seq_len: int) -> None:
     """Checks that examples of `seq_len` tokens can be made from the split in the mode of `options`.
 
     Raises:

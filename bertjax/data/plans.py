@@ -1,5 +1,6 @@
 """Stores pairing plans on disk. A plan is made once, then memory-mapped."""
 
+import functools
 import hashlib
 import io
 import json
@@ -9,9 +10,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from bertjax.corpus.store import StoreSplit
 from bertjax.data import walking
 from bertjax.data.hashing import hash_bits, permute
-from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, check_split
+from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, check_split
 from bertjax.files.atomic import checksum, write_atomic
 from bertjax.files.memory_map import register_mapped
 from bertjax.files.small_files import read_json_or_none
@@ -52,7 +54,7 @@ def locate_in_plans(
 
 
 def load_plans(
-    split: TokenSplit, options: PairOptions, seq_len: int, seed: int, cache_dir: str | pathlib.Path | None
+    split: StoreSplit, options: PairOptions, seq_len: int, seed: int, cache_dir: str | pathlib.Path | None
 ) -> list[PairPlan]:
     """Loads the `options.plans` plans of a split from `cache_dir`. Makes and saves plans that are absent or damaged.
 
@@ -65,19 +67,25 @@ def load_plans(
     rules = [WALK_VERSION, split.sha, options.mode, seq_len, options.short_probability, options.balanced, seed]
     name = hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
     plans: list[PairPlan] = []
-    probability = None
+
+    def make(number: int) -> tuple[np.ndarray, dict[str, Any]]:
+        probability = plans[0].next_probability if plans else walking.calibrate(split, options, seq_len, seed)
+        plan = walking.walk(split, options, seq_len, seed, number, probability)
+        return plan.chunks, {
+            'chunks': len(plan.chunks),
+            'next_probability': plan.next_probability,
+            'one_sentence': plan.one_sentence,
+        }
+
     for number in range(options.distinct_plans):
-        stem = None if cache_dir is None else pathlib.Path(cache_dir) / f'plan-{name}-{number:03d}'
-        plan = None if stem is None else _read(stem)
-        if plan is None:
-            if probability is None:
-                probability = plans[0].next_probability if plans else walking.calibrate(split, options, seq_len, seed)
-            plan = walking.walk(split, options, seq_len, seed, number, probability)
-            if stem is not None:
-                _write(stem, plan)
-                plan = _read(stem) or plan
-        plans.append(plan)
+        plans.append(load_or_make(cache_dir, f'plan-{name}-{number:03d}', _plan, functools.partial(make, number)))
     return plans * (options.plans // len(plans))
+
+
+def _plan(chunks: np.ndarray, facts: dict[str, Any]) -> PairPlan | None:
+    if chunks.dtype != CHUNK or chunks.shape != (facts['chunks'],):
+        return None
+    return PairPlan(chunks, int(facts['one_sentence']), float(facts['next_probability']))
 
 
 def remove_leftovers(cache_dir: pathlib.Path) -> None:
@@ -86,27 +94,32 @@ def remove_leftovers(cache_dir: pathlib.Path) -> None:
         path.unlink()
 
 
-def _write(stem: pathlib.Path, plan: PairPlan) -> None:
-    facts = {
-        'chunks': len(plan.chunks),
-        'next_probability': plan.next_probability,
-        'one_sentence': plan.one_sentence,
-    }
-    write_array(stem, plan.chunks, facts)
+def load_or_make(
+    cache_dir: str | pathlib.Path | None,
+    name: str,
+    load: Callable[[np.ndarray, dict[str, Any]], T | None],
+    make: Callable[[], tuple[np.ndarray, dict[str, Any]]],
+) -> T:
+    """Loads an object that consists of an array and JSON values. Makes and saves it if it is absent or damaged.
+
+    Args:
+      cache_dir: The folder of the files NAME.npy and NAME.json; None for an object in memory.
+      name: The name of the files without suffix.
+      load: A function that makes the object from the array and the values; None if they do not match.
+      make: A function that returns the array and the values.
+    """
+    stem = None if cache_dir is None else pathlib.Path(cache_dir) / name
+    loaded = None if stem is None else _read_array(stem, load)
+    if loaded is None:
+        array, facts = make()
+        if stem is not None:
+            _write_array(stem, array, facts)
+            loaded = _read_array(stem, load)
+        loaded = loaded or load(array, facts)
+    return loaded
 
 
-def _read(stem: pathlib.Path) -> PairPlan | None:
-    """Returns the plan, or None if it is absent or damaged."""
-
-    def load(chunks: np.ndarray, facts: dict) -> PairPlan | None:
-        if chunks.dtype != CHUNK or chunks.shape != (facts['chunks'],):
-            return None
-        return PairPlan(chunks, int(facts['one_sentence']), float(facts['next_probability']))
-
-    return read_array(stem, load)
-
-
-def write_array(stem: pathlib.Path, array: np.ndarray, facts: dict[str, Any]) -> None:
+def _write_array(stem: pathlib.Path, array: np.ndarray, facts: dict[str, Any]) -> None:
     """Writes STEM.npy, then STEM.json with `facts` and the checksum of STEM.npy."""
     file = io.BytesIO()
     np.save(file, array)
@@ -116,15 +129,10 @@ def write_array(stem: pathlib.Path, array: np.ndarray, facts: dict[str, Any]) ->
     write_atomic(stem.with_suffix('.json'), json.dumps(facts, indent=2, sort_keys=True) + '\n')
 
 
-def read_array(stem: pathlib.Path, load: Callable[[np.ndarray, dict[str, Any]], T | None]) -> T | None:
-    """Reads the files of `write_array`.
+def _read_array(stem: pathlib.Path, load: Callable[[np.ndarray, dict[str, Any]], T | None]) -> T | None:
+    """Returns `load(array, facts)` of the files of `_write_array`, or None if they are absent or damaged.
 
-    Args:
-      stem: The path of the files without suffix.
-      load: A function of the memory-mapped array and the facts. It returns the result, or None if they do not match.
-
-    Returns:
-      The result of `load`, or None if the files are absent or damaged.
+    The array is memory-mapped.
     """
     path = stem.with_suffix('.npy')
 

@@ -3,33 +3,21 @@
 import dataclasses
 import functools
 import pathlib
-from typing import Protocol
 
 import numpy as np
 
+from bertjax.corpus.store import StoreSplit
 from bertjax.data import rows
 from bertjax.data.batch import make_in_chunks
 from bertjax.data.hashing import Stream, hash_int, uniform
 from bertjax.data.masking import MaskOptions, mask_batch, replacement_ids
-from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, check_split, draw_target_lengths
+from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, check_split, draw_target_lengths
 from bertjax.data.plans import WALK_VERSION, load_plans, locate_in_plans
 from bertjax.errors import UserError
+from bertjax.text.tokenizer_base import Tokenizer
 
 # `report` measures lengths on this many examples, evenly spaced over a cycle.
 _SAMPLE = 8192
-
-
-class Vocabulary(Protocol):
-    """The part of a tokenizer that examples need; see `bertjax.text.tokenizer.Tokenizer`."""
-
-    vocab_size: int
-    pad_id: int
-    cls_id: int
-    sep_id: int
-    mask_id: int
-    separators: int
-    special_ids: np.ndarray
-    continues_word: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +54,8 @@ class PretrainingExamples:
 
     def __init__(
         self,
-        split: TokenSplit,
-        vocabulary: Vocabulary,
+        split: StoreSplit,
+        vocabulary: Tokenizer,
         *,
         seq_len: int,
         max_predictions: int,

@@ -4,8 +4,10 @@ import dataclasses
 
 import numpy as np
 
+from bertjax.corpus.store import StoreSplit
+from bertjax.data.batch import ordinals
 from bertjax.data.hashing import Stream, hash_bits, randint
-from bertjax.data.pairs import CHUNK, PairOptions, TokenSplit
+from bertjax.data.pairs import CHUNK, PairOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Segments:
 
 
 def draw_pairs(
-    split: TokenSplit, chunks: np.ndarray, target: np.ndarray, document: np.ndarray, mode: str, seed: int, n: np.ndarray
+    split: StoreSplit, chunks: np.ndarray, target: np.ndarray, document: np.ndarray, mode: str, seed: int, n: np.ndarray
 ) -> Segments:
     """Returns the segments of pairs before truncation. A segment is a range of whole sentences.
 
@@ -129,7 +131,7 @@ class Rows:
 
 
 def lay_out_pairs(
-    split: TokenSplit, segments: Segments, seq_len: int, cls_id: int, sep_id: int, pad_id: int, separators: int = 1
+    split: StoreSplit, segments: Segments, seq_len: int, cls_id: int, sep_id: int, pad_id: int, separators: int = 1
 ) -> Rows:
     """Lays out pairs as [CLS] A [SEP] B [SEP], or [CLS] A [SEP] if there is no B.
 
@@ -168,7 +170,7 @@ def lay_out_pairs(
 
 
 def lay_out_sentences(
-    split: TokenSplit, chunks: np.ndarray, document: np.ndarray, seq_len: int, cls_id: int, sep_id: int, pad_id: int
+    split: StoreSplit, chunks: np.ndarray, document: np.ndarray, seq_len: int, cls_id: int, sep_id: int, pad_id: int
 ) -> Rows:
     """Lays out chunks of a plan without pairs as [CLS] sentences [SEP], with another [SEP] between documents.
 
@@ -179,7 +181,7 @@ def lay_out_sentences(
     start, length, documents = (chunks[name].astype(np.int64) for name in CHUNK.names)
     # One entry for each document in a row.
     row = np.repeat(np.arange(rows), documents)
-    ordinal = np.arange(len(row)) - np.repeat(np.cumsum(documents) - documents, documents)
+    ordinal = ordinals(documents)
     number = document[row] + ordinal
     bounds = (
         split.sentence_offsets[split.document_offsets[number]],
@@ -204,7 +206,7 @@ def lay_out_sentences(
 
 
 def _split_segments(
-    split: TokenSplit,
+    split: StoreSplit,
     shape: tuple[int, int],
     row: np.ndarray,
     column: np.ndarray,
@@ -222,7 +224,7 @@ def _split_segments(
       start, length: int64, the index in the split of each range's first token, and the number of its tokens.
     """
     segment_ids = np.zeros(shape, np.int32)
-    offset = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+    offset = ordinals(length)
     tokens = np.repeat(start, length) + offset
     token_types = split.segments[np.searchsorted(split.sentence_offsets, tokens, 'right') - 1]
     segment_ids[np.repeat(row, length), np.repeat(column, length) + offset] = token_types
@@ -232,7 +234,7 @@ def _split_segments(
     return segment_ids
 
 
-def locate_documents(split: TokenSplit, chunks: np.ndarray, options: PairOptions) -> np.ndarray:
+def locate_documents(split: StoreSplit, chunks: np.ndarray, options: PairOptions) -> np.ndarray:
     """Returns the document of each chunk's first token, int64 [B]."""
     sentence = chunks['start'].astype(np.int64)
     if not options.paired:

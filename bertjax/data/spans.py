@@ -33,7 +33,7 @@ class Words:
 
 
 def find_words(input_ids: np.ndarray, maskable: np.ndarray, continues_word: np.ndarray) -> Words:
-    """Divides the maskable positions of rows into words; see `masking.mask_batch` for the arguments.
+    """Divides the maskable positions of rows into words. See `masking.mask_batch` for the arguments.
 
     A piece that does not continue a word begins a new word.
     """
@@ -191,7 +191,7 @@ def _select_whole_spans(spans: _Spans, budget: np.ndarray, selected: np.ndarray)
 
 
 def _without_overlaps(first: np.ndarray, sizes_in_words: np.ndarray, words: int) -> np.ndarray:
-    """Selects spans in order of rank, without a budget, except spans that overlap a selected span; bool [B, R]."""
+    """Selects spans in order of rank, without a budget, except spans that overlap a selected span, as bool [B, R]."""
     free, selected, owner = np.zeros(first.shape, bool), np.zeros(words, bool), np.empty(words, np.int64)
     open_ = np.flatnonzero(sizes_in_words)  # the spans that are not decided yet
     while open_.size:

@@ -5,6 +5,7 @@ shortest row of any batch is at most as long as the longest row of stratum i, an
 lengths.
 """
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -55,7 +56,7 @@ def slot_capacities(lengths: np.ndarray, batch_size: int, shards: int = 1, parts
 
 
 def layout_cost(layout: Layout, cost: Callable[[int], float], group_cost: float) -> float:
-    """Returns the cost of a layout; see `choose_layout` for the arguments."""
+    """Returns the cost of a layout. See `choose_layout` for the arguments."""
     return sum(rows * cost(length) for rows, length in layout.row_groups) + group_cost * (len(layout.row_groups) - 1)
 
 
@@ -128,7 +129,7 @@ class StratifiedExamples:
         self.batch_size = batch_size
         self.batches = count_batches(len(features), batch_size)  # per epoch
         self.cycle_length = self.batches * batch_size
-        self._epoch: tuple[int, np.ndarray] | None = None
+        self._order = functools.lru_cache(maxsize=1)(self._make_order)
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the arrays of the examples `indices`, int64 [B]. Each array has B rows."""
@@ -138,11 +139,6 @@ class StratifiedExamples:
         """Returns {S: the shapes and dtypes of a batch}."""
         return {self._length: self._features.spec(self.batch_size, self._length)}
 
-    def records(self, indices: np.ndarray) -> np.ndarray:
-        """Returns the record number of each example; -1 for an empty row."""
-        rows = self._rows(indices)
-        return np.where(rows < 0, -1, self._features.record[rows])
-
     def _rows(self, indices: np.ndarray) -> np.ndarray:
         epochs, slots = np.divmod(np.asarray(indices, np.int64), self.cycle_length)
         rows = np.empty_like(slots)
@@ -150,17 +146,13 @@ class StratifiedExamples:
             rows[epochs == epoch] = self._order(epoch)[slots[epochs == epoch]]
         return rows
 
-    def _order(self, epoch: int) -> np.ndarray:
+    def _make_order(self, epoch: int) -> np.ndarray:
         """Returns the rows of an epoch [batches·B], -1 for empty rows."""
-        cached = self._epoch  # read once, because another thread may store another epoch
-        if cached is None or cached[0] != epoch:
-            count, empty = len(self._features), self.cycle_length - len(self._features)
-            drawn = hash_bits(self._seed, Stream.TASK_ORDER, np.arange(count), epoch)
-            # Rows of equal length are shuffled, so that each of them can be in any of the strata that they extend over.
-            by_length = np.pad(np.lexsort((drawn, self._features.lengths)), (empty, 0), constant_values=-1)
-            strata = by_length.reshape(self.batch_size, self.batches)
-            slots = np.arange(self.cycle_length).reshape(strata.shape)
-            shuffle = np.argsort(hash_bits(self._seed, Stream.BATCH_ORDER, slots, epoch), axis=1, kind='stable')
-            rows = np.take_along_axis(strata, shuffle, axis=1)[row_strata(self.batch_size)]
-            cached = self._epoch = epoch, rows.T.reshape(-1)
-        return cached[1]
+        count, empty = len(self._features), self.cycle_length - len(self._features)
+        drawn = hash_bits(self._seed, Stream.TASK_ORDER, np.arange(count), epoch)
+        # Rows of equal length are shuffled, so that each of them can be in any of the strata that they extend over.
+        by_length = np.pad(np.lexsort((drawn, self._features.lengths)), (empty, 0), constant_values=-1)
+        strata = by_length.reshape(self.batch_size, self.batches)
+        slots = np.arange(self.cycle_length).reshape(strata.shape)
+        shuffle = np.argsort(hash_bits(self._seed, Stream.BATCH_ORDER, slots, epoch), axis=1, kind='stable')
+        return np.take_along_axis(strata, shuffle, axis=1)[row_strata(self.batch_size)].T.reshape(-1)

@@ -14,15 +14,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bertjax.corpus.store import StoreSplit
+from bertjax.data.batch import ordinals
 from bertjax.data.hashing import Stream, randint, uniform
-from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, draw_target_lengths
+from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, draw_target_lengths
 
 # The number of sentences in memory at once. A longer document is still processed in one piece.
 _BLOCK = 1 << 20
 
 
 def walk(
-    split: TokenSplit,
+    split: StoreSplit,
     options: PairOptions,
     seq_len: int,
     seed: int,
@@ -42,7 +44,7 @@ def walk(
     return PairPlan(np.concatenate(parts), one_sentence, next_probability)
 
 
-def calibrate(split: TokenSplit, options: PairOptions, seq_len: int, seed: int) -> float:
+def calibrate(split: StoreSplit, options: PairOptions, seq_len: int, seed: int) -> float:
     """Finds the probability of IsNext that makes half of all examples IsNext.
 
     The probability applies to chunks of two sentences or more. The share of one-sentence chunks depends on it, because
@@ -76,7 +78,7 @@ def _follow(successors: np.ndarray) -> np.ndarray:
     return np.array(visited, np.int64)
 
 
-def _document_blocks(split: TokenSplit, block: int) -> Iterator[tuple[int, int]]:
+def _document_blocks(split: StoreSplit, block: int) -> Iterator[tuple[int, int]]:
     """Yields ranges (first, end) of documents with about `block` sentences each."""
     first = 0
     while first < split.num_documents:
@@ -156,7 +158,7 @@ def _walk_sentences(split, options, seq_len, seed, plan, next_probability, block
         yield chunks, 0
 
 
-def _pieces(split: TokenSplit, first: int, end: int, capacity: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _pieces(split: StoreSplit, first: int, end: int, capacity: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cuts the sentences of documents first..end-1 into pieces of at most `capacity` tokens.
 
     Returns:
@@ -167,7 +169,6 @@ def _pieces(split: TokenSplit, first: int, end: int, capacity: int) -> tuple[np.
     offsets = np.asarray(split.sentence_offsets[int(documents[0]) : int(documents[-1]) + 1])
     counts = -(-np.diff(offsets) // capacity)
     sums = np.concatenate([[0], np.cumsum(counts)])
-    ordinal = np.arange(sums[-1]) - np.repeat(sums[:-1], counts)
-    begin = np.repeat(offsets[:-1], counts) + ordinal * capacity
+    begin = np.repeat(offsets[:-1], counts) + ordinals(counts) * capacity
     stop = np.minimum(begin + capacity, np.repeat(offsets[1:], counts))
     return begin, stop, sums[documents - documents[0]]

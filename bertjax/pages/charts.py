@@ -140,12 +140,8 @@ def check_plotly() -> None:
     try:
         import plotly  # noqa: F401
     except ImportError:
-        raise UserError(
-            'this page',
-            'no plotly',
-            'plotly to draw its charts',
-            "install the extra 'report': pip install -e '.[report]'",
-        ) from None
+        fix = "install the extra 'report': pip install -e '.[report]'"
+        raise UserError('this page', 'no plotly', 'plotly to draw its charts', fix) from None
 
 
 @functools.cache

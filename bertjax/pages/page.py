@@ -59,7 +59,7 @@ class Token:
 
 
 def link(text: str, target: str) -> Markup:
-    """Returns a link to another file; `target` is its path relative to the page."""
+    """Returns a link to another file. `target` is the path of the file relative to the page."""
     return Markup('<a href="{}">{}</a>').format(urllib.parse.quote(target), text)
 
 

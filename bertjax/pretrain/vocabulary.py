@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator
@@ -19,14 +20,15 @@ from bertjax.files.atomic import write_atomic
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.remote.paths import user_path
 from bertjax.text.added_words import insert_words, rank_candidates, read_words
-from bertjax.text.byte_bpe_training import train_byte_bpe
 from bertjax.text.special import special_layout
-from bertjax.text.symbols import build_symbols, read_symbols, train_symbols
+from bertjax.text.symbols import build_symbols, count_symbols, read_symbols
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import (
+    MAX_WORDS,
     build_sentencepiece,
     build_wordpiece,
     count_words,
+    train_byte_bpe,
     train_sentencepiece,
     train_wordpiece,
 )
@@ -94,7 +96,7 @@ def _options(settings: PretrainingSettings) -> dict[str, Any]:
 def _train(settings: PretrainingSettings, texts: list[Iterator[str]]) -> Tokenizer:
     vocab, all_texts = settings.vocab, itertools.chain.from_iterable(texts)
     if vocab.family == 'symbols':
-        return train_symbols(all_texts, vocab_size=vocab.size, unused=vocab.unused)
+        return build_symbols(count_symbols(all_texts), vocab_size=vocab.size, unused=vocab.unused)
     if vocab.family == 'bpe':
         return train_byte_bpe(all_texts, vocab_size=vocab.size, lowercase=vocab.lowercase, unused=vocab.unused)
     if vocab.family == 'wordpiece':
@@ -123,11 +125,11 @@ def _train_on_beam(
         raise UserError('config.beam', 'a byte-level BPE to train', expected, fix)
     statistics = _beam_statistics(settings, corpora, workdir)
     if vocab.family == 'symbols':
-        counts, read = statistics.symbols(vocab.size + len(special_layout(vocab.unused)))
+        counts, read = statistics.counts(count_symbols, vocab.size + len(special_layout(vocab.unused)))
         total = sum(map(collections.Counter, counts), collections.Counter())
         return build_symbols(total, vocab_size=vocab.size, unused=vocab.unused), read
     if vocab.family == 'wordpiece':
-        counts, read = statistics.words(vocab.lowercase)
+        counts, read = statistics.counts(functools.partial(count_words, lowercase=vocab.lowercase), MAX_WORDS)
         return build_wordpiece(counts, **_options(settings)), read
     sentences, read = statistics.sentences(vocab.sample_sentences, settings.seed)
     model = {'model_type': vocab.model_type, 'sample_sentences': vocab.sample_sentences}
@@ -187,7 +189,8 @@ def write_candidates(
         raise UserError('config.vocab.candidates', f'the {tokenizer.family} vocabulary {source}', 'WordPiece', fix)
     specs = [spec for spec, _ in parse_mixture(settings.corpus)]
     if settings.beam:
-        (counts,), _ = _beam_statistics(settings, [specs], workdir).words(tokenizer.lowercase)
+        count = functools.partial(count_words, lowercase=tokenizer.lowercase)
+        (counts,), _ = _beam_statistics(settings, [specs], workdir).counts(count, MAX_WORDS)
     else:
         with _show_reading(settings, specs) as count:
             texts = (iter_texts(spec, settings.corpus_options, progress=count) for spec in specs)

@@ -1,4 +1,4 @@
-"""Charts of the metrics by step, with the chance baselines; run=plot draws the same charts."""
+"""Charts of the metrics by step, with the chance baselines. run=plot draws the same charts."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ _TITLES = {
 
 
 def curves_section(run: Run, baselines: ChanceBaselines) -> Section | None:
-    """Returns the section with the charts; None for a run without rows, such as a sweep (its trials have the rows)."""
+    """Returns the section with the charts, or None for a run without rows, such as a sweep."""
     if not run.rows:
         return None
     charts = {
@@ -40,7 +40,7 @@ def curves_section(run: Run, baselines: ChanceBaselines) -> Section | None:
 
 
 def make_curve(name: str, rows: Iterable[Mapping[str, Any]], key: str, color: str, kind: str = 'line') -> Curve | None:
-    """Returns the values of `key` in the rows that have it, by step; None if no row has it."""
+    """Returns the values of `key` in the rows that have it, by step, or None if no row has it."""
     points = [(row['step'], row[key]) for row in rows if row.get(key) is not None]
     return Curve(name, *map(list, zip(*points, strict=True)), color, kind) if points else None
 

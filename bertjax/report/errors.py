@@ -19,44 +19,42 @@ _MATRIX = 20  # the maximum number of classes in a confusion table
 _NOTHING = '(nothing)'
 
 
-def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '', split: str = 'dev') -> Section:
-    """Returns a review of the predictions of a finished run and its records.
+def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') -> Section:
+    """Returns a review of the predictions for dev of a finished run.
 
     Args:
       run: The run in the workdir.
       task: The task with its learned labels.
       folder: The folder with results.json and predictions/: the workdir, or a trial of a sweep.
       about: A sentence about the source of the predictions; '' if the run itself made them.
-      split: The split to review.
     """
-    title = f'Errors on {split}'
     try:
-        data = _review(run, task, folder / 'predictions' / f'{split}.jsonl', split)
+        data = _review(run, task, folder / 'predictions' / 'dev.jsonl')
     except UserError as error:
-        return Section('errors', title, note=f'The records of {split} can no longer be read: {error}')
+        data = f'The records of dev can no longer be read: {error}'
     if isinstance(data, str):
-        return Section('errors', title, note=data)
-    return Section('errors', title, data, about)
+        return Section('errors', 'Errors on dev', note=data)
+    return Section('errors', 'Errors on dev', data, about)
 
 
-def _review(run: Run, task: Task, path: pathlib.Path, split: str) -> dict[str, Any] | str:
+def _review(run: Run, task: Task, path: pathlib.Path) -> dict[str, Any] | str:
     """Returns the data of the section, or the reason why there is no data."""
     rows = read_lines(path)
     if rows is None and path.exists():
         return f'{path} is damaged; run=evaluate writes it again.'
     if rows is None:
-        return f'There are no predictions for {split} yet: a finished run writes them.'
+        return 'There are no predictions for dev yet: a finished run writes them.'
     with quiet():
-        records = task.records(split)
+        records = task.records('dev')
     limit = run.config['max_eval_records']
     if 0 < limit < len(records):
         records = [records[i] for i in sample(len(records), limit)]
     if len(records) != len(rows):
-        return f'{len(rows):,} predictions, {len(records):,} records of {split}: the data has changed.'
+        return f'{len(rows):,} predictions, {len(records):,} records of dev: the data has changed.'
     try:
         judgments = list(task.judgments(records, rows))
     except (LookupError, TypeError, ValueError):
-        return f'Another version wrote the predictions for {split}; run=evaluate writes them again.'
+        return 'Another version wrote the predictions for dev; run=evaluate writes them again.'
     wrong = sorted((judgment for judgment in judgments if judgment.error > 0), key=lambda judgment: -judgment.error)
     counts = collections.Counter(pair for judgment in judgments for pair in judgment.classes)
     return {

@@ -71,7 +71,7 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """The last step that has a row; 0 before the first."""
+        """The last step that has a row, or 0 before the first."""
         return max((row['step'] for row in self.rows), default=0)
 
     def rows_of(self, split: str) -> list[dict[str, Any]]:
@@ -92,7 +92,7 @@ class Run:
         return from_plain({**self.config, 'mesh': _LOCAL_MESH, 'model': model, 'step': 0})
 
     def results(self) -> dict[str, Any] | None:
-        """Returns results.json of a finished fine-tuning; None if the file is missing or damaged."""
+        """Returns results.json of a finished fine-tuning, or None if the file is missing or damaged."""
         is_valid = lambda results: all(isinstance(values, dict) for values in results['splits'].values())  # noqa: E731
         return read_json_or_none(self.folder / RESULTS, lambda results: results if is_valid(results) else None)
 
@@ -158,7 +158,7 @@ def quiet() -> Iterator[None]:
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]] | None:
-    """Returns the objects of a JSON lines file that bertjax wrote; None if it is missing or damaged."""
+    """Returns the objects of a JSON lines file that bertjax wrote, or None if it is missing or damaged."""
     try:
         text = path.read_text(encoding='utf-8')
         return [

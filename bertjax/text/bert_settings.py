@@ -67,35 +67,26 @@ def looks_lowercase(pieces: Sequence[str]) -> bool:
     return upper <= _CASED_SHARE * len(ordinary)
 
 
-def override_normalizer(
-    settings: Mapping[str, Any],
-    where: str,
-    *,
-    lowercase: bool | None,
-    strip_accents: bool | None = None,
-    handle_chinese_chars: bool | None = None,
-) -> dict[str, Any]:
-    """Returns `settings` with changed options in their BertNormalizer. None leaves an option unchanged.
+def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Returns `settings` with the options of a tokenizer_config.json in their BertNormalizer.
 
     Raises:
-      UserError: The normaliser is of another kind, and `lowercase` contradicts it.
+      UserError: The normaliser is of another kind, and its case is not that of the configuration.
     """
-    settings = dict(settings)
-    nodes = [node for node in _nodes(settings.get('normalizer')) if node['type'] == 'BertNormalizer']
-    if nodes:
-        settings['normalizer'] = copy.deepcopy(settings['normalizer'])
-        options = {'lowercase': lowercase, 'strip_accents': strip_accents, 'handle_chinese_chars': handle_chinese_chars}
-        for node in _nodes(settings['normalizer']):
-            if node['type'] == 'BertNormalizer':
-                node.update({name: value for name, value in options.items() if value is not None})
-    elif lowercase is not None and lowercase != lowercases(settings.get('normalizer')):
-        raise UserError(
-            where,
-            f'a custom normaliser that {"keeps" if lowercase else "lowers"} case',
-            f'lowercase={not lowercase}',
-            'leave lowercase unset, so that the case is that of the tokenizer',
-        )
-    return settings
+    lowercase, normalizer = config.get('do_lower_case'), copy.deepcopy(settings.get('normalizer'))
+    options = {
+        'lowercase': lowercase,
+        'strip_accents': config.get('strip_accents'),
+        'handle_chinese_chars': config.get('tokenize_chinese_chars'),
+    }
+    nodes = [node for node in _nodes(normalizer) if node['type'] == 'BertNormalizer']
+    for node in nodes:
+        node.update({name: value for name, value in options.items() if value is not None})
+    if not nodes and lowercase is not None and lowercase != lowercases(normalizer):
+        found = f'a custom normaliser that {"keeps" if lowercase else "lowers"} case'
+        fix = 'correct or remove do_lower_case in the tokenizer_config.json beside it'
+        raise UserError(where, found, f'do_lower_case={not lowercase}', fix)
+    return {**settings, 'normalizer': normalizer}
 
 
 def _nodes(node: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:

@@ -18,8 +18,17 @@ _PAIR = re.compile('[\ud800-\udbff][\udc00-\udfff]')
 _AT_ONCE = 1024  # the number of texts to encode at once; an Encoding of `tokenizers` uses about 200 bytes per piece
 
 
+def encode_batch(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
+    """Returns the ids of each text, int32 [N], without special tokens."""
+    try:
+        encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+    except (UnicodeEncodeError, TypeError):
+        encodings = tokenizer.encode_batch_fast(list(map(replace_surrogates, texts)), add_special_tokens=False)
+    return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+
+
 def locate(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], space: str = ' ') -> list[PieceOffsets]:
-    """Returns the ids and the offsets of the pieces of each text, computed by `tokenizers`; see `trim_spans`."""
+    """Returns the ids and the offsets of the pieces of each text, computed by `tokenizers`. See `trim_spans`."""
     located: list[PieceOffsets] = []
     for begin in range(0, len(texts), _AT_ONCE):
         chunk = texts[begin : begin + _AT_ONCE]

@@ -6,43 +6,27 @@ from typing import Any
 
 import numpy as np
 import sentencepiece
-from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.atomic import write_atomic
-from bertjax.text.flat import flatten
 from bertjax.text.offsets import CharacterMap, PieceOffsets, repair_surrogates, trim_spans
 from bertjax.text.sentencepiece_proto import SPACE, read_settings, unicode_normalizer
-from bertjax.text.special import (
-    PAD,
-    SPECIAL_TOKENS,
-    UNK,
-    check_pieces,
-    find_special_ids,
-    hash_settings,
-    replace_surrogates,
-    to_json,
-    tokenizer_config,
-)
+from bertjax.text.special import PAD, UNK, hash_settings, replace_surrogates
+from bertjax.text.tokenizer_base import Tokenizer
 from bertjax.text.tokenizer_json import sentencepiece_settings
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(Tokenizer):
     """Converts text to ids with a SentencePiece model. Its special tokens are control symbols, which no text produces.
 
     Args:
       model: The bytes of a *.model file.
       where: The file, for messages.
 
-    Attributes: See `bertjax.text.tokenizer.Tokenizer`.
-
     Raises:
       UserError: The bytes are not a model, or the model lacks BERT's special tokens.
     """
 
     family = 'sentencepiece'
-    separators = 1
-    word_prefix = ''
 
     def __init__(self, model: bytes, where: str = 'tokenizer.model'):
         self._model, self._where = model, where
@@ -55,16 +39,13 @@ class SentencePieceTokenizer:
             ) from error  # fmt: skip
         self._unicode = unicode_normalizer(read_settings(model).rule)
         self._characters = CharacterMap(self._unicode)
-        self.vocab_size = processor.get_piece_size()
-        self.pieces = [processor.id_to_piece(index) for index in range(self.vocab_size)]
+        indices = range(processor.get_piece_size())
+        pieces = [processor.id_to_piece(index) for index in indices]
         # In ALBERT, the first two special tokens have SentencePiece's names.
-        known = set(self.pieces)
+        known = set(pieces)
         self._names = {t: n for t, n in ((PAD, '<pad>'), (UNK, '<unk>')) if t not in known and n in known}
-        ids = check_pieces(self.pieces, where, self._names)
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
-        controls = [index for index in range(self.vocab_size) if processor.is_control(index)]
-        self.special_ids = find_special_ids(self.pieces, ids, controls)
-        self.continues_word = np.array([not piece.startswith(SPACE) for piece in self.pieces], dtype=bool)
+        self._set_pieces(pieces, list(filter(processor.is_control, indices)))
+        self.continues_word = np.array([not piece.startswith(SPACE) for piece in pieces], dtype=bool)
         self.continues_word[self.special_ids] = False
         self.lowercase = processor.normalize('Straight ABC') == processor.normalize('straight abc')
         self.fingerprint = hash_settings({'family': self.family, 'model': model.hex()})
@@ -74,10 +55,6 @@ class SentencePieceTokenizer:
         return self._processor.encode(
             [self._prepare(text) for text in texts], return_type='numpy', num_threads=_threads()
         )
-
-    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """See Tokenizer."""
-        return flatten(self.encode(texts))
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
         """See Tokenizer."""
@@ -106,21 +83,17 @@ class SentencePieceTokenizer:
         parts = (f' {self.pieces[i]} ' if i in special else self.pieces[i] for i in map(int, ids))
         return ' '.join(''.join(parts).replace(SPACE, ' ').split())
 
-    def save(self, directory: epath.PathLike) -> None:
-        """Writes tokenizer.model, and tokenizer.json with tokenizer_config.json for transformers' AutoTokenizer.
+    def _files(self) -> dict[str, str | bytes]:
+        """See Tokenizer.
 
         transformers computes the same ids as this class, except where a text contains the name of a special token, such
         as [SEP]: transformers converts the name to the special token.
         """
-        directory = epath.Path(directory)
-        config = tokenizer_config(self._names, tokenizer_class='PreTrainedTokenizerFast', do_lower_case=self.lowercase)
-        write_atomic(directory / 'tokenizer.model', self._model)
-        write_atomic(directory / 'tokenizer.json', to_json(self._tokenizer_json()))
-        write_atomic(directory / 'tokenizer_config.json', to_json(config))
+        return {'tokenizer.model': self._model, **super()._files()}
 
-    def _tokenizer_json(self) -> dict[str, Any]:
-        processor = self._processor
-        scores = [processor.get_score(index) for index in range(self.vocab_size)]
+    @property
+    def _settings(self) -> dict[str, Any]:
+        scores = [self._processor.get_score(index) for index in range(self.vocab_size)]
         special = self.special_ids.tolist()
         return sentencepiece_settings(self._model, self.pieces, scores, special, self._names, self._where)
 
@@ -129,5 +102,5 @@ class SentencePieceTokenizer:
 
 
 def _threads() -> int:
-    """Returns the number of threads: 1 in a worker process; -1, which means one for each core, in the main process."""
+    """Returns the number of threads: 1 in a worker process, and -1 (one for each core) in the main process."""
     return 1 if multiprocessing.parent_process() else -1

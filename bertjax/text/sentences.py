@@ -77,7 +77,7 @@ _LONG = 7  # in letters; every abbreviation is shorter
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Splits a paragraph into sentences without surrounding white space; an empty paragraph gives an empty list."""
+    """Splits a paragraph into sentences without surrounding white space. An empty paragraph gives an empty list."""
     paragraph = paragraph.strip()
     sentences, start = [], 0
     for match in _CANDIDATE.finditer(paragraph):

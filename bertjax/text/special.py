@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
 
@@ -49,24 +47,17 @@ def check_pieces(
     ids: dict[str, int] = {}
     for index, piece in enumerate(pieces):
         if not piece:
-            raise UserError(
-                f'{where}:{index + 1}', 'an empty entry', 'one piece on every line', 'delete the blank line'
-            )
+            fix = 'delete the blank line'
+            raise UserError(f'{where}:{index + 1}', 'an empty entry', 'one piece on every line', fix)
         if ids.setdefault(piece, index) != index:
-            raise UserError(
-                f'{where}:{index + 1}',
-                f'{piece!r} a second time (first as entry {ids[piece] + 1})',
-                'every piece once',
-                'use the original vocabulary, or train one with --config.run=vocab',
-            )
+            found = f'{piece!r} a second time (first as entry {ids[piece] + 1})'
+            fix = 'use the original vocabulary, or train one with --config.run=vocab'
+            raise UserError(f'{where}:{index + 1}', found, 'every piece once', fix)
     missing = [name for name in names.values() if name not in ids]
     if missing:
-        raise UserError(
-            where,
-            f'{len(pieces):,} {kind and f"{kind} "}pieces without {" ".join(missing)}',
-            f'a BERT vocabulary with {" ".join(names.values())}',
-            'give the path of a BERT vocabulary, or train one with --config.run=vocab',
-        )
+        found = f'{len(pieces):,} {kind and f"{kind} "}pieces without {" ".join(missing)}'
+        fix = 'give the path of a BERT vocabulary, or train one with --config.run=vocab'
+        raise UserError(where, found, f'a BERT vocabulary with {" ".join(names.values())}', fix)
     return {token: ids[name] for token, name in names.items()}
 
 
@@ -81,7 +72,7 @@ def wrap_tokenizer_errors(where: str) -> Iterator[None]:
     except (UserError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic in Rust is not an Exception
-        found = f'settings that cannot be used ({type(error).__name__}: {error})'
+        found = f'settings that cannot be loaded ({type(error).__name__}: {error})'
         raise UserError(where, found, 'the tokenizer of a BERT model', 'use the original file') from error
 
 
@@ -110,19 +101,10 @@ def sort_pieces(ids: Mapping[str, int], where: str) -> list[str]:
     """
     pieces = sorted(ids, key=ids.__getitem__)
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
-        raise UserError(
-            where,
-            f'{len(pieces):,} pieces with ids up to {max(ids.values(), default=0):,}',
-            'ids from 0 without gaps or repetitions',
-            'the vocabulary is damaged: use the original file',
-        )
+        found = f'{len(pieces):,} pieces with ids up to {max(ids.values(), default=0):,}'
+        fix = 'the vocabulary is damaged: use the original file'
+        raise UserError(where, found, 'ids from 0 without gaps or repetitions', fix)
     return pieces
-
-
-def find_special_ids(pieces: Sequence[str], ids: Mapping[str, int], other_ids: Sequence[int] = ()) -> np.ndarray:
-    """Returns the sorted ids (int32) of special tokens (`ids`), of the [unusedN] slots in `pieces`, and `other_ids`."""
-    unused = (index for index, piece in enumerate(pieces) if is_unused(piece))
-    return np.array(sorted({*ids.values(), *unused, *other_ids}), dtype=np.int32)
 
 
 def hash_settings(settings: Mapping) -> str:
@@ -173,14 +155,6 @@ def count_separators(post_processor: Mapping[str, Any] | None) -> int:
         if kinds[1:5] == ['A', '', '', 'A']:
             return 2
     return 1
-
-
-def tokenizer_config(names: Mapping[str, str], **settings: Any) -> dict[str, Any]:
-    """Returns a tokenizer_config.json with the special tokens, BERT's inputs and `settings`."""
-    keys = {'pad': PAD, 'unk': UNK, 'cls': CLS, 'sep': SEP, 'mask': MASK}
-    config = {f'{key}_token': names.get(token, token) for key, token in keys.items()}
-    inputs = ['input_ids', 'token_type_ids', 'attention_mask']
-    return {**config, 'model_input_names': inputs, 'model_max_length': 512, **settings}
 
 
 def to_json(settings: Mapping[str, Any]) -> str:

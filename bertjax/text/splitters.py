@@ -20,7 +20,7 @@ _MAX_PIECE = 10_000
 
 
 def check_splitter(name: str) -> None:
-    """Checks the name of a splitter, but not whether its package is installed; see `build_splitter`.
+    """Checks the name of a splitter, but not whether its package is installed. See `build_splitter`.
 
     Raises:
       UserError: The name is not valid.
@@ -43,7 +43,7 @@ def build_splitter(name: str) -> Splitter:
 
 
 def splitter_version(name: str) -> str:
-    """Returns the splitter and its version, such as 'rules 3' or 'pysbd 0.3.4'; UNKNOWN if it is not installed."""
+    """Returns the splitter and its version, such as 'rules 3' or 'pysbd 0.3.4', or UNKNOWN if it is not installed."""
     if name == RULES:
         return f'{RULES} {RULES_VERSION}'
     try:

@@ -11,31 +11,26 @@ import tokenizers
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_lines
-from bertjax.text.flat import flatten
 from bertjax.text.long_words import MAX_WORD
-from bertjax.text.offsets import PieceOffsets, locate
+from bertjax.text.offsets import PieceOffsets, encode_batch, locate
 from bertjax.text.special import (
     SPECIAL_TOKENS,
     UNK,
     check_ids,
     check_pieces,
-    find_special_ids,
     hash_settings,
     make_added_tokens,
     pair_template,
-    replace_surrogates,
     sort_pieces,
     special_layout,
-    to_json,
-    tokenizer_config,
 )
+from bertjax.text.tokenizer_base import Tokenizer
 
 _FIX = 'give a text file with one symbol on each line'
 
 
-class SymbolTokenizer:
+class SymbolTokenizer(Tokenizer):
     """Converts text to ids with a table: the WordLevel model of a tokenizer.json that splits at white space.
 
     Args:
@@ -43,16 +38,11 @@ class SymbolTokenizer:
       where: The file, for messages.
       names: The vocabulary's names of special tokens that differ from BERT's.
 
-    Attributes: See `bertjax.text.tokenizer.Tokenizer`.
-
     Raises:
       UserError: The vocabulary lacks BERT's special tokens, or its settings do more than split at white space.
     """
 
     family = 'symbols'
-    lowercase = False
-    separators = 1
-    word_prefix = ''
 
     def __init__(
         self, settings: Mapping[str, Any], where: str = 'tokenizer.json', names: Mapping[str, str] | None = None
@@ -65,24 +55,13 @@ class SymbolTokenizer:
             raise UserError(where, found, 'a table of symbols', 'use a vocabulary that bertjax wrote')
         check_ids(settings, where)
         self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
-        ids_of = self._tokenizer.get_vocab(with_added_tokens=True)
-        self.pieces = sort_pieces(ids_of, where)
-        self.vocab_size = len(self.pieces)
-        ids = check_pieces(self.pieces, where, self._names)
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
-        self.special_ids = find_special_ids(self.pieces, ids)
+        self._set_pieces(sort_pieces(self._tokenizer.get_vocab(with_added_tokens=True), where))
         self.continues_word = np.zeros(self.vocab_size, bool)
         self.fingerprint = hash_settings({'family': self.family, 'pieces': self.pieces})
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """See Tokenizer."""
-        texts = [replace_surrogates(text) for text in texts]
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, np.int32) for encoding in encodings]
-
-    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """See Tokenizer."""
-        return flatten(self.encode(texts))
+        return encode_batch(self._tokenizer, texts)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
         """See Tokenizer."""
@@ -92,15 +71,8 @@ class SymbolTokenizer:
         """Returns the symbols, including special tokens, separated by spaces."""
         return ' '.join(self.pieces[int(index)] for index in ids)
 
-    def save(self, directory: epath.PathLike) -> None:
-        """Writes tokenizer.json and tokenizer_config.json, which transformers' AutoTokenizer loads."""
-        directory = epath.Path(directory)
-        config = tokenizer_config(self._names, tokenizer_class='PreTrainedTokenizerFast')
-        write_atomic(directory / 'tokenizer.json', to_json(self._settings))
-        write_atomic(directory / 'tokenizer_config.json', to_json(config))
-
-    def __reduce__(self):
-        return SymbolTokenizer, (self._settings, self._where, self._names)
+    def _config(self) -> dict[str, Any]:
+        return super()._config(tokenizer_class='PreTrainedTokenizerFast')
 
 
 def symbol_settings(pieces: Sequence[str]) -> dict[str, Any]:
@@ -131,23 +103,9 @@ def read_symbols(path: epath.PathLike) -> SymbolTokenizer:
     for number, symbol in enumerate(symbols, 1):
         if symbol.split() != [symbol]:
             raise UserError(f'{path}:{number}', repr(symbol), 'one symbol without white space', 'correct the line')
-    check_pieces([*symbols, *(name for name in SPECIAL_TOKENS if name not in symbols)], str(path))
     missing = [name for name in SPECIAL_TOKENS if name not in symbols]
+    check_pieces([*symbols, *missing], str(path))
     return SymbolTokenizer(symbol_settings([*missing, *symbols]), str(path))
-
-
-def train_symbols(texts: Iterable[str], *, vocab_size: int, unused: int = 0) -> SymbolTokenizer:
-    """Makes a vocabulary of the most frequent symbols of `texts`, in order of frequency.
-
-    Args:
-      texts: A stream of texts with white space between symbols, read once.
-      vocab_size: The maximum number of pieces, including special tokens and unused slots.
-      unused: The number of [unusedN] slots to reserve.
-
-    Raises:
-      UserError: The texts have no symbol.
-    """
-    return build_symbols(count_symbols(texts), vocab_size=vocab_size, unused=unused)
 
 
 def count_symbols(texts: Iterable[str]) -> dict[str, int]:
@@ -160,7 +118,16 @@ def count_symbols(texts: Iterable[str]) -> dict[str, int]:
 
 
 def build_symbols(counts: Mapping[str, int], *, vocab_size: int, unused: int = 0) -> SymbolTokenizer:
-    """Makes the vocabulary of `train_symbols` from the counts of `count_symbols`."""
+    """Makes a vocabulary of the most frequent symbols, in order of frequency.
+
+    Args:
+      counts: The result of `count_symbols`.
+      vocab_size: The maximum number of pieces, including special tokens and unused slots.
+      unused: The number of [unusedN] slots to reserve.
+
+    Raises:
+      UserError: There is no symbol.
+    """
     special = special_layout(unused)
     counts = {symbol: count for symbol, count in counts.items() if symbol not in special}
     if not counts:

@@ -1,9 +1,8 @@
-"""The interface of all tokenizers, and a loader that recognises the family of a file or directory."""
+"""Loads a tokenizer, and recognises the family of a file or directory."""
 
-from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection
+from typing import Any
 
-import numpy as np
 from etils import epath
 
 from bertjax.errors import UserError
@@ -12,82 +11,24 @@ from bertjax.files.small_files import MAX_SETTINGS_BYTES, read_bytes, read_json_
 from bertjax.remote.paths import user_path
 from bertjax.text.bert_settings import bert_settings, looks_lowercase, override_normalizer
 from bertjax.text.byte_bpe import byte_bpe_settings, read_merges
-from bertjax.text.offsets import PieceOffsets
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, check_pieces, wrap_tokenizer_errors
 from bertjax.text.symbols import SymbolTokenizer
+from bertjax.text.tokenizer_base import Tokenizer as Tokenizer
 from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer
 from bertjax.text.wordpiece import WordPieceTokenizer
 
 
-class Tokenizer(Protocol):
-    """The interface of all tokenizers.
-
-    Attributes:
-      family: The kind of tokenizer: 'wordpiece', 'sentencepiece', 'bpe' (byte-level, or without marks at the start of
-        words) or 'symbols'.
-      lowercase: Whether text is lower-cased first.
-      vocab_size: V, the number of pieces.
-      pieces: The V pieces, index = id.
-      pad_id, unk_id, cls_id, sep_id, mask_id: The ids of the special tokens.
-      separators: The number of [SEP] between the texts of a pair: 1, or 2 as in RoBERTa.
-      word_prefix: The text to put before an isolated word, so that it has the same pieces as inside a text. It is a
-        space for byte-level BPE and for Gemma's tokenizer, whose pieces include the space before a word, and '' for
-        other tokenizers.
-      special_ids: int32, sorted, the ids of special tokens, [unusedN] slots and control symbols. Masking never draws
-        them as a random replacement.
-      continues_word: bool [V], whether a piece continues the word of the piece before it.
-      fingerprint: The sha256 (hex) of all settings that determine ids.
-    """
-
-    family: str
-    lowercase: bool
-    vocab_size: int
-    pieces: list[str]
-    pad_id: int
-    unk_id: int
-    cls_id: int
-    sep_id: int
-    mask_id: int
-    separators: int
-    word_prefix: str
-    special_ids: np.ndarray
-    continues_word: np.ndarray
-    fingerprint: str
-
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
-
-    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of all texts in one array (int32), and the number of ids of each text (int64)."""
-
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        """Returns the ids of `encode` and the start and end of each piece in the text. It is slower than `encode`.
-
-        Offsets count Python characters of the original text. `text[start:end]` is the text of the piece, without the
-        space before the piece, and with the combining marks that normalisation removed. The span of a piece that is
-        only a space is empty. If one character became several pieces, these pieces have the same span.
-
-        Returns:
-          (ids, starts, ends) of each text, int32 [N] each, starts and ends ascending.
-        """
-
-    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Returns readable text, including special tokens."""
-
-    def save(self, directory: epath.PathLike) -> None:
-        """Writes a directory that `load_tokenizer` and transformers' AutoTokenizer load. The bytes are reproducible."""
-
-
-def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Tokenizer:
+def load_tokenizer(path: epath.PathLike) -> Tokenizer:
     """Loads a tokenizer.
+
+    The case of a WordPiece vocabulary comes from the tokenizer_config.json beside the file, else from tokenizer.json,
+    else from the pieces: a vocabulary without upper-case letters is uncased.
 
     Args:
       path: A vocab.txt, a tokenizer.json, a SentencePiece *.model, a vocab.json with a merges.txt beside it, a
         directory with one of these files, or the path of a TensorFlow checkpoint. If a directory has several of them,
         the first of tokenizer.model, tokenizer.json, vocab.txt and vocab.json is used.
-      lowercase: Whether to lower-case text. None takes the value from the tokenizer_config.json beside the file, else
-        from tokenizer.json, else from the pieces: a vocabulary without upper-case letters is uncased.
 
     Raises:
       UserError: The path does not exist, or has no vocabulary for BERT.
@@ -96,13 +37,13 @@ def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Token
     config = _read_config(file.parent)
     with wrap_tokenizer_errors(str(file)):
         if file.suffix == '.model':
-            tokenizer = _check_case(SentencePieceTokenizer(_read_bytes(file), str(file)), str(file), lowercase)
+            tokenizer = SentencePieceTokenizer(_read_bytes(file), str(file))
         elif file.name == 'vocab.json':
-            tokenizer = _check_case(_from_merges(file, config), str(file), lowercase)
+            tokenizer = _from_merges(file, config)
         elif file.suffix == '.json':
-            tokenizer = _from_json(file, config, lowercase)
+            tokenizer = _from_json(file, config)
         else:
-            tokenizer = _from_vocab(file, config, lowercase)
+            tokenizer = _from_vocab(file, config)
         tokenizer.encode(_TRIAL)
     return tokenizer
 
@@ -132,14 +73,13 @@ def _find_vocabulary(path: epath.Path) -> epath.Path:
     return path
 
 
-def _from_vocab(file: epath.Path, config: dict[str, Any], lowercase: bool | None) -> Tokenizer:
+def _from_vocab(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
     # As in transformers, only \n, \r\n and \r end a line; U+0085 and U+2028 are ordinary pieces.
     lines = _read_text(file).replace('\r\n', '\n').replace('\r', '\n').split('\n')
     pieces = lines[:-1] if lines[-1] == '' else lines
     names = _special_names(config, pieces)
     check_pieces(pieces, str(file), names)  # checked before bert_settings, whose dictionary removes repetitions
-    if lowercase is None:
-        lowercase = config.get('do_lower_case')
+    lowercase = config.get('do_lower_case')
     settings = bert_settings(
         pieces,
         lowercase=looks_lowercase(pieces) if lowercase is None else lowercase,
@@ -150,7 +90,7 @@ def _from_vocab(file: epath.Path, config: dict[str, Any], lowercase: bool | None
     return WordPieceTokenizer(settings, str(file), names)
 
 
-def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None) -> Tokenizer:
+def _from_json(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
     settings = read_json_object(file, _ORIGINAL)
     model = settings.get('model')
     if not isinstance(model, dict) or not isinstance(model.get('vocab'), dict | list):
@@ -165,17 +105,10 @@ def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None)
     }
     where, names = str(file), _special_names(config, pieces)
     if model.get('type') == 'WordLevel':
-        return _check_case(SymbolTokenizer(settings, where, names), where, lowercase)
+        return SymbolTokenizer(settings, where, names)
     if model.get('type', 'WordPiece') != 'WordPiece' or 'merges' in model:
-        return _check_case(JsonTokenizer({**settings, 'added_tokens': added}, where, names), where, lowercase)
-    settings = override_normalizer(
-        settings,
-        where,
-        lowercase=config.get('do_lower_case') if lowercase is None else lowercase,
-        strip_accents=config.get('strip_accents'),
-        handle_chinese_chars=config.get('tokenize_chinese_chars'),
-    )
-    return WordPieceTokenizer(settings, where, names)
+        return JsonTokenizer({**settings, 'added_tokens': added}, where, names)
+    return WordPieceTokenizer(override_normalizer(settings, config, where), where, names)
 
 
 def _added_tokens(settings: dict[str, Any], config: dict[str, Any]) -> list[dict[str, Any]]:
@@ -206,16 +139,6 @@ def _from_merges(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
         mask_takes_space=mask.get('lstrip') is True if isinstance(mask, dict) else True,
     )
     return JsonTokenizer(settings, str(file), names)
-
-
-def _check_case(tokenizer: Tokenizer, where: str, lowercase: bool | None) -> Tokenizer:
-    if lowercase is not None and lowercase != tokenizer.lowercase:
-        kinds = {True: 'lowers', False: 'keeps'}
-        raise UserError(
-            where, f'a model that {kinds[tokenizer.lowercase]} case', f'a model that {kinds[lowercase]} it',
-            'the case of a trained vocabulary is fixed: leave lowercase unset, or train one with --config.run=vocab',
-        )  # fmt: skip
-    return tokenizer
 
 
 def _special_names(config: dict[str, Any], pieces: Collection[Any]) -> dict[str, str]:

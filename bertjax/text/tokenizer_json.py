@@ -8,39 +8,31 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.atomic import write_atomic
-from bertjax.text.flat import flatten
-from bertjax.text.offsets import PieceOffsets, locate
+from bertjax.text.offsets import PieceOffsets, encode_batch, locate
 from bertjax.text.sentencepiece_proto import BPE, SPACE, UNIGRAM, read_settings, unicode_steps
 from bertjax.text.special import (
     CLS,
     MASK,
     PAD,
     SEP,
-    SPECIAL_TOKENS,
     UNK,
     check_ids,
-    check_pieces,
     count_separators,
-    find_special_ids,
     hash_settings,
     make_added_tokens,
     pair_template,
-    replace_surrogates,
     sort_pieces,
-    to_json,
-    tokenizer_config,
 )
+from bertjax.text.tokenizer_base import Tokenizer
 
 # The names of BERT's special tokens in RoBERTa and models based on it.
 ROBERTA_NAMES = MappingProxyType({PAD: '<pad>', UNK: '<unk>', CLS: '<s>', SEP: '</s>', MASK: '<mask>'})
 _BYTE_SPACE = 'Ġ'  # the character for a space in byte-level BPE
 
 
-class JsonTokenizer:
+class JsonTokenizer(Tokenizer):
     """Converts text to ids with a tokenizer.json that has a unigram or BPE model.
 
     SentencePiece and similar models (XLM-RoBERTa's, Gemma's) mark the start of a word with U+2581. Byte-level BPE
@@ -54,8 +46,6 @@ class JsonTokenizer:
       where: The file, for messages.
       names: The vocabulary's names of special tokens that differ from BERT's. RoBERTa's names are recognised if BERT's
         are absent.
-
-    Attributes: See `bertjax.text.tokenizer.Tokenizer`.
 
     Raises:
       UserError: The model is of another type, or lacks BERT's special tokens.
@@ -78,35 +68,27 @@ class JsonTokenizer:
         is_bpe = byte_level or (kind == 'BPE' and not marks_words)
         self.family, self._space = ('bpe', _BYTE_SPACE) if is_bpe else ('sentencepiece', SPACE)
         check_ids(settings, where)
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
-        except Exception as error:  # `tokenizers` raises bare Exception
-            raise UserError(
-                where, f'settings that cannot be loaded ({error})', 'a tokenizer.json', 'use the original file'
-            ) from error
+        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
         # Callers add the special tokens. The post-processor of byte-level BPE would shift offsets.
         self._tokenizer.post_processor = None
         ids_of = self._tokenizer.get_vocab(with_added_tokens=True)
-        self.pieces = sort_pieces(ids_of, where)
-        self.vocab_size = len(self.pieces)
+        pieces = sort_pieces(ids_of, where)
         if CLS not in ids_of and ids_of.keys() >= set(ROBERTA_NAMES.values()):
             self._names = {**ROBERTA_NAMES, **self._names}
         mask = self._names.get(MASK, MASK)
         has_unk = UNK in self._names.keys() | ids_of or model.get('unk_token') or model.get('unk_id') is not None
         if mask in ids_of and not has_unk:
             self._names[UNK] = mask
-        ids = check_pieces(self.pieces, where, self._names, kind)
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
         added = [ids_of[token['content']] for token in settings.get('added_tokens') or [] if token.get('special')]
-        self.special_ids = find_special_ids(self.pieces, ids, added)
+        self._set_pieces(pieces, added, kind)
         if byte_level or marks_words:
             # Runs of spaces and line ends are added tokens in ModernBERT and Gemma.
             begins = (self._space, ' ', '\n', '\t')
-            continues = [not piece.startswith(begins) for piece in self.pieces]
+            continues = [not piece.startswith(begins) for piece in pieces]
             self.word_prefix = '' if self.family == 'sentencepiece' and self._prepare('a').startswith(SPACE) else ' '
         else:
             prefix = model.get('continuing_subword_prefix')
-            continues = [bool(prefix) and piece.startswith(prefix) for piece in self.pieces]
+            continues = [bool(prefix) and piece.startswith(prefix) for piece in pieces]
             self.word_prefix = ' ' if ' ' in self._prepare('a a') else ''
         self.continues_word = np.array(continues, dtype=bool)
         self.continues_word[self.special_ids] = False
@@ -124,16 +106,7 @@ class JsonTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """See Tokenizer."""
-        try:
-            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        except (UnicodeEncodeError, TypeError):
-            texts = [replace_surrogates(text) for text in texts]
-            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
-
-    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """See Tokenizer."""
-        return flatten(self.encode(texts))
+        return encode_batch(self._tokenizer, texts)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
         """See Tokenizer."""
@@ -146,17 +119,11 @@ class JsonTokenizer:
         """See Tokenizer."""
         return self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=False)
 
-    def save(self, directory: epath.PathLike) -> None:
-        """Writes tokenizer.json and tokenizer_config.json, which transformers' AutoTokenizer loads."""
-        directory = epath.Path(directory)
-        config = tokenizer_config(self._names, tokenizer_class='PreTrainedTokenizerFast', do_lower_case=self.lowercase)
+    def _config(self) -> dict[str, Any]:
+        config = super()._config()
         if self.unk_id == self.mask_id:
             del config['unk_token']
-        write_atomic(directory / 'tokenizer.json', to_json(self._settings))
-        write_atomic(directory / 'tokenizer_config.json', to_json(config))
-
-    def __reduce__(self):
-        return JsonTokenizer, (self._settings, self._where, self._names)
+        return config
 
 
 def sentencepiece_settings(
@@ -178,7 +145,7 @@ def sentencepiece_settings(
       where: The file of the model, for messages.
 
     Raises:
-      UserError: The model is of a kind that `vocabulary.train_sentencepiece` does not make.
+      UserError: The model is of a kind that `vocabulary.build_sentencepiece` does not make.
     """
     settings = read_settings(model)
     if settings.kind not in (UNIGRAM, BPE) or settings.byte_fallback or not settings.usual_spaces:

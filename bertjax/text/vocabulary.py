@@ -1,25 +1,29 @@
-"""Trains WordPiece and SentencePiece vocabularies, with the same result for the same texts, in bounded memory."""
+"""Trains vocabularies in bounded memory. The same texts always give the same vocabulary."""
 
 import collections
 import heapq
 import io
+import json
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import sentencepiece
-from tokenizers import normalizers, pre_tokenizers
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertjax.errors import UserError
 from bertjax.text.bert_settings import MAX_CHARACTERS, PREFIX, bert_settings
-from bertjax.text.long_words import shorten_ascii_runs
+from bertjax.text.byte_bpe import byte_bpe_settings
+from bertjax.text.long_words import shorten_ascii_runs, shorten_runs
 from bertjax.text.merges import learn_merges
 from bertjax.text.sampling import MAX_SENTENCE, iter_sentences, sample
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.sentencepiece_proto import round_scores, unicode_normalizer
 from bertjax.text.smoothing import smoothed_counts, smoothed_sample
-from bertjax.text.special import CLS, PAD, SEP, UNK, replace_surrogates, special_layout
+from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, replace_surrogates, special_layout
+from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer
 from bertjax.text.wordpiece import WordPieceTokenizer
 
 # The maximum number of distinct words in memory (about 300 MB). If there are more, only the MAX_WORDS // 2 most
@@ -33,45 +37,19 @@ _ALPHABET = 1_000
 _COVERAGE = 0.9995
 # A vocabulary that covers a smaller share of the text's characters is an error.
 _MIN_COVERAGE = 0.98
+_BYTES = 256  # of byte-level BPE
+# Longer words are cut into parts of this many bytes, because training time grows with the square of a word's length.
+_MAX_WORD_BYTES = 1_000
 _ASCII_SPACE = re.compile('[ \t\n\r]+')
+_SENTENCEPIECE_NAMES = {'pad': PAD, 'unk': UNK, 'bos': CLS, 'eos': SEP}
 
 
 def train_wordpiece(
-    texts: Iterable[str],
-    *others: Iterable[str],
-    vocab_size: int,
-    lowercase: bool,
-    unused: int = 0,
-    min_frequency: int = 2,
-    smoothing: float = 1.0,
+    texts: Iterable[str], *others: Iterable[str], lowercase: bool, **options: Any
 ) -> WordPieceTokenizer:
-    """Trains a WordPiece vocabulary by byte-pair merges of words, the method of Hugging Face's trainer.
-
-    Unlike Hugging Face's trainer, this function breaks ties in code point order, so that two runs give equal results.
-    The pieces are in BERT's order: [PAD], [unusedN], [UNK], [CLS], [SEP], [MASK], the characters, their ## forms, then
-    the merges. If the text is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
-
-    Args:
-      texts: A stream of texts, read once.
-      others: The streams of the other corpora of a mixture.
-      vocab_size: The number of pieces, including special tokens and unused slots.
-      lowercase: Whether text is lower-cased and accents are removed.
-      unused: The number of [unusedN] slots to reserve.
-      min_frequency: The minimum count of a pair that is merged.
-      smoothing: The exponent of a mixture; see `text/smoothing.py`.
-
-    Raises:
-      UserError: The texts are empty, or `vocab_size` is too small for their characters.
-    """
+    """Calls `build_wordpiece` with the words of the texts of one or more corpora, which are read once."""
     counts = [count_words(some, lowercase) for some in (texts, *others)]
-    return build_wordpiece(
-        counts,
-        vocab_size=vocab_size,
-        lowercase=lowercase,
-        unused=unused,
-        min_frequency=min_frequency,
-        smoothing=smoothing,
-    )
+    return build_wordpiece(counts, lowercase=lowercase, **options)
 
 
 def build_wordpiece(
@@ -83,7 +61,23 @@ def build_wordpiece(
     min_frequency: int = 2,
     smoothing: float = 1.0,
 ) -> WordPieceTokenizer:
-    """Makes the vocabulary of `train_wordpiece` from the result of `count_words` for each corpus."""
+    """Makes a WordPiece vocabulary by byte-pair merges of words, the method of Hugging Face's trainer.
+
+    Unlike Hugging Face's trainer, this function breaks ties in code point order, so that two runs give equal results.
+    The pieces are in BERT's order: [PAD], [unusedN], [UNK], [CLS], [SEP], [MASK], the characters, their ## forms, then
+    the merges. If the text is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
+
+    Args:
+      counts: The result of `count_words` for each corpus of a mixture.
+      vocab_size: The number of pieces, including special tokens and unused slots.
+      lowercase: Whether text is lower-cased and accents are removed.
+      unused: The number of [unusedN] slots to reserve.
+      min_frequency: The minimum count of a pair that is merged.
+      smoothing: The exponent of a mixture; see `text/smoothing.py`.
+
+    Raises:
+      UserError: The texts are empty, or `vocab_size` is too small for their characters.
+    """
     special = special_layout(unused)
     if not any(counts):
         fix = 'set config.vocab.family=sentencepiece or bpe for text without spaces, or check the path and format'
@@ -95,7 +89,7 @@ def build_wordpiece(
     pieces += learn_merges(
         words, pieces, max_new_pieces=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX
     )
-    warn_when_small(len(pieces), vocab_size)
+    _warn_when_small(len(pieces), vocab_size)
     return WordPieceTokenizer(bert_settings(pieces, lowercase=lowercase))
 
 
@@ -171,42 +165,18 @@ def _alphabet(words: dict[str, int], max_entries: int, vocab_size: int) -> list[
 
 
 def train_sentencepiece(
-    texts: Iterable[str],
-    *others: Iterable[str],
-    vocab_size: int,
-    model_type: Literal['unigram', 'bpe'] = 'unigram',
-    lowercase: bool,
-    unused: int = 0,
-    seed: int = 0,
-    sample_sentences: int = 500_000,
-    smoothing: float = 1.0,
+    texts: Iterable[str], *others: Iterable[str], seed: int = 0, sample_sentences: int = 500_000, **options: Any
 ) -> SentencePieceTokenizer:
-    """Trains a SentencePiece model on a random sample of sentences.
-
-    The normalisation is SentencePiece's nmt_nfkc, or nmt_nfkc_cf with case folding if `lowercase` is True. The special
-    tokens and [unusedN] slots are control symbols, which no text produces. They are the first pieces, in BERT's order.
-    If the sample is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
+    """Draws a sample of sentences from each corpus, and calls `build_sentencepiece`.
 
     Args:
-      texts, others, vocab_size, unused, smoothing: See `train_wordpiece`.
-      model_type: The type of the model: 'unigram' (Kudo 2018) or 'bpe'.
-      lowercase: Whether case is folded.
-      seed: The seed of the sample.
-      sample_sentences: The size of the sample. Unigram training needs 3 KB of memory for each English sentence.
-
-    Raises:
-      UserError: See `train_wordpiece`.
+      texts, others: The texts of each corpus, read once.
+      seed: The seed of the samples.
+      sample_sentences: The size of a sample. Unigram training needs 3 KB of memory for each English sentence.
+      options: Further arguments of `build_sentencepiece`.
     """
     drawn = [sample(iter_sentences(some), sample_sentences, seed) for some in (texts, *others)]
-    return build_sentencepiece(
-        drawn,
-        vocab_size=vocab_size,
-        model_type=model_type,
-        lowercase=lowercase,
-        unused=unused,
-        sample_sentences=sample_sentences,
-        smoothing=smoothing,
-    )
+    return build_sentencepiece(drawn, sample_sentences=sample_sentences, **options)
 
 
 def build_sentencepiece(
@@ -219,13 +189,28 @@ def build_sentencepiece(
     sample_sentences: int = 500_000,
     smoothing: float = 1.0,
 ) -> SentencePieceTokenizer:
-    """Makes the model of `train_sentencepiece` from the result of `sampling.sample` for each corpus."""
+    """Trains a SentencePiece model on a random sample of sentences.
+
+    The normalisation is SentencePiece's nmt_nfkc, or nmt_nfkc_cf with case folding if `lowercase` is True. The special
+    tokens and [unusedN] slots are control symbols, which no text produces. They are the first pieces, in BERT's order.
+    If the sample is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
+
+    Args:
+      drawn: The result of `sampling.sample` for each corpus of a mixture.
+      vocab_size, unused, smoothing: See `build_wordpiece`.
+      model_type: The type of the model: 'unigram' (Kudo 2018) or 'bpe'.
+      lowercase: Whether case is folded.
+      sample_sentences: The maximum number of sentences of a mixture.
+
+    Raises:
+      UserError: See `build_wordpiece`.
+    """
     rule = 'nmt_nfkc_cf' if lowercase else 'nmt_nfkc'
     sentences = drawn[0][0]
     if len(drawn) > 1 and any(size for _, size in drawn):
         sentences = smoothed_sample(*zip(*drawn, strict=True), smoothing, sample_sentences)
     if not sentences:
-        raise no_text_error()
+        raise _no_text_error()
     names = special_layout(unused)
     controls = [name for name in names if name not in (PAD, UNK, CLS, SEP)]
     model = io.BytesIO()
@@ -254,19 +239,63 @@ def build_sentencepiece(
             'raise it (8,000 for a small corpus, 32,000 for a large one), or give more text',
         ) from error  # fmt: skip
     tokenizer = SentencePieceTokenizer(round_scores(model.getvalue()), 'tokenizer.model')
-    warn_when_small(tokenizer.vocab_size, vocab_size)
+    _warn_when_small(tokenizer.vocab_size, vocab_size)
     return tokenizer
 
 
-_SENTENCEPIECE_NAMES = {'pad': PAD, 'unk': UNK, 'bos': CLS, 'eos': SEP}
+def train_byte_bpe(
+    texts: Iterable[str], *, vocab_size: int, lowercase: bool, unused: int = 0, min_frequency: int = 2
+) -> JsonTokenizer:
+    """Trains a byte-level BPE with the trainer of `tokenizers`.
+
+    The pieces are <s> <pad> </s> <unk> <mask>, [unusedN], the 256 bytes, then the merges. If the text is too small,
+    there are fewer than `vocab_size` pieces, and a warning is logged. A space is put before each text, and pairs have
+    two separators, as in RoBERTa.
+
+    Args:
+      texts: The texts, read once.
+      vocab_size, unused, min_frequency: See `build_wordpiece`.
+      lowercase: Whether text is lower-cased.
+
+    Raises:
+      UserError: The texts are empty, or `vocab_size` is too small for the bytes.
+    """
+    special = [ROBERTA_NAMES[token] for token in (CLS, PAD, SEP, UNK, MASK)]
+    slots = [f'[unused{i}]' for i in range(unused)]
+    min_size = len(special) + len(slots) + _BYTES
+    if vocab_size < min_size:
+        found = f'{vocab_size:,}, which is too small for the {_BYTES} bytes'
+        fix = 'raise it (8,192 for a small corpus, 50,265 for RoBERTa)'
+        raise UserError('config.vocab.size', found, f'at least {min_size:,}', fix)
+    model = tokenizers.Tokenizer(models.BPE())
+    if lowercase:
+        model.normalizer = normalizers.Lowercase()
+    splitter = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    model.pre_tokenizer = pre_tokenizers.Sequence([splitter, pre_tokenizers.FixedLength(_MAX_WORD_BYTES)])
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=[*special, *slots],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    model.train_from_iterator(shorten_runs(map(replace_surrogates, texts)), trainer)
+    learned = json.loads(model.to_str())['model']
+    if not learned['merges']:
+        raise _no_text_error()
+    _warn_when_small(len(learned['vocab']), vocab_size)
+    settings = byte_bpe_settings(
+        learned['vocab'], learned['merges'], lowercase=lowercase, prefix_space=True, unused=slots
+    )
+    return JsonTokenizer(settings)
 
 
-def no_text_error() -> UserError:
+def _no_text_error() -> UserError:
     """Returns the error for training without text."""
     return UserError('corpus', 'no text', 'text to train a vocabulary on', 'check the path and format of the corpus')
 
 
-def warn_when_small(size: int, requested: int) -> None:
+def _warn_when_small(size: int, requested: int) -> None:
     """Warns if a text gave fewer pieces than requested."""
     if size < requested:
         logging.getLogger(__name__).warning(

@@ -8,28 +8,20 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from etils import epath
 
-from bertjax.errors import UserError
-from bertjax.files.atomic import write_atomic
 from bertjax.progress import format_duration
 from bertjax.text.bert_settings import PREFIX, canonical_id_settings, is_bert, lowercases
-from bertjax.text.flat import flatten
 from bertjax.text.long_words import MAX_WORD, shorten_ascii_runs
-from bertjax.text.offsets import PieceOffsets, locate
+from bertjax.text.offsets import PieceOffsets, encode_batch, locate
 from bertjax.text.special import (
-    SPECIAL_TOKENS,
     check_ids,
-    check_pieces,
     count_separators,
-    find_special_ids,
     hash_settings,
     replace_surrogates,
     sort_pieces,
-    to_json,
-    tokenizer_config,
     wrap_tokenizer_errors,
 )
+from bertjax.text.tokenizer_base import Tokenizer, flatten
 
 try:
     import nanotoken  # the extra `fast`
@@ -42,7 +34,7 @@ _MUCH_TEXT = 50e6  # in bytes; `describe_fast_saving` returns '' for smaller tex
 INSTALL_FAST = "pip install 'bertjax[fast]'"
 
 
-class WordPieceTokenizer:
+class WordPieceTokenizer(Tokenizer):
     """Converts text to ids. Each word is split by greedy longest match, as in BERT.
 
     The ids equal those of transformers' `BertTokenizerFast`. The name of a special token in a text, such as '[MASK]',
@@ -53,28 +45,26 @@ class WordPieceTokenizer:
       where: The file, for messages.
       names: The vocabulary's names of special tokens that differ from BERT's.
 
-    Attributes: See `bertjax.text.tokenizer.Tokenizer`, and
+    Attributes:
       added_ids: The ids in `added_tokens` of the file, which are not part of the WordPiece model.
       is_bert: Whether Hugging Face's BertTokenizer would make these settings from the vocabulary alone.
 
     Raises:
-      UserError: The vocabulary lacks BERT's special tokens, or no library can load the settings.
+      UserError: The vocabulary lacks BERT's special tokens.
+      Exception: No library can load the settings.
     """
 
     family = 'wordpiece'
-    word_prefix = ''
 
     def __init__(self, settings: Mapping[str, Any], where: str = 'tokenizer', names: Mapping[str, str] | None = None):
         # Truncation and padding are removed, because they only apply to the input of a model.
         settings = {**settings, 'truncation': None, 'padding': None}
         self._settings, self._where, self._names = settings, where, dict(names or {})
-        self.pieces = _pieces_of(settings, where)
-        self.vocab_size = len(self.pieces)
-        ids = check_pieces(self.pieces, where, names)
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
+        check_ids(settings, where)
         added = settings.get('added_tokens') or []
+        ids = {**settings['model']['vocab'], **{token['content']: token['id'] for token in added}}
+        self._set_pieces(sort_pieces(ids, where), [token['id'] for token in added if token.get('special')])
         self.added_ids = frozenset(token['id'] for token in added)
-        self.special_ids = find_special_ids(self.pieces, ids, [token['id'] for token in added if token.get('special')])
         self.is_bert = is_bert(settings)
         # Runs of letters and digits may be shortened if no special token can begin or end inside a run.
         self._shortens_runs = self.is_bert and not any(t['content'][i].isalnum() for t in added for i in (0, -1))
@@ -95,16 +85,12 @@ class WordPieceTokenizer:
         texts = list(texts)
         if self._shortens_runs and max(map(len, texts), default=0) > MAX_WORD:  # a long run is one [UNK]
             texts = list(map(shorten_ascii_runs, texts))
-        try:
-            return self._encode(texts)
-        except (UnicodeEncodeError, TypeError):  # raised for a lone surrogate by nanotoken and tokenizers, respectively
-            return self._encode([replace_surrogates(text) for text in texts])
-
-    def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         if self._fast is None:
-            encodings = self._reference.encode_batch_fast(texts, add_special_tokens=False)
-            return flatten([np.array(encoding.ids, dtype=np.int32) for encoding in encodings])
-        rows = self._fast.encode_batch(texts, add_special_tokens=False)
+            return flatten(encode_batch(self._reference, texts))
+        try:
+            rows = self._fast.encode_batch(texts, add_special_tokens=False)
+        except UnicodeEncodeError:  # raised for a lone surrogate
+            rows = self._fast.encode_batch(list(map(replace_surrogates, texts)), add_special_tokens=False)
         return rows.ids.astype(np.int32), np.diff(rows.offsets).astype(np.int64)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
@@ -129,31 +115,18 @@ class WordPieceTokenizer:
         settings = {**self._settings, 'model': {**self._settings['model'], 'vocab': vocabulary}}
         return WordPieceTokenizer(settings, self._where, self._names)
 
-    def save(self, directory: epath.PathLike) -> None:
-        """Writes vocab.txt, tokenizer.json and tokenizer_config.json, which transformers' AutoTokenizer loads."""
-        directory = epath.Path(directory)
+    def _files(self) -> dict[str, str | bytes]:
+        return {'vocab.txt': ''.join(f'{piece}\n' for piece in self.pieces), **super()._files()}
+
+    def _config(self) -> dict[str, Any]:
         normalizer = self._settings.get('normalizer') or {}
-        config = tokenizer_config(
-            self._names,
+        return super()._config(
             # BertTokenizer rebuilds all settings from vocab.txt and this file, which is possible only if `is_bert`.
             tokenizer_class='BertTokenizer' if self.is_bert else 'PreTrainedTokenizerFast',
             do_lower_case=self.lowercase,
             strip_accents=normalizer.get('strip_accents'),
             tokenize_chinese_chars=normalizer.get('handle_chinese_chars', True),
         )
-        write_atomic(directory / 'vocab.txt', ''.join(f'{piece}\n' for piece in self.pieces))
-        write_atomic(directory / 'tokenizer.json', to_json(self._settings))
-        write_atomic(directory / 'tokenizer_config.json', to_json(config))
-
-    def __reduce__(self):
-        return WordPieceTokenizer, (self._settings, self._where, self._names)
-
-
-def _pieces_of(settings: Mapping[str, Any], where: str) -> list[str]:
-    """Returns the vocabulary, including added tokens, index = id."""
-    check_ids(settings, where)
-    ids = {**settings['model']['vocab'], **{t['content']: t['id'] for t in settings.get('added_tokens') or []}}
-    return sort_pieces(ids, where)
 
 
 def _load_libraries(text: str, where: str) -> tuple[Any, tokenizers.Tokenizer | None]:
@@ -170,13 +143,7 @@ def _load_libraries(text: str, where: str) -> tuple[Any, tokenizers.Tokenizer | 
             return nanotoken.Tokenizer.from_json(text), None
         except (nanotoken.UnsupportedTokenizerError, ValueError) as error:
             reason = str(error)
-    try:
-        reference = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # `tokenizers` raises bare Exception
-        raise UserError(
-            where, f'settings that cannot be loaded ({error})', 'a tokenizer.json with a WordPiece model',
-            'use the original file, or the vocab.txt beside it',
-        ) from error  # fmt: skip
+    reference = tokenizers.Tokenizer.from_str(text)
     if reason:
         logging.getLogger(__name__).warning(
             '%s: using the slower `tokenizers`, because nanotoken does not support this file: %s', where, reason

@@ -23,11 +23,10 @@ from bertjax.train.health.profiler import Profiler
 from bertjax.train.health.throughput import Stopwatch, memory_metrics
 from bertjax.train.vmapped_runs import select_run
 from bertjax.workdir.lock import trial_fields
-from bertjax.writers.callback import Callback
 from bertjax.writers.console import TrainingConsole
 from bertjax.writers.jsonl import JsonLines, read_rows
 from bertjax.writers.tensorboard import TensorBoard
-from bertjax.writers.writer import Writer, Writers
+from bertjax.writers.writer import Callback, Writer, Writers
 
 # The metrics of a step are read this many steps later, so that reading does not wait for the devices.
 READ_BEHIND = 2

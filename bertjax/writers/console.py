@@ -11,14 +11,14 @@ from rich.progress import MofNCompleteColumn, TextColumn
 from bertjax.files.paths import display_path
 from bertjax.progress import format_duration, make_bar
 from bertjax.terminal import Console, invocation
-from bertjax.writers.writer import Row
+from bertjax.writers.writer import Row, Writer
 
 _POSITION = ('step', 'split', 'phase', 'examples')  # the fields of a row that are not metrics
 # The short names are unambiguous, because each accuracy is printed after its loss.
 _SHORT_NAMES = {'mlm_accuracy': 'accuracy', 'nsp_accuracy': 'accuracy', 'sop_accuracy': 'accuracy'}
 
 
-class TrainingConsole:
+class TrainingConsole(Writer):
     """A writer that shows the progress of a run: step, loss, sequences/s, time left.
 
     Args:
@@ -79,15 +79,6 @@ class TrainingConsole:
         """Moves the bar."""
         self._progress.update(self._task, completed=step)
 
-    def truncate_after(self, step: int) -> None:
-        """Does nothing: printed lines stay."""
-
-    def sync(self) -> None:
-        """Does nothing: nothing is stored."""
-
-    def close(self) -> None:
-        """Does nothing: leaving the context stops the bar."""
-
     def write(self, row: Row) -> None:
         """Shows a training row in the bar, or as a line if there is no terminal, and any other row as a line."""
         if row['split'] == 'train':
@@ -107,7 +98,7 @@ class TrainingConsole:
 
 
 def format_value(value: float | None) -> str:
-    """Formats a value with three decimals; '-' for None or a non-finite value."""
+    """Formats a value with three decimals, or as '-' if it is None or not finite."""
     return '-' if value is None or not math.isfinite(value) else f'{value:.3f}'
 
 

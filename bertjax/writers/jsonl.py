@@ -58,7 +58,7 @@ class JsonLines:
                 self.close()
 
     def truncate_after(self, step: int) -> int:
-        """Removes the lines whose step is greater than `step`, and an incomplete last line; returns the bytes removed.
+        """Removes the lines whose step is greater than `step`, and an incomplete last line. Returns the bytes removed.
 
         The file is read backwards from the end, so that the cost depends only on the removed lines. A single atomic
         truncation removes them.
@@ -85,21 +85,17 @@ class JsonLines:
                 file.seek(start)
                 tail = file.read(size_read) + tail[: end - start - size_read]
                 continue
-            if _is_kept(tail[newline + 1 : end - start], step):
+            row = _parse_row(tail[newline + 1 : end - start])
+            if row is not None and row['step'] <= step:
                 return end
             end = start + newline + 1
         return 0
 
     def close(self) -> None:
-        """Closes the file; the next write opens it again."""
+        """Closes the file. The next write opens it again."""
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def _is_kept(line: bytes, step: int) -> bool:
-    row = _parse_row(line)
-    return row is not None and row['step'] <= step
 
 
 def _parse_row(line: bytes) -> dict[str, Any] | None:

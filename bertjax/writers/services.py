@@ -8,7 +8,7 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from bertjax.config.plain import flatten
 from bertjax.errors import UserError
@@ -16,12 +16,12 @@ from bertjax.errors import UserError
 _NETWORK_SECONDS = 50.0  # less than the timeout of tracker.py
 
 
-class Service(Protocol):
+class Service:
     """The client of a tracker for one run. All calls come from the same thread."""
 
     def refusal(self) -> UserError | None:
         """Returns an error if the user must do something before the tracker can be used, else None."""
-        ...
+        return None
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
         """Starts a run, or continues the run of an earlier process.
@@ -36,18 +36,18 @@ class Service(Protocol):
         Returns:
           The id of the run.
         """
-        ...
+        raise NotImplementedError
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Sends the values of a step."""
-        ...
+        raise NotImplementedError
 
     def finish(self) -> None:
         """Sends pending values and ends the run."""
-        ...
+        raise NotImplementedError
 
 
-class WandB:
+class WandB(Service):
     """Weights & Biases. The x-axis is the value `step`, because W&B's own counter cannot go back to a checkpoint."""
 
     def refusal(self) -> UserError | None:
@@ -102,12 +102,8 @@ class WandB:
         self._run.finish()
 
 
-class MLflow:
+class MLflow(Service):
     """MLflow. Its client has no global state, so the runs of a sweep do not interfere."""
-
-    def refusal(self) -> UserError | None:
-        """See Service."""
-        return None
 
     _MAX_PARAMS = 100  # the server's limit on the number of parameters in a request
     _MAX_CHARACTERS = 500  # the longest value of a parameter that every server version accepts
@@ -147,12 +143,8 @@ def _plain_key(key: str) -> str:
     return key.replace('[', '.').replace(']', '')
 
 
-class Trackio:
+class Trackio(Service):
     """Trackio of Hugging Face. A run is identified by its name, which gets a random suffix."""
-
-    def refusal(self) -> UserError | None:
-        """See Service."""
-        return None
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
         """See Service."""

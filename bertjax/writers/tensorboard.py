@@ -8,15 +8,16 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from bertjax.writers.writer import Row
+from bertjax.writers.writer import Row, Writer
 
 _FLUSH_SECONDS = 30
 _UNUSED = ('torch', 'boto3', 'google.cloud.storage')  # optional imports of tensorboardX that this module does not need
 
 
-class TensorBoard:
-    """A writer of scalars `SPLIT/NAME`; the first row opens the file.
+class TensorBoard(Writer):
+    """A writer of scalars `SPLIT/NAME`.
 
+    The first row opens the file, and hides the rows of earlier processes at the same and later steps.
     It writes in the caller's thread. tensorboardX's SummaryWriter is not used, because it writes in a background thread
     and blocks forever after a full disk has ended this thread.
     """
@@ -28,9 +29,6 @@ class TensorBoard:
 
     def __str__(self) -> str:
         return str(self.directory)
-
-    def truncate_after(self, step: int) -> None:
-        """Does nothing: the first row of a process hides earlier processes' rows of the same and later steps."""
 
     def write(self, row: Row) -> None:
         """Writes the numbers of a row at its step."""
@@ -54,7 +52,7 @@ class TensorBoard:
             self._flushed = time.monotonic()
 
     def sync(self) -> None:
-        """Flushes pending rows to the operating system; a loss of power may lose rows."""
+        """Flushes pending rows to the operating system. A loss of power may lose rows."""
         if self._events is not None:
             self._events.flush()
 

@@ -16,7 +16,7 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_or_none
 from bertjax.writers.services import SERVICES, Service
-from bertjax.writers.writer import Row
+from bertjax.writers.writer import Row, Writer
 
 FILE = 'tracker.json'  # in the workdir; identifies the tracker and its run
 _CLOSE_SECONDS = 60.0  # the longest wait for unsent rows at the end of a training
@@ -57,8 +57,8 @@ class Tracking:
         return Tracker(SERVICES[self.service](), self, folder, name, config)
 
 
-class Tracker:
-    """A writer that sends the numbers of each row as `SPLIT/NAME`; a later process continues the same run.
+class Tracker(Writer):
+    """A writer that sends the numbers of each row as `SPLIT/NAME`. A later process continues the same run.
 
     After a kill, the rows since the last checkpoint are sent twice, because trackers can only append.
     """
@@ -91,9 +91,6 @@ class Tracker:
             self._thread = threading.Thread(target=self._send_all, name=f'tracker of {self._name}', daemon=True)
             self._thread.start()
         self._rows.put_nowait(row)
-
-    def sync(self) -> None:
-        """Does nothing: only the tracker knows when sent rows are stored."""
 
     def close(self) -> None:
         """Ends the tracker's run.

@@ -1,7 +1,7 @@
-"""The protocol of writers, and the list of a run's writers."""
+"""The base class of writers, a writer that calls a function, and the list of a run's writers."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from absl import logging
 
@@ -9,27 +9,46 @@ from absl import logging
 Row = Mapping[str, Any]
 
 
-class Writer(Protocol):
-    """A consumer of rows, in the order of their steps. Any method may raise an error; see `Writers`."""
+class Writer:
+    """A consumer of rows, in the order of their steps. Any method may raise an error. See `Writers`.
+
+    By default, a writer stores nothing, so there is nothing to discard, to sync or to close.
+    """
 
     def truncate_after(self, step: int) -> None:
         """Discards the rows of an earlier process whose step is greater than `step`.
 
         It is called once, before the first row. The run continues at `step`, or starts if `step` is -1.
         """
-        ...
 
     def write(self, row: Row) -> None:
         """Writes a row."""
-        ...
+        raise NotImplementedError
 
     def sync(self) -> None:
         """Makes the written rows survive a loss of power. It is called before each checkpoint."""
-        ...
 
     def close(self) -> None:
-        """Flushes and closes the writer; no row follows."""
-        ...
+        """Flushes and closes the writer. No row follows."""
+
+
+class Callback(Writer):
+    """Passes each new row to a function, as a dict. Rows of an earlier process are not passed again.
+
+    Args:
+      on_row: The function.
+      fields: Further fields of each row.
+    """
+
+    def __init__(self, on_row: Callable[[dict[str, Any]], object], fields: Mapping[str, Any]):
+        self._on_row, self._fields = on_row, fields
+
+    def __str__(self) -> str:
+        return 'on_row'
+
+    def write(self, row: Row) -> None:
+        """Calls the function."""
+        self._on_row({**row, **self._fields})
 
 
 class Writers:

@@ -15,27 +15,9 @@ COMPRESS = {
     '.zst': zstandard.ZstdCompressor().compress,
 }
 WORDS = [
-    'the',
-    'old',
-    'river',
-    'ran',
-    'past',
-    'a',
-    'quiet',
-    'mill',
-    'and',
-    'children',
-    'of',
-    'town',
-    'came',
-    'there',
-    'in',
-    'summer',
-    'to',
-    'swim',
-    'or',
-    'fish',
-]
+    'the', 'old', 'river', 'ran', 'past', 'a', 'quiet', 'mill', 'and', 'children', 'of', 'town',
+    'came', 'there', 'in', 'summer', 'to', 'swim', 'or', 'fish',
+]  # fmt: skip
 
 
 def sentence(*key: int) -> str:

@@ -1,5 +1,6 @@
 """Tests that every Apache Beam runner builds the bytes of a local build, and that wrong flags are refused."""
 
+import functools
 import itertools
 import json
 import os
@@ -22,6 +23,7 @@ from bertjax.text.sampling import iter_sentences, sample
 from bertjax.text.symbols import count_symbols
 from bertjax.text.vocabulary import count_words
 
+WORDS = functools.partial(count_words, lowercase=True)
 DIRECT = '--runner=DirectRunner'
 MANY = '--direct_num_workers=2 --direct_running_mode=multi_processing'
 PORTABLE = '--runner=PortableRunner --job_endpoint=embed --environment_type=LOOPBACK'
@@ -45,7 +47,7 @@ def test_a_missing_package_is_an_error_with_a_fix(monkeypatch):
 
 
 def test_pieces_in_order_are_the_whole_text(corpus):
-    pieces = shards.cut_in_order(resolve_sources(corpus), 'auto')
+    pieces = shards.cut_shards(resolve_sources(corpus), 'auto', in_order=True)
     options = CorpusOptions()
     texts = [text for piece in pieces for part in piece for text in iter_part_texts(part, options, [])]
     assert len(pieces) > 5 and texts == list(iter_texts(corpus))
@@ -122,17 +124,17 @@ def test_counts_and_samples_equal_those_of_the_whole_text(beam, corpus, tmp_path
     statistics = BeamTextStatistics([[first], [second]], options, DIRECT, folder)
     known: list = []
     texts = [list(iter_texts(spec, options, known.append)) for spec in (first, second)]
-    counts, read = statistics.words(True)
+    counts, read = statistics.counts(WORDS, 10**6)
     assert counts == [count_words(some, True) for some in texts]
     assert [(one.name, one.facts) for one in read] == [(one.name, one.facts) for one in known]
-    assert statistics.symbols(10**6)[0] == [dict(sorted(count_symbols(some).items())) for some in texts]
+    assert statistics.counts(count_symbols, 10**6)[0] == [dict(sorted(count_symbols(some).items())) for some in texts]
     assert statistics.sentences(100, 7)[0] == [sample(iter_sentences(some), 100, 7) for some in texts]
     joined = BeamTextStatistics([[first, second]], options, DIRECT, folder)
     assert joined.sentences(100, 7)[0] == [sample(iter_sentences(itertools.chain(*texts)), 100, 7)]
     assert not folder.exists()
     (tmp_path / 'empty.txt').write_bytes(b'\n')
     with pytest.raises(UserError, match='no text at all'):
-        BeamTextStatistics([[first], [str(tmp_path / 'empty.txt')]], options, DIRECT, folder).words(True)
+        BeamTextStatistics([[first], [str(tmp_path / 'empty.txt')]], options, DIRECT, folder).counts(WORDS, 10**6)
 
 
 _PROGRAM = """

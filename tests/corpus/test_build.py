@@ -112,11 +112,8 @@ def test_a_cut_file_has_every_document_once(layout, small_shards, tmp_path, voca
 def test_the_lines_before_a_part_are_counted_once(small_shards, tmp_path, vocabulary, monkeypatch):
     lines = [b'{"text": "The mill."}', b'{'] * 3000
     (tmp_path / 'a.jsonl').write_bytes(b'\n'.join(lines))
-    parts, counted, count = (
-        len(shards.cut_shards(resolve_sources(str(tmp_path / 'a.jsonl')), 'auto')),
-        [],
-        streams.count_lines,
-    )
+    parts = len(shards.cut_shards(resolve_sources(str(tmp_path / 'a.jsonl')), 'auto'))
+    counted, count = [], streams.count_lines
     monkeypatch.setattr(streams, 'count_lines', lambda file, end: counted.append(end) or count(file, end))
     report = build_store(str(tmp_path / 'a.jsonl'), tmp_path / 'store', str(vocabulary), progress=False)
     assert report['dropped'] == {'wrong JSON': 3000} and len(counted) == parts - 1 > 1
@@ -158,7 +155,7 @@ def test_a_killed_build_continues_to_the_same_bytes(workers, corpus, tmp_path, v
 
     assert start('whole').wait(60) == 0
     killed = 0
-    for num_records in (1, 3, 6):
+    for num_records in (1, 5):
         process = start('killed')
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and process.poll() is None:

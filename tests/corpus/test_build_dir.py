@@ -11,12 +11,13 @@ from corpus_text import as_text, directory_bytes, documents
 from bertjax.corpus.build import build_store
 from bertjax.corpus.store import open_store
 from bertjax.errors import UserError
-from bertjax.text.tokenizer import load_tokenizer
+from bertjax.text.bert_settings import bert_settings
+from bertjax.text.wordpiece import WordPieceTokenizer
 
 DOCS = documents(100)
 
 
-def test_a_finished_store_is_rebuilt_after_a_change(tmp_path, vocabulary, caplog):
+def test_a_finished_store_is_rebuilt_after_a_change(tmp_path, vocabulary, tokenizer, caplog):
     path = tmp_path / 'a.txt'
     path.write_bytes(as_text(DOCS[:50]))
     assert build_store(str(path), tmp_path / 's', str(vocabulary), progress=False)['documents'] == 50
@@ -32,9 +33,9 @@ def test_a_finished_store_is_rebuilt_after_a_change(tmp_path, vocabulary, caplog
     build_store(str(path), tmp_path / 's', str(vocabulary), progress=False)
     after = directory_bytes(tmp_path / 's')
     assert after.keys() == before.keys() and all(after[name] == before[name] for name in after if name != 'inputs.json')
-    uncased = load_tokenizer(str(vocabulary), lowercase=False)
-    build_store(str(path), tmp_path / 's', uncased, progress=False)
-    assert open_store(tmp_path / 's', tokenizer_fingerprint=uncased.fingerprint)
+    cased = WordPieceTokenizer(bert_settings(tokenizer.pieces, lowercase=False))
+    build_store(str(path), tmp_path / 's', cased, progress=False)
+    assert open_store(tmp_path / 's', tokenizer_fingerprint=cased.fingerprint)
 
 
 def test_only_inputs_json_contains_paths_and_times(tmp_path, vocabulary):

@@ -7,8 +7,8 @@ import pytest
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import open_store
-from bertjax.text.byte_bpe_training import train_byte_bpe
 from bertjax.text.tokenizer import load_tokenizer
+from bertjax.text.vocabulary import train_byte_bpe
 
 LINES = ['The cat sat. It sat there! Why not?', 'Then the cat ran. It ran on.']
 

@@ -39,8 +39,14 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize('suffix', COMPRESS)
-@pytest.mark.parametrize('name', LAYOUTS)
+@pytest.mark.parametrize(
+    ('name', 'suffix'),
+    [
+        *((name, '') for name in LAYOUTS),
+        *(('text.txt', suffix) for suffix in list(COMPRESS)[1:]),
+        ('lines.jsonl', '.gz'),
+    ],
+)
 def test_every_layout_and_compression_gives_the_same_documents(name, suffix, tmp_path, vocabulary, tokenizer):
     path = tmp_path / (name + suffix)
     path.write_bytes(COMPRESS[suffix](LAYOUTS[name]))

@@ -11,7 +11,8 @@ from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import open_store
 from bertjax.errors import UserError
-from bertjax.text.tokenizer import load_tokenizer
+from bertjax.text.bert_settings import bert_settings
+from bertjax.text.wordpiece import WordPieceTokenizer
 
 DOCS = documents(300)
 
@@ -59,8 +60,8 @@ def test_the_fingerprint_depends_on_the_content_only(built, tmp_path, vocabulary
         assert (open_store(store).fingerprint == open_store(built).fingerprint) == (docs is DOCS)
 
 
-def test_another_tokenizer_is_refused(built, vocabulary, tokenizer):
-    other = load_tokenizer(str(vocabulary), lowercase=False).fingerprint
+def test_another_tokenizer_is_refused(built, tokenizer):
+    other = WordPieceTokenizer(bert_settings(tokenizer.pieces, lowercase=False)).fingerprint
     with pytest.raises(UserError) as caught:
         open_store(built, tokenizer_fingerprint=other)
     assert other in str(caught.value) and tokenizer.fingerprint in str(caught.value)

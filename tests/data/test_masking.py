@@ -64,7 +64,7 @@ UNITS = [{'unit': 'token'}, {'unit': 'word'}, {'unit': 'span'}, {'unit': 'span',
 
 
 @pytest.mark.parametrize('options', UNITS, ids=str)
-@pytest.mark.parametrize('most', [1, 7, 20, 128])
+@pytest.mark.parametrize('most', [1, 20, 128])
 def test_masked_ids_and_positions_match_the_batch(options, most):
     ids, maskable = rows_of_words()
     masked, predictions = mask(ids, maskable, most, **options)
@@ -119,8 +119,13 @@ def test_all_positions_are_equally_likely():
     assert abs(both - 19 * 18 / (125 * 124)) < 0.001
 
 
-@pytest.mark.parametrize('unit', ['token', 'word', 'span'])
-@pytest.mark.parametrize('mask_share, random_share', [(0.8, 0.1), (1.0, 0.0), (0.0, 1.0), (0.0, 0.2), (0.5, 0.5)])
+@pytest.mark.parametrize(
+    'unit, mask_share, random_share',
+    [
+        ('token', 0.8, 0.1), ('word', 0.8, 0.1), ('span', 0.8, 0.1), ('token', 1.0, 0.0), ('word', 0.0, 1.0),
+        ('span', 0.0, 0.2), ('token', 0.5, 0.5),
+    ],
+)  # fmt: skip
 def test_the_shares_of_mask_random_and_unchanged_tokens(unit, mask_share, random_share):
     ids, maskable = rows_of_words(rows=4000, full=True)
     masked, predictions = mask(ids, maskable, unit=unit, mask=mask_share, random=random_share)
@@ -189,9 +194,10 @@ def plain_spans(ids, maskable, continues_word, budget, longest, seed, n):
     return covered
 
 
-@pytest.mark.parametrize('every', [2, 3, 1000])
-@pytest.mark.parametrize('longest', [1, 2, 3, 5])
-@pytest.mark.parametrize('rate', [0.15, 0.5])
+@pytest.mark.parametrize(
+    'every, longest, rate',
+    [(2, 1, 0.15), (3, 1, 0.5), (1000, 1, 0.15), (2, 3, 0.5), (3, 3, 0.15), (1000, 3, 0.5), (3, 2, 0.15), (2, 5, 0.5)],
+)
 def test_words_and_spans_equal_those_of_the_plain_loop(every, longest, rate):
     ids, maskable = rows_of_words(rows=60)
     table = continues(every=every)
@@ -254,8 +260,8 @@ def test_a_row_of_long_words_still_has_predictions():
 
 def test_the_probability_of_a_span_length_is_proportional_to_one_over_the_length():
     # With a budget of 3 among 498 one-piece words, p(n) = 6/11, 3/11, 2/11 determines the number of runs.
-    ids = np.full((20_000, 500), 20, np.int32)
-    maskable = np.ones((20_000, 500), bool)
+    ids = np.full((8_000, 500), 20, np.int32)
+    maskable = np.ones((8_000, 500), bool)
     maskable[:, [0, -1]] = False
     _, predictions = mask(ids, maskable, 3, np.zeros(VOCABULARY, bool), unit='span')
     positions = predictions['masked_positions']

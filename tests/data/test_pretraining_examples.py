@@ -114,21 +114,19 @@ def test_plans_on_disk_give_the_same_examples(small, vocabulary, tmp_path):
         assert equal(examples_of(small, vocabulary, cache_dir=tmp_path).batch(n), first)
 
 
-@pytest.mark.parametrize(
-    'mode', [pytest.param(mode, marks=() if mode == 'nsp' else pytest.mark.slow) for mode in MODES]
-)
+@pytest.mark.parametrize('mode', MODES)
 def test_a_cycle_has_every_slot_of_every_plan_once(small, vocabulary, mode):
     examples = examples_of(small, vocabulary, mode=mode, plans=3, seq_len=32)
     length = examples.cycle_length
     orders = []
     for cycle in (0, 1, 1000):
-        sources = [source_of(examples, cycle * length + i) for i in range(length)]
-        assert {source.cycle for source in sources} == {cycle}
-        order = [(source.plan, source.slot) for source in sources]
+        slots = examples._locate(cycle * length + np.arange(length))
+        assert (slots.cycle == cycle).all()
+        order = list(zip(slots.plan.tolist(), slots.slot.tolist(), strict=True))
         assert order != sorted(order)
-        assert [plan for plan, _ in order] == sorted(plan for plan, _ in order)
-        per_plan = np.bincount([plan for plan, _ in order])
-        assert sorted(order) == [(plan, slot) for plan, count in enumerate(per_plan) for slot in range(count)]
+        assert (np.diff(slots.plan) >= 0).all()
+        expected = [(plan, slot) for plan, count in enumerate(np.bincount(slots.plan)) for slot in range(count)]
+        assert sorted(order) == expected
         orders.append(order)
     assert orders[0] != orders[1] != orders[2]
 
@@ -171,12 +169,10 @@ def test_rows_contain_the_text_of_their_source(small, vocabulary, mode):
     assert not (ids * (1 - batch['attention_mask'])).any()
 
 
-@pytest.mark.slow
 def test_a_random_b_is_never_from_the_document_of_a(small, vocabulary):
     examples = examples_of(small, vocabulary)
-    for n in range(examples.cycle_length):
-        source = source_of(examples, n)
-        assert (source.a_document != source.b_document) == (source.label == 1)
+    drawn = examples._draw(examples._locate(np.arange(examples.cycle_length)))
+    assert np.array_equal(drawn.a_document != drawn.b_document, drawn.labels == 1)
 
 
 def test_only_dynamic_masks_differ_between_cycles(small, vocabulary):
@@ -186,9 +182,9 @@ def test_only_dynamic_masks_differ_between_cycles(small, vocabulary):
         for cycle, rows in ((0, first), (1, second)):
             numbers = cycle * examples.cycle_length + np.arange(examples.cycle_length)
             batch = examples.batch(numbers)
-            for i, n in enumerate(numbers):
-                source = source_of(examples, int(n))
-                rows[source.plan, source.slot] = tuple(x[i].tobytes() for x in batch.values())
+            slots = examples._locate(numbers)
+            for i, slot in enumerate(zip(slots.plan.tolist(), slots.slot.tolist(), strict=True)):
+                rows[slot] = tuple(x[i].tobytes() for x in batch.values())
         assert first.keys() == second.keys()
         same = sum(first[slot] == second[slot] for slot in first)
         assert same == (len(first) if static else 0)
@@ -200,12 +196,11 @@ def test_the_number_of_plans_is_the_dupe_factor(small, vocabulary):
     lengths = [examples_of(small, vocabulary, plans=plans, **options).cycle_length for plans in (1, 2, 5)]
     assert lengths == [lengths[0], 2 * lengths[0], 5 * lengths[0]]
     examples = examples_of(small, vocabulary, plans=5, **options)
-    batch = examples.batch(np.arange(2 * examples.cycle_length))
+    numbers = np.arange(2 * examples.cycle_length)
+    drawn = examples._draw(examples._locate(numbers))
     maskings: dict[int, set[bytes]] = {}
-    for n in range(2 * examples.cycle_length):
-        source = source_of(examples, n)
-        start = min(source.a_drawn[0], source.b_drawn[0])
-        maskings.setdefault(start, set()).add(batch['input_ids'][n].tobytes())
+    for start, ids in zip(np.minimum(drawn.a_start, drawn.b_start), examples.batch(numbers)['input_ids'], strict=True):
+        maskings.setdefault(int(start), set()).add(ids.tobytes())
     assert max(map(len, maskings.values())) == 5
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from data_fakes import MemorySplit
 from google_pairs import truncate as truncate_plainly
-from marks import slow
 
 from bertjax.data.hashing import Stream, hash_bits
 from bertjax.data.pairs import CHUNK, PairOptions
@@ -27,19 +26,20 @@ def segments_of(a: np.ndarray, b: np.ndarray) -> Segments:
 
 def coins(stream: Stream, n: int):
     """Returns a function whose calls return the successive random bits for one segment of row `n`."""
-    bits = (int(hash_bits(7, stream, n, t // 64)) >> (t % 64) & 1 for t in range(10_000))
+    words = hash_bits(7, stream, n, np.arange(10)).tolist()
+    bits = (word >> t & 1 for word in words for t in range(64))
     return lambda: next(bits)
 
 
-@pytest.mark.parametrize('seq_len', [5, 128, *slow(6, 31)])
+@pytest.mark.parametrize('seq_len', [5, 31, 128])
 def test_truncation_equals_googles_loop(seq_len):
     rng = np.random.default_rng(0)
-    a, b = rng.integers(1, 300, (2, 120))
-    b[:40] = a[:40] + rng.integers(-2, 3, 40)  # In these rows, A and B become equally long.
+    a, b = rng.integers(1, 300, (2, 60))
+    b[:20] = a[:20] + rng.integers(-2, 3, 20)  # In these rows, A and B become equally long.
     b = np.maximum(b, 1)
-    n = np.arange(120)
+    n = np.arange(60)
     result = truncate(segments_of(a, b), seq_len, 7, n)
-    for i in range(120):
+    for i in range(60):
         expected = truncate_plainly(
             int(a[i]), int(b[i]), seq_len - 3, coins(Stream.TRUNCATE_A, i), coins(Stream.TRUNCATE_B, i)
         )

@@ -25,7 +25,8 @@ def stratified(features, seed=0, batch_size=16):
 
 def epoch(examples, number):
     numbers = number * examples.cycle_length + np.arange(examples.cycle_length)
-    return examples.records(numbers)
+    batch = examples.batch(numbers)
+    return np.where(batch['weights'] > 0, batch['labels'], -1)
 
 
 @pytest.mark.parametrize('batch_size', [1, 7, 24, 32])
@@ -42,7 +43,6 @@ def test_any_part_of_a_batch_can_be_made_separately(features):
     examples, again = stratified(features), stratified(features)
     numbers = 5 * examples.cycle_length + 7 * 16 + np.arange(16)
     whole = examples.batch(numbers)
-    np.testing.assert_array_equal(whole['labels'], np.maximum(again.records(numbers), 0))
     for part in (numbers[1::2], numbers[8:]):
         for name, x in again.batch(part).items():
             np.testing.assert_array_equal(x, whole[name][part - numbers[0]])

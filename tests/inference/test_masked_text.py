@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from bertjax.inference.fill import MaskedText
-from bertjax.text.byte_bpe_training import train_byte_bpe
-from bertjax.text.vocabulary import train_sentencepiece, train_wordpiece
+from bertjax.text.vocabulary import train_byte_bpe, train_sentencepiece, train_wordpiece
 
 TEXT = 'The cat sat on the mat, it is loud; the hat, it is old.'
 TRAINERS = {'wordpiece': train_wordpiece, 'bpe': train_byte_bpe, 'sentencepiece': train_sentencepiece}

@@ -3,8 +3,7 @@
 import pytest
 
 from bertjax.inference.encode import build_sequences, token_spans
-from bertjax.text.byte_bpe_training import train_byte_bpe
-from bertjax.text.vocabulary import train_wordpiece
+from bertjax.text.vocabulary import train_byte_bpe, train_wordpiece
 
 FIRST, SECOND = 'The cat sat on the mat, it is loud', 'A dog barks at the moon'
 

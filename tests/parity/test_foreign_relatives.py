@@ -6,8 +6,7 @@ import transformers
 from marks import slow
 
 import bertjax
-from bertjax.text.byte_bpe_training import train_byte_bpe
-from bertjax.text.vocabulary import train_wordpiece
+from bertjax.text.vocabulary import train_byte_bpe, train_wordpiece
 
 FIRST = ['the river runs over stone', 'a bird', 'old houses stand near the river and fall']
 SECOND = ['it runs', 'birds sing near the old house', 'stone']

@@ -9,8 +9,7 @@ import transformers
 
 from bertjax.commands import minimal_pairs
 from bertjax.config.files import load_recipe
-from bertjax.text.byte_bpe_training import train_byte_bpe
-from bertjax.text.vocabulary import train_wordpiece
+from bertjax.text.vocabulary import train_byte_bpe, train_wordpiece
 
 SMALL = {'hidden_size': 32, 'num_hidden_layers': 3, 'num_attention_heads': 2, 'initializer_range': 0.15}
 MODERN = {**SMALL, 'intermediate_size': 48, 'local_attention': 8}

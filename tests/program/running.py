@@ -15,6 +15,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 from unittest import mock
 
 import jax
@@ -23,6 +24,10 @@ from absl import flags, logging
 from forking import Fork, Template
 
 from bertjax.main import console
+from bertjax.pretrain.examples import Examples, StoreExamples
+from bertjax.pretrain.text_data import open_stores
+from bertjax.report.run_record import read_run
+from bertjax.text.tokenizer import load_tokenizer
 
 # The recipe of most tests: a step of Adam compiles in half the time of a step of Muon.
 PRETRAIN = 'configs/pretrain_tiny.py:adam'
@@ -236,6 +241,15 @@ def rows(path: pathlib.Path, split: str | None = None) -> list[dict]:
     """Reads the rows of a JSON lines file, or only those of one split."""
     found = [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
     return [row for row in found if split is None or row['split'] == split]
+
+
+def examples_of(workdir: pathlib.Path, split: str, **changes: Any) -> Examples:
+    """Returns the examples of a split in the first phase of a pre-training, with a changed config."""
+    run = read_run({}, workdir, '')
+    settings = dataclasses.replace(run, config={**run.config, **changes}).pretraining_settings()
+    tokenizer = load_tokenizer(workdir / 'tokenizer')
+    stores = open_stores(settings, workdir, tokenizer, verify=False)
+    return StoreExamples(settings, stores, tokenizer, None).get(settings.first_shape, split, 0)
 
 
 def results(workdir: pathlib.Path) -> dict:

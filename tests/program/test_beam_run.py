@@ -19,9 +19,7 @@ def test_vocabularies_and_the_store_have_the_same_bytes(program: Program, tmp_pa
     mixture = f'--config.corpus={program.corpus}=auto,{copy}=auto'
     for name, flags in {
         'corpus': ['--config.run=corpus', '--config.corpus_options.drop_duplicates=True', '--config.vocab.size=60'],
-        'mixture': ['--config.run=vocab', mixture],
         'sentencepiece': ['--config.run=vocab', '--config.vocab.family=sentencepiece', mixture],
-        'symbols': ['--config.run=vocab', '--config.vocab.family=symbols'],
     }.items():
         contents = []
         for beam in ('', BEAM):

@@ -14,7 +14,9 @@ from bertjax.config.recipes import pretraining_config
 from bertjax.corpus.store import read_manifest
 from bertjax.files.atomic import lock_directory
 from bertjax.pretrain.settings import pretraining_settings
+from bertjax.text.bert_settings import bert_settings
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.text.wordpiece import WordPieceTokenizer
 from bertjax.workdir.tokenizer import set_workdir_tokenizer
 
 WORDS = ('light', 'old', 'green', 'under', 'near', 'house', 'wind', 'slow')
@@ -33,22 +35,12 @@ def text(corpus: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(shutil.copyfile(corpus, tmp_path / 'other name.txt'))
 
 
-def first_version(workdir: pathlib.Path) -> pathlib.Path:
-    """Removes the files that the first versions did not write; returns the workdir."""
-    (workdir / 'store' / 'inputs.json').unlink()
-    (workdir / 'tokenizer' / 'saved.json').unlink()
-    return workdir
-
-
 def fix_in(error: str) -> str:
     """Returns the flag in the fix that an error prints."""
     return re.search(r'--config\.\w+=\S+?(?=,| to |$)', error)[0]
 
 
-@pytest.mark.parametrize('old', [False, True], ids=['current version', 'first version'])
-def test_a_copy_of_the_text_continues(program: Program, run: pathlib.Path, text: pathlib.Path, old: bool):
-    if old:
-        first_version(run)
+def test_a_copy_of_the_text_continues(program: Program, run: pathlib.Path, text: pathlib.Path):
     before = (run / 'store' / 'manifest.json').read_bytes()
     for read_again in (True, False):
         out = program.run(f'--workdir={run}', *CORPUS, f'--config.corpus={text}').stdout
@@ -173,8 +165,9 @@ def test_unreadable_settings_of_a_vocabulary_count_as_changed(program: Program, 
     assert 'other settings of config.vocab' in program.error(f'--workdir={run}', *RUN)
 
 
-def test_a_tokenizer_of_the_first_version_gets_checksums(program: Program, run: pathlib.Path):
-    first_version(run)
+def test_missing_records_are_written_again(program: Program, run: pathlib.Path):
+    for name in ('store/inputs.json', 'tokenizer/saved.json'):
+        (run / name).unlink()
     program.run(f'--workdir={run}', *CORPUS)
     saved = json.loads((run / 'tokenizer' / 'saved.json').read_text())
     assert set(saved['files']) == {'vocab.txt', 'tokenizer.json', 'tokenizer_config.json'} and saved['text'] is None
@@ -213,7 +206,7 @@ def test_a_changed_vocabulary_in_the_export_of_config_init_is_refused(
 @pytest.mark.slow
 def test_a_killed_replacement_of_the_tokenizer_is_continued(trained: pathlib.Path, tmp_path: pathlib.Path):
     former = load_tokenizer(trained / 'tokenizer')
-    replacement = load_tokenizer(trained / 'tokenizer', lowercase=not former.lowercase)
+    replacement = WordPieceTokenizer(bert_settings(former.pieces, lowercase=not former.lowercase))
     set_workdir_tokenizer(replacement, tmp_path / 'whole')
     files = {path.name: path.read_bytes() for path in (tmp_path / 'whole' / 'tokenizer').iterdir()}
     workdir, kills = tmp_path / 'run', 0

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import safetensors.numpy
-from running import SMALL, Program, rows
+from running import SMALL, Program, copy_workdir, rows
 
 from bertjax.pretrain.vocabulary import load_configured_tokenizer
 
@@ -39,26 +39,33 @@ def arguments(data: pathlib.Path, workdir: pathlib.Path) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-@pytest.mark.slow
-def test_a_model_of_codes_loads_in_transformers(program: Program, data: pathlib.Path, tmp_path: pathlib.Path):
-    transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
-    out = program.run(*arguments(data, tmp_path / 'run'), **RECIPE).stdout
+@pytest.fixture(scope='module')
+def codes_run(program: Program, data: pathlib.Path) -> pathlib.Path:
+    out = program.run(*arguments(data, data / 'run'), **RECIPE).stdout
     assert 'symbols vocabulary of 41' in out and '36 token embeddings are initialized from' in out
-    exported = tmp_path / 'run' / 'export' / 'hf'
+    return data / 'run'
+
+
+@pytest.mark.slow
+def test_a_model_of_codes_loads_in_transformers(data: pathlib.Path, codes_run: pathlib.Path):
+    transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
+    exported = codes_run / 'export' / 'hf'
     config = json.loads((exported / 'config.json').read_text())
     assert config['type_vocab_size'] == 3 and config['vocab_size'] == 41
     table = safetensors.numpy.load_file(exported / 'model.safetensors')['bert.embeddings.word_embeddings.weight']
     np.testing.assert_allclose(table[5:], np.load(data / 'matrix.npy'), atol=1e-4)
     tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
     assert tokenizer('g0.0 g3.8')['input_ids'] == [2, 5, 40, 3]
-    assert rows(tmp_path / 'run' / 'metrics.jsonl', 'heldout')[0]['mlm_loss'] == pytest.approx(np.log(41), rel=0.05)
+    assert rows(codes_run / 'metrics.jsonl', 'heldout')[0]['mlm_loss'] == pytest.approx(np.log(41), rel=0.05)
 
 
 @pytest.mark.slow
-def test_a_run_resumes_without_its_matrix(program: Program, data: pathlib.Path, tmp_path: pathlib.Path):
-    program.run(*arguments(data, tmp_path / 'run'), **RECIPE)
+def test_a_run_resumes_without_its_matrix(
+    program: Program, data: pathlib.Path, codes_run: pathlib.Path, tmp_path: pathlib.Path
+):
+    workdir = copy_workdir(codes_run, tmp_path / 'run')
     more = ('--config.embeddings=gone.npy', '--config.steps=3')
-    assert 'continuing at step 2 of 3' in program.run(*arguments(data, tmp_path / 'run'), *more, **RECIPE).stdout
+    assert 'continuing at step 2 of 3' in program.run(*arguments(data, workdir), *more, **RECIPE).stdout
 
 
 def test_a_saved_vocabulary_may_have_any_name(data: pathlib.Path, tmp_path: pathlib.Path):

@@ -12,8 +12,8 @@ from bertjax.tasks.sentence.features import text_features
 from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.windows import squad_features
 from bertjax.tasks.tagging.features import word_pieces
-from bertjax.text.byte_bpe_training import train_byte_bpe
 from bertjax.text.tokenizer import load_tokenizer
+from bertjax.text.vocabulary import train_byte_bpe
 
 FIRST = ['The cat sat on the mat.', 'A hat', 'The cat sat on the mat, and on the hat, and on the rat.', '']
 SECOND = ['Did it?', 'The cat sat on the mat, and on the hat, and on the rat, day after day.', 'on the mat', 'sat']

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.text.byte_bpe_training import train_byte_bpe
 from bertjax.text.tokenizer import load_tokenizer
+from bertjax.text.vocabulary import train_byte_bpe
 
 TEXTS = [
     'The cat sat on the mat, and the cat sat on the hat.',

@@ -79,16 +79,13 @@ def small(family: str) -> Tokenizer:
     return train_sentencepiece(LINES, vocab_size=60, model_type=family, lowercase=True, unused=1, seed=0)
 
 
-@pytest.mark.parametrize(
-    ('seed', 'count'), [(0, 60), pytest.param(1, 400, marks=pytest.mark.slow)], ids=['quick', 'long']
-)
 @pytest.mark.parametrize('family', ['wordpiece', 'unigram', 'bpe'])
-def test_settings_with_one_change_give_a_tokenizer_or_an_error(family, seed, count, tmp_path):
+def test_settings_with_one_change_give_a_tokenizer_or_an_error(family, tmp_path):
     small(family).save(tmp_path)
     for other in ('vocab.txt', 'tokenizer.model'):
         (tmp_path / other).unlink(missing_ok=True)
-    settings, rng, refused = json.loads((tmp_path / 'tokenizer.json').read_text('utf-8')), random.Random(seed), 0
-    for _ in range(count):
+    settings, rng, refused = json.loads((tmp_path / 'tokenizer.json').read_text('utf-8')), random.Random(0), 0
+    for _ in range(100):
         text = with_one_change(settings, rng)
         (tmp_path / 'tokenizer.json').write_text(text, 'utf-8')
         try:
@@ -96,7 +93,7 @@ def test_settings_with_one_change_give_a_tokenizer_or_an_error(family, seed, cou
         except UserError as error:
             refused += 1
             assert 'tokenizer.json' in str(error) and str(error).isprintable()
-    assert count // 3 < refused < count
+    assert 33 < refused < 100
 
 
 def test_a_model_with_changed_bytes_gives_a_tokenizer_or_an_error(tmp_path):

@@ -48,7 +48,7 @@ def test_ids_equal_in_transformers(sentencepiece_model, saved, paragraphs, sourc
     ours, theirs = load_tokenizer(saved / source), AutoTokenizer.from_pretrained(saved)
     assert ours.fingerprint == sentencepiece_model.fingerprint
     assert (theirs.pad_token_id, theirs.unk_token_id, theirs.mask_token_id) == (0, 4, 7)
-    texts = [*paragraphs, *HARD, *random_texts(2000, seed=3)]
+    texts = [*paragraphs[::4], *HARD, *random_texts(500, seed=3)]
     for text, ids, expected in zip(
         texts, ours.encode(texts), theirs(texts, add_special_tokens=False)['input_ids'], strict=True
     ):
@@ -60,7 +60,7 @@ def test_ids_equal_in_transformers(sentencepiece_model, saved, paragraphs, sourc
 
 
 def test_ids_equal_in_transformers_on_real_text(sentencepiece_model, saved, corpus_lines):
-    lines = corpus_lines[::40]
+    lines = corpus_lines[::100]
     theirs = AutoTokenizer.from_pretrained(saved)(lines, add_special_tokens=False)['input_ids']
     assert [ids.tolist() for ids in sentencepiece_model.encode(lines)] == theirs
 

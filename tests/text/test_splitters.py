@@ -75,7 +75,7 @@ def boundaries(sentences: list[str]) -> set[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize(('domain', 'least'), [('wikipedia', 0.97), ('biomedical', 0.985)])
 def test_the_rules_agree_with_pysbd(domain, least, shared):
-    """Computes the numbers of docs/data.md; `-s` prints them."""
+    """With all paragraphs, `-s` prints the numbers of docs/performance.md."""
     pytest.importorskip('pysbd', reason="needs the extra 'test'")
     if domain == 'wikipedia':
         text = (shared / 'corpus' / 'enwiki-validation.txt').read_text('utf-8')
@@ -85,7 +85,7 @@ def test_the_rules_agree_with_pysbd(domain, least, shared):
         records = json.loads((shared / 'domain' / 'pubmedqa_ori_pqal.json').read_text('utf-8'))
         paragraphs = [text for record in records.values() for text in [*record['CONTEXTS'], record['LONG_ANSWER']]]
     pysbd, both, ours, theirs = build_splitter('pysbd'), 0, 0, 0
-    for paragraph in paragraphs:
+    for paragraph in paragraphs[::5]:
         mine, other = boundaries(split_sentences(paragraph)), boundaries(pysbd(paragraph))
         both, ours, theirs = both + len(mine & other), ours + len(mine), theirs + len(other)
     agreement = 2 * both / (ours + theirs)

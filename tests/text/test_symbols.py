@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.text.symbols import read_symbols, train_symbols
+from bertjax.text.symbols import build_symbols, count_symbols, read_symbols
 from bertjax.text.tokenizer import load_tokenizer
 
 
@@ -61,7 +61,7 @@ def test_an_invalid_list_of_symbols_is_an_error(text: str, message: str, tmp_pat
 
 
 def test_the_symbols_of_a_corpus_are_ordered_by_frequency():
-    tokenizer = train_symbols(['b a', 'b c b', '[MASK] d d'], vocab_size=8, unused=0)
+    tokenizer = build_symbols(count_symbols(['b a', 'b c b', '[MASK] d d']), vocab_size=8, unused=0)
     assert tokenizer.pieces[5:] == ['b', 'd', 'a']
     with pytest.raises(UserError, match='no symbol'):
-        train_symbols([' '], vocab_size=8)
+        build_symbols(count_symbols([' ']), vocab_size=8)

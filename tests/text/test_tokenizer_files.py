@@ -5,7 +5,9 @@ import json
 import pytest
 
 from bertjax.errors import UserError
+from bertjax.text.bert_settings import bert_settings
 from bertjax.text.tokenizer import load_tokenizer
+from bertjax.text.wordpiece import WordPieceTokenizer
 
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 
@@ -83,11 +85,11 @@ def test_an_empty_directory_is_an_error(tmp_path):
         load_tokenizer(tmp_path)
 
 
-def test_lowercase_that_contradicts_the_model_is_an_error(sentencepiece_model, tmp_path):
-    sentencepiece_model.save(tmp_path)
-    assert (
-        load_tokenizer(tmp_path, lowercase=sentencepiece_model.lowercase).fingerprint == sentencepiece_model.fingerprint
-    )
-    for path in (tmp_path, tmp_path / 'tokenizer.json'):
-        with pytest.raises(UserError, match='case'):
-            load_tokenizer(path, lowercase=not sentencepiece_model.lowercase)
+def test_a_case_that_contradicts_the_normaliser_is_an_error(tmp_path):
+    WordPieceTokenizer(bert_settings([*SPECIAL, 'a'], lowercase=True)).save(tmp_path)
+    settings = json.loads((tmp_path / 'tokenizer.json').read_text())
+    (tmp_path / 'tokenizer.json').write_text(json.dumps({**settings, 'normalizer': {'type': 'Lowercase'}}))
+    assert load_tokenizer(tmp_path / 'tokenizer.json').lowercase
+    (tmp_path / 'tokenizer_config.json').write_text('{"do_lower_case": false}')
+    with pytest.raises(UserError, match='a custom normaliser that lowers case, expected do_lower_case=True'):
+        load_tokenizer(tmp_path / 'tokenizer.json')

@@ -1,4 +1,4 @@
-"""The backend of Apache Beam: the steps of `backend.LocalBackend` as pipelines.
+"""The backend of Apache Beam: the steps of `backend.Backend` as pipelines.
 
 Workers read all their input from the store's folder: the plan, the tokenizer, and the files of the shards. They write
 their results into `partial`:
@@ -21,6 +21,7 @@ import numpy as np
 from apache_beam.metrics import Metrics
 
 from bertjax.corpus import duplicates, merge
+from bertjax.corpus.backend import Backend
 from bertjax.corpus.beam.job import Job, Step, missing_results_error, run_pipeline
 from bertjax.corpus.encode import encode_shard
 from bertjax.corpus.merge import Shard
@@ -70,7 +71,7 @@ def _bucket_hashes(
 ) -> Iterator[tuple[_Bucket, tuple[bytes, bytes]]]:
     """Yields the hashes of a shard by bucket: document hashes with document numbers, then distinct line hashes."""
     shard = job.shard(number)
-    hashes, runs = np.array(shard.documents['hash']), duplicates.sorted_runs(shard)
+    hashes, runs = np.array(shard.array('documents')['hash']), duplicates.sorted_runs(shard)
     for bucket, (low, high) in enumerate(itertools.pairwise(duplicates.bucket_edges(counts[_DOCUMENTS]))):
         inside = duplicates.indices_between(hashes, low, high)
         yield (_DOCUMENTS, bucket), (hashes[inside].tobytes(), (inside + bases[number]).astype('<i8').tobytes())
@@ -84,33 +85,21 @@ def _compare_bucket(job: _StoreJob, element: tuple[_Bucket, Iterable[tuple[bytes
     hashes, numbers = (np.frombuffer(b''.join(x), dtype) for x, dtype in zip(columns, ('<u8', '<i8'), strict=True))
     if kind == _DOCUMENTS:
         repeats = np.sort(duplicates.find_later_equals(hashes, numbers))
-        write_atomic(_repeats_path(job.folder, bucket), repeats.tobytes())
+        write_atomic(job.folder / f'repeats-{bucket:05d}', repeats.tobytes())
     else:
-        write_atomic(_distinct_path(job.folder, bucket), str(duplicates.count_distinct(hashes)))
+        write_atomic(job.folder / f'distinct-{bucket:05d}', str(duplicates.count_distinct(hashes)))
     return ()
 
 
 def _rewrite(job: _StoreJob, number: int, *, itemsize: int) -> Iterable:
     destination = np.fromfile(job.folder / f'{number:05d}.where', np.uint8)
     digest = merge.rewrite_train_file(job.shard(number), destination, itemsize=itemsize)
-    write_atomic(_checksum_path(job.folder, number), digest)
+    write_atomic(job.folder / f'{number:05d}.kept', digest)
     return ()
 
 
-def _repeats_path(partial: pathlib.Path, bucket: int) -> pathlib.Path:
-    return partial / f'repeats-{bucket:05d}'
-
-
-def _distinct_path(partial: pathlib.Path, bucket: int) -> pathlib.Path:
-    return partial / f'distinct-{bucket:05d}'
-
-
-def _checksum_path(partial: pathlib.Path, shard: int) -> pathlib.Path:
-    return partial / f'{shard:05d}.kept'
-
-
-class BeamBackend:
-    """A `backend.Backend` that runs pipelines with the flags of config.beam."""
+class BeamBackend(Backend):
+    """A backend that runs pipelines with the flags of config.beam."""
 
     def __init__(self, flags: str):
         self._flags = flags
@@ -143,7 +132,7 @@ class BeamBackend:
         bucket_hashes = functools.partial(_bucket_hashes, bases=bases, counts=counts)
         self._run(
             directory,
-            (shard.number for shard in shards),
+            [shard.number for shard in shards],
             lambda numbers: (
                 numbers
                 | _step('hashes', bucket_hashes, directory)
@@ -154,25 +143,23 @@ class BeamBackend:
         partial, repeats = directory / 'partial', np.zeros(counts[_DOCUMENTS], bool)
         document_buckets, line_buckets = (range(len(duplicates.bucket_edges(count)) - 1) for count in counts)
         for bucket in document_buckets:
-            repeats[np.fromfile(_repeats_path(partial, bucket), '<i8')] = True
-        return repeats, sum(int(_distinct_path(partial, bucket).read_text('utf-8')) for bucket in line_buckets)
+            repeats[np.fromfile(partial / f'repeats-{bucket:05d}', '<i8')] = True
+        distinct = (int((partial / f'distinct-{bucket:05d}').read_text('utf-8')) for bucket in line_buckets)
+        return repeats, sum(distinct)
 
     def prepare_rewrite(
         self, shards: list[Shard], destinations: list[np.ndarray], itemsize: int
     ) -> Callable[[Shard, np.ndarray], str]:
         """Rewrites the changed train files. The returned function reads the checksum of a file."""
-        changed = [
-            (shard, destination)
-            for shard, destination in zip(shards, destinations, strict=True)
-            if merge.is_changed(shard, destination)
-        ]
-        directory, partial = shards[0].directory, shards[0].directory / 'partial'
-        for shard, destination in changed:
-            write_atomic(partial / f'{shard.number:05d}.where', destination.tobytes())
+        directory, partial, changed = shards[0].directory, shards[0].directory / 'partial', []
+        for shard, destination in zip(shards, destinations, strict=True):
+            if merge.is_changed(shard, destination):
+                write_atomic(partial / f'{shard.number:05d}.where', destination.tobytes())
+                changed.append(shard.number)
         if changed:
             step = _step('keep', functools.partial(_rewrite, itemsize=itemsize), directory)
-            self._run(directory, (shard.number for shard, _ in changed), lambda numbers: numbers | step)
-        return lambda shard, destination: _checksum_path(partial, shard.number).read_text('utf-8')
+            self._run(directory, changed, lambda numbers: numbers | step)
+        return lambda shard, destination: (partial / f'{shard.number:05d}.kept').read_text('utf-8')
 
     def _run(self, directory: pathlib.Path, numbers: Iterable[int], fill: Callable[[beam.PCollection], object]) -> None:
         run_pipeline(self._flags, directory / 'partial', numbers, fill)

@@ -18,19 +18,18 @@ import pathlib
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import apache_beam as beam
 
 from bertjax.corpus import identity
 from bertjax.corpus.beam.job import Job, Step, missing_results_error, run_pipeline
 from bertjax.corpus.identity import KnownText
-from bertjax.corpus.shards import cut_in_order
+from bertjax.corpus.shards import cut_shards
 from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource, list_unweighted, resolve_sources
 from bertjax.corpus.texts import iter_part_texts, no_text_error
 from bertjax.files.atomic import write_atomic
 from bertjax.text.sampling import iter_sentences, sample
-from bertjax.text.symbols import count_symbols
-from bertjax.text.vocabulary import MAX_WORDS, count_words
 
 _BUCKET_BYTES = 1 << 30  # one bucket of words for this many bytes of text; one worker adds up the counts of a bucket
 _Bucket = tuple[int, int]  # the corpus, and the number of the bucket
@@ -72,7 +71,7 @@ def _count(
 
 
 class _Sum(beam.CombineFn):
-    """Adds up counts."""
+    """Adds up counts in place. A function for `CombinePerKey` would copy the total for each element."""
 
     def create_accumulator(self) -> dict[str, int]:
         return {}
@@ -91,12 +90,8 @@ class _Sum(beam.CombineFn):
 
 def _write_counts(job: _TextJob, element: tuple[_Bucket, dict[str, int]]) -> Iterable:
     (corpus, bucket), counts = element
-    write_atomic(_counts(job.folder, corpus, bucket), json.dumps(counts, sort_keys=True))
+    write_atomic(job.folder / f'counts-{corpus}-{bucket:05d}', json.dumps(counts, sort_keys=True))
     return ()
-
-
-def _counts(folder: pathlib.Path, corpus: int, bucket: int) -> pathlib.Path:
-    return folder / f'counts-{corpus}-{bucket:05d}'
 
 
 def _count_sentences(job: _TextJob, number: int) -> Iterable:
@@ -116,8 +111,7 @@ def _draw(job: _TextJob, number: int) -> Iterable:
     return ()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Spec:
+class _Spec(NamedTuple):
     """The sources and units of one specification of a corpus."""
 
     name: str
@@ -146,30 +140,23 @@ class BeamTextStatistics:
 
     def _resolve(self, spec: str) -> _Spec:
         sources = resolve_sources(list_unweighted(spec), self._options.text_key)
-        return _Spec(spec, sources, cut_in_order(sources, self._options.format))
+        return _Spec(spec, sources, cut_shards(sources, self._options.format, in_order=True))
 
-    def words(self, lowercase: bool) -> tuple[list[dict[str, int]], list[KnownText]]:
-        """Returns the counts of the words of each corpus, and the record of the text.
+    def counts(
+        self, count: Callable[[Iterable[str]], dict[str, int]], limit: int
+    ) -> tuple[list[dict[str, int]], list[KnownText]]:
+        """Returns {word or symbol: count} of the `limit` most frequent ones of each corpus, and the record of the text.
 
         `text.vocabulary.count_words` drops rare words while it counts if a text has more than MAX_WORDS different
-        words. This method counts all words and returns the MAX_WORDS most frequent ones.
+        words. This method counts all words first.
+
+        Args:
+          count: A module-level function that counts the words or symbols of texts, or a `functools.partial` of one.
+          limit: The maximum number of words or symbols.
 
         Raises:
           UserError: A specification has no text, the input is broken (if strict), or the pipeline failed.
         """
-        return self._count_all(functools.partial(count_words, lowercase=lowercase), MAX_WORDS)
-
-    def symbols(self, limit: int) -> tuple[list[dict[str, int]], list[KnownText]]:
-        """Returns the counts of the `limit` most frequent symbols of each corpus, and the record of the text.
-
-        Raises:
-          UserError: See `words`.
-        """
-        return self._count_all(count_symbols, limit)
-
-    def _count_all(
-        self, count: Callable[[Iterable[str]], dict[str, int]], limit: int
-    ) -> tuple[list[dict], list[KnownText]]:
         with self._open_folder() as buckets:
             self._run(
                 range(len(self._units)),
@@ -184,7 +171,7 @@ class BeamTextStatistics:
             return [self._most_frequent(corpus, buckets, limit) for corpus in range(len(self._specs))], known
 
     def _most_frequent(self, corpus: int, buckets: int, limit: int) -> dict[str, int]:
-        paths = (_counts(self._folder, corpus, bucket) for bucket in range(buckets))
+        paths = (self._folder / f'counts-{corpus}-{bucket:05d}' for bucket in range(buckets))
         counts = itertools.chain.from_iterable(json.loads(path.read_text('utf-8')).items() for path in paths)
         return dict(sorted(heapq.nsmallest(limit, counts, key=lambda item: (-item[1], item[0]))))
 
@@ -195,7 +182,7 @@ class BeamTextStatistics:
         of sentences.
 
         Raises:
-          UserError: See `words`.
+          UserError: See `counts`.
         """
         with self._open_folder():
             self._run(range(len(self._units)), lambda units: units | self._step('sizes', _count_sentences))

@@ -1,0 +1,110 @@
+"""The base class of all tokenizers."""
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from bertjax.files.atomic import write_atomic
+from bertjax.text.offsets import PieceOffsets
+from bertjax.text.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, check_pieces, is_unused, to_json
+
+
+def flatten(ids: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the ids of all texts, int32 [T], and the number of ids of each text, int64 [N]."""
+    return np.concatenate([*ids, np.empty(0, np.int32)]), np.fromiter(map(len, ids), np.int64, len(ids))
+
+
+class Tokenizer(abc.ABC):
+    """The interface of all tokenizers.
+
+    Attributes:
+      family: The kind of tokenizer: 'wordpiece', 'sentencepiece', 'bpe' (byte-level, or without marks at the start of
+        words) or 'symbols'.
+      lowercase: Whether text is lower-cased first.
+      vocab_size: V, the number of pieces.
+      pieces: The V pieces, index = id.
+      pad_id, unk_id, cls_id, sep_id, mask_id: The ids of the special tokens.
+      separators: The number of [SEP] between the texts of a pair: 1, or 2 as in RoBERTa.
+      word_prefix: The text to put before an isolated word, so that it has the same pieces as inside a text. It is a
+        space for byte-level BPE and for Gemma's tokenizer, whose pieces include the space before a word, and '' for
+        other tokenizers.
+      special_ids: int32, sorted, the ids of special tokens, [unusedN] slots and control symbols. Masking never draws
+        them as a random replacement.
+      continues_word: bool [V], whether a piece continues the word of the piece before it.
+      fingerprint: The sha256 (hex) of all settings that determine ids.
+    """
+
+    family: str
+    lowercase = False
+    separators = 1
+    word_prefix = ''
+    continues_word: np.ndarray
+    fingerprint: str
+
+    _settings: Mapping[str, Any]  # the parsed tokenizer.json
+    _where: str  # the file, for messages
+    _names: dict[str, str]  # the vocabulary's names of special tokens that differ from BERT's
+
+    def _set_pieces(self, pieces: list[str], other_special: Sequence[int] = (), kind: str = '') -> None:
+        """Checks the pieces, and sets the attributes that depend only on the pieces and the names of special tokens.
+
+        Args:
+          pieces: The vocabulary, index = id.
+          other_special: The ids of other special tokens.
+          kind: The kind of pieces, for messages.
+
+        Raises:
+          UserError: See `special.check_pieces`.
+        """
+        ids = check_pieces(pieces, self._where, self._names, kind)
+        unused = (index for index, piece in enumerate(pieces) if is_unused(piece))
+        self.pieces, self.vocab_size = pieces, len(pieces)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
+        self.special_ids = np.array(sorted({*ids.values(), *unused, *other_special}), dtype=np.int32)
+
+    @abc.abstractmethod
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
+
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids of all texts in one array (int32), and the number of ids of each text (int64)."""
+        return flatten(self.encode(texts))
+
+    @abc.abstractmethod
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
+        """Returns the ids of `encode` and the start and end of each piece in the text. It is slower than `encode`.
+
+        Offsets count Python characters of the original text. `text[start:end]` is the text of the piece, without the
+        space before the piece, and with the combining marks that normalisation removed. The span of a piece that is
+        only a space is empty. If one character became several pieces, these pieces have the same span.
+
+        Returns:
+          (ids, starts, ends) of each text, int32 [N] each, starts and ends ascending.
+        """
+
+    @abc.abstractmethod
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Returns readable text, including special tokens."""
+
+    def save(self, directory: epath.PathLike) -> None:
+        """Writes a directory that `load_tokenizer` and transformers' AutoTokenizer load. The bytes are reproducible."""
+        for name, content in self._files().items():
+            write_atomic(epath.Path(directory) / name, content)
+
+    def _files(self) -> dict[str, str | bytes]:
+        """Returns the content of each file that `save` writes."""
+        return {'tokenizer.json': to_json(self._settings), 'tokenizer_config.json': to_json(self._config())}
+
+    def _config(self, **settings: Any) -> dict[str, Any]:
+        """Returns a tokenizer_config.json with the special tokens, BERT's inputs and `settings`."""
+        keys = {'pad': PAD, 'unk': UNK, 'cls': CLS, 'sep': SEP, 'mask': MASK}
+        config = {f'{key}_token': self._names.get(token, token) for key, token in keys.items()}
+        inputs = ['input_ids', 'token_type_ids', 'attention_mask']
+        settings = settings or {'tokenizer_class': 'PreTrainedTokenizerFast', 'do_lower_case': self.lowercase}
+        return {**config, 'model_input_names': inputs, 'model_max_length': 512, **settings}
+
+    def __reduce__(self):
+        return type(self), (self._settings, self._where, self._names)
