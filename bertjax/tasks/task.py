@@ -1,4 +1,4 @@
-"""The interface of a task: `TrainableTask` for training and `ReportableTask` for evaluation and reporting."""
+"""The base class of all kinds of tasks."""
 
 import abc
 import dataclasses
@@ -44,8 +44,11 @@ class Judgment:
     classes: Sequence[tuple[str, str]] = ()
 
 
-class TrainableTask(abc.ABC, Generic[Record]):
-    """The methods of a task for training: they read records, convert them to features and build the model.
+class Task(abc.ABC, Generic[Record, Prediction]):
+    """A task: reads records, converts them to features, builds the model, and reports on its predictions.
+
+    A subclass is a dataclass. Its fields are `data`, the folder of its files ('' for tensorflow-datasets), `seq_len`,
+    the maximum sequence length in tokens, and its options (see options.py), which are the fields of config.task.
 
     Attributes:
       name: the name in titles, such as 'RTE'.
@@ -53,6 +56,9 @@ class TrainableTask(abc.ABC, Generic[Record]):
       objective: the training objective of the head.
       labels: the names of the head's outputs, in order; empty if they are unknown or the outputs have no names.
       complete: whether the size of the head is known. If not, `learn` or `restore` must precede `build_module`.
+      score: the name of the metric that selects the best run; higher is better.
+      thresholds: the names of the entries of `metrics` that are tuned thresholds, not measurements.
+      has_baselines: whether the task has `baselines`.
     """
 
     name: str
@@ -60,6 +66,9 @@ class TrainableTask(abc.ABC, Generic[Record]):
     objective: Objective
     labels: Sequence[str] = ()
     complete: bool = True
+    score: str
+    thresholds: Collection[str] = ()
+    has_baselines: bool = False
 
     @abc.abstractmethod
     def splits(self) -> Sequence[str]:
@@ -145,20 +154,6 @@ class TrainableTask(abc.ABC, Generic[Record]):
         """Returns the files of sentence-transformers in an export to transformers: {relative path: content}."""
         modules = self.sentence_modules()
         return module_files(modules, model_config.width, model_config.num_layers) if modules else {}
-
-
-class ReportableTask(abc.ABC, Generic[Record, Prediction]):
-    """The methods of a task for reporting: they convert the outputs of the model to predictions, metrics and files.
-
-    Attributes:
-      score: the name of the metric that selects the best run; higher is better.
-      thresholds: the names of the entries of `metrics` that are tuned thresholds, not measurements.
-      has_baselines: whether the task has `baselines`.
-    """
-
-    score: str
-    thresholds: Collection[str] = ()
-    has_baselines: bool = False
 
     @abc.abstractmethod
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Record | Blank]:
@@ -266,14 +261,6 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
     ) -> dict[str, str]:
         """Returns {file name: text} in the format of a benchmark's server or script; {} if there is none."""
         return {}
-
-
-class Task(TrainableTask[Record], ReportableTask[Record, Prediction]):
-    """The base class of all kinds of tasks.
-
-    A subclass is a dataclass. Its fields are `data`, the folder of its files ('' for tensorflow-datasets), `seq_len`,
-    the maximum sequence length in tokens, and its options (see options.py), which are the fields of config.task.
-    """
 
 
 def average_outputs(members: Sequence[Outputs]) -> Outputs:

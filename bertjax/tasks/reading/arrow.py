@@ -6,7 +6,7 @@ dataset_info.json and in the metadata of the Arrow schema, under b'huggingface'.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -63,14 +63,24 @@ def read_dataset_object(dataset: Any, where: str) -> Iterator[Record]:
     """
     import pyarrow as pa  # `datasets` requires pyarrow
 
-    schema = dataset.features.arrow_schema
-    to_plain = _converters(pa, schema, {}, where)
+    tables = dataset.with_format('arrow').iter(batch_size=_ROWS)
+    return _records(pa, dataset.features.arrow_schema, tables, {}, where)
+
+
+def _records(pa: Any, schema: Any, batches: Iterable[Any], features: Mapping[str, Any], where: str) -> Iterator[Record]:
+    """Yields the records of Arrow tables or batches.
+
+    Raises:
+      UserError: A class number has no name.
+    """
+    to_plain = _converters(pa, schema, features, where)
     number = 0
     try:
-        for table in dataset.with_format('arrow').iter(batch_size=_ROWS):
-            for row in table.to_pylist():
-                yield Record(f'{where}[{number}]', {key: to_plain[key](value) for key, value in row.items()})
-                number += 1
+        for batch in batches:
+            for start in range(0, batch.num_rows, _ROWS):
+                for row in batch.slice(start, _ROWS).to_pylist():
+                    yield Record(f'{where}[{number}]', {key: to_plain[key](value) for key, value in row.items()})
+                    number += 1
     except _ClassError as error:
         fix = 'correct the record, or name the classes in the features'
         raise UserError(f'{where}[{number}]', f'the class {error.args[0]}', error.args[1], fix) from None
@@ -101,18 +111,12 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
                 schema, batches = parquet.schema_arrow, parquet.iter_batches(_ROWS)
             else:
                 schema, batches = _arrow_batches(pa, file)
-            to_plain = _converters(pa, schema, features, str(path))
-            for batch in batches:
-                for start in range(0, batch.num_rows, _ROWS):
-                    for row in batch.slice(start, _ROWS).to_pylist():
-                        yield Record(f'{path}[{number}]', {key: to_plain[key](value) for key, value in row.items()})
-                        number += 1
+            for record in _records(pa, schema, batches, features, str(path)):
+                yield record
+                number += 1
     except (pa.ArrowException, OSError) as error:
         found = f'an error after {number} rows ({str(error).splitlines()[0]})'
         raise UserError(str(path), found, 'a complete Parquet or Arrow file', 'download it again') from None
-    except _ClassError as error:
-        fix = 'correct the record, or name the classes in the file'
-        raise UserError(f'{path}[{number}]', f'the class {error.args[0]}', error.args[1], fix) from None
 
 
 class _ClassError(Exception):

@@ -193,7 +193,6 @@ class ClassificationTask(TextTask):
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
         """Combines the cells of the label columns into a single cell; None if there is no label."""
-        del where
         return cells[0]
 
     def _rows(self, split: str) -> Iterator[Row]:

@@ -28,6 +28,7 @@ from bertjax.text.tokenizer import Tokenizer
 
 VERSIONS = ('1.1', '2.0')
 _NO_ANSWER = 'no answer'
+_NBEST_FIELDS = ('text', 'probability', 'start_logit', 'end_logit')  # in nbest_predictions.json
 _EXCERPT = 160  # characters of the context on each side of an answer in the error report
 # A model has collapsed if at least this share of its answers are equal. The share is below 1 because the tuned
 # threshold admits a few other answers.
@@ -180,7 +181,6 @@ class SquadTask(Task[SquadQuestion, Answers]):
 
     def collapsed(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> bool:
         """Whether nearly all predictions are 'no answer', or start at the same character."""
-        del records
         starts = collections.Counter(self._select_answer(prediction).start for prediction in predictions)
         return len(predictions) > 1 and starts.most_common(1)[0][1] >= _COLLAPSED * len(predictions)
 
@@ -221,20 +221,11 @@ class SquadTask(Task[SquadQuestion, Answers]):
         self, split: str, records: Sequence[SquadQuestion], predictions: Sequence[Answers]
     ) -> dict[str, str]:
         """Returns the files of run_squad.py: predictions.json, nbest_predictions.json, null_odds.json (SQuAD 2.0)."""
-        del split
         pairs = list(zip(records, predictions, strict=True))
         files: dict[str, Any] = {
             'predictions.json': self._texts(records, predictions),
             'nbest_predictions.json': {
-                record.id: [
-                    {
-                        'text': span.text,
-                        'probability': span.probability,
-                        'start_logit': span.start_logit,
-                        'end_logit': span.end_logit,
-                    }
-                    for span in prediction.nbest
-                ]
+                record.id: [{name: getattr(span, name) for name in _NBEST_FIELDS} for span in prediction.nbest]
                 for record, prediction in pairs
             },
         }

@@ -10,12 +10,18 @@ from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.squad.files import read_questions
-from bertjax.tasks.squad.questions import SquadQuestion, parse_input, parse_questions, parse_unlabelled_rows
+from bertjax.tasks.squad.questions import (
+    SquadQuestion,
+    check_questions,
+    parse_input,
+    parse_squad_json,
+    parse_unlabelled_rows,
+)
 
 
 def parse(content, *, answerable=True, labels='needed'):
     text = content if isinstance(content, str) else json.dumps(content)
-    return parse_questions(text, 'f.json', answerable=answerable, labels=labels)
+    return check_questions(parse_squad_json(text, 'f.json', labels), answerable=answerable, labels=labels)
 
 
 def parse_text(text: str) -> list[SquadQuestion]:

@@ -168,7 +168,7 @@ def test_wrong_columns_are_errors(options: dict, parts: tuple[str, ...]):
 
 def test_an_unknown_scheme_is_an_error():
     with pytest.raises(UserError, match=r'config\.task\.scheme.*iob2'):
-        ColumnOptions(scheme='iobx')
+        TaggingTask('', 16, scheme='iobx')
 
 
 def test_the_file_of_each_split_is_recognized(tmp_path: pathlib.Path):
