@@ -130,7 +130,6 @@ def test_the_loss_is_the_weighted_sum_of_its_parts_and_decreases(one_device):
     [
         {'mesh': {'data': 1, 'fsdp': 4, 'tensor': 2}},
         {'mesh': {'data': 4}, 'grad_accum_steps': 2},  # ZeRO-1
-        {'grad_accum_steps': 4},
     ],
     ids=str,
 )

@@ -15,6 +15,12 @@ from running import GLUE, SMALL, TUNE, Program, copy_workdir, results, rows, wai
 from safetensors.numpy import load_file, save_file
 from test_tasks import write_columns, write_squad
 
+from bertjax.convert.huggingface.save import export_huggingface
+from bertjax.convert.load import load_task_model, read_config
+from bertjax.tasks.registry import build_task
+from bertjax.tasks.task import Task
+from bertjax.text.tokenizer import load_tokenizer
+
 # A student with one layer; its teacher `trained` has two. EVERY_PART turns on all distillation losses.
 GENERAL = (
     *SMALL,
@@ -288,11 +294,22 @@ def write_choices(data: pathlib.Path) -> None:
         (data / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, lines)) + '\n', encoding='utf-8')
 
 
+# {argument of the recipe: (the function that writes the data, the kind of the task and its options)}.
 KINDS = {
-    'squad:v1': (lambda data: write_squad(data, '1.1'), '--config.task.max_query=12'),
-    'ner': (write_columns, '--config.log_every=1'),
-    'swag:jsonl': (write_choices, '--config.log_every=1'),
+    'squad:v1': (lambda data: write_squad(data, '1.1'), 'squad', {'max_query': 12}),
+    'ner': (write_columns, 'tagging', {}),
+    'swag:jsonl': (write_choices, 'multiple_choice', {'layout': 'jsonl'}),
 }
+
+
+def write_teacher(directory: pathlib.Path, trained: pathlib.Path, task: Task) -> None:
+    """Exports the encoder of `trained` with a random head."""
+    task.learn(task.records('train'))
+    source = trained / 'export' / 'hf'
+    module = task.build_module(read_config(source))
+    params = load_task_model(source, module, task.head).params
+    labels = task.huggingface()
+    export_huggingface(params, module.config, load_tokenizer(source), directory, card={}, head=task.head, task=labels)
 
 
 @pytest.mark.slow
@@ -301,23 +318,16 @@ def test_every_kind_of_head_can_be_distilled(
     program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, kind: str
 ):
     """The teacher has two layers, the student one; the data has augmented rows."""
-    write, option = KINDS[kind]
+    write, task_kind, options = KINDS[kind]
     data = tmp_path / 'data'
     data.mkdir()
     write(data)
-    name, _, argument = kind.partition(':')
-    common = (
-        f'--config.data={data}',
-        '--config.seq_len=32',
-        '--config.max_padded_lengths=1',
-        '--config.batch_size=8',
-        option,
-    )
-    common += ('--config.steps=4', '--config.learning_rate=1e-3')
-    recipe = f'configs/{name}.py' + (f':{argument}' if argument else '')
-    program.run(f'--workdir={tmp_path / "teacher"}', *common, f'--config.init={trained}', recipe=recipe, small=False)
-    flags = (f'--workdir={tmp_path / "student"}', *common, teacher(tmp_path / 'teacher'), *EVERY_PART)
-    flags += ('--config.distill.augment=1', f'--config.distill.augment_model={trained}')
+    write_teacher(tmp_path / 'teacher', trained, build_task(task_kind, data=str(data), seq_len=32, **options))
+    flags = (f'--workdir={tmp_path / "student"}', f'--config.data={data}', teacher(tmp_path / 'teacher'), *EVERY_PART)
+    flags += ('--config.seq_len=32', '--config.max_padded_lengths=1', '--config.batch_size=8', '--config.steps=4')
+    flags += ('--config.learning_rate=1e-3', '--config.log_every=1', '--config.distill.augment=1')
+    flags += (f'--config.distill.augment_model={trained}',)
+    flags += tuple(f'--config.task.{name}={value}' for name, value in options.items() if name != 'layout')
     program.run(*flags, recipe=f'configs/distilbert.py:{kind}', small=False)
     last = rows(tmp_path / 'student' / 'metrics.jsonl', 'train')[-1]
     assert all(last[f'{part}_loss'] is not None for part in ('soft', 'label', 'hidden', 'attention', 'embeddings'))

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -101,20 +102,21 @@ def _write_columns(data: pathlib.Path) -> None:
         (data / f'{name}.txt').write_text('\n'.join(sentences))
 
 
-TASKS = {
-    'configs/squad.py:v1': (_write_squad, 'ModernBertForQuestionAnswering'),
-    'configs/swag.py': (_write_swag, 'ModernBertForMultipleChoice'),
-    'configs/ner.py': (_write_columns, 'ModernBertForTokenClassification'),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', ['modern', 'gemma'])
-@pytest.mark.parametrize('recipe', TASKS)
-def test_other_tasks_agree_with_transformers(program: Program, tmp_path: pathlib.Path, recipe: str, kind: str):
+@pytest.mark.parametrize(
+    ('recipe', 'write', 'name', 'kind'),
+    [
+        ('configs/squad.py:v1', _write_squad, 'ModernBertForQuestionAnswering', 'modern'),
+        ('configs/swag.py', _write_swag, 'ModernBertForMultipleChoice', 'modern'),
+        ('configs/ner.py', _write_columns, 'ModernBertForTokenClassification', 'modern'),
+        ('configs/ner.py', _write_columns, 'ModernBertForTokenClassification', 'gemma'),
+    ],
+)
+def test_other_tasks_agree_with_transformers(
+    program: Program, tmp_path: pathlib.Path, recipe: str, write: Callable, name: str, kind: str
+):
     data, workdir = tmp_path / 'data', tmp_path / 'run'
     data.mkdir()
-    write, name = TASKS[recipe]
     write(data)
     start = _start(kind, program.corpus, tmp_path / 'start')
     sizes = (

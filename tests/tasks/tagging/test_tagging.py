@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 import random
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -268,7 +269,9 @@ def test_plain_tags_have_accuracy_and_no_entities(tmp_path: pathlib.Path, tokeni
     ('layers', 'units'),
     [('concat_last_four', 3), *(pytest.param(layers, 0, marks=pytest.mark.slow) for layers in ('last', 'sum_all'))],
 )
-def test_the_model_of_the_paper_takes_the_features(task, tokenizer: Tokenizer, layers: str, units: int):
+def test_the_model_of_the_paper_takes_the_features(
+    task, tokenizer: Tokenizer, draw_params: Callable, layers: str, units: int
+):
     tagging = task(layers=layers, bilstm_units=units, frozen=True)
     config = BertConfig(
         vocab_size=tokenizer.vocab_size, num_layers=4, width=8, num_heads=2, mlp_dim=8, max_positions=16
@@ -278,8 +281,8 @@ def test_the_model_of_the_paper_takes_the_features(task, tokenizer: Tokenizer, l
     batch = features.batch(np.array([0, 2, -1]), 12, tokenizer.pad_id)
     model = tagging.build_module(config)
     inputs = [batch[name] for name in TOKENS.inputs]
-    params = init_params(model, jax.random.key(0), *inputs)
-    outputs = model.apply({'params': params}, *inputs)
+    params = draw_params(lambda key: init_params(model, key, *inputs))
+    outputs = jax.jit(model.apply)({'params': params}, *inputs)
     assert outputs['token_logits'].shape == (3, 12, 5)
     loss, weight = TOKENS.losses(outputs, batch)['loss']
     assert np.isfinite(loss) and weight == 5
