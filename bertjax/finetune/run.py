@@ -30,7 +30,7 @@ from bertjax.train.vmapped_runs import VmappedRun
 
 
 class Finetuning:
-    """A fine-tuning run in its workdir; it implements `trainer.Experiment`.
+    """A fine-tuning run in its workdir. It implements `trainer.Experiment`.
 
     Args:
       data: The data of the task.
@@ -228,7 +228,7 @@ class Finetuning:
 
 
 def _recorded_length_count(folder: pathlib.Path) -> int:
-    """Returns config.max_padded_lengths of the run in the workdir; 0 without a checkpoint.
+    """Returns config.max_padded_lengths of the run in the workdir, or 0 without a checkpoint.
 
     A resumed run must keep the value, because the order of its rows depends on it.
     """

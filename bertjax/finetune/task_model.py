@@ -207,7 +207,7 @@ class TaskEvaluator:
         return self._task.metrics(self._split.records, self._task_model.predictions(params, self._split, on_compile))
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
-        """Returns the negated score of the task; None if the score is undefined."""
+        """Returns the negated score of the task, or None if the score is undefined."""
         score = values[self._task.score]
         return None if score is None else -score
 

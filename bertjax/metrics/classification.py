@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 @dataclasses.dataclass(frozen=True)
 class ClassScores:
-    """The scores of C classes; all arrays are [C].
+    """The scores of C classes. All arrays are [C].
 
     Attributes:
       precision, recall, f1: float64; 0 if undefined, as in scikit-learn.
@@ -27,7 +27,7 @@ class ClassScores:
 
 
 def confusion(true: npt.ArrayLike, predicted: npt.ArrayLike, classes: int) -> np.ndarray:
-    """Returns the confusion table, int64 [C, C]; entry [i, j] counts the records of class i predicted as class j.
+    """Returns the confusion table, int64 [C, C]. Entry [i, j] counts the records of class i predicted as class j.
 
     Args:
       true, predicted: The class indices, int [N], each below `classes`.
@@ -99,14 +99,14 @@ def spearman(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
 
 
 def ranks(x: npt.ArrayLike) -> np.ndarray:
-    """Returns the rank of each value, float64 [N]; the smallest has rank 1, and equal values share their mean rank."""
+    """Returns the rank of each value, float64 [N]. The smallest has rank 1, and equal values share their mean rank."""
     _, group, count = np.unique(np.asarray(x, np.float64), return_inverse=True, return_counts=True)
     last = np.cumsum(count)
     return ((2 * last - count + 1) / 2)[group]
 
 
 def mean_squared_error(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
-    """Returns the mean squared error of two float arrays [N]; None if N is 0 or a value is not finite."""
+    """Returns the mean squared error of two float arrays [N], or None if N is 0 or a value is not finite."""
     error = np.asarray(x, np.float64) - np.asarray(y, np.float64)
     return float(np.square(error).mean()) if len(error) and np.isfinite(error).all() else None
 
@@ -122,7 +122,7 @@ def label_scores(true: npt.ArrayLike, predicted: npt.ArrayLike) -> ClassScores:
 
 
 def multi_label_figures(true: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[str, float | None]:
-    """Returns the MULTI_LABEL_METRICS, {name: value}; all values are None if there are no records.
+    """Returns the MULTI_LABEL_METRICS, {name: value}. All values are None if there are no records.
 
     A micro average counts every decision once. A macro average is the mean over the C labels. `exact` is the share of
     records whose labels are all correct.

@@ -53,7 +53,7 @@ def with_seq_len(task: Task, seq_len: int) -> Task:
 
 
 def build_pair_task(directory: str, longest: int) -> Task | None:
-    """Builds the task of a CrossEncoder or MultiVectorEncoder of sentence-transformers; None for other directories.
+    """Builds the task of a CrossEncoder or MultiVectorEncoder of sentence-transformers, or None for other directories.
 
     Args:
       directory: The directory.

@@ -115,7 +115,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """Builds the encoder with the task head, an instance of `head.module`."""
 
     def sources(self) -> str:
-        """Returns a readable list of the splits and their files; '' if only official file names are possible."""
+        """Returns a readable list of the splits and their files, or '' if only official file names are possible."""
         return ''
 
     def check_training(self, train: str) -> None:
@@ -126,7 +126,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """
 
     def adopt(self, source: str) -> None:
-        """Takes over settings of the model from which a new run starts; `source` is the directory of the model.
+        """Takes over settings of the model from which a new run starts. `source` is the directory of the model.
 
         Raises:
           UserError: The task cannot represent the model.
@@ -147,7 +147,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         return {}
 
     def sentence_modules(self) -> SentenceModules | None:
-        """Returns the steps from a text to its vector; None unless the task trains vectors of texts."""
+        """Returns the steps from a text to its vector, or None unless the task trains vectors of texts."""
         return None
 
     def model_files(self, model_config: BertConfig) -> Mapping[str, bytes]:
@@ -215,7 +215,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
 
     @abc.abstractmethod
     def metrics(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> dict[str, float | None]:
-        """Returns all metrics on labelled records, {name: value}; a value is None if it is undefined."""
+        """Returns all metrics on labelled records, {name: value}. A value is None if it is undefined."""
 
     @abc.abstractmethod
     def collapsed(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> bool:
@@ -226,7 +226,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """Yields a JSON object for each record with its prediction: labels and probabilities, spans, or tags."""
 
     def judgments(self, records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """Yields a judgment for each labelled record; nothing if the kind of task has no error report.
+        """Yields a judgment for each labelled record, or nothing if the kind of task has no error report.
 
         Args:
           records: The labelled records.
@@ -238,7 +238,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """Tunes thresholds, such as the null threshold of SQuAD 2.0, on the dev split."""
 
     def report(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> str:
-        """Returns a text report that complements the metrics, such as a confusion table; '' if there is none."""
+        """Returns a text report that complements the metrics, such as a confusion table, or '' if there is none."""
         return ''
 
     def baselines(self, train: Sequence[Record], records: Sequence[Record]) -> dict[str, list[Prediction]]:
@@ -259,7 +259,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     def official_files(
         self, split: str, records: Sequence[Record], predictions: Sequence[Prediction]
     ) -> dict[str, str]:
-        """Returns {file name: text} in the format of a benchmark's server or script; {} if there is none."""
+        """Returns {file name: text} in the format of a benchmark's server or script, or {} if there is none."""
         return {}
 
 

@@ -261,7 +261,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     def official_files(
         self, split: str, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]
     ) -> dict[str, str]:
-        """Returns a CSV file for the leaderboard of SWAG; {} for other layouts.
+        """Returns a CSV file for the leaderboard of SWAG, or {} for other layouts.
 
         Its columns are the row number and `pred`, as in rowanz/swagaf:csv_predict.py.
         """

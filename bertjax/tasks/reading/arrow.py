@@ -120,7 +120,7 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
 
 
 class _ClassError(Exception):
-    """Raised for a class number that has no name; the arguments are the number and the range of valid numbers."""
+    """Raised for a class number that has no name. Its arguments are the number and the range of valid numbers."""
 
 
 def _is_text(value: Any) -> bool:

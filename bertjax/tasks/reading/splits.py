@@ -25,7 +25,7 @@ _METADATA_FILES = ('dataset_info.json', 'dataset_infos.json', 'dataset_dict.json
 def split_files(
     folder: epath.Path, split: str, *, stems: Collection[str] = (), suffixes: Collection[str] = (), fix: str = ''
 ) -> Files:
-    """Returns the files of a split; empty if there are none.
+    """Returns the files of a split, or () if there are none.
 
     The split is a file such as train.csv, shards such as train-00000-of-00002.parquet, or a folder train/ with Parquet
     files or a saved dataset. If `folder` has none of these, its subfolder `data` is searched, where many repositories

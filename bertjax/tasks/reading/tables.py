@@ -34,12 +34,12 @@ def _drop_blank(numbered: _Cells, where: str, blank: str) -> _Cells:
 
 
 def _tsv_cells(lines: Iterable[Line]) -> _Cells:
-    """Yields (number of the line, cells) for each line; a blank line has no cells."""
+    """Yields (number of the line, cells) for each line. A blank line has no cells."""
     return ((number, line.split('\t') if line.strip(' ') else []) for number, line in lines)
 
 
 def _csv_cells(lines: Iterable[Line], where: str) -> _Cells:
-    """Yields (number of the first line, cells) for each row; a blank line has no cells."""
+    """Yields (number of the first line, cells) for each row. A blank line has no cells."""
     csv.field_size_limit(_MAX_FIELD)
     reader = csv.reader((line + '\n' for _, line in lines), strict=True)
     while True:

@@ -63,7 +63,7 @@ class Relation:
         return text + self.text[position:]
 
     def mention(self, role: int) -> str:
-        """Returns the text of an entity; role 0 is the subject, and role 1 is the object."""
+        """Returns the text of an entity. Role 0 is the subject, and role 1 is the object."""
         entity = self.entities[role]
         return self.text[entity.start : entity.end]
 

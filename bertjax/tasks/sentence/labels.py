@@ -21,7 +21,7 @@ class LabelledRecord(Protocol):
 
 
 def find_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> list[str]:
-    """Returns the sorted labels; numbers precede words.
+    """Returns the sorted labels, numbers before words.
 
     Args:
       counts: The number of records of each label.

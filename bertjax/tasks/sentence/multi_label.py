@@ -164,7 +164,7 @@ class MultiLabelTask(ClassificationTask):
         return self._probabilities(predictions) > self.threshold
 
     def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
-        """Returns the metrics in `measures`; each is in [0, 1]."""
+        """Returns the metrics in `measures`. Each is in [0, 1]."""
         values = multi_label_figures(self._targets(records), self._decisions(predictions))
         return {name: values[name] for name in self.measures}
 

@@ -48,7 +48,7 @@ class SquadFiles:
         return ['train', 'dev', 'test'] if labelled else ['train', 'dev']
 
     def find(self, split: str) -> Files:
-        """Returns the files of a split; empty if there are none.
+        """Returns the files of a split, or () if there are none.
 
         Raises:
           UserError: Several files match, or the configured file does not exist.
@@ -79,7 +79,7 @@ class SquadFiles:
         )  # fmt: skip
 
     def describe(self) -> str:
-        """Returns a readable list of the splits and their files; '' for tensorflow-datasets."""
+        """Returns a readable list of the splits and their files, or '' for tensorflow-datasets."""
         if not self._data:
             return ''
         files = {split: self.find(split) for split in STEMS}

@@ -164,7 +164,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
             self.null_threshold = self._evaluation(records, predictions).best_threshold(odds)
 
     def metrics(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, float | None]:
-        """Returns `exact` and `f1`; for SQuAD 2.0 also the HasAns_, NoAns_ and best_ metrics, and null_threshold.
+        """Returns `exact` and `f1`, and for SQuAD 2.0 also the HasAns_, NoAns_ and best_ metrics and null_threshold.
 
         The official script computes the same values from predictions.json. The best_ metrics use the best non-empty
         answers, without a threshold.

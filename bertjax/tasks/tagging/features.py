@@ -143,7 +143,7 @@ def tagging_features(
 
 
 def _last_word_start(first: np.ndarray, position: int, *, above: int) -> int:
-    """Returns the last start of a word that is at most `position` and above `above`; `position` if there is none."""
+    """Returns the last start of a word that is at most `position` and above `above`, or `position` if there is none."""
     begin = int(first[np.searchsorted(first, position, side='right') - 1])
     return begin if begin > above else position
 

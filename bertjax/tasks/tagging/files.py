@@ -46,7 +46,7 @@ class TaggedFiles:
         return [split for split in STEMS if self.find(split) and (split != 'test' or self._test_has_tags())]
 
     def find(self, split: str) -> Files:
-        """Returns the files of a split; empty if there are none.
+        """Returns the files of a split, or () if there are none.
 
         Raises:
           UserError: Several files match, or the folder does not exist.
@@ -57,7 +57,7 @@ class TaggedFiles:
         return (columns,) if columns else split_files(folder, split, suffixes=NESTED)
 
     def describe(self) -> str:
-        """Returns a readable list of the splits and their files; '' for tensorflow-datasets."""
+        """Returns a readable list of the splits and their files, or '' for tensorflow-datasets."""
         if not self._data:
             return ''
         files = {split: self.find(split) for split in STEMS}
@@ -196,7 +196,7 @@ def _looks_like_columns(lines: Sequence[str], options: ColumnOptions, labels: Co
 
 
 def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sentence]:
-    """Yields a sentence for each line that is not blank; a blank line starts a new document.
+    """Yields a sentence for each line that is not blank. A blank line starts a new document.
 
     Args:
       lines: The lines of the file.

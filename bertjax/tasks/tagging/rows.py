@@ -29,7 +29,7 @@ class TagFields:
     names: Sequence[str] = ()
 
     def tags_of(self, fields: Mapping[str, Any]) -> Any:
-        """Returns the tags of a record; None if the field is missing or empty."""
+        """Returns the tags of a record, or None if the field is missing or empty."""
         return next((fields[name] for name in ([self.tags] if self.tags else _TAGS) if fields.get(name)), None)
 
     def words_of(self, fields: Mapping[str, Any], where: str) -> tuple[str, ...]:
