@@ -231,7 +231,6 @@ def test_a_student_starts_from_layers_of_a_modernbert(program: Program, tmp_path
     flags = (f'--workdir={workdir}', f'--config.corpus={program.corpus}', teacher(start), *other_flags)
     flags += tuple(f'--config.model.{name}={size}' for name, size in sizes.items())
     assert 'starting from blocks 0, 3 of' in program.run(*flags, '--config.steps=4', **TEXT).stdout
-    program.run(*flags, **TEXT)
     model, info = transformers.AutoModelForMaskedLM.from_pretrained(workdir / 'export/hf', output_loading_info=True)
     assert type(model) is type(theirs) and not any(info.values())
     same = ('vocab_size', 'local_attention', 'norm_bias', 'norm_eps', 'hidden_activation', 'max_position_embeddings')
