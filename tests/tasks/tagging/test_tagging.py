@@ -96,8 +96,8 @@ def test_the_first_piece_of_a_word_carries_its_tag(task, tokenizer: Tokenizer):
 
 
 def test_a_word_without_pieces_is_unknown(tokenizer: Tokenizer):
-    pieces = word_pieces(['ab', '\x07', '\u200b', '中', 'c'], tokenizer)
-    assert pieces.ids.tolist()[2:5] == [tokenizer.unk_id] * 3 and pieces.first.tolist() == [0, 2, 3, 4, 5, 6]
+    ids, first = word_pieces(['ab', '\x07', '\u200b', '中', 'c'], tokenizer)
+    assert ids.tolist()[2:5] == [tokenizer.unk_id] * 3 and first.tolist() == [0, 2, 3, 4, 5, 6]
 
 
 def test_windows_tag_every_word_once_with_the_most_context():
