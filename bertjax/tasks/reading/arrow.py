@@ -150,7 +150,7 @@ def _converters(pa: Any, schema: Any, features: Any, where: str) -> dict[str, Ca
 
 
 def _converter(pa: Any, kind: Any, feature: Any, where: str) -> Callable[[Any], Any]:
-    if _is_list(pa, kind):
+    if any(is_list(kind) for is_list in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)):
         if isinstance(feature, list) and feature:  # the form in earlier versions of `datasets`
             feature = {'feature': feature[0]}
         item_feature = feature.get('feature', feature) if isinstance(feature, dict) else None
@@ -183,10 +183,6 @@ def _converter(pa: Any, kind: Any, feature: Any, where: str) -> Callable[[Any], 
 def shorten_float32(value: float) -> float:
     """Returns the shortest decimal number that rounds to the same float32 number: 3.8 for 3.799999952316284."""
     return float(str(np.float32(value)))
-
-
-def _is_list(pa: Any, kind: Any) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
 def _class_name(names: list[str], value: int | None) -> str | int | None:

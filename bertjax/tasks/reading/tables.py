@@ -67,7 +67,11 @@ def _records(numbered: _Cells, where: str, format: str, layout: TableLayout) -> 
         if len(cells) != len(names):
             broken.append(number)
             if len(broken) > layout.max_broken_rows:
-                _raise_width(f'{where}:{number}', cells, names, format, len(broken))
+                count = '1 column' if len(cells) == 1 else f'{len(cells)} columns'
+                earlier = f' (and {len(broken) - 1} earlier rows with a wrong number)' if len(broken) > 1 else ''
+                advice = '; TSV has no quoting, so fields with tabs or line ends need CSV' if format == 'tsv' else ''
+                expected, fix = f'{len(names)}: {quote_names(names)}', f'correct or remove the row{advice}'
+                raise UserError(f'{where}:{number}', count + earlier, expected, fix)
             continue
         yield Record(f'{where}:{number}', dict(zip(names, cells, strict=True)))
     if broken:
@@ -92,12 +96,3 @@ def _names(cells: Sequence[str], where: str, layout: TableLayout) -> tuple[tuple
         if name is not None and names.count(name) > 1:
             raise UserError(where, f'{names.count(name)} columns named {name!r}', 'one', 'rename the others')
     return names, False
-
-
-def _raise_width(where: str, cells: Sequence[str], names: Sequence[str], format: str, broken: int) -> None:
-    count = '1 column' if len(cells) == 1 else f'{len(cells)} columns'
-    fix = 'correct or remove the row'
-    if format == 'tsv':
-        fix += '; TSV has no quoting, so fields with tabs or line ends need CSV'
-    earlier = f' (and {broken - 1} earlier rows with a wrong number)' if broken > 1 else ''
-    raise UserError(where, count + earlier, f'{len(names)}: {quote_names(names)}', fix)
