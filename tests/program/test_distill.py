@@ -4,15 +4,15 @@ import json
 import pathlib
 import re
 import shutil
-import signal
 
 import numpy as np
 import pytest
 from browsing import NARROW, Browser
 from golden_runs import COLORS, PLACES
 from json_tokenizers import write_modernbert
-from running import GLUE, SMALL, TUNE, Program, copy_workdir, results, rows, wait_for_step
+from running import GLUE, SMALL, TUNE, Program, copy_workdir, results, rows
 from safetensors.numpy import load_file, save_file
+from test_checkpoint_choice import stop_after
 from test_tasks import write_columns, write_squad
 
 from bertjax.convert.huggingface.save import export_huggingface
@@ -240,33 +240,30 @@ def test_a_student_starts_from_layers_of_a_modernbert(program: Program, tmp_path
 
 
 @pytest.mark.slow
-def test_a_killed_run_with_augmented_rows_ends_in_the_same_bits(
+def test_a_stopped_run_with_augmented_rows_ends_in_the_same_bits(
     program: Program, rte: pathlib.Path, trained: pathlib.Path, tuned: pathlib.Path, tmp_path: pathlib.Path
 ):
     recipe = {'recipe': 'configs/tinybert.py:glue:rte', 'small': False}
     more = ('--config.epochs=2', '--config.checkpoint_every=2', '--config.distill.intermediate=50%')
     more += ('--config.distill.augment=2', f'--config.distill.augment_model={trained}', f'--config.init={trained}')
     more += ('--config.use_checkpoint=best', '--config.eval_every=2')
-    for name in ('whole', 'killed'):
+    for name in ('whole', 'stopped'):
         flags = (f'--workdir={tmp_path / name}', f'--config.data={rte}', *TUNE, teacher(tuned), *more)
-        if name == 'killed':
-            process = program.start(*flags, **recipe)
-            wait_for_step(process, tmp_path / name, 20)
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            assert len(rows(tmp_path / name / 'ledger.jsonl')) < 36
-        out = program.spawn(*flags, **recipe).stdout
+        if name == 'stopped':
+            with stop_after(20):
+                program.run(*flags, status=75, **recipe)
+        out = program.run(*flags, **recipe).stdout
         assert '192 augmented rows in addition to 96' in out
-        assert name == 'killed' or 'train: adding 2 augmented copies of each of 96 rows with' in out
+        assert name == 'stopped' or 'train: adding 2 augmented copies of each of 96 rows with' in out
         # The head is not trained before step 18, so an earlier checkpoint must not be chosen.
         best = re.search(r'the saved step with the best dev score is (\d+)', out)
         assert best is None or int(best[1]) > 18
         assert '18 steps at 5e-05 on the hidden losses, then 18 at 0.003 on the outputs' in out
-    first, last = (rows(tmp_path / 'killed' / 'metrics.jsonl', 'train')[i] for i in (0, -1))
+    first, last = (rows(tmp_path / 'stopped' / 'metrics.jsonl', 'train')[i] for i in (0, -1))
     assert first['phase'] == 0 and first['hidden_loss'] > 0 and 'soft_loss' not in first
     assert last['phase'] == 1 and last['loss'] == last['soft_loss'] and 'hidden_loss' not in last
     for file in ('export/hf/model.safetensors', 'ledger.jsonl', 'config.json', 'results.json'):
-        assert (tmp_path / 'whole' / file).read_bytes() == (tmp_path / 'killed' / file).read_bytes(), file
+        assert (tmp_path / 'whole' / file).read_bytes() == (tmp_path / 'stopped' / file).read_bytes(), file
 
 
 @pytest.mark.slow
