@@ -38,7 +38,7 @@ def config(workdir: pathlib.Path) -> dict:
 
 @pytest.mark.slow
 def test_a_short_run_has_one_length_and_keeps_it(program: Program, tune, tmp_path: pathlib.Path):
-    flags = (f'--workdir={tmp_path}', *tune, *FREE)
+    flags = (f'--workdir={tmp_path}', *tune, *FREE, '--config.trainable=head')
     assert '1 padded length: ' in program.run(*flags, '--config.steps=3', **GLUE).stdout
     assert config(tmp_path)['max_padded_lengths'] == 1
     out = program.run(*flags, '--config.steps=40', **GLUE).stdout

@@ -92,7 +92,6 @@ def _write_swag(data: pathlib.Path) -> None:
     [
         ('configs/squad.py:v1', lambda data: write_squad(data, '1.1'), 'ModernBertForQuestionAnswering', 'modern'),
         ('configs/swag.py', _write_swag, 'ModernBertForMultipleChoice', 'modern'),
-        ('configs/ner.py', write_columns, 'ModernBertForTokenClassification', 'modern'),
         ('configs/ner.py', write_columns, 'ModernBertForTokenClassification', 'gemma'),
     ],
 )

@@ -133,12 +133,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
     def features(self, records: Sequence[SquadQuestion], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task and windows.py."""
         return squad_features(
-            records,
-            tokenizer,
-            seq_len=self.seq_len,
-            stride=self.stride,
-            max_query=self.max_query,
-            training=training,
+            records, tokenizer, seq_len=self.seq_len, stride=self.stride, max_query=self.max_query, training=training
         )
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
