@@ -164,8 +164,12 @@ def test_json_lines_are_parsed():
         ('{"question": "who"}', 'in:1', "no 'context' among 'question'"),
         ('{"question": "w", "context": "x"}\n[1]', 'in:2', 'a JSON list'),
         ('{"question": "w", "context": "x"}\n{"question": 1, "context": "x"}', 'in:2.question', '1'),
-        ('{"question": "w", "context": "x"}\n{"question": "w" "context": "x"}', 'in:2:18', "Expecting ','"),
-        ('{"question": "w", "context": }', 'in:1:30', 'Expecting value'),
+        (
+            '{"question": "w", "context": "x"}\n{"question": "w" "context": "x"}',
+            'in:2',
+            "Expecting ',' delimiter: line 1 column 18",
+        ),
+        ('{"question": "w", "context": }', 'in:1', 'Expecting value: line 1 column 30'),
         (
             '{"question": "w", "context": "x"}\n{"id": "1", "question": "w", "context": "x"}',
             'in:2.id',
