@@ -244,21 +244,21 @@ def test_a_stopped_run_with_augmented_rows_ends_in_the_same_bits(
     program: Program, rte: pathlib.Path, trained: pathlib.Path, tuned: pathlib.Path, tmp_path: pathlib.Path
 ):
     recipe = {'recipe': 'configs/tinybert.py:glue:rte', 'small': False}
-    more = ('--config.epochs=2', '--config.checkpoint_every=2', '--config.distill.intermediate=50%')
+    more = ('--config.epochs=1', '--config.checkpoint_every=3', '--config.distill.intermediate=50%')
     more += ('--config.distill.augment=2', f'--config.distill.augment_model={trained}', f'--config.init={trained}')
-    more += ('--config.use_checkpoint=best', '--config.eval_every=2')
+    more += ('--config.use_checkpoint=best', '--config.eval_every=3', '--config.log_every=3')
     for name in ('whole', 'stopped'):
         flags = (f'--workdir={tmp_path / name}', f'--config.data={rte}', *TUNE, teacher(tuned), *more)
         if name == 'stopped':
-            with stop_after(20):
+            with stop_after(11):
                 program.run(*flags, status=75, **recipe)
         out = program.run(*flags, **recipe).stdout
         assert '192 augmented rows in addition to 96' in out
         assert name == 'stopped' or 'train: adding 2 augmented copies of each of 96 rows with' in out
-        # The head is not trained before step 18, so an earlier checkpoint must not be chosen.
+        # The head is not trained before step 9, so an earlier checkpoint must not be chosen.
         best = re.search(r'the saved step with the best dev score is (\d+)', out)
-        assert best is None or int(best[1]) > 18
-        assert '18 steps at 5e-05 on the hidden losses, then 18 at 0.003 on the outputs' in out
+        assert best is None or int(best[1]) > 9
+        assert '9 steps at 5e-05 on the hidden losses, then 9 at 0.003 on the outputs' in out
     first, last = (rows(tmp_path / 'stopped' / 'metrics.jsonl', 'train')[i] for i in (0, -1))
     assert first['phase'] == 0 and first['hidden_loss'] > 0 and 'soft_loss' not in first
     assert last['phase'] == 1 and last['loss'] == last['soft_loss'] and 'hidden_loss' not in last
