@@ -48,12 +48,12 @@ def make_tree_features(
     """
     builder, has_rows, numbers = FeatureBuilder(), False, {name: i for i, name in enumerate(relations, 1)}
     for i, tree in enumerate(trees):
-        pieces = word_pieces(tree.words, tokenizer)
-        tokens = np.concatenate([[tokenizer.cls_id], pieces.ids, [tokenizer.sep_id]])
+        ids, first = word_pieces(tree.words, tokenizer)
+        tokens = np.concatenate([[tokenizer.cls_id], ids, [tokenizer.sep_id]])
         if len(tokens) > max_length:
             continue
         count = len(tree.words)
-        units = np.repeat(np.arange(count + 2), [1, *np.diff(pieces.first), 1])
+        units = np.repeat(np.arange(count + 2), [1, *np.diff(first), 1])
         word_values = {HEAD: tree.heads, RELATION: [numbers[name] for name in tree.relations]}
         arrays = {name: np.zeros(len(tokens), np.int32) for name in word_values}
         for name, values in word_values.items():

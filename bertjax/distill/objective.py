@@ -6,7 +6,7 @@ the student's hidden states to the teacher's width.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -95,12 +95,18 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
     factors = {part: factor for part, factor in spec.factors.items() if factor}
     hidden_parts = [part for part in HIDDEN_LOSSES if part in factors]
     capture = tuple(name for name, parts in _CAPTURED_FOR.items() if parts & set(hidden_parts))
-    projection = _projection(student, teacher.config.width) if spec.projection else None
+    projection, init_aux = None, None
+    if spec.projection:
+        width = (teacher.config.width,)
+        projection = Projection(student, width, ('embed',), ('norm',), ('norm',), use_bias=True)
+        init_aux = lambda key: {PROJECTION: projection.init(key, jnp.zeros((1, student.width)))['params']}  # noqa: E731
 
     def teacher_fn(params: Any, batch: Batch) -> dict[str, Any]:
         inputs = [batch[name] for name in base.inputs]
         outputs, captured = apply_capturing(teacher, params, *inputs, capture=capture)
-        select = {SCORES: lambda x: x[jnp.array(spec.layers)], HIDDEN: lambda x: x[_state_indices(spec.layers)]}
+        # HIDDEN has the embeddings, the outputs of all blocks, and the last hidden state.
+        states = jnp.array([0, *(layer + 1 for layer in spec.layers), -1])
+        select = {SCORES: lambda x: x[jnp.array(spec.layers)], HIDDEN: lambda x: x[states]}
         hidden = {name: select[name](x) for name, x in captured.items()}
         return jax.lax.stop_gradient({**outputs, **hidden} if 'soft' in factors else hidden)
 
@@ -134,7 +140,7 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
         factors=loss_factors,
         capture=capture,
         teacher_fn=teacher_fn,
-        init_aux=None if projection is None else _make_init_aux(projection, student),
+        init_aux=init_aux,
     )
 
 
@@ -147,11 +153,6 @@ def _rename(name: str) -> str:
     return 'label_loss' if name == 'loss' else name
 
 
-def _state_indices(layers: tuple[int, ...]) -> jax.Array:
-    """Returns the indices in HIDDEN of the embeddings, of the outputs of these blocks, and of the last hidden state."""
-    return jnp.array([0, *(layer + 1 for layer in layers), -1])
-
-
 def _mask_augmented(batch: Batch) -> Batch:
     """Returns the batch with weight 0 for augmented rows, which have no label."""
     if HAS_LABEL not in batch:
@@ -160,14 +161,6 @@ def _mask_augmented(batch: Batch) -> Batch:
     if 'token_weights' in batch:
         masked['token_weights'] = batch['token_weights'] * batch[HAS_LABEL][:, None]
     return {**batch, **masked}
-
-
-def _projection(student: BertConfig, width: int) -> Projection:
-    return Projection(student, (width,), ('embed',), ('norm',), ('norm',), use_bias=True)
-
-
-def _make_init_aux(projection: Projection, student: BertConfig) -> Callable[[jax.Array], Any]:
-    return lambda key: {PROJECTION: projection.init(key, jnp.zeros((1, student.width)))['params']}
 
 
 def _pairs(batch: Batch, causal: bool) -> jax.Array:

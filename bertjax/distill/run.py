@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
 from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, DistillSpec, distill_objective
 from bertjax.distill.settings import DistillationSettings
-from bertjax.distill.teacher import Teacher, check_rows, check_vocabulary, teacher_config_changes, teacher_directory
+from bertjax.distill.teacher import KEY, Teacher, check_vocabulary, teacher_config_changes, teacher_directory
 from bertjax.errors import UserError
 from bertjax.finetune.task_data import TaskData
 from bertjax.model.bert import BertForPreTraining
@@ -41,7 +41,13 @@ def _load_teacher(
     directory = teacher_directory(distill.teacher)
     changes = {'seed': settings.run_seeds.init, 'nsp': student.nsp, **teacher_config_changes(student.dtype)}
     imported = load_pretraining_model(directory, **changes)
-    check_rows(directory, imported.config.vocab_size, student.vocab_size)
+    # A teacher can have more outputs than pieces, for example if its embedding table is padded. Its probabilities would
+    # then include pieces that do not exist. Only a student that copies the teacher's embeddings has the same outputs.
+    if imported.config.vocab_size != student.vocab_size:
+        found = f'a model with {imported.config.vocab_size:,} token embeddings in {directory}'
+        expected = f'{student.vocab_size:,}, the number of pieces of its tokenizer'
+        fix = f'resize it with resize_token_embeddings({student.vocab_size}) of transformers, or name another model'
+        raise UserError(f'config.{KEY}', found, expected, fix)
     return Teacher(directory, BertForPreTraining(imported.config), imported, mesh)
 
 

@@ -8,6 +8,7 @@ from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, DistillSpec,
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 
+_STATE_LOSSES = ('cosine', 'hidden', 'embeddings')  # losses on hidden states
 _AUGMENT_KEYS = ('augment_probability', 'augment_candidates', 'augment_model')
 
 
@@ -61,7 +62,7 @@ class DistillationSettings(TaskDistillationKeys):
         uses = {
             'temperature': (self.soft, 'with config.distill.soft=0'),
             'layers': (self.hidden or self.attention, 'without losses on hidden states or attention scores'),
-            'projection': (self._uses_any(('cosine', 'hidden', 'embeddings')), 'without losses on hidden states'),
+            'projection': (self._uses_any(_STATE_LOSSES), 'without losses on hidden states'),
             'intermediate_learning_rate': (self.has_two_stages, 'with config.distill.intermediate=0'),
             **dict.fromkeys(_AUGMENT_KEYS, (self.augment, 'with config.distill.augment=0')),
         }
@@ -118,11 +119,8 @@ class DistillationSettings(TaskDistillationKeys):
             _check_blocks('config.distill.layers', layers, teacher, fix)
         else:
             layers = ()
-        if (
-            self._uses_any(('cosine', 'hidden', 'embeddings'))
-            and not self.projection
-            and student.width != teacher.width
-        ):
+        compares_states = self._uses_any(_STATE_LOSSES)
+        if compares_states and not self.projection and student.width != teacher.width:
             found = f'a student of width {student.width}'
             expected = f'the width of the teacher, {teacher.width}, or a projection'
             raise UserError('config.distill.projection', found, expected, 'set --config.distill.projection=true')
@@ -131,8 +129,7 @@ class DistillationSettings(TaskDistillationKeys):
             expected, fix = f'{teacher.num_heads}, as in the teacher', 'set --config.distill.attention=0'
             raise UserError('config.distill.attention', found, expected, fix)
         factors = {part: getattr(self, part) for part in (*HIDDEN_LOSSES, *OUTPUT_LOSSES)}
-        compares = self._uses_any(('cosine', 'hidden', 'embeddings'))
-        return DistillSpec(factors, self.temperature, layers, self.projection and compares)
+        return DistillSpec(factors, self.temperature, layers, self.projection and compares_states)
 
     def intermediate_steps(self, total: int, batches: int) -> int:
         """Returns the steps of the first stage of a run with `total` steps, where an epoch has `batches` batches.

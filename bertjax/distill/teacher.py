@@ -55,22 +55,6 @@ def check_vocabulary(directory: str, student: Tokenizer, key: str = KEY) -> None
         raise UserError(f'config.{key}', found, expected, 'leave config.tokenizer empty, or name another model')
 
 
-def check_rows(directory: str, num_outputs: int, num_pieces: int, key: str = KEY) -> None:
-    """Checks that the MLM heads of the teacher and the student have the same number of outputs.
-
-    A teacher can have more outputs than pieces, for example if its embedding table is padded. Its probabilities would
-    then include pieces that do not exist. Only a student that copies the teacher's embeddings has the same outputs.
-
-    Raises:
-      UserError: The teacher's outputs and the student's pieces differ in number.
-    """
-    if num_outputs != num_pieces:
-        found = f'a model with {num_outputs:,} token embeddings in {directory}'
-        expected = f'{num_pieces:,}, the number of pieces of its tokenizer'
-        fix = f'resize it with resize_token_embeddings({num_pieces}) of transformers, or name another model'
-        raise UserError(f'config.{key}', found, expected, fix)
-
-
 @dataclasses.dataclass(frozen=True)
 class Teacher:
     """A trained model that is never updated.

@@ -36,7 +36,8 @@ def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
             f'The training loss fell, {figures}, but the model may only have learned the frequencies of the labels: '
             f'train longer (config.epochs), with a higher rate ({higher}), or on more records'
         )
-    change = _max_change(rows)
+    # An upper bound of the relative change of the weights.
+    change = statistics.fmean(row['update_norm'] for row in rows) * rows[-1]['step'] / max(rows[0]['param_norm'], 1e-12)
     if change < MAX_WEIGHT_CHANGE:
         more = 'more steps (config.epochs)'
         helps = f'{more} and a higher rate help' if rows[-1]['step'] < FEW_STEPS else f'a higher rate helps, or {more}'
@@ -48,9 +49,3 @@ def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
         f'The training loss hardly changed, {figures}, but the weights changed by {change:.0%}, so the pre-training '
         f'may be lost: a lower rate ({lower}) or another config.seed helps'
     )
-
-
-def _max_change(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Returns an upper bound of the relative change of the weights: mean update norm · steps / weight norm."""
-    updates = statistics.fmean(row['update_norm'] for row in rows)
-    return updates * rows[-1]['step'] / max(rows[0]['param_norm'], 1e-12)

@@ -66,7 +66,10 @@ def write_summary(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tupl
     """Writes WORKDIR/results.json and table.md of all finished tasks, and returns the result of `summarise`."""
     summary, rows = summarise(folder, missing_data)
     write_atomic(folder / RESULTS, json.dumps(summary, indent=2) + '\n')
-    write_atomic(folder / _TABLE, _markdown(rows, summary))
+    lines = ['| task | dev | figures | score |', '|---|---|---|---|']
+    lines += [f'| {" | ".join(row)} |' for row in rows]
+    lines += [f'| | | {name} | {value} |' for name, value in averages(summary)]
+    write_atomic(folder / _TABLE, '\n'.join(lines) + '\n')
     return summary, rows
 
 
@@ -133,13 +136,6 @@ def benchmark_table(rows: Sequence[Sequence[str]], summary: Mapping[str, Any]) -
     for name, value in averages(summary):
         table.add_row('', '', name, value)
     return table
-
-
-def _markdown(rows: Sequence[Sequence[str]], summary: Mapping[str, Any]) -> str:
-    lines = ['| task | dev | figures | score |', '|---|---|---|---|']
-    lines += [f'| {" | ".join(row)} |' for row in rows]
-    lines += [f'| | | {name} | {value} |' for name, value in averages(summary)]
-    return '\n'.join(lines) + '\n'
 
 
 def _percent(value: float | None) -> str:

@@ -116,25 +116,13 @@ def load_task(
     return EvaluatedTask(task_model, params, splits, step, data.finished and not settings.step)
 
 
-@dataclasses.dataclass(frozen=True)
-class TunedModel:
-    """A fine-tuned model without splits to evaluate it on.
+def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> tuple[TaskData, Setup, Any, int | None]:
+    """Loads the same model as `load_task`, but without splits to evaluate it on.
 
-    Attributes:
-      data: The data of the task.
-      setup: The setup of the model.
-      params: The parameters on the mesh.
-      step: The step of the checkpoint; None if the model does not come from a checkpoint.
+    Returns:
+      The data of the task, the setup of the model, the parameters on the mesh, and the step of the checkpoint, which is
+      None if the model does not come from a checkpoint.
     """
-
-    data: TaskData
-    setup: Setup
-    params: Any
-    step: int | None
-
-
-def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> TunedModel:
-    """Loads the same model as `load_task`, but without splits to evaluate it on."""
     data = _task_data(settings, folder)
     module, objective = data.task.build_module(data.encoder), data.task.objective
     shapes = zip(objective.inputs, module.smallest_inputs, strict=True)
@@ -146,7 +134,7 @@ def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> TunedModel
         {name: (shape, np.dtype(np.int32)) for name, shape in shapes},
         trained=make_selection(settings.trainable, data.encoder.num_layers),
     )
-    return TunedModel(data, setup, *_params(data, setup, folder))
+    return data, setup, *_params(data, setup, folder)
 
 
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from bertjax.workdir.files import distillation_facts
 from bertjax.writers.console import Command, format_value, print_next_commands, print_output_files
 from bertjax.writers.jsonl import read_rows
 
+_SURROGATE = re.compile('[\ud800-\udfff]')
 RESULTS = 'results.json'
 # Keys of results.json.
 STEP = 'step'  # the step of the evaluated checkpoint; missing if the final model of the run was evaluated
@@ -234,21 +236,9 @@ def merge_fields(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str,
 
 def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
     """Returns a string with one line of JSON per row."""
-    return ''.join(_line(row) + '\n' for row in rows)
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    line = json.dumps(row, ensure_ascii=False)
+    lines = ((json.dumps(row, ensure_ascii=False), row) for row in rows)
     # A lone surrogate in a field can only be written as a JSON escape.
-    return line if line.isascii() or _is_text(line) else json.dumps(row)
-
-
-def _is_text(line: str) -> bool:
-    try:
-        line.encode('utf-8')
-    except UnicodeEncodeError:
-        return False
-    return True
+    return ''.join((json.dumps(row) if _SURROGATE.search(line) else line) + '\n' for line, row in lines)
 
 
 def results_table(results: Mapping[str, Any]) -> Table:

@@ -30,7 +30,7 @@ from bertjax.train.vmapped_runs import VmappedRun
 
 
 class Finetuning:
-    """A fine-tuning run in its workdir; it implements `trainer.Experiment`.
+    """A fine-tuning run in its workdir. It implements `trainer.Experiment`.
 
     Args:
       data: The data of the task.
@@ -50,30 +50,22 @@ class Finetuning:
     def __init__(self, data: TaskData, folder: pathlib.Path, mesh: Mesh, distillation: Distillation | None = None):
         settings = data.settings
         self.settings, self.folders, self.data, self._distillation = settings, [folder], data, distillation
-        selection_key = (
-            'config.use_checkpoint'
-            if settings.use_checkpoint == 'best'
-            else 'config.patience'
-            if settings.patience
-            else ''
-        )
+        selection_key = 'config.patience' if settings.patience else ''
+        if settings.use_checkpoint == 'best':
+            selection_key = 'config.use_checkpoint'
         train = data.split('train', training=True)
         total = settings.total_steps(-(-len(train.features) // settings.batch_size))
         passes = total * settings.batch_size / len(train.features)
-        length_count = _recorded_length_count(folder)
+        recorded_count = _recorded_length_count(folder)
         if distillation is None:
-            self.packing = decide_packing(data, train, mesh, passes, recorded_packing(folder) if length_count else '')
+            self.packing = decide_packing(data, train, mesh, passes, recorded_packing(folder) if recorded_count else '')
         else:
             self.packing = PackingChoice(None, 'distillation does not support packed rows')
-        if self.packing.layout is None:
-            length_count = (
-                settings.max_padded_lengths or length_count or data.best_length_count([train], passes, training=True)
-            )
-        else:
-            splits = [data.split(name) for name in data.eval_splits] or [train]
-            length_count = (
-                settings.max_padded_lengths or length_count or data.best_length_count(splits, 1, training=False)
-            )
+        is_padded, splits = self.packing.layout is None, [train]
+        if not is_padded:  # only the evaluation has padded rows
+            splits, passes = [data.split(name) for name in data.eval_splits] or [train], 1
+        length_count = settings.max_padded_lengths or recorded_count
+        length_count = length_count or data.best_length_count(splits, passes, training=is_padded)
         self._train, self.task_model = prepare(
             data, mesh, length_count, layout=self.packing.layout, selection_key=selection_key
         )
@@ -236,7 +228,7 @@ class Finetuning:
 
 
 def _recorded_length_count(folder: pathlib.Path) -> int:
-    """Returns config.max_padded_lengths of the run in the workdir; 0 without a checkpoint.
+    """Returns config.max_padded_lengths of the run in the workdir, or 0 without a checkpoint.
 
     A resumed run must keep the value, because the order of its rows depends on it.
     """

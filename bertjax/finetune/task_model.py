@@ -37,7 +37,7 @@ class TaskModel:
       setup: The setup of the model.
       shapes: The padded lengths of batches. Packed training batches do not use them.
       layout: The layout of packed training batches; None for one sequence per row.
-      attention: A description of the attention implementation.
+      attention: A description of the attention implementation for the longest training rows.
     """
 
     def __init__(
@@ -73,7 +73,11 @@ class TaskModel:
             ema_decay=settings.ema_decay,
             zero1=settings.zero1,
         )
-        self.attention = _describe_attention(data, self.shapes, layout)
+        if layout is None:
+            self.attention = describe_attention(data.encoder, settings.batch_size, max(self.shapes))
+        else:
+            packed = max(layout.most_sequences) > 1
+            self.attention = describe_attention(data.encoder, *layout.row_groups[-1], packed=packed)
         self._predictors: dict[int, Predictor] = {}
         self._last: tuple[Any, TaskSplit, Outputs] | None = None
 
@@ -203,17 +207,9 @@ class TaskEvaluator:
         return self._task.metrics(self._split.records, self._task_model.predictions(params, self._split, on_compile))
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
-        """Returns the negated score of the task; None if the score is undefined."""
+        """Returns the negated score of the task, or None if the score is undefined."""
         score = values[self._task.score]
         return None if score is None else -score
-
-
-def _describe_attention(data: TaskData, shapes: tuple[int, ...], layout: PackedLayout | None) -> str:
-    """Describes the attention implementation for the longest training rows."""
-    if layout is None:
-        return describe_attention(data.encoder, data.settings.batch_size, max(shapes))
-    rows, length = layout.row_groups[-1]
-    return describe_attention(data.encoder, rows, length, packed=max(layout.most_sequences) > 1)
 
 
 def prepare(

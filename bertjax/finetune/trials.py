@@ -56,7 +56,7 @@ class Trial:
 
 
 def make_trials(settings: FinetuningSettings) -> list[Trial]:
-    """Returns all combinations of the values in config.sweep; an empty list if there is no sweep.
+    """Returns all combinations of the values in config.sweep, or an empty list if there is no sweep.
 
     Raises:
       UserError: A value occurs twice, two trials have the same folder, or the sweep has epochs although config.steps
@@ -88,7 +88,7 @@ def make_trials(settings: FinetuningSettings) -> list[Trial]:
 
 
 def dev_score(results: Mapping[str, Any]) -> float:
-    """Returns the dev score of a run; -inf if it is undefined."""
+    """Returns the dev score of a run, or -inf if it is undefined."""
     value = results['splits']['dev'][results['score']]
     return -np.inf if value is None else value
 

@@ -275,10 +275,9 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
     config = from_plain(read_recorded_config(path, to_plain(recipe)))
     config.mesh, config.step, config.model.dtype = from_plain(_DATA_MESH), step, dtype
     if is_finetuning:
-        run = load_tuned(finetuning_settings(config), folder)
-        where, module, task = f'{folder}, step {run.step}', run.setup.module, run.data.task
-        tokenizer, params, mesh = run.data.tokenizer, run.params, run.setup.mesh
-        task_text = run.data.task_json(finished=run.data.finished)
+        data, setup, params, step = load_tuned(finetuning_settings(config), folder)
+        where, module, task = f'{folder}, step {step}', setup.module, data.task
+        tokenizer, mesh, task_text = data.tokenizer, setup.mesh, data.task_json(finished=data.finished)
     else:
         run = load_pretraining(pretraining_settings(config), folder)
         where, module, task = f'{folder}, step {run.checkpoint.position.step}', BertForPreTraining(run.config), None

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 @dataclasses.dataclass(frozen=True)
 class ClassScores:
-    """The scores of C classes; all arrays are [C].
+    """The scores of C classes. All arrays are [C].
 
     Attributes:
       precision, recall, f1: float64; 0 if undefined, as in scikit-learn.
@@ -27,7 +27,7 @@ class ClassScores:
 
 
 def confusion(true: npt.ArrayLike, predicted: npt.ArrayLike, classes: int) -> np.ndarray:
-    """Returns the confusion table, int64 [C, C]; entry [i, j] counts the records of class i predicted as class j.
+    """Returns the confusion table, int64 [C, C]. Entry [i, j] counts the records of class i predicted as class j.
 
     Args:
       true, predicted: The class indices, int [N], each below `classes`.
@@ -99,18 +99,92 @@ def spearman(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
 
 
 def ranks(x: npt.ArrayLike) -> np.ndarray:
-    """Returns the rank of each value, float64 [N]; the smallest has rank 1, and equal values share their mean rank."""
+    """Returns the rank of each value, float64 [N]. The smallest has rank 1, and equal values share their mean rank."""
     _, group, count = np.unique(np.asarray(x, np.float64), return_inverse=True, return_counts=True)
     last = np.cumsum(count)
     return ((2 * last - count + 1) / 2)[group]
 
 
 def mean_squared_error(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
-    """Returns the mean squared error of two float arrays [N]; None if N is 0 or a value is not finite."""
+    """Returns the mean squared error of two float arrays [N], or None if N is 0 or a value is not finite."""
     error = np.asarray(x, np.float64) - np.asarray(y, np.float64)
     return float(np.square(error).mean()) if len(error) and np.isfinite(error).all() else None
+
+
+def label_scores(true: npt.ArrayLike, predicted: npt.ArrayLike) -> ClassScores:
+    """Returns the scores of each label.
+
+    Args:
+      true, predicted: Whether each record has each label, bool [N, C].
+    """
+    true, predicted = np.asarray(true, bool), np.asarray(predicted, bool)
+    return scores_from_counts((true & predicted).sum(0), true.sum(0), predicted.sum(0))
+
+
+def multi_label_figures(true: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[str, float | None]:
+    """Returns the MULTI_LABEL_METRICS, {name: value}. All values are None if there are no records.
+
+    A micro average counts every decision once. A macro average is the mean over the C labels. `exact` is the share of
+    records whose labels are all correct.
+
+    Args:
+      true, predicted: Whether each record has each label, bool [N, C].
+    """
+    true, predicted = np.asarray(true, bool), np.asarray(predicted, bool)
+    if not len(true):
+        return dict.fromkeys(MULTI_LABEL_METRICS)
+    by_label, total = label_scores(true, predicted), label_scores(true.reshape(-1, 1), predicted.reshape(-1, 1))
+    names = ('f1', 'precision', 'recall')
+    figures = {f'micro_{name}': float(getattr(total, name)[0]) for name in names}
+    figures |= {f'macro_{name}': float(getattr(by_label, name).mean()) for name in names}
+    figures['exact'] = float((true == predicted).all(1).mean())
+    return {name: figures[name] for name in MULTI_LABEL_METRICS}
+
+
+def relation_figures(table: np.ndarray, negative: int | None) -> dict[str, float | None]:
+    """Returns micro_f1, precision, recall, macro_f1 and accuracy, each in [0, 1], or None if there are no records.
+
+    With a negative label, micro_f1, precision and recall are those of TACRED's scorer (yuhaozhang/tacred-relation,
+    utils/scorer.py). Precision is the share of non-negative predictions that are correct. Recall is the share of
+    non-negative records that are predicted correctly. Precision is 1 if all predictions are negative. Without a
+    negative label, all three metrics equal the accuracy.
+
+    macro_f1 is the mean F1 of the other labels that occur or were predicted, as in scikit-learn.
+
+    Args:
+      table: The confusion table, int64 [C, C], see `confusion`.
+      negative: The index of the negative label; None if there is no such label.
+    """
+    if not table.sum():
+        return dict.fromkeys(('micro_f1', 'precision', 'recall', 'macro_f1', 'accuracy'))
+    positive = np.ones(len(table), bool)
+    if negative is not None:
+        positive[negative] = False
+    right = int(table.diagonal()[positive].sum())
+    guessed, gold = int(table.sum(0)[positive].sum()), int(table.sum(1)[positive].sum())
+    precision = right / guessed if guessed else 1.0
+    recall = right / gold if gold else 0.0
+    scores = class_scores(table)
+    seen = positive & ((scores.true + scores.predicted) > 0)
+    return {
+        'micro_f1': 2 * precision * recall / (precision + recall) if right else 0.0,
+        'precision': precision,
+        'recall': recall,
+        'macro_f1': float(scores.f1[seen].mean()) if seen.any() else 0.0,
+        'accuracy': accuracy(table),
+    }
 
 
 # Metrics by name: CLASS_METRICS take a confusion table, VALUE_METRICS take the true and the predicted values.
 CLASS_METRICS = {'accuracy': accuracy, 'f1': binary_f1, 'macro_f1': macro_f1, 'matthews': matthews}
 VALUE_METRICS = {'spearman': spearman, 'pearson': pearson, 'mse': mean_squared_error}
+# Metrics of multi-label classification, equal to those of scikit-learn with zero_division=0.
+MULTI_LABEL_METRICS = (
+    'micro_f1',
+    'macro_f1',
+    'micro_precision',
+    'micro_recall',
+    'macro_precision',
+    'macro_recall',
+    'exact',
+)

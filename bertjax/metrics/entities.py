@@ -22,7 +22,7 @@ _SYNONYMS = {'M': 'I', 'L': 'E', 'U': 'S'}
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Splits a tag such as 'B-PER' into ('B', 'PER'). The type may contain hyphens; it is '' for a tag such as 'B'."""
+    """Splits a tag such as 'B-PER' into ('B', 'PER'). The type may contain hyphens. It is '' for a tag such as 'B'."""
     prefix, _, type = tag.partition('-')
     return prefix, type
 
@@ -144,7 +144,7 @@ def total_score(scores: dict[str, EntityScore]) -> EntityScore:
 
 
 def tag_accuracy(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> float | None:
-    """Returns the share of words with the correct tag; None if there are no words."""
+    """Returns the share of words with the correct tag, or None if there are no words."""
     right = words = 0
     for true, guessed in zip(gold, predicted, strict=True):
         right += sum(a == b for a, b in zip(true, guessed, strict=True))

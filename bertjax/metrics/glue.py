@@ -33,19 +33,19 @@ SPLITS = {'mnli': ('dev', 'dev_mismatched')}  # the splits that the score of a t
 
 
 def task_figures(figures: Figures, task: str) -> dict[str, tuple[float | None, ...]]:
-    """Returns {split: values of the OFFICIAL metrics} of a task for its evaluated splits; values are in [-1, 1]."""
+    """Returns {split: values of the OFFICIAL metrics} of a task for its evaluated splits. Values are in [-1, 1]."""
     splits = {split: figures[task][split] for split in SPLITS.get(task, ('dev',)) if split in figures[task]}
     return {split: tuple(values[name] for name in OFFICIAL[task]) for split, values in splits.items()}
 
 
 def task_score(figures: Figures, task: str) -> float | None:
-    """Returns the leaderboard score of a task, the mean of its metrics; None if a metric is undefined."""
+    """Returns the leaderboard score of a task, the mean of its metrics, or None if a metric is undefined."""
     values = [value for metrics in task_figures(figures, task).values() for value in metrics]
     return None if None in values else statistics.fmean(values)
 
 
 def official_average(figures: Figures, *, without: tuple[str, ...] = ()) -> float | None:
-    """Returns the mean `task_score` of the tasks in `figures`; None if there are no tasks or a score is undefined.
+    """Returns the mean `task_score` of the tasks in `figures`, or None if there are no tasks or a score is undefined.
 
     Args:
       figures: The metrics of the evaluated tasks.

@@ -1,4 +1,4 @@
-"""Computes the values of a row of metrics from sums and weights; docs/pretraining.md documents their names."""
+"""Computes the values of a row of metrics from sums and weights. docs/pretraining.md documents their names."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ def add_sums(parts: Iterable[Sums]) -> dict[str, tuple[float, float]]:
 
 
 def pretraining_values(sums: Sums, pair: str = 'nsp') -> dict[str, float | None]:
-    """Returns loss, mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy and perplexity; a value is None if its weight is 0.
+    """Returns loss, mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy and perplexity. A value is None if its weight is 0.
 
     `loss` is the objective, which is the mean MLM loss plus the mean pair loss. `perplexity` is exp(mlm_loss).
 
@@ -47,7 +47,7 @@ def pair_name(mode: str) -> str:
 
 
 def task_values(sums: Sums) -> dict[str, float | None]:
-    """Returns the mean of each loss and accuracy of a task; a mean is None if its weight is 0."""
+    """Returns the mean of each loss and accuracy of a task. A mean is None if its weight is 0."""
     return {name: total / weight if weight else None for name, (total, weight) in sums.items()}
 
 

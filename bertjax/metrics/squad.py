@@ -124,12 +124,12 @@ class Evaluation:
         return figures
 
     def best_threshold(self, null_odds: Mapping[str, float]) -> float:
-        """Returns the threshold with the best F1; a value below all odds if not answering any question is best."""
+        """Returns the threshold with the best F1, or a value below all odds if not answering any question is best."""
         threshold = self._search(self._f1, null_odds)[1]
         return min(null_odds.values()) - 1.0 if threshold is None else threshold
 
     def _search(self, scores: np.ndarray, null_odds: Mapping[str, float]) -> tuple[float, float | None]:
-        """Returns the best mean score and its threshold; the threshold is None if not answering any question is best.
+        """Returns the best mean score and its threshold. The threshold is None if not answering any question is best.
 
         The search starts without answers and adds the answers in ascending order of their null odds.
         """

@@ -53,7 +53,7 @@ def with_seq_len(task: Task, seq_len: int) -> Task:
 
 
 def build_pair_task(directory: str, longest: int) -> Task | None:
-    """Builds the task of a CrossEncoder or MultiVectorEncoder of sentence-transformers; None for other directories.
+    """Builds the task of a CrossEncoder or MultiVectorEncoder of sentence-transformers, or None for other directories.
 
     Args:
       directory: The directory.
@@ -110,24 +110,18 @@ def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) ->
 def _labels(values: Mapping[str, Any], where: str) -> Sequence[str]:
     """Returns the names of the outputs, in order. The default name of output i is LABEL_i, as in transformers."""
     names = values.get('id2label') or {}
-    if not isinstance(names, Mapping):
-        raise _wrong_names(where, names)
-    count = values.get('num_labels') or len(names) or 2
-    if not _OUTPUTS.contains(count):
-        raise UserError(where, f'num_labels {format_value(count)}', _OUTPUTS.words, 'restore the original file')
     try:
         named = {int(number): str(name) for number, name in names.items()}
-    except ValueError:
-        raise _wrong_names(where, names) from None
+    except (AttributeError, ValueError):  # not an object, or a key is not a number
+        named = {-1: ''}
+    count = values.get('num_labels') or len(named) or 2
+    if not _OUTPUTS.contains(count):
+        raise UserError(where, f'num_labels {format_value(count)}', _OUTPUTS.words, 'restore the original file')
     if not all(0 <= number < count for number in named):
-        raise _wrong_names(where, names)
+        fix = 'correct id2label, which maps the number of each output, from 0, to its name'
+        raise UserError(where, f'id2label {format_value(names)}', 'an object such as {"0": "no", "1": "yes"}', fix)
     labels = [named.get(i, f'LABEL_{i}') for i in range(count)]
     if len(set(labels)) < len(labels):
         fix = 'give each output a different name'
         raise UserError(where, 'two outputs with the same name in id2label', 'different names', fix)
     return labels
-
-
-def _wrong_names(where: str, names: Any) -> UserError:
-    fix = 'correct id2label, which maps the number of each output, from 0, to its name'
-    return UserError(where, f'id2label {format_value(names)}', 'an object such as {"0": "no", "1": "yes"}', fix)

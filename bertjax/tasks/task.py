@@ -1,4 +1,4 @@
-"""The interface of a task: `TrainableTask` for training and `ReportableTask` for evaluation and reporting."""
+"""The base class of all kinds of tasks."""
 
 import abc
 import dataclasses
@@ -44,8 +44,11 @@ class Judgment:
     classes: Sequence[tuple[str, str]] = ()
 
 
-class TrainableTask(abc.ABC, Generic[Record]):
-    """The methods of a task for training: they read records, convert them to features and build the model.
+class Task(abc.ABC, Generic[Record, Prediction]):
+    """A task: reads records, converts them to features, builds the model, and reports on its predictions.
+
+    A subclass is a dataclass. Its fields are `data`, the folder of its files ('' for tensorflow-datasets), `seq_len`,
+    the maximum sequence length in tokens, and its options (see options.py), which are the fields of config.task.
 
     Attributes:
       name: the name in titles, such as 'RTE'.
@@ -53,6 +56,9 @@ class TrainableTask(abc.ABC, Generic[Record]):
       objective: the training objective of the head.
       labels: the names of the head's outputs, in order; empty if they are unknown or the outputs have no names.
       complete: whether the size of the head is known. If not, `learn` or `restore` must precede `build_module`.
+      score: the name of the metric that selects the best run; higher is better.
+      thresholds: the names of the entries of `metrics` that are tuned thresholds, not measurements.
+      has_baselines: whether the task has `baselines`.
     """
 
     name: str
@@ -60,6 +66,9 @@ class TrainableTask(abc.ABC, Generic[Record]):
     objective: Objective
     labels: Sequence[str] = ()
     complete: bool = True
+    score: str
+    thresholds: Collection[str] = ()
+    has_baselines: bool = False
 
     @abc.abstractmethod
     def splits(self) -> Sequence[str]:
@@ -106,7 +115,7 @@ class TrainableTask(abc.ABC, Generic[Record]):
         """Builds the encoder with the task head, an instance of `head.module`."""
 
     def sources(self) -> str:
-        """Returns a readable list of the splits and their files; '' if only official file names are possible."""
+        """Returns a readable list of the splits and their files, or '' if only official file names are possible."""
         return ''
 
     def check_training(self, train: str) -> None:
@@ -117,7 +126,7 @@ class TrainableTask(abc.ABC, Generic[Record]):
         """
 
     def adopt(self, source: str) -> None:
-        """Takes over settings of the model from which a new run starts; `source` is the directory of the model.
+        """Takes over settings of the model from which a new run starts. `source` is the directory of the model.
 
         Raises:
           UserError: The task cannot represent the model.
@@ -138,27 +147,13 @@ class TrainableTask(abc.ABC, Generic[Record]):
         return {}
 
     def sentence_modules(self) -> SentenceModules | None:
-        """Returns the steps from a text to its vector; None unless the task trains vectors of texts."""
+        """Returns the steps from a text to its vector, or None unless the task trains vectors of texts."""
         return None
 
     def model_files(self, model_config: BertConfig) -> Mapping[str, bytes]:
         """Returns the files of sentence-transformers in an export to transformers: {relative path: content}."""
         modules = self.sentence_modules()
         return module_files(modules, model_config.width, model_config.num_layers) if modules else {}
-
-
-class ReportableTask(abc.ABC, Generic[Record, Prediction]):
-    """The methods of a task for reporting: they convert the outputs of the model to predictions, metrics and files.
-
-    Attributes:
-      score: the name of the metric that selects the best run; higher is better.
-      thresholds: the names of the entries of `metrics` that are tuned thresholds, not measurements.
-      has_baselines: whether the task has `baselines`.
-    """
-
-    score: str
-    thresholds: Collection[str] = ()
-    has_baselines: bool = False
 
     @abc.abstractmethod
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Record | Blank]:
@@ -220,7 +215,7 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
 
     @abc.abstractmethod
     def metrics(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> dict[str, float | None]:
-        """Returns all metrics on labelled records, {name: value}; a value is None if it is undefined."""
+        """Returns all metrics on labelled records, {name: value}. A value is None if it is undefined."""
 
     @abc.abstractmethod
     def collapsed(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> bool:
@@ -231,7 +226,7 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
         """Yields a JSON object for each record with its prediction: labels and probabilities, spans, or tags."""
 
     def judgments(self, records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """Yields a judgment for each labelled record; nothing if the kind of task has no error report.
+        """Yields a judgment for each labelled record, or nothing if the kind of task has no error report.
 
         Args:
           records: The labelled records.
@@ -243,7 +238,7 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
         """Tunes thresholds, such as the null threshold of SQuAD 2.0, on the dev split."""
 
     def report(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> str:
-        """Returns a text report that complements the metrics, such as a confusion table; '' if there is none."""
+        """Returns a text report that complements the metrics, such as a confusion table, or '' if there is none."""
         return ''
 
     def baselines(self, train: Sequence[Record], records: Sequence[Record]) -> dict[str, list[Prediction]]:
@@ -264,16 +259,8 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
     def official_files(
         self, split: str, records: Sequence[Record], predictions: Sequence[Prediction]
     ) -> dict[str, str]:
-        """Returns {file name: text} in the format of a benchmark's server or script; {} if there is none."""
+        """Returns {file name: text} in the format of a benchmark's server or script, or {} if there is none."""
         return {}
-
-
-class Task(TrainableTask[Record], ReportableTask[Record, Prediction]):
-    """The base class of all kinds of tasks.
-
-    A subclass is a dataclass. Its fields are `data`, the folder of its files ('' for tensorflow-datasets), `seq_len`,
-    the maximum sequence length in tokens, and its options (see options.py), which are the fields of config.task.
-    """
 
 
 def average_outputs(members: Sequence[Outputs]) -> Outputs:

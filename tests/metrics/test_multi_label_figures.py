@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from bertjax.metrics.multi_label import FIGURES, label_scores, multi_label_figures
+from bertjax.metrics.classification import MULTI_LABEL_METRICS, label_scores, multi_label_figures
 
 
 @pytest.mark.parametrize('share', [0.0, 0.2, 0.9])
@@ -15,10 +15,10 @@ def test_multi_label_metrics_equal_scikit_learn(share: float):
     true, predicted = rng.random((40, 6)) < share, rng.random((40, 6)) < share
     true[:, 5] = predicted[:, 5] = False  # This label never occurs.
     figures = multi_label_figures(true, predicted)
-    assert tuple(figures) == FIGURES
+    assert tuple(figures) == MULTI_LABEL_METRICS
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        for name in FIGURES[:-1]:
+        for name in MULTI_LABEL_METRICS[:-1]:
             average, _, figure = name.partition('_')
             theirs = getattr(metrics, f'{figure}_score')(true, predicted, average=average, zero_division=0)
             assert figures[name] == pytest.approx(theirs), name
@@ -30,4 +30,4 @@ def test_multi_label_metrics_equal_scikit_learn(share: float):
 
 
 def test_metrics_of_no_records_are_none():
-    assert multi_label_figures(np.zeros((0, 2)), np.zeros((0, 2))) == dict.fromkeys(FIGURES)
+    assert multi_label_figures(np.zeros((0, 2)), np.zeros((0, 2))) == dict.fromkeys(MULTI_LABEL_METRICS)

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from bertjax.metrics.classification import confusion
-from bertjax.metrics.relations import relation_figures
+from bertjax.metrics.classification import confusion, relation_figures
 
 
 def test_metrics_equal_scikit_learn():

@@ -4,16 +4,22 @@ import json
 import pathlib
 import re
 import shutil
-import signal
 
 import numpy as np
 import pytest
 from browsing import NARROW, Browser
 from golden_runs import COLORS, PLACES
 from json_tokenizers import write_modernbert
-from running import GLUE, SMALL, TUNE, Program, copy_workdir, results, rows, wait_for_step
+from running import GLUE, SMALL, TUNE, Program, copy_workdir, results, rows
 from safetensors.numpy import load_file, save_file
+from test_checkpoint_choice import stop_after
 from test_tasks import write_columns, write_squad
+
+from bertjax.convert.huggingface.save import export_huggingface
+from bertjax.convert.load import load_task_model, read_config
+from bertjax.tasks.registry import build_task
+from bertjax.tasks.task import Task
+from bertjax.text.tokenizer import load_tokenizer
 
 # A student with one layer; its teacher `trained` has two. EVERY_PART turns on all distillation losses.
 GENERAL = (
@@ -225,7 +231,6 @@ def test_a_student_starts_from_layers_of_a_modernbert(program: Program, tmp_path
     flags = (f'--workdir={workdir}', f'--config.corpus={program.corpus}', teacher(start), *other_flags)
     flags += tuple(f'--config.model.{name}={size}' for name, size in sizes.items())
     assert 'starting from blocks 0, 3 of' in program.run(*flags, '--config.steps=4', **TEXT).stdout
-    program.run(*flags, **TEXT)
     model, info = transformers.AutoModelForMaskedLM.from_pretrained(workdir / 'export/hf', output_loading_info=True)
     assert type(model) is type(theirs) and not any(info.values())
     same = ('vocab_size', 'local_attention', 'norm_bias', 'norm_eps', 'hidden_activation', 'max_position_embeddings')
@@ -235,33 +240,30 @@ def test_a_student_starts_from_layers_of_a_modernbert(program: Program, tmp_path
 
 
 @pytest.mark.slow
-def test_a_killed_run_with_augmented_rows_ends_in_the_same_bits(
+def test_a_stopped_run_with_augmented_rows_ends_in_the_same_bits(
     program: Program, rte: pathlib.Path, trained: pathlib.Path, tuned: pathlib.Path, tmp_path: pathlib.Path
 ):
     recipe = {'recipe': 'configs/tinybert.py:glue:rte', 'small': False}
-    more = ('--config.epochs=2', '--config.checkpoint_every=2', '--config.distill.intermediate=50%')
+    more = ('--config.epochs=1', '--config.checkpoint_every=3', '--config.distill.intermediate=50%')
     more += ('--config.distill.augment=2', f'--config.distill.augment_model={trained}', f'--config.init={trained}')
-    more += ('--config.use_checkpoint=best', '--config.eval_every=2')
-    for name in ('whole', 'killed'):
+    more += ('--config.use_checkpoint=best', '--config.eval_every=3', '--config.log_every=3')
+    for name in ('whole', 'stopped'):
         flags = (f'--workdir={tmp_path / name}', f'--config.data={rte}', *TUNE, teacher(tuned), *more)
-        if name == 'killed':
-            process = program.start(*flags, **recipe)
-            wait_for_step(process, tmp_path / name, 20)
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            assert len(rows(tmp_path / name / 'ledger.jsonl')) < 36
-        out = program.spawn(*flags, **recipe).stdout
+        if name == 'stopped':
+            with stop_after(11):
+                program.run(*flags, status=75, **recipe)
+        out = program.run(*flags, **recipe).stdout
         assert '192 augmented rows in addition to 96' in out
-        assert name == 'killed' or 'train: adding 2 augmented copies of each of 96 rows with' in out
-        # The head is not trained before step 18, so an earlier checkpoint must not be chosen.
+        assert name == 'stopped' or 'train: adding 2 augmented copies of each of 96 rows with' in out
+        # The head is not trained before step 9, so an earlier checkpoint must not be chosen.
         best = re.search(r'the saved step with the best dev score is (\d+)', out)
-        assert best is None or int(best[1]) > 18
-        assert '18 steps at 5e-05 on the hidden losses, then 18 at 0.003 on the outputs' in out
-    first, last = (rows(tmp_path / 'killed' / 'metrics.jsonl', 'train')[i] for i in (0, -1))
+        assert best is None or int(best[1]) > 9
+        assert '9 steps at 5e-05 on the hidden losses, then 9 at 0.003 on the outputs' in out
+    first, last = (rows(tmp_path / 'stopped' / 'metrics.jsonl', 'train')[i] for i in (0, -1))
     assert first['phase'] == 0 and first['hidden_loss'] > 0 and 'soft_loss' not in first
     assert last['phase'] == 1 and last['loss'] == last['soft_loss'] and 'hidden_loss' not in last
     for file in ('export/hf/model.safetensors', 'ledger.jsonl', 'config.json', 'results.json'):
-        assert (tmp_path / 'whole' / file).read_bytes() == (tmp_path / 'killed' / file).read_bytes(), file
+        assert (tmp_path / 'whole' / file).read_bytes() == (tmp_path / 'stopped' / file).read_bytes(), file
 
 
 @pytest.mark.slow
@@ -288,11 +290,22 @@ def write_choices(data: pathlib.Path) -> None:
         (data / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, lines)) + '\n', encoding='utf-8')
 
 
+# {argument of the recipe: (the function that writes the data, the kind of the task and its options)}.
 KINDS = {
-    'squad:v1': (lambda data: write_squad(data, '1.1'), '--config.task.max_query=12'),
-    'ner': (write_columns, '--config.log_every=1'),
-    'swag:jsonl': (write_choices, '--config.log_every=1'),
+    'squad:v1': (lambda data: write_squad(data, '1.1'), 'squad', {'max_query': 12}),
+    'ner': (write_columns, 'tagging', {}),
+    'swag:jsonl': (write_choices, 'multiple_choice', {'layout': 'jsonl'}),
 }
+
+
+def write_teacher(directory: pathlib.Path, trained: pathlib.Path, task: Task) -> None:
+    """Exports the encoder of `trained` with a random head."""
+    task.learn(task.records('train'))
+    source = trained / 'export' / 'hf'
+    module = task.build_module(read_config(source))
+    params = load_task_model(source, module, task.head).params
+    labels = task.huggingface()
+    export_huggingface(params, module.config, load_tokenizer(source), directory, card={}, head=task.head, task=labels)
 
 
 @pytest.mark.slow
@@ -301,23 +314,16 @@ def test_every_kind_of_head_can_be_distilled(
     program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, kind: str
 ):
     """The teacher has two layers, the student one; the data has augmented rows."""
-    write, option = KINDS[kind]
+    write, task_kind, options = KINDS[kind]
     data = tmp_path / 'data'
     data.mkdir()
     write(data)
-    name, _, argument = kind.partition(':')
-    common = (
-        f'--config.data={data}',
-        '--config.seq_len=32',
-        '--config.max_padded_lengths=1',
-        '--config.batch_size=8',
-        option,
-    )
-    common += ('--config.steps=4', '--config.learning_rate=1e-3')
-    recipe = f'configs/{name}.py' + (f':{argument}' if argument else '')
-    program.run(f'--workdir={tmp_path / "teacher"}', *common, f'--config.init={trained}', recipe=recipe, small=False)
-    flags = (f'--workdir={tmp_path / "student"}', *common, teacher(tmp_path / 'teacher'), *EVERY_PART)
-    flags += ('--config.distill.augment=1', f'--config.distill.augment_model={trained}')
+    write_teacher(tmp_path / 'teacher', trained, build_task(task_kind, data=str(data), seq_len=32, **options))
+    flags = (f'--workdir={tmp_path / "student"}', f'--config.data={data}', teacher(tmp_path / 'teacher'), *EVERY_PART)
+    flags += ('--config.seq_len=32', '--config.max_padded_lengths=1', '--config.batch_size=8', '--config.steps=4')
+    flags += ('--config.learning_rate=1e-3', '--config.log_every=1', '--config.distill.augment=1')
+    flags += (f'--config.distill.augment_model={trained}',)
+    flags += tuple(f'--config.task.{name}={value}' for name, value in options.items() if name != 'layout')
     program.run(*flags, recipe=f'configs/distilbert.py:{kind}', small=False)
     last = rows(tmp_path / 'student' / 'metrics.jsonl', 'train')[-1]
     assert all(last[f'{part}_loss'] is not None for part in ('soft', 'label', 'hidden', 'attention', 'embeddings'))

@@ -2,12 +2,12 @@
 
 import pathlib
 import shutil
-import signal
 import sys
 
 import numpy as np
 import pytest
-from running import GLUE, Program, results, rows, wait_for_step
+from golden_runs import rewind
+from running import GLUE, Program, copy_workdir, results, rows
 from safetensors.numpy import load_file
 
 
@@ -145,24 +145,10 @@ def assert_same_run(a: pathlib.Path, b: pathlib.Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_run_ends_in_the_same_bits(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
-    for step in (5, 40):
-        process = program.start(f'--workdir={tmp_path}', *tune, **GLUE)
-        wait_for_step(process, tmp_path, step)
-        process.kill()
-        process.communicate()
-    program.spawn(f'--workdir={tmp_path}', *tune, **GLUE)
-    assert_same_run(tmp_path, tuned)
-
-
-@pytest.mark.slow
-def test_a_stopped_run_saves_and_resumes(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
-    process = program.start(f'--workdir={tmp_path}', *tune, **GLUE)
-    wait_for_step(process, tmp_path, 1)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 75 and 'Traceback' not in err
-    assert 'continuing at step' in program.spawn(f'--workdir={tmp_path}', *tune, **GLUE).stdout
-    assert_same_run(tmp_path, tuned)
+    workdir = copy_workdir(tuned, tmp_path / 'killed')
+    rewind(workdir, step=60)
+    assert 'continuing at step 60 of 72' in program.spawn(f'--workdir={workdir}', *tune, **GLUE).stdout
+    assert_same_run(workdir, tuned)
 
 
 @pytest.mark.slow

@@ -2,12 +2,14 @@
 
 import json
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from json_tokenizers import write_modernbert
 from marks import slow
 from running import GLUE, TUNE, Program, rows
+from test_tasks import write_columns, write_squad
 
 import bertjax
 
@@ -75,17 +77,6 @@ def test_an_unknown_model_type_is_a_one_line_error(
     assert 'modernbert' in line and 'DebertaV2ForMaskedLM computes another function' in line
 
 
-def _write_squad(data: pathlib.Path) -> None:
-    for name in ('train-v1.1.json', 'dev-v1.1.json'):
-        paragraphs = []
-        for i in range(10):
-            context = f'the old bird sings near the house {i}. the green stone falls.'
-            answers = [{'text': f'house {i}', 'answer_start': context.index('house')}]
-            questions = [{'id': f'{name}{i}', 'question': 'where sings the bird', 'answers': answers}]
-            paragraphs.append({'context': context, 'qas': questions})
-        (data / name).write_text(json.dumps({'version': '1.1', 'data': [{'title': 't', 'paragraphs': paragraphs}]}))
-
-
 def _write_swag(data: pathlib.Path) -> None:
     header = ',video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label'
     for name in ('train', 'val'):
@@ -95,26 +86,20 @@ def _write_swag(data: pathlib.Path) -> None:
         (data / f'{name}.csv').write_text('\n'.join([header, *lines]) + '\n')
 
 
-def _write_columns(data: pathlib.Path) -> None:
-    for name in ('train', 'dev', 'test'):
-        sentences = [f'the O\nriver B-PLACE\nhouse{i} I-PLACE\nsings O\n' for i in range(12)]
-        (data / f'{name}.txt').write_text('\n'.join(sentences))
-
-
-TASKS = {
-    'configs/squad.py:v1': (_write_squad, 'ModernBertForQuestionAnswering'),
-    'configs/swag.py': (_write_swag, 'ModernBertForMultipleChoice'),
-    'configs/ner.py': (_write_columns, 'ModernBertForTokenClassification'),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', ['modern', 'gemma'])
-@pytest.mark.parametrize('recipe', TASKS)
-def test_other_tasks_agree_with_transformers(program: Program, tmp_path: pathlib.Path, recipe: str, kind: str):
+@pytest.mark.parametrize(
+    ('recipe', 'write', 'name', 'kind'),
+    [
+        ('configs/squad.py:v1', lambda data: write_squad(data, '1.1'), 'ModernBertForQuestionAnswering', 'modern'),
+        ('configs/swag.py', _write_swag, 'ModernBertForMultipleChoice', 'modern'),
+        ('configs/ner.py', write_columns, 'ModernBertForTokenClassification', 'gemma'),
+    ],
+)
+def test_other_tasks_agree_with_transformers(
+    program: Program, tmp_path: pathlib.Path, recipe: str, write: Callable, name: str, kind: str
+):
     data, workdir = tmp_path / 'data', tmp_path / 'run'
     data.mkdir()
-    write, name = TASKS[recipe]
     write(data)
     start = _start(kind, program.corpus, tmp_path / 'start')
     sizes = (

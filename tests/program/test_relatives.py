@@ -1,4 +1,4 @@
-"""RoBERTa, DistilBERT and ModernBERT from text or a checkpoint to predictions, which agree with transformers."""
+"""RoBERTa and DistilBERT from text or a checkpoint to predictions, which agree with transformers."""
 
 import json
 import pathlib
@@ -78,24 +78,3 @@ def test_distilbert_predictions_agree_with_transformers(
     assert 'of its DistilBertForMaskedLM loaded; newly initialized: head/bias, head/kernel, pooler' in out
     facts = json.loads((tmp_path / 'tuned' / 'export' / 'hf' / 'config.json').read_text())
     assert facts['architectures'] == ['DistilBertForSequenceClassification'] and facts['dim'] == 32
-
-
-@pytest.mark.slow
-def test_modernbert_predictions_agree_with_transformers(
-    program: Program, rte: pathlib.Path, trained: pathlib.Path, tmp_path: pathlib.Path
-):
-    """A pair of texts needs no segment ids."""
-    transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(trained / 'export' / 'hf')
-    config = transformers.ModernBertConfig(
-        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40,
-        local_attention=8, max_position_embeddings=64, pad_token_id=0, bos_token_id=2, eos_token_id=3, cls_token_id=2,
-        sep_token_id=3, classifier_pooling='mean',
-    )  # fmt: skip
-    start = tmp_path / 'start'
-    transformers.ModernBertForMaskedLM(config).save_pretrained(start)
-    tokenizer.save_pretrained(start)
-    out = _tune_and_compare(program, rte, tmp_path / 'tuned', start)
-    assert 'of its ModernBertForMaskedLM loaded; newly initialized: head/bias, head/kernel' in out
-    facts = json.loads((tmp_path / 'tuned' / 'export' / 'hf' / 'config.json').read_text())
-    assert facts['architectures'] == ['ModernBertForSequenceClassification']

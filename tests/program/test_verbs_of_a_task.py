@@ -62,7 +62,7 @@ def test_predict_reads_standard_input_and_files(program: Program, tuned: pathlib
     workdir = copy_workdir(tuned, tmp_path / 'own')
     (tmp_path / 'dev.txt').write_text('river stone old bird\tthe light\n')
     arguments = (f'--workdir={workdir}', '--config.run=predict')
-    program.spawn(*arguments, f'--config.input={tmp_path / "dev.txt"}', **GLUE)
+    program.run(*arguments, f'--config.input={tmp_path / "dev.txt"}', **GLUE)
     (row,) = rows(workdir / 'predictions' / 'input' / 'dev.jsonl')
     assert row['label'] == 'entailment'
     assert rows(workdir / 'predictions' / 'dev.jsonl') == rows(tuned / 'predictions' / 'dev.jsonl')

@@ -1,6 +1,7 @@
 """Tests the paper's LTR + BiLSTM (table 5): fine-tuning with a BiLSTM between a left-to-right encoder and the head."""
 
 import pathlib
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -21,12 +22,14 @@ from bertjax.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope='module')
-def left_to_right(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def left_to_right(
+    tokenizer: Tokenizer, draw_params: Callable, tmp_path_factory: pytest.TempPathFactory
+) -> pathlib.Path:
     """Returns the path of a small random model like the exports of configs/pretrain_base.py:ltr."""
     sizes = dict(num_layers=1, width=16, num_heads=2, mlp_dim=32, max_positions=32)
     config = BertConfig(vocab_size=tokenizer.vocab_size, causal=True, nsp=False, **sizes)
     inputs = [np.zeros(shape, np.int32) for shape in BertForPreTraining.smallest_inputs]
-    params = init_params(BertForPreTraining(config), jax.random.key(0), *inputs)
+    params = draw_params(lambda key: init_params(BertForPreTraining(config), key, *inputs))
     path = tmp_path_factory.mktemp('ltr') / 'hf'
     export_huggingface(ExportContent(BertForPreTraining(config), params, tokenizer), path)
     return path
@@ -65,7 +68,7 @@ def test_the_parameters_of_the_bilstm_are_new_and_the_loss_depends_on_them(kind,
         total, weight = task.objective.losses(outputs, batch)['loss']
         return total / weight
 
-    value, gradient = jax.value_and_grad(loss)(imported.params)
+    value, gradient = jax.jit(jax.value_and_grad(loss))(imported.params)
     assert np.isfinite(value)
     layers = gradient['bilstm']
     assert set(layers) == {f'{way}_{i}' for way in ('forward', 'backward') for i in (0, 1)}

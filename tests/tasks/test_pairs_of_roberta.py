@@ -86,6 +86,6 @@ def test_words_are_encoded_as_in_transformers(both):
     ours, theirs = both
     words = FIRST[0].split()
     expected = theirs(words, is_split_into_words=True, add_special_tokens=False)
-    pieces = word_pieces(words, ours)
-    assert pieces.ids.tolist() == expected['input_ids']
-    assert pieces.first[:-1].tolist() == [expected.word_ids().index(i) for i in range(len(words))]
+    ids, first = word_pieces(words, ours)
+    assert ids.tolist() == expected['input_ids']
+    assert first[:-1].tolist() == [expected.word_ids().index(i) for i in range(len(words))]

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -129,12 +129,12 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def config(tmp_path: pathlib.Path, tokenizer: Tokenizer) -> ConfigDict:
+def config(tmp_path: pathlib.Path, tokenizer: Tokenizer, draw_params: Callable) -> ConfigDict:
     encoder = BertConfig(
         vocab_size=tokenizer.vocab_size, num_layers=1, width=16, num_heads=2, mlp_dim=32, max_positions=32
     )
     inputs = [jnp.zeros(shape, jnp.int32) for shape in BertForPreTraining.smallest_inputs]
-    params = init_params(BertForPreTraining(encoder), jax.random.key(0), *inputs)
+    params = draw_params(lambda key: init_params(BertForPreTraining(encoder), key, *inputs))
     export_huggingface(ExportContent(BertForPreTraining(encoder), params, tokenizer), tmp_path / 'encoder')
     draw = np.random.default_rng(0)
     for split, count in (('train', 64), ('dev', 12)):
@@ -142,13 +142,8 @@ def config(tmp_path: pathlib.Path, tokenizer: Tokenizer) -> ConfigDict:
         (tmp_path / f'{split}.txt').write_text('\n'.join(words))
     config = finetuning_config('vowels', suffix='.txt', vowels='aeiou', bilstm_units=0)
     config.data, config.init = str(tmp_path), str(tmp_path / 'encoder')
-    config.seq_len, config.max_padded_lengths, config.batch_size, config.steps, config.learning_rate = (
-        16,
-        1,
-        16,
-        60,
-        1e-2,
-    )
+    config.seq_len, config.max_padded_lengths = 16, 1
+    config.batch_size, config.steps, config.learning_rate = 16, 60, 1e-2
     config.eval_every, config.checkpoint_every, config.export = 30, 30, False
     return config
 

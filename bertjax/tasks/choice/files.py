@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -12,16 +12,11 @@ from bertjax.errors import UserError
 from bertjax.remote.paths import data_directory
 from bertjax.tasks.reading.layout import Column, Record, TableLayout
 from bertjax.tasks.reading.records import FORMATS, NESTED, Files, read_records, read_rows
-from bertjax.tasks.reading.splits import split_files
 from bertjax.tasks.reading.texts import check_text
 from bertjax.text.hash_split import hash64, hash_threshold
 
 # {layout: suffixes of its files}.
-LAYOUTS = {
-    'swag': tuple(FORMATS),
-    'codah': ('.tsv',),
-    'jsonl': NESTED,
-}
+LAYOUTS = {'swag': tuple(FORMATS), 'codah': ('.tsv',), 'jsonl': NESTED}
 _ENDINGS = tuple(f'ending{i}' for i in range(4))
 _CODAH = ('category', 'prompt', *_ENDINGS, 'label')
 
@@ -139,20 +134,6 @@ def has_labels(files: Files) -> bool:
     """Whether the first row of a test file has a label that is neither empty nor -1."""
     label = next(read_records(files)).fields.get('label')
     return str(label if label is not None else '').strip() not in ('', '-1')
-
-
-def find_files(data: str, split: str, suffixes: Collection[str]) -> Files:
-    """Returns the files of a split, such as val.csv for dev; empty if there are none.
-
-    Args:
-      data: The value of config.data.
-      split: 'train', 'dev' or 'test'.
-      suffixes: The suffixes of a layout in LAYOUTS.
-
-    Raises:
-      UserError: Several files match, or the folder does not exist.
-    """
-    return split_files(folder(data), split, suffixes=suffixes)
 
 
 def folder(data: str) -> epath.Path:

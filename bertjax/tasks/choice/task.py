@@ -24,7 +24,7 @@ from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import Files, parse_records, read_records
-from bertjax.tasks.reading.splits import STEMS, describe_files, describe_splits
+from bertjax.tasks.reading.splits import STEMS, describe_files, describe_splits, split_files
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.task import Judgment, Outputs, Task, average_outputs
 from bertjax.tasks.truncation import truncate_longest_first
@@ -89,10 +89,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         """See Task."""
         if self._one_file:
             return tuple(STEMS)
-        names = [split for split in STEMS if self._find(split)]
-        if 'test' in names and not self._has_labels('test'):
-            names.remove('test')
-        return names
+        return [split for split in STEMS if self._find(split) and self._has_labels(split)]
 
     def _has_labels(self, split: str) -> bool:
         return split != 'test' or self.layout == 'codah' or files.has_labels(self._find(split))
@@ -103,7 +100,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         return self.layout == 'codah' and not self._find('train')
 
     def _find(self, split: str) -> Files:
-        return files.find_files(self.data, split, files.LAYOUTS[self.layout])
+        return split_files(files.folder(self.data), split, suffixes=files.LAYOUTS[self.layout])
 
     def sources(self) -> str:
         """See Task."""
@@ -264,7 +261,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     def official_files(
         self, split: str, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]
     ) -> dict[str, str]:
-        """Returns a CSV file for the leaderboard of SWAG; {} for other layouts.
+        """Returns a CSV file for the leaderboard of SWAG, or {} for other layouts.
 
         Its columns are the row number and `pred`, as in rowanz/swagaf:csv_predict.py.
         """

@@ -6,7 +6,7 @@ dataset_info.json and in the metadata of the Arrow schema, under b'huggingface'.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -63,14 +63,24 @@ def read_dataset_object(dataset: Any, where: str) -> Iterator[Record]:
     """
     import pyarrow as pa  # `datasets` requires pyarrow
 
-    schema = dataset.features.arrow_schema
-    to_plain = _converters(pa, schema, {}, where)
+    tables = dataset.with_format('arrow').iter(batch_size=_ROWS)
+    return _records(pa, dataset.features.arrow_schema, tables, {}, where)
+
+
+def _records(pa: Any, schema: Any, batches: Iterable[Any], features: Mapping[str, Any], where: str) -> Iterator[Record]:
+    """Yields the records of Arrow tables or batches.
+
+    Raises:
+      UserError: A class number has no name.
+    """
+    to_plain = _converters(pa, schema, features, where)
     number = 0
     try:
-        for table in dataset.with_format('arrow').iter(batch_size=_ROWS):
-            for row in table.to_pylist():
-                yield Record(f'{where}[{number}]', {key: to_plain[key](value) for key, value in row.items()})
-                number += 1
+        for batch in batches:
+            for start in range(0, batch.num_rows, _ROWS):
+                for row in batch.slice(start, _ROWS).to_pylist():
+                    yield Record(f'{where}[{number}]', {key: to_plain[key](value) for key, value in row.items()})
+                    number += 1
     except _ClassError as error:
         fix = 'correct the record, or name the classes in the features'
         raise UserError(f'{where}[{number}]', f'the class {error.args[0]}', error.args[1], fix) from None
@@ -101,22 +111,16 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
                 schema, batches = parquet.schema_arrow, parquet.iter_batches(_ROWS)
             else:
                 schema, batches = _arrow_batches(pa, file)
-            to_plain = _converters(pa, schema, features, str(path))
-            for batch in batches:
-                for start in range(0, batch.num_rows, _ROWS):
-                    for row in batch.slice(start, _ROWS).to_pylist():
-                        yield Record(f'{path}[{number}]', {key: to_plain[key](value) for key, value in row.items()})
-                        number += 1
+            for record in _records(pa, schema, batches, features, str(path)):
+                yield record
+                number += 1
     except (pa.ArrowException, OSError) as error:
         found = f'an error after {number} rows ({str(error).splitlines()[0]})'
         raise UserError(str(path), found, 'a complete Parquet or Arrow file', 'download it again') from None
-    except _ClassError as error:
-        fix = 'correct the record, or name the classes in the file'
-        raise UserError(f'{path}[{number}]', f'the class {error.args[0]}', error.args[1], fix) from None
 
 
 class _ClassError(Exception):
-    """Raised for a class number that has no name; the arguments are the number and the range of valid numbers."""
+    """Raised for a class number that has no name. Its arguments are the number and the range of valid numbers."""
 
 
 def _is_text(value: Any) -> bool:
@@ -146,7 +150,7 @@ def _converters(pa: Any, schema: Any, features: Any, where: str) -> dict[str, Ca
 
 
 def _converter(pa: Any, kind: Any, feature: Any, where: str) -> Callable[[Any], Any]:
-    if _is_list(pa, kind):
+    if any(is_list(kind) for is_list in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)):
         if isinstance(feature, list) and feature:  # the form in earlier versions of `datasets`
             feature = {'feature': feature[0]}
         item_feature = feature.get('feature', feature) if isinstance(feature, dict) else None
@@ -179,10 +183,6 @@ def _converter(pa: Any, kind: Any, feature: Any, where: str) -> Callable[[Any], 
 def shorten_float32(value: float) -> float:
     """Returns the shortest decimal number that rounds to the same float32 number: 3.8 for 3.799999952316284."""
     return float(str(np.float32(value)))
-
-
-def _is_list(pa: Any, kind: Any) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
 def _class_name(names: list[str], value: int | None) -> str | int | None:

@@ -11,15 +11,15 @@ from bertjax.files import streams
 from bertjax.tasks.reading.arrow import is_saved_dataset, read_arrow
 from bertjax.tasks.reading.json_rows import convert_to_text, json_records, objects_of_lines
 from bertjax.tasks.reading.layout import Column, Record, TableLayout
-from bertjax.tasks.reading.tables import csv_records, tsv_records
+from bertjax.tasks.reading.tables import table_records
 from bertjax.tasks.reading.texts import (
     Line,
+    check_not_empty,
     check_text,
     number_lines,
     quote_names,
     read_lines,
     read_text,
-    strip_blank_lines,
 )
 
 # {suffix of a file name: format}.
@@ -89,7 +89,7 @@ def read_records(files: Files, format: str = 'auto', layout: TableLayout | None 
     """
     for path in files:
         if is_saved_dataset(path) or (path.is_file() and is_binary(path)):
-            yield from _check_not_empty(read_arrow(path), str(path))
+            yield from check_not_empty(read_arrow(path), str(path))
         elif path.is_file():
             kind = format_of(path, format)
             # A JSON list of records is often a single line, which may exceed the maximum length in `read_lines`.
@@ -112,16 +112,13 @@ def parse_records(
       blank: The treatment of blank lines between the rows of a table: 'refused' raises an error, 'skipped' ignores
         them.
     """
-    layout = layout or TableLayout()
     if format == 'json':
         records = json_records(lines, where)
     elif format == 'jsonl':
         records = objects_of_lines(lines, where)
-    elif format == 'csv':
-        records = csv_records(lines, where, layout, blank)
     else:
-        records = tsv_records(strip_blank_lines(lines, where, blank), where, layout)
-    return _check_not_empty(records, where)
+        records = table_records(lines, where, format, layout or TableLayout(), blank)
+    return check_not_empty(records, where)
 
 
 def read_rows(files: Files, layout: TableLayout, format: str = 'auto') -> Iterator[Row]:
@@ -153,12 +150,3 @@ def _value(fields: Mapping[str, Any], column: Column, where: str) -> str | None:
         fix = f'correct the record, or name another field in {column.key}'
         raise UserError(where, f'the fields {quote_names(fields)}', ' or '.join(column.names), fix)
     return None
-
-
-def _check_not_empty(records: Iterator[Record], where: str) -> Iterator[Record]:
-    empty = True
-    for record in records:
-        empty = False
-        yield record
-    if empty:
-        raise UserError(where, 'no row', 'at least one', 'check the file')

@@ -1,4 +1,4 @@
-"""Readers of datasets that tensorflow-datasets prepared as array_record; they do not need TensorFlow."""
+"""Readers of datasets that tensorflow-datasets prepared as array_record. They do not need TensorFlow."""
 
 from collections.abc import Iterator
 from typing import Any

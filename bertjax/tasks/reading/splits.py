@@ -1,7 +1,7 @@
 """Finds the files of each split in a folder by their usual names: single files, shards, or saved datasets."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from etils import epath
 
@@ -25,7 +25,7 @@ _METADATA_FILES = ('dataset_info.json', 'dataset_infos.json', 'dataset_dict.json
 def split_files(
     folder: epath.Path, split: str, *, stems: Collection[str] = (), suffixes: Collection[str] = (), fix: str = ''
 ) -> Files:
-    """Returns the files of a split; empty if there are none.
+    """Returns the files of a split, or () if there are none.
 
     The split is a file such as train.csv, shards such as train-00000-of-00002.parquet, or a folder train/ with Parquet
     files or a saved dataset. If `folder` has none of these, its subfolder `data` is searched, where many repositories
@@ -107,15 +107,15 @@ def describe_splits(
         texts['test'] += f' (no {missing}; for prediction only)'
     lines = [', '.join(f'{split}: {text}' for split, text in texts.items())]
     used = {path for paths in files.values() if not isinstance(paths, str) for path in paths or ()}
-    unused = [path.name for path in _data_files(folder) if path not in used] if folder else []
+    unused = [
+        path.name
+        for path in (sorted(folder.iterdir()) if folder else ())
+        if bare_suffix(path.name) in FORMATS
+        and not path.name.startswith(('.', '_'))
+        and path.name not in _METADATA_FILES
+        and path not in used
+        and path.is_file()
+    ]
     if unused:
         lines.append(f'not used: {quote_names(unused)}')
     return '\n'.join(lines)
-
-
-def _data_files(folder: epath.Path) -> Iterator[epath.Path]:
-    """Yields the files in the folder that have the suffix of a data format."""
-    for path in sorted(folder.iterdir()):
-        ignored = path.name.startswith(('.', '_')) or path.name in _METADATA_FILES
-        if not ignored and bare_suffix(path.name) in FORMATS and path.is_file():
-            yield path

@@ -5,33 +5,43 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Record, TableLayout
-from bertjax.tasks.reading.texts import Line, check_no_blank, quote_names
+from bertjax.tasks.reading.texts import Line, quote_names
 
 _MAX_FIELD = 1 << 26  # the maximum number of characters of a CSV field; the default of the csv module is 131,072
 _Cells = Iterator[tuple[int, list[str]]]
 
 
-def tsv_records(lines: Iterable[Line], where: str, layout: TableLayout) -> Iterator[Record]:
-    """Yields the rows of a TSV table; see records.py:read_records.
+def table_records(lines: Iterable[Line], where: str, format: str, layout: TableLayout, blank: str) -> Iterator[Record]:
+    """Yields the rows of a table in the format 'tsv' or 'csv'; see records.py:parse_records."""
+    cells = _csv_cells(lines, where) if format == 'csv' else _tsv_cells(lines)
+    return _records(_drop_blank(cells, where, blank), where, format, layout)
 
-    Args:
-      lines: The numbered lines, without blank lines.
-      where: The name of the file, for messages.
-      layout: The expected form of the table.
+
+def _drop_blank(numbered: _Cells, where: str, blank: str) -> _Cells:
+    """Yields the rows that are not blank.
+
+    Raises:
+      UserError: A blank line precedes a row, and `blank` is 'refused' instead of 'skipped'.
     """
-    return _records(((number, line.split('\t')) for number, line in lines), where, 'tsv', layout)
+    first_blank = 0
+    for number, cells in numbered:
+        if not cells:
+            first_blank = first_blank or number
+        elif first_blank and blank == 'refused':
+            raise UserError(f'{where}:{first_blank}', 'a blank line', 'a row', 'remove the line')
+        else:
+            yield number, cells
 
 
-def csv_records(lines: Iterable[Line], where: str, layout: TableLayout, blank: str) -> Iterator[Record]:
-    """Yields the rows of a CSV table; see records.py:parse_records."""
-    return _records(_csv_cells(lines, where, blank), where, 'csv', layout)
+def _tsv_cells(lines: Iterable[Line]) -> _Cells:
+    """Yields (number of the line, cells) for each line. A blank line has no cells."""
+    return ((number, line.split('\t') if line.strip(' ') else []) for number, line in lines)
 
 
-def _csv_cells(lines: Iterable[Line], where: str, blank: str) -> _Cells:
-    """Yields (number of the first line, cells) for each row."""
+def _csv_cells(lines: Iterable[Line], where: str) -> _Cells:
+    """Yields (number of the first line, cells) for each row. A blank line has no cells."""
     csv.field_size_limit(_MAX_FIELD)
     reader = csv.reader((line + '\n' for _, line in lines), strict=True)
-    gap = 0
     while True:
         number = reader.line_num + 1
         try:
@@ -41,11 +51,6 @@ def _csv_cells(lines: Iterable[Line], where: str, blank: str) -> _Cells:
             raise UserError(f'{where}:{number}', f'invalid CSV ({error})', 'comma-separated fields', fix) from None
         if cells is None:
             return
-        if not cells:
-            gap = gap or number
-            continue
-        if blank == 'refused':
-            check_no_blank(gap, where)
         yield number, cells
 
 
@@ -62,7 +67,11 @@ def _records(numbered: _Cells, where: str, format: str, layout: TableLayout) -> 
         if len(cells) != len(names):
             broken.append(number)
             if len(broken) > layout.max_broken_rows:
-                _raise_width(f'{where}:{number}', cells, names, format, len(broken))
+                count = '1 column' if len(cells) == 1 else f'{len(cells)} columns'
+                earlier = f' (and {len(broken) - 1} earlier rows with a wrong number)' if len(broken) > 1 else ''
+                advice = '; TSV has no quoting, so fields with tabs or line ends need CSV' if format == 'tsv' else ''
+                expected, fix = f'{len(names)}: {quote_names(names)}', f'correct or remove the row{advice}'
+                raise UserError(f'{where}:{number}', count + earlier, expected, fix)
             continue
         yield Record(f'{where}:{number}', dict(zip(names, cells, strict=True)))
     if broken:
@@ -87,12 +96,3 @@ def _names(cells: Sequence[str], where: str, layout: TableLayout) -> tuple[tuple
         if name is not None and names.count(name) > 1:
             raise UserError(where, f'{names.count(name)} columns named {name!r}', 'one', 'rename the others')
     return names, False
-
-
-def _raise_width(where: str, cells: Sequence[str], names: Sequence[str], format: str, broken: int) -> None:
-    count = '1 column' if len(cells) == 1 else f'{len(cells)} columns'
-    fix = 'correct or remove the row'
-    if format == 'tsv':
-        fix += '; TSV has no quoting, so fields with tabs or line ends need CSV'
-    earlier = f' (and {broken - 1} earlier rows with a wrong number)' if broken > 1 else ''
-    raise UserError(where, count + earlier, f'{len(names)}: {quote_names(names)}', fix)

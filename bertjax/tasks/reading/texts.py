@@ -3,7 +3,7 @@
 import io
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from etils import epath
 
@@ -12,6 +12,7 @@ from bertjax.files import streams
 from bertjax.files.paths import unusual_kind
 from bertjax.remote.paths import user_path
 
+T = TypeVar('T')
 Line = tuple[int, str]  # the number of a line, from 1, and its text without the line end
 
 
@@ -108,34 +109,20 @@ def peek_lines(lines: Iterable[Line], count: int = 1) -> tuple[Iterator[Line], l
     return itertools.chain(read, lines), texts
 
 
-def strip_blank_lines(lines: Iterable[Line], where: str, blank: str = 'refused') -> Iterator[Line]:
-    """Yields the lines that are not blank.
+def check_not_empty(
+    items: Iterator[T], where: str, found: str = 'no row', expected: str = 'at least one'
+) -> Iterator[T]:
+    """Yields all items of a file.
 
     Raises:
-      UserError: A blank line precedes a row, and `blank` is 'refused' instead of 'skipped'.
+      UserError: There are no items; `found` and `expected` are texts of the error.
     """
-    first_blank = 0
-    for number, line in lines:
-        if not line.strip(' '):
-            first_blank = first_blank or number
-            continue
-        if blank == 'refused':
-            check_no_blank(first_blank, where)
-        yield number, line
-
-
-def check_no_blank(number: int, where: str) -> None:
-    """Checks that no blank line precedes a row.
-
-    Args:
-      number: The number of a blank line before the row; 0 if there is none.
-      where: The name of the file.
-
-    Raises:
-      UserError: `number` is not 0.
-    """
-    if number:
-        raise UserError(f'{where}:{number}', 'a blank line', 'a row', 'remove the line')
+    empty = True
+    for item in items:
+        empty = False
+        yield item
+    if empty:
+        raise UserError(where, found, expected, 'check the file')
 
 
 def check_text(text: str, where: str) -> str:

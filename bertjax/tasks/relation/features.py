@@ -76,7 +76,7 @@ def relation_features(
 
 
 def find_fixed_tokens(records: Sequence[Relation], tokenizer: Tokenizer, *, seq_len: int, markers: str) -> np.ndarray:
-    """Returns a mask, bool [T], of the T tokens of `relation_features`; True for a token of a mark or a type."""
+    """Returns a mask, bool [T], of the T tokens of `relation_features`. It is True for a token of a mark or a type."""
     masks = (fixed for _, _, fixed, _ in _sequences(records, tokenizer, seq_len, markers))
     return np.concatenate([np.concatenate([[False], fixed, [False]]) for fixed in masks])
 

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix
@@ -63,35 +63,35 @@ class Relation:
         return text + self.text[position:]
 
     def mention(self, role: int) -> str:
-        """Returns the text of an entity; role 0 is the subject, and role 1 is the object."""
+        """Returns the text of an entity. Role 0 is the subject, and role 1 is the object."""
         entity = self.entities[role]
         return self.text[entity.start : entity.end]
 
 
-@dataclasses.dataclass(frozen=True)
-class Boundary:
+class Boundary(NamedTuple):
     """The start or the end of an entity.
 
     Attributes:
       position: the character offset in the text.
       role: 0 for the subject, 1 for the object.
       closes: whether it is the end of the entity.
-      order: the sort key. At the same character, ends precede starts, and the outer entity starts first and ends last.
     """
 
     position: int
     role: int
     closes: bool
-    order: tuple[int, ...]
 
 
 def boundaries(entities: Sequence[MarkedEntity]) -> list[Boundary]:
-    """Returns the four boundaries of two entities, in the order of the text."""
-    result = []
+    """Returns the four boundaries of two entities, in the order of the text.
+
+    At the same character, ends precede starts, and the outer entity starts first and ends last.
+    """
+    sort_keys = {}
     for role, entity in enumerate(entities):
-        result.append(Boundary(entity.start, role, False, (entity.start, 1, -entity.end, role)))
-        result.append(Boundary(entity.end, role, True, (entity.end, 0, -entity.start, -role)))
-    return sorted(result, key=lambda boundary: boundary.order)
+        sort_keys[Boundary(entity.start, role, False)] = (entity.start, 1, -entity.end, role)
+        sort_keys[Boundary(entity.end, role, True)] = (entity.end, 0, -entity.start, -role)
+    return sorted(sort_keys, key=sort_keys.__getitem__)
 
 
 def parse_relations(

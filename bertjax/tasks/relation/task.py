@@ -12,7 +12,7 @@ from bertjax.convert.heads import SEQUENCE_CLASSIFICATION, Head
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import Objective
-from bertjax.metrics.relations import relation_figures
+from bertjax.metrics.classification import relation_figures
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.remote.paths import data_directory
@@ -156,7 +156,7 @@ class RelationTask(TextTask):
         return self.head.module(model_config, len(self.labels))
 
     def metrics(self, records: Sequence[Relation], predictions: Sequence[Scores]) -> dict[str, float | None]:
-        """See Task and metrics/relations.py."""
+        """See Task and metrics/classification.py:relation_figures."""
         negative = self.labels.index(self.negative) if self.negative in self.labels else None
         values = relation_figures(self._confusion(records, predictions), negative)
         return {name: values[name] for name in self.measures}
@@ -168,5 +168,4 @@ class RelationTask(TextTask):
 
     def official_files(self, split: str, records: Sequence[Relation], predictions: Sequence[Scores]) -> dict[str, str]:
         """Returns a file with one predicted label per line, the input format of TACRED's scorer."""
-        del records
         return {f'{split}.txt': ''.join(f'{self.labels[scores.best]}\n' for scores in predictions)}

@@ -47,11 +47,12 @@ def class_baselines(
     Returns:
       {name of a baseline: logits, float64 [M, C]}.
     """
+    train_inputs, inputs = tfidf_features(train, records)
     counts = np.bincount(targets, minlength=classes)
     frequent = np.log(np.maximum(counts, 1e-4) / counts.sum())
     return {
         MOST_FREQUENT: np.tile(frequent, (len(records), 1)),
-        TFIDF: fit_class_logits(*_insert_targets(targets, tfidf_features(train, records)), classes),
+        TFIDF: fit_class_logits(train_inputs, targets, inputs, classes),
     }
 
 
@@ -67,9 +68,9 @@ def label_baselines(
     Returns:
       {name of a baseline: logits of a sigmoid, float64 [M, C]}.
     """
-    inputs = tfidf_features(train, records)
+    train_inputs, inputs = tfidf_features(train, records)
     share = np.clip(targets.mean(0), 1e-4, 1 - 1e-4)
-    logits = [fit_class_logits(*_insert_targets(column.astype(int), inputs), 2) for column in targets.T]
+    logits = [fit_class_logits(train_inputs, column.astype(int), inputs, 2) for column in targets.T]
     return {
         MOST_FREQUENT: np.tile(np.log(share / (1 - share)), (len(records), 1)),
         TFIDF: np.stack([label_logits[:, 1] - label_logits[:, 0] for label_logits in logits], axis=1),
@@ -95,7 +96,3 @@ def score_baselines(
         MEAN: np.full((len(records), 1), targets.mean(), np.float64),
         TFIDF: Ridge().fit(train_features, targets).predict(features).astype(np.float64)[:, None],
     }
-
-
-def _insert_targets(targets: np.ndarray, inputs: tuple[Any, Any]) -> tuple[Any, np.ndarray, Any]:
-    return inputs[0], targets, inputs[1]

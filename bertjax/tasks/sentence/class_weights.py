@@ -56,7 +56,7 @@ def balanced_class_weights(counts: Sequence[int]) -> list[float]:
 
 
 def balanced_pos_weights(counts: Sequence[int], records: int) -> list[float]:
-    """Returns the weight (N - n) / n of each label; 1 if n is 0 or N.
+    """Returns the weight (N - n) / n of each label, or 1 if n is 0 or N.
 
     The documentation of torch.nn.BCEWithLogitsLoss suggests this value for `pos_weight`.
 

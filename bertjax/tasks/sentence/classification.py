@@ -117,7 +117,7 @@ class ClassificationTask(TextTask):
             raise UserError('config.task.metric', found, "'macro_f1'", 'set config.task.metric=macro_f1')
 
     def _print_dev_share(self, records: Sequence[Example]) -> None:
-        """Prints how many records of the training file are used as dev; `records` are the others."""
+        """Prints how many records of the training file are used as dev. The others are `records`."""
         if self._shares_dev and self._shared_records:
             dev_share = f'{self._shared_records - len(records):,} of the {self._shared_records:,} records of train'
             hint = (
@@ -192,8 +192,7 @@ class ClassificationTask(TextTask):
         return (Column((self.label,), required=required, join_list=False),)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
-        """Combines the cells of the label columns into a single cell; None if there is no label."""
-        del where
+        """Combines the cells of the label columns into a single cell, or None if there is no label."""
         return cells[0]
 
     def _rows(self, split: str) -> Iterator[Row]:
@@ -207,7 +206,7 @@ class ClassificationTask(TextTask):
         return number if known else ''
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
-        """Returns the file for SemEval-2014 if the data are SICK, see sick.py; {} for other data."""
+        """Returns the file for SemEval-2014 if the data are SICK, see sick.py, or {} for other data."""
         if not is_sick(self.label, self.labels) or not all(record.index for record in records):
             return {}
         answers = [f'{scores.value:.4f}' if self.regression else self.labels[scores.best] for scores in predictions]

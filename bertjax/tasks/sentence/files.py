@@ -27,7 +27,7 @@ class TableFiles:
         self._data, self._dataset, self._names, self._format = data, dataset, names, format
 
     def find(self, split: str) -> Files | str | None:
-        """Returns the files of a split, or the name of the split in the dataset; None if the split does not exist.
+        """Returns the files of a split, or the name of the split in the dataset, or None if the split does not exist.
 
         Raises:
           UserError: Several files match, the folder does not exist, or neither folder nor dataset is set.

@@ -165,7 +165,7 @@ class GlueTask(TextTask):
         return split_files(folder, split, stems=(split, source.tfds[1]), suffixes=_HUB_FORMATS), False
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
-        """Returns the file of predictions for the server, with labels as in the files; {} for other splits."""
+        """Returns the file of predictions for the server, with labels as in the files, or {} for other splits."""
         if split not in self._rows or not self._rows[split].splits[split].server or not records[0].index:
             return {}
         lines = ['index\tprediction\n']

@@ -8,7 +8,7 @@ from bertjax.files.streams import bare_suffix
 from bertjax.tasks.reading.json_rows import is_object
 from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import FORMATS, Row, parse_records, select_columns
-from bertjax.tasks.reading.texts import Blank, Line, peek_lines
+from bertjax.tasks.reading.texts import Blank, Line, check_not_empty, peek_lines
 
 
 def read_input(
@@ -42,28 +42,25 @@ def read_input(
     if not quiet:
         print(f'{where}: read as {names.get(format, "one text per line" if texts == 1 else "one pair per line")}')
     if format == 'lines':
-        return _plain_rows(lines, where, texts)
+        return check_not_empty(_plain_rows(lines, where, texts), where, 'no text')
     return select_columns(parse_records(lines, where, format, TableLayout(tuple(columns)), blank='skipped'), columns)
 
 
 def _plain_rows(lines: Iterable[Line], where: str, texts: int) -> Iterator[Row | Blank]:
     blanks: list[Blank] = []
-    empty = True
     for number, line in lines:
         location = f'{where}:{number}'
         if not line.strip(' '):
             blanks.append(Blank(location))
             continue
         yield from blanks  # yielded only before a text, so that blank lines at the end of the file are dropped
-        blanks, empty = [], False
+        blanks = []
         cells = tuple(line.split('\t'))
         if len(cells) != texts:
             expected = 'one text per line, without tabs' if texts == 1 else 'two texts per line with a tab between them'
             fix = 'correct the line, or put the column names in the first line'
             raise UserError(location, f'{len(cells) - 1} tabs', expected, fix)
         yield Row(location, cells)
-    if empty:
-        raise UserError(where, 'no text', 'at least one', 'check the file')
 
 
 def _detect_format(line: str, columns: Sequence[Column]) -> str:

@@ -21,7 +21,7 @@ class LabelledRecord(Protocol):
 
 
 def find_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> list[str]:
-    """Returns the sorted labels; numbers precede words.
+    """Returns the sorted labels, numbers before words.
 
     Args:
       counts: The number of records of each label.
@@ -91,11 +91,8 @@ def find_odd_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]
 
 def _first(label: str, records: Sequence[LabelledRecord]) -> str:
     """Returns the location of the first record that has the label, alone or among other labels."""
-    return next(record.where for record in records if label in _labels(record))
-
-
-def _labels(record: LabelledRecord) -> tuple[str | float | None, ...]:
-    return record.label if isinstance(record.label, tuple) else (record.label,)
+    labels = ((record, record.label if isinstance(record.label, tuple) else (record.label,)) for record in records)
+    return next(record.where for record, names in labels if label in names)
 
 
 def _number(label: str) -> float | None:

@@ -11,7 +11,7 @@ import numpy as np
 from bertjax.config.ranges import list_of, number, text
 from bertjax.errors import UserError
 from bertjax.losses import MULTI_LABEL, Objective, build_label_weighted
-from bertjax.metrics.multi_label import FIGURES, label_scores, multi_label_figures
+from bertjax.metrics.classification import MULTI_LABEL_METRICS, label_scores, multi_label_figures
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column
 from bertjax.tasks.sentence.baseline import label_baselines
@@ -48,7 +48,7 @@ class MultiLabelTask(ClassificationTask):
     threshold: float = option(0.5, number(0, 1, above=True, below=True), affects='reading')
 
     regression: ClassVar[bool] = False
-    _metric_names: ClassVar[tuple[str, ...]] = FIGURES
+    _metric_names: ClassVar[tuple[str, ...]] = MULTI_LABEL_METRICS
 
     def __post_init__(self):
         self._separator = self.separator
@@ -68,7 +68,7 @@ class MultiLabelTask(ClassificationTask):
     @property
     def measures(self) -> tuple[str, ...]:
         """See TextTask."""
-        return tuple(dict.fromkeys((self.metric or FIGURES[0], *FIGURES)))
+        return tuple(dict.fromkeys((self.metric or MULTI_LABEL_METRICS[0], *MULTI_LABEL_METRICS)))
 
     @property
     def objective(self) -> Objective:
@@ -164,7 +164,7 @@ class MultiLabelTask(ClassificationTask):
         return self._probabilities(predictions) > self.threshold
 
     def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
-        """Returns the metrics in `measures`; each is in [0, 1]."""
+        """Returns the metrics in `measures`. Each is in [0, 1]."""
         values = multi_label_figures(self._targets(records), self._decisions(predictions))
         return {name: values[name] for name in self.measures}
 

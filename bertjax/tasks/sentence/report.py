@@ -10,6 +10,7 @@ from bertjax.tasks.sentence.labels import LabelledRecord, find_odd_labels
 _MIN_RECORDS = 10  # a label with fewer records than this is reported as rare
 _MIN_SHARE = 0.01  # a label with a smaller share of the records is reported as rare
 _MAX_MATRIX = 20  # the maximum number of labels for which the full confusion table is printed
+_MEAN = 'all, mean of labels'  # the title of the last row of a table of scores
 _BANDS = 5  # the number of intervals of the true score in `value_report`
 
 
@@ -21,10 +22,8 @@ def describe_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]
       records: The training records.
     """
     total = len(records)
-    width = max(map(len, counts))
-    order = sorted(counts, key=lambda label: -counts[label])
-    lines = [f'{total:,} records for training, {len(counts)} labels']
-    lines += [f'  {label:{width}}  {counts[label]:>9,}  {counts[label] / total:6.1%}' for label in order]
+    order, lines = _count_labels(counts, total)
+    lines = [f'{total:,} records for training, {len(counts)} labels', *lines]
     lines.append(f'always predicting {order[0]!r} would be correct for {counts[order[0]] / total:.1%}')
     rarest = order[-1]
     if counts[rarest] < _MIN_SHARE * total:
@@ -43,16 +42,23 @@ def describe_label_sets(counts: Mapping[str, int], records: Sequence[LabelledRec
       counts: The number of records with each label.
       records: The training records.
     """
-    total, width = len(records), max(map(len, counts))
-    lines = [f'{total:,} records for training, {len(counts)} labels, {sum(counts.values()) / total:.2f} per record']
-    order = sorted(counts, key=lambda label: -counts[label])
-    lines += [f'  {label:{width}}  {counts[label]:>9,}  {counts[label] / total:6.1%}' for label in order]
+    total = len(records)
+    order, lines = _count_labels(counts, total)
+    per_record = sum(counts.values()) / total
+    lines = [f'{total:,} records for training, {len(counts)} labels, {per_record:.2f} per record', *lines]
     unlabelled = sum(not record.label for record in records)
     lines += [f'{unlabelled:,} records have no label'] if unlabelled else []
     rarest = order[-1]
     if counts[rarest] < _MIN_RECORDS:
         lines.append(f'warning: only {counts[rarest]:,} of {total:,} records are {rarest!r}; check its recall')
     return '\n'.join(lines + _text_warnings(records))
+
+
+def _count_labels(counts: Mapping[str, int], total: int) -> tuple[list[str], list[str]]:
+    """Returns the labels, the most frequent first, and a line for each label: its count and its share of `total`."""
+    width = max(map(len, counts))
+    order = sorted(counts, key=lambda label: -counts[label])
+    return order, [f'  {label:{width}}  {counts[label]:>9,}  {counts[label] / total:6.1%}' for label in order]
 
 
 def describe_values(records: Sequence[LabelledRecord]) -> str:
@@ -99,25 +105,24 @@ def class_report(table: np.ndarray, labels: Sequence[str]) -> str:
       labels: The names of the C labels.
     """
     scores = class_scores(table)
-    width = max(len('all, mean of labels'), *map(len, labels))
-    number = len(str(len(labels)))
-    lines = _score_lines(scores, labels, width)
     seen = (scores.true + scores.predicted) > 0
-    if seen.any():
-        means = ''.join(
-            f'{x[seen].mean():{w}.4f}' for x, w in ((scores.precision, 9), (scores.recall, 8), (scores.f1, 8))
-        )
-        lines.append(f'{"":{number}} {"all, mean of labels":{width}}  {means}{table.sum():9,}{table.sum():11,}')
-    return '\n'.join([*lines, '', *(_matrix(table, labels) if len(labels) <= _MAX_MATRIX else _pairs(table, labels))])
+    means = [x[seen].mean() for x in (scores.precision, scores.recall, scores.f1)] if seen.any() else None
+    confusions = _matrix(table, labels) if len(labels) <= _MAX_MATRIX else _pairs(table, labels)
+    return '\n'.join([*_score_lines(scores, labels, {_MEAN: means} if means else {}), '', *confusions])
 
 
-def _score_lines(scores: ClassScores, labels: Sequence[str], width: int) -> list[str]:
-    number = len(str(len(labels)))
-    lines = [f'{"":{number}} {"label":{width}}  precision  recall      f1     true  predicted']
-    for i, label in enumerate(labels):
-        figures = f'{scores.precision[i]:9.4f}{scores.recall[i]:8.4f}{scores.f1[i]:8.4f}'
-        lines.append(f'{i + 1:{number}} {label:{width}}  {figures}{scores.true[i]:9,}{scores.predicted[i]:11,}')
-    return lines
+def _score_lines(
+    scores: ClassScores, labels: Sequence[str], averages: Mapping[str, Sequence[float | None]]
+) -> list[str]:
+    """Returns a table of the scores of each label, and of `averages`, {title: (precision, recall, F1)}."""
+    number, width = len(str(len(labels))), max(map(len, (_MEAN, *averages, *labels)))
+    rows = zip(scores.precision, scores.recall, scores.f1, scores.true, scores.predicted, strict=True)
+    numbered = [(str(i), label, *row) for i, (label, row) in enumerate(zip(labels, rows, strict=True), 1)]
+    numbered += [('', title, *row, scores.true.sum(), scores.predicted.sum()) for title, row in averages.items()]
+    return [f'{"":{number}} {"label":{width}}  precision  recall      f1     true  predicted'] + [
+        f'{i:>{number}} {name:{width}}  {precision:9.4f}{recall:8.4f}{f1:8.4f}{true:9,}{predicted:11,}'
+        for i, name, precision, recall, f1, true, predicted in numbered
+    ]
 
 
 def label_report(scores: ClassScores, figures: Mapping[str, float | None], labels: Sequence[str]) -> str:
@@ -125,16 +130,16 @@ def label_report(scores: ClassScores, figures: Mapping[str, float | None], label
 
     Args:
       scores: The scores of the C labels.
-      figures: The averages, see metrics/multi_label.py:multi_label_figures.
+      figures: The averages, see metrics/classification.py:multi_label_figures.
       labels: The names of the labels.
     """
-    names = {'micro': 'all, every decision', 'macro': 'all, mean of labels'}
-    width, number = max(map(len, [*names.values(), *labels])), len(str(len(labels)))
-    lines = _score_lines(scores, labels, width)
-    for name, title in names.items():
-        averages = ''.join(f'{figures[f"{name}_{x}"]:{w}.4f}' for x, w in (('precision', 9), ('recall', 8), ('f1', 8)))
-        lines.append(f'{"":{number}} {title:{width}}  {averages}{scores.true.sum():9,}{scores.predicted.sum():11,}')
-    return '\n'.join([*lines, f'records with all labels correct: {figures["exact"]:.4f}'])
+    names = {'micro': 'all, every decision', 'macro': _MEAN}
+    averages = {
+        title: [figures[f'{name}_{score}'] for score in ('precision', 'recall', 'f1')] for name, title in names.items()
+    }
+    return '\n'.join(
+        [*_score_lines(scores, labels, averages), f'records with all labels correct: {figures["exact"]:.4f}']
+    )
 
 
 def _matrix(table: np.ndarray, labels: Sequence[str]) -> list[str]:

@@ -151,8 +151,7 @@ class TextTask(Task[Example, Scores]):
         return self.example(row.where, row.values, None, self._index(row), row.fields)
 
     def _index(self, row: Row) -> str:
-        """Returns the identifier of a row in an official file; '' if it has none."""
-        del row
+        """Returns the identifier of a row in an official file, or '' if it has none."""
         return ''
 
     def example(

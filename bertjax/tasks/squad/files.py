@@ -48,7 +48,7 @@ class SquadFiles:
         return ['train', 'dev', 'test'] if labelled else ['train', 'dev']
 
     def find(self, split: str) -> Files:
-        """Returns the files of a split; empty if there are none.
+        """Returns the files of a split, or () if there are none.
 
         Raises:
           UserError: Several files match, or the configured file does not exist.
@@ -79,7 +79,7 @@ class SquadFiles:
         )  # fmt: skip
 
     def describe(self) -> str:
-        """Returns a readable list of the splits and their files; '' for tensorflow-datasets."""
+        """Returns a readable list of the splits and their files, or '' for tensorflow-datasets."""
         if not self._data:
             return ''
         files = {split: self.find(split) for split in STEMS}
@@ -97,7 +97,17 @@ class SquadFiles:
             expected = 'train or dev' if split in STEMS else 'train, dev or test'
             raise UserError('config.split', repr(split), expected, 'set config.task.test_file to the test file')
         if not self._data and not files:
-            return read_tfds_questions(self._version, _TFDS_SPLITS[split])
+            rows = read_dataset(f'squad/v{self._version}', _TFDS_SPLITS[split])
+            return [
+                SquadQuestion(
+                    row['id'],
+                    row['question'],
+                    row['context'],
+                    tuple(row['answers']['text']),
+                    tuple(row['answers']['answer_start']),
+                )
+                for _, row in rows
+            ]
         if not files:
             raise self._no_file_error(split)
         return read_questions(
@@ -161,22 +171,3 @@ def is_squad_json(path: epath.Path) -> bool:
     with contextlib.suppress(*streams.DAMAGE):
         return re.search(rb'"paragraphs"\s*:', _read_head(path)) is not None
     return False
-
-
-def read_tfds_questions(version: str, split: str) -> list[SquadQuestion]:
-    """Reads the questions of squad/v1.1 or squad/v2.0 from tensorflow-datasets.
-
-    Args:
-      version: '1.1' or '2.0'.
-      split: 'train' or 'validation'.
-
-    Raises:
-      UserError: The dataset is not prepared on this machine.
-    """
-    return [
-        SquadQuestion(
-            row['id'], row['question'], row['context'], tuple(answers['text']), tuple(answers['answer_start'])
-        )
-        for _, row in read_dataset(f'squad/v{version}', split)
-        for answers in [row['answers']]
-    ]

@@ -8,6 +8,7 @@ from typing import Any
 
 from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
+from bertjax.tasks.reading.json_rows import objects_of_lines
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line, check_text, peek_lines
 
@@ -40,11 +41,6 @@ class SquadQuestion:
 
 
 LocatedQuestion = tuple[str, SquadQuestion]  # (location, question); the location is 'file:line' or 'file:path in JSON'
-
-
-def parse_questions(text: str, where: str, *, answerable: bool, labels: str) -> list[SquadQuestion]:
-    """Parses and checks the questions of SQuAD's JSON; see `parse_squad_json` and `check_questions`."""
-    return check_questions(parse_squad_json(text, where, labels), answerable=answerable, labels=labels)
 
 
 def parse_squad_json(text: str, where: str, labels: str) -> list[LocatedQuestion]:
@@ -189,28 +185,13 @@ def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
     except (ValueError, TypeError, RecursionError):
         has_rows = '"question"' in first_lines[0] and '"data"' not in first_lines[0]
     if has_rows:
-        return parse_unlabelled_rows(_objects(lines, where), unique_ids=is_file)
+        return parse_unlabelled_rows(objects_of_lines(lines, where), unique_ids=is_file)
     text = '\n'.join(line for _, line in lines)
-    return iter(parse_questions(text, where, answerable=False, labels='ignored'))
+    return iter(check_questions(parse_squad_json(text, where, 'ignored'), answerable=False, labels='ignored'))
 
 
-def _objects(lines: Iterable[Line], where: str) -> Iterator[Record]:
-    for number, line in lines:
-        if line.strip():
-            at, row = f'{where}:{number}', load_json(line, where, number)
-            if not isinstance(row, dict):
-                found, form = f'a JSON {type(row).__name__}', 'an object {"question": "…", "context": "…"}'
-                raise UserError(at, found, form, 'write one question per line')
-            yield Record(at, row)
-
-
-def load_json(text: str, where: str, line: int = 1) -> Any:
-    """Parses a JSON text.
-
-    Args:
-      text: The JSON text.
-      where: The name of the file.
-      line: The number of the line at which the text starts.
+def load_json(text: str, where: str) -> Any:
+    """Parses the JSON text of the file `where`.
 
     Raises:
       UserError: The text is not JSON. The message names the line and the column.
@@ -219,9 +200,7 @@ def load_json(text: str, where: str, line: int = 1) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         near = text[error.pos : error.pos + 20] or 'the end of the file'
-        raise UserError(
-            f'{where}:{error.lineno + line - 1}:{error.colno}', f'{near!r} ({error.msg})', 'JSON', _FIX
-        ) from None
+        raise UserError(f'{where}:{error.lineno}:{error.colno}', f'{near!r} ({error.msg})', 'JSON', _FIX) from None
     except (ValueError, RecursionError) as error:  # a number has thousands of digits, or the nesting is too deep
         raise UserError(where, f'JSON that cannot be parsed ({error})', _FORM, _FIX) from None
 

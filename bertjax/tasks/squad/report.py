@@ -33,7 +33,7 @@ def list_misplaced_answers(questions: Sequence[SquadQuestion]) -> list[str]:
 
 
 def find_question_word(question: str) -> str:
-    """Returns the first question word of a question; 'other' if there is none."""
+    """Returns the first question word of a question, or 'other' if there is none."""
     words = question.lower().split()
     positions = {}
     for word in _WORDS:

@@ -28,6 +28,7 @@ from bertjax.text.tokenizer import Tokenizer
 
 VERSIONS = ('1.1', '2.0')
 _NO_ANSWER = 'no answer'
+_NBEST_FIELDS = ('text', 'probability', 'start_logit', 'end_logit')  # in nbest_predictions.json
 _EXCERPT = 160  # characters of the context on each side of an answer in the error report
 # A model has collapsed if at least this share of its answers are equal. The share is below 1 because the tuned
 # threshold admits a few other answers.
@@ -132,12 +133,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
     def features(self, records: Sequence[SquadQuestion], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task and windows.py."""
         return squad_features(
-            records,
-            tokenizer,
-            seq_len=self.seq_len,
-            stride=self.stride,
-            max_query=self.max_query,
-            training=training,
+            records, tokenizer, seq_len=self.seq_len, stride=self.stride, max_query=self.max_query, training=training
         )
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
@@ -163,7 +159,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
             self.null_threshold = self._evaluation(records, predictions).best_threshold(odds)
 
     def metrics(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, float | None]:
-        """Returns `exact` and `f1`; for SQuAD 2.0 also the HasAns_, NoAns_ and best_ metrics, and null_threshold.
+        """Returns `exact` and `f1`, and for SQuAD 2.0 also the HasAns_, NoAns_ and best_ metrics and null_threshold.
 
         The official script computes the same values from predictions.json. The best_ metrics use the best non-empty
         answers, without a threshold.
@@ -180,7 +176,6 @@ class SquadTask(Task[SquadQuestion, Answers]):
 
     def collapsed(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> bool:
         """Whether nearly all predictions are 'no answer', or start at the same character."""
-        del records
         starts = collections.Counter(self._select_answer(prediction).start for prediction in predictions)
         return len(predictions) > 1 and starts.most_common(1)[0][1] >= _COLLAPSED * len(predictions)
 
@@ -221,20 +216,11 @@ class SquadTask(Task[SquadQuestion, Answers]):
         self, split: str, records: Sequence[SquadQuestion], predictions: Sequence[Answers]
     ) -> dict[str, str]:
         """Returns the files of run_squad.py: predictions.json, nbest_predictions.json, null_odds.json (SQuAD 2.0)."""
-        del split
         pairs = list(zip(records, predictions, strict=True))
         files: dict[str, Any] = {
             'predictions.json': self._texts(records, predictions),
             'nbest_predictions.json': {
-                record.id: [
-                    {
-                        'text': span.text,
-                        'probability': span.probability,
-                        'start_logit': span.start_logit,
-                        'end_logit': span.end_logit,
-                    }
-                    for span in prediction.nbest
-                ]
+                record.id: [{name: getattr(span, name) for name in _NBEST_FIELDS} for span in prediction.nbest]
                 for record, prediction in pairs
             },
         }

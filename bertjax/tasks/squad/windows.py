@@ -80,7 +80,7 @@ def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndar
 
 
 def answer_tokens(starts: np.ndarray, ends: np.ndarray, first: int, end: int) -> tuple[int, int] | None:
-    """Returns the first and the last piece that overlap the characters [first, end); None if there are none.
+    """Returns the first and the last piece that overlap the characters [first, end), or None if there are none.
 
     Args:
       starts, ends: The character offsets of the pieces, int32 [T].

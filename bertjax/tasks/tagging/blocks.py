@@ -28,12 +28,6 @@ class ColumnBlock(NamedTuple):
     separator: str
 
 
-def split_lines(text: str) -> list[str]:
-    """Splits a text into lines, only at \\n and \\r\\n, because U+0085 and U+2028 may be words."""
-    lines = [line.removesuffix('\r') for line in text.split('\n')]
-    return lines[:-1] if lines[-1] == '' else lines
-
-
 def is_boundary(line: str) -> bool:
     """Whether a line separates documents, which means that its first column is -DOCSTART-."""
     return line.startswith(DOCSTART) and split_columns(line, ' ')[0] == DOCSTART

@@ -6,9 +6,9 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.metrics.entities import IOE, WITH_ENDS, to_iob2, to_scheme
-from bertjax.tasks.reading.texts import Line
-from bertjax.tasks.tagging.blocks import DOCSTART, ColumnBlock, count_columns, read_blocks, split_lines
-from bertjax.tasks.tagging.schemes import ALIASES, ENTITIES, SCHEMES, check_tags, detect_scheme
+from bertjax.tasks.reading.texts import Line, check_not_empty, number_lines
+from bertjax.tasks.tagging.blocks import DOCSTART, ColumnBlock, count_columns, read_blocks
+from bertjax.tasks.tagging.schemes import ALIASES, ENTITIES, check_tags, detect_scheme
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,16 +27,6 @@ class ColumnOptions:
     tag_column: int = -1
     comment: str = ''
     scheme: str = 'auto'
-
-    def __post_init__(self):
-        if self.scheme not in SCHEMES:
-            expected = 'one of ' + ', '.join(SCHEMES)
-            raise UserError('config.task.scheme', repr(self.scheme), expected, 'choose one of them')
-
-    @property
-    def known_scheme(self) -> str:
-        """The usual name of the scheme, which may be an alias."""
-        return ALIASES.get(self.scheme, self.scheme)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +78,8 @@ def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool)
       UserError: The file has no words, lines that differ in their number of columns, an empty word, an invalid tag, or
         tags that do not fit any scheme.
     """
-    blocks = list(read_blocks(enumerate(split_lines(text), 1), where, options.comment))
+    # Only \n and \r\n end a line, because U+0085 and U+2028 may be words.
+    blocks = list(read_blocks(number_lines(text), where, options.comment))
     sentences = [_sentence(block, where, options, tagged=tagged) for block in blocks]
     if not sentences:
         raise UserError(where, 'no word', 'one word per line with its columns', 'check the file')
@@ -116,7 +107,7 @@ def convert_to_iob2(
     Raises:
       UserError: A tag is invalid, or the tags do not fit any scheme.
     """
-    raw, scheme = [sentence.tags for sentence in sentences], options.known_scheme
+    raw, scheme = [sentence.tags for sentence in sentences], ALIASES.get(options.scheme, options.scheme)
     for tags, tag_locations in zip(raw, locations, strict=True):
         check_tags(tags, tag_locations, scheme)
     if scheme == 'plain':
@@ -131,12 +122,9 @@ def stream_columns(lines: Iterable[Line], where: str, options: ColumnOptions) ->
     Raises:
       UserError: See `read_columns`.
     """
-    empty = True
-    for block in read_blocks(lines, where, options.comment):
-        empty = False
-        yield _sentence(block, where, options, tagged=False)
-    if empty:
-        raise UserError(where, 'no word', 'one word per line with its columns', 'check the file')
+    blocks = read_blocks(lines, where, options.comment)
+    sentences = (_sentence(block, where, options, tagged=False) for block in blocks)
+    return check_not_empty(sentences, where, 'no word', 'one word per line with its columns')
 
 
 def _locations(block: ColumnBlock, where: str) -> list[str]:

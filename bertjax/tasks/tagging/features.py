@@ -1,6 +1,5 @@
 """Builds the rows for tagging: selects the pieces of a document in each row, and the words that the row tags."""
 
-import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -13,23 +12,13 @@ from bertjax.text.tokenizer import Tokenizer
 WORDS = 'token_words'  # name of a token array, see `tagging_features`
 
 
-@dataclasses.dataclass(frozen=True)
-class Pieces:
-    """The concatenated pieces of words.
-
-    Attributes:
-      ids: the ids of the pieces, int32 [T].
-      first: the index of the first piece of each word, followed by T, int64 [W + 1].
-    """
-
-    ids: np.ndarray
-    first: np.ndarray
-
-
-def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> Pieces:
-    """Tokenises each word separately.
+def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """Tokenises each of W words separately.
 
     A word without pieces, such as a control character, is replaced by [UNK], so that every word has a piece.
+
+    Returns:
+      The ids of the T pieces, int32 [T], and the index of the first piece of each word, followed by T, int64 [W + 1].
     """
     distinct = list(dict.fromkeys(words))
     unknown = np.array([tokenizer.unk_id], np.int32)
@@ -37,7 +26,7 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> Pieces:
     encoded = [ids if len(ids) else unknown for ids in tokenizer.encode(texts)]
     pieces = dict(zip(distinct, encoded, strict=True))
     parts = [pieces[word] for word in words]
-    return Pieces(np.concatenate(parts), np.concatenate([[0], np.cumsum([len(part) for part in parts])]))
+    return np.concatenate(parts), np.concatenate([[0], np.cumsum([len(part) for part in parts])])
 
 
 def piece_offsets(words: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
@@ -85,10 +74,11 @@ def windows(
         begin = first[np.searchsorted(first, start - before)]  # the start of a word
         stop = first[np.searchsorted(first, end + after, side='right') - 1]
         return [(int(begin), int(stop), words)]
-    begins = [start]
+    begins, last_begin = [start], int(first[np.searchsorted(first, end - max_pieces)])
     while begins[-1] + max_pieces < end:
-        next_begin = _last_word_start(first, begins[-1] + stride, above=begins[-1])
-        begins.append(min(next_begin, _first_word_start(first, end - max_pieces)))
+        begin = begins[-1] + stride
+        word_start = int(first[np.searchsorted(first, begin, side='right') - 1])
+        begins.append(min(word_start if word_start > begins[-1] else begin, last_begin))
     bounds = np.array([(begin, min(begin + max_pieces, end)) for begin in begins])  # [N, 2]
     positions = first[words][:, None]  # [W', 1]
     context = np.minimum(positions - bounds[:, 0], bounds[:, 1] - 1 - positions)  # [W', N], negative outside a window
@@ -124,14 +114,14 @@ def tagging_features(
     builder = FeatureBuilder()
     for _, group in itertools.groupby(enumerate(records), key=lambda item: item[1].document):
         document = list(group)
-        pieces = word_pieces([word for _, record in document for word in record.words], tokenizer)
+        ids, first = word_pieces([word for _, record in document for word in record.words], tokenizer)
         bounds = np.cumsum([0, *(len(record.words) for _, record in document)]).tolist()
         for (i, record), sentence in zip(document, itertools.pairwise(bounds), strict=True):
             labels = np.array([numbers.get(tag, -1) for tag in record.tags or [''] * len(record.words)])
             visible = (0, bounds[-1]) if context else sentence
-            for start, stop, words in windows(pieces.first, sentence, visible, max_pieces=seq_len - 2, stride=stride):
-                tokens = np.concatenate([[tokenizer.cls_id], pieces.ids[start:stop], [tokenizer.sep_id]])
-                positions, numbers_in_record = pieces.first[words] - start + 1, words - sentence[0]
+            for start, stop, words in windows(first, sentence, visible, max_pieces=seq_len - 2, stride=stride):
+                tokens = np.concatenate([[tokenizer.cls_id], ids[start:stop], [tokenizer.sep_id]])
+                positions, numbers_in_record = first[words] - start + 1, words - sentence[0]
                 token = {name: np.zeros(len(tokens), np.int32) for name in ('token_labels', WORDS)}
                 token['token_weights'] = np.zeros(len(tokens), np.float32)
                 token['token_labels'][positions] = np.maximum(labels[numbers_in_record], 0)
@@ -140,14 +130,3 @@ def tagging_features(
                 builder.add_sequence(tokens, **token)
                 builder.add_row(i)
     return builder.build()
-
-
-def _last_word_start(first: np.ndarray, position: int, *, above: int) -> int:
-    """Returns the last start of a word that is at most `position` and above `above`; `position` if there is none."""
-    begin = int(first[np.searchsorted(first, position, side='right') - 1])
-    return begin if begin > above else position
-
-
-def _first_word_start(first: np.ndarray, position: int) -> int:
-    """Returns the first start of a word at or after `position`."""
-    return int(first[np.searchsorted(first, position)])

@@ -10,10 +10,11 @@ from bertjax.files.paths import single_file
 from bertjax.files.streams import has_compression_suffix
 from bertjax.remote.paths import data_directory, user_path
 from bertjax.tasks.reading.json_rows import is_object
+from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import NESTED, Files, parse_records, read_records
 from bertjax.tasks.reading.sources import read_dataset
 from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
-from bertjax.tasks.reading.texts import Blank, Line, peek_lines, read_lines, read_text
+from bertjax.tasks.reading.texts import Blank, Line, check_not_empty, peek_lines, read_lines, read_text
 from bertjax.tasks.tagging.blocks import is_boundary, read_blocks, split_columns
 from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, convert_to_iob2, read_columns, stream_columns
 from bertjax.tasks.tagging.raw_text import split_words
@@ -45,7 +46,7 @@ class TaggedFiles:
         return [split for split in STEMS if self.find(split) and (split != 'test' or self._test_has_tags())]
 
     def find(self, split: str) -> Files:
-        """Returns the files of a split; empty if there are none.
+        """Returns the files of a split, or () if there are none.
 
         Raises:
           UserError: Several files match, or the folder does not exist.
@@ -56,7 +57,7 @@ class TaggedFiles:
         return (columns,) if columns else split_files(folder, split, suffixes=NESTED)
 
     def describe(self) -> str:
-        """Returns a readable list of the splits and their files; '' for tensorflow-datasets."""
+        """Returns a readable list of the splits and their files, or '' for tensorflow-datasets."""
         if not self._data:
             return ''
         files = {split: self.find(split) for split in STEMS}
@@ -72,8 +73,7 @@ class TaggedFiles:
         if split not in STEMS:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
         if not self._data:
-            rows = _drop_blank(parse_sentences(read_dataset(DATASET, split), TagFields(), tagged=True))
-            return _rows_in_iob2(rows, DATASET, self._options)
+            return self._read_rows(read_dataset(DATASET, split), DATASET, TagFields(), tagged=True)
         files = self.find(split)
         if not files:
             names = ' or '.join(f'{name}.txt' for name in STEMS[split])
@@ -81,8 +81,17 @@ class TaggedFiles:
         tagged = split != 'test' or self._test_has_tags()
         if _has_columns(files):
             return read_columns(read_text(files[0]), str(files[0]), self._options, tagged=tagged)
-        rows = _drop_blank(parse_sentences(read_records(files), self._fields, tagged=tagged))
-        return _rows_in_iob2(rows, str(files[0]), self._options) if tagged else rows
+        return self._read_rows(read_records(files), str(files[0]), self._fields, tagged=tagged)
+
+    def _read_rows(self, records: Iterator[Record], where: str, fields: TagFields, *, tagged: bool) -> list[Sentence]:
+        """Returns the sentences of records. It prints the number of records without words, which are dropped."""
+        rows = list(parse_sentences(records, fields, tagged=tagged))
+        blank = [row.where for row in rows if isinstance(row, Blank)]
+        if blank:
+            print(f'skipped {len(blank):,} records without words, the first at {blank[0]}')
+        sentences = [row for row in rows if isinstance(row, Sentence)]
+        locations = [[sentence.where] * len(sentence.words) for sentence in sentences]
+        return convert_to_iob2(sentences, locations, where, self._options) if tagged else sentences
 
     def _test_has_tags(self) -> bool:
         """Whether there is a test file with a column or a field of tags.
@@ -120,21 +129,6 @@ def _count_columns(path: epath.Path, options: ColumnOptions) -> int:
     return next((len(block.rows[0][1]) for block in blocks), 0)
 
 
-def _drop_blank(rows: Iterable[Sentence | Blank]) -> list[Sentence]:
-    """Returns the sentences, and prints the number of records without words, which are dropped."""
-    rows = list(rows)
-    blank = [row.where for row in rows if isinstance(row, Blank)]
-    if blank:
-        print(f'skipped {len(blank):,} records without words, the first at {blank[0]}')
-    return [row for row in rows if isinstance(row, Sentence)]
-
-
-def _rows_in_iob2(sentences: Sequence[Sentence], where: str, options: ColumnOptions) -> list[Sentence]:
-    return convert_to_iob2(
-        sentences, [[sentence.where] * len(sentence.words) for sentence in sentences], where, options
-    )
-
-
 def read_input(
     lines: Iterable[Line], where: str, options: ColumnOptions, format: str, labels: Collection[str], fields: TagFields
 ) -> Iterator[Sentence | Blank]:
@@ -164,7 +158,8 @@ def read_input(
         return stream_columns(lines, where, options)
     if format == 'jsonl':
         return parse_sentences(parse_records(lines, where, 'jsonl'), fields, tagged=False)
-    return _read_lines(lines, where, raw=format == 'text')
+    sentences = _read_lines(lines, where, raw=format == 'text')
+    return check_not_empty(sentences, where, 'no word', 'one sentence per line')
 
 
 def _detect_format(
@@ -201,23 +196,20 @@ def _looks_like_columns(lines: Sequence[str], options: ColumnOptions, labels: Co
 
 
 def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sentence]:
-    """Yields a sentence for each line that is not blank; a blank line starts a new document.
+    """Yields a sentence for each line that is not blank. A blank line starts a new document.
 
     Args:
       lines: The lines of the file.
       where: The name of the file.
       raw: Whether a line is raw text. If not, spaces and tabs separate its words.
     """
-    document, empty = 0, True
+    document, before = 0, ()
     for number, line in lines:
         words, offsets = split_words(line) if raw else (tuple(re.findall('[^ \t]+', line)), ())
         if not words:
             document += 1
             continue
-        before = () if empty else ((),)
-        empty = False
         columns = tuple((word,) for word in words)
         text = line if raw else None
         yield Sentence(f'{where}:{number}', words, None, document, columns, before, text=text, offsets=offsets)
-    if empty:
-        raise UserError(where, 'no word', 'one sentence per line', 'check the file')
+        before = ((),)

@@ -54,14 +54,14 @@ def predict_tags(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain: 
       labels: The C tags.
       plain: Whether tags are independent. If not, invalid tags are converted to valid IOB2.
     """
-    return [_tags(word_logits, labels, plain=plain) for word_logits in logits]
-
-
-def _tags(logits: np.ndarray, labels: Sequence[str], *, plain: bool) -> Tags:
-    if not (logits == logits).all():
-        raise ValueError('a word without a prediction in any window')
-    prediction = make_prediction([labels[i] for i in logits.argmax(-1)], plain=plain)
-    return dataclasses.replace(prediction, probabilities=tuple(softmax(logits).max(-1).tolist()))
+    result = []
+    for word_logits in logits:
+        if np.isnan(word_logits).any():
+            raise ValueError('a word without a prediction in any window')
+        prediction = make_prediction([labels[i] for i in word_logits.argmax(-1)], plain=plain)
+        probabilities = tuple(softmax(word_logits).max(-1).tolist())
+        result.append(dataclasses.replace(prediction, probabilities=probabilities))
+    return result
 
 
 def make_prediction(raw: Sequence[str], *, plain: bool) -> Tags:

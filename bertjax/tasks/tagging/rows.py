@@ -29,7 +29,7 @@ class TagFields:
     names: Sequence[str] = ()
 
     def tags_of(self, fields: Mapping[str, Any]) -> Any:
-        """Returns the tags of a record; None if the field is missing or empty."""
+        """Returns the tags of a record, or None if the field is missing or empty."""
         return next((fields[name] for name in ([self.tags] if self.tags else _TAGS) if fields.get(name)), None)
 
     def words_of(self, fields: Mapping[str, Any], where: str) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def parse_sentences(records: Iterable[Record], fields: TagFields, *, tagged: boo
     Raises:
       UserError: A record is malformed, or has more or fewer tags than words.
     """
-    first = True
+    before = ()
     for where, row in records:
         words = fields.words_of(row, where)
         if not words:
@@ -85,10 +85,9 @@ def parse_sentences(records: Iterable[Record], fields: TagFields, *, tagged: boo
             continue
         tags = _tags(row, words, fields, where) if tagged else None
         columns = tuple(zip(words, tags, strict=True)) if tags else tuple((word,) for word in words)
-        before = () if first else ((),)
-        first = False
         # The separator is a tab because a word may contain a space.
         yield Sentence(where, words, tags, 0, columns, before, '\t', fields=None if tagged else row)
+        before = ((),)
 
 
 def _tags(row: Mapping[str, Any], words: Sequence[str], fields: TagFields, where: str) -> tuple[str, ...]:

@@ -58,9 +58,10 @@ def detect_scheme(
     """
     entities = [spans(tags) for tags in sentences]
     total = sum(map(len, entities))
-    deviations = {
-        name: _find_deviations(sentences, entities, locations, name) for name in _candidate_schemes(sentences, scheme)
-    }
+    candidates: Sequence[str] = (scheme,)
+    if scheme == 'auto':
+        candidates = ENTITIES if any(tag[:1] in ENDS for tags in sentences for tag in tags) else _IOB
+    deviations = {name: _find_deviations(sentences, entities, locations, name) for name in candidates}
     best = min(deviations, key=lambda name: len(deviations[name]))
     if scheme == 'auto' and not total:
         return ''
@@ -83,13 +84,6 @@ def detect_scheme(
             f'scheme, at {first_locations}{more}'
         )
     return best
-
-
-def _candidate_schemes(sentences: Sequence[Sequence[str]], scheme: str) -> Sequence[str]:
-    if scheme != 'auto':
-        return (scheme,)
-    ends = any(tag[:1] in ENDS for tags in sentences for tag in tags)
-    return ENTITIES if ends else _IOB
 
 
 def _find_deviations(

@@ -262,8 +262,10 @@ class TaggingTask(Task[Sentence, Tags]):
             bounds = sorted(true.keys() | predicted.keys())
             classes = [(true.get(bound, ''), predicted.get(bound, '')) for bound in bounds]
             errors = [bound for bound in bounds if true.get(bound) != predicted.get(bound)]
+            words = {bound: ' '.join(record.words[slice(*bound)]) for bound in errors}
             descriptions = [
-                '; '.join(self._describe_spans(record, names, errors)) or '-' for names in (true, predicted)
+                '; '.join(f'{words[bound]} [{names[bound]}]' for bound in errors if bound in names) or '-'
+                for names in (true, predicted)
             ]
             yield Judgment({'sentence': ' '.join(record.words)}, *descriptions, float(len(errors)), classes)
 
@@ -272,11 +274,6 @@ class TaggingTask(Task[Sentence, Tags]):
         if self.plain:
             return {(i, i + 1): tag for i, tag in enumerate(tags)}
         return {(span.start, span.end): span.type or 'entity' for span in spans(tags)}
-
-    def _describe_spans(
-        self, record: Sentence, names: Mapping[tuple[int, int], str], bounds: Sequence[tuple[int, int]]
-    ):
-        return [f'{" ".join(record.words[slice(*bound)])} [{names[bound]}]' for bound in bounds if bound in names]
 
     def baselines(self, train: Sequence[Sentence], records: Sequence[Sentence]) -> dict[str, list[Tags]]:
         """See Task and baseline.py."""

@@ -11,7 +11,6 @@ import tokenizers
 from bertjax.errors import UserError
 from bertjax.losses import CHOICES, CLASSIFICATION, cross_entropy
 from bertjax.model.config import BertConfig
-from bertjax.model.stacking import init_params
 from bertjax.tasks.choice.files import ChoiceQuestion, parse_questions, read_codah, read_swag
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.reading.records import parse_records
@@ -230,8 +229,8 @@ def test_predictions_metrics_and_files(swag: MultipleChoiceTask, tokenizer: Toke
     batch = features.batch(np.array([0, 1, -1]), 16, tokenizer.pad_id)
     inputs = [batch[name] for name in CLASSIFICATION.inputs]
     model = swag.build_module(config)
-    params = init_params(model, jax.random.key(0), *inputs)
-    outputs = model.apply({'params': params}, *inputs)
+    shapes = jax.eval_shape(lambda: model.init_with_output(jax.random.key(0), *inputs)[0])
+    outputs = {'logits': np.zeros(shapes['logits'].shape, np.float32)}
     assert outputs['logits'].shape == (3, 4) and CLASSIFICATION.losses(outputs, batch)['loss'][1] == 2
 
     predictions = swag.predictions(records, features, {'logits': np.array([[0, 2, 0, 0], [1, 0, 0, 0]], np.float32)})

@@ -10,12 +10,18 @@ from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.squad.files import read_questions
-from bertjax.tasks.squad.questions import SquadQuestion, parse_input, parse_questions, parse_unlabelled_rows
+from bertjax.tasks.squad.questions import (
+    SquadQuestion,
+    check_questions,
+    parse_input,
+    parse_squad_json,
+    parse_unlabelled_rows,
+)
 
 
 def parse(content, *, answerable=True, labels='needed'):
     text = content if isinstance(content, str) else json.dumps(content)
-    return parse_questions(text, 'f.json', answerable=answerable, labels=labels)
+    return check_questions(parse_squad_json(text, 'f.json', labels), answerable=answerable, labels=labels)
 
 
 def parse_text(text: str) -> list[SquadQuestion]:
@@ -158,8 +164,12 @@ def test_json_lines_are_parsed():
         ('{"question": "who"}', 'in:1', "no 'context' among 'question'"),
         ('{"question": "w", "context": "x"}\n[1]', 'in:2', 'a JSON list'),
         ('{"question": "w", "context": "x"}\n{"question": 1, "context": "x"}', 'in:2.question', '1'),
-        ('{"question": "w", "context": "x"}\n{"question": "w" "context": "x"}', 'in:2:18', "Expecting ','"),
-        ('{"question": "w", "context": }', 'in:1:30', 'Expecting value'),
+        (
+            '{"question": "w", "context": "x"}\n{"question": "w" "context": "x"}',
+            'in:2',
+            "Expecting ',' delimiter: line 1 column 18",
+        ),
+        ('{"question": "w", "context": }', 'in:1', 'Expecting value: line 1 column 30'),
         (
             '{"question": "w", "context": "x"}\n{"id": "1", "question": "w", "context": "x"}',
             'in:2.id',

@@ -9,7 +9,7 @@ from etils import epath
 from squad_world import GOOD, qa, squad_json, write
 
 from bertjax.errors import UserError
-from bertjax.tasks.squad.questions import SquadQuestion, parse_questions
+from bertjax.tasks.squad.questions import SquadQuestion, check_questions, parse_squad_json
 from bertjax.tasks.squad.task import SquadTask
 
 
@@ -23,7 +23,7 @@ def test_the_files_of_each_split_are_found(tmp_path):
     assert (
         task.records('train')
         == task.records('dev')
-        == parse_questions(json.dumps(GOOD), 'f.json', answerable=True, labels='needed')
+        == check_questions(parse_squad_json(json.dumps(GOOD), 'f.json', 'needed'), answerable=True, labels='needed')
     )
     for split in ('test', 'validation'):
         with pytest.raises(UserError, match=r'config.split'):

@@ -166,11 +166,6 @@ def test_wrong_columns_are_errors(options: dict, parts: tuple[str, ...]):
         assert part in str(error.value), str(error.value)
 
 
-def test_an_unknown_scheme_is_an_error():
-    with pytest.raises(UserError, match=r'config\.task\.scheme.*iob2'):
-        ColumnOptions(scheme='iobx')
-
-
 def test_the_file_of_each_split_is_recognized(tmp_path: pathlib.Path):
     for name in ('eng.train', 'valid.conll', 'test.txt', 'README.txt', 'train.json'):
         (tmp_path / name).write_text('a B-X\n')
