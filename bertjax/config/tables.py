@@ -58,9 +58,11 @@ def page() -> str:
     pretraining, finetuning = keys_of(PretrainingKeys), keys_of(FinetuningKeys)
     both = {name: key for name, key in pretraining.items() if finetuning.get(name) == key}
     parts += _section('Every training', 'The keys that pre-training and fine-tuning share.', both)
-    parts += _section('Pre-training', PretrainingKeys.__doc__, _without(pretraining, both))
+    own = {name: key for name, key in pretraining.items() if name not in both}
+    parts += _section('Pre-training', PretrainingKeys.__doc__, own)
     parts += _section('Phases', 'An entry of `phases`.', keys_of(PhaseKeys, 'phases.', TRAINING))
-    parts += _section('Fine-tuning', FinetuningKeys.__doc__, _without(finetuning, both))
+    own = {name: key for name, key in finetuning.items() if name not in both}
+    parts += _section('Fine-tuning', FinetuningKeys.__doc__, own)
     tasks: dict[str, str] = {}  # {row: the first task that has it}
     for kind in KINDS:
         known = {f'task.{name}': key for name, key in options(kind).items()}
@@ -82,10 +84,6 @@ def page() -> str:
         verb_keys = {name: key for name, key in keys_of(record).items() if name.startswith(f'{verb}.')}
         parts += _section(f'The verb {verb}', '', verb_keys, changes=False)
     return '\n'.join(parts)
-
-
-def _without(keys: Mapping[str, Key], others: Mapping[str, Key]) -> dict[str, Key]:
-    return {name: key for name, key in keys.items() if name not in others}
 
 
 def _section(title: str, about: str | None, keys: Mapping[str, Key], *, changes: bool = True) -> list[str]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from bertjax.convert.heads import Head
@@ -54,80 +54,7 @@ class ExportContent:
         return self.module.config
 
 
-# Each writer and each check imports its format lazily, because most runs need only one format.
-
-
-def _write_hf(content: ExportContent, directory: pathlib.Path) -> None:
-    from bertjax.convert.huggingface.save import export_huggingface
-
-    export_huggingface(
-        content.params,
-        content.config,
-        content.tokenizer,
-        directory,
-        card=content.card,
-        head=content.head,
-        task=content.task,
-        extra_files=content.extra_files,
-        about=content.about,
-        figures=content.figures,
-        dtype=content.dtype,
-        values=content.values,
-        files=content.files,
-    )
-
-
-def _write_orbax(content: ExportContent, directory: pathlib.Path) -> None:
-    from bertjax.convert.orbax import export_orbax, head_facts, saved_head
-
-    head = None
-    if content.head is not None:
-        head = {**head_facts(content.module), **saved_head(content.head, content.task)}
-    export_orbax(
-        content.params,
-        content.config,
-        directory,
-        tokenizer=content.tokenizer,
-        head=head,
-        extra_files=content.extra_files,
-    )
-
-
-def _write_google(content: ExportContent, directory: pathlib.Path) -> None:
-    from bertjax.convert.google.save import export_google
-
-    export_google(
-        content.params,
-        content.config,
-        content.tokenizer,
-        directory,
-        head=content.head,
-        extra_files=content.extra_files,
-    )
-
-
-def _write_stablehlo(content: ExportContent, directory: pathlib.Path) -> None:
-    from bertjax.convert.stablehlo import export_stablehlo
-
-    options = {'extra_files': content.extra_files, 'embeddings': content.embeddings}
-    export_stablehlo(content.params, content.module, content.tokenizer, directory, **options)
-
-
-def _write_onnx(content: ExportContent, directory: pathlib.Path) -> None:
-    from bertjax.convert.onnx import export_onnx
-
-    options = {'extra_files': content.extra_files, 'embeddings': content.embeddings}
-    export_onnx(content.params, content.module, content.tokenizer, directory, **options)
-
-
-_WRITERS: dict[str, Callable[[ExportContent, pathlib.Path], None]] = {
-    'hf': _write_hf,
-    'orbax': _write_orbax,
-    'google': _write_google,
-    'stablehlo': _write_stablehlo,
-    'onnx': _write_onnx,
-}
-FORMATS = tuple(_WRITERS)
+FORMATS = ('hf', 'orbax', 'google', 'stablehlo', 'onnx')
 # {folder in the workdir: its description in the summary of a run}.
 EXPORT_FOLDERS = {
     'export/hf': 'for transformers: from_pretrained(...)',
@@ -207,7 +134,34 @@ def write_exports(content: ExportContent, folder: pathlib.Path, formats: Collect
 
 def write_export(content: ExportContent, directory: pathlib.Path, name: str) -> None:
     """Writes or replaces a directory in the format `name`. This process must be able to read all parameters."""
-    _WRITERS[name](content, directory)
+    # Each format is imported only here, because most runs need only one.
+    model = {'params': content.params, 'tokenizer': content.tokenizer, 'directory': directory}
+    model['extra_files'] = content.extra_files
+    match name:
+        case 'hf':
+            from bertjax.convert.huggingface.save import export_huggingface
+
+            fields = ('config', 'card', 'head', 'task', 'about', 'figures', 'dtype', 'values', 'files')
+            export_huggingface(**model, **{field: getattr(content, field) for field in fields})
+        case 'orbax':
+            from bertjax.convert.orbax import export_orbax, head_facts, saved_head
+
+            head = None
+            if content.head is not None:
+                head = {**head_facts(content.module), **saved_head(content.head, content.task)}
+            export_orbax(**model, config=content.config, head=head)
+        case 'google':
+            from bertjax.convert.google.save import export_google
+
+            export_google(**model, config=content.config, head=content.head)
+        case 'stablehlo':
+            from bertjax.convert.stablehlo import export_stablehlo
+
+            export_stablehlo(**model, model=content.module, embeddings=content.embeddings)
+        case 'onnx':
+            from bertjax.convert.onnx import export_onnx
+
+            export_onnx(**model, model=content.module, embeddings=content.embeddings)
 
 
 def check_push_to(name: str, formats: Collection[str]) -> None:
