@@ -20,7 +20,7 @@ from unittest import mock
 import jax
 import pytest
 from absl import flags, logging
-from forking import Fork, Template
+from forking import STARTUP, Fork, Template
 
 from bertjax.main import console
 
@@ -119,18 +119,22 @@ class Program:
     def with_startup(self, folder: pathlib.Path, code: str) -> 'Program':
         """Returns a program whose processes first run `code`, which is saved in a new folder."""
         folder.mkdir()
-        (folder / 'sitecustomize.py').write_text(textwrap.dedent(code))
-        path = os.pathsep.join([str(folder), self.environment['PYTHONPATH']])
-        return dataclasses.replace(self, environment=self.environment | {'PYTHONPATH': path})
+        path = folder / 'sitecustomize.py'  # Python runs a file of this name when it starts.
+        path.write_text(textwrap.dedent(code))
+        return self.with_environment({STARTUP: str(path)})
 
     def start(self, *changes: str, stdin: int | None = None, **options) -> subprocess.Popen:
         """Starts the program in a separate process and returns at once."""
         forked = self.template and self.module == 'bertjax.main' and self.template.is_suitable(self.environment)
         popen = functools.partial(Fork, self.template) if forked else subprocess.Popen
+        environment = self.environment
+        if STARTUP in environment and not forked:
+            folders = [os.path.dirname(environment[STARTUP]), environment['PYTHONPATH']]
+            environment = environment | {'PYTHONPATH': os.pathsep.join(folders)}
         return popen(
             [sys.executable, '-m', self.module, *self.arguments(*changes, **options)],
             cwd=self.repository,
-            env=self.environment,
+            env=environment,
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

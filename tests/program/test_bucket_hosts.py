@@ -8,15 +8,21 @@ import time
 
 import numpy as np
 import pytest
-from running import GLUE, QUICK, RUN, SWEEP, Program, assert_one_line, results, rows, wait_for_exit, wait_for_step
+from running import GLUE, QUICK, RUN, SWEEP, Program, assert_one_line, results, rows, wait_for_exit
 from safetensors.numpy import load, load_file
 
 from bertjax.workdir.lock import TRIALS
 
 HERE = 's3://bucket/runs/one'
 WEIGHTS = 'export/hf/model.safetensors'
-# The run is long enough to be stopped; its state is divided between both processes.
-LONG = (*RUN, '--config.steps=64', '--config.checkpoint_every=32', '--config.eval_every=32', '--config.mesh.data=1')
+STEPS = 96  # so many that the run can be stopped three times
+LONG = (
+    *RUN,
+    f'--config.steps={STEPS}',
+    '--config.checkpoint_every=12',
+    '--config.eval_every=48',
+    '--config.mesh.data=1',
+)
 
 
 @pytest.fixture
@@ -46,39 +52,17 @@ def assert_as_alone(hosts: Program, objects: dict[str, bytes], alone: pathlib.Pa
 
 
 @pytest.mark.slow
-def test_another_machine_continues_a_stopped_run(hosts: Program, bucket, tmp_path: pathlib.Path):
-    """One of two processes is asked to stop; a new machine replaces the other one."""
-    first, second, third = (tmp_path / name for name in ('first', 'second', 'third'))
-    arguments = (f'--workdir={HERE}', *LONG, '--config.mesh.fsdp=2')
-    processes = hosts.start_together(2, *arguments, caches=[first, second])
-    while not list(first.glob('workdirs/*/identity')):
-        assert processes[0].poll() is None, wait_for_exit(processes[0])
-    wait_for_step(processes[0], mirror(first), 8)
-    processes[1].send_signal(signal.SIGTERM)
-    ended = [wait_for_exit(process, status=75) for process in processes]
-    stopped = rows(mirror(first) / 'ledger.jsonl')[-1]['step']
-    assert 8 <= stopped < 64 and all(f'stopped at step {stopped} as asked' in end.stderr for end in ended)
-    names = bucket.names('bucket/runs/one')
-    assert f'checkpoints/{stopped}/seal.json' in names and '.lease.json' not in names
+def test_machines_are_replaced_after_kills_and_a_stop(hosts: Program, bucket, tmp_path: pathlib.Path):
+    """`kill -9` ends the second, then the first process, and two new machines continue; then the run is asked to stop.
 
-    resumed, joined = (wait_for_exit(process) for process in hosts.start_together(2, *arguments, caches=[first, third]))
-    assert f'continuing at step {stopped} of 64' in resumed.stdout and 'continuing' not in joined.stdout
-    assert_as_alone(hosts, bucket.contents('bucket/runs/one'), tmp_path / 'alone', LONG)
-
-    assert (
-        'all 64 steps are done' in hosts.with_environment({'BERTJAX_CACHE': str(second)}).spawn(*arguments[:-1]).stdout
-    )
-
-
-@pytest.mark.slow
-def test_each_process_is_killed_in_turn(hosts: Program, bucket, tmp_path: pathlib.Path):
-    """`kill -9` ends the second, then the first process; each time two new machines continue."""
+    One of the stopped machines continues with another new one.
+    """
     quick = hosts.with_startup(tmp_path / 'startup', QUICK)
-    arguments = (f'--workdir={HERE}', *LONG, '--config.checkpoint_every=12', '--config.eval_every=4')
+    arguments = (f'--workdir={HERE}', *LONG, '--config.mesh.fsdp=2')
     step = 0
     for killed in (1, 0):
         caches = [tmp_path / f'{name}{killed}' for name in ('first', 'second')]
-        processes = quick.start_together(2, *arguments, '--config.mesh.fsdp=2', caches=caches)
+        processes = quick.start_together(2, *arguments, caches=caches)
         bucket.wait_for_step('bucket/runs/one', step + 1, *processes)
         processes[killed].kill()
         start = time.monotonic()
@@ -87,12 +71,23 @@ def test_each_process_is_killed_in_turn(hosts: Program, bucket, tmp_path: pathli
         assert 'another process of this run is lost' in end.stderr.strip().splitlines()[-1]
         wait_for_exit(processes[killed], status=-signal.SIGKILL)
         step = bucket.wait_for_step('bucket/runs/one', step + 1)
-    caches = [tmp_path / name for name in ('first', 'second')]
-    ended = [
-        wait_for_exit(process) for process in quick.start_together(2, *arguments, '--config.mesh.fsdp=2', caches=caches)
-    ]
-    assert f'continuing at step {step}' in ended[0].stdout
-    assert_as_alone(hosts, bucket.contents('bucket/runs/one'), tmp_path / 'alone', arguments[1:])
+
+    first, second, third = (tmp_path / name for name in ('first', 'second', 'third'))
+    processes = quick.start_together(2, *arguments, caches=[first, second])
+    bucket.wait_for_step('bucket/runs/one', step + 1, *processes)
+    processes[1].send_signal(signal.SIGTERM)
+    ended = [wait_for_exit(process, status=75) for process in processes]
+    assert f'continuing at step {step} of' in ended[0].stdout
+    stopped = rows(mirror(first) / 'ledger.jsonl')[-1]['step']
+    assert step < stopped < STEPS and all(f'stopped at step {stopped} as asked' in end.stderr for end in ended)
+    names = bucket.names('bucket/runs/one')
+    assert f'checkpoints/{stopped}/seal.json' in names and '.lease.json' not in names
+
+    resumed, joined = (wait_for_exit(process) for process in hosts.start_together(2, *arguments, caches=[first, third]))
+    assert f'continuing at step {stopped} of {STEPS}' in resumed.stdout and 'continuing' not in joined.stdout
+    assert_as_alone(hosts, bucket.contents('bucket/runs/one'), tmp_path / 'alone', LONG)
+    alone = hosts.with_environment({'BERTJAX_CACHE': str(second)}).spawn(*arguments[:-1])
+    assert f'all {STEPS} steps are done' in alone.stdout
 
 
 @pytest.mark.slow

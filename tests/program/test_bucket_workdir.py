@@ -65,9 +65,8 @@ def test_a_run_that_loses_access_can_be_finished_elsewhere(program, bucket, text
     assert bucket.system.cat_file(f'bucket/runs/one/{WEIGHTS}') == expected
     steps = {name.split('/')[1] for name in bucket.names('bucket/runs/one') if name.startswith('checkpoints/')}
     assert steps == {'20', '24'}  # old checkpoints are removed in the bucket too
-    # A third machine can continue the run, show it and start another run from it.
+    # A third machine can show the run and start another run from it.
     another_machine(monkeypatch, tmp_path / 'third')
-    assert 'all 24 steps are done' in program.run(f'--workdir={HERE}', texts, *RUN).stdout
     assert 'differs from the run' in program.run(f'--workdir={HERE}', '--config.run=show').stdout
     program.run(f'--workdir={HERE}', '--config.run=plot')
     assert 'learning_curve.png' in bucket.names('bucket/runs/one')

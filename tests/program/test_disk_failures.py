@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from killing import watch
-from running import GLUE, RUN, Program, assert_one_line, rows
+from running import GLUE, RUN, Program, assert_one_line, copy_workdir, rows
 from test_resume import assert_same_run
 
 from bertjax.files import disk
@@ -22,8 +22,7 @@ SHORT = ('--config.steps=2', '--config.eval_every=0', '--config.checkpoint_every
 def test_checkpoints_without_seals_do_not_start_a_new_run(
     program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
 ):
-    workdir = tmp_path / 'run'
-    shutil.copytree(trained, workdir)
+    workdir = copy_workdir(trained, tmp_path / 'run')
     for seal in (workdir / 'checkpoints').rglob('seal.json'):
         seal.unlink()
     before = sorted(path for path in workdir.rglob('*') if 'tensorboard' not in str(path))
@@ -36,8 +35,7 @@ def test_damaged_rows_are_reported_and_do_not_stop_the_run(
     program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
 ):
     """The ledger lacks steps and metrics.jsonl has garbage, but the run resumes, warns and exports."""
-    workdir = tmp_path / 'run'
-    shutil.copytree(trained, workdir)
+    workdir = copy_workdir(trained, tmp_path / 'run')
     ledger, metrics = workdir / 'ledger.jsonl', workdir / 'metrics.jsonl'
     lines = ledger.read_bytes().splitlines(keepends=True)
     lines[4], lines[9:12] = b'\xff\x00garbage\n', []
@@ -169,8 +167,8 @@ def test_too_few_open_files_in_a_process(program: Program, tmp_path: pathlib.Pat
     """The process ends at once; the number in the message is enough for a run."""
 
     def run(limit: int, *changes: str) -> subprocess.CompletedProcess:
-        command = program.without_forks().start(f'--workdir={tmp_path}', *changes)  # the limit is set while it imports
-        resource.prlimit(command.pid, resource.RLIMIT_NOFILE, (limit, limit))
+        code = f'import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))'
+        command = program.with_startup(tmp_path / str(limit), code).start(f'--workdir={tmp_path / "run"}', *changes)
         out, err = command.communicate(timeout=120)
         return subprocess.CompletedProcess(command.args, command.returncode, out, err)
 
@@ -204,7 +202,7 @@ def test_a_run_continues_as_its_full_disk_grows(program: Program, trained: pathl
     """Each time the disk is full, there is a one-line error; the final bits are those of an undisturbed run."""
     lines = []
     with small_disk(tmp_path / 'disk', 'size=100k'):
-        for size in range(100, 20_000, 300):
+        for size in (100, 200, 400, 800, 1200, 1600, 2400, 3200, 4800, 6400, 20_000):
             subprocess.run(['mount', '-o', f'remount,size={size}k', tmp_path / 'disk'], check=True)
             process = program.start(f'--workdir={tmp_path / "disk" / "run"}', *RUN)
             out, err = process.communicate(timeout=300)
@@ -222,8 +220,7 @@ def test_a_run_continues_as_its_full_disk_grows(program: Program, trained: pathl
 def test_a_full_disk_during_fine_tuning(
     program: Program, tuned: pathlib.Path, tune: tuple[str, ...], tmp_path: pathlib.Path, name: str
 ):
-    workdir = tmp_path / 'run'
-    shutil.copytree(tuned, workdir)
+    workdir = copy_workdir(tuned, tmp_path / 'run')
     if name == 'features':
         shutil.rmtree(workdir / name)
 
