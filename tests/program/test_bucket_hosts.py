@@ -16,13 +16,7 @@ from bertjax.workdir.lock import TRIALS
 HERE = 's3://bucket/runs/one'
 WEIGHTS = 'export/hf/model.safetensors'
 STEPS = 96  # so many that the run can be stopped three times
-LONG = (
-    *RUN,
-    f'--config.steps={STEPS}',
-    '--config.checkpoint_every=12',
-    '--config.eval_every=48',
-    '--config.mesh.data=1',
-)
+LONG = (*RUN, f'--config.steps={STEPS}', '--config.checkpoint_every=12', '--config.eval_every=48')
 
 
 @pytest.fixture
@@ -58,7 +52,7 @@ def test_machines_are_replaced_after_kills_and_a_stop(hosts: Program, bucket, tm
     One of the stopped machines continues with another new one.
     """
     quick = hosts.with_startup(tmp_path / 'startup', QUICK)
-    arguments = (f'--workdir={HERE}', *LONG, '--config.mesh.fsdp=2')
+    arguments = (f'--workdir={HERE}', *LONG, '--config.mesh.data=1', '--config.mesh.fsdp=2')
     step = 0
     for killed in (1, 0):
         caches = [tmp_path / f'{name}{killed}' for name in ('first', 'second')]
@@ -144,7 +138,7 @@ def test_both_processes_end_when_another_run_takes_the_workdir(hosts: Program, b
     """After the first process can see the new lease, nothing in the bucket changes."""
     caches = [tmp_path / name for name in ('first', 'second')]
     quick = hosts.with_startup(tmp_path / 'startup', QUICK)
-    long = ('--config.mesh.fsdp=2', '--config.steps=100000', '--config.checkpoint_every=100')
+    long = ('--config.mesh.data=1', '--config.mesh.fsdp=2', '--config.steps=100000', '--config.checkpoint_every=100')
     processes = quick.start_together(2, f'--workdir={HERE}', *LONG, *long, caches=caches)
     bucket.wait_for_step('bucket/runs/one', 1, *processes)
     bucket.put({'runs/one/.lease.json': b'{"token": "of another"}'})
