@@ -2,10 +2,9 @@
 
 import ast
 import collections
-import pathlib
 import re
 
-PACKAGE = pathlib.Path(__file__).parent.parent / 'bertjax'
+from test_structure import PACKAGE, nodes
 
 # {a name that only this project used: the standard term for it}
 REPLACED = {
@@ -43,19 +42,8 @@ MODULES += ('whole', 'muted', 'votes', 'spread', 'means', 'sharing', 'groups', '
 MODULES += ('mapped', 'past')
 
 
-def identifiers(tree: ast.AST) -> set[str]:
-    """The names of the classes, functions, variables, attributes and parameters in a module."""
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Name):
-            names.add(node.id)
-        elif isinstance(node, ast.Attribute):
-            names.add(node.attr)
-        elif isinstance(node, ast.arg):
-            names.add(node.arg)
-    return names
+# {kind of node: its attribute that is the name of a class, function, variable, attribute or parameter}
+NAMED = {ast.ClassDef: 'name', ast.FunctionDef: 'name', ast.Name: 'id', ast.Attribute: 'attr', ast.arg: 'arg'}
 
 
 def test_replaced_names_do_not_come_back():
@@ -63,7 +51,8 @@ def test_replaced_names_do_not_come_back():
     for path in sorted(PACKAGE.rglob('*.py')):
         if path.stem in MODULES:
             found.append(f'{path.relative_to(PACKAGE)} is called {path.stem}')
-        for name in identifiers(ast.parse(path.read_text(encoding='utf-8'))) & REPLACED.keys():
+        names = {getattr(node, NAMED[type(node)]) for node in nodes(path) if type(node) in NAMED}
+        for name in names & REPLACED.keys():
             found.append(f'{path.relative_to(PACKAGE)}: {name}, say {REPLACED[name]}')
     assert not found
 
@@ -72,7 +61,7 @@ def test_a_class_name_is_unique():
     """A search for a public class finds one class."""
     places = collections.defaultdict(list)
     for path in sorted(PACKAGE.rglob('*.py')):
-        for node in ast.parse(path.read_text(encoding='utf-8')).body:
+        for node in nodes(path)[0].body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith('_'):
                 places[node.name].append(path.relative_to(PACKAGE).as_posix())
     assert not {name: files for name, files in places.items() if len(files) > 1}
