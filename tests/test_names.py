@@ -2,9 +2,12 @@
 
 import ast
 import collections
+import functools
+import pathlib
 import re
 
-from test_structure import PACKAGE, nodes
+PACKAGE = pathlib.Path(__file__).parent.parent / 'bertjax'
+
 
 # {a name that only this project used: the standard term for it}
 REPLACED = {
@@ -46,13 +49,21 @@ MODULES += ('mapped', 'past')
 NAMED = {ast.ClassDef: 'name', ast.FunctionDef: 'name', ast.Name: 'id', ast.Attribute: 'attr', ast.arg: 'arg'}
 
 
+@functools.cache
+def names_in(path: pathlib.Path) -> tuple[set[str], list[str]]:
+    """The names in a module, and the names of its public classes."""
+    tree = ast.parse(path.read_text(encoding='utf-8'))
+    names = {getattr(node, NAMED[type(node)]) for node in ast.walk(tree) if type(node) in NAMED}
+    classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith('_')]
+    return names, classes
+
+
 def test_replaced_names_do_not_come_back():
     found = []
     for path in sorted(PACKAGE.rglob('*.py')):
         if path.stem in MODULES:
             found.append(f'{path.relative_to(PACKAGE)} is called {path.stem}')
-        names = {getattr(node, NAMED[type(node)]) for node in nodes(path) if type(node) in NAMED}
-        for name in names & REPLACED.keys():
+        for name in names_in(path)[0] & REPLACED.keys():
             found.append(f'{path.relative_to(PACKAGE)}: {name}, say {REPLACED[name]}')
     assert not found
 
@@ -61,9 +72,8 @@ def test_a_class_name_is_unique():
     """A search for a public class finds one class."""
     places = collections.defaultdict(list)
     for path in sorted(PACKAGE.rglob('*.py')):
-        for node in nodes(path)[0].body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith('_'):
-                places[node.name].append(path.relative_to(PACKAGE).as_posix())
+        for name in names_in(path)[1]:
+            places[name].append(path.relative_to(PACKAGE).as_posix())
     assert not {name: files for name, files in places.items() if len(files) > 1}
 
 

@@ -51,15 +51,16 @@ LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 
 
 @functools.cache
-def nodes(path: pathlib.Path) -> list[ast.AST]:
-    """All nodes of the syntax tree of a file."""
-    return list(ast.walk(ast.parse(path.read_text(encoding='utf-8'))))
+def import_nodes(path: pathlib.Path) -> list[ast.Import | ast.ImportFrom]:
+    """The imports of a file, also those within functions."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding='utf-8')))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def imports(path: pathlib.Path) -> set[str]:
     """The names in LEVELS of the modules that a file imports: {'text', 'config.schema', ...}."""
     found = set()
-    for node in nodes(path):
+    for node in import_nodes(path):
         modules = []
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
@@ -96,7 +97,7 @@ def module_graph(folder: str) -> dict[str, set[str]]:
     """{module: modules of the same folder that it imports, also within functions}."""
     graph = {path.stem: set() for path in (PACKAGE / folder).glob('*.py') if path.stem != '__init__'}
     for name, imported in graph.items():
-        for node in nodes(PACKAGE / folder / f'{name}.py'):
+        for node in import_nodes(PACKAGE / folder / f'{name}.py'):
             if isinstance(node, ast.ImportFrom) and node.module == f'bertjax.{folder}':
                 imported |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f'bertjax.{folder}.'):
