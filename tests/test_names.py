@@ -8,7 +8,6 @@ import re
 
 PACKAGE = pathlib.Path(__file__).parent.parent / 'bertjax'
 
-
 # {a name that only this project used: the standard term for it}
 REPLACED = {
     'mend': 'fix',

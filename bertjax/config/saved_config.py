@@ -43,7 +43,7 @@ def get_config(path: str) -> ConfigDict:
             group, _, name = key.rpartition('.')
             values.get(group, values).pop(name, None)
         config = from_plain(values)
-        check_recorded(config, path, 'correct it, or add `recipe: NAME`, with which a file needs the changed keys only')
+        check_recorded(config, path, 'correct it, or add `recipe: NAME` and keep only the changed keys')
         return config
     try:
         config = load_recipe(find_recipe(recipe))

@@ -99,20 +99,16 @@ def _section(title: str, about: str | None, keys: Mapping[str, Key], *, changes:
 
 
 def _key_row(name: str, key: Key, about: str, *, changes: bool = True) -> str:
-    cells = (f'`{name}`', f'`{_format_default(key.default)}`', about, _shorten(key.allowed.words))
+    words = key.allowed.words
+    for pattern, short in _SHORTER.items():
+        words = re.sub(pattern, short, words)
+    cells = (f'`{name}`', f'`{_format_default(key.default)}`', about, words)
     return _row((*cells, *([key.change.value] if changes else [])))
 
 
 def _row(cells: Iterable[str]) -> str:
     escaped = [cell.replace('|', '\\|') for cell in cells]
     return f'| {" | ".join(escaped)} |'
-
-
-def _shorten(words: str) -> str:
-    """Shortens the description of a range for a cell of a table."""
-    for pattern, short in _SHORTER.items():
-        words = re.sub(pattern, short, words)
-    return words
 
 
 def _format_default(value: object) -> str:
