@@ -1,7 +1,6 @@
 """Every shipped recipe builds: pre-training recipes train one step at reduced width, task recipes build a model."""
 
 import dataclasses
-import importlib.util
 import itertools
 import json
 import pathlib
@@ -15,6 +14,7 @@ from ml_collections import ConfigDict
 
 from bertjax import usage
 from bertjax.config.check import check_ranges, config_keys
+from bertjax.config.files import load_recipe
 from bertjax.config.inference import INFERENCE_KEYS
 from bertjax.config.plain import flatten, to_plain
 from bertjax.config.schema import keys_of
@@ -55,11 +55,8 @@ ARGUMENTS = {
 }  # fmt: skip
 
 
-def load(path: pathlib.Path, argument: str):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.get_config(argument) if argument else module.get_config()
+def load(path: pathlib.Path, argument: str) -> ConfigDict:
+    return load_recipe(f'{path}:{argument}')
 
 
 TASKS = [path for path in CONFIGS if 'task' in load(path, '')]
