@@ -14,18 +14,22 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from unittest import mock
 
 import jax
+import numpy as np
 import pytest
 from absl import flags, logging
 from forking import STARTUP, Fork, Template
+from safetensors.numpy import load, load_file
 
 from bertjax.main import console
 
 # The recipe of most tests: a step of Adam compiles in half the time of a step of Muon.
 PRETRAIN = 'configs/pretrain_tiny.py:adam'
+
+WEIGHTS = 'export/hf/model.safetensors'  # the exported weights in a workdir
 
 # The model and the corpus are so small that a run takes little longer than starting Python and compiling.
 SMALL = (
@@ -245,6 +249,23 @@ def rows(path: pathlib.Path, split: str | None = None) -> list[dict]:
 def results(workdir: pathlib.Path) -> dict:
     """Reads results.json of a workdir."""
     return json.loads((workdir / 'results.json').read_text(encoding='utf-8'))
+
+
+def assert_same_numbers(objects: Mapping[str, bytes], alone: pathlib.Path) -> None:
+    """Checks that the files {name: content} of a run have the text and, up to rounding, the numbers of a workdir."""
+    assert objects['ledger.jsonl'] == (alone / 'ledger.jsonl').read_bytes()
+    published = [json.loads(line) for line in objects['metrics.jsonl'].splitlines()]
+    losses = [[row['loss'] for row in some if row.get('loss')] for some in (published, rows(alone / 'metrics.jsonl'))]
+    assert losses[0][-10:] == pytest.approx(losses[1][-10:], rel=1e-5)
+    together, expected = load(objects[WEIGHTS]), load_file(alone / WEIGHTS)
+    assert together.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(together[name], values, atol=1e-5)
+
+
+def bucket_variables() -> dict[str, str]:
+    """Returns the environment variables that point a process to the bucket and the cache of a test."""
+    return {name: value for name, value in os.environ.items() if name.startswith(('AWS_', 'BERTJAX_'))}
 
 
 def copy_workdir(workdir: pathlib.Path, target: pathlib.Path) -> pathlib.Path:

@@ -1,20 +1,28 @@
 """Several processes with a workdir in a bucket, each with its own cache, as on separate machines."""
 
-import json
-import os
 import pathlib
 import signal
 import time
 
-import numpy as np
 import pytest
-from running import GLUE, QUICK, RUN, SWEEP, Program, assert_one_line, results, rows, wait_for_exit
-from safetensors.numpy import load, load_file
+from running import (
+    GLUE,
+    QUICK,
+    RUN,
+    SWEEP,
+    WEIGHTS,
+    Program,
+    assert_one_line,
+    assert_same_numbers,
+    bucket_variables,
+    results,
+    rows,
+    wait_for_exit,
+)
 
 from bertjax.workdir.lock import TRIALS
 
 HERE = 's3://bucket/runs/one'
-WEIGHTS = 'export/hf/model.safetensors'
 STEPS = 96  # so many that the run can be stopped three times
 LONG = (*RUN, f'--config.steps={STEPS}', '--config.checkpoint_every=12', '--config.eval_every=48')
 
@@ -22,7 +30,7 @@ LONG = (*RUN, f'--config.steps={STEPS}', '--config.checkpoint_every=12', '--conf
 @pytest.fixture
 def hosts(program: Program, bucket) -> Program:
     """The program with the environment variables of the bucket."""
-    return program.with_environment({name: os.environ[name] for name in os.environ if name.startswith('AWS_')})
+    return program.with_environment(bucket_variables())
 
 
 def mirror(cache: pathlib.Path) -> pathlib.Path:
@@ -34,15 +42,7 @@ def mirror(cache: pathlib.Path) -> pathlib.Path:
 def assert_as_alone(hosts: Program, objects: dict[str, bytes], alone: pathlib.Path, flags: tuple[str, ...]) -> None:
     """Checks that one process with a local workdir uses the same text and computes the same numbers, up to rounding."""
     hosts.spawn(f'--workdir={alone}', *flags)
-    objects = {path.split('/runs/one/')[1]: data for path, data in objects.items()}
-    assert objects['ledger.jsonl'] == (alone / 'ledger.jsonl').read_bytes()
-    published = [json.loads(line) for line in objects['metrics.jsonl'].splitlines()]
-    losses = [[row['loss'] for row in some if row.get('loss')] for some in (published, rows(alone / 'metrics.jsonl'))]
-    assert losses[0][-10:] == pytest.approx(losses[1][-10:], rel=1e-5)
-    together, expected = load(objects[WEIGHTS]), load_file(alone / WEIGHTS)
-    assert together.keys() == expected.keys()
-    for name, values in expected.items():
-        np.testing.assert_allclose(together[name], values, atol=1e-5)
+    assert_same_numbers({path.split('/runs/one/')[1]: data for path, data in objects.items()}, alone)
 
 
 @pytest.mark.slow

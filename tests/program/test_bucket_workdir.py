@@ -6,12 +6,11 @@ import signal
 import time
 
 import pytest
-from running import QUICK, RUN, Program, wait_for_exit
+from running import QUICK, RUN, WEIGHTS, Program, bucket_variables, wait_for_exit
 
 from bertjax.remote import lease
 from bertjax.workdir import mirror
 
-WEIGHTS = 'export/hf/model.safetensors'
 HERE = 's3://bucket/runs/one'
 # Startup code for a run that publishes only at its end, even on a slow machine.
 AT_END = """
@@ -88,9 +87,8 @@ def test_a_run_that_its_bucket_stopped_reports_the_reason(program, bucket, texts
 @pytest.mark.slow
 def test_a_run_is_killed_while_it_publishes(program, bucket, texts, expected, monkeypatch, tmp_path):
     """`kill -9` comes between two writes: another machine waits for the lease and ignores partial results."""
-    variables = {name: os.environ[name] for name in os.environ if name.startswith(('AWS_', 'BERTJAX_'))}
     process = (
-        program.with_environment(variables)
+        program.with_environment(bucket_variables())
         .with_startup(tmp_path / 'startup', AT_END)
         .start(f'--workdir={HERE}', texts, *RUN)
     )
@@ -115,8 +113,7 @@ def test_a_run_is_killed_while_it_publishes(program, bucket, texts, expected, mo
 @pytest.mark.slow
 def test_a_suspended_run_does_not_touch_the_bucket_of_its_successor(program, bucket, texts, tmp_path):
     """While the process is suspended, another run takes over; it wakes up and changes nothing."""
-    variables = {name: os.environ[name] for name in os.environ if name.startswith(('AWS_', 'BERTJAX_'))}
-    quick = program.with_environment(variables).with_startup(tmp_path / 'startup', QUICK)
+    quick = program.with_environment(bucket_variables()).with_startup(tmp_path / 'startup', QUICK)
     process = quick.start(f'--workdir={HERE}', texts, *RUN, '--config.steps=100000', '--config.checkpoint_every=400')
     try:
         bucket.wait_for_step('bucket/runs/one', 1, process)

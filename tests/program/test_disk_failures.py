@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from killing import watch
-from running import GLUE, RUN, Program, assert_one_line, copy_workdir, rows
+from running import GLUE, RUN, WEIGHTS, Program, assert_one_line, copy_workdir, rows
 from test_resume import assert_same_run
 
 from bertjax.files import disk
@@ -48,9 +48,7 @@ def test_damaged_rows_are_reported_and_do_not_stop_the_run(
     assert f'warning: {ledger} is damaged: is missing: step 5, 10-12.' in result.stderr
     assert f'warning: {metrics} is damaged: 1 lines are skipped (line 3)' in result.stderr
     assert ledger.read_bytes() == b''.join(lines)
-    assert (workdir / 'export/hf/model.safetensors').read_bytes() == (
-        trained / 'export/hf/model.safetensors'
-    ).read_bytes()
+    assert (workdir / WEIGHTS).read_bytes() == (trained / WEIGHTS).read_bytes()
     program.run(f'--workdir={workdir}', '--config.run=export')
 
 
@@ -122,7 +120,7 @@ def test_one_run_after_several_failures(program: Program, tmp_path: pathlib.Path
     moved.rename(workdir)
     assert 'continuing at step 1 of 2' in program.run(*arguments).stdout
     assert [row['step'] for row in rows(workdir / 'ledger.jsonl')] == [1, 2]
-    assert (workdir / 'export' / 'hf' / 'model.safetensors').exists()
+    assert (workdir / WEIGHTS).exists()
 
 
 def test_too_little_memory_is_an_error(program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -223,4 +221,4 @@ def test_a_full_disk_during_fine_tuning(
     with watch(fill_disk(name), workdir):
         assert 'found a full disk with ' in program.error(f'--workdir={workdir}', *tune, **GLUE)
     program.run(f'--workdir={workdir}', *tune, **GLUE)
-    assert (workdir / 'export/hf/model.safetensors').exists()
+    assert (workdir / WEIGHTS).exists()

@@ -7,11 +7,11 @@ import signal
 import time
 
 import pytest
-from running import RUN, Program, copy_workdir, rows, wait_for_step
+from running import RUN, WEIGHTS, Program, copy_workdir, rows, wait_for_step
 
 
 def assert_same_run(workdir: pathlib.Path, trained: pathlib.Path) -> None:
-    for name in ('ledger.jsonl', 'export/hf/model.safetensors', 'config.json'):
+    for name in ('ledger.jsonl', WEIGHTS, 'config.json'):
         assert (workdir / name).read_bytes() == (trained / name).read_bytes(), name
     assert rows(workdir / 'metrics.jsonl', 'heldout') == rows(trained / 'metrics.jsonl', 'heldout')
 
@@ -168,9 +168,7 @@ def test_changes_of_model_or_data_are_refused(
     workdir = copy_workdir(trained, tmp_path / 'run')
     error = program.error(f'--workdir={workdir}', *RUN, change)
     assert name in error
-    assert (workdir / 'export/hf/model.safetensors').read_bytes() == (
-        trained / 'export/hf/model.safetensors'
-    ).read_bytes()
+    assert (workdir / WEIGHTS).read_bytes() == (trained / WEIGHTS).read_bytes()
     assert (workdir / 'config.json').read_bytes() == (trained / 'config.json').read_bytes()
 
 
