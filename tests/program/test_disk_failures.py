@@ -105,7 +105,7 @@ def test_one_run_after_several_failures(program: Program, tmp_path: pathlib.Path
     folder = workdir / 'checkpoints'
 
     def remove(operation: str, path: str) -> None:
-        if path.endswith('1.unfinished') and folder.exists():
+        if operation == 'open' and path.endswith('1.unfinished') and folder.exists():
             shutil.rmtree(folder)
 
     for hook, message in (

@@ -30,7 +30,7 @@ def test_kill_9_again_and_again_ends_in_the_same_bits(program: Program, trained:
     assert_same_run(tmp_path, trained)
 
 
-# A phase of 12 steps, then a phase whose batches have 2, 4, 6 and 8 rows from steps 12, 15, 17 and 20 on.
+# A phase of 12 steps, then a phase whose batches have 4 and 8 rows from steps 12 and 20 on.
 RAMP = (
     '--config.phases[0].steps=50%',
     '--config.phases[0].seq_len=32',
@@ -40,7 +40,7 @@ RAMP = (
     '--config.phases[1].max_predictions=5',
     '--config.phases[1].reset_optimizer=True',
     '--config.phases[1].batch_ramp=0.7',
-    '--config.phases[1].batch_size_start=2',
+    '--config.phases[1].batch_size_start=4',
 )
 STABLE = ('--config.optimizer.name=stable_adamw', '--config.schedule.name=wsd', '--config.z_loss=1e-4')
 AVERAGED = ('--config.ema_decay=0.9',)
@@ -77,7 +77,7 @@ def test_a_killed_run_with_another_optimizer_ends_in_the_same_bits(
     assert 'continuing at step ' in out
     assert_same_run(tmp_path / 'killed', tmp_path / 'whole')
     if RAMP[0] in changes:
-        counts = [8] * 12 + [2] * 3 + [4] * 2 + [6] * 3 + [8] * 4
+        counts = [8] * 12 + [4] * 8 + [8] * 4
         first_examples = [sum(counts[:step]) if step < 12 else sum(counts[12:step]) for step in range(24)]
         ledger = [(row['first'], row['count']) for row in rows(tmp_path / 'killed' / 'ledger.jsonl')]
         assert ledger == list(zip(first_examples, counts, strict=True))
