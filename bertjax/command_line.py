@@ -140,7 +140,7 @@ def _check_recipe(word: str) -> None:
 
 
 def _recipes(argv: Sequence[str]) -> list[str]:
-    """Returns the recipes in the result of `_expand_flags`, as the command line spells them."""
+    """Returns the recipes in the result of `to_flags`, as the command line spells them."""
     return [argument.partition('=')[2] for argument in argv if re.match(r'--?config=', argument)]
 
 

@@ -11,6 +11,9 @@ import jax.numpy as jnp
 from bertjax.data.features import INPUTS
 from bertjax.parallel.partition import platform
 
+Arrays = Mapping[str, jax.Array]  # the outputs of a model, or a batch
+Losses = dict[str, tuple[jax.Array, jax.Array]]  # {name of a loss or an accuracy: (sum, weight)}
+
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """Computes the negative log probability of each label.
@@ -52,7 +55,7 @@ def _log_sum_exp_gradient(residuals: tuple[jax.Array, ...], cotangent: jax.Array
 _log_sum_exp.defvjp(_log_sum_exp_forward, _log_sum_exp_gradient)
 
 
-def classification_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array, name: str) -> dict[str, tuple]:
+def classification_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array, name: str) -> Losses:
     """Computes {name_loss: (sum, weight), name_accuracy: (sum, weight)} of a classification, float32 scalars."""
     logits, weights = logits.astype(jnp.float32), weights.astype(jnp.float32)
     total = weights.sum()
@@ -63,9 +66,7 @@ def classification_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array
     }
 
 
-def pretraining_losses(
-    outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
-) -> dict[str, tuple[jax.Array, jax.Array]]:
+def pretraining_losses(outputs: Arrays, batch: Arrays) -> Losses:
     """Computes the losses and accuracies of a pre-training batch (array names as in data/batch.py).
 
     Returns:
@@ -78,7 +79,7 @@ def pretraining_losses(
     return losses
 
 
-def pretraining_weights(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def pretraining_weights(batch: Arrays) -> dict[str, jax.Array]:
     """Computes the weights of the minimised losses from the batch alone: {name: float32 scalar}."""
     return {'mlm_loss': batch['masked_weights'].sum(), 'nsp_loss': batch['nsp_weights'].sum()}
 
@@ -92,7 +93,7 @@ class DistillLoss:
       weights: The name of the batch array with the weights of the elements.
     """
 
-    elements: Callable[[Any, Any, Mapping[str, jax.Array], float], jax.Array]
+    elements: Callable[[Any, Any, Arrays, float], jax.Array]
     weights: str = 'weights'
 
 
@@ -117,12 +118,12 @@ class Objective:
     """
 
     inputs: tuple[str, ...]
-    losses: Callable[[Any, Mapping[str, jax.Array]], dict[str, tuple[jax.Array, jax.Array]]]
-    weights: Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]
+    losses: Callable[[Any, Arrays], Losses]
+    weights: Callable[[Arrays], dict[str, jax.Array]]
     distill_loss: DistillLoss | None = None
     factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
     capture: tuple[str, ...] = ()
-    teacher_fn: Callable[[Any, Mapping[str, jax.Array]], Any] | None = None
+    teacher_fn: Callable[[Any, Arrays], Any] | None = None
     init_aux: Callable[[jax.Array], Any] | None = None
     keywords: tuple[str, ...] = ()
     whole_batch: bool = False
@@ -150,6 +151,11 @@ def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax
     return temperature**2 * (jnp.exp(teacher) * (teacher - student)).sum(-1)
 
 
+def _distill_logits(name: str) -> Callable[[Any, Any, Arrays, float], jax.Array]:
+    """Returns the function of a DistillLoss that is the divergence of the outputs `name`."""
+    return lambda student, teacher, batch, temperature: divergence(student[name], teacher[name], temperature)
+
+
 def with_z_loss(objective: Objective, factor: float) -> Objective:
     """Adds a loss: `factor` · mean of (log Σ exp(logits))² over predicted positions (arXiv 2204.02311, section 5).
 
@@ -158,13 +164,13 @@ def with_z_loss(objective: Objective, factor: float) -> Objective:
     if not factor:
         return objective
 
-    def losses(outputs: Any, batch: Mapping[str, jax.Array]) -> dict[str, tuple[jax.Array, jax.Array]]:
+    def losses(outputs: Any, batch: Arrays) -> Losses:
         normaliser = jax.nn.logsumexp(outputs['mlm_logits'].astype(jnp.float32), axis=-1)  # [B, P]
         weights = batch['masked_weights'].astype(jnp.float32)
         z_loss = ((jnp.square(normaliser) * weights).sum(), weights.sum())
         return {**objective.losses(outputs, batch), 'z_loss': z_loss}
 
-    def weights(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def weights(batch: Arrays) -> dict[str, jax.Array]:
         return {**objective.weights(batch), 'z_loss': batch['masked_weights'].sum()}
 
     return dataclasses.replace(
@@ -176,9 +182,7 @@ PRETRAINING = Objective(
     (*INPUTS, 'masked_positions'),
     pretraining_losses,
     pretraining_weights,
-    DistillLoss(
-        lambda student, teacher, batch, t: divergence(student['mlm_logits'], teacher['mlm_logits'], t), 'masked_weights'
-    ),
+    DistillLoss(_distill_logits('mlm_logits'), 'masked_weights'),
 )
 
 # The objective for packed rows. The arrays of sentence pairs have an additional axis: the sequences of a row.
@@ -187,9 +191,7 @@ PACKED_PRETRAINING = dataclasses.replace(
 )
 
 
-def classification_losses(
-    outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
-) -> dict[str, tuple[jax.Array, jax.Array]]:
+def classification_losses(outputs: Arrays, batch: Arrays) -> Losses:
     """Computes the cross entropy of `logits` [B, C] with int32 `labels` [B] (classes or indices of endings)."""
     losses = classification_sums(outputs['logits'], batch['labels'], batch['weights'], 'label')
     return {'loss': losses['label_loss'], 'accuracy': losses['label_accuracy']}
@@ -202,31 +204,27 @@ def build_class_weighted(class_weights: Sequence[float]) -> Objective:
     """
     table = tuple(weight / min(class_weights) for weight in class_weights)
 
-    def rows(batch: Mapping[str, jax.Array]) -> jax.Array:
+    def rows(batch: Arrays) -> jax.Array:
         return batch['weights'] * jnp.asarray(table, jnp.float32)[batch['labels']]  # [B]
 
-    def losses(outputs: Any, batch: Mapping[str, jax.Array]) -> dict[str, tuple[jax.Array, jax.Array]]:
+    def losses(outputs: Any, batch: Arrays) -> Losses:
         weighted = classification_losses(outputs, {**batch, 'weights': rows(batch)})
         return {**classification_losses(outputs, batch), 'loss': weighted['loss']}
 
     return dataclasses.replace(CLASSIFICATION, losses=losses, weights=lambda batch: {'loss': rows(batch).sum()})
 
 
-def choice_losses(
-    outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
-) -> dict[str, tuple[jax.Array, jax.Array]]:
+def choice_losses(outputs: Arrays, batch: Arrays) -> Losses:
     """Computes `classification_losses` for questions with up to C endings; endings without tokens are masked."""
     return classification_losses({'logits': _mask_endings(outputs['logits'], batch)}, batch)
 
 
-def _mask_endings(logits: jax.Array, batch: Mapping[str, jax.Array]) -> jax.Array:
+def _mask_endings(logits: jax.Array, batch: Arrays) -> jax.Array:
     absent = batch['attention_mask'][..., 0] == 0  # [B, C]
     return jnp.where(absent, -1e9, logits)
 
 
-def multi_label_losses(
-    outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array], positive: Sequence[float] | None = None
-) -> dict[str, tuple[jax.Array, jax.Array]]:
+def multi_label_losses(outputs: Arrays, batch: Arrays, positive: Sequence[float] | None = None) -> Losses:
     """Computes the binary cross entropy of `logits` [B, C] with `labels` [B, C], averaged over the C labels.
 
     The labels are float32, 0 or 1. The loss equals torch's BCEWithLogitsLoss. `accuracy` is the share of correct
@@ -252,25 +250,19 @@ def build_label_weighted(positive: Sequence[float]) -> Objective:
     return dataclasses.replace(MULTI_LABEL, losses=functools.partial(multi_label_losses, positive=tuple(positive)))
 
 
-def regression_losses(
-    outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
-) -> dict[str, tuple[jax.Array, jax.Array]]:
+def regression_losses(outputs: Arrays, batch: Arrays) -> Losses:
     """Computes the squared error between `logits` [B, 1] and float32 `labels` [B]."""
     error = jnp.square(outputs['logits'][:, 0] - batch['labels'])  # [B]
     return {'loss': ((error * batch['weights']).sum(), batch['weights'].sum())}
 
 
-def token_losses(
-    outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
-) -> dict[str, tuple[jax.Array, jax.Array]]:
+def token_losses(outputs: Arrays, batch: Arrays) -> Losses:
     """Computes the cross entropy of `token_logits` [B, S, C] with int32 `token_labels` [B, S]."""
     losses = classification_sums(outputs['token_logits'], batch['token_labels'], batch['token_weights'], 'token')
     return {'loss': losses['token_loss'], 'accuracy': losses['token_accuracy']}
 
 
-def span_losses(
-    outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
-) -> dict[str, tuple[jax.Array, jax.Array]]:
+def span_losses(outputs: Arrays, batch: Arrays) -> Losses:
     """Computes the mean cross entropy of `start_logits` and `end_logits` [B, S] with int32 `start` and `end` [B].
 
     The softmax excludes padding, so the loss of a row does not depend on the padded length of its batch. In contrast,
@@ -287,41 +279,33 @@ def span_losses(
     }
 
 
-def _row_weights(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def _row_weights(batch: Arrays) -> dict[str, jax.Array]:
     return {'loss': batch['weights'].sum()}
 
 
-def _distill_classes(student: Any, teacher: Any, batch: Mapping[str, jax.Array], temperature: float) -> jax.Array:
-    return divergence(student['logits'], teacher['logits'], temperature)  # [B]
-
-
-def _distill_choices(student: Any, teacher: Any, batch: Mapping[str, jax.Array], temperature: float) -> jax.Array:
+def _distill_choices(student: Any, teacher: Any, batch: Arrays, temperature: float) -> jax.Array:
     return divergence(*(_mask_endings(x['logits'], batch) for x in (student, teacher)), temperature)  # [B]
 
 
-def _distill_labels(student: Any, teacher: Any, batch: Mapping[str, jax.Array], temperature: float) -> jax.Array:
+def _distill_labels(student: Any, teacher: Any, batch: Arrays, temperature: float) -> jax.Array:
     """Computes the divergence [B] of the binary decisions, with logits x and 0, averaged over the labels."""
     pairs = (jnp.stack([x['logits'], jnp.zeros_like(x['logits'])], -1) for x in (student, teacher))
     return divergence(*pairs, temperature).mean(-1)
 
 
-def _distill_scores(student: Any, teacher: Any, batch: Mapping[str, jax.Array], temperature: float) -> jax.Array:
+def _distill_scores(student: Any, teacher: Any, batch: Arrays, temperature: float) -> jax.Array:
     """Computes the squared distance [B] from the score of the teacher, without the temperature."""
     return jnp.square(student['logits'] - teacher['logits'])[:, 0]
 
 
-def _distill_spans(student: Any, teacher: Any, batch: Mapping[str, jax.Array], temperature: float) -> jax.Array:
+def _distill_spans(student: Any, teacher: Any, batch: Arrays, temperature: float) -> jax.Array:
     """Averages the divergences of the first and of the last token [B], without padding."""
     padding = jnp.where(batch['attention_mask'] > 0, 0.0, -1e9)  # [B, S]
     ends = ('start_logits', 'end_logits')
     return sum(divergence(student[name] + padding, teacher[name] + padding, temperature) for name in ends) / 2
 
 
-def _distill_tokens(student: Any, teacher: Any, batch: Mapping[str, jax.Array], temperature: float) -> jax.Array:
-    return divergence(student['token_logits'], teacher['token_logits'], temperature)  # [B, S]
-
-
-CLASSIFICATION = Objective(INPUTS, classification_losses, _row_weights, DistillLoss(_distill_classes))
+CLASSIFICATION = Objective(INPUTS, classification_losses, _row_weights, DistillLoss(_distill_logits('logits')))
 CHOICES = Objective(INPUTS, choice_losses, _row_weights, DistillLoss(_distill_choices))
 MULTI_LABEL = Objective(INPUTS, multi_label_losses, _row_weights, DistillLoss(_distill_labels))
 REGRESSION = Objective(INPUTS, regression_losses, _row_weights, DistillLoss(_distill_scores))
@@ -330,5 +314,5 @@ TOKENS = Objective(
     INPUTS,
     token_losses,
     lambda batch: {'loss': batch['token_weights'].sum()},
-    DistillLoss(_distill_tokens, 'token_weights'),
+    DistillLoss(_distill_logits('token_logits'), 'token_weights'),
 )

@@ -9,6 +9,7 @@ import pathlib
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from typing import TextIO
 
 import absl.logging
@@ -85,12 +86,16 @@ class _Text(io.TextIOWrapper):
         return len(text)
 
 
-def data_output() -> TextIO:
-    """Returns standard output for data that another program reads: UTF-8 in every locale, without escapes.
+@contextlib.contextmanager
+def data_output() -> Iterator[TextIO]:
+    """Yields standard output for data that another program reads; other prints go to standard error meanwhile.
 
-    On a terminal, control characters are escaped, because a person reads the output.
+    The data is UTF-8 in every locale, without escapes. On a terminal, control characters are escaped, because a person
+    reads the output.
     """
-    return sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, 'data', sys.stdout)
+    out = sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, 'data', sys.stdout)
+    with contextlib.redirect_stdout(sys.stderr):
+        yield out
 
 
 def is_shown(record: logging.LogRecord) -> bool:

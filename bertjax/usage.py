@@ -11,7 +11,6 @@ from bertjax import commands
 from bertjax.config.check import config_keys
 from bertjax.config.files import find_recipe, load_recipe, recipe_names
 from bertjax.config.plain import flatten
-from bertjax.config.schema import Key
 from bertjax.config.verb import EXAMPLES
 from bertjax.workdir.differences import align_columns, format_literal
 
@@ -82,14 +81,10 @@ def recipe_help(recipe: str) -> str:
     path = find_recipe(recipe)
     config = load_recipe(path)
     text = pathlib.Path(path.partition(':')[0]).read_text(encoding='utf-8')
-    keys = config_keys(config)
+    descriptions = {name: (key.about, key.allowed.words) for name, key in config_keys(config).items()}
     rows = [
-        (f'  {name}', format_literal(value), _describe_key(keys.get(name))) for name, value in flatten(config).items()
+        (f'  {name}', format_literal(value), '; '.join(filter(None, descriptions.get(name, ()))))
+        for name, value in flatten(config).items()
     ]
     heading = f'Keys of --config={recipe}; change them with --config.KEY=VALUE:'
     return '\n'.join([ast.get_docstring(ast.parse(text)) or '', '', heading, *align_columns(rows), ''])
-
-
-def _describe_key(key: Key | None) -> str:
-    """Returns the documentation and the range of a key; '' for an unknown key."""
-    return '; '.join(filter(None, (key.about, key.allowed.words))) if key else ''

@@ -34,7 +34,6 @@ here): a Spearman correlation of 0.847 on STS-B's test set with BERT-base (arXiv
 from ml_collections import ConfigDict
 
 from bertjax.config.recipes import finetuning_config, parse_argument
-from bertjax.errors import UserError
 
 _COLUMNS = {'stsb': {'text_a': 'sentence1', 'text_b': 'sentence2', 'max_score': 5.0}}
 _TRAINING = {
@@ -46,10 +45,7 @@ _TRAINING = {
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    args = parse_argument(argument, data='pairs', pool='auto', seq=128)
-    if args.data not in _TRAINING:
-        expected = ', '.join(_TRAINING)
-        raise UserError('--config=FILE:data', repr(args.data), expected, 'for example configs/embed.py:stsb')
+    args = parse_argument(argument, data=('pairs', *_TRAINING), pool='auto', seq=128)
     config = finetuning_config('embed', pool=args.pool, **_COLUMNS.get(args.data, {}))
     config.seq_len = args.seq
     for key, value in _TRAINING[args.data].items():

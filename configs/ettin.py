@@ -26,7 +26,6 @@ Hardware: the duration is FLOPs per token x 1.7e12 / (number of chips x FLOP/s o
 from ml_collections import ConfigDict
 
 from bertjax.config.recipes import modern_config, modern_phase, parse_argument
-from bertjax.errors import UserError
 
 # {size: (learning rate, weight decay)}
 _RATES = {
@@ -37,9 +36,7 @@ _RATES = {
 
 def get_config(argument: str = '') -> ConfigDict:
     """`argument` is the size, see the module's docstring."""
-    size = parse_argument(argument, size='17m').size
-    if size not in _RATES:
-        raise UserError('--config=FILE:size', repr(size), 'one of ' + ', '.join(_RATES), 'choose one of them')
+    size = parse_argument(argument, size=tuple(_RATES)).size
     rate, decay = _RATES[size]
     config = modern_config(size, learning_rate=rate, weight_decay=decay)
     config.grad_accum_steps = 9 if size == '1b' else 3

@@ -44,10 +44,7 @@ LAYERS = ('embeddings', 'second_to_last', 'last', 'sum_last_four', 'concat_last_
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    args = parse_argument(argument, features='', units=768, context=False, plain=False)
-    if args.features and args.features not in LAYERS:
-        found, expected = repr(args.features), 'one of ' + ', '.join(LAYERS)
-        raise UserError('--config=FILE:features', found, expected, 'for example features=concat_last_four')
+    args = parse_argument(argument, features=('', *LAYERS), units=768, context=False, plain=False)
     if args.units != 768 and not args.features:
         fix = 'for example features=last,units=256; for a BiLSTM on a fine-tuned encoder set config.task.bilstm_units'
         raise UserError('--config=FILE:units', str(args.units), 'features as well', fix)

@@ -33,9 +33,7 @@ from bertjax.model.config import SIZES
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    args = parse_argument(argument, size='base', no_nsp=False, ltr=False, masking='80/10/10', cased=False)
-    if args.size not in SIZES:
-        raise UserError('--config=FILE:size', repr(args.size), 'one of ' + ', '.join(SIZES), 'choose one of them')
+    args = parse_argument(argument, size=('base', *SIZES), no_nsp=False, ltr=False, masking='80/10/10', cased=False)
     config = pretraining_config(args.size, phases=two_phases())
     config.model.dtype = 'bfloat16'
     config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/performance.md

@@ -33,16 +33,13 @@ here): a Spearman correlation of 0.858 on STS-B's test set with BERT-base (arXiv
 from ml_collections import ConfigDict
 
 from bertjax.config.recipes import finetuning_config, parse_argument
-from bertjax.errors import UserError
 
-_COLUMNS = {'stsb': {'text_a': 'sentence1', 'text_b': 'sentence2', 'max_score': 5.0}, '': {}}
+_COLUMNS = {'': {}, 'stsb': {'text_a': 'sentence1', 'text_b': 'sentence2', 'max_score': 5.0}}
 
 
 def get_config(argument: str = '') -> ConfigDict:
     """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, data='', seq=256)
-    if chosen.data not in _COLUMNS:
-        raise UserError('--config=FILE:data', repr(chosen.data), 'stsb', 'for example configs/rerank.py:stsb')
+    chosen = parse_argument(argument, data=tuple(_COLUMNS), seq=256)
     config = finetuning_config('rerank', **_COLUMNS[chosen.data])
     config.seq_len = chosen.seq
     config.batch_size = 32 if chosen.data else 16  # of lists, each of several sequences

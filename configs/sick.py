@@ -16,13 +16,10 @@ SemEval-2014 has 84.6 %. On SICK-R the best system has a Pearson correlation of 
 from ml_collections import ConfigDict
 
 from bertjax.config.recipes import finetuning_config, parse_argument
-from bertjax.errors import UserError
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    args = parse_argument(argument, part='e')
-    if args.part not in ('e', 'r'):
-        raise UserError('--config=FILE:part', repr(args.part), 'e or r', 'for example configs/sick.py:e')
+    args = parse_argument(argument, part=('e', 'r'))
     scores = args.part == 'r'
     return finetuning_config(
         'classification',

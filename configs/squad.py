@@ -21,19 +21,13 @@ The figures of 2.0 are best_exact/best_f1, because the paper chose the null thre
 from ml_collections import ConfigDict
 
 from bertjax.config.recipes import finetuning_config, parse_argument
-from bertjax.errors import UserError
 
 VERSIONS = {'v1': '1.1', 'v2': '2.0'}
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    version = parse_argument(argument, version='v1').version
-    if version not in VERSIONS:
-        raise UserError('--config=configs/squad.py:VERSION', repr(version), 'v1 or v2', 'write configs/squad.py:v1')
-    config = finetuning_config(
-        'squad',
-        version=VERSIONS[version],
-    )
+    version = parse_argument(argument, version=tuple(VERSIONS)).version
+    config = finetuning_config('squad', version=VERSIONS[version])
     config.seq_len = 384
     config.learning_rate = 5e-5
     config.batch_size, config.epochs = (32, 3.0) if version == 'v1' else (48, 2.0)

@@ -20,16 +20,10 @@ Learning rate, batch and epochs are the paper's (arXiv 1810.04805, section 4.4).
 from ml_collections import ConfigDict
 
 from bertjax.config.recipes import finetuning_config, parse_argument
-from bertjax.errors import UserError
-
-LAYOUTS = ('swag', 'codah', 'jsonl')
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    args = parse_argument(argument, layout='swag')
-    if args.layout not in LAYOUTS:
-        found, expected = repr(args.layout), 'one of ' + ', '.join(LAYOUTS)
-        raise UserError('--config=FILE:layout', found, expected, 'choose one of them')
+    args = parse_argument(argument, layout=('swag', 'codah', 'jsonl'))
     # The shares apply to a single .tsv of CODAH, whose official splits are five folds.
     config = finetuning_config('multiple_choice', layout=args.layout, dev_share=0.1, test_share=0.1)
     config.batch_size = 16

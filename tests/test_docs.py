@@ -1,12 +1,13 @@
 """Everything that the documentation names exists: files, config keys, recipes, verbs, anchors and tests."""
 
 import functools
-import importlib.util
 import pathlib
 import re
 
 import pytest
+from ml_collections import ConfigDict
 
+from bertjax.config.files import load_recipe
 from bertjax.config.plain import flatten, to_plain
 from bertjax.config.recipes import phase
 from bertjax.usage import verbs
@@ -23,11 +24,8 @@ FILES = {'gz', 'html', 'json', 'jsonl', 'md', 'npy', 'onnx', 'png', 'py', 'safet
 
 
 @functools.cache
-def recipe(path: pathlib.Path, argument: str = ''):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.get_config(argument) if argument else module.get_config()
+def recipe(path: pathlib.Path, argument: str = '') -> ConfigDict:
+    return load_recipe(f'{path}:{argument}')
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import functools
 import pathlib
 import re
 
@@ -43,19 +44,17 @@ MODULES += ('whole', 'muted', 'votes', 'spread', 'means', 'sharing', 'groups', '
 MODULES += ('mapped', 'past')
 
 
-def identifiers(tree: ast.AST) -> set[str]:
-    """The names of the classes, functions, variables, attributes and parameters in a module."""
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Name):
-            names.add(node.id)
-        elif isinstance(node, ast.Attribute):
-            names.add(node.attr)
-        elif isinstance(node, ast.arg):
-            names.add(node.arg)
-    return names
+# {kind of node: its attribute that is the name of a class, function, variable, attribute or parameter}
+NAMED = {ast.ClassDef: 'name', ast.FunctionDef: 'name', ast.Name: 'id', ast.Attribute: 'attr', ast.arg: 'arg'}
+
+
+@functools.cache
+def names_in(path: pathlib.Path) -> tuple[set[str], list[str]]:
+    """The names in a module, and the names of its public classes."""
+    tree = ast.parse(path.read_text(encoding='utf-8'))
+    names = {getattr(node, NAMED[type(node)]) for node in ast.walk(tree) if type(node) in NAMED}
+    classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith('_')]
+    return names, classes
 
 
 def test_replaced_names_do_not_come_back():
@@ -63,7 +62,7 @@ def test_replaced_names_do_not_come_back():
     for path in sorted(PACKAGE.rglob('*.py')):
         if path.stem in MODULES:
             found.append(f'{path.relative_to(PACKAGE)} is called {path.stem}')
-        for name in identifiers(ast.parse(path.read_text(encoding='utf-8'))) & REPLACED.keys():
+        for name in names_in(path)[0] & REPLACED.keys():
             found.append(f'{path.relative_to(PACKAGE)}: {name}, say {REPLACED[name]}')
     assert not found
 
@@ -72,9 +71,8 @@ def test_a_class_name_is_unique():
     """A search for a public class finds one class."""
     places = collections.defaultdict(list)
     for path in sorted(PACKAGE.rglob('*.py')):
-        for node in ast.parse(path.read_text(encoding='utf-8')).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith('_'):
-                places[node.name].append(path.relative_to(PACKAGE).as_posix())
+        for name in names_in(path)[1]:
+            places[name].append(path.relative_to(PACKAGE).as_posix())
     assert not {name: files for name, files in places.items() if len(files) > 1}
 
 

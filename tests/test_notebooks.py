@@ -1,15 +1,13 @@
 """The notebooks of docs/colab run from top to bottom, without a network, with small settings."""
 
-import functools
 import json
 import os
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
@@ -61,21 +59,8 @@ def environment(one_device: dict[str, str]) -> dict[str, str]:
     return one_device | {'PYTHONPATH': path}
 
 
-@pytest.fixture(scope='module')
-def tiny(once: Callable, environment: dict[str, str]) -> pathlib.Path:
-    """The finished encoder that all notebooks but `pretrain` find in out/; `pretrain` trains its own."""
-    command = [sys.executable, '-m', 'bertjax', '--config=pretrain_tiny', '--workdir=out/tiny', '--config.steps=4']
-    run = functools.partial(subprocess.run, command, env=environment, check=True, capture_output=True)
-    return once('notebooks', lambda folder: run(cwd=folder)) / 'out'
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', SMALL)
-def test_a_notebook_runs(name: str, tmp_path: pathlib.Path, environment: dict[str, str], request, monkeypatch):
-    if name != 'pretrain':
-        shutil.copytree(request.getfixturevalue('tiny'), tmp_path / 'out')
-    for variable, value in environment.items():
-        monkeypatch.setenv(variable, value)
+def execute(name: str, folder: pathlib.Path, environment: dict[str, str]) -> str:
+    """Runs a notebook in a folder; returns the printed text."""
     nbformat = pytest.importorskip('nbformat', reason="needs the extra 'test-all'")
     from nbclient import NotebookClient
 
@@ -84,6 +69,24 @@ def test_a_notebook_runs(name: str, tmp_path: pathlib.Path, environment: dict[st
     for text, line in SMALL[name].items():
         cell = next(cell for cell in notebook.cells if cell.cell_type == 'code' and text in cell.source)
         cell.source += f'\n{line}'
-    NotebookClient(notebook, timeout=300, resources={'metadata': {'path': str(tmp_path)}}).execute()
-    printed = ''.join(str(output.get('text', '')) for cell in notebook.cells for output in cell.get('outputs', ()))
+    with mock.patch.dict(os.environ, environment):
+        NotebookClient(notebook, timeout=300, resources={'metadata': {'path': str(folder)}}).execute()
+    return ''.join(str(output.get('text', '')) for cell in notebook.cells for output in cell.get('outputs', ()))
+
+
+@pytest.fixture(scope='module')
+def pretrained(once: Callable, environment: dict[str, str]) -> pathlib.Path:
+    """The folder of the notebook `pretrain`; printed.txt has its output, and the other notebooks use its encoder."""
+    run = lambda folder: (folder / 'printed.txt').write_text(execute('pretrain', folder, environment))  # noqa: E731
+    return once('notebooks', run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', SMALL)
+def test_a_notebook_runs(name: str, tmp_path: pathlib.Path, environment: dict[str, str], pretrained: pathlib.Path):
+    if name == 'pretrain':
+        printed = (pretrained / 'printed.txt').read_text()
+    else:
+        shutil.copytree(pretrained / 'out', tmp_path / 'out')
+        printed = execute(name, tmp_path, environment)
     assert 'error:' not in printed, printed

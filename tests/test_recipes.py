@@ -1,8 +1,8 @@
 """Every shipped recipe builds: pre-training recipes train one step at reduced width, task recipes build a model."""
 
 import dataclasses
-import importlib.util
 import itertools
+import json
 import pathlib
 import re
 
@@ -10,11 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from bertjax import usage
 from bertjax.config.check import check_ranges, config_keys
+from bertjax.config.files import load_recipe
 from bertjax.config.inference import INFERENCE_KEYS
-from bertjax.config.plain import flatten
+from bertjax.config.plain import flatten, to_plain
 from bertjax.config.schema import keys_of
 from bertjax.config.suggestions import KEYS, VERBS, nearest_name
 from bertjax.distill.settings import DistillationSettings
@@ -53,11 +55,8 @@ ARGUMENTS = {
 }  # fmt: skip
 
 
-def load(path: pathlib.Path, argument: str):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.get_config(argument) if argument else module.get_config()
+def load(path: pathlib.Path, argument: str) -> ConfigDict:
+    return load_recipe(f'{path}:{argument}')
 
 
 TASKS = [path for path in CONFIGS if 'task' in load(path, '')]
@@ -82,16 +81,7 @@ def test_recipe_resolves(path: pathlib.Path, argument: str):
     assert phases[0].first_step == 0 and all(a.last_step == b.first_step for a, b in itertools.pairwise(phases))
 
 
-# The slow suite takes a step with every recipe.
-QUICK = {('pretrain_tiny', '')}
-STEPS = [
-    pytest.param(path, argument, marks=() if (path.stem, argument) in QUICK else pytest.mark.slow)
-    for path, argument in PRETRAINING_CASES
-]
-
-
-@pytest.mark.parametrize(('path', 'argument'), STEPS, **NAME)
-def test_recipe_takes_a_step(path: pathlib.Path, argument: str):
+def small_config(path: pathlib.Path, argument: str) -> ConfigDict:
     config = load(path, argument)
     config.model.width, config.model.mlp_dim, config.model.num_heads, config.model.num_layers = 16, 32, 2, 1
     config.mesh.data = 1
@@ -101,6 +91,29 @@ def test_recipe_takes_a_step(path: pathlib.Path, argument: str):
         phase.max_predictions = phase.seq_len if config.packing else 3
     config.batch_size, config.grad_accum_steps = 4, min(2, config.grad_accum_steps)
     config.seq_len, config.max_predictions = 16, 3
+    return config
+
+
+def program_key(config: ConfigDict) -> str:
+    """Returns text that two small configs share if their train steps are the same program, except for constants."""
+    phase = config.phases[-1] if config.phases else config
+    names = ('seq_len', 'max_predictions', 'grad_accum_steps')
+    values = [config.model, config.optimizer.name, config.pairs.mode, config.packing, 'distill' in config]
+    values += [bool(x) for x in (config.z_loss, config.ema_decay, config.optimizer.clip_norm)]
+    return json.dumps([to_plain(values), [phase[name] or config[name] for name in names]])
+
+
+# A step with every recipe, or another recipe that has the same program. Most are in the slow suite.
+STEPS = {program_key(small_config(*case)): case for case in reversed(PRETRAINING_CASES)}
+STEPS = [
+    pytest.param(*case, marks=() if (case[0].stem, case[1]) == ('pretrain_tiny', '') else pytest.mark.slow)
+    for case in reversed(STEPS.values())
+]
+
+
+@pytest.mark.parametrize(('path', 'argument'), STEPS, **NAME)
+def test_recipe_takes_a_step(path: pathlib.Path, argument: str):
+    config = small_config(path, argument)
     mesh = make_mesh(config.mesh, jax.devices()[:1])
     settings = pretraining_settings(config)
     setup = build_pretraining_setup(settings, settings.model_config(100), mesh)

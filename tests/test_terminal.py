@@ -21,7 +21,8 @@ console = Console(soft_wrap=True, highlight=False, force_terminal='--colours' in
 print('first \\u2026 \\u2500\\u2500')
 console.print('second \\x1b[2J', style='bold')
 print('third \\x1b[31m\\x07 \\u202e caf\\xe9 \\udce9')
-data_output().write('{"a": "\\u2026 \\U0001f600 \\x7f"}\\n')
+with data_output() as data:
+    data.write('{"a": "\\u2026 \\U0001f600 \\x7f"}\\n')
 for number in range(3000):
     print('line', number, file=sys.stderr if number % 2 else sys.stdout)
 sys.stdin.read()
@@ -107,7 +108,8 @@ with Progress(console=Console(), auto_refresh=False) as progress:
     progress.add_task('bar', total=1)
     print('a line \\x1b[2J')
     progress.refresh()
-data_output().write('{"file": "\\u202e"}\\n')
+with data_output() as data:
+    data.write('{"file": "\\u202e"}\\n')
 """
     ours, theirs = pty.openpty()
     environment = {**os.environ, 'PYTHONPATH': str(repository), 'TERM': 'xterm'}

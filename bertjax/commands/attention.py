@@ -121,10 +121,16 @@ def _print_findings(findings: Findings) -> None:
         console.print(_changes_table(findings))
 
 
+def _make_table(title: str, *columns: str) -> Table:
+    table = Table(*columns, title=title, title_justify='left', box=None)
+    for column in table.columns:
+        column.justify = 'right'
+    return table
+
+
 def _extremes_table(findings: Findings) -> Table:
-    table = Table(title='the most pronounced heads', title_justify='left', box=None)
-    for name in ('looks at', 'mean of all', 'most', 'by head'):
-        table.add_column(name, justify='left' if name == 'looks at' else 'right')
+    table = _make_table('the most pronounced heads', 'looks at', 'mean of all', 'most', 'by head')
+    table.columns[0].justify = 'left'
     for name, (title, _, unit) in MEASURES.items():
         if unit == 'share':
             x = findings.means[name]
@@ -134,9 +140,10 @@ def _extremes_table(findings: Findings) -> Table:
 
 
 def _relations_table(rows: Sequence[dict]) -> Table:
-    table = Table(title='heads that find the syntactic head', title_justify='left', box=None)
-    for name in ('relation', 'words', 'head', 'right', 'best offset', 'right by it'):
-        table.add_column(name, justify='left' if name == 'relation' else 'right')
+    table = _make_table(
+        'heads that find the syntactic head', 'relation', 'words', 'head', 'right', 'best offset', 'right by it'
+    )
+    table.columns[0].justify = 'left'
     frequent = [row for row in rows if row['words'] >= _MIN_WORDS] or rows
     for row in frequent:
         offset, head = f'{row["offset"]:+d}', f'{row["layer"]}-{row["head"]}'
@@ -150,9 +157,7 @@ def _relations_table(rows: Sequence[dict]) -> Table:
 
 
 def _changes_table(findings: Findings) -> Table:
-    table = Table(title='how far each layer moved', title_justify='left', box=None)
-    for name in ('layer', 'parameters', 'hidden states, 1 - cos', 'attention, bits'):
-        table.add_column(name, justify='right')
+    table = _make_table('how far each layer moved', 'layer', 'parameters', 'hidden states, 1 - cos', 'attention, bits')
     for row in findings.changes:
         attention = f'{row["attention"]:.4f}' if 'attention' in row else ''
         table.add_row(str(row['layer']), f'{row["parameters"]["whole"]:.4f}', f'{row["hidden"]:.4f}', attention)

@@ -55,11 +55,9 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     for one in settings.values():
         one.check()
         if not one.export and (make_trials(one) or any(values.get('init') in TASKS for values in overrides.values())):
+            found = 'False with a sweep, or with a task that starts from the model of another task'
             raise UserError(
-                'config.export',
-                found='False with a sweep, or with a task that starts from the model of another task',
-                expected='True',
-                fix='leave it True, because these runs need the exported models',
+                'config.export', found, 'True, because these runs need the exported models', 'leave it True'
             )
     data = find_benchmark_data(tasks, {task: one.build_task() for task, one in settings.items()}, config.data)
     if data.missing_data:

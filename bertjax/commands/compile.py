@@ -48,7 +48,8 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
         for result in search.batches(phase) if settings.find_batch else [search.compile(phase)]:
             compiled.append(result)
             console.print(_format_result(result), markup=False)
-            _print_cost(result, console)
+            for part in (*cost_lines(result), *cost_tables(result)) if result['fits'] else ():
+                console.print(part, markup=False)
         # The result for the largest batch that fits, or for the batch of the config if none fits.
         result = max(
             (result for result in compiled if result['fits']),
@@ -75,15 +76,6 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
     console.print(f'written to {path}', markup=False)
     if errors:
         raise errors[0]
-
-
-def _print_cost(result: dict[str, Any], console: Console) -> None:
-    """Prints the estimated time and memory traffic of a step, if the step fits."""
-    if result['fits']:
-        for line in cost_lines(result):
-            console.print(line, markup=False)
-        for table in cost_tables(result):
-            console.print(table)
 
 
 def _try_others(

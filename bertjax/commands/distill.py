@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
+from bertjax.commands import pretrain
 from bertjax.config.verb import Verb
 from bertjax.distill.augment import add_augmented, distillation_data
 from bertjax.distill.run import distill_pretraining, distill_task, task_teacher
@@ -14,12 +15,10 @@ from bertjax.finetune.results import finish_task
 from bertjax.finetune.run import Finetuning
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.trials import make_trials
-from bertjax.parallel.distributed import fetch_to_all_hosts, primary_first
+from bertjax.parallel.distributed import primary_first
 from bertjax.parallel.mesh import make_mesh, row_shards
-from bertjax.pretrain.chance_baselines import compute_chance_baselines
 from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
-from bertjax.pretrain.summary import finish_pretraining
 from bertjax.pretrain.warm_start import with_architecture
 from bertjax.train.health.gradient_check import training_devices
 from bertjax.train.settings import check_row_count
@@ -65,16 +64,8 @@ def _distil_general(
             settings, distillation = distill_pretraining(settings, distill, folder, mesh)
             training = Pretraining(settings, folder, mesh, distillation)
         state, _ = fit(folder, training)
-        finish_pretraining(
-            folder,
-            training.resolved,
-            training.model_config,
-            training.tokenizer,
-            fetch_to_all_hosts(without_aux(state.eval_params)),
-            training.heldout if distill.soft or distill.hard else None,  # Otherwise the MLM head is not trained.
-            recipe,
-            compute_chance_baselines(settings, training.stores, training.examples, training.settings.steps),
-        )
+        trains_head = bool(distill.soft or distill.hard)
+        pretrain.finish(folder, training, without_aux(state.eval_params), recipe, fill_masks=trains_head)
 
 
 def _check_initial_weights(settings: PretrainingSettings, distill: DistillationSettings) -> None:

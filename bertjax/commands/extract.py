@@ -2,7 +2,6 @@
 
 import contextlib
 import pathlib
-import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
@@ -61,8 +60,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         import_arrow()
     with lock_workdir(folder, results_only=True):
         if streaming:
-            out = data_output()
-            with contextlib.redirect_stdout(sys.stderr):
+            with data_output() as out:
                 _extract_stream(settings, folder, source, out)
             return
         target = _target(settings, folder, source)

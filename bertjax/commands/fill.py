@@ -3,7 +3,6 @@
 import contextlib
 import json
 import pathlib
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
@@ -66,8 +65,7 @@ def run(config: ConfigDict, workdir: str) -> None:
             item = Row('config.fill.text', values)
             _print(_make_request(settings, folder, [item]).answers([item]))
         elif settings.input == STANDARD_INPUT:
-            out = data_output()
-            with contextlib.redirect_stdout(sys.stderr):
+            with data_output() as out:
                 _answer_stream(settings, folder, source, out)
         else:
             _answer_file(settings, folder, source)

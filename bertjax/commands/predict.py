@@ -1,9 +1,7 @@
 """run=predict: predict with a fine-tuned model, for a split, a file or standard input."""
 
-import contextlib
 import dataclasses
 import pathlib
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, TextIO
 
@@ -52,8 +50,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     request = [(finetuning_settings(merge_run_config(config, one, command_line_keys)), one) for one in folders]
     with lock_workdir(folder, *folders):
         if config.input == '-':
-            out = data_output()
-            with contextlib.redirect_stdout(sys.stderr):
+            with data_output() as out:
                 _predict_stream(request, out)
         elif config.input:
             _predict_file(request, folder)

@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Collection
+from typing import Any
 
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -44,16 +45,15 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     settings.check_memory(mesh)
     with lock_workdir(folder):
         training, state = _train(settings, folder, mesh, flag_keys)
-        finish_pretraining(
-            folder,
-            training.resolved,
-            training.model_config,
-            training.tokenizer,
-            fetch_to_all_hosts(state.eval_params),
-            training.heldout,
-            recipe,
-            compute_chance_baselines(training.settings, training.stores, training.examples, training.settings.steps),
-        )
+        finish(folder, training, state.eval_params, recipe)
+
+
+def finish(folder: pathlib.Path, training: Pretraining, params: Any, recipe: str, *, fill_masks: bool = True) -> None:
+    """Exports the parameters of a finished pre-training and prints its summary, with filled masks if wanted."""
+    settings = training.settings
+    baselines = compute_chance_baselines(settings, training.stores, training.examples, settings.steps)
+    model = training.resolved, training.model_config, training.tokenizer, fetch_to_all_hosts(params)
+    finish_pretraining(folder, *model, training.heldout if fill_masks else None, recipe, baselines)
 
 
 def _train(

@@ -12,7 +12,6 @@ from bertjax.errors import printable
 from bertjax.files.paths import display_path
 from bertjax.train.health.goodput import read_goodput
 from bertjax.workdir.differences import (
-    Difference,
     align_columns,
     comparable_keys,
     find_differences,
@@ -45,10 +44,10 @@ def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
         )
 
 
-def _print_differences(other: str, differences: Sequence[Difference]) -> None:
+def _print_differences(other: str, differences: Sequence[tuple[str, str, str]]) -> None:
     if differences:
         _print(['', f'differs from {other} in'])
-        _print(f'  {line}' for line in align_columns((x.key, x.before, '->', x.after) for x in differences))
+        _print(f'  {line}' for line in align_columns((key, before, '->', after) for key, before, after in differences))
     else:
         _print(['', f'the same as {other}'])
 

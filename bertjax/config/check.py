@@ -1,7 +1,7 @@
 """Check a config against the declarations of its keys."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from bertjax.config.distillation import DistillationKeys, TaskDistillationKeys
@@ -52,7 +52,9 @@ def check_ranges(config: Mapping[str, Any]) -> None:
     values, known = flatten(config), config_keys(config)
     for name, value in values.items():
         if name not in known:
-            raise _unknown(name, value, known)
+            if below := _keys_below(name, known):
+                raise UserError(f'config.{name}', format_value(value), f'keys such as {below[0]}', 'see docs/keys.md')
+            raise unknown_key_error(name, known)
         check_value(name, value, known[name].allowed, known[name].default)
     for name, key in known.items():
         if name not in values:
@@ -76,7 +78,7 @@ def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:
         if name in known and not known[name].allowed.contains(value):
             raise UserError(f'{where}: {name}', format_value(value), known[name].allowed.words, fix)
         if name not in known and not name.startswith(COMPUTED_KEYS):
-            below = [other for other in known if other.startswith(f'{name}.')]
+            below = _keys_below(name, known)
             expected = f'keys such as {below[0]}' if below else 'the keys of a run'
             raise UserError(f'{where}: {name}', format_value(value), expected, fix)
     missing = sorted(known.keys() - values.keys())
@@ -84,11 +86,8 @@ def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:
         raise UserError(where, f'no key {missing[0]}', 'the config of a run', fix)
 
 
-def _unknown(name: str, value: Any, known: Mapping[str, Any]) -> UserError:
-    below = [other for other in known if other.startswith(f'{name}.')]
-    if below:
-        return UserError(f'config.{name}', format_value(value), f'keys such as {below[0]}', 'see docs/keys.md')
-    return unknown_key_error(name, known)
+def _keys_below(group: str, known: Iterable[str]) -> list[str]:
+    return [name for name in known if name.startswith(f'{group}.')]
 
 
 def check_key(key: str, known: Collection[str]) -> None:
@@ -100,7 +99,7 @@ def check_key(key: str, known: Collection[str]) -> None:
     # If `known` contains 'phases[0].steps', 'phases' is also a key.
     if key in known or key in {name.partition('[')[0] for name in known}:
         return
-    below = [name for name in known if name.startswith(f'{key}.')]
+    below = _keys_below(key, known)
     if not below:
         raise unknown_key_error(key, known)
     fix = f'for example --config.{next((name for name in below if name.endswith(".name")), below[0])}=VALUE'

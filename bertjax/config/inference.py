@@ -41,10 +41,10 @@ class ModelKeys:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PairsKeys(ModelKeys):
+class InputKeys(ModelKeys):
     """The keys of every verb that computes on an input file."""
 
-    input: str = key('', TEXT, 'a file of JSON lines, each with a good and a bad sentence; may be compressed')
+    input: str = key('', TEXT, 'a file, or `-` for standard input')
     dtype: str = key(
         'float32', one_of(DTYPES), 'the dtype of the computation; `bfloat16` is several times faster on TPUs and GPUs'
     )
@@ -52,10 +52,9 @@ class PairsKeys(ModelKeys):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TextKeys(PairsKeys):
+class TextKeys(InputKeys):
     """The keys of every verb that reads texts."""
 
-    input: str = override(PairsKeys, 'input', about='a file, or `-` for standard input')
     max_length: int = key(
         0, _LENGTH, 'the maximal number of tokens of a text; longer texts are cut; 0: the positions of the model'
     )
@@ -71,13 +70,6 @@ class TextKeys(PairsKeys):
             fix = 'leave it out for the longest'
             raise UserError('config.max_length', str(self.max_length), f'4 to {limit}, the positions of the model', fix)
         return self.max_length or default
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MiningTextKeys(TextKeys):
-    """The keys of the verb that mines negatives."""
-
-    input: str = override(TextKeys, 'input', about='a file of pairs or of SQuAD, or a folder of BEIR')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,23 +194,30 @@ class AttentionKeys:
     compare: str = key('', TEXT, 'a model to compare with: the same encoder before its fine-tuning')
 
 
-def _of_verb(verb: str, base: type[ModelKeys], options: Any) -> type[ModelKeys]:
-    """Returns the class with the keys of `base` and the group config.VERB."""
+def _of_verb(verb: str, base: type[ModelKeys], options: Any, input: str = '') -> type[ModelKeys]:
+    """Returns the class with the keys of `base` and the group config.VERB; `input` documents config.input."""
     fields = [('run', str, override(ModelKeys, 'run', verb)), (verb, type(options), group(options))]
+    if input:
+        fields.append(('input', str, override(base, 'input', about=input)))
     name = type(options).__name__.replace('Keys', 'Settings')
     return dataclasses.make_dataclass(name, fields, bases=(base,), frozen=True, kw_only=True)
 
 
 # {verb that uses a finished model: the class of its keys}.
 INFERENCE_KEYS: Mapping[str, type[ModelKeys]] = {
-    verb: _of_verb(verb, base, options)
-    for verb, base, options in (
+    verb: _of_verb(verb, *arguments)
+    for verb, *arguments in (
         ('convert', ModelKeys, ConvertKeys()),
         ('extract', TextKeys, ExtractKeys()),
         ('fill', TextKeys, FillKeys()),
-        ('minimal_pairs', PairsKeys, MinimalPairsKeys()),
+        (
+            'minimal_pairs',
+            InputKeys,
+            MinimalPairsKeys(),
+            'a file of JSON lines, each with a good and a bad sentence; may be compressed',
+        ),
         ('attention', TextKeys, AttentionKeys()),
-        ('mine_negatives', MiningTextKeys, MineNegativesKeys()),
+        ('mine_negatives', TextKeys, MineNegativesKeys(), 'a file of pairs or of SQuAD, or a folder of BEIR'),
     )
 }
 

@@ -175,11 +175,15 @@ def parse_argument(argument: str, **defaults: Any) -> types.SimpleNamespace:
     """Parses the argument of a recipe, the text after the colon in `--config=FILE.py:ARGUMENT`, to typed values.
 
     `large,seq=512,cased` sets the first key of `defaults` to 'large', `seq` to the integer 512 and the boolean `cased`
-    to True. A value is converted to the type of its default.
+    to True. A value is converted to the type of its default. A tuple in `defaults` lists the allowed words; its first
+    word is the default.
 
     Raises:
-      UserError: A name is unknown, a value cannot be converted, or a word without a name is not the first.
+      UserError: A name is unknown, a value cannot be converted or is not allowed, or a word without a name is not the
+        first.
     """
+    choices = {name: default for name, default in defaults.items() if isinstance(default, tuple)}
+    defaults |= {name: words[0] for name, words in choices.items()}
     values = dict(defaults)
     kinds = {name: f'{name} ({type(default).__name__}, default {default!r})' for name, default in defaults.items()}
     known = ', '.join(kinds.values()) or 'no argument at all'
@@ -198,6 +202,11 @@ def parse_argument(argument: str, **defaults: Any) -> types.SimpleNamespace:
             fix = suggestion(name, defaults) or 'see the docstring of the recipe'
             raise UserError('--config=FILE:ARGUMENT', f'unknown name {name!r}', known, fix)
         values[name] = _convert(name, text, defaults[name])
+    for name, words in choices.items():
+        if values[name] not in words:
+            named = list(filter(None, dict.fromkeys(words)))
+            fix = f'for example {name}={named[0]}'
+            raise UserError(f'--config=FILE:{name}', repr(values[name]), f'one of {", ".join(named)}', fix)
     return types.SimpleNamespace(**values)
 
 

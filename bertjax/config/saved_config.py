@@ -43,7 +43,7 @@ def get_config(path: str) -> ConfigDict:
             group, _, name = key.rpartition('.')
             values.get(group, values).pop(name, None)
         config = from_plain(values)
-        check_recorded(config, path, 'correct it, or add `recipe: NAME`, with which a file needs the changed keys only')
+        check_recorded(config, path, 'correct it, or add `recipe: NAME` and keep only the changed keys')
         return config
     try:
         config = load_recipe(find_recipe(recipe))
@@ -64,10 +64,7 @@ def changed_keys(recipe: str) -> set[str]:
 
 def _read(path: str) -> tuple[str | None, dict[str, Any]]:
     """Returns the recipe that the file names, and its keys with their values."""
-    expected, fix = (
-        'a YAML mapping of keys to values',
-        'for example the lines `recipe: glue:rte` and `learning_rate: 3e-5`',
-    )
+    expected, fix = 'a YAML mapping of keys to values', 'for example the lines `recipe: glue:rte` and `steps: 9`'
     try:
         values = yaml.load(pathlib.Path(path).read_text(encoding='utf-8'), _Loader)
     except (OSError, UnicodeError, yaml.YAMLError) as error:
@@ -76,9 +73,8 @@ def _read(path: str) -> tuple[str | None, dict[str, Any]]:
         raise UserError(path, type(values).__name__, expected, fix)
     recipe = values.pop('recipe', None)
     if not isinstance(recipe, str | None):
-        raise UserError(
-            f'{path}: recipe', repr(recipe), 'the name or the path of a recipe', 'for example recipe: glue:rte'
-        )
+        fix = 'for example recipe: glue:rte'
+        raise UserError(f'{path}: recipe', repr(recipe), 'the name or the path of a recipe', fix)
     return recipe, values
 
 

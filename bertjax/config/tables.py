@@ -58,9 +58,11 @@ def page() -> str:
     pretraining, finetuning = keys_of(PretrainingKeys), keys_of(FinetuningKeys)
     both = {name: key for name, key in pretraining.items() if finetuning.get(name) == key}
     parts += _section('Every training', 'The keys that pre-training and fine-tuning share.', both)
-    parts += _section('Pre-training', PretrainingKeys.__doc__, _without(pretraining, both))
+    own = {name: key for name, key in pretraining.items() if name not in both}
+    parts += _section('Pre-training', PretrainingKeys.__doc__, own)
     parts += _section('Phases', 'An entry of `phases`.', keys_of(PhaseKeys, 'phases.', TRAINING))
-    parts += _section('Fine-tuning', FinetuningKeys.__doc__, _without(finetuning, both))
+    own = {name: key for name, key in finetuning.items() if name not in both}
+    parts += _section('Fine-tuning', FinetuningKeys.__doc__, own)
     tasks: dict[str, str] = {}  # {row: the first task that has it}
     for kind in KINDS:
         known = {f'task.{name}': key for name, key in options(kind).items()}
@@ -84,10 +86,6 @@ def page() -> str:
     return '\n'.join(parts)
 
 
-def _without(keys: Mapping[str, Key], others: Mapping[str, Key]) -> dict[str, Key]:
-    return {name: key for name, key in keys.items() if name not in others}
-
-
 def _section(title: str, about: str | None, keys: Mapping[str, Key], *, changes: bool = True) -> list[str]:
     head = ('key', 'default', 'description', 'values', *(['may change'] if changes else []))
     text = ' '.join((about or '').partition('Attributes:')[0].split())
@@ -101,20 +99,16 @@ def _section(title: str, about: str | None, keys: Mapping[str, Key], *, changes:
 
 
 def _key_row(name: str, key: Key, about: str, *, changes: bool = True) -> str:
-    cells = (f'`{name}`', f'`{_format_default(key.default)}`', about, _shorten(key.allowed.words))
+    words = key.allowed.words
+    for pattern, short in _SHORTER.items():
+        words = re.sub(pattern, short, words)
+    cells = (f'`{name}`', f'`{_format_default(key.default)}`', about, words)
     return _row((*cells, *([key.change.value] if changes else [])))
 
 
 def _row(cells: Iterable[str]) -> str:
     escaped = [cell.replace('|', '\\|') for cell in cells]
     return f'| {" | ".join(escaped)} |'
-
-
-def _shorten(words: str) -> str:
-    """Shortens the description of a range for a cell of a table."""
-    for pattern, short in _SHORTER.items():
-        words = re.sub(pattern, short, words)
-    return words
 
 
 def _format_default(value: object) -> str:

@@ -23,12 +23,7 @@ from bertjax.errors import StoppedError, UserError
 from bertjax.files.disk import annotate_write_errors
 from bertjax.files.write_guard import writes_are_disabled
 
-
-class _TemporaryNames(threading.local):
-    prefix = ''  # the part of this thread's temporary names before the process id
-
-
-_temporary_names = _TemporaryNames()
+_temporary_names = threading.local()  # `prefix`: the part of this thread's temporary names before the process id
 _ALGORITHMS = {'sha256': hashlib.sha256, 'blake2b-128': lambda: hashlib.blake2b(digest_size=16)}
 
 
@@ -39,7 +34,7 @@ def unique_temporary_names() -> Iterator[None]:
     try:
         yield
     finally:
-        _temporary_names.prefix = ''
+        del _temporary_names.prefix
 
 
 def sync_directory(path: str | os.PathLike) -> None:
@@ -87,7 +82,8 @@ class AtomicFile:
             self._size, self.file = 0, tempfile.TemporaryFile()  # noqa: SIM115
             return
         make_directory(self.path.parent)
-        self._temporary = self.path.parent / f'.{self.path.name}.tmp-{_temporary_names.prefix}{os.getpid()}'
+        prefix = getattr(_temporary_names, 'prefix', '')
+        self._temporary = self.path.with_name(f'.{self.path.name}.tmp-{prefix}{os.getpid()}')
         self._size = 0
         self.file = self._temporary.open('w+b')
 
@@ -218,12 +214,8 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(
-                str(directory),
-                found=f'another process that {doing}',
-                expected='one process at a time',
-                fix='wait for it, or end it',
-            ) from None
+            found, fix = f'another process that {doing}', 'wait for it, or end it'
+            raise UserError(str(directory), found, 'one process at a time', fix) from None
         except OSError:
             logging.warning('%s cannot be locked: do not start a second process in it.', directory)
         try:

@@ -26,12 +26,8 @@ def map_array(path: str | os.PathLike, dtype: str | np.dtype) -> np.ndarray:
     try:
         array = np.memmap(path, dtype, 'r').view(np.ndarray)
     except FileNotFoundError:
-        raise UserError(
-            str(path),
-            found='no such file any more',
-            expected='a file that stays while it is used',
-            fix='start the same command again: it creates the missing files',
-        ) from None
+        fix = 'start the same command again: it creates the missing files'
+        raise UserError(str(path), 'no such file any more', 'a file that stays while it is used', fix) from None
     register_mapped(path, array.nbytes)
     return array
 

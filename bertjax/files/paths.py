@@ -28,12 +28,8 @@ def is_remote(path: epath.PathLike) -> bool:
 def check_address(path: str, where: str) -> None:
     """Raises a UserError for a URL other than gs://BUCKET… and s3://BUCKET…"""
     if is_remote(path) and not _IN_BUCKET.match(path):
-        raise UserError(
-            where,
-            found=f'the address {path!r}',
-            expected='a path on this machine, gs://… or s3://…',
-            fix='fetch it first, and give the path of the file',
-        )
+        expected, fix = 'a path on this machine, gs://… or s3://…', 'fetch it first, and give the path of the file'
+        raise UserError(where, f'the address {path!r}', expected, fix)
 
 
 _names: dict[str, str] = {}
@@ -129,12 +125,8 @@ def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
             seen.add(identity)
             children = sorted(path.iterdir())
         except OSError as error:
-            raise UserError(
-                str(path),
-                found=(error.strerror or str(error)).lower(),
-                expected='a folder that can be listed',
-                fix='check its permissions, or move it elsewhere',
-            ) from None
+            found, fix = (error.strerror or str(error)).lower(), 'check its permissions, or move it elsewhere'
+            raise UserError(str(path), found, 'a folder that can be listed', fix) from None
         stack += [child for child in reversed(children) if not child.name.startswith(('.', '_'))]
     if repeated:
         logging.warning(

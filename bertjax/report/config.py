@@ -1,7 +1,5 @@
 """The config of the run, and its differences from the recipe."""
 
-import dataclasses
-
 from bertjax.config.files import find_recipe, load_recipe
 from bertjax.config.plain import to_plain
 from bertjax.errors import UserError
@@ -26,5 +24,5 @@ def config_section(run: Run) -> Section:
     same_kind = ('task' in recipe) == run.is_task
     if same_kind and (not run.is_task or recipe['task']['kind'] == run.config['task']['kind']):
         recipe = resolve_like(recipe, run.config) if run.recorded else recipe
-        data['differences'] = [dataclasses.astuple(difference) for difference in find_differences(recipe, run.config)]
+        data['differences'] = find_differences(recipe, run.config)
     return Section('config', 'Config', data)

@@ -1,6 +1,5 @@
 """The differences between two configs in plain form, with values in the syntax of the command line."""
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,20 +8,6 @@ from bertjax.config.plain import flatten
 from bertjax.config.ranges import in_steps
 
 _ABSENT = object()
-
-
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """A key with different values in two configs.
-
-    Attributes:
-      key: The config key.
-      before, after: The values in the two configs, as text; '-' if the key is missing.
-    """
-
-    key: str
-    before: str
-    after: str
 
 
 def format_literal(value: Any) -> str:
@@ -39,11 +24,14 @@ def comparable_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
-    """Returns the differences between two configs, sorted by key."""
+def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Returns (key, value before, value after) for the keys that differ between two configs, sorted by key.
+
+    The values are text; '-' stands for a missing key.
+    """
     old, new = comparable_keys(before), comparable_keys(after)
     return [
-        Difference(key, *('-' if value is _ABSENT else format_literal(value) for value in pair))
+        (key, *('-' if value is _ABSENT else format_literal(value) for value in pair))
         for key in sorted(old.keys() | new.keys())
         if (pair := (old.get(key, _ABSENT), new.get(key, _ABSENT)))[0] != pair[1]
     ]

@@ -56,12 +56,6 @@ def save_tokenizer(
         write_atomic(directory / TRAINED, key)
 
 
-def _resave_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
-    """Saves an incomplete tokenizer again. After a kill, its checksums and other files may be missing."""
-    tokenizer.save(workdir / FOLDER)
-    _write_saved(workdir / FOLDER)
-
-
 def _files(directory: pathlib.Path) -> list[pathlib.Path]:
     return [directory / name for name in _FILES if (directory / name).is_file()]
 
@@ -199,8 +193,9 @@ def set_workdir_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, source: s
         and saved.fingerprint == tokenizer.fingerprint
         and (saved.separators == tokenizer.separators or has_run(workdir))
     ):
-        if not is_complete(workdir):
-            _resave_tokenizer(tokenizer, workdir)
+        if not is_complete(workdir):  # After a kill, the checksums and other files may be missing.
+            tokenizer.save(workdir / FOLDER)
+            _write_saved(workdir / FOLDER)
         return
     check_replaceable(workdir)
     if saved is not None:

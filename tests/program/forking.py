@@ -26,6 +26,8 @@ MODULES = (
     'bertjax.pretrain.summary',
     'bertjax.train.trainer',
 )
+# The variable with the path of code that a process runs before the program; see `Program.with_startup`.
+STARTUP = 'BERTJAX_TEST_STARTUP'
 # Prefixes of variables that no module reads when it is imported. If another variable differs, a fork is not suitable.
 READ_LATE = ('AWS_', 'BERTJAX_', 'STORAGE_EMULATOR_HOST')
 
@@ -129,6 +131,8 @@ def run_main(arguments: list[str], folder: str, environment: dict[str, str], des
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    if path := environment.get(STARTUP):
+        exec(compile(pathlib.Path(path).read_text(encoding='utf-8'), path, 'exec'), {})
     sys.argv = [sys.modules['bertjax.main'].__file__, *arguments]
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # as the module does when it is run as a program
     sys.modules['bertjax.main'].console()

@@ -1,6 +1,6 @@
 """Saves checkpoints or exports in forks that are killed at file operations, and checks the files after each kill.
 
-    python tests/program/killed_saves.py first|next|export FOLDER STRIDE
+    python tests/program/killed_saves.py FOLDER first:STRIDE next:STRIDE export:STRIDE
 
 This is a separate program because a fork of a process that uses JAX has the locks of JAX but not its threads.
 """
@@ -77,8 +77,8 @@ def check_export(folder: pathlib.Path, *, least: int) -> None:
 
 def main(what: str, folder: pathlib.Path, stride: int) -> int:
     """Kills at every `stride`-th operation, checks the files, and returns the number of kills."""
-    before, run = folder / 'before', folder / 'run'
-    before.mkdir()
+    before, run = folder / what / 'before', folder / what / 'run'
+    before.mkdir(parents=True)
     prepare = {'first': lambda: None, 'next': lambda: save(before, 1), 'export': lambda: export(before, 1)}[what]
     work = {'first': lambda: save(run, 2, 3), 'next': lambda: save(run, 2, 3), 'export': lambda: export(run, 2)}[what]
     check = check_export if what == 'export' else check_saves
@@ -96,4 +96,5 @@ def main(what: str, folder: pathlib.Path, stride: int) -> int:
 
 
 if __name__ == '__main__':
-    print(json.dumps(main(sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3]))))
+    works = dict(argument.split(':') for argument in sys.argv[2:])
+    print(json.dumps({what: main(what, pathlib.Path(sys.argv[1]), int(stride)) for what, stride in works.items()}))

@@ -14,14 +14,16 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
 import jax
+import numpy as np
 import pytest
 from absl import flags, logging
-from forking import Fork, Template
+from forking import STARTUP, Fork, Template
+from safetensors.numpy import load, load_file
 
 from bertjax.main import console
 from bertjax.pretrain.examples import Examples, StoreExamples
@@ -31,6 +33,8 @@ from bertjax.text.tokenizer import load_tokenizer
 
 # The recipe of most tests: a step of Adam compiles in half the time of a step of Muon.
 PRETRAIN = 'configs/pretrain_tiny.py:adam'
+
+WEIGHTS = 'export/hf/model.safetensors'  # the exported weights in a workdir
 
 # The model and the corpus are so small that a run takes little longer than starting Python and compiling.
 SMALL = (
@@ -124,18 +128,22 @@ class Program:
     def with_startup(self, folder: pathlib.Path, code: str) -> 'Program':
         """Returns a program whose processes first run `code`, which is saved in a new folder."""
         folder.mkdir()
-        (folder / 'sitecustomize.py').write_text(textwrap.dedent(code))
-        path = os.pathsep.join([str(folder), self.environment['PYTHONPATH']])
-        return dataclasses.replace(self, environment=self.environment | {'PYTHONPATH': path})
+        path = folder / 'sitecustomize.py'  # Python runs a file of this name when it starts.
+        path.write_text(textwrap.dedent(code))
+        return self.with_environment({STARTUP: str(path)})
 
     def start(self, *changes: str, stdin: int | None = None, **options) -> subprocess.Popen:
         """Starts the program in a separate process and returns at once."""
         forked = self.template and self.module == 'bertjax.main' and self.template.is_suitable(self.environment)
         popen = functools.partial(Fork, self.template) if forked else subprocess.Popen
+        environment = self.environment
+        if STARTUP in environment and not forked:
+            folders = [os.path.dirname(environment[STARTUP]), environment['PYTHONPATH']]
+            environment = environment | {'PYTHONPATH': os.pathsep.join(folders)}
         return popen(
             [sys.executable, '-m', self.module, *self.arguments(*changes, **options)],
             cwd=self.repository,
-            env=self.environment,
+            env=environment,
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -255,6 +263,23 @@ def examples_of(workdir: pathlib.Path, split: str, **changes: Any) -> Examples:
 def results(workdir: pathlib.Path) -> dict:
     """Reads results.json of a workdir."""
     return json.loads((workdir / 'results.json').read_text(encoding='utf-8'))
+
+
+def assert_same_numbers(objects: Mapping[str, bytes], alone: pathlib.Path) -> None:
+    """Checks that the files {name: content} of a run have the text and, up to rounding, the numbers of a workdir."""
+    assert objects['ledger.jsonl'] == (alone / 'ledger.jsonl').read_bytes()
+    published = [json.loads(line) for line in objects['metrics.jsonl'].splitlines()]
+    losses = [[row['loss'] for row in some if row.get('loss')] for some in (published, rows(alone / 'metrics.jsonl'))]
+    assert losses[0][-10:] == pytest.approx(losses[1][-10:], rel=1e-5)
+    together, expected = load(objects[WEIGHTS]), load_file(alone / WEIGHTS)
+    assert together.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(together[name], values, atol=1e-5)
+
+
+def bucket_variables() -> dict[str, str]:
+    """Returns the environment variables that point a process to the bucket and the cache of a test."""
+    return {name: value for name, value in os.environ.items() if name.startswith(('AWS_', 'BERTJAX_'))}
 
 
 def copy_workdir(workdir: pathlib.Path, target: pathlib.Path) -> pathlib.Path:

@@ -1,28 +1,36 @@
 """Several processes with a workdir in a bucket, each with its own cache, as on separate machines."""
 
-import json
-import os
 import pathlib
 import signal
 import time
 
-import numpy as np
 import pytest
-from running import GLUE, QUICK, RUN, SWEEP, Program, assert_one_line, results, rows, wait_for_exit, wait_for_step
-from safetensors.numpy import load, load_file
+from running import (
+    GLUE,
+    QUICK,
+    RUN,
+    SWEEP,
+    WEIGHTS,
+    Program,
+    assert_one_line,
+    assert_same_numbers,
+    bucket_variables,
+    results,
+    rows,
+    wait_for_exit,
+)
 
 from bertjax.workdir.lock import TRIALS
 
 HERE = 's3://bucket/runs/one'
-WEIGHTS = 'export/hf/model.safetensors'
-# The run is long enough to be stopped; its state is divided between both processes.
-LONG = (*RUN, '--config.steps=64', '--config.checkpoint_every=32', '--config.eval_every=32', '--config.mesh.data=1')
+STEPS = 96  # so many that the run can be stopped three times
+LONG = (*RUN, f'--config.steps={STEPS}', '--config.checkpoint_every=12', '--config.eval_every=48')
 
 
 @pytest.fixture
 def hosts(program: Program, bucket) -> Program:
     """The program with the environment variables of the bucket."""
-    return program.with_environment({name: os.environ[name] for name in os.environ if name.startswith('AWS_')})
+    return program.with_environment(bucket_variables())
 
 
 def mirror(cache: pathlib.Path) -> pathlib.Path:
@@ -34,51 +42,21 @@ def mirror(cache: pathlib.Path) -> pathlib.Path:
 def assert_as_alone(hosts: Program, objects: dict[str, bytes], alone: pathlib.Path, flags: tuple[str, ...]) -> None:
     """Checks that one process with a local workdir uses the same text and computes the same numbers, up to rounding."""
     hosts.spawn(f'--workdir={alone}', *flags)
-    objects = {path.split('/runs/one/')[1]: data for path, data in objects.items()}
-    assert objects['ledger.jsonl'] == (alone / 'ledger.jsonl').read_bytes()
-    published = [json.loads(line) for line in objects['metrics.jsonl'].splitlines()]
-    losses = [[row['loss'] for row in some if row.get('loss')] for some in (published, rows(alone / 'metrics.jsonl'))]
-    assert losses[0][-10:] == pytest.approx(losses[1][-10:], rel=1e-5)
-    together, expected = load(objects[WEIGHTS]), load_file(alone / WEIGHTS)
-    assert together.keys() == expected.keys()
-    for name, values in expected.items():
-        np.testing.assert_allclose(together[name], values, atol=1e-5)
+    assert_same_numbers({path.split('/runs/one/')[1]: data for path, data in objects.items()}, alone)
 
 
 @pytest.mark.slow
-def test_another_machine_continues_a_stopped_run(hosts: Program, bucket, tmp_path: pathlib.Path):
-    """One of two processes is asked to stop; a new machine replaces the other one."""
-    first, second, third = (tmp_path / name for name in ('first', 'second', 'third'))
-    arguments = (f'--workdir={HERE}', *LONG, '--config.mesh.fsdp=2')
-    processes = hosts.start_together(2, *arguments, caches=[first, second])
-    while not list(first.glob('workdirs/*/identity')):
-        assert processes[0].poll() is None, wait_for_exit(processes[0])
-    wait_for_step(processes[0], mirror(first), 8)
-    processes[1].send_signal(signal.SIGTERM)
-    ended = [wait_for_exit(process, status=75) for process in processes]
-    stopped = rows(mirror(first) / 'ledger.jsonl')[-1]['step']
-    assert 8 <= stopped < 64 and all(f'stopped at step {stopped} as asked' in end.stderr for end in ended)
-    names = bucket.names('bucket/runs/one')
-    assert f'checkpoints/{stopped}/seal.json' in names and '.lease.json' not in names
+def test_machines_are_replaced_after_kills_and_a_stop(hosts: Program, bucket, tmp_path: pathlib.Path):
+    """`kill -9` ends the second, then the first process, and two new machines continue; then the run is asked to stop.
 
-    resumed, joined = (wait_for_exit(process) for process in hosts.start_together(2, *arguments, caches=[first, third]))
-    assert f'continuing at step {stopped} of 64' in resumed.stdout and 'continuing' not in joined.stdout
-    assert_as_alone(hosts, bucket.contents('bucket/runs/one'), tmp_path / 'alone', LONG)
-
-    assert (
-        'all 64 steps are done' in hosts.with_environment({'BERTJAX_CACHE': str(second)}).spawn(*arguments[:-1]).stdout
-    )
-
-
-@pytest.mark.slow
-def test_each_process_is_killed_in_turn(hosts: Program, bucket, tmp_path: pathlib.Path):
-    """`kill -9` ends the second, then the first process; each time two new machines continue."""
+    One of the stopped machines continues with another new one.
+    """
     quick = hosts.with_startup(tmp_path / 'startup', QUICK)
-    arguments = (f'--workdir={HERE}', *LONG, '--config.checkpoint_every=12', '--config.eval_every=4')
+    arguments = (f'--workdir={HERE}', *LONG, '--config.mesh.data=1', '--config.mesh.fsdp=2')
     step = 0
     for killed in (1, 0):
         caches = [tmp_path / f'{name}{killed}' for name in ('first', 'second')]
-        processes = quick.start_together(2, *arguments, '--config.mesh.fsdp=2', caches=caches)
+        processes = quick.start_together(2, *arguments, caches=caches)
         bucket.wait_for_step('bucket/runs/one', step + 1, *processes)
         processes[killed].kill()
         start = time.monotonic()
@@ -87,12 +65,23 @@ def test_each_process_is_killed_in_turn(hosts: Program, bucket, tmp_path: pathli
         assert 'another process of this run is lost' in end.stderr.strip().splitlines()[-1]
         wait_for_exit(processes[killed], status=-signal.SIGKILL)
         step = bucket.wait_for_step('bucket/runs/one', step + 1)
-    caches = [tmp_path / name for name in ('first', 'second')]
-    ended = [
-        wait_for_exit(process) for process in quick.start_together(2, *arguments, '--config.mesh.fsdp=2', caches=caches)
-    ]
-    assert f'continuing at step {step}' in ended[0].stdout
-    assert_as_alone(hosts, bucket.contents('bucket/runs/one'), tmp_path / 'alone', arguments[1:])
+
+    first, second, third = (tmp_path / name for name in ('first', 'second', 'third'))
+    processes = quick.start_together(2, *arguments, caches=[first, second])
+    bucket.wait_for_step('bucket/runs/one', step + 1, *processes)
+    processes[1].send_signal(signal.SIGTERM)
+    ended = [wait_for_exit(process, status=75) for process in processes]
+    assert f'continuing at step {step} of' in ended[0].stdout
+    stopped = rows(mirror(first) / 'ledger.jsonl')[-1]['step']
+    assert step < stopped < STEPS and all(f'stopped at step {stopped} as asked' in end.stderr for end in ended)
+    names = bucket.names('bucket/runs/one')
+    assert f'checkpoints/{stopped}/seal.json' in names and '.lease.json' not in names
+
+    resumed, joined = (wait_for_exit(process) for process in hosts.start_together(2, *arguments, caches=[first, third]))
+    assert f'continuing at step {stopped} of {STEPS}' in resumed.stdout and 'continuing' not in joined.stdout
+    assert_as_alone(hosts, bucket.contents('bucket/runs/one'), tmp_path / 'alone', LONG)
+    alone = hosts.with_environment({'BERTJAX_CACHE': str(second)}).spawn(*arguments[:-1])
+    assert f'all {STEPS} steps are done' in alone.stdout
 
 
 @pytest.mark.slow
@@ -149,7 +138,7 @@ def test_both_processes_end_when_another_run_takes_the_workdir(hosts: Program, b
     """After the first process can see the new lease, nothing in the bucket changes."""
     caches = [tmp_path / name for name in ('first', 'second')]
     quick = hosts.with_startup(tmp_path / 'startup', QUICK)
-    long = ('--config.mesh.fsdp=2', '--config.steps=100000', '--config.checkpoint_every=100')
+    long = ('--config.mesh.data=1', '--config.mesh.fsdp=2', '--config.steps=100000', '--config.checkpoint_every=100')
     processes = quick.start_together(2, f'--workdir={HERE}', *LONG, *long, caches=caches)
     bucket.wait_for_step('bucket/runs/one', 1, *processes)
     bucket.put({'runs/one/.lease.json': b'{"token": "of another"}'})

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from killing import watch
-from running import GLUE, RUN, Program, assert_one_line, rows
+from running import GLUE, RUN, WEIGHTS, Program, assert_one_line, copy_workdir, rows
 from test_resume import assert_same_run
 
 from bertjax.files import disk
@@ -22,8 +22,7 @@ SHORT = ('--config.steps=2', '--config.eval_every=0', '--config.checkpoint_every
 def test_checkpoints_without_seals_do_not_start_a_new_run(
     program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
 ):
-    workdir = tmp_path / 'run'
-    shutil.copytree(trained, workdir)
+    workdir = copy_workdir(trained, tmp_path / 'run')
     for seal in (workdir / 'checkpoints').rglob('seal.json'):
         seal.unlink()
     before = sorted(path for path in workdir.rglob('*') if 'tensorboard' not in str(path))
@@ -36,8 +35,7 @@ def test_damaged_rows_are_reported_and_do_not_stop_the_run(
     program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
 ):
     """The ledger lacks steps and metrics.jsonl has garbage, but the run resumes, warns and exports."""
-    workdir = tmp_path / 'run'
-    shutil.copytree(trained, workdir)
+    workdir = copy_workdir(trained, tmp_path / 'run')
     ledger, metrics = workdir / 'ledger.jsonl', workdir / 'metrics.jsonl'
     lines = ledger.read_bytes().splitlines(keepends=True)
     lines[4], lines[9:12] = b'\xff\x00garbage\n', []
@@ -50,9 +48,7 @@ def test_damaged_rows_are_reported_and_do_not_stop_the_run(
     assert f'warning: {ledger} is damaged: is missing: step 5, 10-12.' in result.stderr
     assert f'warning: {metrics} is damaged: 1 lines are skipped (line 3)' in result.stderr
     assert ledger.read_bytes() == b''.join(lines)
-    assert (workdir / 'export/hf/model.safetensors').read_bytes() == (
-        trained / 'export/hf/model.safetensors'
-    ).read_bytes()
+    assert (workdir / WEIGHTS).read_bytes() == (trained / WEIGHTS).read_bytes()
     program.run(f'--workdir={workdir}', '--config.run=export')
 
 
@@ -66,28 +62,12 @@ def fill_disk(name: str) -> Callable[[str, str], None]:
     return refuse
 
 
-@pytest.mark.parametrize(
-    'name',
-    ['run/tokenizer/', 'store/.manifest', 'run/.config.json', pytest.param('ledger.jsonl', marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize('name', ['run/tokenizer/', 'store/.manifest', 'run/.config.json'])
 def test_a_full_disk_is_a_one_line_error(program: Program, tmp_path: pathlib.Path, name: str):
     workdir = tmp_path / 'run'
     with watch(fill_disk(name), workdir):
         error = program.error(f'--workdir={workdir}', *SHORT)
     assert 'found a full disk with ' in error and f'room for {workdir}' in error and 'make room' in error
-
-
-@pytest.mark.slow
-def test_a_workdir_path_with_wildcards_works_after_a_full_disk(program: Program, tmp_path: pathlib.Path):
-    """Once there is room, the checkpoint is saved and read again, although Orbax treats paths as patterns."""
-    workdir = tmp_path / 'exp[1]*'
-    with watch(fill_disk('.seal.json'), workdir):
-        error = program.error(f'--workdir={workdir}', *SHORT, '--config.export=False')
-    assert 'found a full disk with ' in error and f' bytes for {workdir}' in error
-    program.run(f'--workdir={workdir}', *SHORT, '--config.export=False')
-    assert [row['step'] for row in rows(workdir / 'ledger.jsonl')] == [1, 2]
-    assert 'step 2 exported' in program.run(f'--workdir={workdir}', *SHORT, '--config.run=export').stdout
-    assert (workdir / 'export' / 'hf' / 'model.safetensors').exists()
 
 
 def test_a_workdir_that_is_a_file_is_an_error(program: Program, tmp_path: pathlib.Path):
@@ -96,39 +76,51 @@ def test_a_workdir_that_is_a_file_is_an_error(program: Program, tmp_path: pathli
         assert f'--workdir: found {tmp_path / "file"}, which is a file' in program.error(f'--workdir={workdir}')
 
 
-@pytest.mark.parametrize(
-    'name', ['run/store/.manifest', pytest.param('checkpoints/2.unfinished', marks=pytest.mark.slow)]
-)
-def test_a_workdir_that_is_moved_during_a_run_is_an_error(program: Program, tmp_path: pathlib.Path, name: str):
-    """After the folder is moved back, the same command continues."""
-    workdir, moved, arguments = tmp_path / 'run', tmp_path / 'moved', ('--config.checkpoint_every=1', *SHORT[:2])
+def move_away(workdir: pathlib.Path, moved: pathlib.Path, name: str) -> Callable[[str, str], None]:
+    """Returns a hook for `watch`: the workdir is moved at the first operation on a path that contains `name`."""
 
     def move(operation: str, path: str) -> None:
         if name in path and not moved.exists():
             workdir.rename(moved)
 
-    with watch(move, workdir):
-        error = program.error(f'--workdir={workdir}', *arguments)
+    return move
+
+
+def test_a_workdir_that_is_moved_before_training_is_an_error(program: Program, tmp_path: pathlib.Path):
+    workdir, moved = tmp_path / 'run', tmp_path / 'moved'
+    with watch(move_away(workdir, moved, 'run/store/.manifest'), workdir):
+        error = program.error(f'--workdir={workdir}', *SHORT)
     assert str(workdir) in error and ' no such folder any more' in error and 'move it back' in error
     assert not workdir.exists() and (moved / 'store').exists()
-    if 'checkpoints' in name:
-        moved.rename(workdir)
-        assert 'continuing at step 1 of 2' in program.run(f'--workdir={workdir}', *arguments).stdout
-        assert [row['step'] for row in rows(workdir / 'ledger.jsonl')] == [1, 2]
 
 
 @pytest.mark.slow
-def test_checkpoints_that_are_removed_during_a_run_are_an_error(program: Program, tmp_path: pathlib.Path):
-    folder = tmp_path / 'run' / 'checkpoints'
+def test_one_run_after_several_failures(program: Program, tmp_path: pathlib.Path):
+    """The disk is full twice, the checkpoints are removed, and the workdir is moved away; then the run continues.
+
+    The path has wildcards, because Orbax treats paths as patterns.
+    """
+    workdir, moved = tmp_path / 'exp[1]*', tmp_path / 'moved'
+    arguments = (f'--workdir={workdir}', *SHORT[:2], '--config.checkpoint_every=1')
+    folder = workdir / 'checkpoints'
 
     def remove(operation: str, path: str) -> None:
-        if path.endswith('2.unfinished') and folder.exists():
+        if operation == 'open' and path.endswith('1.unfinished') and folder.exists():
             shutil.rmtree(folder)
 
-    with watch(remove, tmp_path):
-        error = program.error(f'--workdir={tmp_path / "run"}', *SHORT)
-    assert f'{folder}/2.unfinished: found that its folder was moved or removed' in error
-    program.run(f'--workdir={tmp_path / "run"}', *SHORT)
+    for hook, message in (
+        (fill_disk('ledger.jsonl'), f'room for {workdir}'),
+        (fill_disk('.seal.json'), f' bytes for {workdir}'),
+        (remove, f'{folder}/1.unfinished: found that its folder was moved or removed'),
+        (move_away(workdir, moved, 'checkpoints/2.unfinished'), 'no such folder any more'),
+    ):
+        with watch(hook, tmp_path):
+            assert message in program.error(*arguments)
+    assert not workdir.exists()
+    moved.rename(workdir)
+    assert 'continuing at step 1 of 2' in program.run(*arguments).stdout
+    assert [row['step'] for row in rows(workdir / 'ledger.jsonl')] == [1, 2]
+    assert (workdir / WEIGHTS).exists()
 
 
 def test_too_little_memory_is_an_error(program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -169,8 +161,8 @@ def test_too_few_open_files_in_a_process(program: Program, tmp_path: pathlib.Pat
     """The process ends at once; the number in the message is enough for a run."""
 
     def run(limit: int, *changes: str) -> subprocess.CompletedProcess:
-        command = program.without_forks().start(f'--workdir={tmp_path}', *changes)  # the limit is set while it imports
-        resource.prlimit(command.pid, resource.RLIMIT_NOFILE, (limit, limit))
+        code = f'import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))'
+        command = program.with_startup(tmp_path / str(limit), code).start(f'--workdir={tmp_path / "run"}', *changes)
         out, err = command.communicate(timeout=120)
         return subprocess.CompletedProcess(command.args, command.returncode, out, err)
 
@@ -204,7 +196,7 @@ def test_a_run_continues_as_its_full_disk_grows(program: Program, trained: pathl
     """Each time the disk is full, there is a one-line error; the final bits are those of an undisturbed run."""
     lines = []
     with small_disk(tmp_path / 'disk', 'size=100k'):
-        for size in range(100, 20_000, 300):
+        for size in (100, 200, 400, 800, 1200, 1600, 2400, 3200, 4800, 6400, 20_000):
             subprocess.run(['mount', '-o', f'remount,size={size}k', tmp_path / 'disk'], check=True)
             process = program.start(f'--workdir={tmp_path / "disk" / "run"}', *RUN)
             out, err = process.communicate(timeout=300)
@@ -222,12 +214,11 @@ def test_a_run_continues_as_its_full_disk_grows(program: Program, trained: pathl
 def test_a_full_disk_during_fine_tuning(
     program: Program, tuned: pathlib.Path, tune: tuple[str, ...], tmp_path: pathlib.Path, name: str
 ):
-    workdir = tmp_path / 'run'
-    shutil.copytree(tuned, workdir)
+    workdir = copy_workdir(tuned, tmp_path / 'run')
     if name == 'features':
         shutil.rmtree(workdir / name)
 
     with watch(fill_disk(name), workdir):
         assert 'found a full disk with ' in program.error(f'--workdir={workdir}', *tune, **GLUE)
     program.run(f'--workdir={workdir}', *tune, **GLUE)
-    assert (workdir / 'export/hf/model.safetensors').exists()
+    assert (workdir / WEIGHTS).exists()

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 from test_checkpoint_choice import stop_after
 from test_tasks import write_columns, write_squad
 
+from bertjax.convert.content import ExportContent
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.load import load_task_model, read_config
 from bertjax.tasks.registry import build_task
@@ -305,7 +306,8 @@ def write_teacher(directory: pathlib.Path, trained: pathlib.Path, task: Task) ->
     module = task.build_module(read_config(source))
     params = load_task_model(source, module, task.head).params
     labels = task.huggingface()
-    export_huggingface(params, module.config, load_tokenizer(source), directory, card={}, head=task.head, task=labels)
+    content = ExportContent(module, params, load_tokenizer(source), head=task.head, task=labels)
+    export_huggingface(content, directory)
 
 
 @pytest.mark.slow

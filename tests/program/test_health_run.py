@@ -1,29 +1,25 @@
 """A hanging run ends and can be resumed, and goodput counts the time of both processes; steps are traced."""
 
 import pathlib
-import subprocess
-import sys
 
 import pytest
-from running import RUN, Program, rows, wait_for_exit
+from running import RUN, Program, rows
 
 from bertjax.train.health.goodput import read_goodput
 
-# Runs the program, but the tenth batch never arrives.
+# Startup code for a run in which the tenth batch never arrives.
 HANGS = """
-import sys, time
-from bertjax.data import loader
-next_batch, taken = loader.Loader.__next__, []
+    import time
+    from bertjax.data import loader
+    next_batch, taken = loader.Loader.__next__, []
 
-def hang_at_the_tenth(self):
-    taken.append(0)
-    while len(taken) == 10:
-        time.sleep(1)
-    return next_batch(self)
+    def hang_at_the_tenth(self):
+        taken.append(0)
+        while len(taken) == 10:
+            time.sleep(1)
+        return next_batch(self)
 
-loader.Loader.__next__ = hang_at_the_tenth
-from bertjax.main import console
-console()
+    loader.Loader.__next__ = hang_at_the_tenth
 """
 
 
@@ -31,21 +27,18 @@ console()
 def test_a_hang_ends_with_status_4_and_the_same_command_resumes(
     program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
 ):
-    arguments = program.arguments(f'--workdir={tmp_path}', *RUN, '--config.hang_minutes=0.05')
-    hung = subprocess.Popen(
-        [sys.executable, '-c', HANGS, *arguments],
-        cwd=program.repository, env=program.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    err = wait_for_exit(hung, status=4).stderr
+    workdir = tmp_path / 'run'
+    hanging = program.with_startup(tmp_path / 'startup', HANGS)
+    err = hanging.spawn(f'--workdir={workdir}', *RUN, '--config.hang_minutes=0.05', status=4).stderr
     assert 'hang_at_the_tenth' in err and 'loop.py' in err
     last = err.strip().splitlines()[-1]
     assert last.startswith('stopped: no progress for 0.05') and 'minutes waiting for data' in last
-    assert 'hang_at_the_tenth' in (tmp_path / 'hang.txt').read_text()
-    assert rows(tmp_path / 'ledger.jsonl')[-1]['step'] == 9
+    assert 'hang_at_the_tenth' in (workdir / 'hang.txt').read_text()
+    assert rows(workdir / 'ledger.jsonl')[-1]['step'] == 9
 
-    end = program.spawn(f'--workdir={tmp_path}', *RUN)
-    assert (tmp_path / 'ledger.jsonl').read_bytes() == (trained / 'ledger.jsonl').read_bytes()
-    found = read_goodput(tmp_path)
+    end = program.spawn(f'--workdir={workdir}', *RUN)
+    assert (workdir / 'ledger.jsonl').read_bytes() == (trained / 'ledger.jsonl').read_bytes()
+    found = read_goodput(workdir)
     assert found.processes == 2 and found.seconds['restore'] > 0 and f'goodput {found}' in end.stdout
 
 
@@ -53,7 +46,8 @@ def test_a_hang_ends_with_status_4_and_the_same_command_resumes(
 def test_the_selected_steps_are_traced(program: Program, tmp_path: pathlib.Path):
     error = program.error(f'--workdir={tmp_path}', *RUN, '--config.profile=20:26')
     assert "config.profile: found '20:26', expected steps up to 24, the last of the run" in error
-    out = program.run(f'--workdir={tmp_path}', *RUN, '--config.steps=8', '--config.profile=3:6').stdout
+    # A new process, because a trace has all compiled programs of its process.
+    out = program.spawn(f'--workdir={tmp_path}', *RUN, '--config.steps=8', '--config.profile=3:6').stdout
     assert f'traced steps 3 to 5: xprof --logdir={tmp_path / "profile"}' in out
     (trace,) = (tmp_path / 'profile').rglob('*.xplane.pb')
     assert b'step_num' in trace.read_bytes()

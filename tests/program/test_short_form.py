@@ -20,21 +20,20 @@ def _losses(workdir: pathlib.Path) -> list[float]:
 
 @pytest.fixture(scope='module')
 def finished(program: Program, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A finished run of the long form."""
-    workdir = tmp_path_factory.mktemp('long') / 'run'
-    program.run(f'--workdir={workdir}', *RUN)
+    """A finished run of the short form; stdout.txt has its output."""
+    workdir = tmp_path_factory.mktemp('short') / 'run'
+    words = [*_words(SMALL), f'corpus={program.corpus}', 'max_steps=3', 'lr=3e-4', 'export=false']
+    out = program.run(*words, PRETRAIN, '--workdir', str(workdir), recipe='', small=False).stdout
+    (workdir / 'stdout.txt').write_text(out)
     return workdir
 
 
-def test_words_are_flags(program: Program, finished: pathlib.Path, tmp_path: pathlib.Path):
-    words = [*_words(SMALL), f'corpus={program.corpus}', 'max_steps=3', 'lr=3e-4', 'export=false']
-    text = program.run(*words, PRETRAIN, '--workdir', str(tmp_path), recipe='', small=False).stdout
-    long_form = text.splitlines()[0]
+def test_words_are_flags(program: Program, finished: pathlib.Path):
+    long_form = (finished / 'stdout.txt').read_text().splitlines()[0]
     assert long_form.startswith(f'bertjax --config={PRETRAIN} --config.model.width=32 ')
-    assert long_form.endswith(f' --config.learning_rate=3e-4 --config.export=false --workdir={tmp_path}')
-    for name in ('config.json', 'tokenizer/vocab.txt'):
-        assert (tmp_path / name).read_bytes() == (finished / name).read_bytes()
-    assert _losses(tmp_path) == _losses(finished)
+    assert long_form.endswith(f' --config.learning_rate=3e-4 --config.export=false --workdir={finished}')
+    shown = program.run(*RUN, '--config.run=show', f'--workdir={finished}').stdout
+    assert f'the same as the run in {finished}' in shown
 
 
 def test_a_saved_config_names_a_recipe(program: Program, finished: pathlib.Path, tmp_path: pathlib.Path):
@@ -47,10 +46,8 @@ def test_a_saved_config_names_a_recipe(program: Program, finished: pathlib.Path,
     lines = [f'recipe: {PRETRAIN}', *groups.pop('')]
     lines += [f'{group}: {{{", ".join(entries)}}}' for group, entries in groups.items()]
     file.write_text('\n'.join(lines))
-    workdir = tmp_path / 'run'
-    program.run(str(file), f'corpus={program.corpus}', f'workdir={workdir}', recipe='', small=False)
-    assert (workdir / 'config.json').read_bytes() == (finished / 'config.json').read_bytes()
-    assert _losses(workdir) == _losses(finished)
+    words = (f'corpus={program.corpus}', 'run=show', f'workdir={finished}')
+    assert f'the same as the run in {finished}' in program.run(str(file), *words, recipe='', small=False).stdout
 
 
 def test_the_config_of_a_run_is_a_saved_config(program: Program, finished: pathlib.Path, tmp_path: pathlib.Path):

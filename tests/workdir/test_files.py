@@ -5,12 +5,12 @@ import json
 import pathlib
 import random
 import re
-import runpy
 from typing import Any
 
 import pytest
 from ml_collections import ConfigDict
 
+from bertjax.config.files import load_recipe
 from bertjax.config.plain import dump, to_plain
 from bertjax.config.recipes import pretraining_config, two_phases
 from bertjax.errors import UserError
@@ -26,7 +26,7 @@ ODD = [None, True, -1, 2**70, 1.5, float('nan'), '', 'x', [], ['a'], [None], {},
 
 @pytest.fixture(scope='module')
 def recipe(repository: pathlib.Path) -> ConfigDict:
-    return runpy.run_path(f'{repository}/configs/glue.py')['get_config']('rte')
+    return load_recipe(f'{repository}/configs/glue.py:rte')
 
 
 def damaged(value: dict[str, Any], rng: random.Random) -> dict[str, Any]:
