@@ -14,12 +14,11 @@ import numpy as np
 from etils import epath
 
 from bertjax.config.ranges import format_value
+from bertjax.convert.huggingface.dense import DenseConfig, dense_settings, read_dense
 from bertjax.convert.huggingface.sentence_transformers import (
     ENCODER,
     MODULES,
     SETTINGS,
-    Dense,
-    read_dense,
     read_max_length,
     read_modules,
     read_settings,
@@ -28,7 +27,7 @@ from bertjax.errors import UserError
 
 PUNCTUATION = tuple(string.punctuation)
 MULTI_VECTOR, _PYLATE = 'MultiVectorEncoder', 'ColBERT'  # the model_type in SETTINGS
-PROJECTION = 'linear.weight'  # the tensor of the Dense module
+PROJECTION = '1_Dense/linear.weight'  # the name of the projection, see convert/names.py
 _FOLDERS = ('', '1_Dense', '2_MultiVectorMask', '3_Normalize')
 _TYPES = ('base.modules', 'base.modules', 'multi_vector_encoder.modules', 'base.modules')
 _TOKENS = {'module_input_name': 'token_embeddings', 'module_output_name': 'token_embeddings'}
@@ -123,8 +122,8 @@ def read_projection(directory: epath.PathLike) -> np.ndarray:
     """
     folder = epath.Path(directory)
     _, modules = read_modules(folder, {'pylate.models.Dense.Dense': 'Dense'})
-    dense: Dense = read_dense(folder / modules[1]['path'], modules[1])
-    if dense.activation != 'Identity' or dense.bias.any():
+    dense = read_dense(folder / modules[1]['path'], modules[1], _FIX)
+    if dense.config.activation != 'Identity' or (dense.bias is not None and dense.bias.any()):
         raise UserError(str(folder / modules[1]['path']), 'an activation or a bias', 'a linear map', _FIX)
     return np.ascontiguousarray(dense.kernel.T)
 
@@ -184,10 +183,7 @@ def multi_vector_files(settings: MultiVector, width: int, dim: int) -> dict[str,
             'similarity_fn_name': 'maxsim',
         },
         '1_Dense/config.json': {
-            'in_features': width,
-            'out_features': dim,
-            'bias': False,
-            'activation_function': 'torch.nn.modules.linear.Identity',
+            **dense_settings(DenseConfig(dim, 'Identity', use_bias=False), width),
             **_TOKENS,
         },
         '2_MultiVectorMask/config.json': {'skiplist_words': list(settings.skiplist), 'skiplist_tasks': ['document']},

@@ -101,6 +101,9 @@ def export_huggingface(
     host = HostParams(params, config)
     shapes = host.shapes
     expected = stacked_shapes(_exported_module(config, head, task, shapes))
+    projection = head.projection if head else ''
+    # The modules of sentence-transformers have any sizes.
+    expected |= {x.ours: shapes[x.ours] for x in names.entries(config, shapes, projection) if '/' in x.theirs}
     missing_parts = _parts(expected) - _parts(shapes)
     required = {path: shape for path, shape in expected.items() if path.partition('/')[0] not in missing_parts}
     if shapes != required or missing_parts & {'encoder', 'head'}:
@@ -120,15 +123,15 @@ def export_huggingface(
     config_json |= {key: x for key, x in values.items() if key not in export_keys}
     unused = family.unused_positions(config_json, CONFIG)
     parts: dict[str, list[Tensor]] = collections.defaultdict(list)  # in the order of names.TABLE
-    for entry in names.named_entries(config, shapes, head.projection if head else ''):
+    for entry in names.named_entries(config, shapes, projection):
         tensor = _tensor(host, entry, config.vocab_size, unused if entry.theirs == POSITIONS else 0, dtype)
         parts[family.to_family_name(entry.theirs, config_json['architectures'][0])].append(tensor)
     tensors = {name: _concatenate(tensors) for name, tensors in parts.items()}
     parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
-    projection_folder = head.projection_folder if head else ''
-    projection = {
-        name: tensors.pop(name) for name in [*tensors] if projection_folder and name.startswith(head.projection)
-    }
+    modules: dict[str, dict[str, Tensor]] = collections.defaultdict(dict)  # {folder: its tensors}
+    for name in [name for name in tensors if '/' in name]:
+        folder, _, key = name.partition('/')
+        modules[folder][key] = tensors.pop(name)
     pipeline = head.pipeline if head else 'feature-extraction' if 'mlm' in missing_parts else ''
     with atomic_directory(target) as staging:
         tokenizer.save(staging)
@@ -141,12 +144,15 @@ def export_huggingface(
         architecture = config_json['architectures'][0]
         text = model_card(config, architecture, card, parameters, pipeline=pipeline, about=about, figures=figures)
         (path / CARD).write_text(text)
+        replaced = {f'{folder}/pytorch_model.bin' for folder in modules}
         for name, content in files.items():
+            if name in replaced:
+                continue
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             (path / name).write_bytes(content)
-        if projection:
-            (path / projection_folder).mkdir(exist_ok=True)
-            write_tensors(path / projection_folder / MODEL, projection, {'format': 'pt'})
+        for folder, its_tensors in modules.items():
+            (path / folder).mkdir(exist_ok=True)
+            write_tensors(path / folder / MODEL, its_tensors, {'format': 'pt'})
         (path / CONFIG).write_text(json.dumps(config_json, indent=2, sort_keys=True) + '\n')
 
 
