@@ -140,6 +140,6 @@ def _extract_file(
         extraction.compute(advance)
     names = ('layers', 'combine', 'weights', 'pool', 'normalize', 'prompt', 'truncate_dim')
     facts = {name: getattr(extractor.encoding, name) for name in names}
-    facts['dense'] = [layer.kernel.shape[1] for layer in extractor.encoding.dense]
+    facts['dense'] = [layer.config.width for layer in extractor.encoding.dense]
     for line in extraction.write(facts):
         print(line)

@@ -17,9 +17,8 @@ class Head:
       architecture: The equivalent class of transformers. If there is none, it is '', and the model cannot be exported
         to Hugging Face.
       pipeline: The pipeline tag on the hub.
-      projection: The name that the class of transformers gives to our linear layer `head`.
-      projection_folder: The folder of a module of sentence-transformers that has the projection; '' if the class of
-        transformers has it.
+      projection: The name that the class of transformers gives to our linear layer `head`. If a module of
+        sentence-transformers has the layer, the name begins with the folder of the module.
       id2label: Whether `id2label` in the config.json of this class has an entry for each output.
       pools_cls: Whether the head reads only the first position.
       layers: The values of `layers` with which the class of transformers, or the folder, represents the model.
@@ -30,7 +29,6 @@ class Head:
     architecture: str = ''
     pipeline: str = ''
     projection: str = ''
-    projection_folder: str = ''
     id2label: bool = True
     pools_cls: bool = False
     layers: tuple[str, ...] = ('last',)

@@ -15,7 +15,8 @@ _MOVED = {
     r'distil(bert|roberta)-base[\w-]*': 'distilbert',
     r'(all|multi-qa|paraphrase)-[\w.-]*(MiniLM|distilroberta)[\w.-]*': 'sentence-transformers',
 }
-_DESCRIPTION_SUFFIXES = ('.json', '.txt', '.model')  # The files that describe a model and its tokenizer.
+# The files that describe a model and its tokenizer.
+_DESCRIPTION_SUFFIXES = ('.json', '.txt', '.model', 'artifact.metadata')
 # The file names of the formats of weights. Only the first format that a repository has is downloaded.
 _WEIGHTS = (
     r'model\.safetensors',

@@ -110,9 +110,9 @@ def load_task_model(
     """Loads a BERT as the start of a task's model.
 
     The encoder and the pooler are read from the directory. The head is also read if the directory's model has the same
-    class of transformers and the same number of outputs, with the same names in the same order (if both have names).
-    The other parameters of the model are newly initialized and are listed in `missing` of the result. The other tensors
-    of the directory are listed in `unused`.
+    class of transformers and the same number of outputs, with the same names in the same order (if both have names),
+    or if it is a module of sentence-transformers. The other parameters of the model are newly initialized and are
+    listed in `missing` of the result. The other tensors of the directory are listed in `unused`.
 
     Args:
       directory: The directory of a pre-trained or fine-tuned model.
@@ -130,12 +130,13 @@ def load_task_model(
     same_head = same_class and (not theirs or not ours or theirs == ours)
     # Parts with other shapes are not read, such as a head with other outputs, or a pooler on top of a BiLSTM.
     shapes = stacked_shapes(model)
-    misfits = set() if same_head else {'head'}
+    misfits = set()
     for entry in names.entries(model.config, shapes, head.projection):
         part, x = entry.ours.split('/')[0], source.tensors.get(entry.theirs)
-        if part == 'encoder' or x is None:
+        if part == 'encoder' or x is None or '/' in entry.theirs:  # a module of sentence-transformers must fit
             continue
-        if x.shape != entry.their_shape(shapes[entry.ours], model.config.vocab_size):
+        their_shape = entry.their_shape(shapes[entry.ours], model.config.vocab_size)
+        if x.shape != their_shape or (part == 'head' and not same_head):
             misfits.add(part)
     readable = {name: shape for name, shape in shapes.items() if name.split('/')[0] not in misfits}
     return _assemble(source, model, readable, head.projection, seed)

@@ -13,6 +13,8 @@ import numpy as np
 from bertjax.model.config import BertConfig
 
 LAYERS = 'encoder/layers/'  # A row of TABLE with this prefix is one tensor in each block.
+# The folders of Dense modules of sentence-transformers. A tensor in a file of its own has the name FOLDER/NAME.
+DENSE_FOLDERS = tuple(f'{i}_Dense' for i in range(2, 10))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +91,7 @@ TABLE: tuple[tuple[str, str, TensorKind], ...] = (
     ('mlm/bias', 'cls.predictions.bias', ROWS),
     *_pair('nsp', 'cls.seq_relationship'),
     *_pair('head', '{head}'),  # The head of a task's model. {head} is Head.projection, see heads.py.
+    *(row for i, folder in enumerate(DENSE_FOLDERS) for row in _pair(f'head/dense_{i}', f'{folder}/linear')),
 )
 
 

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bertjax.convert.huggingface.sentence_transformers import Dense
+from bertjax.convert.huggingface.dense import Dense
+from bertjax.convert.huggingface.sentence_transformers import SentenceModules
 from bertjax.data.features import INPUTS, Features
 from bertjax.errors import UserError
 from bertjax.inference.runner import Forward, Runner
@@ -72,7 +73,7 @@ class Encoding:
         if self.truncate_dim:
             return self.truncate_dim
         if self.dense:
-            return self.dense[-1].kernel.shape[1]
+            return self.dense[-1].config.width
         return config.width * (len(self.layers) if self.combine == 'concat' else 1)
 
 
@@ -107,8 +108,9 @@ def resolve_encoding(
         expected = '-1, the input of the Dense layers in the folder'
         fix = "omit the layers, or give a pooling such as pool='mean'"
         raise UserError('layers', str(options['layers']), expected, fix)
-    widths = [model.config.width, *(layer.kernel.shape[1] for layer in modules.dense)]
-    for layer, width in zip(modules.dense, widths, strict=False):
+    dense = _dense_layers(model, modules)
+    widths = [model.config.width, *(layer.config.width for layer in dense)]
+    for layer, width in zip(dense, widths, strict=False):
         if layer.kernel.shape[0] != width:
             found = f'a Dense layer with {layer.kernel.shape[0]:,} inputs'
             expected = f'{width:,} inputs, the width of the preceding vectors'
@@ -118,7 +120,19 @@ def resolve_encoding(
         options |= {'layers': modules.layers, **combine}
     normalize = modules.normalize if normalize is None else normalize
     prompt = modules.prompt if prompt is None else prompt
-    return Encoding(pool=modules.pool, normalize=normalize, prompt=prompt, dense=modules.dense, **options)
+    return Encoding(pool=modules.pool, normalize=normalize, prompt=prompt, dense=dense, **options)
+
+
+def _dense_layers(model: LoadedModel, modules: SentenceModules) -> tuple[Dense, ...]:
+    """Returns the Dense modules with their tensors, from the folder or from the parameters of the model."""
+    if modules.dense_layers or not modules.dense:
+        return modules.dense_layers
+    layers = []
+    for i, config in enumerate(modules.dense):
+        params = jax.device_get(model.params['head'][f'dense_{i}'])
+        kernel, bias = (None if x is None else np.asarray(x, np.float32) for x in map(params.get, ('kernel', 'bias')))
+        layers.append(Dense(config, kernel, bias))
+    return tuple(layers)
 
 
 def find_prompt(model: LoadedModel, names: Sequence[str]) -> str:
@@ -144,7 +158,7 @@ def make_encode(module: nn.Module, encoding: Encoding) -> Forward:
         if encoding.pool != 'pooler':
             x = combine_layers(x, encoding.combine, encoding.weights)
             x = pool_tokens(x, mask, encoding.pool)
-        if encoding.normalize and not encoding.dense:
+        if encoding.normalize:
             x = x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
         return {'features': x}
 
@@ -214,7 +228,8 @@ def encode(
     """
     check_encoding(runner.model, encoding)
     per_token = ('features',) if encoding.pool == 'none' else ()
-    full = dataclasses.replace(encoding, truncate_dim=0)  # All widths share a compiled function.
+    # All widths share a compiled function, which has no Dense modules.
+    full = dataclasses.replace(encoding, truncate_dim=0, dense=(), normalize=encoding.normalize and not encoding.dense)
     make_forward = functools.partial(make_encode, encoding=full)
     name, title = ('encode', full), 'encoding'
     rows = runner.run(name, make_forward, features, per_token=per_token, title=title, advance=advance)['features']

@@ -59,7 +59,7 @@ class Extractor:
         if model.tokenizer.separators != 1:  # the fingerprint of a tokenizer does not depend on its separators
             digest.update(b'%d separators' % model.tokenizer.separators)
         for layer in self.encoding.dense:
-            digest.update(layer.kernel.tobytes() + layer.bias.tobytes())
+            digest.update(layer.kernel.tobytes() + (b'' if layer.bias is None else layer.bias.tobytes()))
         return digest.digest()
 
     def part_key(self, items: Sequence[Item]) -> str:

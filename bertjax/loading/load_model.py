@@ -205,6 +205,9 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
     task, task_text = _read_task(pathlib.Path(directory), config)
     if task is None:
         imported = load_pretraining_model(directory, dtype=dtype)
+        # `encode` applies the modules of sentence-transformers, whose tensors have names with a folder.
+        unused = [name for name in imported.unused if '/' not in name]
+        imported = dataclasses.replace(imported, unused=unused)
         module = BertForPreTraining(imported.config)
     else:
         module = task.build_module(config)
@@ -221,7 +224,10 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
     origin = Origin(imported.dtype, task_text, values, files)
     modules = read_sentence_modules(directory)
     summary += f'\nfrom its {MODULES}: {modules.describe()}' if modules else ''
-    modules = modules or (task.sentence_modules() if task else None)
+    task_modules = task.sentence_modules() if task else None
+    if modules and task_modules and modules.dense == task_modules.dense:
+        modules = dataclasses.replace(modules, dense_layers=())  # the parameters of the model have their tensors
+    modules = modules or task_modules
     return LoadedModel(where, module, params, tokenizer, task, mesh, missing, unused, summary, origin, modules)
 
 

@@ -174,7 +174,7 @@ class Projection(nn.Module):
 
     config: BertConfig
     features: tuple[int, ...]
-    in_axes: tuple[str, ...]
+    in_axes: tuple[str | None, ...]
     out_axes: tuple[str, ...]
     bias_axes: tuple[str, ...]
     feeds_custom_kernel: bool = False

@@ -1,8 +1,10 @@
 """Reads and writes what makes a folder of transformers a MultiVectorEncoder of sentence-transformers (ColBERT).
 
 The modules are Transformer, Dense, MultiVectorMask and Normalize. PyLate 3 lists only the first two, and has the other
-settings in config_sentence_transformers.json. Sources: sentence-transformers 6 (multi_vector_encoder/model.py and
-modules/multi_vector_mask.py, base/modules/transformer.py).
+settings in config_sentence_transformers.json. The original ColBERT has no modules: its checkpoint has the projection,
+and artifact.metadata the settings. Sources: sentence-transformers 6 (multi_vector_encoder/model.py and
+modules/multi_vector_mask.py, base/modules/transformer.py) and stanford-futuredata/ColBERT (infra/config/settings.py,
+modeling/hf_colbert.py).
 """
 
 import dataclasses
@@ -14,24 +16,27 @@ import numpy as np
 from etils import epath
 
 from bertjax.config.ranges import format_value
+from bertjax.convert.huggingface.dense import DenseConfig, dense_settings, read_dense
 from bertjax.convert.huggingface.sentence_transformers import (
     ENCODER,
     MODULES,
     SETTINGS,
-    Dense,
-    read_dense,
     read_max_length,
     read_modules,
     read_settings,
 )
+from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.errors import UserError
 
 PUNCTUATION = tuple(string.punctuation)
 MULTI_VECTOR, _PYLATE = 'MultiVectorEncoder', 'ColBERT'  # the model_type in SETTINGS
-PROJECTION = 'linear.weight'  # the tensor of the Dense module
+METADATA, _STANFORD = 'artifact.metadata', 'HF_ColBERT'  # of the original ColBERT: the settings, the architecture
+PROJECTION = '1_Dense/linear.weight'  # the name of the projection, see convert/names.py
+STANFORD_PROJECTION = 'linear.weight'  # its name in a checkpoint of the original ColBERT
 _FOLDERS = ('', '1_Dense', '2_MultiVectorMask', '3_Normalize')
 _TYPES = ('base.modules', 'base.modules', 'multi_vector_encoder.modules', 'base.modules')
 _TOKENS = {'module_input_name': 'token_embeddings', 'module_output_name': 'token_embeddings'}
+_MARKERS = {'query': '[unused0]', 'doc': '[unused1]'}
 _FIX = 'give another model, or start from its encoder and train the projection'
 
 
@@ -58,9 +63,11 @@ class MultiVector:
 
 
 def is_multi_vector(directory: epath.PathLike) -> bool:
-    """Returns whether a directory is a MultiVectorEncoder, or a model of PyLate."""
+    """Returns whether a directory is a MultiVectorEncoder, or a model of PyLate or of the original ColBERT."""
     folder = epath.Path(directory)
-    return (folder / MODULES).exists() and read_settings(folder / SETTINGS).get('model_type') in (MULTI_VECTOR, _PYLATE)
+    if (folder / MODULES).exists():
+        return read_settings(folder / SETTINGS).get('model_type') in (MULTI_VECTOR, _PYLATE)
+    return read_settings(folder / 'config.json').get('architectures') == [_STANFORD]
 
 
 def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | None:
@@ -76,6 +83,8 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
     folder = epath.Path(directory)
     if not is_multi_vector(folder):
         return None
+    if not (folder / MODULES).exists():
+        return _read_metadata(folder, longest)
     kinds, modules = read_modules(folder, {'pylate.models.Dense.Dense': 'Dense'})
     given, encoder = read_settings(folder / SETTINGS), read_settings(folder / ENCODER)
     where = str(folder / MODULES)
@@ -115,16 +124,41 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
     )
 
 
+def _read_metadata(folder: epath.Path, longest: int) -> MultiVector:
+    """Reads the settings of the original ColBERT; keys that are missing have its defaults."""
+    given, where = read_settings(folder / METADATA), str(folder / METADATA)
+    for name, expected in (('similarity', 'cosine'), ('interaction', 'colbert')):
+        if given.get(name) not in (None, expected):
+            raise UserError(where, f'{name} {format_value(given[name])}', f"'{expected}'", _FIX)
+    limit = min(read_max_length(folder, {}) or longest, longest)
+
+    def length(name: str, default: int) -> int:
+        value = default if given.get(name) is None else given[name]
+        if type(value) is not int or value < 4:
+            raise UserError(where, f'{name} {format_value(value)}', 'a number of tokens, at least 4', _FIX)
+        return min(value, limit)
+
+    prompts = [f'{given.get(f"{side}_token_id") or marker} ' for side, marker in _MARKERS.items()]
+    skiplist = PUNCTUATION if given.get('mask_punctuation', True) else ()
+    attend = bool(given.get('attend_to_mask_tokens'))
+    return MultiVector(*prompts, length('query_maxlen', 32), length('doc_maxlen', 220), True, attend, skiplist)
+
+
 def read_projection(directory: epath.PathLike) -> np.ndarray:
     """Reads the projection of tokens, float32 [D', D], as torch's Linear has it.
 
     Raises:
-      UserError: The Dense module has an activation, a bias or other tensors.
+      UserError: The Dense module has an activation, a bias or other tensors; or there is no projection.
     """
     folder = epath.Path(directory)
+    if not (folder / MODULES).exists():
+        tensors, _, _ = read_tensors(folder, lambda name: (name,))
+        if np.ndim(tensors.get(STANFORD_PROJECTION)) != 2:
+            raise UserError(str(folder), f'no matrix {STANFORD_PROJECTION}', f'the projection of {_STANFORD}', _FIX)
+        return tensors[STANFORD_PROJECTION]
     _, modules = read_modules(folder, {'pylate.models.Dense.Dense': 'Dense'})
-    dense: Dense = read_dense(folder / modules[1]['path'], modules[1])
-    if dense.activation != 'Identity' or dense.bias.any():
+    dense = read_dense(folder / modules[1]['path'], modules[1], _FIX)
+    if dense.config.activation != 'Identity' or (dense.bias is not None and dense.bias.any()):
         raise UserError(str(folder / modules[1]['path']), 'an activation or a bias', 'a linear map', _FIX)
     return np.ascontiguousarray(dense.kernel.T)
 
@@ -184,10 +218,7 @@ def multi_vector_files(settings: MultiVector, width: int, dim: int) -> dict[str,
             'similarity_fn_name': 'maxsim',
         },
         '1_Dense/config.json': {
-            'in_features': width,
-            'out_features': dim,
-            'bias': False,
-            'activation_function': 'torch.nn.modules.linear.Identity',
+            **dense_settings(DenseConfig(dim, 'Identity', use_bias=False), width),
             **_TOKENS,
         },
         '2_MultiVectorMask/config.json': {'skiplist_words': list(settings.skiplist), 'skiplist_tasks': ['document']},

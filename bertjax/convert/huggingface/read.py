@@ -7,9 +7,10 @@ import numpy as np
 from etils import epath
 
 from bertjax.convert.huggingface.config import from_json
+from bertjax.convert.huggingface.dense import to_tensors
 from bertjax.convert.huggingface.families import BERT, POSITIONS, find_family
-from bertjax.convert.huggingface.multi_vector import PROJECTION, is_multi_vector, read_projection
-from bertjax.convert.huggingface.sentence_transformers import FILES, MODULES
+from bertjax.convert.huggingface.multi_vector import PROJECTION, STANFORD_PROJECTION, is_multi_vector, read_projection
+from bertjax.convert.huggingface.sentence_transformers import FILES, MODULES, read_sentence_modules
 from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.convert.source import CheckpointSource
 from bertjax.files.small_files import read_json_object, read_json_or_none
@@ -55,8 +56,13 @@ def read(directory: epath.Path) -> CheckpointSource:
         )
         dtypes.update(stored)
         format_names.update({} if family is BERT else names)
-        if is_multi_vector(directory):
+        if STANFORD_PROJECTION in arrays and is_multi_vector(directory):
+            arrays[PROJECTION] = arrays.pop(STANFORD_PROJECTION)
+        elif is_multi_vector(directory):
             arrays[PROJECTION] = read_projection(directory)
+        else:
+            modules = read_sentence_modules(directory)
+            arrays |= to_tensors(modules.dense_layers) if modules else {}
         if POSITIONS in arrays:
             arrays[POSITIONS] = arrays[POSITIONS][family.unused_positions(values, where) :]
         return arrays

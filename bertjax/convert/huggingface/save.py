@@ -83,9 +83,10 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
         parts[family.to_family_name(entry.theirs, architecture)].append(tensor)
     tensors = {name: _concatenate(tensors) for name, tensors in parts.items()}
     parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
-    projection_folder = head.projection_folder if head else ''
-    in_folder = [name for name in tensors if projection_folder and name.startswith(head.projection)]
-    projection = {name: tensors.pop(name) for name in in_folder}
+    modules: dict[str, dict[str, Tensor]] = collections.defaultdict(dict)  # {folder: its tensors}
+    for name in [name for name in tensors if '/' in name]:
+        folder, _, key = name.partition('/')
+        modules[folder][key] = tensors.pop(name)
     pipeline = head.pipeline if head else 'feature-extraction' if 'mlm' in missing_parts else ''
     with content.stage(target) as path:
         if family is not BERT and not writes_are_disabled():  # the tokenizer writes nothing if writes are disabled
@@ -93,12 +94,14 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
         write_tensors(path / MODEL, dict(sorted(tensors.items())), {'format': 'pt'})
         facts = {'pipeline': pipeline, 'about': content.about, 'figures': content.figures}
         (path / CARD).write_text(model_card(config, architecture, content.card, parameters, **facts))
+        replaced = {f'{folder}/pytorch_model.bin' for folder in modules}
         for name, data in content.files.items():
-            (path / name).parent.mkdir(parents=True, exist_ok=True)
-            (path / name).write_bytes(data)
-        if projection:
-            (path / projection_folder).mkdir(exist_ok=True)
-            write_tensors(path / projection_folder / MODEL, projection, {'format': 'pt'})
+            if name not in replaced:
+                (path / name).parent.mkdir(parents=True, exist_ok=True)
+                (path / name).write_bytes(data)
+        for folder, arrays in modules.items():
+            (path / folder).mkdir(exist_ok=True)
+            write_tensors(path / folder / MODEL, arrays, {'format': 'pt'})
         (path / CONFIG).write_text(json.dumps(config_json, indent=2, sort_keys=True) + '\n')
 
 

@@ -1,7 +1,7 @@
 """Reads and writes the modules of a sentence-transformers model, which compute the vector of a text.
 
 modules.json and the files that it names define the modules. The formats are those of sentence-transformers 2 to 6
-(base/modules/transformer.py and dense.py, sentence_transformer/modules/pooling.py, base/model.py).
+(base/modules/transformer.py, sentence_transformer/modules/pooling.py, base/model.py).
 """
 
 import dataclasses
@@ -16,7 +16,9 @@ from etils import epath
 from safetensors.numpy import save
 
 from bertjax.config.ranges import format_value
+from bertjax.convert.huggingface.dense import Dense, DenseConfig, dense_settings, read_dense
 from bertjax.convert.huggingface.tensors import read_tensors
+from bertjax.convert.names import DENSE_FOLDERS
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_list, read_json_object
 from bertjax.model.pooling import SENTENCE_POOL
@@ -40,20 +42,6 @@ _FLAGS = {
     'pooling_mode_lasttoken': 'lasttoken',
 }
 _LAYERS, _WEIGHTS = 'WeightedLayerPooling', 'layer_weights'
-_ACTIVATIONS = {'Identity': lambda x: x, 'Tanh': np.tanh, 'ReLU': lambda x: np.maximum(x, 0)}
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Dense:
-    """A linear layer with an activation ('Identity', 'Tanh' or 'ReLU') that is applied to the vectors of texts."""
-
-    kernel: np.ndarray = dataclasses.field(repr=False)  # float32 [D, D']
-    bias: np.ndarray = dataclasses.field(repr=False)  # float32 [D']
-    activation: str
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Applies the layer to float32 [N, D]; returns [N, D']."""
-        return _ACTIVATIONS[self.activation](x @ self.kernel + self.bias)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +56,8 @@ class SentenceModules:
       layers: The hidden states that are pooled, numbered from the last, -1.
       weights: The weight of each of these layers; () for their mean.
       pool: The pooling, one of `model.pooling.SENTENCE_POOL`.
-      dense: The layers that are applied to the pooled vector.
+      dense: The Dense modules that are applied to the pooled vector.
+      dense_layers: The same modules with their tensors; () if these are parameters of the model.
       normalize: Whether the result is scaled to length 1.
       refusal: The error if bertjax does not support the modules, else None. If it is set, only `max_length` is valid.
     """
@@ -80,7 +69,8 @@ class SentenceModules:
     layers: tuple[int, ...] = (-1,)
     weights: tuple[float, ...] = ()
     pool: str = 'mean'
-    dense: tuple[Dense, ...] = ()
+    dense: tuple[DenseConfig, ...] = ()
+    dense_layers: tuple[Dense, ...] = ()
     normalize: bool = False
     refusal: UserError | None = None
 
@@ -91,7 +81,7 @@ class SentenceModules:
             return ', '.join([*parts, f'with unsupported modules ({self.refusal.found})'])
         parts += [f'the prompt {format_value(self.prompt)}'] if self.prompt else []
         parts += [f'the layers {", ".join(map(str, self.layers))}'] if len(self.layers) > 1 else []
-        parts += [f'pool={self.pool!r}', *(f'Dense to {layer.kernel.shape[1]:,}' for layer in self.dense)]
+        parts += [f'pool={self.pool!r}', *(f'Dense to {layer.width:,}' for layer in self.dense)]
         return ', '.join(parts + (['length 1'] if self.normalize else []))
 
 
@@ -119,26 +109,31 @@ def module_files(modules: SentenceModules, width: int, num_layers: int) -> dict[
     The form is that of versions before 6, which all versions read.
 
     Args:
-      modules: The modules, without Dense layers. Several layers are the last ones, and have equal weights.
+      modules: The modules. Several layers are the last ones, and have equal weights. The tensors of Dense modules are
+        not written.
       width, num_layers: The sizes of the encoder.
     """
     pooling = {'word_embedding_dimension': width, **{flag: mode == modules.pool for flag, mode in _FLAGS.items()}}
-    count, kinds = len(modules.layers), {'Transformer': {}}
+    count, parts = len(modules.layers), [('', 'Transformer', {})]  # (folder, kind, settings)
     if count > 1:
         first = num_layers + 1 - count  # of the hidden states, which begin with the embeddings
         sizes = {'word_embedding_dimension': width, 'layer_start': first, 'num_hidden_layers': num_layers}
-        kinds[_LAYERS] = sizes
-    kinds |= {'Pooling': pooling, **({'Normalize': {}} if modules.normalize else {})}
-    folders = {f'{i}_{kind}' if i else '': kind for i, kind in enumerate(kinds)}
+        parts.append((f'1_{_LAYERS}', _LAYERS, sizes))
+    parts.append((f'{len(parts)}_Pooling', 'Pooling', pooling))
+    for folder, dense in zip(DENSE_FOLDERS, modules.dense, strict=False):
+        parts += [(f'{len(parts)}_Normalize', 'Normalize', {})] if dense.normalize_input else []
+        parts.append((folder, 'Dense', dense_settings(dense, width)))
+        width = dense.width
+    parts += [(f'{len(parts)}_Normalize', 'Normalize', {})] if modules.normalize else []
     listed = [
         {'idx': i, 'name': str(i), 'path': path, 'type': f'sentence_transformers.models.{kind}'}
-        for i, (path, kind) in enumerate(folders.items())
+        for i, (path, kind, _) in enumerate(parts)
     ]
     contents: dict[str, Any] = {
         MODULES: listed,
         ENCODER: {'max_seq_length': modules.max_length, 'do_lower_case': modules.lowercase},
         SETTINGS: {'prompts': dict(modules.prompts), 'default_prompt_name': None, 'similarity_fn_name': 'cosine'},
-        **{f'{path}/config.json': kinds[kind] for path, kind in folders.items() if path},
+        **{f'{path}/config.json': settings for path, _, settings in parts if path},
     }
     files = {name: (json.dumps(content, indent=2) + '\n').encode() for name, content in contents.items()}
     if count > 1:
@@ -177,16 +172,19 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
     task, output = encoder.get('transformer_task'), encoder.get('module_output_name')
     if task not in (None, 'feature-extraction') or output not in (None, 'token_embeddings'):
         raise UserError(where, f'an encoder for {task}, {output}', 'an encoder for token_embeddings', _NAME_POOL)
-    dense: list[Dense] = []
+    dense, is_unit = [], False  # is_unit: whether the vectors have length 1
     for number, kind in enumerate(kinds[2:], 2):
         module = f'{where}: module {number}'
         names = (settings[number].get('module_input_name'), settings[number].get('module_output_name'))
         if kind not in ('Dense', 'Normalize', 'Dropout') or any(x not in (None, 'sentence_embedding') for x in names):
             raise UserError(module, kind, 'Dense, Normalize or Dropout of sentence embeddings', _NAME_POOL)
         if kind == 'Dense':
-            if 'Normalize' in kinds[:number]:
-                raise UserError(module, 'Dense after Normalize', 'Normalize as the last module', _NAME_POOL)
-            dense.append(read_dense(folder / settings[number]['path'], settings[number]))
+            layer = read_dense(folder / settings[number]['path'], settings[number], _NAME_POOL)
+            dense.append(dataclasses.replace(layer, config=layer.config._replace(normalize_input=is_unit)))
+        if kind != 'Dropout':
+            is_unit = kind == 'Normalize'
+    if len(dense) > len(DENSE_FOLDERS):
+        raise UserError(where, f'{len(dense)} Dense modules', f'at most {len(DENSE_FOLDERS)}', _NAME_POOL)
     pool, (prompt, prompts) = _pool(where, settings[1]), _read_prompts(folder)
     if prompt and settings[1].get('include_prompt') is False:
         raise UserError(where, 'a prompt that is excluded from pooling', 'a prompt that is pooled', _NAME_POOL)
@@ -195,8 +193,9 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
         'prompts': prompts,
         **layers,
         'pool': pool,
-        'dense': tuple(dense),
-        'normalize': 'Normalize' in kinds,
+        'dense': tuple(layer.config for layer in dense),
+        'dense_layers': tuple(dense),
+        'normalize': is_unit,
     }
 
 
@@ -258,32 +257,3 @@ def _read_prompts(folder: epath.Path) -> tuple[str, dict[str, str]]:
     prompts, name = settings.get('prompts'), settings.get('default_prompt_name')
     named = {key: x for key, x in prompts.items() if isinstance(x, str)} if isinstance(prompts, dict) else {}
     return named.get(name, '') if isinstance(name, str) else '', named
-
-
-def read_dense(folder: epath.Path, settings: Mapping[str, Any]) -> Dense:
-    """Reads a Dense module.
-
-    Args:
-      folder: The folder of the module.
-      settings: The settings in the config.json of the folder.
-
-    Raises:
-      UserError: The activation is unknown, the layer has a residual connection, or a tensor is missing or wrong.
-    """
-    # The default activation of sentence-transformers is tanh.
-    activation = str(settings.get('activation_function', 'Tanh')).rpartition('.')[2]
-    if activation not in _ACTIVATIONS or settings.get('use_residual'):
-        found = f'{activation}{" with a residual" if settings.get("use_residual") else ""}'
-        raise UserError(str(folder), found, f'one of {", ".join(_ACTIVATIONS)}', _NAME_POOL)
-    tensors, _, _ = read_tensors(folder, lambda name: (name,))
-    weight = tensors.get('linear.weight', np.zeros(0))
-    bias = tensors.get('linear.bias', np.zeros(weight.shape[:1], np.float32))
-    if (
-        weight.ndim != 2
-        or bias.shape != weight.shape[:1]
-        or not (np.isfinite(weight).all() and np.isfinite(bias).all())
-    ):
-        raise UserError(
-            str(folder), f'the tensors {format_value(sorted(tensors))}', 'the tensors of a linear layer', _AGAIN
-        )
-    return Dense(np.ascontiguousarray(weight.T), bias, activation)

@@ -1,14 +1,38 @@
-"""The model of embeddings: the encoder and a pooling, which has no parameters."""
+"""The model of embeddings: the encoder, a pooling, and Dense modules if config.init has them."""
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
 from bertjax.convert.heads import Head
+from bertjax.convert.huggingface.dense import ACTIVATIONS, DenseConfig
 from bertjax.convert.huggingface.sentence_transformers import SentenceModules
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
+from bertjax.model.encoder import BertEncoder
 from bertjax.model.heads import BertForTask
+from bertjax.model.layers import Projection
 from bertjax.model.pooling import pool_tokens
+from bertjax.tasks.embedding.losses import normalize
+
+
+class DenseModules(nn.Module):
+    """The Dense modules of sentence-transformers, applied one after the other."""
+
+    config: BertConfig
+    dense: Sequence[DenseConfig]
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps the pooled vectors, float32 [B, D], to float32 [B, D']."""
+        for i, layer in enumerate(self.dense):
+            x = normalize(x) if layer.normalize_input else x
+            axes = (None if i else 'embed',), ('classes',), ('classes',)  # only the encoder's width is sharded
+            project = Projection(self.config, (layer.width,), *axes, use_bias=layer.use_bias, name=f'dense_{i}')
+            x = ACTIVATIONS[layer.activation](project(x).astype(jnp.float32))
+        return x
 
 
 class BertForEmbedding(BertForTask):
@@ -16,17 +40,23 @@ class BertForEmbedding(BertForTask):
 
     Attributes:
       pool: The pooling, one of `model.pooling.SENTENCE_POOL`.
+      dense: The Dense modules, which are applied to the pooled vector.
       normalize: Whether the vectors have length 1, for exports; losses and `encode` normalize the vectors themselves.
     """
 
     outputs: int = 0
     pool: str = 'mean'
+    dense: Sequence[DenseConfig] = ()
     normalize: bool = False
+
+    def setup(self):
+        self.encoder = BertEncoder(self.config, self.packing)
+        self.head = DenseModules(self.config, self.dense)
 
     def __call__(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, dropout: Dropout | None = None
     ) -> dict[str, jax.Array]:
-        """Maps int32 inputs [B, S] or [B, C, S] to `embeddings`, float32 [B, D] or [B, C, D]."""
+        """Maps int32 inputs [B, S] or [B, C, S] to `embeddings`, float32 [B, D'] or [B, C, D']."""
         *shape, S = input_ids.shape
         ids, segments, mask = (x.reshape(-1, S) for x in (input_ids, segment_ids, attention_mask))
         if dropout is not None and len(shape) > 1:
@@ -34,9 +64,10 @@ class BertForEmbedding(BertForTask):
         hidden = self._hidden(ids, segments, mask, dropout, first_only=self.pool == 'cls')
         pooled = pool_tokens(hidden.astype(jnp.float32), mask, self.pool)
         pooled = jnp.where(mask[:, :1] > 0, pooled, 0.0)  # the maximum over an absent text would be -inf
+        vectors = self.head(pooled)
         if self.normalize:
-            pooled /= jnp.maximum(jnp.linalg.norm(pooled, axis=-1, keepdims=True), 1e-12)
-        return {'embeddings': pooled.reshape(*shape, pooled.shape[-1])}
+            vectors /= jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+        return {'embeddings': vectors.reshape(*shape, vectors.shape[-1])}
 
 
 LAYER_NUMBERS = {'last': (-1,), 'mean_last_four': (-4, -3, -2, -1)}  # {layers of the module: layers of the vectors}
@@ -52,6 +83,7 @@ EMBEDDING = Head(
 def exported_module(config: BertConfig, modules: SentenceModules | None) -> BertForEmbedding | None:
     """Builds the module whose `embeddings` are the vectors of `encode`; None for steps that it does not have."""
     layers = next((name for name, numbers in LAYER_NUMBERS.items() if modules and numbers == modules.layers), None)
-    if layers is None or modules.refusal or modules.dense or modules.weights:
+    if layers is None or modules.refusal or modules.dense_layers or modules.weights:
         return None
-    return BertForEmbedding(config, layers=layers, pool=modules.pool, normalize=modules.normalize)
+    options = {'pool': modules.pool, 'dense': modules.dense, 'normalize': modules.normalize}
+    return BertForEmbedding(config, layers=layers, **options)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.config.ranges import COUNT, integer, list_of, number, one_of, text
+from bertjax.convert.huggingface.dense import DenseConfig
 from bertjax.convert.huggingface.sentence_transformers import SentenceModules, read_sentence_modules
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -76,6 +77,7 @@ class EmbeddingTask(TextPairTask):
         super().__post_init__()
         self.matryoshka_dims = tuple(self.matryoshka_dims)
         self._pool = 'mean' if self.pool == 'auto' else self.pool
+        self._dense: tuple[DenseConfig, ...] = ()
 
     @property
     def objective(self) -> Objective:
@@ -85,15 +87,17 @@ class EmbeddingTask(TextPairTask):
 
     def learned_state(self) -> dict[str, Any]:
         """See Task."""
-        return {**super().learned_state(), 'pool': self._pool}
+        dense = {'dense': [*self._dense]} if self._dense else {}
+        return {**super().learned_state(), 'pool': self._pool, **dense}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """See Task."""
         super().restore(state)
         self._pool = state['pool']
+        self._dense = tuple(DenseConfig(*values) for values in state.get('dense', ()))
 
     def adopt(self, source: str) -> None:
-        """See Task. If `pool` is 'auto', a folder of sentence-transformers determines the pooling."""
+        """See Task. If `pool` is 'auto', a folder of sentence-transformers sets the pooling and the Dense modules."""
         modules = read_sentence_modules(source)
         if modules is None or self.pool != 'auto':
             return
@@ -103,12 +107,10 @@ class EmbeddingTask(TextPairTask):
             expected = f'the layers of config.task.layers={self.layers}'
             fix = 'set config.task.layers, or name a pooling with config.task.pool'
             raise UserError('config.init', f'the layers {modules.layers} in {source}', expected, fix)
-        for name, value in (('a prompt', modules.prompt), ('Dense layers', modules.dense)):
-            if value:
-                found, expected = f'{name} in {source}', f'a pooling without {name}'
-                fix = f'name a pooling with config.task.pool, to train the encoder without {name}'
-                raise UserError('config.init', found, expected, fix)
-        self._pool = modules.pool
+        if modules.prompt:
+            fix = 'name a pooling with config.task.pool, to train the encoder without a prompt'
+            raise UserError('config.init', f'a prompt in {source}', 'a pooling without a prompt', fix)
+        self._pool, self._dense = modules.pool, modules.dense
         if any(modules.prompts.values()) and not (self.query_prompt or self.document_prompt):
             print(f'{source} has the prompts {dict(modules.prompts)}: see config.task.query_prompt and document_prompt')
 
@@ -134,12 +136,13 @@ class EmbeddingTask(TextPairTask):
         """See Task.
 
         Raises:
-          UserError: A Matryoshka width is larger than the width of the encoder.
+          UserError: A Matryoshka width is larger than the width of the vectors.
         """
-        if max(self.matryoshka_dims, default=0) > model_config.width:
-            expected = f'at most {model_config.width}, the width of the encoder'
+        width = self._dense[-1].width if self._dense else model_config.width
+        if max(self.matryoshka_dims, default=0) > width:
+            expected = f'at most {width}, the width of the vectors'
             raise UserError('config.task.matryoshka_dims', str(self.matryoshka_dims), expected, 'correct the widths')
-        return self.head.module(model_config, pool=self._pool, layers=self.layers)
+        return self.head.module(model_config, pool=self._pool, layers=self.layers, dense=self._dense)
 
     def huggingface(self) -> dict[str, Any]:
         """See Task. sentence-transformers can pool several layers only if the encoder returns all hidden states."""
@@ -149,7 +152,8 @@ class EmbeddingTask(TextPairTask):
         """See Task."""
         prompts = {'query': self.query_prompt, 'document': self.document_prompt}
         layers = LAYER_NUMBERS[self.layers]
-        return SentenceModules(self.seq_len, prompts=prompts, layers=layers, pool=self._pool, normalize=self.normalize)
+        options = {'pool': self._pool, 'dense': self._dense, 'normalize': self.normalize}
+        return SentenceModules(self.seq_len, prompts=prompts, layers=layers, **options)
 
     def predictions(self, records: Records, features: Features, outputs: Outputs) -> Predictions:
         """Returns the cosine of the first two texts of each example, or the ranking of each query."""

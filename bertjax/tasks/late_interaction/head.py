@@ -59,7 +59,6 @@ LATE_INTERACTION = Head(
     per_token=('token_vectors',),
     architecture='BertModel',
     pipeline='sentence-similarity',
-    projection='linear',
-    projection_folder='1_Dense',
+    projection='1_Dense/linear',
     id2label=False,
 )
