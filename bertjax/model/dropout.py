@@ -101,11 +101,6 @@ def hash_bits(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.A
     return (x ^ (x >> _SHIFTS[1])) * jnp.uint32(_MULTIPLIERS[1])
 
 
-def fold_in(dropout: Dropout | None, index: int | jax.Array | None) -> Dropout | None:
-    """Returns `dropout.fold_in(index)`, or None without dropout."""
-    return None if dropout is None else dropout.fold_in(index)
-
-
 def drop(x: jax.Array, rate: float, dropout: Dropout | None, site: Site) -> jax.Array:
     """Zeroes a share `rate` of the values of x [B, ...] and scales up the rest; returns x if `dropout` is None.
 

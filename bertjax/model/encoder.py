@@ -12,7 +12,7 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.self_attention import SelfAttention
 from bertjax.model.capture import CAPTURES, HIDDEN, capture_value, is_captured
 from bertjax.model.config import GATED_MLPS, BertConfig
-from bertjax.model.dropout import Dropout, Site, drop, fold_in
+from bertjax.model.dropout import Dropout, Site, drop
 from bertjax.model.layers import ACTIVATION_FUNCTIONS, SAVED_RESIDUAL, Embedding, Norm, Projection, save_residual
 from bertjax.model.lookup import onehot_lookup, sorted_lookup
 from bertjax.model.rotary import Rotary
@@ -155,7 +155,7 @@ class EncoderBlock(nn.Module):
           The output; and the output again if `keep_output`, else None.
         """
         c = self.config
-        block_dropout = fold_in(dropout, layer)
+        block_dropout = dropout and dropout.fold_in(layer)
         output_dropout = block_dropout  # the dropout of the output positions
         if self.first_only and mask.layout and block_dropout is not None:
             gather = mask.layout.gather_cls

@@ -21,7 +21,7 @@ from bertjax.train.health.goodput_clock import RESTORE, SAVE, GoodputClock
 from bertjax.train.health.interrupt import Interrupt
 from bertjax.train.health.profiler import profiled_steps
 from bertjax.train.health.watchdog import watch_for_hangs
-from bertjax.train.loop import Intervals, Loop
+from bertjax.train.loop import Loop
 from bertjax.train.phase import Phase
 from bertjax.train.record import Recorder
 from bertjax.train.setup import Setup
@@ -201,10 +201,10 @@ def resume_or_start(
         try:
             state = Loop(
                 phases,
+                settings,
                 recorder=recorder,
                 checkpoints=checkpoints,
                 config=experiment.resolved,
-                intervals=Intervals(settings.eval_every, settings.checkpoint_every, settings.checkpoint_minutes),
                 interrupt=interrupt,
                 early_stopping=early_stopping,
                 time_limit=time_limit,

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn
+from train_fakes import phase_of, setup_of
 
 from bertjax.config.run import Optimizer
 from bertjax.errors import UserError
@@ -60,10 +61,12 @@ def _batch():
     }
 
 
-def _step(model, trained, optimizer='adamw', **options):
-    settings = dict(first_step=0, grad_accum_steps=1, dropout_seed=0) | options
-    schedule = lambda step: jnp.float32(RATE)  # noqa: E731
-    return jax.jit(make_train_step(model, CLASSIFICATION, _optimizer(optimizer), schedule, trained=trained, **settings))
+def _step(model, trained, optimizer='adamw', layer_decay=1.0, **changes):
+    """Returns a function (state, batch) -> (new state, metrics)."""
+    optimizer = make_optimizer(**vars(Optimizer(optimizer, **changes)))
+    setup = setup_of(model, CLASSIFICATION, optimizer, _batch(), trained=trained, layer_decay=layer_decay)
+    step, numbers = make_train_step(setup, phase_of()), (jnp.uint32(0), jnp.float32(RATE), jnp.uint32(0))
+    return jax.jit(lambda state, batch: step(state, batch, *numbers))
 
 
 def _largest_changes(before, after):
@@ -150,7 +153,7 @@ def test_frozen_parameters_are_unchanged_and_have_no_moments(train, scan, optimi
     chosen = _paths(partition(state.params, trained)[0])
     moments = [s for s in jax.tree.leaves(state.opt_state, is_leaf=_is_adam) if _is_adam(s)]
     assert len(moments) == 1 and _paths(moments[0].mu) == _paths(moments[0].nu) == chosen
-    new, metrics = _step(model, trained, optimizer)(state, _batch(), jnp.uint32(0))
+    new, metrics = _step(model, trained, optimizer)(state, _batch())
     changes = _largest_changes(state.params, new.params)
     # The bias of the keys adds the same number to all scores of a query, so its gradient is only a rounding error.
     key_biases = {path for path in chosen if path.endswith('attention/key/bias')}
@@ -170,13 +173,8 @@ def test_trained_parameters_have_the_updates_of_full_training():
     changes = {}
     for word in ('all', 'last_1'):
         trained = make_selection(word, L)
-        optimizer = make_optimizer(**vars(Optimizer('adamw', clip_norm=0.0)))
         state = _state(model, trained)
-        step = make_train_step(
-            model, CLASSIFICATION, optimizer, lambda step: jnp.float32(RATE), first_step=0, grad_accum_steps=2,
-            dropout_seed=0, trained=trained,
-        )  # fmt: skip
-        new, _ = jax.jit(step)(state, _batch(), jnp.uint32(0))
+        new, _ = _step(model, trained, clip_norm=0.0)(state, _batch())
         changes[word], _ = partition(jax.tree.map(jnp.subtract, new.params, state.params), make_selection('last_1', L))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-8), *changes.values())
 
@@ -192,8 +190,7 @@ def test_layer_decay_scales_the_updates_of_stacked_and_unrolled_layers():
         else:
             state = state.replace(params=unstack_layers(start))
         plain, decayed = (
-            _step(model, select_all, layer_decay=decay)(state, _batch(), jnp.uint32(0))[0].params
-            for decay in (1.0, DECAY)
+            _step(model, select_all, layer_decay=decay)(state, _batch())[0].params for decay in (1.0, DECAY)
         )
         after[scan] = [p if scan else stack_layers(p) for p in (plain, decayed)]
     for scanned, unrolled in zip(after[True], after[False], strict=True):

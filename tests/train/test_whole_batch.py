@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from flax import linen as nn
+from train_fakes import phase_of, setup_of
 
 from bertjax.data.loader import global_arrays
 from bertjax.data.strata import choose_layout
@@ -44,14 +44,13 @@ def gradients(axes, parts=1, sharded='off', loss='info_nce', layout=None, pool='
     spec = {name: (x.shape, x.dtype) for name, x in batch.items()}
     objective = build_objective(loss, **options)
     setup = build_setup(BertForEmbedding(MODEL, pool=pool), objective, optax.identity(), mesh, spec, zero1=sharded)
-    compute = make_gradients(
-        setup.module, objective, grad_accum_steps=parts, dropout_seed=7, exchange=setup.exchange, layout=layout
-    )
+    compute = make_gradients(setup, phase_of(grad_accum_steps=parts, layout=layout))
     assert (setup.exchange is not None) == (sharded == 'on')
     arrays = global_arrays(batch, batch_sharding(mesh), B)
     with mesh_context(mesh):
         params = setup.create(0).params
-        results = jax.jit(compute)(params, arrays, jax.device_put(np.uint32(0), replicated(mesh)))
+        numbers = jax.device_put((np.uint32(0), np.uint32(7)), replicated(mesh))  # the first example, and the seed
+        results = jax.jit(compute)(params, arrays, *numbers)
     return jax.device_get(results)
 
 
@@ -114,12 +113,12 @@ def test_other_losses_give_the_same_gradients(monkeypatch, loss):
 def test_microbatches_need_less_memory():
     """The similarities of all rows are small compared with the activations of the texts."""
     objective, batch = build_objective('info_nce'), make_batch()
-    model = BertForEmbedding(MODEL)
-    params = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), *[batch['input_ids']] * 3)['params'])
+    setup = setup_of(BertForEmbedding(MODEL), objective, optax.identity(), batch)
+    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), setup.state.params)
     sizes = []
     for parts in (1, 8):
-        compute = make_gradients(model, objective, grad_accum_steps=parts, dropout_seed=0)
-        compiled = jax.jit(compute).lower(params, batch, np.uint32(0)).compile()
+        compute = make_gradients(setup, phase_of(grad_accum_steps=parts))
+        compiled = jax.jit(compute).lower(params, batch, np.uint32(0), np.uint32(0)).compile()
         sizes.append(compiled.memory_analysis().temp_size_in_bytes)
     assert sizes[1] < sizes[0] / 3
 
