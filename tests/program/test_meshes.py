@@ -135,8 +135,14 @@ def single_device(training: Callable[..., Pretraining]) -> Callable[[str], Train
     return trained
 
 
-@pytest.mark.parametrize('form', FORMS)
-@pytest.mark.parametrize(('preset', 'zero1'), MESHES)
+# All meshes with scanned layers; the other forms with both ways to shard weights, and with ZeRO-1.
+CASES = [(*mesh, 'scanned') for mesh in MESHES]
+CASES += [(*mesh, form) for form in FORMS if form != 'scanned' for mesh in (('fsdp_tensor2', 'off'), ('data', 'on'))]
+if os.environ.get('BERTJAX_CROSS'):
+    CASES = [(*mesh, form) for mesh in MESHES for form in FORMS]
+
+
+@pytest.mark.parametrize(('preset', 'zero1', 'form'), CASES)
 def test_twenty_steps_with_dropout_agree_with_one_device(training, single_device, preset, zero1, form):
     expected = single_device(form)
     found = Trained(training({'preset': preset}, 8, zero1=zero1, **FORMS[form]), expected.fresh)

@@ -76,11 +76,14 @@ class Run:
         self.setup = build_pretraining_setup(settings, self.model, self.mesh)
         self.phase = settings.resolve_phases(config.steps)[0]
         self.sharding = batch_sharding(self.mesh)
-        programs = compile_steps(self.setup, self.phase, self.phase.batches)
-        self.program = programs[self.phase.seq_len]
+        self.programs = compile_steps(self.setup, self.phase, self.phase.batches)
         numbers = (np.float32(self.phase.learning_rate), np.uint32(settings.run_seeds.dropout))
         self.numbers = jax.device_put(numbers, replicated(self.mesh))  # the rate and the seed
-        self.compiled = TrainStep(programs, *self.numbers)
+        self.compiled = TrainStep(self.programs, *self.numbers)
+
+    @property
+    def program(self):
+        return self.programs[self.phase.seq_len]
 
     def init(self, seed=0):
         """Creates a fresh state on this mesh."""
