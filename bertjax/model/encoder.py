@@ -43,7 +43,7 @@ def _gather_cls(x: jax.Array, layout: PackedLayout | None) -> jax.Array:
 
 
 def _choose(condition: bool | jax.Array, x: Any, y: Any) -> Any:
-    """Returns x if the condition is true, else y; both are trees. In a scan over layers, the condition is an array."""
+    """Returns x if the condition is true, else y. Both are trees. In a scan over layers, the condition is an array."""
     if isinstance(condition, bool):
         return x if condition else y
     return jax.tree.map(functools.partial(jnp.where, condition), x, y)
@@ -305,7 +305,7 @@ class BertEncoder(nn.Module):
         return unpack(x), None if layers is None else jax.vmap(unpack)(layers)
 
     def _rotations(self, length: int, layout: BatchLayout | PackedLayout | None) -> tuple[Rotary, Rotary] | None:
-        """Computes the rotations for blocks that attend globally and for blocks with a window; None without RoPE."""
+        """Computes the rotations for blocks that attend globally and for blocks with a window, or None without RoPE."""
         c = self.config
         if c.position != 'rope':
             return None

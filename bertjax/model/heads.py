@@ -141,12 +141,12 @@ class BertForTask(nn.Module):
         return self.head(drop(x, self.config.dropout_elsewhere, dropout, Site.HEAD)).astype(jnp.float32)
 
     def _transform(self, x: jax.Array) -> jax.Array:
-        """Applies the pooler to the states of all tokens [B, S, D] if it is a 'transform'; else returns them."""
+        """Applies the pooler to the states of all tokens [B, S, D] if it is a 'transform', else returns them."""
         return self.pooler(x) if self.config.pooler == 'transform' else x
 
 
 class BertForClassification(BertForTask):
-    """A classifier of sentences or pairs; `outputs=1` for regression."""
+    """A classifier of sentences or pairs, or with `outputs=1` a regression."""
 
     def setup(self):
         super().setup()

@@ -33,7 +33,7 @@ def _sum_by_onehot(cotangent: jax.Array, ids: jax.Array, count: int) -> jax.Arra
 
 
 def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
-    """Sums the rows of each id below `count` -> float32 [count, D]; the sum is zero for an id without rows.
+    """Sums the rows of each id below `count` -> float32 [count, D]. The sum is zero for an id without rows.
 
     The rows are sorted by id and divided into groups of GROUP rows. One product per group sums the rows of each id.
     Only the first and the last id of a group can also occur in other groups; another product adds up their sums. The

@@ -37,7 +37,7 @@ class StepLowering:
         self._rate, self._seed = self._scalar(jnp.float32, members), self._scalar(jnp.uint32, members)
 
     def step(self, batch: BatchSpec) -> jax.stages.Lowered:
-        """Lowers the step as one program for batches of these shapes; `batch` describes the batch of one member."""
+        """Lowers the step as one program for batches of these shapes. `batch` describes the batch of one member."""
         arguments = (self._state, self._arrays(batch), self._first, self._rate, self._seed, *self._setup.teacher)
         return self._lower(make_train_step(self._setup, self._phase), (0, 1, None, 0, 0), arguments)
 
@@ -203,6 +203,6 @@ def compile_steps(
 def lower_steps(
     setup: Setup, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
 ) -> dict[int, jax.stages.Lowered]:
-    """Lowers the train step of a phase as one program for every batch shape; see `compile_steps` for the arguments."""
+    """Lowers the train step of a phase as one program for every batch shape. See `compile_steps` for the arguments."""
     lowering = StepLowering(setup, phase, members)
     return {length: lowering.step(batch) for length, batch in batches.items()}

@@ -105,7 +105,7 @@ class Setup:
         return describe_mesh(self.mesh) + (f', each device keeps a shard of {sharded}' if sharded else '')
 
     def create(self, seed: int) -> TrainState:
-        """Creates the state of step 0; each device initialises its shard."""
+        """Creates the state of step 0. Each device initialises its shard."""
         return self._create(jax.random.key(seed))
 
     @functools.cached_property

@@ -116,7 +116,7 @@ def fit(
 def _check_same_run(
     saved: SavedCheckpoint, settings: RunKeys, resolved: Mapping[str, Any], folder: pathlib.Path, *, quiet: bool = False
 ) -> None:
-    """Raises a UserError if the checkpoint is from another or a longer run; prints allowed changes unless `quiet`."""
+    """Raises a UserError if the checkpoint is from another or a longer run. Prints allowed changes unless `quiet`."""
     step, total = saved.position.step, settings.steps
     saved_config = {key: value for key, value in saved.config.items() if key != STATE_KEY}
     if step > total:

@@ -54,7 +54,7 @@ class ByHeadCpu(Implementation):
 def _attend(
     rate: float, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, words: jax.Array
 ) -> jax.Array:
-    """Attends with the rows and heads of one device -> [B, Q, H, K]; see `drop_weights` for `words`."""
+    """Attends with the rows and heads of one device -> [B, Q, H, K]. See `drop_weights` for `words`."""
 
     def attend_head(heads: _Arrays, words: jax.Array, row: _Row, output: _Arrays) -> _Arrays:
         del output

@@ -188,7 +188,7 @@ class _Tile:
         self.words = (words[0], words[1]) if options.rate else ()
 
     def scores(self, rows: jax.Array, columns: jax.Array, queries: pl.Slice, keys: pl.Slice) -> jax.Array:
-        """Computes scores in float32; a score is NEGATIVE if the query does not see the key."""
+        """Computes scores in float32. A score is NEGATIVE if the query does not see the key."""
         key_sequences = self._along(self.sequences[keys], 1 - self.query_axis)
         visible = key_sequences & 1 == 1
         if self.options.packed:
