@@ -224,7 +224,7 @@ def _iterate_operand_names(instruction: Instruction) -> Iterator[str]:
 
 
 def _part_of_name(op_name: str) -> str:
-    """Returns the part that an op name belongs to, or '' for a name without a path, which comes from a compiler pass."""
+    """Returns the part that an op name belongs to, or '' for a name without a path, from a compiler pass."""
     path = op_name.split('/')
     for element in reversed(path):
         if part := _MODULES.get(re.sub(r'_\d+$', '', element)):  # `layers_0` without scan

@@ -270,7 +270,7 @@ def fetch_to_all_hosts(tree: Any) -> Any:
 
 
 def fetch_to_primary_host(tree: Any) -> Any:
-    """Copies the full arrays of a tree to the host of the primary process, one at a time. Returns None in the others."""
+    """Copies the full arrays of a tree to the host of the primary process, one by one. Returns None in the others."""
 
     def copy(x: jax.Array | np.ndarray) -> np.ndarray | None:
         full = _fetch(x)
