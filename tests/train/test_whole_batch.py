@@ -69,17 +69,15 @@ def plain():
     return gradients({}, symmetric=True)
 
 
-@pytest.mark.parametrize('parts', [2, 8])
-def test_microbatches_give_the_gradients_of_the_batch(plain, parts):
-    check(gradients({}, parts, symmetric=True), plain, 1e-6)
+def test_microbatches_give_the_gradients_of_the_batch(plain):
+    check(gradients({}, 8, symmetric=True), plain, 1e-6)
 
 
 @pytest.mark.parametrize(
     'axes, parts, sharded',
     [
-        ({'data': 8}, 1, 'off'),
         ({'data': 8}, 1, 'on'),
-        ({'data': 8}, 2, 'on'),
+        pytest.param({'data': 8}, 2, 'on', marks=pytest.mark.slow),
         ({'data': 2, 'fsdp': 2, 'tensor': 2}, 2, 'off'),
     ],
 )
@@ -88,26 +86,23 @@ def test_negatives_come_from_all_devices(plain, monkeypatch, axes, parts, sharde
     check(gradients(axes, parts, sharded, symmetric=True), plain, 1e-5)
 
 
-@pytest.mark.parametrize('axes, sharded', [({}, 'off'), ({'data': 8}, 'on')], ids=str)
-def test_packed_rows_give_the_same_gradients(plain, monkeypatch, axes, sharded):
+def test_packed_rows_give_the_same_gradients(plain, monkeypatch):
     monkeypatch.setattr(zero1, 'SMALL', 0)
-    rows = B // axes.get('data', 1)
+    rows = B // 8
     # Several texts share a row of twice the length.
     layout = choose_layout(
         np.full(rows, S), C, cost=lambda length: 1.0, group_cost=1.0, max_groups=1, max_length=S, shared=True
     )
     assert len(layout.slots) == rows * C and layout.row_groups[0][1] == 2 * S
     packed = PackedLayout(layout.row_groups, layout.slots)
-    check(gradients(axes, 1, sharded, layout=packed, symmetric=True), plain, 1e-5)
+    check(gradients({'data': 8}, 1, 'on', layout=packed, symmetric=True), plain, 1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('loss', ['cosent', 'cosine'])
 def test_other_losses_give_the_same_gradients(monkeypatch, loss):
     monkeypatch.setattr(zero1, 'SMALL', 0)
-    expected = gradients({}, loss=loss)
-    check(gradients({}, 4, loss=loss), expected, 1e-6)
-    check(gradients({'data': 8}, 2, 'on', loss=loss), expected, 1e-5)
+    check(gradients({'data': 8}, 2, 'on', loss=loss), gradients({}, loss=loss), 1e-5)
 
 
 def test_microbatches_need_less_memory():
@@ -124,7 +119,7 @@ def test_microbatches_need_less_memory():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('pool', ['cls', 'max', 'lasttoken'])
+@pytest.mark.parametrize('pool', ['cls', 'lasttoken'])
 def test_packed_rows_give_the_same_gradients_with_other_poolings(pool):
     layout = choose_layout(np.full(B, S), C, cost=float, group_cost=1.0, max_groups=1, max_length=S, shared=False)
     packed = PackedLayout(layout.row_groups, layout.slots)
