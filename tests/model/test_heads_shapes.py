@@ -103,7 +103,9 @@ def _states(config, params, inputs):
     return np.asarray(_all_layers(BertEncoder(config), params['encoder'], inputs[:3]), np.float64)
 
 
-@pytest.mark.parametrize('layers, scan', [*((name, True) for name in LAYERS), *slow(('sum_all', False))])
+@pytest.mark.parametrize(
+    'layers, scan', [*((name, True) for name in LAYERS), pytest.param('sum_all', False, marks=pytest.mark.slow)]
+)
 def test_the_head_uses_the_chosen_layers(small_config, inputs, draw_head, layers, scan):
     config = small_config(num_layers=5, scan_layers=scan)
     model = BertForTokens(config, 4, layers=layers)

@@ -26,9 +26,8 @@ class Cudnn(GpuImplementation):
     SUPPORTS_DROPOUT = False
 
     def _refuse_mask(self, mask: AttentionMask) -> str | None:
-        if mask.sequence_ids is not None:
-            return 'it does not support packed rows'
-        return super()._refuse_mask(mask)
+        packed = 'it does not support packed rows' if mask.sequence_ids is not None else None
+        return super()._refuse_mask(mask) or packed
 
     def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
         width = key.shape[3]
