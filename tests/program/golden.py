@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 os.environ['JAX_PLATFORMS'] = 'cpu'
@@ -38,30 +38,17 @@ class FailedRunError(Exception):
     """A command ended with an unexpected exit status."""
 
 
-Start = Callable[[pathlib.Path, str, int, pathlib.Path, int], None]  # see _start
-
-
-def record(
-    folder: pathlib.Path,
-    tree: pathlib.Path = TREE,
-    names: Sequence[str] = (),
-    jobs: int = 2,
-    start: Start | None = None,
-) -> Record:
-    """Runs RUNS, or only `names`, in `folder` with the code of `tree`; returns the record and keeps all files.
-
-    `start` runs one command; by default, each command is a process.
-    """
+def record(folder: pathlib.Path, tree: pathlib.Path = TREE, names: Sequence[str] = (), jobs: int = 2) -> Record:
+    """Runs RUNS, or only `names`, in `folder` with the code of `tree`; returns the record and keeps all files."""
     if (folder / 'golden.json').exists():
         raise SystemExit(f'{folder} already has a record')
     write_data(folder / 'data')
     needed = {FIRST, *(names or RUNS), *(RUNS[name].source for name in names)}
     names = [name for name in RUNS if name in needed]
-    found: dict[str, Any] = {FIRST: perform(folder, FIRST, tree, start=start)}
+    found: dict[str, Any] = {FIRST: perform(folder, FIRST, tree)}
     shutil.copytree(folder / 'runs' / FIRST / 'export', folder / 'data' / 'encoder' / 'export')
     for sourced in (False, True):
-        some = [n for n in names if n != FIRST and bool(RUNS[n].source) == sourced]
-        found |= _perform_all(folder, some, tree, jobs, start=start)
+        found |= _perform_all(folder, [n for n in names if n != FIRST and bool(RUNS[n].source) == sourced], tree, jobs)
     failures = [message for message in found.values() if isinstance(message, str)]
     if failures:
         raise FailedRunError('\n'.join(failures))
@@ -103,18 +90,13 @@ def compare(
 
 
 def _perform_all(
-    folder: pathlib.Path,
-    names: Sequence[str],
-    tree: pathlib.Path,
-    jobs: int,
-    olds: pathlib.Path | None = None,
-    start: Start | None = None,
+    folder: pathlib.Path, names: Sequence[str], tree: pathlib.Path, jobs: int, olds: pathlib.Path | None = None
 ) -> dict[str, Any]:
     """Returns {name: result of `perform`, or the message of its failure}."""
 
     def perform_or_message(name: str) -> Any:
         try:
-            return perform(folder, name, tree, olds, start)
+            return perform(folder, name, tree, olds)
         except FailedRunError as error:
             return str(error)
         except Exception as error:  # an unreadable workdir is a difference; the other runs continue
@@ -127,11 +109,7 @@ def _perform_all(
 
 
 def perform(
-    folder: pathlib.Path,
-    name: str,
-    tree: pathlib.Path,
-    olds: pathlib.Path | None = None,
-    start: Start | None = None,
+    folder: pathlib.Path, name: str, tree: pathlib.Path, olds: pathlib.Path | None = None
 ) -> dict[str, dict[str, Any]]:
     """Does RUNS[name] in FOLDER/runs/NAME; returns {step: {file: facts}} of the files that each command changed.
 
@@ -147,7 +125,7 @@ def perform(
     before, steps = observe(workdir) if run.source and not RUNS[run.source].kill_at else {}, {}
     for number, command in enumerate(run.commands):
         last = command is run.commands[-1]
-        (start or _start)(folder, name, number, tree, run.status if last else 0)
+        _start(folder, name, number, tree, expected=run.status if last else 0)
         if run.kill_at:
             return {}
         after = observe(workdir)
@@ -176,8 +154,8 @@ def _start(folder: pathlib.Path, name: str, number: int, tree: pathlib.Path, exp
     log, words = _log(folder, name, number), command_of(name, number, tree)
     with log.open('w') as output:
         process = subprocess.Popen(
-            [sys.executable, '-m', 'bertjax.main', *words],
-            cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            [sys.executable, '-m', 'bertjax.main', *words], cwd=folder, env=environment,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
         while run.kill_at and process.poll() is None:
             if (folder / 'runs' / name / run.kill_at).exists():
@@ -189,11 +167,10 @@ def _start(folder: pathlib.Path, name: str, number: int, tree: pathlib.Path, exp
         raise FailedRunError(f'{name}: command {number} has exit status {status}, not {expected}\n{tail}')
 
 
-def command_of(name: str, number: int, tree: pathlib.Path) -> list[str]:
-    """Returns the arguments of a command, with recipes of `tree`."""
-    words = [
-        word.replace('--config=configs/', f'--config={tree.resolve()}/configs/') for word in RUNS[name].commands[number]
-    ]
+def command_of(name: str, number: int, tree: pathlib.Path = TREE) -> list[str]:
+    """Returns the arguments of a command, with the recipes of `tree`."""
+    recipes = f'--config={tree.resolve()}/configs/'
+    words = [word.replace('--config=configs/', recipes) for word in RUNS[name].commands[number]]
     return [*words, f'--workdir=runs/{name}']
 
 

@@ -24,8 +24,8 @@ SHORT = (
     '--config.vocab.size=1000',
     '--config.batch_size=32',
     '--config.phases=()',
-    '--config.seq_len=32',
-    '--config.max_predictions=5',
+    '--config.seq_len=64',
+    '--config.max_predictions=10',
 )
 
 
