@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from gpu_training import Ours, Row
 
-from bertjax.model.attention import cudnn, dot_product, fused_gpu
 from bertjax.model.attention.mask import AttentionMask
+from bertjax.model.attention.select import IMPLEMENTATIONS
 from bertjax.model.dropout import Dropout
 
 
@@ -45,9 +45,10 @@ def check_attention() -> list[str]:
     cpu = jax.local_devices(backend='cpu')[0]
     shape = jax.ShapeDtypeStruct((B, S, H, K), jnp.bfloat16)
     for words, (packed, rate) in cases.items():
-        exact = all_of(dot_product.attend, packed, rate, cpu, jnp.float32)
+        exact = all_of(IMPLEMENTATIONS['dot_product'].attend, packed, rate, cpu, jnp.float32)
         mask = AttentionMask(key_mask, sequences if packed else None)
-        for name, implementation in {'dot_product': dot_product, 'cudnn': cudnn, 'fused_gpu': fused_gpu}.items():
+        for name in ('dot_product', 'cudnn', 'fused_gpu'):
+            implementation = IMPLEMENTATIONS[name]
             if implementation.supports(shape, shape, mask, rate):
                 continue
             outputs = all_of(implementation.attend, packed, rate, jax.devices()[0], jnp.bfloat16)

@@ -85,7 +85,7 @@ class Estimate:
 
     @property
     def step_s(self) -> float | None:
-        """The seconds per step; None if the compiler gives no cycles (only the TPU compiler gives them)."""
+        """The seconds per step, or None if the compiler gives no cycles (only the TPU compiler gives them)."""
         return self.seconds() if self.seconds('compiler', 'kernel') else None
 
     @property
@@ -224,7 +224,7 @@ def _iterate_operand_names(instruction: Instruction) -> Iterator[str]:
 
 
 def _part_of_name(op_name: str) -> str:
-    """Returns the part that an op name belongs to; '' for a name without a path, which comes from a compiler pass."""
+    """Returns the part that an op name belongs to, or '' for a name without a path, from a compiler pass."""
     path = op_name.split('/')
     for element in reversed(path):
         if part := _MODULES.get(re.sub(r'_\d+$', '', element)):  # `layers_0` without scan

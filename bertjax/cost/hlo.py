@@ -45,12 +45,12 @@ class Instruction:
 
     @functools.cached_property
     def op_name(self) -> str:
-        """JAX's name of the operation, such as 'jit(step)/jvp(Model)/encoder/…/dot_general'; '' if unknown."""
+        """JAX's name of the operation, such as 'jit(step)/jvp(Model)/encoder/…/dot_general', or '' if unknown."""
         return self.find(r'op_name="((?:[^"\\]|\\.)*)"') or ''
 
     @functools.cached_property
     def cycles(self) -> int | None:
-        """The compiler's estimate of the cycles of one execution; None if there is none."""
+        """The compiler's estimate of the cycles of one execution, or None if there is none."""
         cycles = int(self.find(r'"estimated_cycles":"?(\d+)') or _NO_ESTIMATE)
         return None if cycles == _NO_ESTIMATE else cycles
 
@@ -60,7 +60,7 @@ class Instruction:
         return int(self.find(r'\bindex=(\d+)'))
 
     def find(self, pattern: str) -> str | None:
-        """Returns the first group of a regular expression in the attributes; None without a match."""
+        """Returns the first group of a regular expression in the attributes, or None without a match."""
         match = re.search(pattern, self.attributes)
         return match.group(1) if match else None
 
@@ -70,7 +70,7 @@ class Instruction:
         return [self.computation.module[name] for text in texts for name in re.findall(r'[\w.-]+', text)]
 
     def inside(self) -> Iterator['Instruction']:
-        """Yields the instructions inside a fusion or an asynchronous wrapper, recursively; otherwise yields itself."""
+        """Yields the instructions inside a fusion or an asynchronous wrapper, recursively, or else itself."""
         if self.opcode in ('fusion', 'async-start'):
             for instruction in self.called('calls')[0].instructions.values():
                 yield from instruction.inside()
@@ -170,7 +170,7 @@ def _find_operands(instruction: Instruction) -> tuple[Instruction | None, Instru
 
 
 def _loop_step(body: Computation, index: int) -> int | None:
-    """Returns the constant that the body adds to the loop's value at `index`; None if it adds no constant."""
+    """Returns the constant that the body adds to the loop's value at `index`, or None if it adds no constant."""
     if body.root.opcode != 'tuple':
         return None
     value = body.root.inputs[index].source()

@@ -240,7 +240,7 @@ def format_flags(plan: MemoryPlan, settings: PretrainingSettings, phase: Pretrai
 
 
 def _needed_bytes(result: CompileResult) -> int:
-    """Returns the bytes per chip; twice the available memory if the compiler does not state them."""
+    """Returns the bytes per chip, or twice the available memory if the compiler does not state them."""
     return result['hbm_bytes_per_chip'] or 2 * result['hbm_bytes_available']
 
 

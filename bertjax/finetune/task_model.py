@@ -1,5 +1,6 @@
 """The model of a task with its head on a mesh, for training, evaluation and prediction."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from bertjax.model.row_packing import PackedLayout
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.optim.trainable import make_selection
 from bertjax.tasks.task import Outputs, Task
-from bertjax.train.on_compile import OnCompile, ignore_compile
+from bertjax.train.evaluate import OnCompile
 from bertjax.train.phase import Phase
 from bertjax.train.predict import Predictor
 from bertjax.train.settings import check_mesh
@@ -124,13 +125,13 @@ class TaskModel:
             )
         return self._predictors[members]
 
-    def outputs(self, params: Any, split: TaskSplit, on_compile: OnCompile = ignore_compile) -> Outputs:
+    def outputs(self, params: Any, split: TaskSplit, on_compile: OnCompile = contextlib.nullcontext) -> Outputs:
         """Returns the outputs for all rows of a split. The last result is cached."""
         if self._last is None or self._last[0] is not params or self._last[1] is not split:
             self._last = params, split, self.predictor().outputs(params, split.features, on_compile)
         return self._last[2]
 
-    def predictions(self, params: Any, split: TaskSplit, on_compile: OnCompile = ignore_compile) -> list[Any]:
+    def predictions(self, params: Any, split: TaskSplit, on_compile: OnCompile = contextlib.nullcontext) -> list[Any]:
         """Returns a prediction for each record."""
         outputs = self.outputs(params, split, on_compile)
         return self.data.task.predictions(split.records, split.features, outputs)
@@ -202,7 +203,7 @@ class TaskEvaluator:
     def _task(self) -> Task:
         return self._task_model.data.task
 
-    def run(self, params: Any, on_compile: OnCompile = ignore_compile) -> dict[str, float | None]:
+    def run(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> dict[str, float | None]:
         """Returns all figures of the task."""
         return self._task.metrics(self._split.records, self._task_model.predictions(params, self._split, on_compile))
 

@@ -39,13 +39,9 @@ class Transform(nn.Module):
     @nn.compact
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """[..., D] -> [..., D]."""
-        return transform(self.config, hidden)
-
-
-def transform(config: BertConfig, hidden: jax.Array) -> jax.Array:
-    """Applies a projection, an activation and a norm, as submodules `dense` and `norm` of the calling module."""
-    x = Projection(config, (config.width,), ('embed',), ('norm',), ('norm',), name='dense')(hidden)
-    return Norm(config, name='norm')(ACTIVATION_FUNCTIONS[config.mlp](x))
+        c = self.config
+        x = Projection(c, (c.width,), ('embed',), ('norm',), ('norm',), name='dense')(hidden)
+        return Norm(c, name='norm')(ACTIVATION_FUNCTIONS[c.mlp](x))
 
 
 def build_pooler(config: BertConfig, name: str | None = None) -> nn.Module:
@@ -55,10 +51,8 @@ def build_pooler(config: BertConfig, name: str | None = None) -> nn.Module:
     return Pooler(config, (config.width,), ('embed',), ('norm',), ('norm',), use_bias=True, name=name)
 
 
-class MlmHead(nn.Module):
-    """The MLM head: `transform`, a product with the token embedding or a separate table, and a bias per piece."""
-
-    config: BertConfig
+class MlmHead(Transform):
+    """The MLM head: a transform, a product with the token embedding or a separate table, and a bias per piece."""
 
     @nn.compact
     def __call__(self, hidden: jax.Array, table: jax.Array) -> jax.Array:
@@ -68,7 +62,7 @@ class MlmHead(nn.Module):
         and gets no gradient.
         """
         c = self.config
-        x = transform(c, hidden)  # [B, P, D]
+        x = super().__call__(hidden)  # [B, P, D]
         if not c.tie_embeddings:
             table = Embedding(c, c.padded_vocab_size, c.vocab_size, 'vocab', name='decoder')()
         bias_init = with_axes(nn.initializers.zeros_init(), 'vocab')

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.model.config import BertConfig
-from bertjax.model.dropout import Dropout, Site, drop, fold_in
+from bertjax.model.dropout import Dropout, Site, drop
 from bertjax.parallel.partition import with_axes
 
 
@@ -68,7 +68,7 @@ class BiLstm(nn.Module):
         """Maps x [B, S, D] and mask [B, S] to [B, S, 2U]: left-to-right states, then right-to-left states."""
         for i in range(self.num_layers):
             if i:
-                x = drop(x, self.config.dropout, fold_in(dropout, i), Site.BILSTM)
+                x = drop(x, self.config.dropout, dropout and dropout.fold_in(i), Site.BILSTM)
             forward = Lstm(self.config, self.units, name=f'forward_{i}')(x, attention_mask)
             backward = Lstm(self.config, self.units, reverse=True, name=f'backward_{i}')(x, attention_mask)
             x = jnp.concatenate([forward, backward], axis=-1)  # [B, S, 2U]

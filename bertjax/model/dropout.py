@@ -54,7 +54,7 @@ class Dropout(struct.PyTreeNode):
 
     @classmethod
     def from_key(cls, key: jax.Array, rows: int) -> 'Dropout':
-        """Creates dropout from a JAX key, for a loop without example numbers; the rows are numbered from 0."""
+        """Creates dropout from a JAX key, for a loop without example numbers. The rows are numbered from 0."""
         return cls(jax.random.bits(key), jnp.arange(rows, dtype=jnp.uint32))
 
     def fold_in(self, index: int | jax.Array) -> 'Dropout':
@@ -101,13 +101,8 @@ def hash_bits(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.A
     return (x ^ (x >> _SHIFTS[1])) * jnp.uint32(_MULTIPLIERS[1])
 
 
-def fold_in(dropout: Dropout | None, index: int | jax.Array | None) -> Dropout | None:
-    """Returns `dropout.fold_in(index)`, or None without dropout."""
-    return None if dropout is None else dropout.fold_in(index)
-
-
 def drop(x: jax.Array, rate: float, dropout: Dropout | None, site: Site) -> jax.Array:
-    """Zeroes a share `rate` of the values of x [B, ...] and scales up the rest; returns x if `dropout` is None.
+    """Zeroes a share `rate` of the values of x [B, ...] and scales up the rest, or returns x if `dropout` is None.
 
     The counter of a value is its index in the row, or in its sequence if rows are packed.
     """

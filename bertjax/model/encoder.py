@@ -12,7 +12,7 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.self_attention import SelfAttention
 from bertjax.model.capture import CAPTURES, HIDDEN, capture_value, is_captured
 from bertjax.model.config import GATED_MLPS, BertConfig
-from bertjax.model.dropout import Dropout, Site, drop, fold_in
+from bertjax.model.dropout import Dropout, Site, drop
 from bertjax.model.layers import ACTIVATION_FUNCTIONS, SAVED_RESIDUAL, Embedding, Norm, Projection, save_residual
 from bertjax.model.lookup import onehot_lookup, sorted_lookup
 from bertjax.model.rotary import Rotary
@@ -43,7 +43,7 @@ def _gather_cls(x: jax.Array, layout: PackedLayout | None) -> jax.Array:
 
 
 def _choose(condition: bool | jax.Array, x: Any, y: Any) -> Any:
-    """Returns x if the condition is true, else y; both are trees. In a scan over layers, the condition is an array."""
+    """Returns x if the condition is true, else y. Both are trees. In a scan over layers, the condition is an array."""
     if isinstance(condition, bool):
         return x if condition else y
     return jax.tree.map(functools.partial(jnp.where, condition), x, y)
@@ -155,7 +155,7 @@ class EncoderBlock(nn.Module):
           The output; and the output again if `keep_output`, else None.
         """
         c = self.config
-        block_dropout = fold_in(dropout, layer)
+        block_dropout = dropout and dropout.fold_in(layer)
         output_dropout = block_dropout  # the dropout of the output positions
         if self.first_only and mask.layout and block_dropout is not None:
             gather = mask.layout.gather_cls
@@ -305,7 +305,7 @@ class BertEncoder(nn.Module):
         return unpack(x), None if layers is None else jax.vmap(unpack)(layers)
 
     def _rotations(self, length: int, layout: BatchLayout | PackedLayout | None) -> tuple[Rotary, Rotary] | None:
-        """Computes the rotations for blocks that attend globally and for blocks with a window; None without RoPE."""
+        """Computes the rotations for blocks that attend globally and for blocks with a window, or None without RoPE."""
         c = self.config
         if c.position != 'rope':
             return None

@@ -141,27 +141,25 @@ class BertForTask(nn.Module):
         return self.head(drop(x, self.config.dropout_elsewhere, dropout, Site.HEAD)).astype(jnp.float32)
 
     def _transform(self, x: jax.Array) -> jax.Array:
-        """Applies the pooler to the states of all tokens [B, S, D] if it is a 'transform'; else returns them."""
+        """Applies the pooler to the states of all tokens [B, S, D] if it is a 'transform', else returns them."""
         return self.pooler(x) if self.config.pooler == 'transform' else x
 
 
 class BertForClassification(BertForTask):
-    """A classifier of sentences or pairs; `outputs=1` for regression."""
+    """A classifier of sentences or pairs, or with `outputs=1` a regression."""
 
     def setup(self):
         super().setup()
         if self.config.pooler != 'transform':
             self.pooler = build_pooler(self.config)
 
-    def __call__(
-        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, dropout: Dropout | None = None
-    ) -> dict[str, jax.Array]:
-        """Maps int32 inputs [B, S] to `logits`, float32 [B, outputs]: the logits or scores.
+    def __call__(self, *inputs: jax.Array, dropout: Dropout | None = None) -> dict[str, jax.Array]:
+        """Maps int32 input_ids, segment_ids and attention_mask [B, S] to `logits` or scores, float32 [B, outputs].
 
         `config.pooling` selects the pooled state. With a left-to-right encoder and no BiLSTM, the model pools the last
         token instead of [CLS], because [CLS] then sees only itself.
         """
-        return {'logits': self._logits(input_ids, segment_ids, attention_mask, dropout)}
+        return {'logits': self._logits(*inputs, dropout)}
 
     def _logits(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, dropout: Dropout | None
@@ -181,11 +179,9 @@ class BertForClassification(BertForTask):
 class BertForTokens(BertForTask):
     """A classifier of every token, for example for named entities."""
 
-    def __call__(
-        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, dropout: Dropout | None = None
-    ) -> dict[str, jax.Array]:
-        """Maps int32 inputs [B, S] to `token_logits`, float32 [B, S, outputs]."""
-        hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout)
+    def __call__(self, *inputs: jax.Array, dropout: Dropout | None = None) -> dict[str, jax.Array]:
+        """Maps int32 input_ids, segment_ids and attention_mask [B, S] to `token_logits`, float32 [B, S, outputs]."""
+        hidden = self._hidden(*inputs, dropout)
         return {'token_logits': self._project(self._transform(hidden), dropout)}
 
 
@@ -194,14 +190,13 @@ class BertForSpans(BertForTask):
 
     outputs: int = 2
 
-    def __call__(
-        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, dropout: Dropout | None = None
-    ) -> dict[str, jax.Array]:
-        """Maps int32 inputs [B, S] to `start_logits` and `end_logits`, float32 [B, S], padding included.
+    def __call__(self, *inputs: jax.Array, dropout: Dropout | None = None) -> dict[str, jax.Array]:
+        """Maps int32 input_ids, segment_ids and attention_mask [B, S] to `start_logits` and `end_logits`.
 
-        There is no dropout before the projection, as in google-research/bert (run_squad.py).
+        The logits are float32 [B, S], also for padding. There is no dropout before the projection, as in
+        google-research/bert (run_squad.py).
         """
-        hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout)
+        hidden = self._hidden(*inputs, dropout)
         logits = self.head(self._transform(hidden))  # [B, S, 2]
         start, end = jnp.moveaxis(logits.astype(jnp.float32), -1, 0)  # [B, S] each
         return {'start_logits': start, 'end_logits': end}
@@ -214,11 +209,9 @@ class BertForMultipleChoice(BertForClassification):
 
     smallest_inputs = ((1, 1, 1),) * 3
 
-    def __call__(
-        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, dropout: Dropout | None = None
-    ) -> dict[str, jax.Array]:
-        """Maps int32 inputs [B, C, S] to `logits`, float32 [B, C]."""
-        B, C, S = input_ids.shape
-        flat = (x.reshape(B * C, S) for x in (input_ids, segment_ids, attention_mask))  # [B·C, S]
+    def __call__(self, *inputs: jax.Array, dropout: Dropout | None = None) -> dict[str, jax.Array]:
+        """Maps int32 input_ids, segment_ids and attention_mask [B, C, S] to `logits`, float32 [B, C]."""
+        B, C, S = inputs[0].shape
+        flat = (x.reshape(B * C, S) for x in inputs)  # [B·C, S]
         ending_dropout = None if dropout is None else dropout.repeat(C)
         return {'logits': self._logits(*flat, ending_dropout).reshape(B, C)}  # [B, C]

@@ -19,7 +19,7 @@ NEGATIVE = -1e9
 
 @jax.custom_vjp
 def gelu(x: jax.Array) -> jax.Array:
-    """Computes x Φ(x) for any shape; Φ is the CDF of the standard normal distribution (arXiv 1606.08415).
+    """Computes x Φ(x) for any shape, where Φ is the CDF of the standard normal distribution (arXiv 1606.08415).
 
     It uses erf, as PyTorch does. The erfc in `jax.nn.gelu` costs more than twice as much on CPU. The backward pass
     needs only x, whereas autodiff would save four arrays with the shape of x.
@@ -81,7 +81,7 @@ def save_residual(x: jax.Array) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def add_bias(x: jax.Array, bias: jax.Array, sum_by_matmul: bool) -> jax.Array:
-    """Adds bias [D] to x [..., D], in the dtype of x; the gradient of the bias is summed in float32.
+    """Adds bias [D] to x [..., D], in the dtype of x. The gradient of the bias is summed in float32.
 
     Args:
       x: Any floating dtype.

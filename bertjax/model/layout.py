@@ -48,7 +48,7 @@ class Layout:
 
     @functools.cached_property
     def sequence_ids(self) -> np.ndarray:
-        """int32 [T], the sequence that each position belongs to; -1 at positions without a sequence."""
+        """int32 [T], the sequence that each position belongs to, or -1 at positions without a sequence."""
         ids = np.full(self.positions, -1, np.int32)
         for number, (start, capacity) in enumerate(self.slots):
             ids[start : start + capacity] = number
@@ -56,7 +56,7 @@ class Layout:
 
     @functools.cached_property
     def position_ids(self) -> np.ndarray:
-        """int32 [T], the index of each position in its sequence; 0 at positions without a sequence."""
+        """int32 [T], the index of each position in its sequence, or 0 at positions without a sequence."""
         positions = np.arange(self.positions, dtype=np.int32) - self.starts[self.sequence_ids]
         return np.where(self.sequence_ids < 0, 0, positions)
 

@@ -1,56 +1,39 @@
 """Embedding lookups whose gradients are sums in a fixed order."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
 GROUP = 128  # the number of sorted rows that one product sums
 
 
-@jax.custom_vjp
-def onehot_lookup(table: jax.Array, ids: jax.Array) -> jax.Array:
-    """Looks up rows of a small table [N, D] by int32 ids [B, S] -> [B, S, D].
+def _make_lookup(sum_rows: Callable[[jax.Array, jax.Array, int], jax.Array]) -> Callable[..., jax.Array]:
+    """Makes a lookup (table [N, D], int32 ids [B, S]) -> rows [B, S, D]. An id outside the table gives NaN.
 
-    The gradient is a product with one-hot rows, summed in float32. Autodiff would use a scatter of B·S rows into N,
-    which is slow on TPU, has no fixed order on GPU, and rounds each addition in bfloat16.
+    Args:
+      sum_rows: The gradient of the table: (cotangent [B, S, D], ids [B, S], N) -> float32 [N, D].
     """
-    return jnp.take(table, ids, axis=0, mode='fill')
+
+    @jax.custom_vjp
+    def lookup(table: jax.Array, ids: jax.Array) -> jax.Array:
+        return jnp.take(table, ids, axis=0, mode='fill')
+
+    def gradient(residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, None]:
+        table, ids = residuals
+        return sum_rows(cotangent, ids, len(table)).astype(table.dtype), None
+
+    lookup.defvjp(lambda table, ids: (lookup(table, ids), (table, ids)), gradient)
+    return lookup
 
 
-def _onehot_lookup_gradient(residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, None]:
-    ids, table = residuals
-    one_hot = jax.nn.one_hot(ids, len(table), dtype=cotangent.dtype)  # [B, S, N]
-    product = jnp.einsum(
-        'BSN,BSD->ND', one_hot, cotangent, precision='highest', preferred_element_type=jnp.float32
-    )  # [N, D]
-    return product.astype(cotangent.dtype), None
-
-
-onehot_lookup.defvjp(lambda table, ids: (onehot_lookup(table, ids), (ids, table)), _onehot_lookup_gradient)
-
-
-@jax.custom_vjp
-def sorted_lookup(table: jax.Array, ids: jax.Array) -> jax.Array:
-    """Looks up rows of a large table [V, D] by int32 ids [B, S] -> [B, S, D], for GPUs.
-
-    The gradient is computed by `sum_rows_by_id`. Autodiff would use a scatter, which on GPU adds by atomic operations,
-    in a different order in every run. It also rounds each addition in bfloat16, so that after about 800 rows of a
-    frequent piece, further rows change nothing. XLA's deterministic scatter would sort B·S·D scalars.
-    """
-    return jnp.take(table, ids, axis=0, mode='fill')
-
-
-def _sorted_lookup_gradient(residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, None]:
-    ids, table = residuals
-    return sum_rows_by_id(cotangent.reshape(-1, cotangent.shape[-1]), ids.reshape(-1), len(table)).astype(
-        table.dtype
-    ), None
-
-
-sorted_lookup.defvjp(lambda table, ids: (sorted_lookup(table, ids), (ids, table)), _sorted_lookup_gradient)
+def _sum_by_onehot(cotangent: jax.Array, ids: jax.Array, count: int) -> jax.Array:
+    one_hot = jax.nn.one_hot(ids, count, dtype=cotangent.dtype)  # [B, S, N]
+    return jnp.einsum('BSN,BSD->ND', one_hot, cotangent, precision='highest', preferred_element_type=jnp.float32)
 
 
 def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
-    """Sums the rows of each id below `count` -> float32 [count, D]; the sum is zero for an id without rows.
+    """Sums the rows of each id below `count` -> float32 [count, D]. The sum is zero for an id without rows.
 
     The rows are sorted by id and divided into groups of GROUP rows. One product per group sums the rows of each id.
     Only the first and the last id of a group can also occur in other groups; another product adds up their sums. The
@@ -89,6 +72,15 @@ def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
     targets = jnp.where(targets < count, targets, count + jnp.arange(len(targets)))
     values = jnp.concatenate([sums.reshape(-1, sums.shape[-1]), edges])
     return jnp.zeros((count, rows.shape[1])).at[targets].set(values, mode='drop', unique_indices=True)
+
+
+# A lookup for small tables. The gradient is a product with one-hot rows, summed in float32. Autodiff would scatter B·S
+# rows into N, which is slow on TPU, has no fixed order on GPU, and rounds each addition in bfloat16.
+onehot_lookup = _make_lookup(_sum_by_onehot)
+# A lookup for large tables on GPUs, whose gradient is `sum_rows_by_id`. Autodiff would use a scatter, which on GPU adds
+# by atomic operations, in a different order in every run. It also rounds each addition in bfloat16, so that after about
+# 800 rows of a frequent piece, further rows change nothing. XLA's deterministic scatter would sort B·S·D scalars.
+sorted_lookup = _make_lookup(lambda x, ids, count: sum_rows_by_id(x.reshape(-1, x.shape[-1]), ids.reshape(-1), count))
 
 
 def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:

@@ -56,11 +56,11 @@ class Rotary(struct.PyTreeNode):
         heads, rest = divmod(H, shard_count('act_heads'))
         return not (S % _BLOCK or _BLOCK % K or heads * K % _BLOCK or rest or B % shard_count('act_batch'))
 
-    def _rotate_by_kernel(self, x: jax.Array, interpret: bool = False) -> jax.Array:
+    def _rotate_by_kernel(self, x: jax.Array) -> jax.Array:
         from bertjax.model.rotary_tpu import register_columns, rotate  # importing Pallas takes a while
 
         (B, S, H, K), rows = x.shape, ('act_batch', 'act_length', None)
         tables = (jnp.broadcast_to(y, (B, S, _BLOCK)) for y in register_columns(self.cos, self.sin))
         columns = ('act_batch', 'act_length', 'act_heads')
-        kernel = over_mesh(functools.partial(rotate, K, interpret), (columns, rows, rows), columns)
+        kernel = over_mesh(functools.partial(rotate, K), (columns, rows, rows), columns)
         return kernel(x.reshape(B, S, H * K), *tables).reshape(x.shape)

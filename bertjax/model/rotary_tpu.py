@@ -15,13 +15,12 @@ LANES = 128  # width of a vector register
 BLOCK = 128  # positions per program
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def rotate(width: int, interpret: bool, x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def rotate(width: int, x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
     """Rotates all heads of x.
 
     Args:
       width: The width K of a head, a divisor of 128.
-      interpret: Whether JAX interprets the kernel, on any device.
       x: [B, S, H·K].
       cos, sin: float32 [B, S, 128], the cosines and sines for the columns of a register, see `register_columns`.
 
@@ -40,18 +39,17 @@ def rotate(width: int, interpret: bool, x: jax.Array, cos: jax.Array, sin: jax.A
         cost_estimate=pl.CostEstimate(
             flops=3 * x.size, bytes_accessed=2 * x.size * x.dtype.itemsize + 8 * cos.size, transcendentals=0
         ),
-        interpret=interpret,
         name='rotate',
     )(x, cos, sin)
 
 
-def _forward(width: int, interpret: bool, x: jax.Array, cos: jax.Array, sin: jax.Array) -> tuple[jax.Array, tuple]:
-    return rotate(width, interpret, x, cos, sin), (cos, sin)
+def _forward(width: int, x: jax.Array, cos: jax.Array, sin: jax.Array) -> tuple[jax.Array, tuple]:
+    return rotate(width, x, cos, sin), (cos, sin)
 
 
-def _backward(width: int, interpret: bool, residuals: tuple, cotangent: jax.Array) -> tuple:
+def _backward(width: int, residuals: tuple, cotangent: jax.Array) -> tuple:
     cos, sin = residuals  # the inverse of a rotation is its transpose
-    return rotate(width, interpret, cotangent, cos, -sin), None, None
+    return rotate(width, cotangent, cos, -sin), None, None
 
 
 rotate.defvjp(_forward, _backward)

@@ -111,12 +111,12 @@ class BatchLayout(_Packing):
 
 
 def _where(condition: Any, source: Any) -> Any:
-    """Returns `source` where the condition holds, else -1; a NumPy array for NumPy arguments."""
+    """Returns `source` where the condition holds, else -1. It is a NumPy array for NumPy arguments."""
     return (np if isinstance(condition, np.ndarray) else jnp).where(condition, source, -1)
 
 
 def _inverse(source: np.ndarray, count: int) -> np.ndarray:
-    """Returns int32 [count], the first index in `source` of each number below `count`; -1 if it is absent."""
+    """Returns int32 [count], the first index in `source` of each number below `count`, or -1 if it is absent."""
     positions = np.full(count, -1, np.int32)
     positions[source[::-1]] = np.arange(len(source), dtype=np.int32)[::-1]
     return positions

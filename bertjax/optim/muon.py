@@ -80,7 +80,7 @@ def orthogonalize_kernels(kernels: Any) -> Any:
 
 
 def orthogonalize(x: jax.Array) -> jax.Array:
-    """Moves the singular values of matrices x [N, I, O], I <= O, close to 1 (0.7 to 1.2); keeps singular vectors."""
+    """Moves the singular values of matrices x [N, I, O], I <= O, close to 1 (0.7 to 1.2)."""
     a, b, c = COEFFICIENTS
     x = x / (jnp.linalg.norm(x, axis=(1, 2), keepdims=True) + 1e-8)
     for _ in range(STEPS):
@@ -90,7 +90,7 @@ def orthogonalize(x: jax.Array) -> jax.Array:
 
 
 def _as_matrices(path: tuple[Any, ...], kernel: jax.Array) -> jax.Array:
-    """Reshapes a kernel of a block to [N, I, O]; N is the number of stacked layers, or 1.
+    """Reshapes a kernel of a block to [N, I, O], where N is the number of stacked layers, or 1.
 
     Query, key and value are [D, H, K], the output of attention is [H, K, D], and the MLP is [D, F] and [F, D].
     """

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bertjax.errors import UserError
 from bertjax.optim.masks import decay_mask, is_stacked
 from bertjax.optim.muon import scale_adam_rate, scale_by_muon
 
@@ -114,12 +113,7 @@ def make_optimizer(
       clip_norm: The maximum global norm of the gradient; 0 for no clipping.
       momentum: For 'muon' only: the momentum for the matrices of the blocks.
       adam_lr_ratio: For 'muon' only: the learning rate of all other parameters as a multiple of Muon's.
-
-    Raises:
-      UserError: The name is unknown.
     """
-    if name not in OPTIMIZERS:
-        raise UserError('config.optimizer.name', repr(name), 'one of ' + ', '.join(OPTIMIZERS), 'choose one of them')
     moments = {
         'bert_adam': scale_by_bert_adam,
         'muon': functools.partial(scale_by_muon, momentum),

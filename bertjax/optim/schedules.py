@@ -52,12 +52,8 @@ def make_schedule(
       step (int32 scalar, 0 for the first update) -> learning rate (float32 scalar).
 
     Raises:
-      UserError: The name is unknown, `warmup_fraction` is not in [0, 1), or warm-up and decay overlap.
+      UserError: The warm-up and the decay of 'wsd' overlap.
     """
-    if name not in SCHEDULES:
-        raise UserError('config.schedule.name', repr(name), 'one of ' + ', '.join(SCHEDULES), 'choose one of them')
-    if not 0 <= warmup_fraction < 1:
-        raise UserError('config.warmup_fraction', str(warmup_fraction), 'a share from 0 to below 1', 'try 0.01')
     if name == 'wsd' and warmup_fraction + decay_fraction > 1:
         found = f'{decay_fraction:g} after config.warmup_fraction={warmup_fraction:g}'
         fix = 'lower one of them: the two fractions of a phase add up to at most 1'
@@ -72,9 +68,7 @@ def make_schedule(
             share = jnp.where(step < warmup, rise, remaining)
             return peak * (1 + share * 31) / 32
         decay_steps = max(round(decay_fraction * steps), 1)
-        passed = jnp.clip(
-            (step - (steps - decay_steps)) / decay_steps, 0.0, 1.0
-        )  # from 0 at the start of wsd's decay to 1
+        passed = jnp.clip((step - (steps - decay_steps)) / decay_steps, 0.0, 1.0)  # from 0 at the start of wsd's decay
         share = {
             'wsd': DECAYS[decay](passed),
             'linear': remaining,

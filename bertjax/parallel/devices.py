@@ -102,7 +102,7 @@ def claim_devices() -> list[jax.Device]:
 
 
 def device_memory(mesh: Mesh) -> int:
-    """Returns the memory of each device of a mesh in bytes; CPU devices share the memory of the host."""
+    """Returns the memory of each device of a mesh in bytes. CPU devices share the memory of the host."""
     device = mesh.local_devices[0]
     limit = (device.memory_stats() or {}).get('bytes_limit')
     return limit or psutil.virtual_memory().total // len(mesh.local_devices)

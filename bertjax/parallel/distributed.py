@@ -265,12 +265,12 @@ def check_shared_folder(folder: pathlib.Path) -> None:
 
 
 def fetch_to_all_hosts(tree: Any) -> Any:
-    """Fetches the full arrays of a tree to the host of every process, one by one; a single process returns the tree."""
+    """Fetches the full arrays of a tree to the host of every process, one by one. A single process returns the tree."""
     return jax.tree.map(_fetch, tree) if is_multiprocess() else tree
 
 
 def fetch_to_primary_host(tree: Any) -> Any:
-    """Copies the full arrays of a tree to the host of the primary process, one at a time; None in the others."""
+    """Copies the full arrays of a tree to the host of the primary process, one by one. Returns None in the others."""
 
     def copy(x: jax.Array | np.ndarray) -> np.ndarray | None:
         full = _fetch(x)

@@ -68,7 +68,7 @@ def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
 
 
 def slice_count(devices: Iterable[Any]) -> int:
-    """Returns the number of TPU slices that these devices belong to; 1 for other devices."""
+    """Returns the number of TPU slices that these devices belong to, or 1 for other devices."""
     return len({getattr(device, 'slice_index', 0) for device in devices})
 
 

@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
 
 @dataclasses.dataclass(frozen=True)
 class ProcessFlags:
-    """The command line flags for a run with several processes; all None if the environment configures them.
+    """The command line flags for a run with several processes, all None if the environment configures them.
 
     Attributes:
       coordinator_address: HOST:PORT of the first process.
@@ -62,7 +62,7 @@ class ProcessFlags:
 
 
 def supervise() -> None:
-    """Continues in a child process; the parent waits for its end and exits with its status.
+    """Continues in a child process. The parent waits for its end and exits with its status.
 
     If a process has lost another process of the run, JAX may end it at any time with SIGABRT and C++ stack traces. The
     ended process cannot print a one-line explanation or choose its exit status, so the parent does both.

@@ -49,9 +49,6 @@ PRESETS: dict[str, dict[str, int]] = {
 
 
 def mesh_axes(mesh: Mapping[str, Any]) -> dict[str, int]:
-    """Resolves config.mesh to {axis: size}. A size that differs from its default overrides the preset.
-
-    The config of an old run may have no `preset`.
-    """
-    preset = {**_DEFAULT, **PRESETS[mesh.get('preset', 'data')]}
+    """Resolves config.mesh to {axis: size}. A size that differs from its default overrides the preset."""
+    preset = {**_DEFAULT, **PRESETS[mesh['preset']]}
     return {axis: preset[axis] if mesh[axis] == default else mesh[axis] for axis, default in _DEFAULT.items()}

@@ -16,7 +16,7 @@ _TIMEOUT = 3.0  # seconds; the server is on the same machine and answers within 
 
 
 def count_tpu_processes(environment: Mapping[str, str] = os.environ) -> int:
-    """Counts the processes of the TPU slices of this run; returns 1 without any sign of other processes.
+    """Counts the processes of the TPU slices of this run, or returns 1 without any sign of other processes.
 
     The number is in the environment on GKE, and on Google's metadata server on TPU VMs. The server is queried only if
     JAX has found TPU chips, so that other machines do not wait for it. Without chips, the import of JAX sets
@@ -36,7 +36,7 @@ def count_tpu_processes(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def _read_attribute(name: str, environment: Mapping[str, str]) -> str:
-    """Reads an attribute of this machine from the metadata server; '' if it does not exist. Raises OSError."""
+    """Reads an attribute of this machine from the metadata server, or '' if it does not exist. Raises OSError."""
     server = environment.get('GCE_METADATA_IP', 'metadata.google.internal')  # as in JAX
     address = f'http://{server}/computeMetadata/v1/instance/attributes/{name}'
     request = urllib.request.Request(address, headers={'Metadata-Flavor': 'Google'})

@@ -48,7 +48,7 @@ def is_data_parallel(mesh: Mesh) -> bool:
 
 
 def shard_over_data(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """Shards an abstract array over the data axis; the array must be replicated over this axis.
+    """Shards an abstract array over the data axis. The array must be replicated over this axis.
 
     The function splits the largest dimension of a device's shard that the axis size divides. It splits the last
     dimension only if the axis size divides no other dimension, so that neighbours in memory stay on one device. Arrays
@@ -77,7 +77,7 @@ def _split_axes(entry: str | tuple[str, ...] | None, mesh: Mesh) -> tuple[str, .
 
 
 def unshard(params: Any) -> Any:
-    """Gathers the arrays that are sharded over the data axis; returns the same tree if there are none."""
+    """Gathers the arrays that are sharded over the data axis, or returns the same tree if there are none."""
     split = any(AXIS in _get_spec(x) for x in jax.tree.leaves(params))
     return jax.device_put(params, jax.tree.map(_remove_data_axis, params)) if split else params
 
@@ -161,7 +161,7 @@ class GradientExchange:
         return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, count), rows)
 
     def reduce_scatter(self, grads: Any, specs: Any) -> Any:
-        """Sums gradients over all devices, and returns the shard of this device; unsharded gradients stay full."""
+        """Sums gradients over all devices, and returns the shard of this device. Unsharded gradients stay full."""
 
         def scatter(path: tuple[Any, ...], grad: jax.Array, spec: PartitionSpec) -> jax.Array:
             sent = self._cast(path, grad)

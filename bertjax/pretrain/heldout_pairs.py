@@ -1,5 +1,6 @@
 """Evaluates a pre-training run on config.heldout_pairs: computes the accuracy on minimal pairs."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from bertjax.data.masked_copies import masked_copies
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.tasks.minimal_pairs import MinimalPair, accuracies, deduplicate, encode_pairs, read_pairs
 from bertjax.text.tokenizer import Tokenizer
-from bertjax.train.on_compile import OnCompile, ignore_compile
+from bertjax.train.evaluate import OnCompile
 from bertjax.train.predict import SCORE_INPUTS, Predictor, make_token_scores
 
 SPLIT = 'heldout_pairs'  # the split of the pairs in metric rows
@@ -58,7 +59,7 @@ class PairsEvaluator:
             pad_id=tokenizer.pad_id,
         )
 
-    def run(self, params: Any, on_compile: OnCompile = ignore_compile) -> dict[str, float | None]:
+    def run(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> dict[str, float | None]:
         """Computes `accuracy`, the mean over the sets of pairs, and its `standard_error`."""
         rows = self._predictor.outputs(params, self._features, on_compile)['log_probabilities']
         scores = np.bincount(self._features.record, np.concatenate(rows).astype(np.float64), self._count)

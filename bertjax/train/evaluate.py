@@ -13,7 +13,9 @@ from bertjax.data.loader import Examples, global_arrays, local_rows
 from bertjax.metrics.rows import Sums, add_sums, pretraining_values
 from bertjax.parallel.partition import batch_sharding, mesh_context
 from bertjax.parallel.zero1 import unshard
-from bertjax.train.on_compile import OnCompile, ignore_compile
+
+# on_compile('length 128') -> a context manager that surrounds the compilation.
+OnCompile = Callable[[str], contextlib.AbstractContextManager[None]]
 
 
 class Evaluator:
@@ -64,7 +66,7 @@ class Evaluator:
                 }
             yield global_arrays(rows, sharding, self._batch_size)
 
-    def sums(self, params: Any, on_compile: OnCompile = ignore_compile) -> dict[str, tuple[float, float]]:
+    def sums(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> dict[str, tuple[float, float]]:
         """Computes {name: (sum, weight)} over all examples, with a single transfer from the devices."""
         parts, params = [], unshard(params)
         with mesh_context(self._mesh):
@@ -74,7 +76,7 @@ class Evaluator:
                 self._new = False
         return add_sums(jax.device_get(parts))
 
-    def run(self, params: Any, on_compile: OnCompile = ignore_compile) -> dict[str, float | None]:
+    def run(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> dict[str, float | None]:
         """Computes the values of a metrics row."""
         return self._values(self.sums(params, on_compile))
 

@@ -1,12 +1,12 @@
 """The training loop, in a fixed order: batch, update, record, evaluate, save. The position advances with the state."""
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.checkpoint import Checkpoints, Position
+from bertjax.config.run import RunKeys
 from bertjax.data.loader import Loader
 from bertjax.errors import PreemptedError
 from bertjax.parallel.distributed import broadcast_from_primary
@@ -21,25 +21,14 @@ from bertjax.train.state import TrainState
 from bertjax.train.time_limit import PhaseTimeError, TimeLimit
 
 
-@dataclasses.dataclass(frozen=True)
-class Intervals:
-    """The intervals of evaluation and saving. A run also evaluates and saves at its end.
-
-    Attributes:
-      eval_every: Steps between evaluations; 0 for none.
-      checkpoint_every: Steps between checkpoints; 0 for none. No checkpoint is saved after a non-finite step.
-      checkpoint_minutes: The maximum time between checkpoints, in minutes; 0 for no limit.
-    """
-
-    eval_every: int
-    checkpoint_every: int
-    checkpoint_minutes: float = 0.0
-
-
 class Loop:
     """Trains one run, or several runs together, from a position to the end.
 
+    The run also evaluates and saves at its end. No checkpoint is saved after a non-finite step.
+
     Args:
+      settings: The settings, with `eval_every` and `checkpoint_every` in steps (0 for never), and `checkpoint_minutes`,
+        the maximum time between checkpoints (0 for no limit).
       recorder: The recorder of the example numbers and metrics of each step, and of the evaluations.
       config: The resolved config, which is saved with every checkpoint.
       interrupt: The signal handler, which records requests to stop.
@@ -50,17 +39,17 @@ class Loop:
     def __init__(
         self,
         phases: Sequence[Phase],
+        settings: RunKeys,
         *,
         recorder: Recorder,
         checkpoints: Checkpoints,
         config: Mapping[str, Any],
-        intervals: Intervals,
         interrupt: Interrupt,
         early_stopping: EarlyStopping,
         time_limit: TimeLimit | None = None,
     ):
         self._phases, self._recorder, self._checkpoints, self._config = phases, recorder, checkpoints, config
-        self._intervals, self._interrupt, self._early_stopping = intervals, interrupt, early_stopping
+        self._settings, self._interrupt, self._early_stopping = settings, interrupt, early_stopping
         self._time_limit = time_limit
         self._clock, self._any_process, self._saved_at = recorder.run_clock, AnyProcessFlags(), time.perf_counter()
 
@@ -114,11 +103,11 @@ class Loop:
 
     def _evaluate_and_save_if_due(self, phase: Phase) -> None:
         step, last = self._position.step, self._position.step == self._phases[-1].settings.last_step
-        late = 0 < 60 * self._intervals.checkpoint_minutes <= time.perf_counter() - self._saved_at
+        late = 0 < 60 * self._settings.checkpoint_minutes <= time.perf_counter() - self._saved_at
         over = self._time_limit is not None and self._time_limit.ends_phase(phase.settings.number)
         stop, late, over = self._any_process(self._interrupt.requested(), late, over)
-        must_evaluate = last or _is_due(step, self._intervals.eval_every)
-        may_save = late or _is_due(step, self._intervals.checkpoint_every)
+        must_evaluate = last or _is_due(step, self._settings.eval_every)
+        may_save = late or _is_due(step, self._settings.checkpoint_every)
         if not (last or stop or over or must_evaluate or may_save):
             return
         self._recorder.drain()  # Waits for the devices before `start`, because the wait counts as training time.

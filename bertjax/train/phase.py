@@ -13,7 +13,7 @@ from bertjax.data.length_buckets import BucketedExamples
 from bertjax.data.loader import Loader, NumberedBatch
 from bertjax.parallel.partition import batch_sharding, replicated
 from bertjax.train.compiled_steps import CompiledSteps, Program, compile_steps
-from bertjax.train.on_compile import OnCompile, ignore_compile
+from bertjax.train.evaluate import OnCompile
 from bertjax.train.setup import PhaseSettings, Setup
 from bertjax.train.state import TrainState
 from bertjax.train.vmapped_runs import StackedExamples, VmappedRun
@@ -28,12 +28,12 @@ class EvaluatorProtocol(Protocol):
 
     split: str
 
-    def run(self, params: Any, on_compile: OnCompile = ignore_compile) -> dict[str, float | None]:
+    def run(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> dict[str, float | None]:
         """Computes the values of a metrics row, None if undefined, and reports compilations to `on_compile`."""
         ...
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
-        """Returns the value that selects the best checkpoint; lower is better."""
+        """Returns the value that selects the best checkpoint. Lower is better."""
         ...
 
 
@@ -53,7 +53,7 @@ class TrainStep:
         programs: CompiledSteps,
         rate: jax.Array,
         seed: jax.Array,
-        on_compile: OnCompile = ignore_compile,
+        on_compile: OnCompile = contextlib.nullcontext,
         teacher: tuple[Any, ...] = (),
     ):
         self._programs, self._on_compile, self._constant = programs, on_compile, (rate, seed, *teacher)
@@ -111,7 +111,7 @@ class Phase:
         """Returns the state for the first step of this phase, from the last state of the previous phase."""
         return self.setup.reset_optimizer(state) if self.settings.reset_optimizer else state
 
-    def compile(self, on_compile: OnCompile = ignore_compile) -> TrainStep:
+    def compile(self, on_compile: OnCompile = contextlib.nullcontext) -> TrainStep:
         """Returns the train step, which compiles at the first batch of each shape."""
         rates = np.asarray([member.learning_rate for member in self.members], np.float32)
         seeds = np.asarray([member.dropout_seed for member in self.members], np.uint32)

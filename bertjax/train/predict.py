@@ -17,7 +17,7 @@ from bertjax.data.loader import global_arrays, local_rows
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.parallel.zero1 import unshard
-from bertjax.train.on_compile import OnCompile, ignore_compile
+from bertjax.train.evaluate import OnCompile
 from bertjax.train.step import Batch
 
 Forward = Callable[[Any, Batch], Mapping[str, jax.Array]]
@@ -86,7 +86,7 @@ class Predictor:
         self,
         params: Any,
         features: Features,
-        on_compile: OnCompile = ignore_compile,
+        on_compile: OnCompile = nullcontext,
         advance: Callable[[int], object] = no_op,
         batches: Iterable[tuple[np.ndarray, int]] | None = None,
     ) -> dict[str, list[np.ndarray]]:

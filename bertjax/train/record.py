@@ -99,7 +99,7 @@ class Recorder:
         return any(skipped and not failed for skipped, failed in zip(self._skipped_in_row, self.failed, strict=True))
 
     def truncate_after(self, step: int) -> None:
-        """Discards the rows of an earlier process after the restored checkpoint at `step`; -1 discards all."""
+        """Discards the rows of an earlier process after the restored checkpoint at `step`, or all rows if it is -1."""
         for lines in (*self._writers, *self._ledgers):
             lines.truncate_after(step)
 
@@ -179,7 +179,7 @@ class Recorder:
             self._console.log(slow)
 
     def drain(self) -> None:
-        """Reads all metrics that are not read yet; waits for the devices."""
+        """Reads all metrics that are not read yet, which waits for the devices."""
         while self._unread:
             self._read()
 

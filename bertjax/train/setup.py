@@ -105,7 +105,7 @@ class Setup:
         return describe_mesh(self.mesh) + (f', each device keeps a shard of {sharded}' if sharded else '')
 
     def create(self, seed: int) -> TrainState:
-        """Creates the state of step 0; each device initialises its shard."""
+        """Creates the state of step 0. Each device initialises its shard."""
         return self._create(jax.random.key(seed))
 
     @functools.cached_property
@@ -124,24 +124,18 @@ class Setup:
     @functools.cached_property
     def _create_around(self) -> Callable[[Any, jax.Array], TrainState]:
         """Creates a fresh state for given model parameters. The state's `params` are only those of the objective."""
-        init_aux, abstract_aux = (
-            self.objective.init_aux,
-            {AUX: self.state.params[AUX]} if AUX in self.state.params else {},
-        )
+        init_aux, aux = self.objective.init_aux, {AUX: self.state.params[AUX]} if AUX in self.state.params else {}
 
         def create(params: Any, key: jax.Array) -> TrainState:
-            aux_params = nn.unbox(init_aux_params(init_aux, key)) if abstract_aux else {}
+            aux_params = nn.unbox(init_aux_params(init_aux, key)) if aux else {}
             state = fresh_state(self.optimizer, {**params, **aux_params}, self.trained, ema=self.ema_decay > 0)
             return state.replace(params=aux_params)
 
-        return jax.jit(create, out_shardings=shardings_of(self.state.replace(params=abstract_aux)))
-
-    def reset_optimizer(self, state: TrainState) -> TrainState:
-        """Returns `state` (donated) with a fresh optimiser, on the same devices."""
-        return self._reset_optimizer(state)
+        return jax.jit(create, out_shardings=shardings_of(self.state.replace(params=aux)))
 
     @functools.cached_property
-    def _reset_optimizer(self) -> Callable[[TrainState], TrainState]:
+    def reset_optimizer(self) -> Callable[[TrainState], TrainState]:
+        """The function that gives a state (donated) a fresh optimiser, on the same devices."""
         return jax.jit(
             lambda state: state.replace(opt_state=self.optimizer.init(partition(state.params, self.trained)[0])),
             donate_argnums=0,

@@ -121,7 +121,7 @@ def init_aux_params(init_aux: Callable[[jax.Array], Any], key: jax.Array) -> dic
 def fresh_state(
     optimizer: optax.GradientTransformation, params: Any, trained: Selection, *, ema: bool = False
 ) -> TrainState:
-    """Creates the state of step 0 with these parameters; the optimiser has moments for the `trained` ones."""
+    """Creates the state of step 0 with these parameters. The optimiser has moments for the `trained` ones."""
     trained_params, _ = partition(params, trained)
     zero = jnp.zeros([], jnp.int32)
     fields = (zero, params, optimizer.init(trained_params), zero, zero)

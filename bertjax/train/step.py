@@ -12,11 +12,10 @@ from flax import struct
 from bertjax.losses import AUX, Objective
 from bertjax.model.capture import apply_capturing
 from bertjax.model.dropout import Dropout
-from bertjax.model.row_packing import PackedLayout
-from bertjax.optim.schedules import Schedule
-from bertjax.optim.trainable import Selection, combine, layer_rates, partition, select_all
+from bertjax.optim.schedules import make_schedule
+from bertjax.optim.trainable import combine, layer_rates, partition
 from bertjax.parallel.partition import platform
-from bertjax.parallel.zero1 import GradientExchange, ShardedMoments
+from bertjax.train.setup import PhaseSettings, Setup
 from bertjax.train.state import TrainState, update_ema
 from bertjax.train.whole_batch import split_rows, whole_batch_gradients
 
@@ -41,92 +40,38 @@ class Gradients(struct.PyTreeNode):
     counts: dict[str, jax.Array]
 
 
-def make_train_step(
-    model: nn.Module,
-    objective: Objective,
-    optimizer: optax.GradientTransformation,
-    schedule: Schedule,
-    *,
-    first_step: int,
-    grad_accum_steps: int,
-    dropout_seed: int | jax.Array,
-    phase: int = 0,
-    trained: Selection = select_all,
-    layer_decay: float = 1.0,
-    ema_decay: float = 0.0,
-    exchange: GradientExchange | None = None,
-    parts: ShardedMoments | None = None,
-    layout: PackedLayout | None = None,
-) -> Callable[..., tuple[TrainState, Metrics]]:
-    """Makes a train step: (state, batch, first, *teacher) -> (new state, metrics).
+def make_train_step(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[TrainState, Metrics]]:
+    """Makes a train step to be jitted: (state, batch, first, rate, seed, *teacher) -> (new state, metrics).
 
-    `first` is the example number of the first row, a uint32 scalar; the other rows follow in order. `teacher` has the
-    teacher's parameters if the objective has a `teacher_fn`, else it is empty.
-
-    Args:
-      model, objective, grad_accum_steps, dropout_seed, phase, trained, exchange, layout: See `make_gradients`.
-      optimizer, schedule, first_step, layer_decay, ema_decay, parts: See `make_update`.
-
-    Returns:
-      A function to be jitted. Its metrics are `sums`, {name: (sum, weight)}, and `scalars`, {name: float32 or int32}.
+    See `make_gradients` and `make_update` for the arguments. The metrics are `sums`, {name: (sum, weight)}, and
+    `scalars`, {name: float32 or int32}.
     """
-    gradients = make_gradients(
-        model,
-        objective,
-        grad_accum_steps=grad_accum_steps,
-        dropout_seed=dropout_seed,
-        phase=phase,
-        trained=trained,
-        exchange=exchange,
-        layout=layout,
-    )
-    update = make_update(
-        optimizer,
-        schedule,
-        first_step=first_step,
-        trained=trained,
-        layer_decay=layer_decay,
-        ema_decay=ema_decay,
-        num_layers=model.config.num_layers,
-        parts=parts,
-    )
+    gradients, update = make_gradients(setup, phase), make_update(setup, phase)
 
-    def train_step(state: TrainState, batch: Batch, first: jax.Array, *teacher: Any) -> tuple[TrainState, Metrics]:
-        return update(state, gradients(state.params, batch, first, *teacher))
+    def step(
+        state: TrainState, batch: Batch, first: jax.Array, rate: jax.Array, seed: jax.Array, *teacher: Any
+    ) -> tuple[TrainState, Metrics]:
+        return update(state, gradients(state.params, batch, first, seed, *teacher), rate)
 
-    return train_step
+    return step
 
 
-def make_gradients(
-    model: nn.Module,
-    objective: Objective,
-    *,
-    grad_accum_steps: int,
-    dropout_seed: int | jax.Array,
-    phase: int = 0,
-    trained: Selection = select_all,
-    exchange: GradientExchange | None = None,
-    layout: PackedLayout | None = None,
-) -> Callable[..., Gradients]:
-    """Makes a function: (params, batch, first, *teacher) -> Gradients; see `make_train_step` for its arguments.
+def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradients]:
+    """Makes a function: (params, batch, first, seed, *teacher) -> Gradients.
+
+    `first` is the example number of the first row, a uint32 scalar; the other rows follow in order. `seed` is the seed
+    of all dropout, a uint32 scalar. `teacher` has the teacher's parameters if the objective has a `teacher_fn`, else it
+    is empty.
 
     The minimised loss is the sum of the losses, each a weighted mean over the whole batch times its factor. The weights
     depend only on the batch. Therefore, a batch can be processed in `grad_accum_steps` parts whose gradients add up to
     the gradients of the full batch, with a fraction of the memory. This is also true for objectives that compare the
-    rows of a batch, see whole_batch.py.
-
-    Args:
-      model: The module, which takes `objective.inputs`.
-      grad_accum_steps: The number of parts of a batch, a divisor of its rows.
-      dropout_seed: The seed of all dropout.
-      phase: The number of the phase; examples of different phases drop different values.
-      trained: Selects the trained parameters.
-      exchange: The gradient exchange of a state that is sharded over the data axis (ZeRO-1). Each device computes the
-        gradients of its rows and receives the summed gradients of its part of the parameters.
-      layout: The layout of the rows of one part on one device; None if each row is one sequence.
+    rows of a batch, see whole_batch.py. With `setup.exchange`, each device computes the gradients of its rows and
+    receives the summed gradients of its part of the parameters.
     """
-
-    packed_model = model if layout is None else model.clone(packing=layout)
+    objective, trained, exchange = setup.objective, setup.trained, setup.exchange
+    grad_accum_steps, layout = phase.grad_accum_steps, phase.layout
+    packed_model = setup.module if layout is None else setup.module.clone(packing=layout)
 
     def loss_and_sums(
         trained_params: Any, frozen: Any, rows: Batch, dropout: Dropout, weights: Mapping[str, jax.Array]
@@ -197,9 +142,9 @@ def make_gradients(
             grads, partition(exchange.specs, trained)[0]
         )
 
-    def step_gradients(params: Any, batch: Batch, first: jax.Array, *teacher: Any) -> Gradients:
+    def step_gradients(params: Any, batch: Batch, first: jax.Array, seed: jax.Array, *teacher: Any) -> Gradients:
         numbers = first + jnp.arange(len(batch['attention_mask']), dtype=jnp.uint32)  # [B]
-        dropout = Dropout(jnp.asarray(dropout_seed, jnp.uint32), numbers).fold_in(phase)
+        dropout = Dropout(jnp.asarray(seed, jnp.uint32), numbers).fold_in(phase.number)
         weights = objective.weights(batch)
         if exchange is None:
             (loss, sums), grads = gradients(params, batch, dropout, weights, *teacher)
@@ -215,35 +160,26 @@ def make_gradients(
     return step_gradients
 
 
-def make_update(
-    optimizer: optax.GradientTransformation,
-    schedule: Schedule,
-    *,
-    first_step: int,
-    num_layers: int,
-    trained: Selection = select_all,
-    layer_decay: float = 1.0,
-    ema_decay: float = 0.0,
-    parts: ShardedMoments | None = None,
-) -> Callable[[TrainState, Gradients], tuple[TrainState, Metrics]]:
-    """Makes a function: (state, its Gradients) -> (new state, metrics), which does not depend on the batch shape.
+def make_update(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[TrainState, Metrics]]:
+    """Makes a function: (state, its Gradients, rate) -> (new state, metrics), which does not depend on the batch shape.
 
-    If loss, gradient norm or update norm is not finite, a step changes only `step` and the counters of skipped steps.
-
-    Args:
-      optimizer: The optimiser, from optim.make_optimizer. It returns a direction, which this function multiplies by
-        the learning rate.
-      schedule: (step within the phase) -> learning rate.
-      first_step: The value of `state.step` at the start of the phase.
-      num_layers: The number of blocks of the model.
-      trained: Selects the trained parameters; the state must be created with the same selection.
-      layer_decay: See `optim.trainable.layer_rates`.
-      ema_decay: If > 0, the highest decay of the state's average of the weights, see `state.update_ema`.
-      parts: The shardings of the moments if they, but not the parameters, are sharded over the data axis; else None.
+    `rate` is the peak learning rate of the phase, a float32 scalar. If loss, gradient norm or update norm is not
+    finite, a step changes only `step` and the counters of skipped steps.
     """
+    first_step, last_step = phase.schedule_steps or (phase.first_step, phase.last_step)
+    optimizer, parts = setup.optimizer, setup.parts
 
-    def update(state: TrainState, gradients: Gradients) -> tuple[TrainState, Metrics]:
-        old, frozen = partition(state.params, trained)
+    def update(state: TrainState, gradients: Gradients, peak: jax.Array) -> tuple[TrainState, Metrics]:
+        schedule = make_schedule(
+            phase.schedule,
+            peak=peak,
+            steps=last_step - first_step,
+            warmup_fraction=phase.warmup_fraction,
+            power=phase.power,
+            decay=phase.decay,
+            decay_fraction=phase.decay_fraction,
+        )
+        old, frozen = partition(state.params, setup.trained)
         grads = gradients.grads
         grad_norm = optax.tree.norm(grads)
         if parts is not None:
@@ -253,8 +189,9 @@ def make_update(
             # The update on a CPU is memory-bound. Recomputing the moments in the loop that selects between new and old
             # moments is cheaper than writing and reading them.
             direction, _ = optimizer.update(*jax.lax.optimization_barrier((grads, state.opt_state, old)))
-        if layer_decay != 1:
-            direction = jax.tree.map(jnp.multiply, direction, layer_rates(old, layer_decay, num_layers))
+        if setup.layer_decay != 1:
+            rates = layer_rates(old, setup.layer_decay, setup.module.config.num_layers)
+            direction = jax.tree.map(jnp.multiply, direction, rates)
         rate = schedule(state.step - first_step)
         update_norm = rate * optax.tree.norm(direction)
         # The square must be finite too, as in the gradient norm, because an update whose square overflows is useless.
@@ -268,8 +205,8 @@ def make_update(
             skipped=state.skipped + ~finite,
             skipped_in_row=jnp.where(finite, 0, state.skipped_in_row + 1),
         )
-        if ema_decay:
-            ema = update_ema(state.ema, new_state.params, ema_decay, state.step - state.skipped)
+        if setup.ema_decay:
+            ema = update_ema(state.ema, new_state.params, setup.ema_decay, state.step - state.skipped)
             new_state = new_state.replace(ema=keep(ema, state.ema))
         scalars = {
             'grad_norm': grad_norm,

@@ -21,7 +21,7 @@ from bertjax.train.health.goodput_clock import RESTORE, SAVE, GoodputClock
 from bertjax.train.health.interrupt import Interrupt
 from bertjax.train.health.profiler import profiled_steps
 from bertjax.train.health.watchdog import watch_for_hangs
-from bertjax.train.loop import Intervals, Loop
+from bertjax.train.loop import Loop
 from bertjax.train.phase import Phase
 from bertjax.train.record import Recorder
 from bertjax.train.setup import Setup
@@ -116,7 +116,7 @@ def fit(
 def _check_same_run(
     saved: SavedCheckpoint, settings: RunKeys, resolved: Mapping[str, Any], folder: pathlib.Path, *, quiet: bool = False
 ) -> None:
-    """Raises a UserError if the checkpoint is from another or a longer run; prints allowed changes unless `quiet`."""
+    """Raises a UserError if the checkpoint is from another or a longer run. Prints allowed changes unless `quiet`."""
     step, total = saved.position.step, settings.steps
     saved_config = {key: value for key, value in saved.config.items() if key != STATE_KEY}
     if step > total:
@@ -201,10 +201,10 @@ def resume_or_start(
         try:
             state = Loop(
                 phases,
+                settings,
                 recorder=recorder,
                 checkpoints=checkpoints,
                 config=experiment.resolved,
-                intervals=Intervals(settings.eval_every, settings.checkpoint_every, settings.checkpoint_minutes),
                 interrupt=interrupt,
                 early_stopping=early_stopping,
                 time_limit=time_limit,

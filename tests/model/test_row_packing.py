@@ -87,7 +87,7 @@ def test_long_packed_rows_with_by_head_cpu_equal_separate_rows(small_config, mak
     """The packed rows are so long that 'auto' chooses `by_head_cpu`."""
     ids, _, mask = rows_of(np.array([200, 60, 130, 110]))
     rows = ids, 0 * mask, mask
-    config = small_config(dropout=0.2, attention_dropout=0.2, num_layers=2, scan_layers=False, max_positions=512)
+    config = small_config(dropout=0.2, attention_dropout=0.2, num_layers=1, scan_layers=False, max_positions=512)
     layout = PackedLayout(((2, 260),), ((0, 200), (200, 60), (260, 130), (390, 110)))
     for head in (BertForClassification, BertForTokens):
         model = head(config, outputs=2)

@@ -11,7 +11,6 @@ import pytest
 from flax import linen as nn
 
 from bertjax.config.run import Optimizer
-from bertjax.errors import UserError
 from bertjax.model.stacking import unstack_layers
 from bertjax.optim.masks import decay_mask, path_names
 from bertjax.optim.muon import is_block_kernel
@@ -308,8 +307,3 @@ def test_moments_of_boxed_parameters_are_boxed(name, scanned_boxed):
     )
     for moment, params in moments:
         assert nn.get_partition_spec(moment) == nn.get_partition_spec(params)
-
-
-def test_an_unknown_name_is_refused():
-    with pytest.raises(UserError, match=r'config\.optimizer\.name'):
-        optimizer_of('adam')

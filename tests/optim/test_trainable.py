@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn
+from train_fakes import phase_of, setup_of
 
 from bertjax.config.run import Optimizer
 from bertjax.errors import UserError
@@ -17,7 +18,7 @@ from bertjax.optim.masks import path_names
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.optim.trainable import combine, layer_rates, make_selection, needs_unrolled, partition, select_all
 from bertjax.train.state import make_init
-from bertjax.train.step import make_train_step
+from bertjax.train.step import Gradients, make_train_step, make_update
 
 L, B, S = 3, 4, 6
 RATE, DECAY = 1e-3, 0.5
@@ -60,10 +61,16 @@ def _batch():
     }
 
 
-def _step(model, trained, optimizer='adamw', **options):
-    settings = dict(first_step=0, grad_accum_steps=1, dropout_seed=0) | options
-    schedule = lambda step: jnp.float32(RATE)  # noqa: E731
-    return jax.jit(make_train_step(model, CLASSIFICATION, _optimizer(optimizer), schedule, trained=trained, **settings))
+def _setup(model, optimizer='adamw', trained=select_all, layer_decay=1.0, **changes):
+    optimizer = make_optimizer(**vars(Optimizer(optimizer, **changes)))
+    return setup_of(model, CLASSIFICATION, optimizer, _batch(), trained=trained, layer_decay=layer_decay)
+
+
+def _step(model, trained, optimizer='adamw', **changes):
+    """Returns a function (state, batch) -> (new state, metrics)."""
+    setup = _setup(model, optimizer, trained, **changes)
+    step, numbers = make_train_step(setup, phase_of()), (jnp.uint32(0), jnp.float32(RATE), jnp.uint32(0))
+    return jax.jit(lambda state, batch: step(state, batch, *numbers))
 
 
 def _largest_changes(before, after):
@@ -150,7 +157,7 @@ def test_frozen_parameters_are_unchanged_and_have_no_moments(train, scan, optimi
     chosen = _paths(partition(state.params, trained)[0])
     moments = [s for s in jax.tree.leaves(state.opt_state, is_leaf=_is_adam) if _is_adam(s)]
     assert len(moments) == 1 and _paths(moments[0].mu) == _paths(moments[0].nu) == chosen
-    new, metrics = _step(model, trained, optimizer)(state, _batch(), jnp.uint32(0))
+    new, metrics = _step(model, trained, optimizer)(state, _batch())
     changes = _largest_changes(state.params, new.params)
     # The bias of the keys adds the same number to all scores of a query, so its gradient is only a rounding error.
     key_biases = {path for path in chosen if path.endswith('attention/key/bias')}
@@ -170,20 +177,15 @@ def test_trained_parameters_have_the_updates_of_full_training():
     changes = {}
     for word in ('all', 'last_1'):
         trained = make_selection(word, L)
-        optimizer = make_optimizer(**vars(Optimizer('adamw', clip_norm=0.0)))
         state = _state(model, trained)
-        step = make_train_step(
-            model, CLASSIFICATION, optimizer, lambda step: jnp.float32(RATE), first_step=0, grad_accum_steps=2,
-            dropout_seed=0, trained=trained,
-        )  # fmt: skip
-        new, _ = jax.jit(step)(state, _batch(), jnp.uint32(0))
+        new, _ = _step(model, trained, clip_norm=0.0)(state, _batch())
         changes[word], _ = partition(jax.tree.map(jnp.subtract, new.params, state.params), make_selection('last_1', L))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-8), *changes.values())
 
 
-@pytest.mark.slow
 def test_layer_decay_scales_the_updates_of_stacked_and_unrolled_layers():
-    after = {}
+    """The gradients are the parameters, because only the update depends on the decay."""
+    moved = {}
     for scan in (True, False):
         model = _model(scan)
         state = _state(model, select_all)
@@ -191,13 +193,14 @@ def test_layer_decay_scales_the_updates_of_stacked_and_unrolled_layers():
             start = state.params
         else:
             state = state.replace(params=unstack_layers(start))
-        plain, decayed = (
-            _step(model, select_all, layer_decay=decay)(state, _batch(), jnp.uint32(0))[0].params
-            for decay in (1.0, DECAY)
-        )
-        after[scan] = [p if scan else stack_layers(p) for p in (plain, decayed)]
-    for scanned, unrolled in zip(after[True], after[False], strict=True):
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), scanned, unrolled)
-    plain, decayed = (jax.tree.map(jnp.subtract, p, start) for p in after[True])
+        gradients = Gradients(state.params, jnp.float32(1), {}, {})
+        for decay in (1.0, DECAY):
+            update = jax.jit(make_update(_setup(model, layer_decay=decay), phase_of()))
+            after = update(state, gradients, jnp.float32(RATE))[0].params
+            moved[scan, decay] = jax.tree.map(jnp.subtract, after if scan else stack_layers(after), start)
+    for decay in (1.0, DECAY):
+        close = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7)  # noqa: E731
+        jax.tree.map(close, moved[True, decay], moved[False, decay])
     rates = layer_rates(start, DECAY, L)
-    jax.tree.map(lambda p, d, r: np.testing.assert_allclose(d, p * r, rtol=1e-3, atol=2e-8), plain, decayed, rates)
+    close = lambda p, d, r: np.testing.assert_allclose(d, p * r, rtol=1e-3, atol=2e-8)  # noqa: E731
+    jax.tree.map(close, moved[True, 1.0], moved[True, DECAY], rates)

@@ -15,7 +15,7 @@ from bertjax.errors import UserError
 from bertjax.parallel import devices
 from bertjax.parallel.devices import leave_out_absent_tpus, may_have_tpu
 
-# Prints the number of page faults of a call with a temporary array of 256 MiB: the median of 31 calls. In some of the
+# Prints the number of page faults of a call with a temporary array of 64 MiB: the median of 31 calls. In some of the
 # first calls, a small allocation takes a piece of the heap, so malloc extends the heap again. On a busy machine, this
 # happened in five of the first nine calls.
 FAULTS = """
@@ -25,7 +25,7 @@ from bertjax.parallel.devices import claim_devices
 
 devices = {claim}()
 work = jax.jit(lambda x: (x @ x.T) @ x)
-x = jax.device_put(jnp.ones((8192, 8)), devices[0])
+x = jax.device_put(jnp.ones((4096, 8)), devices[0])
 counts = [0]
 for _ in range(31):
     work(x).block_until_ready()

@@ -48,8 +48,6 @@ def test_a_preset_sets_the_remaining_sizes():
     assert {name: shape(preset=name) for name in PRESETS} == shapes
     assert shape(preset='fsdp', data=4) == (4, 2, 1) and shape(preset='tensor2', fsdp=2) == (2, 2, 2)
     assert pretraining_settings(config_of({'preset': 'fsdp'})).mesh_axes == {'data': 1, 'fsdp': -1, 'tensor': 1}
-    without_preset = {'data': 2, 'fsdp': 4, 'tensor': 1}  # The config of an earlier version.
-    assert mesh_axes(without_preset) == without_preset
     with pytest.raises(UserError, match=r"config.mesh.preset: found 'model', expected one of data, fsdp"):
         check_ranges(config_of({'preset': 'model'}))
     with pytest.raises(UserError, match='data=1 x fsdp=-1 x tensor=3, expected a mesh of 8 device'):

@@ -102,6 +102,8 @@ def _perform_all(
         except Exception as error:  # an unreadable workdir is a difference; the other runs continue
             return f'{name}: {error!r}'
 
+    if jobs == 1:
+        return {name: perform_or_message(name) for name in names}
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         return dict(zip(names, pool.map(perform_or_message, names), strict=True))
 
@@ -149,12 +151,11 @@ def _start(folder: pathlib.Path, name: str, number: int, tree: pathlib.Path, exp
         'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
         'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
     }
-    log = _log(folder, name, number)
-    words = [word.replace('--config=configs/', f'--config={tree.resolve()}/configs/') for word in run.commands[number]]
+    log, words = _log(folder, name, number), command_of(name, number, tree)
     with log.open('w') as output:
         process = subprocess.Popen(
-            [sys.executable, '-m', 'bertjax.main', *words, f'--workdir=runs/{name}'],
-            cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            [sys.executable, '-m', 'bertjax.main', *words], cwd=folder, env=environment,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
         while run.kill_at and process.poll() is None:
             if (folder / 'runs' / name / run.kill_at).exists():
@@ -164,6 +165,13 @@ def _start(folder: pathlib.Path, name: str, number: int, tree: pathlib.Path, exp
     if status != (-9 if run.kill_at else expected):
         tail = ''.join(log.read_text().splitlines(keepends=True)[-15:])
         raise FailedRunError(f'{name}: command {number} has exit status {status}, not {expected}\n{tail}')
+
+
+def command_of(name: str, number: int, tree: pathlib.Path = TREE) -> list[str]:
+    """Returns the arguments of a command, with the recipes of `tree`."""
+    recipes = f'--config={tree.resolve()}/configs/'
+    words = [word.replace('--config=configs/', recipes) for word in RUNS[name].commands[number]]
+    return [*words, f'--workdir=runs/{name}']
 
 
 def _log(folder: pathlib.Path, name: str, number: int) -> pathlib.Path:

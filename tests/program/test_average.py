@@ -18,6 +18,7 @@ from bertjax.workdir.lock import TRIALS
 
 pytestmark = pytest.mark.slow
 AVERAGE = '--config.ema_decay=0.9'
+ONE_LENGTH = '--config.max_padded_lengths=1'
 
 
 def assert_has_average(model: Bert, state: dict) -> None:
@@ -59,7 +60,7 @@ def test_a_pretraining_is_evaluated_exported_and_continued_with_its_average(
 def test_a_finetuning_is_evaluated_and_exported_with_its_average(
     program: Program, tune: tuple[str, ...], tmp_path: pathlib.Path
 ):
-    program.run(f'--workdir={tmp_path}', *tune, AVERAGE, '--config.use_checkpoint=best', **GLUE)
+    program.run(f'--workdir={tmp_path}', *tune, AVERAGE, ONE_LENGTH, '--config.use_checkpoint=best', **GLUE)
     finished = results(tmp_path)['splits']
     dev = rows(tmp_path / 'metrics.jsonl', 'dev')
     best = max(reversed(dev), key=lambda row: row['accuracy'])
@@ -78,7 +79,7 @@ def test_a_finetuning_is_evaluated_and_exported_with_its_average(
 
 def test_every_run_of_a_sweep_has_its_average(program: Program, tune: tuple[str, ...], tmp_path: pathlib.Path):
     """Runs have the same results whether they train together or one by one."""
-    sweep = ('--config.sweep.seeds=(0,1)', AVERAGE, '--config.epochs=4')
+    sweep = ('--config.sweep.seeds=(0,1)', AVERAGE, ONE_LENGTH, '--config.epochs=4')
     for together in (1, 2):
         folder = tmp_path / str(together)
         program.run(f'--workdir={folder}', *tune, *sweep, f'--config.sweep.together={together}', **GLUE)
@@ -91,7 +92,14 @@ def test_a_student_is_exported_with_its_average(
 ):
     """There are two stages; the parameters of the losses are averaged but not exported."""
     losses = ('--config.distill.hidden=1', '--config.distill.projection=true', '--config.distill.intermediate=50%')
-    arguments = (f'--config.data={rte}', f'--config.distill.teacher={tuned}', *TUNE, '--config.epochs=2', *losses)
+    arguments = (
+        f'--config.data={rte}',
+        f'--config.distill.teacher={tuned}',
+        *TUNE,
+        '--config.epochs=2',
+        ONE_LENGTH,
+        *losses,
+    )
     program.run(f'--workdir={tmp_path}', *arguments, AVERAGE, recipe='configs/distilbert.py:glue:rte', small=False)
     state = saved_state(tmp_path, 12)
     assert AUX in state['ema'] and AUX not in bertjax.load(tmp_path).params

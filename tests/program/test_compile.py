@@ -18,15 +18,14 @@ KEYS = {'fits', 'hbm_bytes_per_chip', 'parameters_bytes', 'optimizer_bytes', 'te
 KEYS |= {'grad_accum_steps', 'estimated_step_s', 'mfu_estimate', 'modelled_share'}
 KEYS |= {'estimate', 'groups', 'sent'}
 NARROW = ('--config.model.width=128', '--config.model.mlp_dim=512', '--config.model.num_heads=2')
-# Two phases with few short rows, because the TPU compiler is slow with large shapes.
+# A phase with few short rows, because the TPU compiler is slow with large shapes.
 SHORT = (
     '--config.model.num_layers=2',
     '--config.vocab.size=1000',
     '--config.batch_size=32',
-    '--config.phases[0].seq_len=32',
-    '--config.phases[0].max_predictions=5',
-    '--config.phases[1].seq_len=64',
-    '--config.phases[1].max_predictions=10',
+    '--config.phases=()',
+    '--config.seq_len=64',
+    '--config.max_predictions=10',
 )
 
 
@@ -48,7 +47,7 @@ def test_narrow_step_for_16_chips(program: Program, tmp_path: pathlib.Path):
     """A network connects two slices: weights are gathered within a slice, gradients are summed between the slices."""
     report, _ = _compile(program, tmp_path, '--config.topology=2*v5e:2x4', *NARROW, *SHORT, '--config.mesh.fsdp=4')
     assert set(report) >= KEYS
-    assert report['fits'] and report['chips'] == 16 and len(report['phases']) == 2
+    assert report['fits'] and report['chips'] == 16
     assert 0 < report['parameters_bytes'] < report['hbm_bytes_per_chip'] < report['hbm_bytes_available']
     assert report['optimizer_bytes'] == pytest.approx(2 * report['parameters_bytes'], rel=0.01)
     assert report['collectives'].get('all-gather', 0) > 0  # of the weights, which fsdp shards
@@ -60,10 +59,9 @@ def test_narrow_step_for_16_chips(program: Program, tmp_path: pathlib.Path):
 
 @pytest.mark.slow
 def test_a_step_that_does_not_fit_is_an_error_with_settings_that_fit(program: Program, tmp_path: pathlib.Path):
-    """The weights are too large for one chip; the compiler confirms that the suggested sharding fits."""
-    wide = ('--config.model.width=8192', '--config.model.mlp_dim=32768', '--config.model.num_heads=64')
+    """The token embedding is too large for one chip; the compiler confirms that the suggested sharding fits."""
     few = ('--config.batch_size=4', '--config.phases=()', '--config.seq_len=16', '--config.max_predictions=3')
-    one = (*wide, *few, '--config.model.num_layers=2', '--config.vocab.size=1000', '--config.model.remat=full')
+    one = (*NARROW, *few, '--config.model.num_layers=2', '--config.vocab.size=10000000', '--config.model.remat=full')
     one += ('--config.zero1=off',)  # with zero1, the optimizer state would be small enough
     report, line = _compile(program, tmp_path, *one, '--config.topology=v5e:2x2', status=2)
     assert report['fits'] is False
@@ -275,7 +273,7 @@ def test_a_phase_of_unknown_memory_counts_as_the_largest(
     arguments = (f'--workdir={tmp_path}', '--config.run=compile', '--config.topology=v5e:2x2')
     program.run(*arguments, recipe='configs/pretrain_small.py', small=False, status=2)
     report = json.loads((tmp_path / 'compile.json').read_text(encoding='utf-8'))
-    assert report['phase'] == 1 and report['hbm_bytes_per_chip'] is None
+    assert report['phase'] == 1 and report['hbm_bytes_per_chip'] is None and len(report['phases']) == 2
 
 
 def test_a_phase_without_steps_is_not_compiled(program: Program, tmp_path: pathlib.Path, compiler):

@@ -135,8 +135,14 @@ def single_device(training: Callable[..., Pretraining]) -> Callable[[str], Train
     return trained
 
 
-@pytest.mark.parametrize('form', FORMS)
-@pytest.mark.parametrize(('preset', 'zero1'), MESHES)
+# All meshes with scanned layers; the other forms with both ways to shard weights, and with ZeRO-1.
+CASES = [(*mesh, 'scanned') for mesh in MESHES]
+CASES += [(*mesh, form) for form in FORMS if form != 'scanned' for mesh in (('fsdp_tensor2', 'off'), ('data', 'on'))]
+if os.environ.get('BERTJAX_CROSS'):
+    CASES = [(*mesh, form) for mesh in MESHES for form in FORMS]
+
+
+@pytest.mark.parametrize(('preset', 'zero1', 'form'), CASES)
 def test_twenty_steps_with_dropout_agree_with_one_device(training, single_device, preset, zero1, form):
     expected = single_device(form)
     found = Trained(training({'preset': preset}, 8, zero1=zero1, **FORMS[form]), expected.fresh)
@@ -156,20 +162,21 @@ def test_another_dropout_seed_gives_other_losses(training, single_device):
 
 
 def test_a_fine_tuning_and_a_sweep_agree_with_one_device(
-    program: Program, tune: tuple[str, ...], tuned: pathlib.Path, swept: pathlib.Path, tmp_path: pathlib.Path
+    program: Program, tune: tuple[str, ...], tmp_path: pathlib.Path
 ):
-    on_mesh = ('--config.mesh.preset=tensor2', '--config.zero1=on')
-    program.run(f'--workdir={tmp_path / "tuned"}', *tune, *on_mesh, devices=8, **GLUE)
-    assert results(tmp_path / 'tuned')['splits'] == results(tuned)['splits']
-    _same_losses(tmp_path / 'tuned', tuned)
-    program.run(
-        f'--workdir={tmp_path / "swept"}', *tune, SWEEP[0], SWEEP[2], '--config.sweep.seeds=(1,)', devices=8, **GLUE
-    )
-    trials = list((tmp_path / 'swept' / TRIALS).iterdir())
+    short = (*tune, '--config.epochs=2', '--config.max_padded_lengths=1', '--config.eval_every=12')
+    sweep = (*short, SWEEP[0], SWEEP[2], '--config.sweep.seeds=(1,)')
+    for name, devices in (('alone', 1), ('swept', 8)):
+        program.run(f'--workdir={tmp_path / name}', *sweep, devices=devices, **GLUE)
+    trials = sorted((tmp_path / 'alone' / TRIALS).iterdir())
     assert len(trials) == 2
-    for trial in trials:
-        assert results(trial)['splits'] == results(swept / TRIALS / trial.name)['splits']
-        _same_losses(trial, swept / TRIALS / trial.name)
+    pairs = [(tmp_path / 'swept' / TRIALS / trial.name, trial) for trial in trials]
+    on_mesh = ('--config.mesh.preset=tensor2', '--config.zero1=on', '--config.seed=1', '--config.learning_rate=3e-3')
+    program.run(f'--workdir={tmp_path / "tuned"}', *short, *on_mesh, devices=8, **GLUE)
+    (same,) = (trial for trial in trials if 'lr=0.003' in trial.name)
+    for workdir, reference in (*pairs, (tmp_path / 'tuned', same)):
+        assert results(workdir)['splits'] == results(reference)['splits']
+        _same_losses(workdir, reference)
 
 
 def _same_losses(workdir: pathlib.Path, reference: pathlib.Path) -> None:

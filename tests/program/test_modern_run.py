@@ -44,9 +44,9 @@ def _arguments(form: str) -> tuple[str, ...]:
     return (*MODERN, *RUN, f'--config.model.scan_layers={form == "scanned"}')
 
 
-@pytest.fixture(scope='module', params=FORMS)
+@pytest.fixture(scope='module')
 def form(request: pytest.FixtureRequest) -> str:
-    return request.param
+    return getattr(request, 'param', 'scanned')
 
 
 @pytest.fixture(scope='module')
@@ -69,6 +69,7 @@ def test_a_killed_modernbert_run_ends_in_the_same_bits(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('form', FORMS, indirect=True)
 def test_transformers_computes_the_same_logits(pretrained: pathlib.Path):
     transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
     import torch

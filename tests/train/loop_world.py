@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import types
 
 import jax
 import jax.numpy as jnp
@@ -153,10 +154,10 @@ class World(Interrupt):
         try:
             return loop.Loop(
                 [self.phase(0, 0, 6), self.phase(1, 6, 10)],
+                types.SimpleNamespace(**self.options),
                 recorder=recorder,
                 checkpoints=self,
                 config=self.options,
-                intervals=loop.Intervals(**self.options),
                 interrupt=self,
                 early_stopping=self.patience,
             ).run(state, position)

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ from train_fakes import host
 from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import task_values
 from bertjax.train import record
-from bertjax.train.compiled_steps import CompiledSteps, SplitStep, StepLowering
+from bertjax.train.compiled_steps import CompiledSteps, StepLowering, lower_in_two
 from bertjax.train.health.goodput_clock import GoodputClock
 from bertjax.train.phase import TrainStep
 from bertjax.train.record import Recorder
@@ -36,9 +37,9 @@ def batch(length: int) -> NumberedBatch:
 
 
 def make_steps(events: list, *, in_parallel: bool) -> CompiledSteps:
-    def lower(length: int) -> Lowered:
+    def lower(length: int) -> Callable:
         events.append(f'lower {length}')
-        return Lowered(length, events)
+        return Lowered(length, events).compile
 
     return CompiledSteps(lower, (36, 64, 128), in_parallel=in_parallel)
 
@@ -126,7 +127,7 @@ def test_a_background_error_is_raised_at_the_first_use():
 @pytest.mark.slow
 def test_the_split_step_equals_the_single_step(dropout_run, fresh):
     lowering = StepLowering(dropout_run.setup, dropout_run.phase)
-    program = SplitStep(lowering, dropout_run.phase.batches)(dropout_run.phase.seq_len).compile()
+    program = lower_in_two(lowering, dropout_run.phase.batches)(dropout_run.phase.seq_len)()
     results = []
     for step in (dropout_run.program, program):
         state, metrics = dropout_run.place(fresh), []

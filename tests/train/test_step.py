@@ -6,14 +6,12 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn
-from train_fakes import B, P, RandomExamples, Run, host, loss_of, tiny_config
+from train_fakes import B, P, RandomExamples, Run, host, loss_of, phase_of, setup_of, tiny_config
 
 from bertjax.config.run import Optimizer
 from bertjax.losses import PRETRAINING, Objective, pretraining_losses
 from bertjax.model.config import BertConfig
 from bertjax.optim.optimizers import make_optimizer
-from bertjax.optim.schedules import make_schedule
-from bertjax.train.state import make_init
 from bertjax.train.step import make_forward, make_train_step
 
 
@@ -146,19 +144,11 @@ def toy_step(steps, rate, first_step=0):
     """Takes one step of a toy run; returns the states before and after, and the scalars."""
     rows = {name: jnp.asarray(x) % 8 for name, x in RandomExamples().batch(np.arange(4)).items()}
     optimizer = make_optimizer(**vars(Optimizer('adamw', weight_decay=0.0, clip_norm=0.0)))
-    init = make_init(Toy(), optimizer, [rows[name] for name in PRETRAINING.inputs])
-    schedule = make_schedule('linear', peak=rate, steps=100, warmup_fraction=0.5)
-    step = make_train_step(
-        Toy(),
-        PRETRAINING,
-        optimizer,
-        schedule,
-        first_step=first_step,
-        grad_accum_steps=1,
-        dropout_seed=0,
-    )
-    before = init(jax.random.key(0)).replace(step=jnp.int32(steps))
-    after, metrics = jax.jit(step)(before, rows, jnp.uint32(0))
+    setup = setup_of(Toy(), PRETRAINING, optimizer, rows)
+    phase = phase_of(first_step=first_step, last_step=first_step + 100, schedule='linear', warmup_fraction=0.5)
+    step = make_train_step(setup, phase)
+    before = setup.create(0).replace(step=jnp.int32(steps))
+    after, metrics = jax.jit(step)(before, rows, jnp.uint32(0), jnp.float32(rate), jnp.uint32(0))
     return before, after, host(metrics['scalars'])
 
 
@@ -248,20 +238,13 @@ def test_rows_with_small_weights_still_have_a_mean(grad_accum_steps):
         return {'loss': ((jnp.square(outputs) * batch['weights']).sum(), batch['weights'].sum())}
 
     objective = Objective(('labels',), losses, lambda batch: {'loss': batch['weights'].sum()})
-    init = make_init(Squared(), optax.sgd(1.0), [jax.ShapeDtypeStruct((4,), jnp.float32)])
-    step = make_train_step(
-        Squared(),
-        objective,
-        optax.sgd(1.0),
-        lambda step: 1.0,
-        first_step=0,
-        grad_accum_steps=grad_accum_steps,
-        dropout_seed=0,
-    )
+    setup = setup_of(Squared(), objective, optax.sgd(1.0), {'labels': jnp.zeros(4)})
+    step = jax.jit(make_train_step(setup, phase_of(grad_accum_steps=grad_accum_steps)))
 
     def grad_norm(weights):
         batch = {'labels': jnp.arange(4.0), 'weights': jnp.float32(weights), 'attention_mask': jnp.ones((4, 1))}
-        return float(jax.jit(step)(init(jax.random.key(0)), batch, jnp.uint32(0))[1]['scalars']['grad_norm'])
+        numbers = (jnp.uint32(0), jnp.float32(1), jnp.uint32(0))
+        return float(step(setup.create(0), batch, *numbers)[1]['scalars']['grad_norm'])
 
     assert grad_norm([1, 1, 0, 0]) == grad_norm([0.125, 0.125, 0, 0]) == 1.0  # two rows of label 0, none of label 1
     assert grad_norm([0, 0, 0, 0]) == 0

@@ -107,9 +107,8 @@ def test_kernels_are_sent_in_the_compute_dtype_and_stored_in_float32(every_array
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('optimizer', ['lamb', 'adamw'])
-def test_other_optimizers_agree_with_one_device(optimizer, every_array):
-    recipe = {'model': NO_DROPOUT, 'optimizer': {'name': optimizer, 'clip_norm': 1.0}, **MESH_RECIPE}
+def test_lamb_agrees_with_one_device(every_array):
+    recipe = {'model': NO_DROPOUT, 'optimizer': {'name': 'lamb', 'clip_norm': 1.0}, **MESH_RECIPE}
     run = Run(tiny_config(mesh={'data': 4}, grad_accum_steps=2, **recipe))
     plain = Run(tiny_config(**recipe))
     assert_same(run.steps(run.init(), 0, 5)[1], plain.steps(plain.init(), 0, 5)[1])

@@ -15,6 +15,7 @@ from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.train.compiled_steps import compile_steps
 from bertjax.train.phase import TrainStep
+from bertjax.train.setup import PhaseSettings, build_setup
 
 S, P, B, VOCABULARY = 16, 4, 16, 200
 NO_DROPOUT = {'dropout': 0.0, 'attention_dropout': 0.0}
@@ -75,11 +76,14 @@ class Run:
         self.setup = build_pretraining_setup(settings, self.model, self.mesh)
         self.phase = settings.resolve_phases(config.steps)[0]
         self.sharding = batch_sharding(self.mesh)
-        programs = compile_steps(self.setup, self.phase, self.phase.batches)
-        self.program = programs[self.phase.seq_len]
+        self.programs = compile_steps(self.setup, self.phase, self.phase.batches)
         numbers = (np.float32(self.phase.learning_rate), np.uint32(settings.run_seeds.dropout))
         self.numbers = jax.device_put(numbers, replicated(self.mesh))  # the rate and the seed
-        self.compiled = TrainStep(programs, *self.numbers)
+        self.compiled = TrainStep(self.programs, *self.numbers)
+
+    @property
+    def program(self):
+        return self.programs[self.phase.seq_len]
 
     def init(self, seed=0):
         """Creates a fresh state on this mesh."""
@@ -115,3 +119,15 @@ def host(tree):
 def loss_of(metrics):
     """Computes the training loss from the sums of a step."""
     return sum(float(metrics['sums'][name][0] / metrics['sums'][name][1]) for name in ('mlm_loss', 'nsp_loss'))
+
+
+def setup_of(module, objective, optimizer, batch, **options):
+    """Builds a setup on one device, for batches with the shapes of `batch`."""
+    mesh = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1])
+    return build_setup(module, objective, optimizer, mesh, {n: (x.shape, x.dtype) for n, x in batch.items()}, **options)
+
+
+def phase_of(**changes):
+    """Returns the settings of a phase of 100 steps with a constant learning rate."""
+    settings = {'number': 0, 'first_step': 0, 'last_step': 100, 'batch_size': B, 'grad_accum_steps': 1}
+    return PhaseSettings(**{**settings, 'schedule': 'constant', 'warmup_fraction': 0.0, 'power': 1.0, **changes})

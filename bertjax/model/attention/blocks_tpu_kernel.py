@@ -6,7 +6,7 @@ the scores, and adds the contribution of each block to the gradients of its keys
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from bertjax.model.attention.blocks_tpu import BLOCK
-from bertjax.model.attention.tpu_kernel import head_columns, product, softmax
+from bertjax.model.attention.tpu_kernel import differentiable, head_columns, product, softmax
 from bertjax.model.layers import NEGATIVE
 
 _MIB = 2**20
@@ -30,51 +30,28 @@ class BlockOptions:
       keys: The number of keys that a block of queries is multiplied with.
       group: The number of heads per program.
       width: The width of a head.
-      interpret: Whether JAX interprets the kernels, on any device.
     """
 
     reach: int
     keys: int
     group: int
     width: int
-    interpret: bool
 
     def first_key(self, block: int | jax.Array, length: int) -> int | jax.Array:
         """Returns the first key for a block of queries, such that all keys are inside the row."""
         return jnp.clip(block * BLOCK - (self.keys - BLOCK) // 2, 0, length - self.keys)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attention(options: BlockOptions, query: Any, key: Any, value: Any, sequences: Any) -> jax.Array:
-    """Computes self-attention in which each position sees the keys at most `options.reach` positions away.
-
-    Args:
-      query, key, value: [B, S, H·K].
-      sequences: int32 [B, S], see `AttentionMask.groups`.
-
-    Returns:
-      [B, S, H·K].
-    """
-    return _call(_forward_kernel, 1, options, (query, key, value), sequences)[0]
-
-
-def _attention_forward(options: BlockOptions, *inputs: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    return attention(options, *inputs), inputs
-
-
-def _attention_backward(options: BlockOptions, inputs: tuple[jax.Array, ...], cotangent: jax.Array) -> tuple[Any, ...]:
-    *arrays, sequences = inputs
-    arrays.append(cotangent.astype(arrays[0].dtype))
-    return (*_call(_backward_kernel, 3, options, arrays, sequences), None)
-
-
-attention.defvjp(_attention_forward, _attention_backward)
-
-
 def _call(
-    kernel: Callable[..., None], outputs: int, options: BlockOptions, arrays: Any, sequences: jax.Array
+    options: BlockOptions, arrays: Sequence[jax.Array], sequences: jax.Array, words: jax.Array
 ) -> list[jax.Array]:
-    """Runs `kernel` for each row and group of heads, on blocks [S, group·K] of the arrays."""
+    """Runs a kernel for each row and group of heads, on blocks [S, group·K] of the arrays.
+
+    A position sees the keys at most `options.reach` positions away. See `tpu_kernel.differentiable` for the arguments.
+    """
+    del words
+    is_forward = len(arrays) == 3
+    kernel, outputs = (_forward_kernel, 1) if is_forward else (_backward_kernel, 3)
     (B, S, columns), blocks = arrays[0].shape, arrays[0].shape[1] // BLOCK
     lanes = options.group * options.width
     near = options.first_key(jnp.arange(blocks), S)[:, None] + jnp.arange(options.keys)  # [blocks, keys]
@@ -96,12 +73,11 @@ def _call(
             dimension_semantics=('parallel', 'parallel'), vmem_limit_bytes=max(16 * _MIB, vmem + 8 * _MIB)
         ),
         cost_estimate=pl.CostEstimate(
-            flops=(2 if outputs == 1 else 5) * 2 * B * S * options.keys * columns,
+            flops=(2 if is_forward else 5) * 2 * B * S * options.keys * columns,
             bytes_accessed=(len(arrays) + outputs) * arrays[0].size * item,
             transcendentals=B * S * options.keys * columns // options.width,
         ),
-        interpret=options.interpret,
-        name='block_attention' if outputs == 1 else 'block_attention_gradient',
+        name='block_attention' if is_forward else 'block_attention_gradient',
     )(*arrays, *ids)
 
 
@@ -154,3 +130,6 @@ def _for_blocks(
         compute(pl.ds(begin, BLOCK), pl.ds(first, options.keys), jnp.where(visible, 0.0, NEGATIVE))
 
     jax.lax.fori_loop(0, length // BLOCK, block, None)
+
+
+attention = differentiable(_call)

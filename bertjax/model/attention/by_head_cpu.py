@@ -8,73 +8,53 @@ rounding.
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from bertjax.model.attention.implementation import Implementation, Kernel
 from bertjax.model.attention.mask import AttentionMask
-from bertjax.model.dropout import Dropout, attention_words, drop_weights
+from bertjax.model.dropout import drop_weights
 from bertjax.model.layers import NEGATIVE
-from bertjax.parallel.partition import indivisible_reason, over_mesh, platform
+from bertjax.parallel.partition import indivisible_reason, platform
 
-PLATFORM = 'cpu'
 # `dot_product` is at least as fast up to these lengths in tokens (docs/performance.md).
 MAX_PLAIN_LENGTH = 96
 MAX_PLAIN_LENGTH_BFLOAT16 = 256
 
 _Arrays = tuple[jax.Array, ...]
+# The inputs that all heads of a row share: the bias of the scores, float32 [Q or 1, S], and `AttentionMask.positions`,
+# uint32 [S] or None.
+_Row = tuple[jax.Array, jax.Array | None]
 
 
-class _Row(NamedTuple):
-    """The inputs that all heads of a row share.
+class ByHeadCpu(Implementation):
+    """The implementation supports all rows of more tokens than MAX_PLAIN_LENGTH or MAX_PLAIN_LENGTH_BFLOAT16."""
 
-    Attributes:
-      bias: float32 [Q or 1, S], added to the scores.
-      positions: uint32 [S] or None, see `AttentionMask.positions`.
-    """
+    PLATFORM = 'cpu'
+    SUPPORTS_ANY_MASK = True
 
-    bias: jax.Array
-    positions: jax.Array | None
+    def supports(self, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
+        """See `Implementation.supports`."""
+        del mask, dropout_rate
+        B, S, heads, _ = key.shape
+        if platform() != self.PLATFORM:
+            return 'it is only for CPUs'
+        longest_plain = MAX_PLAIN_LENGTH_BFLOAT16 if query.dtype == jnp.bfloat16 else MAX_PLAIN_LENGTH
+        if longest_plain >= S:
+            return f'sequences of {S} tokens, but it needs more than {longest_plain}'
+        return indivisible_reason(B, heads)
 
-
-def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-    """The implementation supports CPUs, for more tokens than MAX_PLAIN_LENGTH or MAX_PLAIN_LENGTH_BFLOAT16."""
-    del mask, dropout_rate
-    B, S, heads, _ = key.shape
-    if platform() != PLATFORM:
-        return 'it is only for CPUs'
-    longest_plain = MAX_PLAIN_LENGTH_BFLOAT16 if query.dtype == jnp.bfloat16 else MAX_PLAIN_LENGTH
-    if longest_plain >= S:
-        return f'sequences of {S} tokens, but it needs more than {longest_plain}'
-    return indivisible_reason(B, heads)
-
-
-def attend(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: AttentionMask,
-    *,
-    dropout_rate: float,
-    dropout: Dropout | None,
-) -> jax.Array:
-    """See `select.Implementation`."""
-    B, _, H, _ = query.shape
-    rate = dropout_rate if dropout is not None else 0.0
-    words = attention_words(dropout, H) if rate else jnp.zeros((B, H, 2), jnp.uint32)
-    array_axes = ('act_batch', 'act_length', 'act_heads', 'act_head_dim')
-    word_axes = ('act_batch', 'act_heads', *[None] * (words.ndim - 2))
-    inputs = (array_axes, array_axes, array_axes, word_axes, ('act_batch', 'act_length'))
-    local_attend = functools.partial(_attend, rate)
-    return over_mesh(local_attend, inputs, array_axes)(query, key, value, words, mask)
+    def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
+        del query, mask
+        return functools.partial(_attend, rate)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(
-    rate: float, query: jax.Array, key: jax.Array, value: jax.Array, words: jax.Array, mask: AttentionMask
+    rate: float, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, words: jax.Array
 ) -> jax.Array:
-    """Computes `attend` for the rows and heads of one device, [B, Q, H, K]; see `drop_weights` for `words`."""
+    """Attends with the rows and heads of one device -> [B, Q, H, K]. See `drop_weights` for `words`."""
 
     def attend_head(heads: _Arrays, words: jax.Array, row: _Row, output: _Arrays) -> _Arrays:
         del output
@@ -84,17 +64,16 @@ def _attend(
 
 
 def _forward(
-    rate: float, query: jax.Array, key: jax.Array, value: jax.Array, words: jax.Array, mask: AttentionMask
+    rate: float, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, words: jax.Array
 ) -> tuple[jax.Array, tuple]:
-    return _attend(rate, query, key, value, words, mask), (query, key, value, words, mask)
+    return _attend(rate, query, key, value, mask, words), (query, key, value, mask, words)
 
 
 def _gradient(rate: float, residuals: tuple, cotangent: jax.Array) -> tuple:
-    query, key, value, words, mask = residuals
+    query, key, value, mask, words = residuals
 
     def attend_head(heads: _Arrays, words: jax.Array, row: _Row, written: _Arrays) -> _Arrays:
-        cotangent = written[0]
-        return jax.vjp(lambda *heads: _attend_head(rate, *heads, words, row), *heads)[1](cotangent)
+        return jax.vjp(lambda *heads: _attend_head(rate, *heads, words, row), *heads)[1](written[0])
 
     # The gradients overwrite the cotangent, the keys and the values.
     return *_by_head(attend_head, (query, key, value), words, mask, (cotangent, key, value)), None, None
@@ -107,10 +86,11 @@ def _attend_head(
     rate: float, query: jax.Array, key: jax.Array, value: jax.Array, words: jax.Array, row: _Row
 ) -> jax.Array:
     """Attends with one head: query [Q, K], key and value [S, K], words [2] or [Q, 3] -> [Q, K]."""
-    scores = _product('QK,SK->QS', query, key) * query.shape[-1] ** -0.5 + row.bias
+    bias, positions = row
+    scores = _product('QK,SK->QS', query, key) * query.shape[-1] ** -0.5 + bias
     weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
     total = weights.sum(-1, keepdims=True)
-    weights = drop_weights(weights.astype(value.dtype), rate, words, row.positions)
+    weights = drop_weights(weights.astype(value.dtype), rate, words, positions)
     return (_product('QS,SK->QK', weights, value) / total).astype(value.dtype)
 
 
@@ -151,7 +131,7 @@ def _by_head(
     def update_row(b: jax.Array, written: _Arrays) -> _Arrays:
         row_mask = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, b, 1), mask)
         bias = jnp.where(row_mask.visible(Q)[0, 0], 0.0, NEGATIVE).astype(jnp.float32)
-        row = _Row(bias, None if row_mask.positions is None else row_mask.positions[0])
+        row = (bias, None if row_mask.positions is None else row_mask.positions[0])
         return jax.lax.fori_loop(0, H, functools.partial(update_head, b, row), written)
 
     return tuple(x.reshape(B, -1, H, K) for x in jax.lax.fori_loop(0, B, update_row, written))

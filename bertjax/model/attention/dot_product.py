@@ -4,35 +4,39 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.model.attention import cpu_products
+from bertjax.model.attention.implementation import Implementation
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout, drop_attention
 from bertjax.model.layers import NEGATIVE
 from bertjax.parallel.partition import platform
 
-PLATFORM = ''
 
+class DotProduct(Implementation):
+    """softmax(Q Kᵀ / √K + bias) V with the softmax in float32, for every call."""
 
-def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-    """Returns None, because this implementation supports every call."""
-    del query, key, mask, dropout_rate
-    return None
+    SUPPORTS_ANY_MASK = True
 
+    def supports(self, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
+        """Returns None."""
+        del query, key, mask, dropout_rate
+        return None
 
-def attend(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: AttentionMask,
-    *,
-    dropout_rate: float,
-    dropout: Dropout | None,
-) -> jax.Array:
-    """Computes softmax(Q Kᵀ / √K + bias) V with the softmax in float32; see `select.Implementation`."""
-    weights = probabilities(query, key, mask).astype(query.dtype)  # [B, H, Q, S]
-    weights = drop_attention(weights, dropout_rate, dropout, mask.positions)
-    if platform() == 'cpu':
-        return cpu_products.mix(weights, value)
-    return jnp.einsum('BHQS,BSHK->BQHK', weights, value)  # [B, Q, H, K]
+    def attend(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: AttentionMask,
+        *,
+        dropout_rate: float,
+        dropout: Dropout | None,
+    ) -> jax.Array:
+        """See `Implementation.attend`."""
+        weights = probabilities(query, key, mask).astype(query.dtype)  # [B, H, Q, S]
+        weights = drop_attention(weights, dropout_rate, dropout, mask.positions)
+        if platform() == 'cpu':
+            return cpu_products.mix(weights, value)
+        return jnp.einsum('BHQS,BSHK->BQHK', weights, value)  # [B, Q, H, K]
 
 
 def probabilities(query: jax.Array, key: jax.Array, mask: AttentionMask) -> jax.Array:

@@ -16,60 +16,38 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from bertjax.model.attention.implementation import Implementation, Kernel, KernelOptions, refuse_length
 from bertjax.model.attention.mask import AttentionMask
-from bertjax.model.dropout import Dropout, attention_words
-from bertjax.parallel.partition import compute_capability, indivisible_reason, over_mesh, platform
+from bertjax.parallel.partition import compute_capability
 
-PLATFORM = 'gpu'
 MIN_CAPABILITY = 8.0  # compute capability of Ampere, the first architecture with bfloat16 matrix products
 BLOCKS = (128, 64, 32, 16)  # block sizes in positions: the first that divides S is used
 WIDTHS = (16, 32, 64, 128)  # Triton's array dimensions are powers of 2, and at least 16 in matrix products
 
 
-def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-    """The kernels support bfloat16 on Ampere and later, if all positions are queries and S is a multiple of 16."""
-    del mask, dropout_rate
-    S, heads, width = key.shape[1:]
-    if refusal := gpu_refusal(query, key):
-        return refusal
-    if S % BLOCKS[-1]:
-        return f'sequences of {S} tokens, but it needs multiples of {BLOCKS[-1]}'
-    if width not in WIDTHS:
-        return f'heads of width {width}, but it needs one of {", ".join(map(str, WIDTHS))}'
-    return indivisible_reason(key.shape[0], heads)
+class GpuImplementation(Implementation):
+    """The base class of the kernels for bfloat16 on Ampere and later."""
+
+    PLATFORM = 'gpu'
+
+    def _refuse_device(self, query: jax.Array) -> str | None:
+        if compute_capability() < MIN_CAPABILITY:
+            return f'a GPU of compute capability {compute_capability()}, but it needs {MIN_CAPABILITY}'
+        return None if query.dtype == jnp.bfloat16 else f'it computes in bfloat16, not {query.dtype}'
 
 
-def gpu_refusal(query: jax.Array, key: jax.Array) -> str | None:
-    """Returns a reason why neither our kernels nor cuDNN support query [B, Q, H, K] and key [B, S, H, K], or None."""
-    if platform() != PLATFORM:
-        return 'it is a kernel for GPUs'
-    if compute_capability() < MIN_CAPABILITY:
-        return f'a GPU of compute capability {compute_capability()}, but it needs {MIN_CAPABILITY}'
-    if query.dtype != jnp.bfloat16:
-        return f'it computes in bfloat16, not {query.dtype}'
-    if query.shape[1] != key.shape[1]:
-        return f'it computes all {key.shape[1]} positions, not the first {query.shape[1]}'
-    return None
+class FusedGpu(GpuImplementation):
+    """The kernels support heads of WIDTHS, if all positions are queries and S is a multiple of 16."""
 
+    def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
+        if reason := refuse_length(key.shape[1], BLOCKS[-1]):
+            return reason
+        if key.shape[3] not in WIDTHS:
+            return f'heads of width {key.shape[3]}, but it needs one of {", ".join(map(str, WIDTHS))}'
+        return super()._refuse_shape(key, mask)
 
-def attend(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: AttentionMask,
-    *,
-    dropout_rate: float,
-    dropout: Dropout | None,
-    interpret: bool = False,
-) -> jax.Array:
-    """See `select.Implementation`. With `interpret`, JAX interprets the kernels on any device."""
-    from bertjax.model.attention.gpu_kernel import GpuKernelOptions, attention  # importing Pallas takes a while
+    def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
+        from bertjax.model.attention.gpu_kernel import attention  # importing Pallas takes a while
 
-    B, S, H, _ = query.shape
-    rate = dropout_rate if dropout is not None else 0.0
-    words = attention_words(dropout, H) if rate else jnp.zeros((B, H, 2), jnp.uint32)
-    block = next(size for size in BLOCKS if S % size == 0)
-    options = GpuKernelOptions(rate, mask.sequence_ids is not None, mask.causal, block, interpret)
-    array_axes = ('act_batch', 'act_length', 'act_heads', 'act_head_dim')
-    axes = (array_axes, array_axes, array_axes, ('act_batch', 'act_length'), ('act_batch', 'act_heads', None))
-    return over_mesh(functools.partial(attention, options), axes, array_axes)(query, key, value, mask.groups, words)
+        block = next(size for size in BLOCKS if query.shape[1] % size == 0)
+        return functools.partial(attention, KernelOptions(rate, mask.sequence_ids is not None, mask.causal, block))

@@ -13,73 +13,53 @@ import functools
 import math
 
 import jax
-import jax.numpy as jnp
 
+from bertjax.model.attention.implementation import Implementation, Kernel, KernelOptions, refuse_length
 from bertjax.model.attention.mask import AttentionMask
-from bertjax.model.dropout import Dropout, attention_words
-from bertjax.parallel.partition import device_kind, over_mesh, platform, shard_count
+from bertjax.parallel.partition import device_kind, shard_count
 
-PLATFORM = 'tpu'
 UNSUPPORTED_KINDS = ('TPU v2', 'TPU v3')  # Mosaic does not compile for these
 MAX_LENGTH = 512  # tokens: the backward kernel needs about nine float32 [S, S] arrays, 9 MiB of the 16 available
 LANES = 128  # width of a vector register
 
 
-def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-    """The kernel supports TPU v4 and later, if all positions are queries and S is a multiple of LANES."""
-    del mask, dropout_rate
-    S = key.shape[1]
-    if platform() != PLATFORM:
-        return 'it is a kernel for TPUs'
-    if device_kind() in UNSUPPORTED_KINDS:
-        return f'it is a kernel for TPU v4 and later, not for {device_kind()}'
-    if query.shape[1] != S:
-        return f'it computes all {S} positions, not the first {query.shape[1]}'
-    if S % LANES or S > MAX_LENGTH:
-        return f'sequences of {S} tokens, but it needs multiples of {LANES} up to {MAX_LENGTH}'
-    return split_reason(key)
+class TpuImplementation(Implementation):
+    """The base class of the kernels for TPU v4 and later, whose heads fill whole registers."""
+
+    PLATFORM = 'tpu'
+    MERGES_HEADS = True
+
+    def _refuse_device(self, query: jax.Array) -> str | None:
+        del query
+        kind = device_kind()
+        return f'it is a kernel for TPU v4 and later, not for {kind}' if kind in UNSUPPORTED_KINDS else None
+
+    def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
+        del mask
+        B, _, heads, width = key.shape
+        if B % shard_count('act_batch'):
+            return f'{B} rows cannot be split evenly over {shard_count("act_batch")} devices'
+        local_heads, rest = divmod(heads, shard_count('act_heads'))
+        if rest or not heads_per_program(local_heads, width):
+            return f'{heads} heads of width {width} do not form groups of {LANES} columns on each device'
+        return None
 
 
-def split_reason(key: jax.Array) -> str | None:
-    """Returns why key [B, S, H, K] cannot be split over the devices into heads that fill registers; None if it can."""
-    B, _, heads, width = key.shape
-    if B % shard_count('act_batch'):
-        return f'{B} rows cannot be split evenly over {shard_count("act_batch")} devices'
-    local_heads, rest = divmod(heads, shard_count('act_heads'))
-    if rest or not heads_per_program(local_heads, width):
-        return f'{heads} heads of width {width} do not form groups of {LANES} columns on each device'
-    return None
+class FusedTpu(TpuImplementation):
+    """The kernel supports multiples of LANES up to MAX_LENGTH, if all positions are queries."""
 
+    def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
+        return refuse_length(key.shape[1], LANES, MAX_LENGTH) or super()._refuse_shape(key, mask)
 
-def attend(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: AttentionMask,
-    *,
-    dropout_rate: float,
-    dropout: Dropout | None,
-    interpret: bool = False,
-) -> jax.Array:
-    """See `select.Implementation`. With `interpret`, JAX interprets the kernels on any device."""
-    from bertjax.model.attention.tpu_kernel import TpuKernelOptions, attention  # importing Pallas takes a while
+    def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
+        from bertjax.model.attention.tpu_kernel import attention  # importing Pallas takes a while
 
-    B, _, H, K = query.shape
-    rate = dropout_rate if dropout is not None else 0.0
-    words = attention_words(dropout, H) if rate else jnp.zeros((B, H, 2), jnp.uint32)
-
-    options = TpuKernelOptions(
-        rate, heads_per_program(H // shard_count('act_heads'), K), mask.sequence_ids is not None, mask.causal, interpret
-    )
-
-    flat = (x.reshape(*x.shape[:2], -1) for x in (query, key, value))  # [B, S, H·K]
-    columns = ('act_batch', 'act_length', 'act_heads')
-    axes = (columns, columns, columns, ('act_batch', 'act_length'), ('act_batch', 'act_heads', None))
-    kernel = over_mesh(functools.partial(attention, options), axes, columns)
-    return kernel(*flat, mask.groups, words).reshape(query.shape)
+        group = heads_per_program(query.shape[2] // shard_count('act_heads'), query.shape[3])
+        options = KernelOptions(rate, mask.sequence_ids is not None, mask.causal, group)
+        return functools.partial(attention, options)
 
 
 def heads_per_program(heads: int, width: int) -> int:
-    """Returns the smallest number of heads whose columns fill whole registers; 0 if it does not divide `heads`."""
+    """Returns the smallest number of heads whose columns fill whole registers, or 0 if it does not divide `heads`."""
     count = LANES // math.gcd(LANES, width)
     return count if heads % count == 0 else 0

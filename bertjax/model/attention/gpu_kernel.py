@@ -7,7 +7,6 @@ backward pass computes the scores twice, once for the gradients of queries and o
 sums in a fixed order. A single pass would add by atomic operations, in a different order in every run.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +16,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+from bertjax.model.attention.implementation import KernelOptions
+from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import hash_bits, threshold
 from bertjax.model.layers import NEGATIVE
 
@@ -25,42 +26,26 @@ from bertjax.model.layers import NEGATIVE
 FORWARD_TILE, BACKWARD_TILE = 64, 32
 
 
-@dataclasses.dataclass(frozen=True)
-class GpuKernelOptions:
-    """The static options of the kernels.
-
-    Attributes:
-      rate: The dropout rate.
-      packed: Whether a row holds several sequences.
-      causal: Whether to hide the keys to the right of a query.
-      block: The number of positions of a program: a power of 2 that divides S.
-      interpret: Whether JAX interprets the kernels, on any device.
-    """
-
-    rate: float
-    packed: bool
-    causal: bool
-    block: int
-    interpret: bool
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attention(options: GpuKernelOptions, query: Any, key: Any, value: Any, sequences: Any, words: Any) -> jax.Array:
+def attention(
+    options: KernelOptions, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, words: jax.Array
+) -> jax.Array:
     """Computes self-attention of all positions.
 
     Args:
       query, key, value: [B, S, H, K].
-      sequences: int32 [B, S], see `AttentionMask.groups`.
       words: uint32 [B, H, 2], from `dropout.attention_words`.
 
     Returns:
       [B, S, H, K].
     """
-    return _attention_forward(options, query, key, value, sequences, words)[0]
+    return _attention_forward(options, query, key, value, mask, words)[0]
 
 
-def _attention_forward(options: GpuKernelOptions, *inputs: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    query = inputs[0]
+def _attention_forward(
+    options: KernelOptions, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, words: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    inputs = (query, key, value, mask.groups, words)
     B, S, H, _ = query.shape
     per_query = jax.ShapeDtypeStruct((B, H, S), jnp.float32)
     outputs = (_like(query), per_query, per_query)
@@ -69,7 +54,7 @@ def _attention_forward(options: GpuKernelOptions, *inputs: jax.Array) -> tuple[j
 
 
 def _attention_backward(
-    options: GpuKernelOptions, residuals: tuple[jax.Array, ...], cotangent: jax.Array
+    options: KernelOptions, residuals: tuple[jax.Array, ...], cotangent: jax.Array
 ) -> tuple[Any, ...]:
     query, key, value, sequences, words, output, maximum, total = residuals
     cotangent = cotangent.astype(query.dtype)
@@ -90,7 +75,7 @@ def _like(x: jax.Array) -> jax.ShapeDtypeStruct:
 
 def _call(
     kernel: Callable[..., None],
-    options: GpuKernelOptions,
+    options: KernelOptions,
     outputs: Sequence[jax.ShapeDtypeStruct],
     inputs: Sequence[jax.Array],
     products: int,
@@ -104,7 +89,7 @@ def _call(
         3: pl.BlockSpec((None, None, S), lambda i, h, b: (b, h, 0)),
     }
     word_spec = pl.BlockSpec((None, None, 2), lambda i, h, b: (b, h, 0))
-    size = options.block
+    size = options.program
     output_specs = {
         4: pl.BlockSpec((None, size, None, K), lambda i, h, b: (b, i, h, 0)),
         3: pl.BlockSpec((None, None, size), lambda i, h, b: (b, h, i)),
@@ -121,13 +106,12 @@ def _call(
             bytes_accessed=sum(x.size * x.dtype.itemsize for x in (*inputs, *outputs)),
             transcendentals=B * H * S * S,
         ),
-        interpret=options.interpret,
         name=name,
     )(*inputs)
 
 
-def _forward_kernel(options: GpuKernelOptions, query, key, value, sequences, words, output, maximum, total) -> None:
-    block, size = _program_block(options), options.block
+def _forward_kernel(options: KernelOptions, query, key, value, sequences, words, output, maximum, total) -> None:
+    block, size = _program_block(options), options.program
     count = min(FORWARD_TILE, size)
     tile = _Tile(options, sequences, words, 0)
     q = query[block, :]
@@ -149,9 +133,9 @@ def _forward_kernel(options: GpuKernelOptions, query, key, value, sequences, wor
 
 
 def _query_kernel(
-    options: GpuKernelOptions, query, key, value, sequences, words, cotangent, maximum, total, mean, d_query
+    options: KernelOptions, query, key, value, sequences, words, cotangent, maximum, total, mean, d_query
 ) -> None:
-    block, count = _program_block(options), min(BACKWARD_TILE, options.block)
+    block, count = _program_block(options), min(BACKWARD_TILE, options.program)
     tile = _Tile(options, sequences, words, 0)
     q, d_output, peak, weight, center = query[block, :], cotangent[block, :], maximum[block], total[block], mean[block]
 
@@ -168,9 +152,9 @@ def _query_kernel(
 
 
 def _key_kernel(
-    options: GpuKernelOptions, query, key, value, sequences, words, cotangent, maximum, total, mean, d_key, d_value
+    options: KernelOptions, query, key, value, sequences, words, cotangent, maximum, total, mean, d_key, d_value
 ) -> None:
-    block, count = _program_block(options), min(BACKWARD_TILE, options.block)
+    block, count = _program_block(options), min(BACKWARD_TILE, options.program)
     tile = _Tile(options, sequences, words, 1)
     k, v = key[block, :], value[block, :]
 
@@ -191,20 +175,20 @@ def _key_kernel(
     d_value[...] = d_v.astype(d_value.dtype)
 
 
-def _program_block(options: GpuKernelOptions) -> pl.Slice:
+def _program_block(options: KernelOptions) -> pl.Slice:
     """Returns the positions of this program."""
-    return pl.ds(pl.program_id(0) * options.block, options.block)
+    return pl.ds(pl.program_id(0) * options.program, options.program)
 
 
 class _Tile:
     """Scores of a block of queries and a block of keys. `query_axis` is the axis of queries, 0 or 1."""
 
-    def __init__(self, options: GpuKernelOptions, sequences: Any, words: Any, query_axis: int):
+    def __init__(self, options: KernelOptions, sequences: Any, words: Any, query_axis: int):
         self.options, self.sequences, self.query_axis = options, sequences, query_axis
         self.words = (words[0], words[1]) if options.rate else ()
 
     def scores(self, rows: jax.Array, columns: jax.Array, queries: pl.Slice, keys: pl.Slice) -> jax.Array:
-        """Computes scores in float32; a score is NEGATIVE if the query does not see the key."""
+        """Computes scores in float32. A score is NEGATIVE if the query does not see the key."""
         key_sequences = self._along(self.sequences[keys], 1 - self.query_axis)
         visible = key_sequences & 1 == 1
         if self.options.packed:

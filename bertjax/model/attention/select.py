@@ -3,81 +3,37 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from absl import logging
 
 from bertjax.errors import UserError
-from bertjax.model.attention import blocks_tpu, by_head_cpu, cudnn, dot_product, flash_tpu, fused_gpu, fused_tpu
+from bertjax.model.attention.blocks_tpu import BlocksTpu
+from bertjax.model.attention.by_head_cpu import ByHeadCpu
+from bertjax.model.attention.cudnn import Cudnn
+from bertjax.model.attention.dot_product import DotProduct
+from bertjax.model.attention.flash_tpu import FlashTpu
+from bertjax.model.attention.fused_gpu import FusedGpu
+from bertjax.model.attention.fused_tpu import FusedTpu
+from bertjax.model.attention.implementation import Implementation
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.parallel.partition import platform
 
-
-class Implementation(Protocol):
-    """The interface of an attention implementation, which is a module of this folder.
-
-    query is [B, Q, H, K], by default the first Q positions of a row; key and value are [B, S, H, K]. All have the dtype
-    of the computation.
-
-    Attributes:
-      PLATFORM: The only platform that the implementation supports, 'tpu', 'gpu' or 'cpu'; '' for all platforms.
-    """
-
-    PLATFORM: str
-
-    def supports(self, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-        """Returns the reason why the implementation does not support this call, or None if it does.
-
-        The result depends only on shapes and dtypes. A `dropout_rate` of 0 means no dropout.
-        """
-        ...
-
-    def attend(
-        self,
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        mask: AttentionMask,
-        *,
-        dropout_rate: float,
-        dropout: Dropout | None,
-    ) -> jax.Array:
-        """Averages the visible values, weighted by the softmax of the scores -> [B, Q, H, K].
-
-        A share `dropout_rate` of the weights is dropped as in `dropout.drop_attention`, unless `dropout` is None.
-        """
-        ...
-
-
 # 'auto' chooses the first implementation for the platform that supports the call. Faster implementations come before
 # `dot_product`, which supports every call.
 IMPLEMENTATIONS: dict[str, Implementation] = {
-    'fused_tpu': fused_tpu,
-    'blocks_tpu': blocks_tpu,
-    'flash_tpu': flash_tpu,
-    'cudnn': cudnn,
-    'fused_gpu': fused_gpu,
-    'by_head_cpu': by_head_cpu,
-    'dot_product': dot_product,
+    'fused_tpu': FusedTpu(),
+    'blocks_tpu': BlocksTpu(),
+    'flash_tpu': FlashTpu(),
+    'cudnn': Cudnn(),
+    'fused_gpu': FusedGpu(),
+    'by_head_cpu': ByHeadCpu(),
+    'dot_product': DotProduct(),
 }
-
-_ANY_MASK = ('by_head_cpu', 'dot_product')  # implementations that support every mask
-_CHECKS_MASK = ('blocks_tpu', *_ANY_MASK)  # implementations whose `supports` checks the mask itself
-
-
-def _mask_refusal(mask: AttentionMask) -> str | None:
-    if mask.window:
-        return f'it does not support a window (config.model.attention_window={mask.window})'
-    if mask.causal_queries is not None:
-        return 'it does not support causal rows among others (config.masking.causal_share)'
-    if mask.hidden_queries:
-        return 'it does not support tokens that attend but are not attended to'
-    is_packed = mask.query_ids is not None or mask.positions is not None
-    return 'it does not support rows of several sequences with dropout per sequence' if is_packed else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,10 +65,9 @@ def choose_attention(
       UserError: The named implementation does not support the call.
     """
     refusals: dict[str, str] = {}
-    candidates = [option for option, module in IMPLEMENTATIONS.items() if module.PLATFORM in ('', platform())]
+    candidates = [option for option, x in IMPLEMENTATIONS.items() if x.PLATFORM in ('', platform())]
     for candidate in candidates if name == 'auto' else (name,):
-        reason = None if candidate in _CHECKS_MASK else _mask_refusal(mask)
-        reason = reason or IMPLEMENTATIONS[candidate].supports(query, key, mask, dropout_rate)
+        reason = IMPLEMENTATIONS[candidate].supports(query, key, mask, dropout_rate)
         if reason is None:
             return AttentionChoice(candidate, refusals)
         refusals[candidate] = reason
@@ -145,10 +100,10 @@ def attend(
         return _attend_in_groups(name, query, key, value, mask, dropout_rate, dropout)
     mask = _without_wide_window(mask, key)
     choice = choose_attention(name, query, key, mask, 0.0 if dropout is None else dropout_rate)
-    if choice.name in _ANY_MASK and _splits_into_blocks(query, key, mask, dropout and dropout_rate):
+    implementation = IMPLEMENTATIONS[choice.name]
+    if implementation.SUPPORTS_ANY_MASK and _splits_into_blocks(query, key, mask, dropout and dropout_rate):
         return _attend_in_blocks(name, query, key, value, mask)
     _log_once(f'attention of {_shape(query)} over {_shape(key)} in {query.dtype}: {choice}')
-    implementation = IMPLEMENTATIONS[choice.name]
     return implementation.attend(query, key, value, mask, dropout_rate=dropout_rate, dropout=dropout)
 
 
@@ -177,20 +132,8 @@ def _attend_in_groups(
         layout.most_sequences, strict=True,
     )  # fmt: skip
     mixed = []
-    for (
-        q,
-        k,
-        v,
-        key_mask,
-        key_ids,
-        key_positions,
-        query_ids,
-        example_ids,
-        drop_positions,
-        query_positions,
-        most,
-    ) in parts:
-        if most == 1:  # every implementation supports one sequence per row
+    for q, k, v, key_mask, key_ids, key_positions, query_ids, example_ids, drop_positions, query_positions, E in parts:
+        if E == 1:  # every implementation supports one sequence per row
             part = AttentionMask(key_mask, causal=mask.causal, window=mask.window)
             part_dropout = dropout and dropout.replace(example_ids=example_ids[:, 0], positions=None)
         else:

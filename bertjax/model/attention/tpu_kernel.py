@@ -4,9 +4,8 @@ Scores, softmax and dropout stay in vector memory (VMEM). The backward kernel re
 [S, S] array is saved between the two passes.
 """
 
-import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,93 +13,67 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from bertjax.model.attention.implementation import Kernel, KernelOptions
+from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import hash_bits, threshold
 from bertjax.model.layers import NEGATIVE
 
 
-@dataclasses.dataclass(frozen=True)
-class TpuKernelOptions:
-    """The static options of the kernels.
+def differentiable(call: Callable[..., list[jax.Array]]) -> Kernel:
+    """Makes a differentiable function (options, query, key, value, mask, words) -> [B, S, H·K] from two kernels.
 
-    Attributes:
-      rate: The dropout rate.
-      group: The number of heads per program.
-      packed: Whether a row holds several sequences.
-      causal: Whether to hide the keys to the right of a query.
-      interpret: Whether JAX interprets the kernels, on any device.
-    """
-
-    rate: float
-    group: int
-    packed: bool
-    causal: bool
-    interpret: bool
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attention(options: TpuKernelOptions, query: Any, key: Any, value: Any, sequences: Any, words: Any) -> jax.Array:
-    """Computes self-attention of all positions.
+    The arrays are query, key and value [B, S, H·K], and for the backward pass also the cotangent.
 
     Args:
-      query, key, value: [B, S, H·K].
-      sequences: int32 [B, S], see `AttentionMask.groups`.
-      words: uint32 [B, H, 2], from `dropout.attention_words`.
-
-    Returns:
-      [B, S, H·K].
+      call: (options, arrays, `AttentionMask.groups`, words) -> [output], or the gradients of query, key and value if
+        the arrays include the cotangent.
     """
-    return _call(_forward_kernel, 1, options, (query, key, value), sequences, words)[0]
 
+    @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+    def attention(options: Any, query: Any, key: Any, value: Any, mask: AttentionMask, words: jax.Array) -> jax.Array:
+        return call(options, (query, key, value), mask.groups, words)[0]
 
-def _attention_forward(options: TpuKernelOptions, *inputs: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    return attention(options, *inputs), inputs
+    def forward(options: Any, *inputs: Any) -> tuple[jax.Array, tuple[Any, ...]]:
+        return attention(options, *inputs), inputs
 
+    def backward(options: Any, inputs: tuple[Any, ...], cotangent: jax.Array) -> tuple[Any, ...]:
+        *arrays, mask, words = inputs
+        arrays.append(cotangent.astype(arrays[0].dtype))
+        return (*call(options, arrays, mask.groups, words), None, None)
 
-def _attention_backward(
-    options: TpuKernelOptions, inputs: tuple[jax.Array, ...], cotangent: jax.Array
-) -> tuple[Any, ...]:
-    query, key, value, sequences, words = inputs
-    arrays = (query, key, value, cotangent.astype(query.dtype))
-    return (*_call(_backward_kernel, 3, options, arrays, sequences, words), None, None)
-
-
-attention.defvjp(_attention_forward, _attention_backward)
+    attention.defvjp(forward, backward)
+    return attention
 
 
 def _call(
-    kernel: Callable[..., None],
-    outputs: int,
-    options: TpuKernelOptions,
-    arrays: tuple[jax.Array, ...],
-    sequences: jax.Array,
-    words: jax.Array,
+    options: KernelOptions, arrays: Sequence[jax.Array], sequences: jax.Array, words: jax.Array
 ) -> list[jax.Array]:
-    """Runs `kernel` for each sequence and group of heads, on blocks [S, group·K] of the arrays."""
+    """Runs a kernel for each sequence and group of heads, on blocks [S, group·K] of the arrays."""
     B, S, columns = arrays[0].shape
     heads = words.shape[1]
-    group, width = options.group, columns // heads
+    group, width = options.program, columns // heads
+    is_forward = len(arrays) == 3
+    kernel, outputs = (_forward_kernel, 1) if is_forward else (_backward_kernel, 3)
     block = pl.BlockSpec((None, S, group * width), lambda b, g: (b, 0, g))
     row_spec = pl.BlockSpec((None, 1, S), lambda b, g: (b, 0, 0))
     word_spec = pl.BlockSpec((None, None, group, 2), lambda b, g: (b, g, 0, 0), memory_space=pltpu.SMEM)
-    shape = jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)
     return pl.pallas_call(
         functools.partial(kernel, options, width),
         grid=(B, heads // group),
         in_specs=[*[block] * len(arrays), row_spec, word_spec],
         out_specs=[block] * outputs,
-        out_shape=[shape] * outputs,
+        out_shape=[jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * outputs,
         compiler_params=pltpu.CompilerParams(dimension_semantics=('parallel', 'parallel')),
         cost_estimate=pl.CostEstimate(
-            flops=(2 if outputs == 1 else 5) * 2 * B * S * S * columns,
+            flops=(2 if is_forward else 5) * 2 * B * S * S * columns,
             bytes_accessed=(len(arrays) + outputs) * arrays[0].size * arrays[0].dtype.itemsize,
             transcendentals=B * heads * S * S,
         ),
-        interpret=options.interpret,
-        name='attention' if outputs == 1 else 'attention_gradient',
+        name='attention' if is_forward else 'attention_gradient',
     )(*arrays, sequences[:, None], words.reshape(B, heads // group, group, 2))
 
 
-def _forward_kernel(options: TpuKernelOptions, width: int, query, key, value, sequences, words, output) -> None:
+def _forward_kernel(options: KernelOptions, width: int, query, key, value, sequences, words, output) -> None:
     bias = _bias(options, sequences)
     for h, columns in enumerate(head_columns(query, width)):
         weights = softmax(query[:, columns], key[:, columns], bias)
@@ -109,7 +82,7 @@ def _forward_kernel(options: TpuKernelOptions, width: int, query, key, value, se
 
 
 def _backward_kernel(
-    options: TpuKernelOptions, width: int, query, key, value, cotangent, sequences, words, d_query, d_key, d_value
+    options: KernelOptions, width: int, query, key, value, cotangent, sequences, words, d_query, d_key, d_value
 ) -> None:
     bias, dtype = _bias(options, sequences), query.dtype
     for h, columns in enumerate(head_columns(query, width)):
@@ -125,6 +98,9 @@ def _backward_kernel(
         d_key[:, columns] = product(d_scores, q, 0, 0).astype(dtype)
 
 
+attention = differentiable(_call)
+
+
 def head_columns(block: Any, width: int) -> list[slice]:
     """Returns the columns of each head of a block [S, group·K]."""
     return [slice(begin, begin + width) for begin in range(0, block.shape[1], width)]
@@ -138,7 +114,7 @@ def product(a: jax.Array, b: jax.Array, a_dim: int, b_dim: int) -> jax.Array:
     return jax.lax.dot_general(a, b, contract, precision=precision, preferred_element_type=jnp.float32)
 
 
-def _bias(options: TpuKernelOptions, sequences: Any) -> jax.Array:
+def _bias(options: KernelOptions, sequences: Any) -> jax.Array:
     """Computes the bias of the scores, float32 [1, S] or [S, S]: 0 where a query sees a key, NEGATIVE elsewhere."""
     keys = sequences[...]  # [1, S]
     visible = keys % 2 > 0
@@ -159,11 +135,11 @@ def softmax(query: jax.Array, key: jax.Array, bias: jax.Array) -> jax.Array:
     return weights / jnp.sum(weights, axis=-1, keepdims=True)
 
 
-def _scale(options: TpuKernelOptions) -> float:
+def _scale(options: KernelOptions) -> float:
     return 1.0 / (1.0 - threshold(options.rate) / 2**32)
 
 
-def _keep_mask(options: TpuKernelOptions, weights: jax.Array, words: Any, head: int) -> jax.Array | bool:
+def _keep_mask(options: KernelOptions, weights: jax.Array, words: Any, head: int) -> jax.Array | bool:
     """Computes which weights dropout keeps, bool [S, S], as in `dropout.drop_attention`."""
     if not options.rate:
         return True

@@ -57,7 +57,7 @@ class Goodput:
 
 
 def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | None:
-    """Reads the goodput of the run in a workdir, finished or not; None if its log is missing or empty.
+    """Reads the goodput of the run in a workdir, finished or not, or None if its log is missing or empty.
 
     Steps that a later process repeated are lost. If the later process resumes between the first and the last step of a
     row, the lost share of the row's seconds is the lost share of its steps.

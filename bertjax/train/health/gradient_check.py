@@ -13,7 +13,7 @@ import jaxlib
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.model.attention import dot_product
+from bertjax.model.attention.dot_product import DotProduct
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.layers import gelu
 from bertjax.parallel.devices import claim_devices
@@ -105,7 +105,7 @@ def loss(inputs: dict[str, jax.Array]) -> jax.Array:
     query, key, value = (jnp.einsum('BSD,DHK->BSHK', x, inputs[name]) for name in ('query', 'key', 'value'))
     lengths = jnp.asarray([LENGTH, LENGTH - 5, 2])
     mask = AttentionMask((jnp.arange(LENGTH) < lengths[:, None]).astype(jnp.int32))
-    mixed = dot_product.attend(query, key, value, mask, dropout_rate=0.0, dropout=None)  # [B, S, H, K]
+    mixed = DotProduct().attend(query, key, value, mask, dropout_rate=0.0, dropout=None)  # [B, S, H, K]
     x = x + jnp.einsum('BSHK,HKD->BSD', mixed, inputs['output'])
     centred = x - x.mean(-1, keepdims=True)
     x = centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-6) * (1 + inputs['scale'])

@@ -47,7 +47,7 @@ class Profiler:
         self._is_tracing = False
 
     def during(self, step: int, drain: Callable[[], None]) -> contextlib.AbstractContextManager:
-        """Returns the context of a step; `drain` waits until the previous steps are done."""
+        """Returns the context of a step. `drain` waits until the previous steps are done."""
         if step not in self._steps:
             return contextlib.nullcontext()
         if not self._is_tracing:

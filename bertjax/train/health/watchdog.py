@@ -44,32 +44,30 @@ def watch_for_hangs(
         yield
         return
     ended = threading.Event()
-    watched = (run_clock, 60 * minutes, folder, ended, leave)
-    thread = threading.Thread(target=_watch, args=watched, name='watchdog', daemon=True)
+    limit = 60 * minutes
+    tick = min(limit / 10, 1.0)
+
+    def watch() -> None:
+        idle, moves, before = 0.0, run_clock.moves, time.monotonic()
+        while not ended.wait(tick):
+            now = time.monotonic()
+            # A process that was suspended for an hour did not hang for an hour.
+            idle += min(now - before, 2 * tick)
+            before = now
+            if run_clock.moves != moves:
+                idle, moves = 0.0, run_clock.moves
+            elif idle > limit * LIMIT_FACTORS.get(run_clock.doing, float('inf')):
+                _report(HungError(idle / 60, KINDS[run_clock.doing], str(folder / HANG)), folder)
+                leave(HungError.exit_status)
+                return
+
+    thread = threading.Thread(target=watch, name='watchdog', daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
-
-
-def _watch(
-    run_clock: GoodputClock, limit: float, folder: pathlib.Path, ended: threading.Event, leave: Callable[[int], None]
-) -> None:
-    tick = min(limit / 10, 1.0)
-    idle, moves, before = 0.0, run_clock.moves, time.monotonic()
-    while not ended.wait(tick):
-        now = time.monotonic()
-        # A process that was suspended for an hour did not hang for an hour.
-        idle += min(now - before, 2 * tick)
-        before = now
-        if run_clock.moves != moves:
-            idle, moves = 0.0, run_clock.moves
-        elif idle > limit * LIMIT_FACTORS.get(run_clock.doing, float('inf')):
-            _report(HungError(idle / 60, KINDS[run_clock.doing], str(folder / HANG)), folder)
-            leave(HungError.exit_status)
-            return
 
 
 def _report(error: HungError, folder: pathlib.Path) -> None:

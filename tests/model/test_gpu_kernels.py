@@ -1,4 +1,4 @@
-"""Tests the GPU attention kernels, interpreted and compiled."""
+"""Tests the choice of the GPU attention kernels, and compiles them."""
 
 import contextlib
 import types
@@ -7,78 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hopper import hopper
-from test_fused_tpu import CASES, RATE, Case, arrays_of, by_float64, dropout_of, mask_of, shapes
+from attention_cases import RATE, hopper, shapes
 
 from bertjax.errors import UserError
-from bertjax.model.attention import cudnn, dot_product, fused_gpu
 from bertjax.model.attention.mask import AttentionMask
-from bertjax.model.attention.select import choose_attention
+from bertjax.model.attention.select import IMPLEMENTATIONS, choose_attention
 from bertjax.model.dropout import Dropout
 from bertjax.parallel import partition
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context
 
 __all__ = ['hopper']
-
-
-def by_kernel(case, arrays):
-    """Returns [output, gradients of query, key, value]; the fourth array is the cotangent of the output."""
-    mask, dropout = mask_of(case), dropout_of()
-
-    def attend(query, key, value):
-        options = {'dropout_rate': case.rate, 'dropout': dropout, 'interpret': True}
-        return fused_gpu.attend(query, key, value, mask, **options)
-
-    @jax.jit
-    def output_and_gradients(query, key, value, cotangent):
-        output, pull = jax.vjp(attend, query, key, value)
-        return output, *pull(cotangent)
-
-    return [np.asarray(x, np.float64) for x in output_and_gradients(*arrays)]
-
-
-@pytest.mark.parametrize('block', [32, pytest.param(128, marks=pytest.mark.slow)])
-@pytest.mark.parametrize('name', [pytest.param(name, marks=[pytest.mark.slow] * (name != 'packed')) for name in CASES])
-def test_output_and_gradients_equal_those_of_float64(monkeypatch, name, block):
-    monkeypatch.setattr(fused_gpu, 'BLOCKS', (block,))
-    case = CASES[name]
-    arrays = arrays_of(case)
-    for ours, expected in zip(by_kernel(case, arrays), by_float64(case, arrays), strict=True):
-        np.testing.assert_allclose(ours, expected, atol=2e-6, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_bfloat16_is_as_accurate_as_in_dot_product():
-    case = CASES['dropout']
-    arrays = [jnp.asarray(x, jnp.bfloat16) for x in arrays_of(case)]
-    expected = by_float64(case, arrays)
-    mask, dropout = mask_of(case), dropout_of()
-
-    @jax.jit
-    def plain(query, key, value, cotangent):
-        attend = lambda *x: dot_product.attend(*x, mask, dropout_rate=RATE, dropout=dropout)  # noqa: E731
-        output, pull = jax.vjp(attend, query, key, value)
-        return output, *pull(cotangent)
-
-    for ours, theirs, exact in zip(by_kernel(case, arrays), plain(*arrays), expected, strict=True):
-        our_error, their_error = (np.sqrt(np.square(np.asarray(x, np.float64) - exact).mean()) for x in (ours, theirs))
-        assert our_error < 1.1 * their_error
-
-
-@pytest.mark.slow
-def test_a_query_without_visible_keys_has_the_gradient_of_the_mean():
-    """All keys of the first row are padding, so its weights are all 1 / S, as in `dot_product`."""
-    case = Case(rate=RATE)
-    query, key, value, cotangent = arrays_of(case)
-    mask = mask_of(case).replace(key_mask=mask_of(case).key_mask.at[0].set(0))
-
-    def gradients(attend, **options):
-        function = lambda *x: attend(*x, mask, dropout_rate=RATE, dropout=dropout_of(), **options)  # noqa: E731
-        return jax.jit(lambda *x: jax.vjp(function, *x)[1](cotangent))(query, key, value)
-
-    for ours, plain in zip(gradients(fused_gpu.attend, interpret=True), gradients(dot_product.attend), strict=True):
-        np.testing.assert_allclose(np.asarray(ours), np.asarray(plain), atol=2e-6, rtol=1e-5)
 
 
 @contextlib.contextmanager
@@ -109,8 +48,8 @@ def test_auto_on_a_gpu_chooses_the_supported_kernel():
             ({'queries': 1}, 'dot_product'),
         ):  # fmt: skip
             assert choose_attention('auto', *shapes(**wrong), 0.0).name == name
-        assert '100 tokens' in fused_gpu.supports(*shapes(100), 0.1)
-        assert 'width 48' in fused_gpu.supports(*shapes(width=48), 0.1)
+        assert '100 tokens' in IMPLEMENTATIONS['fused_gpu'].supports(*shapes(100), 0.1)
+        assert 'width 48' in IMPLEMENTATIONS['fused_gpu'].supports(*shapes(width=48), 0.1)
         query, key, mask = shapes()
         with pytest.raises(UserError, match=r'config\.model\.attention: .*computes in bfloat16, not float32'):
             choose_attention('cudnn', query.update(dtype=jnp.float32), key, mask, 0.0)
@@ -118,9 +57,9 @@ def test_auto_on_a_gpu_chooses_the_supported_kernel():
         chosen = choose_attention('auto', *shapes(), 0.0)
         assert chosen.name == 'dot_product' and '7.5, but it needs 8.0' in chosen.refusals['fused_gpu']
     with gpus(data=3):
-        assert '8 rows cannot be split evenly over 3' in cudnn.supports(*shapes(), 0.0)
+        assert '8 rows cannot be split evenly over 3' in IMPLEMENTATIONS['cudnn'].supports(*shapes(), 0.0)
     with gpus(tensor=4):
-        assert '2 heads cannot be split evenly over 4' in fused_gpu.supports(*shapes(), 0.1)
+        assert '2 heads cannot be split evenly over 4' in IMPLEMENTATIONS['fused_gpu'].supports(*shapes(), 0.1)
     with pytest.raises(UserError, match='it is a kernel for GPUs'):
         choose_attention('fused_gpu', *shapes(), 0.1)
 
@@ -143,11 +82,11 @@ def inputs_of(tokens, heads=16, width=64, sharding=None):
 
 
 def fused(*inputs, dropout):
-    return fused_gpu.attend(*inputs, dropout_rate=RATE, dropout=dropout)
+    return IMPLEMENTATIONS['fused_gpu'].attend(*inputs, dropout_rate=RATE, dropout=dropout)
 
 
 def by_cudnn(*inputs, dropout):
-    return cudnn.attend(*inputs, dropout_rate=0.0, dropout=None)
+    return IMPLEMENTATIONS['cudnn'].attend(*inputs, dropout_rate=0.0, dropout=None)
 
 
 def test_cudnn_gets_a_padding_mask(monkeypatch):

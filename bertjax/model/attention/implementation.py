@@ -1,0 +1,124 @@
+"""The base class of the attention implementations, which are the other modules of this folder."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.model.attention.mask import AttentionMask
+from bertjax.model.dropout import Dropout, attention_words
+from bertjax.parallel.partition import indivisible_reason, over_mesh, platform
+
+# (query, key, value, mask, words of dropout) -> the result, for the rows and heads of one device.
+Kernel = Callable[[jax.Array, jax.Array, jax.Array, AttentionMask, jax.Array], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelOptions:
+    """The static options of a kernel.
+
+    Attributes:
+      rate: The dropout rate.
+      packed: Whether a row holds several sequences.
+      causal: Whether to hide the keys to the right of a query.
+      program: The size of a program. On TPU, it is the number of heads. On GPU, it is the number of positions, a power
+        of 2 that divides S.
+    """
+
+    rate: float
+    packed: bool
+    causal: bool
+    program: int
+
+
+class Implementation:
+    """An attention implementation.
+
+    In all methods, query is [B, Q, H, K], by default the first Q positions of a row; key and value are [B, S, H, K].
+    All have the dtype of the computation.
+
+    Attributes:
+      PLATFORM: The only platform that the implementation supports, 'tpu', 'gpu' or 'cpu'; '' for all platforms.
+      SUPPORTS_DROPOUT: Whether it supports dropout.
+      SUPPORTS_ANY_MASK: Whether it supports every mask.
+      MERGES_HEADS: Whether its kernel takes and returns [B, S, H·K] instead of [B, S, H, K].
+    """
+
+    PLATFORM = ''
+    SUPPORTS_DROPOUT = True
+    SUPPORTS_ANY_MASK = False
+    MERGES_HEADS = False
+
+    def supports(self, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
+        """Returns the reason why the implementation does not support this call, or None if it does.
+
+        The result depends only on shapes and dtypes. A `dropout_rate` of 0 means no dropout.
+        """
+        if reason := self._refuse_mask(mask):
+            return reason
+        if platform() != self.PLATFORM:
+            return f'it is a kernel for {self.PLATFORM.upper()}s'
+        if reason := self._refuse_device(query):
+            return reason
+        if dropout_rate and not self.SUPPORTS_DROPOUT:
+            return 'it does not support dropout'
+        if query.shape[1] != key.shape[1]:
+            return f'it computes all {key.shape[1]} positions, not the first {query.shape[1]}'
+        return self._refuse_shape(key, mask)
+
+    def attend(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: AttentionMask,
+        *,
+        dropout_rate: float,
+        dropout: Dropout | None,
+    ) -> jax.Array:
+        """Averages the visible values, weighted by the softmax of the scores -> [B, Q, H, K].
+
+        A share `dropout_rate` of the weights is dropped as in `dropout.drop_attention`, unless `dropout` is None.
+        """
+        B, _, H, _ = query.shape
+        rate = dropout_rate if dropout is not None else 0.0
+        words = attention_words(dropout, H) if rate else jnp.zeros((B, H, 2), jnp.uint32)
+        arrays, axes = (query, key, value), ('act_batch', 'act_length', 'act_heads', 'act_head_dim')
+        if self.MERGES_HEADS:
+            arrays, axes = (x.reshape(*x.shape[:2], -1) for x in arrays), axes[:3]
+        word_axes = ('act_batch', 'act_heads', *[None] * (words.ndim - 2))
+        inputs = (axes, axes, axes, ('act_batch', 'act_length'), word_axes)
+        return over_mesh(self._kernel(query, mask, rate), inputs, axes)(*arrays, mask, words).reshape(query.shape)
+
+    def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
+        """Returns the function that computes the attention of one device, for a dropout rate."""
+        raise NotImplementedError
+
+    def _refuse_mask(self, mask: AttentionMask) -> str | None:
+        if self.SUPPORTS_ANY_MASK:
+            return None
+        if mask.window:
+            return f'it does not support a window (config.model.attention_window={mask.window})'
+        if mask.causal_queries is not None:
+            return 'it does not support causal rows among others (config.masking.causal_share)'
+        if mask.hidden_queries:
+            return 'it does not support tokens that attend but are not attended to'
+        is_packed = mask.query_ids is not None or mask.positions is not None
+        return 'it does not support rows of several sequences with dropout per sequence' if is_packed else None
+
+    def _refuse_device(self, query: jax.Array) -> str | None:
+        del query
+        return None
+
+    def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
+        del mask
+        return indivisible_reason(key.shape[0], key.shape[2])
+
+
+def refuse_length(length: int, multiple: int, longest: int | None = None) -> str | None:
+    """Returns the reason against rows of `length` tokens, or None if it is a multiple and at most `longest`."""
+    if length % multiple == 0 and (longest is None or length <= longest):
+        return None
+    limit = '' if longest is None else f' up to {longest}'
+    return f'sequences of {length} tokens, but it needs multiples of {multiple}{limit}'
