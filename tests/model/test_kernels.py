@@ -77,7 +77,11 @@ def test_flash_attention_equals_float64(name):
         np.testing.assert_allclose(np.asarray(actual, np.float64), exact, atol=2e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize('kernel', [BY_HEAD, FUSED_TPU, pytest.param(FUSED_GPU, marks=pytest.mark.slow)], ids=repr)
+@pytest.mark.parametrize(
+    'kernel',
+    [BY_HEAD, FUSED_TPU, pytest.param(FUSED_GPU, marks=pytest.mark.slow)],
+    ids=lambda kernel: type(kernel).__name__,
+)
 def test_bfloat16_is_as_accurate_as_in_dot_product(interpreted, kernel):
     case = CASES['dropout']
     arrays, mask = [jnp.asarray(x, jnp.bfloat16) for x in arrays_of(case)], mask_of(case)
@@ -88,7 +92,9 @@ def test_bfloat16_is_as_accurate_as_in_dot_product(interpreted, kernel):
         assert our_error < 1.1 * their_error
 
 
-@pytest.mark.parametrize('kernel', [BY_HEAD, pytest.param(FUSED_GPU, marks=pytest.mark.slow)], ids=repr)
+@pytest.mark.parametrize(
+    'kernel', [BY_HEAD, pytest.param(FUSED_GPU, marks=pytest.mark.slow)], ids=lambda kernel: type(kernel).__name__
+)
 def test_a_query_without_visible_keys_has_the_gradient_of_the_mean(interpreted, kernel):
     """All keys of the first row are padding, so its weights are all 1 / S, as in `dot_product`."""
     case = Case(rate=RATE)

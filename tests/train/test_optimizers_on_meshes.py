@@ -100,7 +100,7 @@ def test_every_matrix_changes(training, single_device):
     assert ('wsd' in training) == (rates[0] == rates[2] > rates[3] > rates[4])
 
 
-@pytest.mark.parametrize('training, zero1_choice', zip(TRAININGS, ['on', 'off', 'on'], strict=True))
+@pytest.mark.parametrize('training, zero1_choice', [*zip(TRAININGS, ['on', 'off', 'on'], strict=True)])
 def test_a_step_that_is_not_finite_changes_nothing(training, zero1_choice, single_device, monkeypatch):
     monkeypatch.setattr(zero1, 'SMALL', 0)
     changes = {'mesh': {'preset': 'data'}, 'zero1': 'on'} if zero1_choice == 'on' else {}
