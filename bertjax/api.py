@@ -8,8 +8,8 @@
     bert.save(path, format='hf')                 a folder for transformers, Orbax, google-research/bert, StableHLO, ONNX
     bert.apply(bert.params, bert.batch(texts))   a pure function, for jax.grad and custom training loops
 
-Every method takes one text or a list of texts, and returns one result or a list. Texts of similar length are batched,
-and the batches use all devices. Each batch shape is compiled once. A progress bar appears after two seconds.
+Most methods take one text or a list of texts, and return one result or a list. Texts of similar length are batched, and
+the batches use all devices. Each batch shape is compiled once. A progress bar appears after two seconds.
 """
 
 import dataclasses
@@ -72,9 +72,9 @@ def load(
       dtype: The dtype of computation: 'float32', or 'bfloat16', which is several times faster on TPUs and GPUs.
       dropout: The dropout rate of `apply` with `rngs`. None uses the rate that the model was trained with.
       batch_size: The maximum batch size.
-      max_length: The length in tokens to which texts are truncated. 0 uses the limit in the sentence-transformers
-        folder, or else the model's number of positions. With 0, the methods for a task use the length of the
-        fine-tuning.
+      max_length: The length in tokens to which texts are truncated. 0 uses the limit that a folder of
+        sentence-transformers sets, or else the model's number of positions. With 0, the methods for a task use the
+        length of the fine-tuning.
 
     Raises:
       UserError: The model does not exist or is of an unsupported kind. The one-line message names the fix.
@@ -111,14 +111,14 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         arrays from the method `batch`. Dropout is active only with rngs={'dropout': key}. A model that was only
         pre-trained returns `hidden` [B, S, D]; `pooled` [B, D] and `nsp_logits` [B, 2] if it has a pair head (class 0:
         B follows A); and `mlm_logits` [B, P, V] if the batch has `masked_positions` [B, P]. A model for a task returns
-        the outputs of its head (model/heads.py): `logits`, `token_logits`, `start_logits` and `end_logits`, or
+        the outputs of its head (model/heads.py), for example `logits`, or both `start_logits` and `end_logits`, or
         `embeddings`, which are not normalized.
     """
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0):
         longest = model.config.max_positions
         if not (max_length == 0 or 4 <= max_length <= longest):
-            fix = 'leave it out for the longest'
+            fix = 'leave it out for the default of the model'
             raise UserError('max_length', str(max_length), f'4 to {longest}, the positions of the model', fix)
         if max_length and model.task is not None:
             model = dataclasses.replace(model, task=with_seq_len(model.task, max_length))
@@ -143,7 +143,7 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
     def with_params(self, params: Any) -> 'Bert':
         """Returns a copy of the model with other parameters, for example from a custom training loop.
 
-        The copy has no `missing` parameters. It shares the compiled functions of this model.
+        The attribute `missing` of the copy is empty. The copy shares the compiled functions of this model.
 
         Raises:
           ValueError: The names or shapes differ from those of this model's parameters.
@@ -159,7 +159,7 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         return other
 
     def save(self, path: str | os.PathLike, *, format: str = 'hf') -> None:
-        """Writes the model, its tokenizer and its task's state to a new folder, atomically.
+        """Writes the model, its tokenizer, and its task with the labels to a new folder, atomically.
 
         The `missing` parameters are not written.
 
@@ -178,13 +178,13 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
 
         Args:
           texts: One text or several.
-          pairs: The second text of each text. For a multiple-choice model, the endings of each text.
+          pairs: The second text of each pair. For a multiple-choice model, the endings of each text.
 
         Returns:
           A dict of `input_ids`, `segment_ids` and `attention_mask`, int32 [B, S], for `[CLS] A [SEP]` or
           `[CLS] A [SEP] B [SEP]`. For a multiple-choice model the shape is [B, C, S], where C is the largest number of
-          endings. S is one of a few padded lengths, the smallest that fits all texts. A jitted function is therefore
-          compiled only a few times.
+          endings. S is one of a few padded lengths, the smallest that fits all texts, so that a jitted function
+          is compiled only a few times for each number of texts.
 
         Raises:
           UserError: There are no texts, or no endings for a multiple-choice model.

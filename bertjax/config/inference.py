@@ -67,7 +67,7 @@ class TextKeys(InputKeys):
         """
         limit = config.max_positions
         if self.max_length > limit:
-            fix = 'leave it out for the longest'
+            fix = 'leave it out for the default of the model'
             raise UserError('config.max_length', str(self.max_length), f'4 to {limit}, the positions of the model', fix)
         return self.max_length or default
 

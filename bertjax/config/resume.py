@@ -74,7 +74,10 @@ def place_of(name: str) -> str:
 
 
 def _short(value: Any, other: Any) -> str:
-    """Returns `value` as text. A long text is cut to 16 characters, which begin where it differs from `other`."""
+    """Returns `value` as text. A long text is cut to 16 characters.
+
+    These are its first characters, or, if `other` begins with them, those from the first difference.
+    """
     text = str(value)
     if len(text) <= 24:
         return text

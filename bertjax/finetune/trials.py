@@ -94,7 +94,7 @@ def dev_score(results: Mapping[str, Any]) -> float:
 
 
 def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> dict[str, Any]:
-    """Returns the content of sweep.json. The trials are compared by the figure `score`.
+    """Returns the content of sweep.json. `score` is the name of the dev metric that ranks the trials.
 
     Returns:
       The statistics of each setting over its seeds (median, mean, standard deviation, best score and number of

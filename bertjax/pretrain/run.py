@@ -237,7 +237,7 @@ class Pretraining:
             f'{model_config.num_layers} layers, width {model_config.width}, {model_config.num_heads} heads: '
             f'{parameter_count(model_config):,} parameters',
             f'{tokenizer.family} vocabulary of {tokenizer.vocab_size:,}; {tokens:,} training tokens; '
-            + (f'{heldout:,} documents held out' if heldout else 'NO document held out: nothing will be evaluated'),
+            + (f'{heldout:,} documents held out' if heldout else 'NO document held out: the run has no held-out loss'),
             *(
                 f'also evaluated on {name}: {split.num_documents:,} documents, {split.num_tokens:,} tokens'
                 for name, split in self.examples.texts.items()
@@ -255,7 +255,7 @@ class Pretraining:
         eval_rate = self.settings.masking.eval_rate
         if set(itertools.chain(*rates)) != {eval_rate}:
             each = ', then '.join(dict.fromkeys(' to '.join(dict.fromkeys(f'{x:.0%}' for x in pair)) for pair in rates))
-            lines.append(f'masks: {each} of positions in training, {eval_rate:.0%} held out')
+            lines.append(f'masked positions: {each} in training, {eval_rate:.0%} in evaluation')
         if model_config.shifted_predictions:
             share = self.settings.masking.causal_share
             lines.append(f'each token is predicted from the position before it; {share:.0%} of the examples are causal')
@@ -275,8 +275,8 @@ def _describe_pairs(part: dict[str, Any]) -> str:
         if part['is_next_of_two'] is None:
             text += 'no chunk has two sentences; '
         else:
-            text += f'{part["is_next_of_two"]:.1%} where a chunk has two sentences or more '
-            text += f'({part["one_sentence"]:.1%} have one); '
+            text += f'{part["is_next_of_two"]:.1%} of the chunks with two sentences or more '
+            text += f'({part["one_sentence"]:.1%} of the chunks have one sentence); '
     if 'examples_per_row' in part:
         text += f'{part["examples_per_row"]:.2f} per packed row, {part["rows_per_plan"]:,.0f} rows per pass; '
     text += f'{part["real_positions"]:.1%} of positions real'
@@ -300,7 +300,7 @@ def _warn_of_pairs(part: dict[str, Any]) -> str:
         effect = 'there is no B, so SOP learns nothing'
     return (
         f'warning: {share} have a single sentence: {effect}; MLM is not affected. Set config.pairs.mode=full_sentences '
-        'to train without pairs, or give the text more and shorter sentences: one per line with '
-        'config.corpus_options.split_sentences=False, another splitter (config.corpus_options.sentences), blank lines '
-        'between documents only, or a larger config.seq_len.'
+        'to train without pairs. For more sentences in a chunk, write one sentence per line and set '
+        'config.corpus_options.split_sentences=False, choose another splitter (config.corpus_options.sentences), use '
+        'blank lines only between documents, or increase config.seq_len.'
     )

@@ -1,4 +1,4 @@
-"""Evaluation on held-out examples, by sums and weights. Every evaluation uses the same examples and masks."""
+"""Evaluation on held-out examples. Every evaluation uses the same examples and masks."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping

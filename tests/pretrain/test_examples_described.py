@@ -48,4 +48,4 @@ def test_heldout_text_has_15_percent_masks_for_any_mask_rate_of_training(tmp_pat
         maskable = rows['attention_mask'].sum(1) - 2 - rows['segment_ids'].any(1)  # Without [CLS] and [SEP].
         assert rows['masked_weights'].shape[1] == most
         np.testing.assert_array_equal(rows['masked_weights'].sum(1), np.clip(np.rint(maskable * rate), 1, most))
-    assert 'masks: 40% of positions in training, 15% held out' in training.describe()
+    assert 'masked positions: 40% in training, 15% in evaluation' in training.describe()

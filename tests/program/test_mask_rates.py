@@ -14,7 +14,7 @@ FALLING += ('--config.max_predictions=13', '--config.packing=True')
 def falling(program: Program, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp('falling') / 'run'
     out = program.run(f'--workdir={folder}', *FALLING).stdout
-    assert 'masks: 40% to 15% of positions in training, 15% held out' in out
+    assert 'masked positions: 40% to 15% in training, 15% in evaluation' in out
     return folder
 
 

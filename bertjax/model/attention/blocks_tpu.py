@@ -19,19 +19,19 @@ from bertjax.parallel.partition import shard_count
 
 BLOCK = 128  # queries per block: the width of a vector register
 # {whether there is a window: the longest row in tokens}. With a window, the backward kernel needs 36 MiB of VMEM for
-# rows of 8,192 tokens and heads of width 64 in bfloat16. Without a window, it needs 6 MiB for rows of 2,048 tokens:
-# about six float32 [BLOCK, S] arrays.
+# rows of 8,192 tokens and heads of width 64 in bfloat16. Without a window, it also needs about six float32 [BLOCK, S]
+# arrays: 6 MiB for rows of 2,048 tokens.
 MAX_LENGTH = {True: 8192, False: 2048}
 
 
 class BlocksTpu(TpuImplementation):
-    """The kernel has no dropout. It supports rows whose queries are all positions and see both directions."""
+    """The kernel has no dropout. It supports bidirectional attention in which every position is a query."""
 
     SUPPORTS_DROPOUT = False
 
     def _refuse_mask(self, mask: AttentionMask) -> str | None:
         if mask.causal:
-            return 'it does not support attention to the left only'
+            return 'it does not support causal attention'
         return super()._refuse_mask(mask.replace(window=0))
 
     def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:

@@ -17,8 +17,8 @@ class EmbeddingSplits:
     """The splits of the data.
 
     Args:
-      data: A folder, a training file, or a BEIR folder; '' if no records are read. A file in a folder, or the training
-        file, may be SQuAD's JSON, also by its official name such as dev-v1.1.json.
+      data: A folder, a training file, or a BEIR folder; '' if no records are read. The training file and the
+        files of a folder may be SQuAD's JSON. A folder may use SQuAD's own names such as dev-v1.1.json.
       names: {split: the name of its file}; '' for the usual names.
       columns: {role of files.ROLES: name of the column}.
     """
@@ -62,13 +62,15 @@ class EmbeddingSplits:
         return [split for split, form in forms.items() if form and (split == 'train' or form != 'texts')]
 
     def describe(self) -> str:
-        """Returns a readable list of the splits and their files."""
+        """Returns a readable list of the splits and their files, or '' for a BEIR folder or SQuAD's own names."""
         if self._beir is not None or any(self._find(split) and not self._files.find(split) for split in STEMS):
             return ''
         return self._files.describe('', self.names())
 
     def queries(self, split: str) -> list[Query]:
-        """Reads the pairs of a split as queries of a corpus, which has all positives and negatives, or all documents.
+        """Reads the pairs of a split as search queries.
+
+        Their corpus is all documents of a BEIR folder, all paragraphs of SQuAD, or all positives and negatives.
 
         Raises:
           UserError: The split does not exist, has no pairs, or is malformed.
@@ -93,7 +95,7 @@ class EmbeddingSplits:
         return files.pairs_as_queries(examples)
 
     def records(self, split: str) -> Sequence[TextExample | Query]:
-        """Reads the records of a split. Pairs are queries of a search, except in the training split.
+        """Reads the records of a split. Pairs become search queries, except in the training split.
 
         Raises:
           UserError: The split does not exist, or a row is malformed.
@@ -119,7 +121,7 @@ class EmbeddingSplits:
 
     def _no_pairs(self, split: str) -> UserError:
         found, expected = f'single texts as the {split} split', 'pairs or scored pairs, which can be evaluated'
-        return UserError(self._data, found, expected, 'give such a file, or move it away')
+        return UserError(self._data, found, expected, 'give a file with pairs, or move the file away')
 
     def _examples(self, split: str) -> Iterator[TextExample]:
         return files.parse_examples(read_records(self._paths(split)), self._columns)

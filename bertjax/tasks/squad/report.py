@@ -16,10 +16,10 @@ _DIFFERENCES = {
 
 
 def list_misplaced_answers(questions: Sequence[SquadQuestion]) -> list[str]:
-    """Lists the first answers of questions that are not exactly at their `answer_start`.
+    """Lists the questions whose first answer is not exactly at its `answer_start`.
 
     Returns:
-      A text with a title and a list for each kind in _DIFFERENCES that occurs.
+      A text for each kind in _DIFFERENCES that occurs: a title and a list of the questions.
     """
     by_kind: dict[str, list[str]] = {kind: [] for kind in _DIFFERENCES}
     for question in questions:
