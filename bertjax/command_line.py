@@ -22,7 +22,7 @@ CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'The recipe: NAME or FILE.py, and perhaps :ARGUMENT.', lock_config=True
 )
 WORKDIR = flags.DEFINE_string('workdir', None, 'The folder of the run; it is created if needed.')
-# The flags of a run with several processes whose launcher does not set them; see docs/scaling.md.
+# A run with several processes needs these flags if its environment does not have the addresses (docs/scaling.md).
 _COORDINATOR = flags.DEFINE_string('coordinator_address', None, 'HOST:PORT of the first process.')
 _COUNT = flags.DEFINE_integer('num_processes', None, 'The number of processes of the run.')
 _NUMBER = flags.DEFINE_integer('process_id', None, 'The index of this process, from 0.')
@@ -42,7 +42,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     """Parses the flags as absl does, but raises every mistake as a UserError with a fix.
 
     Returns:
-      The program, and if the command line has the short form, the flags that it is short for.
+      The program, and the flags that the short form of the command line stands for, if it is used.
     """
     if any(argument in ('--help', '-h', '-help', '--helpshort') for argument in argv[1:]):
         recipes = _recipes(to_flags(argv))
@@ -86,7 +86,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def to_flags(argv: Sequence[str]) -> list[str]:
-    """Returns the arguments as flags of the form --NAME=VALUE, without --flagfile.
+    """Returns the arguments as flags of the form --NAME=VALUE. The flags in a --flagfile replace it.
 
     The word RECIPE is short for --config=RECIPE, and KEY=VALUE for --config.KEY=VALUE. There KEY may also be a flag
     such as `workdir`, or one of `ALIASES`.
@@ -116,7 +116,7 @@ def to_flags(argv: Sequence[str]) -> list[str]:
 
 
 def _pair_flag(pair: str, keys: Collection[str]) -> str:
-    """Returns the flag that `KEY=VALUE` is short for, with a recipe that has these keys."""
+    """Returns the flag that `KEY=VALUE` is short for, where `keys` are the keys of the recipe."""
     key, _, value = pair.partition('=')
     if key in ALIASES:
         key = next((ours for ours in FLAGS[key] if ours in (*keys, *_FLAGS)), key)
@@ -148,7 +148,7 @@ def _check_names(argv: Sequence[str]) -> None:
     """Raises a UserError for an argument that is not UTF-8, because it cannot be written to config.json."""
     for argument in argv[1:]:
         if not argument.isprintable() and any('\udc80' <= char <= '\udcff' for char in argument):
-            fix = 'rename it, or give its folder; if the name is UTF-8, set PYTHONUTF8=1'
+            fix = 'rename the file, or give its folder; if the name is UTF-8, set PYTHONUTF8=1'
             raise UserError('command line', argument, f'a name in {sys.getfilesystemencoding()}', fix)
 
 

@@ -32,8 +32,8 @@ def phase(**values: Any) -> ConfigDict:
     """Returns an entry of config.phases, see `config.pretraining.PhaseKeys`.
 
     Args:
-      **values: The values of keys: `steps`, a number or a percentage of config.steps, and the keys that differ from the
-        run's.
+      **values: The values of keys. `steps` is a number, or a percentage of config.steps. Other keys default to those of
+        the run.
     """
     return _set_values(as_config(PhaseKeys()), values)
 
@@ -41,7 +41,8 @@ def phase(**values: Any) -> ConfigDict:
 def two_phases(**second: Any) -> tuple[ConfigDict, ConfigDict]:
     """Returns BERT's two phases: 90 % of the steps with 128 positions, then the rest with 512.
 
-    The second phase trains the position embeddings (arXiv 1810.04805, appendix A.2); `second` changes its keys.
+    The second phase also trains the embeddings of the other positions (arXiv 1810.04805, appendix A.2). `second` sets
+    further keys of it.
     """
     return (
         phase(steps='90%', seq_len=128, max_predictions=20),
@@ -52,8 +53,8 @@ def two_phases(**second: Any) -> tuple[ConfigDict, ConfigDict]:
 def modern_config(size: str, *, learning_rate: float, weight_decay: float = 1e-5) -> ConfigDict:
     """Returns the config of ModernBERT's pre-training (arXiv 2412.13663) without its phases; see `modern_phase`.
 
-    Rows are packed, 30 % of the tokens are masked, the optimiser is StableAdamW, the learning rate is constant after a
-    warm-up, and the tokenizer is byte-level BPE.
+    Rows are packed, 30 % of the tokens are masked, the optimiser is StableAdamW, the learning rate is constant
+    unless a phase sets a warm-up or a decay, and the tokenizer is byte-level BPE.
 
     Args:
       size: A row of `model.config.MODERN_SIZES`.
@@ -179,8 +180,8 @@ def parse_argument(argument: str, **defaults: Any) -> types.SimpleNamespace:
     word is the default.
 
     Raises:
-      UserError: A name is unknown, a value cannot be converted or is not allowed, or a word without a name is not the
-        first.
+      UserError: A name is unknown, a value cannot be converted or is not allowed, or a word without `=` is neither the
+        first nor the name of a boolean.
     """
     choices = {name: default for name, default in defaults.items() if isinstance(default, tuple)}
     defaults |= {name: words[0] for name, words in choices.items()}

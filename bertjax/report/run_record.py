@@ -31,10 +31,10 @@ class Run:
     Attributes:
       folder: the workdir.
       recipe: the recipe as the command line names it.
-      config: the config of the run, in plain form; the config of the command line if no run trained in the folder.
-      recorded: whether `config` was recorded by a run.
+      config: the config in plain form: that of the run, or of a member of the ensemble, or of the command line.
+      recorded: whether `config` is from config.json in `folder`.
       rows: the rows of metrics.jsonl.
-      models: the folders of the evaluated models; empty for the model of the workdir.
+      models: the folders of the evaluated models; empty if the model is in `folder`.
     """
 
     folder: pathlib.Path
@@ -121,7 +121,7 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
 
 
 def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
-    """Reads the results of run=evaluate for config.init or config.ensemble, and the config of the first member."""
+    """Reads the results of run=evaluate, and the config of the first member of the ensemble that has one."""
     results = read_recorded_results(folder / RESULTS)
     members = [pathlib.Path(member) for member in results.get('ensemble', ())]
     path = next((member / 'config.json' for member in members if (member / 'config.json').exists()), None)
@@ -161,8 +161,7 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]] | None:
     """Returns the objects of a JSON lines file that bertjax wrote, or None if it is missing or damaged."""
     try:
         text = path.read_text(encoding='utf-8')
-        return [
-            json.loads(line) for line in text.split('\n') if line
-        ]  # splitlines() would also split at characters inside words
+        # splitlines() would also split at U+2028 and similar characters, which a JSON string may contain.
+        return [json.loads(line) for line in text.split('\n') if line]
     except (OSError, ValueError):
         return None

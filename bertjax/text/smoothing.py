@@ -23,7 +23,7 @@ def smoothed_counts(counts: Sequence[Mapping[str, int]], power: float) -> dict[s
     """Returns the counts of words in a mixture of corpora, sorted by word.
 
     The shares of the corpora are the `smoothed_shares` of their numbers of characters. Smoothing only increases counts,
-    so that no count is rounded to 0. It leaves the counts of the corpus whose share shrinks most unchanged.
+    so that no count is rounded to 0. The counts of one corpus do not change: the one whose share shrinks most.
 
     Args:
       counts: {word: count} of each corpus.
@@ -35,7 +35,7 @@ def smoothed_counts(counts: Sequence[Mapping[str, int]], power: float) -> dict[s
     min_gain = min(gain for gain in gains if gain)
     total: dict[str, int] = {}
     for words, gain in zip(counts, gains, strict=True):
-        # The factor is an exact fraction (in thousandths), so that the counts do not depend on the order of additions.
+        # The factor is rounded to thousandths, because the float sum of the shares depends on the order of the corpora.
         factor = Fraction(round(1000 * gain / min_gain), 1000)
         for word, count in words.items():
             total[word] = total.get(word, 0) + round(count * factor)
@@ -45,7 +45,7 @@ def smoothed_counts(counts: Sequence[Mapping[str, int]], power: float) -> dict[s
 def smoothed_sample(
     samples: Sequence[Sequence[str]], sizes: Sequence[int], power: float, max_sentences: int
 ) -> list[str]:
-    """Returns a mixture of at most `max_sentences` sentences of several corpora.
+    """Returns a mixture of at most about `max_sentences` sentences of several corpora.
 
     The shares of the corpora are the `smoothed_shares` of their numbers of sentences. The sentences of a small corpus
     may repeat.
@@ -54,7 +54,7 @@ def smoothed_sample(
       samples: The sentences drawn from each corpus, in random order.
       sizes: The number of sentences of each corpus.
       power: See `smoothed_shares`.
-      max_sentences: The maximum number of sentences in the mixture.
+      max_sentences: The maximum number of sentences in the mixture. Rounding may add a few.
     """
     total = min(max_sentences, sum(map(len, samples)))
     mixed: list[str] = []
