@@ -122,6 +122,7 @@ def modernbert(trained: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) 
     return directory
 
 
+@pytest.mark.slow
 def test_a_modernbert_is_continued(
     program: Program, folder: pathlib.Path, modernbert: pathlib.Path, tmp_path: pathlib.Path
 ):
@@ -203,6 +204,7 @@ def test_languages_are_weighted_by_smoothed_size(program: Program, folder: pathl
     assert 'smoothing' not in (tmp_path / 'run' / 'store' / '0' / 'manifest.json').read_text()
 
 
+@pytest.mark.slow
 def test_embedding_rows_without_a_piece_are_kept(
     program: Program, folder: pathlib.Path, corpus: pathlib.Path, tmp_path: pathlib.Path
 ):
@@ -229,6 +231,7 @@ def test_embedding_rows_without_a_piece_are_kept(
     assert line.endswith(f'resize_token_embeddings({pieces}) of transformers')
 
 
+@pytest.mark.slow
 def test_added_words_take_free_rows_first(
     program: Program, folder: pathlib.Path, modernbert: pathlib.Path, tmp_path: pathlib.Path
 ):

@@ -95,6 +95,7 @@ def test_a_budget_of_operations_decides_the_steps(program, tmp_path):
     assert f'all {plan["estimate"]} steps are done' in again.stdout
 
 
+@pytest.mark.slow
 def test_the_size_follows_from_the_operations(tmp_path):
     """More operations give a larger model, unless a flag sets the size."""
     mesh, plans = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.local_devices()[:1]), []

@@ -47,6 +47,7 @@ def test_pairs_with_negatives(program: Program, trained: pathlib.Path, tmp_path:
                                scores(bert, texts[:3], texts[3:6]), rtol=1e-6)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_teachers_scores(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     data = tmp_path / 'data'
     write_rows(data / 'train.jsonl', lists(24, 1, teacher=True))

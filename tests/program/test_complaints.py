@@ -15,6 +15,7 @@ def other(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / 'vocab.txt'
 
 
+@pytest.mark.slow
 def test_a_vocabulary_that_is_not_the_models(
     program: Program, tune: tuple[str, ...], trained: pathlib.Path, other: pathlib.Path, tmp_path: pathlib.Path
 ):

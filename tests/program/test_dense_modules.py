@@ -42,6 +42,7 @@ def vectors_by_hand(bert: bertjax.Bert, folder: pathlib.Path) -> np.ndarray:
     return unit(x / (1 + np.exp(-x)))
 
 
+@pytest.mark.slow
 def test_dense_modules_are_trained(program: Program, start: pathlib.Path, tmp_path: pathlib.Path):
     bert = bertjax.load(start)
     before = vectors_by_hand(bert, start)

@@ -221,6 +221,7 @@ def test_a_teacher_with_more_embedding_rows_than_pieces_is_refused(
     )
 
 
+@pytest.mark.slow
 def test_a_student_starts_from_layers_of_a_modernbert(program: Program, tmp_path: pathlib.Path):
     """The student has the architecture and the embedding rows of the teacher; the user sets only the sizes."""
     transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")

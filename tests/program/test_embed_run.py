@@ -94,6 +94,7 @@ def test_pairs_with_negatives_are_learned_and_ranked(program: Program, trained: 
     assert 'ndcg_10 *' in evaluated.stdout and results(workdir)['splits'] == found['splits']
 
 
+@pytest.mark.slow
 def test_scored_pairs_of_stsb_are_learned_and_predicted(
     program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
 ):
@@ -128,6 +129,7 @@ def test_scored_pairs_of_stsb_are_learned_and_predicted(
     assert mine['similarity'] == pytest.approx(float(np.dot(*bert.encode(['the bird.', 'the wind.']))), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_beir_folder_is_learned_and_ranked(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     data = tmp_path / 'beir'
     documents, queries = sentences(40, 5), sentences(12, 6)

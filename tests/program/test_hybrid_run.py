@@ -23,6 +23,7 @@ def hybrid(program: Program, tmp_path_factory: pytest.TempPathFactory) -> pathli
     return folder
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_in_the_same_bits(program: Program, hybrid: pathlib.Path, tmp_path: pathlib.Path):
     workdir = copy_workdir(hybrid, tmp_path / 'run')
     shutil.rmtree(workdir / 'checkpoints' / '8')

@@ -154,6 +154,7 @@ def test_other_mistakes_are_errors(program: Program, trained, tuned, pairs, tmp_
         assert 'config.input' in line
 
 
+@pytest.mark.slow
 def test_measuring_pairs_does_not_change_a_training(program: Program, trained, pairs, tmp_path):
     workdir = tmp_path / 'run'
     out = program.run(f'--workdir={workdir}', *RUN, f'--config.heldout_pairs={pairs}').stdout

@@ -86,6 +86,7 @@ def test_a_pretraining_equals_that_of_the_command_line(command_line_run, corpus,
     assert run.model.encode('the river runs').shape == (32,) and run.model is run.model
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_the_same_call_continues_in_a_thread(command_line_run, corpus, tmp_path, program_environment):
     """Python allows signal handlers only in the main thread; other threads train without one."""
 

@@ -76,6 +76,7 @@ def scorer(once: Callable, program: Program, trained: pathlib.Path) -> pathlib.P
     return once('scorer', fill) / 'run'
 
 
+@pytest.mark.slow
 def test_lists(program: Program, ranker: pathlib.Path, tmp_path: pathlib.Path):
     workdir, dev = shutil.copytree(ranker, tmp_path / 'run'), lists(12, 2)
     assert losses(workdir)[-1] < losses(workdir)[0]
@@ -97,6 +98,7 @@ def test_lists(program: Program, ranker: pathlib.Path, tmp_path: pathlib.Path):
     assert 'ndcg_10 *' in again.stdout and results(workdir)['splits'] == found['splits']
 
 
+@pytest.mark.slow
 def test_a_teachers_scores(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     """The teacher's margin is 3, and the reranker's margin is 0 at first."""
     write_rows(tmp_path / 'data' / 'train.jsonl', lists(24, 1, teacher=True))
@@ -120,6 +122,7 @@ def test_scored_pairs(program: Program, scorer: pathlib.Path, tmp_path: pathlib.
     assert row == {'score': pytest.approx(mine[0], abs=1e-6)}
 
 
+@pytest.mark.slow
 def test_a_reranker_teaches_another(program: Program, trained, ranker: pathlib.Path, tmp_path: pathlib.Path):
     given = (f'--workdir={tmp_path / "student"}', f'--config.init={trained}', f'--config.distill.teacher={ranker}')
     given += (f'--config.data={ranker.parent / "data"}', '--config.distill.student_init=init', *QUICK)

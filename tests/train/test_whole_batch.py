@@ -105,6 +105,7 @@ def test_other_losses_give_the_same_gradients(monkeypatch, loss):
     check(gradients({'data': 8}, 2, 'on', loss=loss), gradients({}, loss=loss), 1e-5)
 
 
+@pytest.mark.slow
 def test_microbatches_need_less_memory():
     """The similarities of all rows are small compared with the activations of the texts."""
     objective, batch = build_objective('info_nce'), make_batch()
