@@ -5,7 +5,7 @@
 DIR has train.csv and, if available, dev.csv (or val.csv …) and test.csv, with the columns `text` and `label`. Other
 formats are .tsv, .jsonl and .json (also gzipped, as .gz), .parquet, .arrow, and folders that `datasets` saved. DIR can
 also be a single file. If there is no dev file, a tenth of the training records becomes dev.
-For other column names: --config.task.text_a=message --config.task.label=category. To predict texts, one per line:
+For other column names: --config.task.text_a=message --config.task.label=category. To label texts, one per line:
 
     python -m bertjax.main --config=configs/classify.py --workdir=out/spam --config.run=predict --config.input=FILE
 
@@ -27,14 +27,14 @@ Arguments, as in --config=configs/classify.py:long=windows,seq=512
 | argument   | meaning                                                                                                |
 |------------|--------------------------------------------------------------------------------------------------------|
 | regression | the label is a number; scored by Spearman's correlation                                                |
-| seq=N      | tokens of the longest sequence, 128                                                                    |
-| long=HOW   | how to read longer texts. truncate: the start; head_tail: a quarter of the tokens from the start, the  |
-|            | rest from the end (arXiv 1905.05583: 128 and 382 tokens, the best of its table 2); windows: the whole  |
-|            | text in overlapping windows, whose outputs are averaged                                                |
+| seq=N      | maximum number of tokens in a sequence; default 128                                                    |
+| long=HOW   | how to read longer texts. truncate (default): only the start; head_tail: a quarter of the tokens from  |
+|            | the start, the rest from the end (arXiv 1905.05583: 128 and 382 tokens, the best of its table 2);      |
+|            | windows: the whole text in overlapping windows, whose outputs are averaged                             |
 
-Hardware: any; 4,000 sentences with a model of 6 layers and width 384 take minutes on 2 CPU cores, and with a base
-model a minute on one accelerator (not run here). The results depend on the data. The run prints the frequency of the
-most frequent label at its start, and a confusion table at its end.
+Hardware: any; 4,000 sentences with a model of 6 layers and width 384 take minutes on 2 CPU cores. A base model takes
+about a minute on one accelerator (an estimate, not measured). The results depend on the data. The run prints the
+frequency of the most frequent label at its start, and a confusion table at its end.
 """
 
 from ml_collections import ConfigDict

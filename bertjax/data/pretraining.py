@@ -39,10 +39,10 @@ class PretrainingExamples:
     permutation that depends on (seed, phase, cycle, plan).
 
     Args:
-      split: One side of a token store.
+      split: The training or held-out split of a token store.
       vocabulary: A tokenizer.
-      seq_len: S.
-      max_predictions: P.
+      seq_len: The length S of a row in tokens.
+      max_predictions: The maximum number P of predicted positions in a row.
       pairs: The options of pairing.
       masking: The options of masking.
       seed, phase: Integers. An example depends only on these, its number, the text and the options.
@@ -105,7 +105,8 @@ class PretrainingExamples:
     def batch(self, indices: np.ndarray, *rates: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the examples `indices` (int64 [B], not negative) in the format of `batch.py`.
 
-        An optional array `rates`, float64 [B], replaces the mask rate of the options. It can only lower the rate.
+        An optional array `rates`, float64 [B], replaces the mask rate of the options. No value may be
+        above that rate.
         """
         return make_in_chunks(self._batch, np.asarray(indices, np.int64), self.seq_len, *rates)
 
@@ -116,7 +117,9 @@ class PretrainingExamples:
     def batch_with_new_masks(
         self, indices: np.ndarray, cycle: np.ndarray, rates: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        """Returns the examples `indices` of the first cycle with the masks of the cycles `cycle` (int64 [B], from 0).
+        """Returns the examples `indices`, which are in the first cycle, with the masks of later cycles.
+
+        Example i gets the masks that it has in the cycle `cycle[i]` (int64 [B], from 0).
 
         For `rates`, see `batch`. No example has more positions to predict than its budget; see `masking.mask_batch`.
         """
@@ -210,7 +213,7 @@ class PretrainingExamples:
         return real, a + b
 
     def _lengths(self, slots: _Slots) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the tokens of A and of B, the real positions, and the tokens before truncation, int64 [B] each."""
+        """Counts the tokens of A and of B, the real positions, and the tokens before truncation, int64 [N] each."""
         if not self.pairs.paired:
             a = slots.chunks['a'].astype(np.int64)
             return a, np.zeros_like(a), a + slots.chunks['b'] + 1, a

@@ -36,7 +36,7 @@ def versions() -> Iterator[Check]:
             fix = f"pip install '{requirement.name}{requirement.specifier}'"
             if requirement.name.startswith(_DEVICE_PACKAGES):
                 status, needs = WARN, f'was released with {str(requirement.specifier).removeprefix("==")}'
-                fix += ', unless run=compile or a short run has shown that it works'
+                fix += ', unless run=compile or a short run works with the installed version'
             yield Check('versions', status, f'{installed}, and {owner} {_version(owner)} {needs}', fix)
     if all_match:
         names = {'Python': platform.python_version()}

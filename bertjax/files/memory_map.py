@@ -40,8 +40,8 @@ def register_mapped(path: str | os.PathLike, size: int) -> None:
 def explain_bus_errors() -> None:
     """Installs a SIGBUS handler that prints which file was truncated, and exits with the status of a UserError.
 
-    The handler is installed in C, because a Python handler runs only after the current bytecode instruction, which
-    cannot finish.
+    C's `signal` installs the handler. Python would call a handler of its own `signal` only after the current bytecode
+    instruction, which cannot finish.
     """
     global _handler
 
@@ -61,5 +61,5 @@ def _bus_error() -> UserError:
     for path, size in _sizes.items():
         if os.path.exists(path) and (now := os.path.getsize(path)) < size:
             return UserError(path, f'{now:,} bytes', f'{size:,} bytes, as when it was opened', fix)
-    folder = os.path.dirname(next(iter(_sizes), os.path.abspath(os.curdir)))
-    return UserError(folder, 'a file that can no longer be read (SIGBUS)', 'files that stay', f'check the disk; {fix}')
+    found, fix = 'a file that can no longer be read (SIGBUS)', 'check the disk and start the same command again'
+    return UserError('the run', found, 'files that do not change during the run', fix)

@@ -31,7 +31,7 @@ def as_text_list(texts: Texts, name: str = 'texts') -> list[str]:
 
 
 def check_list(name: str, values: Any, expected: str = 'a list') -> None:
-    """Checks that `values` is a list, a tuple, a one-dimensional array or a column of a table.
+    """Checks that `values` is a sequence, such as a list, a one-dimensional array or a column of a table.
 
     Raises:
       UserError: `values` has another type, such as a generator or a mapping, or is an array of another dimension.
@@ -56,7 +56,7 @@ def check_count(name: str, values: Sequence[Any] | None, texts: Sequence[Any]) -
         return
     check_list(name, values)
     if len(values) != len(texts):
-        raise UserError(name, f'{len(values)} for {len(texts)}', 'as many as there are texts', 'pass one for each text')
+        raise UserError(name, f'{len(values)} for {len(texts)} texts', 'one for each text', 'pass one for each text')
 
 
 def to_python(value: Any) -> Any:
@@ -84,7 +84,7 @@ def check_values(verb: str, values: Mapping[str, Any], **names: str) -> dict[str
     Args:
       verb: The verb, such as 'fill'.
       values: {argument: value}.
-      **names: NAME for each argument that has another name than its config key.
+      **names: argument=NAME, for each argument whose config key has another NAME.
 
     Raises:
       UserError: A value is outside its range.

@@ -44,7 +44,8 @@ def scale_by_stable_adam(weight_decay: float, b1: float, b2: float, eps: float) 
     """Scales updates by Adam, adds the decay, and divides by the RMS of g / sqrt(v) of each tensor if it is above 1.
 
     Source: StableAdamW, arXiv 2304.13013, algorithm 2, with bias correction. The RMS is the root of the mean of
-    g² / max(v, eps²). It divides the learning rate, and therefore also the decay. Stacked layers are separate tensors.
+    g² / max(v, eps²). It divides the learning rate, and therefore also the decay. Each layer
+    of a stacked parameter has its own RMS.
     """
     adam = optax.scale_by_adam(b1, b2, eps)
 
@@ -119,7 +120,7 @@ def make_optimizer(
         'muon': functools.partial(scale_by_muon, momentum),
         'stable_adamw': functools.partial(scale_by_stable_adam, weight_decay),
     }.get(name, optax.scale_by_adam)
-    decay = 0.0 if name == 'stable_adamw' else weight_decay  # stable_adamw itself decays, before it clips
+    decay = 0.0 if name == 'stable_adamw' else weight_decay  # stable_adamw adds it itself, before it divides by the RMS
     scale = {'lamb': scale_by_layer_trust_ratio, 'muon': functools.partial(scale_adam_rate, adam_lr_ratio)}
     # The chain always has four parts, so a checkpoint can be restored after clipping is switched on or off.
     return optax.chain(

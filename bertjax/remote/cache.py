@@ -149,7 +149,7 @@ def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy
                 fix = 'start again when no process writes to it'
                 raise UserError(f'{folder}/{source.name}', damage, f'{source.size:,} bytes that do not change', fix)
             os.fsync(file.fileno())
-            if copy:  # without `write_atomic`, because processes with disabled writes also fetch
+            if copy:  # not `write_atomic`, because processes whose writes are disabled need this file too
                 _checksum_path(target).write_text(content_checksum(part, 'md5'))
             part.replace(target)
             sync_directory(target.parent)

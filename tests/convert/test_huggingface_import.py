@@ -136,11 +136,13 @@ def test_shards_of_other_dtypes_are_loaded_as_float32(exported, dtype):
 
 def test_a_tied_decoder_must_equal_the_embeddings(exported):
     directory, params = exported
-    embedding = 'bert.embeddings.word_embeddings.weight'
-    _rewrite(directory, lambda tensors: {**tensors, 'cls.predictions.decoder.weight': tensors[embedding].copy()})
+    embedding, decoder = 'bert.embeddings.word_embeddings.weight', 'cls.predictions.decoder'
+    _rewrite(directory, lambda tensors: {**tensors, f'{decoder}.weight': tensors[embedding].copy()})
     _assert_encoders_equal(load_pretraining_model(directory), params)
-    _rewrite(directory, lambda tensors: {**tensors, 'cls.predictions.decoder.weight': tensors[embedding] + 1})
-    with pytest.raises(UserError, match='whose embeddings are tied'):
+    _rewrite(directory, lambda tensors: {**tensors, f'{decoder}.bias': tensors['cls.predictions.bias'].copy()})
+    _assert_encoders_equal(load_pretraining_model(directory), params)
+    _rewrite(directory, lambda tensors: {**tensors, f'{decoder}.weight': tensors[embedding] + 1})
+    with pytest.raises(UserError, match='in which the two are tied'):
         load_pretraining_model(directory)
 
 

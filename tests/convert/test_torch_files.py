@@ -105,7 +105,7 @@ def test_a_flipped_bit_is_detected_if_the_file_has_checksums(saved):
         (directory / BIN).write_bytes(content)
         return load_pretraining_model(directory)
 
-    with pytest.raises(UserError, match=rf'{BIN}: .*/data/\d+: found bytes with another CRC-32, .*copy'):
+    with pytest.raises(UserError, match=rf'{BIN}: .*/data/\d+: found bytes that do not match their CRC-32, .*copy'):
         load_flipped()
     torch.serialization.set_crc32_options(False)
     try:

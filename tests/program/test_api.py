@@ -112,7 +112,7 @@ def test_a_model_without_a_task_head_refuses_task_methods(bert):
     ):
         with pytest.raises(UserError, match='was not fine-tuned on a task'):
             call()
-    with pytest.raises(UserError, match='as many as there are texts'):
+    with pytest.raises(UserError, match='expected one for each text'):
         bert.encode(TEXTS, ['one'])
 
 
@@ -204,7 +204,7 @@ def test_wrong_heads_and_wrong_inputs_are_errors(tuned, trained, tmp_path):
         lambda: chooser.choose(['a', 'the'], [['bird', 'stone']]),
         lambda: bertjax.load(tuned).classify(['a', 'b'], ['c']),
     ):
-        with pytest.raises(UserError, match='as many as there are texts'):
+        with pytest.raises(UserError, match='expected one for each text'):
             call()
 
 

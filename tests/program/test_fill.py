@@ -88,7 +88,7 @@ def test_pairs_are_those_of_transformers(bert, peer):
         logits = expected(peer, a, b)[2]
         assert probability == pytest.approx(1 / (1 + math.exp(logits[1] - logits[0])), abs=1e-5)
         assert bert.next_sentence(a, b) == pytest.approx(probability, abs=1e-5)
-    with pytest.raises(UserError, match='as many as there are texts'):
+    with pytest.raises(UserError, match='expected one for each text'):
         bert.next_sentence(first, ['one'])
 
 

@@ -37,13 +37,13 @@ def read_tensors(
     """Reads all tensors as float32, with the names of transformers' BertForPreTraining.
 
     The files are model.safetensors or pytorch_model.bin, possibly in shards. A missing prefix `bert.` (BertModel) is
-    added. LayerNorm's `gamma` and `beta` become `weight` and `bias`. The output embedding must equal the input
-    embedding and is dropped.
+    added. LayerNorm's `gamma` and `beta` become `weight` and `bias`. A tensor that is tied to another must equal it
+    and is dropped.
 
     Args:
       directory: The directory of the files.
-      to_bert_names: A function that converts a name in the file, with or without prefix, to the name in BERT, or to the
-        names of equally large parts of the tensor along its first axis.
+      to_bert_names: A function from a name in the file, with or without prefix, to a tuple of names in BERT. Several
+        names split the tensor into equal parts along its first axis.
       tied: Whether the output embedding is the input embedding. If not, it is read as a separate tensor.
 
     Returns:
@@ -77,11 +77,11 @@ def read_tensors(
     for name, source in _TIED:
         if name not in tensors or (not tied and name.endswith('.weight')):
             continue
-        tied = tensors.pop(name)
+        copy = tensors.pop(name)
         dtypes.setdefault(source, dtypes[name])
-        if not np.array_equal(tensors.setdefault(source, tied), tied):
+        if not np.array_equal(tensors.setdefault(source, copy), copy):
             where, expected = f'{directory}: {names_in_file[name]}', f'the values of {names_in_file[source]}'
-            raise UserError(where, 'different values', expected, 'give a BERT whose embeddings are tied')
+            raise UserError(where, 'different values', expected, 'give a BERT in which the two are tied')
         names_in_file.setdefault(source, names_in_file[name])
     return tensors, names_in_file, dtypes
 
@@ -125,7 +125,7 @@ def _read_safetensors(file: epath.Path) -> Iterator[Tensor]:
         found = f'invalid safetensors ({error})'
         raise UserError(str(file), found, 'a complete safetensors file', 'copy it again') from None
     views.reverse()
-    while views:  # The memory of each view is released after it is yielded.
+    while views:  # Each view leaves the list, so that its memory can be freed.
         name, view = views.pop()
         x = np.zeros(0, np.float32)
         if view['dtype'] in _DTYPES:
@@ -153,7 +153,7 @@ def _read_torch(file: epath.Path) -> Iterator[Tensor]:
         found = 'a file that PyTorch does not load with weights_only=True: it is damaged or has more than tensors'
         raise UserError(str(file), found, expected, fix) from None
     if damaged:
-        raise UserError(f'{file}: {damaged}', 'bytes with another CRC-32', 'the bytes of torch.save', _AGAIN)
+        raise UserError(f'{file}: {damaged}', 'bytes that do not match their CRC-32', 'what torch.save wrote', _AGAIN)
     invalid = None if isinstance(state, dict) else type(state).__name__
     dense = lambda x: isinstance(x, torch.Tensor) and not (x.layout != torch.strided or x.is_quantized or x.is_meta)  # noqa: E731
     invalid = invalid or next((f'{name!r}' for name, x in state.items() if not dense(x)), None)
@@ -169,7 +169,7 @@ _UNREADABLE = (zipfile.BadZipFile, zlib.error, RuntimeError)
 
 
 def _damaged_entry(data: io.BytesIO) -> str | None:
-    """Returns the first entry of an archive with a wrong CRC-32, which PyTorch does not check, or None.
+    """Returns the name of the first entry whose CRC-32 is wrong, or None. PyTorch does not check it.
 
     The result is also None if there are no checksums. The format before PyTorch 1.6 is not an archive, and
     `torch.serialization.set_crc32_options(False)` sets every CRC-32 to 0.
