@@ -91,13 +91,16 @@ class VectorShards:
         return self.shape[0]
 
     def __getitem__(self, rows: slice) -> np.ndarray:
-        begin, end, step = rows.indices(len(self))
+        chosen = range(len(self))[rows]
+        ascending = chosen if chosen.step > 0 else chosen[::-1]
+        begin, end = ascending.start, ascending.stop
         parts = [
             shard[max(0, begin - first) : max(0, end - first)]
             for shard, (first, last) in zip(self._shards, itertools.pairwise(self._ends), strict=True)
             if begin < last and first < end
         ]
-        return np.concatenate([self._shards[0][:0], *parts])[::step]
+        vectors = np.concatenate([self._shards[0][:0], *parts])[:: ascending.step]
+        return vectors if chosen.step > 0 else vectors[::-1]
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
         del copy  # The files are never shared.

@@ -114,7 +114,7 @@ def test_shards_are_read_as_one_array(extract, tmp_path):
             expected = quantize(vectors, precision, ranges)
             assert found.shape == expected.shape and found.dtype == expected.dtype
             np.testing.assert_array_equal(np.asarray(found), expected)
-            for rows in (slice(1, 4), slice(3, 3), slice(5, 99), slice(6, 7)):
+            for rows in (slice(1, 4), slice(3, 3), slice(5, 99), slice(6, 7), slice(None, None, -2), slice(4, 1, -1)):
                 np.testing.assert_array_equal(found[rows], expected[rows])
             if precision == 'int8':
                 np.testing.assert_array_equal(found.ranges, ranges)
