@@ -77,5 +77,6 @@ def test_the_kernel_compiles_for_a_tpu_with_rows_and_heads_split(slice_of_tpus, 
         compiled = jax.jit(gradients).lower(query, key, key, mask, numbers).compile()
     text = compiled.as_text()
     assert 'tpu_custom_call' in text and 'all-gather' not in text
-    scores = 4 * 8 * tokens * tokens * 2  # Bytes of the scores of a chip's rows and heads in bfloat16.
-    assert compiled.memory_analysis().temp_size_in_bytes < scores
+    # For the scores of a chip's rows and heads, plain attention needs 4 bytes in float32 and 2 for the bfloat16 weights.
+    size = 2 if kernel == 'fused_tpu' else 3
+    assert compiled.memory_analysis().temp_size_in_bytes < 4 * 8 * tokens * tokens * size
