@@ -77,6 +77,6 @@ def test_the_kernel_compiles_for_a_tpu_with_rows_and_heads_split(slice_of_tpus, 
         compiled = jax.jit(gradients).lower(query, key, key, mask, numbers).compile()
     text = compiled.as_text()
     assert 'tpu_custom_call' in text and 'all-gather' not in text
-    # For the scores of a chip's rows and heads, plain attention needs 4 bytes in float32 and 2 for the bfloat16 weights.
+    # Plain attention needs 4 bytes (float32) for each score of a chip's rows and heads, and 2 for the bfloat16 weight.
     size = 2 if kernel == 'fused_tpu' else 3
     assert compiled.memory_analysis().temp_size_in_bytes < 4 * 8 * tokens * tokens * size
