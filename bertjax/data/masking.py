@@ -12,8 +12,8 @@ and padding). The unit of masking is one of:
 
 A separate draw decides for each chosen position whether it becomes [MASK], becomes a random id, or keeps its id.
 
-A share of the examples can be causal (GPT-BERT, arXiv 2410.24159). Their positions are chosen in the same way, but all
-keep their ids, because the model predicts a token only from the tokens to its left.
+A share of the examples can be causal (GPT-BERT, arXiv 2410.24159). The positions to predict are chosen in the same way,
+but all keep their ids, because the model predicts a token only from the tokens to its left.
 """
 
 import dataclasses

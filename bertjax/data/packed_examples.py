@@ -14,7 +14,7 @@ from bertjax.data.pretraining import PretrainingExamples
 class PackedExamples:
     """The examples of one phase in packed rows: row m is a pure function of (seed, phase, m).
 
-    Row numbers go through the plans like example numbers. The order of the rows of a plan is a permutation that depends
+    Rows are numbered through all plans, as examples are. The order of the rows of a plan is a permutation that depends
     on (seed, phase, cycle, plan). In the first cycle, the rows contain the same examples as without packing. Later
     cycles have the same pairs in the same rows, including the random segments B, but new masks.
 

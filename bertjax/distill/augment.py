@@ -135,7 +135,7 @@ def augment_split(
       tokenizer: The tokenizer of the task.
       masked_lm: A masked language model with the same vocabulary.
       times: The number of rows for each original row, including the original row.
-      probability: The probability with which a word of one piece is replaced.
+      probability: The probability that a word of one piece is replaced.
       count: The number of candidates for a replacement: the words that the model predicts as most likely.
       seed: The seed. The replacements in a copy depend on the seed and the index of the copy.
       batch_size: The number of sequences in a batch of `masked_lm`.

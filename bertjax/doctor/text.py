@@ -1,4 +1,4 @@
-"""Check the tokenizer and the corpus of a pre-training run: its token stores, or a sample of the text without them."""
+"""Check the tokenizer and the corpus of a pre-training run: its token stores, or else a sample of its text."""
 
 import dataclasses
 import pathlib

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from bertjax.errors import UserError
 
-OPEN_FILES = 128  # the minimum limit of open files
+OPEN_FILES = 128  # a lower limit of open files is an error
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# {other errors that the user can fix: the fix}.
+# {another error that the user can fix: the fix}.
 _FIXES = {
     errno.EROFS: 'give a --workdir on a disk that can be written to',
     errno.EACCES: 'change its permissions, or give another path',

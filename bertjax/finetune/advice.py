@@ -8,7 +8,7 @@ from typing import Any
 MIN_LOSS_CHANGE = 0.1  # a smaller relative change of the training loss is noise
 MAX_WEIGHT_CHANGE = 0.2  # a larger relative change of the weights may lose the knowledge from pre-training
 FEW_STEPS = 100  # most tasks need more steps
-_END = 0.25  # the final loss is the mean loss of the last rows, this share of all rows
+_END = 0.25  # the final loss is the mean over this share of the rows, the last ones
 
 
 def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
