@@ -87,6 +87,6 @@ class HungError(StoppedError):
 
 
 class PreemptedError(StoppedError):
-    """SIGTERM or Ctrl-C stopped the run. It is saved, and the same command continues. Status 75 is EX_TEMPFAIL."""
+    """SIGTERM or Ctrl-C stopped the run. The run is saved, and the same command continues. Status 75 is EX_TEMPFAIL."""
 
     exit_status = 75

@@ -87,7 +87,7 @@ class Features:
 
         Args:
           rows: int64 [B], the indices of the rows; -1 for an empty row, which has only padding and weight 0.
-          length: The padded length, at least that of the longest row.
+          length: The padded length, at least the length of the longest row.
           pad_id: The id of [PAD].
 
         Returns:

@@ -195,7 +195,7 @@ def _candidates(
 def _make_predictor(masked_lm: Teacher, tokenizer: Tokenizer, excluded: np.ndarray, count: int) -> PredictWords:
     """Returns a function (parameters, batch) -> int32 [B, P, count + 1], the most likely pieces at masked positions.
 
-    The pieces are those that start a word and are not in `excluded`.
+    Only pieces that start a word and are not in `excluded` are returned.
     """
     words = np.zeros(masked_lm.config.padded_vocab_size, bool)
     words[: tokenizer.vocab_size] = _is_word(tokenizer)

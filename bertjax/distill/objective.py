@@ -71,8 +71,8 @@ def uniform_layers(count: int, num_layers: int) -> tuple[int, ...]:
 def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, student: BertConfig) -> Objective:
     """Builds the objective of a distillation.
 
-    The objective has the losses whose factor is not 0, each as (sum, weight). They are over real tokens (not padding)
-    unless stated otherwise:
+    The objective has the losses whose factor is not 0, each as (sum, weight). Each sum is over the real tokens (not
+    padding), unless stated otherwise:
       soft_loss: See `losses.DistillLoss`, at the temperature of the spec.
       The losses of `base` (factor `hard`), over rows with a label. The `loss` of `base` is renamed to label_loss.
       embeddings_loss: The squared distance from the teacher's embeddings, averaged over the width.
@@ -83,8 +83,8 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
       cosine_loss: 1 - cos of the last hidden states.
 
     There are two differences from the original code. TinyBERT's code also averages over padding, with scores of 0 for
-    masked pairs. DistilBERT's code uses the soft targets of all tokens in pre-training; this module uses only those of
-    the masked positions, because no other logits are computed.
+    masked pairs. DistilBERT's code uses the soft targets of all tokens in pre-training. This module uses only the soft
+    targets of the masked positions, because no other logits are computed.
 
     Args:
       base: The objective of the student without a teacher.

@@ -68,7 +68,7 @@ def make_directory(path: str | os.PathLike) -> None:
 
 
 class AtomicFile:
-    """A binary file that is written under a temporary name; `close` flushes it to disk and renames it to `path`.
+    """A binary file that is written under a temporary name. `close` flushes it to disk and renames it to `path`.
 
     As a context manager, it closes the file at the end of the block, or removes it after an exception.
 

@@ -26,7 +26,7 @@ _FIXES = {
     errno.ENAMETOOLONG: 'give a shorter path',
     errno.ELOOP: 'fix the links, or give another path',
 }
-# Read errors that concern one file. All others concern the machine.
+# Read errors that concern one file. All other read errors concern the machine.
 _FILE_ERRORS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 _NO_TEMPORARY = 'No usable temporary directory'  # in Python's message
 # Matches the error number in a message of tensorstore or safetensors.

@@ -102,7 +102,7 @@ class BenchmarkData:
 
     Attributes:
       tasks: The tasks that have data for training and evaluation.
-      missing_data: {other task: a description of its missing data}.
+      missing_data: {task without such data: a description of what is missing}.
       server_splits: {task: its existing splits that the GLUE server scores}.
     """
 

@@ -30,7 +30,7 @@ EnsembleRequest = Sequence[tuple[FinetuningSettings, pathlib.Path]]  # the setti
 def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
     """Returns the workdirs of config.ensemble, which has paths and globs separated by commas.
 
-    The matches of a glob are sorted by name. `workdir` is that of the ensemble.
+    The matches of a glob are sorted by name. `workdir` is the folder of the ensemble.
 
     Raises:
       UserError: A folder does not exist, has no run, occurs twice or is `workdir`, or there are fewer than two folders.
