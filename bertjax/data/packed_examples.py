@@ -102,9 +102,9 @@ class PackedExamples:
 
     @functools.cached_property
     def report(self) -> dict[str, object]:
-        """The report of the examples, except that `real_positions` is the share in packed rows, over all plans.
+        """The report of the examples, with `real_positions` for packed rows: the share of positions without padding.
 
-        Further entries are `unpacked_real_positions` (the share without packing), `rows_per_plan`, `examples_per_row`
+        Further entries are `unpacked_real_positions` (this share without packing), `rows_per_plan`, `examples_per_row`
         (a mean), and `most_examples`, the limit E.
         """
         unpacked, rows = self._examples.report, self.cycle_length
