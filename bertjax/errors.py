@@ -1,6 +1,6 @@
 """The exceptions that end a run without being a bug of bertjax."""
 
-_MAX_QUOTE = 600  # The maximal number of characters that a message quotes from a value, which may be a whole file.
+_MAX_QUOTE = 600  # The maximum number of characters that a message quotes from a value, which may be a whole file.
 
 
 def printable(text: str) -> str:
@@ -87,6 +87,6 @@ class HungError(StoppedError):
 
 
 class PreemptedError(StoppedError):
-    """SIGTERM or Ctrl-C stopped the run; the state is saved and the same command continues (75 is EX_TEMPFAIL)."""
+    """SIGTERM or Ctrl-C stopped the run. The run is saved, and the same command continues. Status 75 is EX_TEMPFAIL."""
 
     exit_status = 75

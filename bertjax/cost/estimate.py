@@ -1,4 +1,4 @@
-"""Estimate the time of a compiled step from the compiler's cycles, with a model for instructions without cycles."""
+"""Estimate the time of a compiled step from the compiler's cycles. Instructions without cycles are modelled."""
 
 import collections
 import dataclasses
@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from bertjax.cost.collectives import Collective, find_collectives, is_collective
 from bertjax.cost.hlo import Computation, Instruction, shape_bytes, trip_count
 
-# The share of the peak, or of the memory bandwidth, that a kernel is assumed to reach.
+# The assumed fraction of the peak FLOPs, or of the memory bandwidth, that modelled instructions reach.
 EFFICIENCY = 0.6
-# Instructions that take no time: names, compiler annotations, the starts and ends of asynchronous work.
+# Instructions that take no time: they only name values, annotate, or start and end asynchronous work.
 _FREE = {
     'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'after-all', 'partition-id', 'replica-id',
     'opt-barrier', 'optimization-barrier', 'add-dependency', 'domain', 'custom-call', 'send', 'recv',
 }  # fmt: skip
-# {module name: part of the step}. The last of these names in the path of an operation decides. Flax and
+# {module name: part of the step}. The last of these names in the path of an operation decides its part. Flax and
 # `jax.named_scope` set the paths.
 _MODULES = {
     'dropout': 'dropout',
@@ -39,7 +39,7 @@ class Rates:
     """Speeds of a chip.
 
     Attributes:
-      clock_hz: The cycles per second, as the compiler's estimates count cycles.
+      clock_hz: The frequency of the clock whose cycles the compiler's estimates count.
       peak_flops: The dense bfloat16 operations per second.
       hbm_bandwidth: The bytes per second of the memory.
       ici_bandwidth: A function from the number of chips in a group to the bytes per second that each chip can send.
@@ -85,7 +85,7 @@ class Estimate:
 
     @property
     def step_s(self) -> float | None:
-        """The seconds per step, or None if the compiler gives no cycles (only the TPU compiler gives them)."""
+        """The seconds per step; None without cycles (only the TPU compiler gives them) and without kernels."""
         return self.seconds() if self.seconds('compiler', 'kernel') else None
 
     @property
@@ -106,11 +106,12 @@ def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
 
     A chip executes the instructions one after the other, in the order of the text. Each instruction takes as long as
     the compiler estimates. The body of a loop counts as often as it runs, and a conditional counts as its longest
-    branch. Instructions without an estimate are modelled:
+    branch. Kernels, collectives and instructions without an estimate are modelled:
 
-    * kernels and other instructions: max(FLOPs / peak, bytes / HBM bandwidth) / EFFICIENCY;
+    * kernels: max(FLOPs / peak, bytes / HBM bandwidth) / EFFICIENCY;
     * collectives: bytes sent / bandwidth, minus the time of the work between their start and their end. The links and
-      the network between slices each run one collective at a time.
+      the network between slices each run one collective at a time;
+    * other instructions: bytes / HBM bandwidth / EFFICIENCY.
 
     Three costs are ignored: asynchronous copies between the chip's memories, the latency of collectives, the host.
     """
@@ -187,7 +188,7 @@ def _kernel_work(instruction: Instruction) -> tuple[float, float]:
 
 
 def _moved_bytes(instruction: Instruction, hbm_only: bool = True) -> int:
-    """Returns the bytes of the operands and results of an instruction, each counted once."""
+    """Returns the bytes of the operands and results of an instruction, by default only those in HBM."""
     return sum(shape_bytes(x.shape, hbm_only=hbm_only) for x in (instruction, *instruction.inputs))
 
 
@@ -224,7 +225,7 @@ def _iterate_operand_names(instruction: Instruction) -> Iterator[str]:
 
 
 def _part_of_name(op_name: str) -> str:
-    """Returns the part that an op name belongs to, or '' for a name without a path, from a compiler pass."""
+    """Returns the part that an op name belongs to, or '' for a name without a path, which a compiler pass made."""
     path = op_name.split('/')
     for element in reversed(path):
         if part := _MODULES.get(re.sub(r'_\d+$', '', element)):  # `layers_0` without scan

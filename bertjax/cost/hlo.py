@@ -70,7 +70,7 @@ class Instruction:
         return [self.computation.module[name] for text in texts for name in re.findall(r'[\w.-]+', text)]
 
     def inside(self) -> Iterator['Instruction']:
-        """Yields the instructions inside a fusion or an asynchronous wrapper, recursively, or else itself."""
+        """Yields the instructions inside a fusion or an asynchronous wrapper, recursively; else yields itself."""
         if self.opcode in ('fusion', 'async-start'):
             for instruction in self.called('calls')[0].instructions.values():
                 yield from instruction.inside()
@@ -137,7 +137,7 @@ def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
 def trip_count(loop: Instruction) -> int | None:
     """Returns the trip count of a `while`, or None if it is unknown.
 
-    It is known if the text states it, or if start, step and bound are constants, as in `jax.lax` loops.
+    The count is known if the text states it, or if start, step and bound are constants, as in `jax.lax` loops.
     """
     if count := loop.find(r'"known_trip_count":\{"n":"(\d+)"\}'):
         return int(count)
@@ -159,7 +159,7 @@ def trip_count(loop: Instruction) -> int | None:
 
 
 def _find_operands(instruction: Instruction) -> tuple[Instruction | None, Instruction | None]:
-    """Returns the two operands of a comparison or an addition, looking through a fusion that computes it."""
+    """Returns the two operands of a comparison or addition, which may be the root of a fusion; else (None, None)."""
     root = instruction.called('calls')[0].root if instruction.opcode == 'fusion' else instruction
     sides = [side.source() for side in root.inputs]
     if instruction is not root:

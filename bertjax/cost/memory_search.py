@@ -35,7 +35,7 @@ TRIES = 3  # the maximum number of compiles for each way to save memory
 REMAT_BY_MEMORY = ('none', 'elementwise', 'dots', 'full')
 
 MemoryPlan = dict[str, Any]  # {config key: value}
-CompileResult = dict[str, Any]  # the figures of a compiled phase; see docs/scaling.md
+CompileResult = dict[str, Any]  # the entries of compile.json for a phase; see docs/scaling.md
 
 
 class MemorySearch:
@@ -43,7 +43,7 @@ class MemorySearch:
 
     Args:
       settings: The pre-training settings. Their text need not exist.
-      topology: The slice; see `parallel.topology.topology_devices`.
+      topology: The slice or the GPUs; see `parallel.topology.topology_devices`.
 
     Raises:
       UserError: The topology is unknown, its compiler is missing, or the mesh does not fit the devices or the model.
@@ -76,7 +76,7 @@ class MemorySearch:
         """Compiles the step of a phase, by default with the values of the config.
 
         Returns:
-          The figures of docs/scaling.md, and `fits`. If the step does not fit, the memory is the compiler's estimate.
+          The entries of compile.json, with `fits`. If the step does not fit, the memory is the compiler's estimate.
 
         Raises:
           UserError: The chips do not divide the rows of a batch.
@@ -96,7 +96,7 @@ class MemorySearch:
         return {**figures, **compiled, **cost}
 
     def _phase_figures(self, setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
-        """Returns the figures that are known before compiling."""
+        """Returns the entries that are known before compiling."""
         flops = train_flops_per_sequence(setup.module.config, phase.seq_len, phase.max_predictions)
         return {
             'phase': phase.number,
@@ -119,7 +119,8 @@ class MemorySearch:
     def batches(self, phase: PretrainingPhase) -> Iterator[CompileResult]:
         """Compiles a phase with its batch size, then with doubled batch sizes until one does not fit.
 
-        If the first batch size does not fit, halves the rows per chip, rounded down, until they fit or one row is left.
+        If the first batch size does not fit, halves the rows per chip and accumulation step, rounded down, until they
+        fit or one row is left.
         """
         result = self.compile(phase)
         yield result
@@ -137,8 +138,8 @@ class MemorySearch:
         """Compiles other ways to compute a phase that does not fit.
 
         There are three ways: more accumulation steps, more rematerialisation, and weights split over more chips. The
-        search of each way stops at the first plan that fits, after at most TRIES compiles. If no plan fits, the last
-        plans combine all three ways.
+        search of each way stops at the first plan that fits, after at most TRIES compiles. If no plan fits, one more
+        plan combines the first two ways, and another combines all three.
 
         Args:
           phase: A phase that does not fit.
@@ -193,7 +194,7 @@ class MemorySearch:
         return self.setup({}).mesh.shape[name]
 
     def _mesh_plans(self) -> list[MemoryPlan]:
-        """Returns meshes that move chips from the data to the fsdp axis, by powers of two, with equal row shards."""
+        """Returns meshes that move chips from the data to the fsdp axis, by powers of two, with the same row shards."""
         fsdp, data, width = self._axis_size('fsdp'), self._axis_size('data'), self.settings.model.width
         factors = [2**i for i in range(1, 11) if data % 2**i == 0 and width % (fsdp * 2**i) == 0]
         rest = self.settings.mesh_axes['data'] == -1  # -1: all remaining devices
@@ -203,8 +204,8 @@ class MemorySearch:
 def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
     """Compiles a phase's step and returns whether it fits, the bytes per chip, and the compiled text.
 
-    libtpu writes the text, because jaxlib 0.10.2 cannot print every program of libtpu 0.0.52 (on v6e, an asynchronous
-    gather on the SparseCore).
+    libtpu writes the text, because jaxlib 0.10.2 cannot print every program of libtpu 0.0.52 (for example, on v6e,
+    an asynchronous gather on the SparseCore).
     """
     (lowered,) = lower_steps(setup, phase, phase.batches).values()
     if setup.mesh.devices.flat[0].platform != 'tpu':
@@ -250,7 +251,7 @@ def _fixed_bytes(result: CompileResult) -> int:
 
 
 def _shard_bytes(tree: Any) -> int:
-    """Returns the bytes of an abstract tree with shardings on one chip."""
+    """Returns the bytes that an abstract tree with shardings takes on one chip."""
     leaves = jax.tree.leaves(tree)
     return sum(int(np.prod(x.sharding.shard_shape(x.shape))) * x.dtype.itemsize for x in leaves)
 

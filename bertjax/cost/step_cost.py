@@ -21,8 +21,8 @@ def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict
       peak_flops: The peak FLOPs per second of a chip.
 
     Returns:
-      The entries of compile.json; only `estimate_error` if the HLO cannot be parsed, because XLA has
-        changed its format.
+      The entries of compile.json. If the HLO cannot be parsed because XLA has changed its format, the only entry is
+        `estimate_error`.
     """
     chip = generation_of(topology)
     links = lambda group: ici_bandwidth(topology, group)  # noqa: E731
@@ -52,7 +52,7 @@ def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict
 
 
 def _sum_sent(step: Estimate) -> list[dict[str, Any]]:
-    """Returns the totals of the collectives for each kind, group size and network, by descending seconds."""
+    """Sums the collectives of equal kind, group size and network. Returns the sums by descending seconds."""
     rows: dict[tuple, collections.Counter] = collections.defaultdict(collections.Counter)
     for collective in step.collectives:
         row = {'count': 1, 'async': collective.first != collective.last, 'bytes': collective.sent}

@@ -82,7 +82,7 @@ def make_in_chunks(
     """Calls `make` on chunks of `indices` and concatenates the results.
 
     Args:
-      make: A function that returns the batch of some indices. Each of its rows depends only on one index.
+      make: A function that returns the batch of some indices. Each row of this batch depends on only one index.
       indices: int64 [B].
       seq_len: S.
       *others: Further arguments of `make`, arrays [B].

@@ -1,4 +1,4 @@
-"""The tokenised sequences of a task, stored ragged and padded batch by batch, with a cache on disk."""
+"""The tokenised sequences of a task. They are stored ragged, padded batch by batch, and cached on disk."""
 
 import dataclasses
 import hashlib
@@ -14,7 +14,7 @@ from bertjax.files.atomic import write_atomic
 
 _TOKEN = 'token_'  # the name prefix of arrays with one value for each token
 INPUTS = ('input_ids', 'segment_ids', 'attention_mask')  # the inputs of every model, int32 [B, S] each
-FEATURES_VERSION = 3  # a part of the cache key; increase it with any change to the rows of the same records
+FEATURES_VERSION = 3  # a part of the cache key; increase it whenever the same records give other rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Features:
 
         Args:
           rows: int64 [B], the indices of the rows; -1 for an empty row, which has only padding and weight 0.
-          length: The padded length, at least that of the longest row.
+          length: The padded length, at least the length of the longest row.
           pad_id: The id of [PAD].
 
         Returns:
@@ -126,7 +126,8 @@ class Features:
         """Reads a file that `save` wrote.
 
         Raises:
-          OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile: The file is damaged or has another format.
+          OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile: The file is damaged or has another
+            format.
         """
         with np.load(path) as file:
             arrays = dict(file)

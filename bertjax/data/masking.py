@@ -12,8 +12,8 @@ and padding). The unit of masking is one of:
 
 A separate draw decides for each chosen position whether it becomes [MASK], becomes a random id, or keeps its id.
 
-A share of the examples can be causal (GPT-BERT, arXiv 2410.24159). Their positions are chosen in the same way, but all
-keep their ids, because the model predicts a token only from the tokens to its left.
+A share of the examples can be causal (GPT-BERT, arXiv 2410.24159). The positions to predict are chosen in the same way,
+but all keep their ids, because the model predicts a token only from the tokens to its left.
 """
 
 import dataclasses
@@ -123,7 +123,7 @@ def mask_batch(
       within_budget: Whether a row never exceeds its budget: if all its words are longer than the budget, only a part of
         the shortest word is masked.
       rates: float64 [B], the rate of each row, which replaces the rate of the options.
-      causal: bool [B], the rows in which all positions keep their ids; None for none.
+      causal: bool [B], the rows in which all positions keep their ids; None if there are none.
 
     Returns:
       masked_positions int32 [B, P], masked_ids int32 [B, P], masked_weights float32 [B, P], as in `batch.py`.

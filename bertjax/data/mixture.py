@@ -8,7 +8,7 @@ from bertjax.data.hashing import hash_int, permute
 from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.pretraining import PretrainingExamples
 
-# The number of examples in a block. All blocks have the same proportions, with an error of less than 1/BLOCK.
+# The number of examples in a block. All blocks have the same proportions, which differ little from the weights.
 BLOCK = 4096
 # The random stream of the order within a block. The streams of data/hashing.py have other, small numbers.
 _ORDER = 0x6D6978

@@ -14,7 +14,7 @@ from bertjax.data.pretraining import PretrainingExamples
 class PackedExamples:
     """The examples of one phase in packed rows: row m is a pure function of (seed, phase, m).
 
-    Row numbers go through the plans like example numbers. The order of the rows of a plan is a permutation that depends
+    Rows are numbered through all plans, as examples are. The order of the rows of a plan is a permutation that depends
     on (seed, phase, cycle, plan). In the first cycle, the rows contain the same examples as without packing. Later
     cycles have the same pairs in the same rows, including the random segments B, but new masks.
 
@@ -102,9 +102,9 @@ class PackedExamples:
 
     @functools.cached_property
     def report(self) -> dict[str, object]:
-        """The report of the examples, except that `real_positions` is the share in packed rows, over all plans.
+        """The report of the examples, with `real_positions` for packed rows: the share of positions without padding.
 
-        Further entries are `unpacked_real_positions` (the share without packing), `rows_per_plan`, `examples_per_row`
+        Further entries are `unpacked_real_positions` (this share without packing), `rows_per_plan`, `examples_per_row`
         (a mean), and `most_examples`, the limit E.
         """
         unpacked, rows = self._examples.report, self.cycle_length

@@ -29,8 +29,8 @@ class Packing:
     """The rows of one plan.
 
     Attributes:
-      members: int64 [N], the examples of each row, one row after the other. An example is represented by its position
-        in the plan during the first cycle.
+      members: int64 [N], the examples of each row, one row after the other. An example is represented by the
+        position that it has in the plan in the first cycle.
       starts: int64 [R + 1], the start of each row in `members`; the last entry is N.
       real: The total number of positions that are not padding.
     """

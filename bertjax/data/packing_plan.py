@@ -11,7 +11,7 @@ from bertjax.data.length_buckets import fill_last_batch, find_buckets
 from bertjax.data.packing import best_fit, rows_of_items
 
 MAX_SEQUENCES = 4  # per row
-_MAX_COST = 0.95  # packing is used only if its cost is below this share of the cost of one sequence per row
+_MAX_COST = 0.95  # packing is used only if it costs less than this fraction of rows with one sequence each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,7 @@ def choose_plan(
     sizes: Callable[[int], tuple[int, ...]],
     cost: Cost,
 ) -> PackingPlan:
-    """Returns the cheapest plan.
+    """Returns the cheapest plan. A packed plan must cost less than _MAX_COST times the plan with single rows.
 
     Args:
       lengths: int64 [N], the lengths of the sequences; N > 0.

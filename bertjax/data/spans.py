@@ -35,7 +35,7 @@ class Words:
 def find_words(input_ids: np.ndarray, maskable: np.ndarray, continues_word: np.ndarray) -> Words:
     """Divides the maskable positions of rows into words. See `masking.mask_batch` for the arguments.
 
-    A piece that does not continue a word begins a new word.
+    A new word begins at a piece that does not continue a word, after a gap in the positions, and in a new row.
     """
     rows, seq_len = input_ids.shape
     positions = np.flatnonzero(maskable)
@@ -52,9 +52,9 @@ def choose_spans(
 ) -> np.ndarray:
     """Selects spans of 1 to `max_words` whole words until the budget is full.
 
-    The order of the spans is that of the random scores of their first words. If all words of a row are longer than the
-    budget, the first `max_positions` positions of the shortest word are selected. So every row with words has at least
-    one position to predict.
+    Spans are ordered by the random scores of their first words. If all words of a row are longer than the budget, the
+    first `max_positions` positions of the shortest word are selected. So every row with words has at least one position
+    to predict.
 
     Args:
       words: The words of the rows.
@@ -209,7 +209,8 @@ def _without_overlaps(first: np.ndarray, sizes_in_words: np.ndarray, words: int)
 def _fill(spans: _Spans, active: np.ndarray, rank: np.ndarray, remaining: np.ndarray, selected: np.ndarray) -> None:
     """Considers the next _RANKS spans of the active rows one by one.
 
-    The first words of a span that fit in the unused budget `remaining` are selected, unless one of them already is.
+    The first words of a span that fit in the unused budget `remaining` are selected, unless one of these words is
+    already selected.
     """
     first, sizes_in_words = spans.draw(active[:, None], rank[active, None] + np.arange(_RANKS))
     step, room = np.arange(spans.max_words)[:, None], remaining[active]

@@ -118,8 +118,8 @@ class StratifiedExamples:
 
     Each batch has one row of each stratum, and all batches have the same shape.
 
-    Example n is row n % B of batch n // B. Its record depends on the seed, n and B. An epoch has every row of the
-    features once. If the batches of an epoch have more rows than the features, the remaining rows are empty: they have
+    Example n is row n % B of batch n // B. The seed, n and B determine which row of the features it is. An epoch has
+    every row once. If the batches of an epoch have more rows than the features, the remaining rows are empty: they have
     weight 0 and count as the shortest rows.
     """
 

@@ -48,10 +48,10 @@ def calibrate(split: StoreSplit, options: PairOptions, seq_len: int, seed: int) 
     """Finds the probability of IsNext that makes half of all examples IsNext.
 
     The probability applies to chunks of two sentences or more. The share of one-sentence chunks depends on it, because
-    the rest of a NotNext chunk begins the next chunk. So the walks are repeated with new probabilities until half of
-    the examples are IsNext. They cover all plans of a small corpus, and at least `_BLOCK` sentences of a large corpus,
-    to make the noise small. If more than half of the chunks have one sentence, the result is 1, and fewer than half of
-    the examples are IsNext.
+    the rest of a NotNext chunk begins the next chunk. So the walks are repeated with new probabilities, up to eight
+    times, until half of the examples are IsNext. They cover all plans of a small corpus, and at least `_BLOCK`
+    sentences of a large corpus, to make the noise small. If more than half of the chunks have one sentence, the result
+    is 1, and fewer than half of the examples are IsNext.
     """
     if not options.balanced:
         return 0.5
@@ -139,7 +139,7 @@ def _walk_sentences(split, options, seq_len, seed, plan, next_probability, block
             # Each further document in a row needs one more position for the separator before it.
             end = np.searchsorted(stop + document, begin + document + room, 'right')
         elif options.mode == 'sentences':
-            end = np.zeros(len(begin), np.int64)  # raised to one piece per row after the branches
+            end = np.zeros(len(begin), np.int64)  # raised below to one piece per row
         else:
             heads = bounds[:-1]
             long = stop[bounds[1:] - 1] - begin[heads] > capacity

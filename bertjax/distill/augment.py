@@ -135,7 +135,7 @@ def augment_split(
       tokenizer: The tokenizer of the task.
       masked_lm: A masked language model with the same vocabulary.
       times: The number of rows for each original row, including the original row.
-      probability: The probability with which a word of one piece is replaced.
+      probability: The probability that a word of one piece is replaced.
       count: The number of candidates for a replacement: the words that the model predicts as most likely.
       seed: The seed. The replacements in a copy depend on the seed and the index of the copy.
       batch_size: The number of sequences in a batch of `masked_lm`.
@@ -195,7 +195,7 @@ def _candidates(
 def _make_predictor(masked_lm: Teacher, tokenizer: Tokenizer, excluded: np.ndarray, count: int) -> PredictWords:
     """Returns a function (parameters, batch) -> int32 [B, P, count + 1], the most likely pieces at masked positions.
 
-    The pieces are those that start a word and are not in `excluded`.
+    Only pieces that start a word and are not in `excluded` are returned.
     """
     words = np.zeros(masked_lm.config.padded_vocab_size, bool)
     words[: tokenizer.vocab_size] = _is_word(tokenizer)

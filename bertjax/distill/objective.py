@@ -71,8 +71,8 @@ def uniform_layers(count: int, num_layers: int) -> tuple[int, ...]:
 def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, student: BertConfig) -> Objective:
     """Builds the objective of a distillation.
 
-    The objective has the losses whose factor is not 0, each as (sum, weight). They are over real tokens (not padding)
-    unless stated otherwise:
+    The objective has the losses whose factor is not 0, each as (sum, weight). Each sum is over the real tokens (not
+    padding), unless stated otherwise:
       soft_loss: See `losses.DistillLoss`, at the temperature of the spec.
       The losses of `base` (factor `hard`), over rows with a label. The `loss` of `base` is renamed to label_loss.
       embeddings_loss: The squared distance from the teacher's embeddings, averaged over the width.
@@ -83,8 +83,8 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
       cosine_loss: 1 - cos of the last hidden states.
 
     There are two differences from the original code. TinyBERT's code also averages over padding, with scores of 0 for
-    masked pairs. DistilBERT's code uses the soft targets of all tokens in pre-training; this module uses only those of
-    the masked positions, because no other logits are computed.
+    masked pairs. DistilBERT's code uses the soft targets of all tokens in pre-training. This module uses only the soft
+    targets of the masked positions, because no other logits are computed.
 
     Args:
       base: The objective of the student without a teacher.
@@ -104,7 +104,7 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
     def teacher_fn(params: Any, batch: Batch) -> dict[str, Any]:
         inputs = [batch[name] for name in base.inputs]
         outputs, captured = apply_capturing(teacher, params, *inputs, capture=capture)
-        # HIDDEN has the embeddings, the outputs of all blocks, and the last hidden state.
+        # HIDDEN has the embeddings (0), then the output of each block. The last one (-1) is needed for the cosine.
         states = jnp.array([0, *(layer + 1 for layer in spec.layers), -1])
         select = {SCORES: lambda x: x[jnp.array(spec.layers)], HIDDEN: lambda x: x[states]}
         hidden = {name: select[name](x) for name, x in captured.items()}
@@ -181,7 +181,7 @@ def _hidden_losses(
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
     """Computes the losses `parts`; see `distill_objective`.
 
-    The student's hidden states have shape [L + 1, B, S, D], and the teacher's [L + 2, B, S, D'].
+    The student's hidden states have shape [L + 1, B, S, D]. The teacher's have shape [len(layers) + 2, B, S, D'].
     """
     mask = batch['attention_mask']
     real = mask.reshape(-1, mask.shape[-1]).astype(jnp.float32)  # [B, S]

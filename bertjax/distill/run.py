@@ -52,7 +52,7 @@ def _load_teacher(
 
 
 def student_encoder(distill: DistillationSettings, teacher: BertConfig) -> BertConfig:
-    """Returns the encoder config of a student if config.init is empty: that of the teacher with fewer blocks.
+    """Returns the encoder config of a student without config.init: the config of the teacher, with fewer blocks.
 
     Raises:
       UserError: The student has more blocks than the teacher.

@@ -48,7 +48,7 @@ class DistillationSettings(TaskDistillationKeys):
             )
             raise UserError('config.distill.intermediate', str(self.intermediate), expected, 'leave it 0')
         if self.augment and not (self.soft or self._uses_any(HIDDEN_LOSSES)):
-            expected = 'config.distill.soft above 0, because an augmented row has no label'
+            expected = 'a loss other than config.distill.hard, because an augmented row has no label'
             raise UserError('config.distill.augment', str(self.augment), f'0, or {expected}', 'leave it 0')
 
         for key, reason in self._unused_keys.items():
@@ -73,7 +73,7 @@ class DistillationSettings(TaskDistillationKeys):
 
     @property
     def has_two_stages(self) -> bool:
-        """Whether there are two stages. The first stage then has only the hidden losses."""
+        """Whether there are two stages: HIDDEN_LOSSES in the first, OUTPUT_LOSSES in the second."""
         return parse_duration(self.intermediate)[0] > 0
 
     @property

@@ -75,7 +75,7 @@ def config(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Chec
 
 @check('memory')
 def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Iterator[Check]:
-    """Compiles each phase for config.topology, checks that it fits in memory, and estimates the hours of the run.
+    """Compiles each remaining phase for config.topology, checks that it fits in memory, and estimates the hours.
 
     Args:
       settings: The pre-training settings.
@@ -100,7 +100,7 @@ def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Ite
 
 @check('memory')
 def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, total: int | None) -> Iterator[Check]:
-    """Checks the memory of this machine's devices, and estimates the hours from timed steps, see `on_slice`."""
+    """Checks the memory of this machine's devices, and estimates the hours from timed steps. See `on_slice`."""
     mesh, model = make_mesh(settings.mesh_axes), settings.model_config(vocab_size)
     for phase in settings.resolve_phases(total or _ASSUMED_STEPS):
         key, rows = settings.phase_specs[phase.number].smallest_batch

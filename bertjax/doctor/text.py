@@ -1,4 +1,4 @@
-"""Check the tokenizer and the corpus of a pre-training run: its token stores, or a sample of the text without them."""
+"""Check the tokenizer and the corpus of a pre-training run: its token stores, or else a sample of its text."""
 
 import dataclasses
 import pathlib
@@ -101,7 +101,7 @@ def _check_sample(spec: str, settings: PretrainingSettings, existing: Tokenizer 
         facts: dict[str, Any] = build_store(
             [str(path)], pathlib.Path(scratch, 'store'), sample_tokenizer, plain, progress=False
         )
-    # These figures are meaningless for a sample, or for a vocabulary that the run will not use.
+    # These values are meaningless for a sample, or for a vocabulary that the run will not use.
     facts |= {'heldout_documents': int(options.heldout > 0), 'heldout_tokens': _ENOUGH, 'tokens': _ENOUGH**2}
     facts |= {} if existing else {'pieces_per_word': 1.0, 'unknown_rate': 0.0}
     message += f'; sampled {len(sample) / 1e6:.1f} MB, {facts["documents"]:,} documents'

@@ -68,7 +68,7 @@ def make_directory(path: str | os.PathLike) -> None:
 
 
 class AtomicFile:
-    """A binary file that is written under a temporary name; `close` flushes it to disk and renames it to `path`.
+    """A binary file that is written under a temporary name. `close` flushes it to disk and renames it to `path`.
 
     As a context manager, it closes the file at the end of the block, or removes it after an exception.
 
@@ -103,7 +103,7 @@ class AtomicFile:
             self.file.write(data)
 
     def close(self) -> int:
-        """Flushes and renames the file; returns its size in bytes."""
+        """Flushes and renames the file, and returns its size in bytes."""
         if self._discards_writes:
             self.file.close()
             return self._size
@@ -197,7 +197,7 @@ def checksum(path: str | os.PathLike, algorithm: Literal['sha256', 'blake2b-128'
 
 @contextlib.contextmanager
 def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
-    """Locks a local directory against other processes during the body. The lock ends with the process.
+    """Locks a local directory against other processes during the body. If the process dies, the lock ends.
 
     Args:
       directory: An existing local directory.

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from bertjax.errors import UserError
 
-OPEN_FILES = 128  # the minimum limit of open files
+OPEN_FILES = 128  # a lower limit of open files is an error
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# {other errors that the user can fix: the fix}.
+# {another error that the user can fix: the fix}.
 _FIXES = {
     errno.EROFS: 'give a --workdir on a disk that can be written to',
     errno.EACCES: 'change its permissions, or give another path',
@@ -26,7 +26,7 @@ _FIXES = {
     errno.ENAMETOOLONG: 'give a shorter path',
     errno.ELOOP: 'fix the links, or give another path',
 }
-# Read errors that concern one file. All others concern the machine.
+# Read errors that concern one file. All other read errors concern the machine.
 _FILE_ERRORS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 _NO_TEMPORARY = 'No usable temporary directory'  # in Python's message
 # Matches the error number in a message of tensorstore or safetensors.

@@ -29,7 +29,7 @@ def decode_fields(message: bytes) -> Iterator[tuple[int, int | bytes, int]]:
             elif kind in _FIXED:
                 size = _FIXED[kind]
             else:
-                raise ValueError(f'a field of kind {kind}')
+                raise ValueError(f'a field of wire type {kind}')
             value, at = message[start : start + size], start + size
             if at > len(message):
                 raise ValueError('a field beyond the end of the message')

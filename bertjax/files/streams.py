@@ -30,7 +30,7 @@ class DamagedFileError(Exception):
     """A compressed file is truncated, but its library raises no error."""
 
 
-# Decompressors raise an OSError without an error number. `disk.reraise_machine_errors` handles those with a number.
+# Decompressors raise an OSError without a number. `disk.reraise_machine_errors` handles each OSError with a number.
 DAMAGE = (DamagedFileError, EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 
 
@@ -68,7 +68,7 @@ def _zstd_pieces(raw: io.BufferedIOBase) -> Iterator[bytes]:
 
 
 def _join_pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Joins pieces to chunks of at least CHUNK bytes. The last chunk, or the chunk before damage, may be shorter."""
+    """Joins pieces into chunks of at least CHUNK bytes. The last chunk, or the chunk before damage, may be shorter."""
     ready = bytearray()
     try:
         for piece in pieces:
@@ -148,7 +148,7 @@ class CountedFile(io.RawIOBase):
 def read_range(path: str, file, begin: int, end: int, progress=None, digest=None) -> Iterator[bytes]:
     """Yields the decompressed bytes of a range of an open file. A compressed file is read to its end.
 
-    Chunks have at least CHUNK bytes, so that the first chunk is enough to recognise a format.
+    All chunks except the last have at least CHUNK bytes, so that the first chunk is enough to recognise a format.
 
     Args:
       path: The path of the file.

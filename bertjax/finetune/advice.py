@@ -8,7 +8,7 @@ from typing import Any
 MIN_LOSS_CHANGE = 0.1  # a smaller relative change of the training loss is noise
 MAX_WEIGHT_CHANGE = 0.2  # a larger relative change of the weights may lose the knowledge from pre-training
 FEW_STEPS = 100  # most tasks need more steps
-_END = 0.25  # the final loss is the mean loss of the last rows, this share of all rows
+_END = 0.25  # the final loss is the mean loss of this last share of the rows
 
 
 def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
@@ -22,7 +22,7 @@ def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
     losses = [row['loss'] for row in rows if row.get('loss') is not None]  # rows of skipped steps may have no loss
     higher, lower = f'--config.learning_rate={5 * learning_rate:g}', f'--config.learning_rate={learning_rate / 5:g}'
     if not rows:
-        return f'There is no training row to explain it: try a higher rate ({higher}) or a lower one ({lower})'
+        return f'There is no training row that shows the reason: try a higher rate ({higher}) or a lower one ({lower})'
     if not losses or rows[-1]['skipped']:
         return f'Some losses were not finite: a lower rate ({lower}) or a larger config.warmup_fraction helps'
     first, last = losses[0], statistics.fmean(losses[-math.ceil(_END * len(losses)) :])

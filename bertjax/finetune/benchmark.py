@@ -79,7 +79,7 @@ def order_tasks(overrides: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]
     """Returns the tasks in execution order. A task whose `init` is another task runs after that task.
 
     Raises:
-      UserError: Tasks depend on each other in a circle, or a task depends on a task that is not run.
+      UserError: The dependencies have a cycle, or a task depends on a task that is not run.
     """
     order: list[str] = []
     pending = list(tasks)
@@ -102,7 +102,7 @@ class BenchmarkData:
 
     Attributes:
       tasks: The tasks that have data for training and evaluation.
-      missing_data: {other task: a description of its missing data}.
+      missing_data: {task without such data: a description of what is missing}.
       server_splits: {task: its existing splits that the GLUE server scores}.
     """
 

@@ -79,10 +79,10 @@ def is_benchmark(folder: pathlib.Path) -> bool:
 
 
 def summarise(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tuple[dict[str, Any], list[list[str]]]:
-    """Summarises the figures of all finished tasks.
+    """Summarises the metrics of all finished tasks.
 
     Returns:
-      The content of results.json, and a table row for each of the nine tasks: task, figures, names of the figures,
+      The content of results.json, and a table row for each of the nine tasks: task, metrics, names of the metrics,
       score.
     """
     by_task = {task: read_task_results(folder / task) for task in OFFICIAL if is_finished(folder / task)}

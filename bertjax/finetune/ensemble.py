@@ -30,7 +30,7 @@ EnsembleRequest = Sequence[tuple[FinetuningSettings, pathlib.Path]]  # the setti
 def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
     """Returns the workdirs of config.ensemble, which has paths and globs separated by commas.
 
-    The matches of a glob are sorted by name. `workdir` is that of the ensemble.
+    The matches of a glob are sorted by name. `workdir` is the folder of the ensemble.
 
     Raises:
       UserError: A folder does not exist, has no run, occurs twice or is `workdir`, or there are fewer than two folders.
@@ -122,12 +122,12 @@ def ensemble_table(
     member_scores: Mapping[str, Mapping[str, float | None]],
     ensemble_figures: Mapping[str, Mapping[str, float | None]],
 ) -> Table:
-    """Returns a table of the figure `score`, with a row for each member and a last row for the ensemble.
+    """Returns a table of the metric `score`, with a row for each member and a last row for the ensemble.
 
     Args:
-      score: The name of the figure.
+      score: The name of the metric.
       member_scores: {split: the result of `Ensemble.member_scores`}.
-      ensemble_figures: {split: the figures of the ensemble}.
+      ensemble_figures: {split: the metrics of the ensemble}.
     """
     table = Table(title=score, title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column('')

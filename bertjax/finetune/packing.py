@@ -41,7 +41,7 @@ class PackingChoice:
 
 
 def recorded_packing(folder: pathlib.Path) -> str:
-    """Returns config.packing of the run in the workdir. The order of the run's rows depends on it."""
+    """Returns the recorded config.packing of the workdir's run, which determines the order of rows; else 'off'."""
     with contextlib.suppress(UserError, OSError):  # if the file is damaged, a later check reports it
         return read_json_object(folder / 'config.json', '').get('packing', 'off')
     return 'off'

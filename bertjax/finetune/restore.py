@@ -167,7 +167,7 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
 
 
 def _check_labels(data: TaskData, folder: pathlib.Path) -> None:
-    """Raises a UserError if the labels in the training data differ from those of the checkpoints."""
+    """Raises a UserError if the labels in the training data differ from the labels of the checkpoints."""
     path = folder / 'config.json'
     trained = read_recorded_config(path, to_plain(data.settings)).get('fingerprints', {}).get('labels')
     labels = ', '.join(data.task.labels)
