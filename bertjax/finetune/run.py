@@ -125,8 +125,8 @@ class Finetuning:
     def init_state(self) -> TrainState:
         """Returns the training state at step 0.
 
-        The parameters come from config.init, except a head that config.init lacks, which is random. A distillation may
-        have other initial parameters, or random ones.
+        The parameters come from config.init. If config.init lacks the head, the head is random. A distillation may
+        start from other parameters, or from random ones.
         """
         distillation, seed = self._distillation, self.settings.run_seeds.init
         if distillation is None:

@@ -59,7 +59,7 @@ class FinetuningSettings(FinetuningKeys):
         """Builds the task of config.task with its options.
 
         Raises:
-          UserError: The kind does not exist, or an option has an invalid value.
+          UserError: The kind of task does not exist, or an option has an invalid value.
         """
         options = {name: value for name, value in self.task.items() if name != 'kind'}
         return build_task(self.task['kind'], data=self.data, seq_len=self.seq_len, **options)

@@ -48,7 +48,7 @@ def _encoder(model: nn.Module, input_ids: jax.Array, segment_ids: jax.Array, mas
 
 
 def max_batch_size(config: BertConfig, length: int) -> int:
-    """Returns the largest batch size whose attention weights take at most _MAX_BYTES."""
+    """Returns the largest batch size whose attention weights take at most _MAX_BYTES, but at least 1."""
     return max(1, _MAX_BYTES // (4 * config.num_layers * config.num_heads * length**2))
 
 

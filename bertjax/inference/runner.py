@@ -77,8 +77,8 @@ class Runner:
 
         Args:
           name: The name of the function. Each name must identify one function, which is compiled once per shape.
-          make_forward: A function that returns (params, batch) -> {output name: array} for a module. The module is that
-            of the model, with its `packing` set. The first dimension of an output is the rows.
+          make_forward: A function that returns (params, batch) -> {output name: array} for a module. The module is
+            `model.module` with `packing` set. The first dimension of an output is the rows.
           features: The rows. No sequence may be longer than the model's number of positions.
           inputs: The names of the batch arrays that the function uses.
           per_token: The names of the outputs whose second dimension is the positions. Their padding is removed.
@@ -109,10 +109,10 @@ class Runner:
             return self._predictors[key].outputs(self.model.params, features, advance=report, batches=plan.batches())
 
     def choose_lengths(self, lengths: np.ndarray) -> tuple[int, ...]:
-        """Chooses padded lengths for many sequences of lengths [N], if this saves more padding than compiling costs.
+        """Chooses padded lengths for many sequences of lengths [N], if the saved padding is worth compiling them.
 
         Returns:
-          The lengths, ascending, or () if the lengths in LENGTHS are cheaper. Those may be compiled already.
+          The lengths, ascending, or () if the lengths in LENGTHS, which may be compiled already, are cheaper.
         """
         if not len(lengths):
             return ()
@@ -167,13 +167,13 @@ class Runner:
         params: Any = None,
         advance: Advance = no_op,
     ) -> dict[str, np.ndarray]:
-        """Sums the outputs of `forward` over all batches on the devices.
+        """Sums, on the devices, the outputs of `forward` over all batches.
 
         Args:
           name, features, inputs: See `run`.
           forward: A function (params, batch) -> {output name: sum over the rows of the batch}. Padding rows must not
             contribute to the sums.
-          max_rows: A function that returns the maximum batch size for a padded length.
+          max_rows: A function that returns the maximum batch size for a padded length; None for that of the runner.
           params: The parameters for `forward`; None for the parameters of the model.
           advance: A function that is called after each batch with the number of newly finished rows.
 

@@ -90,8 +90,8 @@ def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> l
     """Scores N pairs of a query and a text with a reranker, by late interaction, or by a regression of pairs.
 
     Args:
-      runner: The model.
-      texts, pairs: The N queries and texts.
+      runner: The runner of the model.
+      texts, pairs: The N queries, and the N texts.
 
     Returns:
       N scores; higher is more relevant. They equal those of sentence-transformers' CrossEncoder and MultiVectorEncoder.
@@ -152,7 +152,7 @@ def describe(task: Task) -> str:
 
 
 def check_kind(task: Task | None, kind: type[Task], where: str) -> Any:
-    """Returns the task if it is of a kind.
+    """Returns the task if it is a `kind`.
 
     Raises:
       UserError: The model `where` is for another kind of task. The message names the method for its kind.

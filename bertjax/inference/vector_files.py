@@ -100,7 +100,7 @@ class VectorShards:
         return np.concatenate([self._shards[0][:0], *parts])[::step]
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
-        del copy  # The files are never shared.
+        del copy  # The result is always a copy.
         return self[:].astype(dtype or self.dtype)
 
 
