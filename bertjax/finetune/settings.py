@@ -87,7 +87,7 @@ class FinetuningSettings(FinetuningKeys):
             raise UserError('config.patience', f'{self.patience} in a sweep', '0', fix)
         for key, verbs in (('benchmark', ('benchmark',)), ('ensemble', ('evaluate', 'predict'))):
             if getattr(self, key) and self.run not in verbs:
-                expected = f"'' for run={self.run}, because only run={' and run='.join(verbs)} uses it"
+                expected = f"'' for run={self.run}, because only run={' and run='.join(verbs)} can use it"
                 raise UserError(f'config.{key}', repr(getattr(self, key)), expected, 'leave it out, or set config.run')
         check_grad_accum_steps(self.batch_size, self.grad_accum_steps)
         self.build_task().check_training(self.trainable)

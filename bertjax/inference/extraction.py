@@ -100,7 +100,7 @@ class Extraction:
         return self._rows
 
     def is_done(self) -> bool:
-        """Returns whether the target exists with the content that `write` would write. If so, removes the parts."""
+        """Returns whether the target exists with the content of `write`. If it does, the parts are removed."""
         recorded = read_json_or_none(self._metadata_path, lambda facts: (facts['identity'], facts[FILES]))
         if not recorded or recorded[0] != self._identity:
             return False
@@ -110,7 +110,7 @@ class Extraction:
         return True
 
     def check(self) -> None:
-        """Checks that the run would not replace features of another input, complete or partial.
+        """Checks that the run would not replace complete or partial features of another input.
 
         Raises:
           UserError: The run would replace such features, see `overwrite_guard.check_overwrite`.

@@ -34,8 +34,8 @@ def output_files(
 ) -> list[pathlib.Path]:
     """Returns the paths of all files to write for `path`.
 
-    Per-token features in .npy format have two additional files. The ids of records have a file beside .npy and
-    .safetensors.
+    Per-token features in .npy format have two additional files. Ids have a file of their own beside a .npy or
+    .safetensors file.
 
     Args:
       path: The path of the output.

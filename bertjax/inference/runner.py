@@ -24,11 +24,11 @@ from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import Advance, ensure_progress
 from bertjax.train.predict import Forward, Predictor, no_op
 
-# The padded lengths, up to the model's number of positions. A length is compiled when it is first needed. Each length
-# is a third to a half longer than the one before it, so 10 to 20 % of the positions are padding if the lengths of the
-# sequences are uniformly distributed.
+# The padded lengths, up to the model's number of positions. A length is compiled when it is first needed. From 32
+# on, each length is a third to a half longer than the one before it, so 10 to 20 % of the positions are padding if the
+# lengths of the sequences are uniformly distributed.
 LENGTHS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
-_MAX_CHOSEN, _MAX_CHOICES = 16, 32  # `Runner.choose_lengths` chooses up to 16 of about 32 lengths
+_MAX_CHOSEN, _MAX_CHOICES = 16, 32  # `Runner.choose_lengths` chooses up to 16 of at most 32 lengths
 _SMALL_SIZES = (1, 8)  # the batch sizes for small numbers of sequences
 # The maximum number of positions per CPU core. The activations of more positions do not fit in the core's cache
 # (docs/performance.md).
@@ -167,7 +167,7 @@ class Runner:
         params: Any = None,
         advance: Advance = no_op,
     ) -> dict[str, np.ndarray]:
-        """Sums, on the devices, the outputs of `forward` over all batches.
+        """Sums the outputs of `forward` over all batches, without copying the outputs to the host.
 
         Args:
           name, features, inputs: See `run`.

@@ -50,7 +50,7 @@ class SearchMethods(EncodeMethods):
           float32 [N, M], without N if `a` is a single text or vector, and without M if `b` is.
 
         Raises:
-          UserError: The vectors differ in width or precision, or the ranges of int8 vectors are unknown.
+          UserError: The vectors differ in width or precision, or int8 vectors to compare with texts lack ranges.
         """
         x, y = (side if _is_vectors(side) else None for side in (a, b))
         ranges = _find_ranges(calibration, x, y)
@@ -89,7 +89,7 @@ class SearchMethods(EncodeMethods):
           queries: One text or several, which get the model's prompt 'query', if it has one; or vectors [Q, D].
           corpus: Texts, which get the prompt 'document', if the model has one; or their vectors [N, D]. The search
             reads vectors in blocks, so they may be a memory map or the result of `load_vectors`. Queries that are texts
-            are encoded in the width and the precision of the vectors.
+            are encoded in the width of the vectors, and in their precision unless that is int8.
           top_k: The number of texts per query.
           calibration: The `calibration` with which `encode` made the int8 vectors.
 
@@ -99,7 +99,7 @@ class SearchMethods(EncodeMethods):
           never found.
 
         Raises:
-          UserError: The vectors differ in width or precision, or the ranges of an int8 corpus are unknown.
+          UserError: The vectors differ in width or precision, or an int8 corpus to compare with texts lacks ranges.
         """
         if type(top_k) is not int or top_k < 1:
             raise UserError('top_k', format_value(top_k), 'a whole number from 1', 'for example top_k=10')

@@ -147,7 +147,7 @@ _KINDS: tuple[tuple[type[Task], str, str], ...] = (
 
 
 def describe(task: Task) -> str:
-    """Returns a description of the results of a task's model."""
+    """Returns a description of the results that a model for `task` gives."""
     return next((words for kind, _, words in _KINDS if isinstance(task, kind)), task.name)
 
 
