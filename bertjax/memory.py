@@ -61,7 +61,7 @@ def _no_address_space() -> UserError | None:
 
 
 def check_address_space() -> None:
-    """Checks that the address space (`ulimit -v`) is large enough for any model, and warns if it is limited.
+    """Checks that the address space (`ulimit -v`) is enough for the smallest model, and warns if it is limited.
 
     The check is needed because native code aborts the process if it cannot allocate a thread or a small object.
 

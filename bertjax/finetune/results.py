@@ -193,7 +193,7 @@ def write_predictions(
     """Writes the predictions of a split and returns the files.
 
     FOLDER/SPLIT.jsonl has the rows of `prediction_rows` for `items`, which are by default the records of the split.
-    FOLDER/SPLIT/ has the files that the benchmark's server or scorer expects, and FOLDER/SPLIT.zip has the same files.
+    If the benchmark's server or scorer expects other files, they are in FOLDER/SPLIT/ and in FOLDER/SPLIT.zip.
     """
     written = [folder / f'{name}.jsonl']
     write_atomic(written[0], json_lines(prediction_rows(task, items or split.records, predictions)))

@@ -55,7 +55,7 @@ def max_batch_size(config: BertConfig, length: int) -> int:
 def compute_attention(runner: Runner, features: Features) -> list[Attention]:
     """Computes the attention weights of each row, including [CLS] and [SEP]."""
     model = runner.model
-    # Each new batch size is compiled, so it is a power of two that depends only on the padded length.
+    # Each new batch size is compiled, so the maximum is a power of two that depends only on the padded length.
     longest = runner.lengths[int(find_buckets(features.lengths, runner.lengths).max())]
     max_rows = 1 << (max_batch_size(model.config, longest).bit_length() - 1)
     outputs = runner.run('attention', _make_forward, features, max_rows=max_rows, title='attention')

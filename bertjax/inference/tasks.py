@@ -152,10 +152,10 @@ def describe(task: Task) -> str:
 
 
 def check_kind(task: Task | None, kind: type[Task], where: str) -> Any:
-    """Returns the task if it is a `kind`.
+    """Returns the task if it is an instance of `kind`.
 
     Raises:
-      UserError: The model `where` is for another kind of task. The message names the method for its kind.
+      UserError: The model `where` is for another kind of task. The message names the method for that task.
     """
     if isinstance(task, kind):
         return task
