@@ -105,7 +105,7 @@ class Objective:
       inputs: The batch arrays that the model takes, in the order of its arguments.
       losses: (outputs, batch) -> {name: (sum, weight)}, the reported losses and accuracies of a batch.
       weights: batch -> {name: weight} of the losses that are minimised. The minimised function is the sum of their
-        means. The weights depend only on the batch.
+        means times `factors`. The weights depend only on the batch.
       distill_loss: The loss on the outputs of a teacher; None if there is none for this head.
       factors: {name: factor} of the minimised losses; the default factor is 1.
       capture: The intermediate values to capture (model/capture.py). They are passed to `losses` among the outputs.
@@ -114,7 +114,8 @@ class Objective:
         beside them under AUX, and passed to `losses` among the outputs.
       keywords: The batch arrays that the model takes as keyword arguments.
       whole_batch: Whether `losses` compares the rows of a batch with each other. It then gets the outputs of the rows
-        of all devices and parts, and the arrays of the batch that are not inputs (train/whole_batch.py).
+        of all devices and gradient accumulation steps, and the arrays of the batch that are not inputs
+        (train/whole_batch.py).
     """
 
     inputs: tuple[str, ...]
@@ -227,7 +228,7 @@ def _mask_endings(logits: jax.Array, batch: Arrays) -> jax.Array:
 def multi_label_losses(outputs: Arrays, batch: Arrays, positive: Sequence[float] | None = None) -> Losses:
     """Computes the binary cross entropy of `logits` [B, C] with `labels` [B, C], averaged over the C labels.
 
-    The labels are float32, 0 or 1. The loss equals torch's BCEWithLogitsLoss. `accuracy` is the share of correct
+    The labels are float32, 0 or 1. The loss equals torch's BCEWithLogitsLoss. `accuracy` is the fraction of correct
     decisions at a probability of 0.5; the metrics of the task may use another threshold.
 
     Args:

@@ -114,7 +114,7 @@ class _PlainFormatter(std_logging.Formatter):
 
 
 def _print_unraisable(fault: Any) -> None:
-    """Prints an unraisable exception, unless it follows a failed save in tensorstore's threads, which is reported."""
+    """Prints an unraisable exception, except in tensorstore's threads after a failed save, which is reported anyway."""
     if str(fault.exc_value) != 'Event loop is closed':
         sys.__unraisablehook__(fault)
 
@@ -135,7 +135,7 @@ def console() -> None:
     guard_streams()
     logging.set_verbosity(logging.WARNING)
     logging.use_absl_handler()
-    logging.get_absl_handler().python_handler.setStream(sys.stderr)  # The stream after `guard_streams`.
+    logging.get_absl_handler().python_handler.setStream(sys.stderr)  # `guard_streams` has replaced it.
     logging.get_absl_handler().setFormatter(_PlainFormatter('%(message)s'))
     logging.get_absl_handler().addFilter(is_shown)
     sys.unraisablehook = _print_unraisable

@@ -1,4 +1,4 @@
-"""Return freed memory to the system, and report a lack of memory to the user."""
+"""Returns freed memory to the system, and reports a lack of memory to the user."""
 
 import ctypes
 import errno
@@ -12,7 +12,7 @@ from bertjax.cores import available_cores
 from bertjax.errors import UserError
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # Parameters of mallopt in glibc's malloc.h.
-_THRESHOLD = 128 * 1024  # In bytes: the initial value of glibc, which glibc adapts.
+_THRESHOLD = 128 * 1024  # In bytes: the initial value in glibc, which glibc changes at run time.
 # The required address space in bytes. A run of the smallest model takes 1.9 GB on two cores, mostly for libraries and
 # threads.
 _BASE_BYTES, _BYTES_PER_CORE = 2 << 30, 128 << 20
@@ -61,7 +61,7 @@ def _no_address_space() -> UserError | None:
 
 
 def check_address_space() -> None:
-    """Checks that the address space (`ulimit -v`) is large enough for any model, and warns if it is limited.
+    """Checks that the address space (`ulimit -v`) is enough for the smallest model, and warns if it is limited.
 
     The check is needed because native code aborts the process if it cannot allocate a thread or a small object.
 

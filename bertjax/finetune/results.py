@@ -1,4 +1,4 @@
-"""The results of a fine-tuning run: figures, predictions, the export and the printed summary."""
+"""The results of a fine-tuning run: metrics, predictions, the export and the printed summary."""
 
 import json
 import pathlib
@@ -55,7 +55,7 @@ def finish_task(
       folder: The workdir.
       config: The resolved config.
       task_model: The fine-tuned model.
-      params: The parameters on the mesh of the model.
+      params: The parameters of the model, on its mesh.
       last: The last step of the training.
       recipe: The value of --config.
     """
@@ -109,12 +109,12 @@ def finish_task(
 def evaluate_split(
     data: TaskData, outputs: Mapping[str, Outputs], folder: pathlib.Path
 ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Computes the figures and predictions of the labelled splits, and tunes the thresholds of the task on dev.
+    """Computes the metrics and predictions of the labelled splits, and tunes the thresholds of the task on dev.
 
     The predictions are also written to `folder`. `outputs` is {split: the outputs of the model}.
 
     Returns:
-      {'splits': {split: figures}} and {split: predictions}. If a split is a sample, the first dictionary also has
+      {'splits': {split: metrics}} and {split: predictions}. If a split is a sample, the first dictionary also has
       'parts'; see `TaskData.parts`. With a dev split, it has 'collapsed': whether all predictions on dev are equal.
     """
     task, evaluation, figures, predictions = data.task, {}, {}, {}
@@ -147,7 +147,7 @@ def export_task(
 ) -> list[pathlib.Path]:
     """Writes a folder in WORKDIR/export/ for each format, and returns the folders.
 
-    The model card shows the figures in `results`.
+    The model card shows the metrics in `results`.
     """
     data = task_model.data
     card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
@@ -193,7 +193,7 @@ def write_predictions(
     """Writes the predictions of a split and returns the files.
 
     FOLDER/SPLIT.jsonl has the rows of `prediction_rows` for `items`, which are by default the records of the split.
-    FOLDER/SPLIT/ has the files that the benchmark's server or scorer expects, and FOLDER/SPLIT.zip has the same files.
+    If the benchmark's server or scorer expects other files, they are in FOLDER/SPLIT/ and in FOLDER/SPLIT.zip.
     """
     written = [folder / f'{name}.jsonl']
     write_atomic(written[0], json_lines(prediction_rows(task, items or split.records, predictions)))
@@ -242,7 +242,7 @@ def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def results_table(results: Mapping[str, Any]) -> Table:
-    """Returns a table with a column for each split and a row for each figure."""
+    """Returns a table with a column for each split and a row for each metric."""
     splits, parts = results['splits'], results.get('parts', {})
     table = Table(title=f'{results["task"]}', title_justify='left')
     table.add_column('')

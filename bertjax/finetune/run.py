@@ -41,7 +41,7 @@ class Finetuning:
     Attributes:
       settings: The settings of the run, with the values that depend on the data, and all durations in steps.
       folders: A list with the workdir.
-      task_model, setup: The model of the task, and the setup of the first stage.
+      task_model, setup: The model of the task, and its setup in the first stage of the training.
       values: A function that computes the values of a metrics row from sums of losses.
       resolved: The resolved config, which is saved in config.json and in every checkpoint.
       files: {'task.json': its content before any threshold is tuned on dev}.
@@ -125,8 +125,8 @@ class Finetuning:
     def init_state(self) -> TrainState:
         """Returns the training state at step 0.
 
-        The parameters come from config.init, except a head that config.init lacks, which is random. A distillation may
-        have other initial parameters, or random ones.
+        The parameters come from config.init. If config.init lacks the head, the head is random. A distillation may
+        start from other parameters, or from random ones.
         """
         distillation, seed = self._distillation, self.settings.run_seeds.init
         if distillation is None:

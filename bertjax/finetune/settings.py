@@ -59,7 +59,7 @@ class FinetuningSettings(FinetuningKeys):
         """Builds the task of config.task with its options.
 
         Raises:
-          UserError: The kind does not exist, or an option has an invalid value.
+          UserError: The kind of task does not exist, or an option has an invalid value.
         """
         options = {name: value for name, value in self.task.items() if name != 'kind'}
         return build_task(self.task['kind'], data=self.data, seq_len=self.seq_len, **options)
@@ -87,7 +87,7 @@ class FinetuningSettings(FinetuningKeys):
             raise UserError('config.patience', f'{self.patience} in a sweep', '0', fix)
         for key, verbs in (('benchmark', ('benchmark',)), ('ensemble', ('evaluate', 'predict'))):
             if getattr(self, key) and self.run not in verbs:
-                expected = f"'' for run={self.run}, because only run={' and run='.join(verbs)} uses it"
+                expected = f"'' for run={self.run}, because only run={' and run='.join(verbs)} can use it"
                 raise UserError(f'config.{key}', repr(getattr(self, key)), expected, 'leave it out, or set config.run')
         check_grad_accum_steps(self.batch_size, self.grad_accum_steps)
         self.build_task().check_training(self.trainable)

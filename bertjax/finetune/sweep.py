@@ -144,7 +144,7 @@ def _passes(settings: FinetuningSettings, train: TaskSplit) -> float:
 
 
 def _length_count(settings: FinetuningSettings) -> int:
-    """Returns the maximum number of padded lengths. It is high, because many trials share the compiled steps."""
+    """Returns the maximum number of padded lengths. Its default is high: many trials share the compiled steps."""
     return settings.max_padded_lengths or MAX_LENGTHS
 
 
@@ -161,7 +161,7 @@ def _read_results(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
 
 
 class TrialGroup:
-    """Trials of one shape that are trained together. It implements `trainer.Experiment`.
+    """Trials of one `Trial.shape` that are trained together. It implements `trainer.Experiment`.
 
     Attributes:
       total, epochs: The length of each trial, in steps and in epochs.
@@ -203,7 +203,7 @@ class TrialGroup:
         return jax.device_put(states, shardings_of(self.template))
 
     def phases(self) -> list[Phase]:
-        """Returns the single phase of all trials, which are evaluated on dev only after it."""
+        """Returns the single phase of all trials. It has no evaluation: `run` evaluates the trials after it."""
         members = [
             VmappedRun(examples, settings.learning_rate, settings.run_seeds.dropout)
             for examples, settings in zip(self._examples, self._settings, strict=True)
@@ -241,7 +241,7 @@ class TrialGroup:
         interrupt.doing = 'the next runs are being prepared'
 
     def _finish(self, params: Any, failed: Sequence[bool]) -> None:
-        """Writes the figures and predictions of each trial, and exports the best model so far."""
+        """Writes the metrics and predictions of each trial, and exports the best model so far."""
         task_model, data = self.task_model, self.task_model.data
         predictor = task_model.predictor(members=len(self.trials))
         outputs = {name: predictor.outputs(params, data.split(name).features) for name in data.eval_splits}
@@ -270,9 +270,10 @@ class TrialGroup:
 
 
 def find_group_size(group: TrialGroup, count: int) -> int:
-    """Returns the number of trials, at most `count`, that fit in the memory of a device together.
+    """Returns a number of trials, at most `count`, that fit in the memory of a device together.
 
-    The number is 1 on a CPU, where training several trials together is not faster. `group` has one of the trials.
+    `count` is halved until the trials fit. The number is 1 on a CPU, where training several trials together is not
+    faster. `group` has one of the trials.
     """
     limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
     if not limit:

@@ -27,7 +27,7 @@ from bertjax.workdir.tokenizer import set_workdir_tokenizer
 # COMPILE_TIME and FLOPS were measured on CPUs with encoders of 2 to 12 blocks (x86-64 with AVX-512, jax 0.10.2,
 # docs/performance.md). Accelerators compile all lengths in parallel and compute faster, but use the same constants, so
 # that a run has the same batches on all platforms.
-# The CPU time to compile one more padded length: {whether training: (seconds, seconds per block)}.
+# The CPU time to compile one more padded length: {whether training: (fixed seconds, seconds per block)}.
 COMPILE_TIME = {True: (3.0, 0.35), False: (0.5, 0.08)}
 FLOPS = 1e11  # the FLOPs of a step per CPU second
 TASK_FILE = 'task.json'  # the file in the workdir and in exports with the options and learned state of the task
@@ -173,7 +173,7 @@ class TaskData:
         return choose_lengths(lengths, count=count, max_length=self.encoder.max_positions)
 
     def best_length_count(self, splits: Sequence[TaskSplit], passes: float, *, training: bool) -> int:
-        """Returns the number of padded lengths with the lowest cost of computing and compiling.
+        """Returns the number of padded lengths for which computing and compiling cost least.
 
         Args:
           splits: The splits.
@@ -210,8 +210,8 @@ def task_json(
 ) -> str:
     """Returns the text of task.json.
 
-    `options` are the options of the task, including its kind, as JSON values. If `finished`, the thresholds of the task
-    are tuned on dev.
+    `options` are the options of the task, including its kind, as JSON values. `finished` records whether the thresholds
+    of the task have been tuned on dev.
     """
     facts: dict[str, Any] = {'task': dict(options), 'learned': task.learned_state()}
     facts |= {'encoder': dataclasses.asdict(encoder), 'seq_len': seq_len}
@@ -244,7 +244,7 @@ def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> Task
       UserError: config.init does not exist, its encoder contradicts the settings, or records are malformed.
     """
     source = huggingface_directory(settings.init)
-    # Read the config before the tokenizer, because its error message tells that a model family is not supported.
+    # The config is read before the tokenizer, because `read_config` reports an unsupported model family.
     encoder = read_encoder_config(settings, source)
     tokenizer = load_tokenizer(settings.tokenizer or source)
     return learn_labels(TaskData(settings, folder, tokenizer, encoder, source))

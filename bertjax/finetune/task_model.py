@@ -38,7 +38,7 @@ class TaskModel:
       setup: The setup of the model.
       shapes: The padded lengths of batches. Packed training batches do not use them.
       layout: The layout of packed training batches; None for one sequence per row.
-      attention: A description of the attention implementation for the longest training rows.
+      attention: A description of the attention implementation for batches of the longest rows.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class TaskModel:
 
 
 class TaskEvaluator:
-    """An evaluator of a task on dev."""
+    """Evaluates a task on dev."""
 
     split = 'dev'
 
@@ -204,7 +204,7 @@ class TaskEvaluator:
         return self._task_model.data.task
 
     def run(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> dict[str, float | None]:
-        """Returns all figures of the task."""
+        """Returns all metrics of the task."""
         return self._task.metrics(self._split.records, self._task_model.predictions(params, self._split, on_compile))
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:

@@ -48,14 +48,14 @@ def _encoder(model: nn.Module, input_ids: jax.Array, segment_ids: jax.Array, mas
 
 
 def max_batch_size(config: BertConfig, length: int) -> int:
-    """Returns the largest batch size whose attention weights take at most _MAX_BYTES."""
+    """Returns the largest batch size whose attention weights take at most _MAX_BYTES, but at least 1."""
     return max(1, _MAX_BYTES // (4 * config.num_layers * config.num_heads * length**2))
 
 
 def compute_attention(runner: Runner, features: Features) -> list[Attention]:
     """Computes the attention weights of each row, including [CLS] and [SEP]."""
     model = runner.model
-    # Each new batch size is compiled, so it is a power of two that depends only on the padded length.
+    # Each new batch size is compiled, so the maximum is a power of two that depends only on the padded length.
     longest = runner.lengths[int(find_buckets(features.lengths, runner.lengths).max())]
     max_rows = 1 << (max_batch_size(model.config, longest).bit_length() - 1)
     outputs = runner.run('attention', _make_forward, features, max_rows=max_rows, title='attention')

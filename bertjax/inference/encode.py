@@ -22,7 +22,7 @@ from bertjax.model.pooling import combine_layers, pool_tokens
 from bertjax.tasks.sentence.features import text_features
 from bertjax.text.tokenizer import Tokenizer
 
-# The names of prompts for queries and for texts to be found, as sentence-transformers looks for them.
+# The names of prompts for queries and for documents, in the order in which sentence-transformers looks for them.
 QUERY, DOCUMENT = ('query',), ('document', 'passage', 'corpus')
 
 
@@ -85,7 +85,7 @@ def resolve_encoding(
     Args:
       model: The model with its `sentence_modules`.
       pool: The pooling. 'auto' uses the pooling, prompt, Dense layers and normalization of the folder; for other models
-        it means 'mean'. Other values are those of `Encoding.pool`; they disable the prompt and the Dense layers.
+        it means 'mean'. Other values are those of `Encoding.pool`; they disable the default prompt and Dense layers.
       prompt: The name of one of the folder's prompts, or a prefix of every text; None for the default prompt.
       normalize: Whether to normalize. None uses the setting of the folder if `pool` is 'auto', else False.
       **options: The fields `layers`, `combine`, `weights` and `truncate_dim` of the Encoding.
@@ -224,11 +224,11 @@ def encode(
     See `Runner.run` for `advance`.
 
     Raises:
-      UserError: The model lacks a layer or the pooler.
+      UserError: The model lacks a layer or the pooler, or its vectors are shorter than `truncate_dim`.
     """
     check_encoding(runner.model, encoding)
     per_token = ('features',) if encoding.pool == 'none' else ()
-    # All widths share a compiled function, which has no Dense modules.
+    # All values of `truncate_dim` share a compiled function, which has no Dense layers.
     full = dataclasses.replace(encoding, truncate_dim=0, dense=(), normalize=encoding.normalize and not encoding.dense)
     make_forward = functools.partial(make_encode, encoding=full)
     name, title = ('encode', full), 'encoding'

@@ -88,7 +88,7 @@ class EncodeMethods:
             the default prompt of the sentence-transformers folder, if it has one.
           truncate_dim: The number of leading dimensions to keep, before the vectors are normalized; None for all.
           precision: 'float32'; 'int8', a byte per dimension; or 'binary', a bit per dimension, eight in a byte. See
-            `model.quantization.quantize`, and `similarity` for their cosines.
+            `model.quantization.quantize`, and `similarity` for the cosines of such vectors.
           calibration: float32 [M, D], for 'int8': vectors such as `encode` returns, or only their smallest and largest
             values. The ranges of their dimensions are divided into 255 steps. None for the vectors of `texts`.
 
@@ -189,7 +189,7 @@ def _check_precision(precision: str, pool: str, calibration: np.ndarray | None) 
 
 
 def _find_ranges(x: np.ndarray, calibration: np.ndarray | None) -> np.ndarray:
-    """Returns the ranges, float32 [2, D], of the dimensions of `calibration`, or of x [N, D] if it is None."""
+    """Returns the range of each dimension of `calibration` (of x [N, D] without calibration), float32 [2, D]."""
     if calibration is None and len(x) == 1:
         fix = 'pass vectors of other texts: each dimension needs a range'
         raise UserError('calibration', "nothing for a single vector with precision='int8'", 'vectors', fix)

@@ -24,7 +24,7 @@ VectorPart = dict[str, np.ndarray]
 # The number of texts in a part, for one vector per text and for one vector per token. A thousand texts with one vector
 # of width 768 each take 3 MB, and with one vector per token about 100 times as much.
 PART_SIZE, TOKEN_PART_SIZE = 4096, 256
-_VERSION = 4  # increase this number with any change to the parts of the same texts
+_VERSION = 4  # increase this number if a change of the code changes the parts of the same texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,8 @@ class Extractor:
 
         Args:
           items: The items. Some may be blank.
-          advance: A function that is called with the number of newly finished items; None shows a progress bar.
+          advance: A function that is called with the number of newly finished items that are not blank; None shows a
+            progress bar.
 
         Returns:
           A dict with `lengths`, int32 [N], the number of tokens of each item including [CLS] and [SEP], or 0 for a

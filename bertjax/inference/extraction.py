@@ -41,8 +41,8 @@ class Extraction:
     The input is read three times: to check it, to compute the features, and to write the other columns. The parts are
     stored in a folder next to the target until the target is written. The name of a part is derived from its texts, the
     model and the options. A run therefore reuses only identical parts of an earlier run. The metadata file
-    NAME.FORMAT.json records the input; until it exists, a file in the folder of the parts does. The records prevent a
-    run from replacing the features of another input.
+    NAME.FORMAT.json records the input. Before it exists, input.json in the folder of the parts records the input. These
+    records prevent a run from replacing the features of another input.
 
     Attributes:
       extractor: The extractor that computes a part.
@@ -50,7 +50,7 @@ class Extraction:
       target: The path of the output file. Its suffix selects the format: .npy, .safetensors, .parquet or .jsonl.
       id: The name of the field that identifies a record; '' for none.
       size: The number of texts in a part.
-      storage: The precision and the division of the vectors in .npy files.
+      storage: The precision of the vectors in .npy files, and their division into files.
     """
 
     extractor: Extractor
@@ -100,7 +100,7 @@ class Extraction:
         return self._rows
 
     def is_done(self) -> bool:
-        """Returns whether the target exists and has the content that `write` would write."""
+        """Returns whether the target exists with the content of `write`. If it does, the parts are removed."""
         recorded = read_json_or_none(self._metadata_path, lambda facts: (facts['identity'], facts[FILES]))
         if not recorded or recorded[0] != self._identity:
             return False
@@ -110,7 +110,7 @@ class Extraction:
         return True
 
     def check(self) -> None:
-        """Checks that the run would not replace features of another input, complete or partial.
+        """Checks that the run would not replace complete or partial features of another input.
 
         Raises:
           UserError: The run would replace such features, see `overwrite_guard.check_overwrite`.
@@ -124,7 +124,7 @@ class Extraction:
         return recorded_files([self._metadata_path, self._input_path])
 
     def compute(self, advance: Callable[[int], object]) -> None:
-        """Computes the missing parts.
+        """Computes the missing parts, and removes the parts of other texts or another model.
 
         Args:
           advance: A function that is called with the number of newly finished texts.
@@ -161,7 +161,7 @@ class Extraction:
           Messages for the user.
         """
         stale = self._earlier_files() - {path.name for path in self._files} - recorded_files(self._other_metadata_paths)
-        self._metadata_path.unlink(missing_ok=True)  # The metadata describe an earlier file.
+        self._metadata_path.unlink(missing_ok=True)  # It describes an earlier file.
         for path in self.target.parent.glob('.*.tmp-*'):  # A killed run left these; no other run uses the workdir.
             path.unlink()
         self._write_files()

@@ -1,4 +1,4 @@
-"""Combines the parts of an extraction into one file: npy, safetensors, Parquet or JSON lines.
+"""Combines the parts of an extraction into its output: npy, safetensors, Parquet or JSON lines.
 
 Only one part is in memory at a time. A part is a safetensors file with the arrays of `extract.Extractor.compute_part`.
 """
@@ -34,7 +34,8 @@ def output_files(
 ) -> list[pathlib.Path]:
     """Returns the paths of all files to write for `path`.
 
-    Per-token features in .npy format have two additional files. Arrays with ids have a file of ids.
+    Per-token features in .npy format have two additional files. Ids have a file of their own beside a .npy or
+    .safetensors file.
 
     Args:
       path: The path of the output.
@@ -86,8 +87,8 @@ def find_ranges(parts: Sequence[pathlib.Path]) -> np.ndarray:
 def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
     """Writes NAME.npy of one vector per token, float32 [T, D], and NAME.offsets.npy and NAME.tokens.npy.
 
-    The tokens of text i are those from offsets[i] up to, but excluding, offsets[i + 1]. NAME.tokens.npy is a structured
-    array with a row per token.
+    Text i has the tokens from offsets[i] to offsets[i + 1] - 1. NAME.tokens.npy is a structured array with a row per
+    token.
     """
     shapes = _shapes(parts)
     _write_npy(path, np.float32, shapes['features'], (part['features'] for part in map(load_file, parts)))

@@ -184,7 +184,7 @@ def extend(
       The texts with their continuations.
 
     Raises:
-      UserError: `tokens` exceeds the number of positions without [CLS] and [SEP].
+      UserError: `tokens` exceeds `max_length` - 2, the length without [CLS] and [SEP].
     """
     tokenizer = runner.model.tokenizer
     max_context = max_length - 2 - tokens

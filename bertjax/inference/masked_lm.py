@@ -47,7 +47,7 @@ def predict_pieces(
       runner: The runner of a model with an MLM head.
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       positions: The positions in each sequence, at least one per sequence.
-      top_k: The number of pieces. K is this number, or the number of all candidates if it is smaller.
+      top_k: The number of pieces. K is smaller if there are fewer candidates.
       words_only: Whether to exclude special tokens. The probabilities of the other pieces do not change.
       title: The title of the progress bar; see `Runner.run`.
       advance: See `Runner.run`.
@@ -61,7 +61,7 @@ def predict_pieces(
     banned = np.concatenate([banned, tokenizer.special_ids]) if words_only else banned
     top_k = min(top_k, runner.model.config.vocab_size - len(banned))
     make_forward = functools.partial(_make_predict_pieces, top_k=top_k, banned=banned)
-    # Rows are grouped by their number of positions, because a batch pads the positions of all rows to the same number.
+    # A batch pads the positions of its rows to the same number, so rows are grouped by that number, a power of two.
     size = np.array([1 << (len(row) - 1).bit_length() for row in positions])
     results: list[TopPieces | None] = [None] * len(sequences)
     inputs = (*INPUTS, 'masked_positions')

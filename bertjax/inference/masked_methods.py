@@ -79,12 +79,12 @@ class MaskedMethods:
     def score(self, texts: Texts) -> Any:
         """Computes the pseudo-log-likelihoods of texts by masking each piece in turn.
 
-        The method is that of Salazar et al. 2020 (arXiv 1910.14659).
+        The method is from Salazar et al. 2020 (arXiv 1910.14659).
 
         Returns:
           For each text, `{'log_likelihood': …, 'tokens': …, 'words': …, 'perplexity': …}`. The log-likelihood, in nats,
           is the sum over all pieces except [CLS] and [SEP]. The perplexity is exp(-log_likelihood / tokens), or None
-          for a text without pieces.
+          for a text without pieces or if it overflows float64.
 
         Raises:
           UserError: The model has no MLM head.
@@ -142,7 +142,7 @@ class MaskedMethods:
           Each text with its continuation.
 
         Raises:
-          UserError: `tokens` exceeds the number of positions of the model, or the model has no MLM head.
+          UserError: `tokens` exceeds the maximum length without [CLS] and [SEP], or the model has no MLM head.
         """
         options = {'tokens': tokens, 'temperature': temperature, 'top_k': top_k, 'seed': seed}
         values = check_values('fill', options, top_k='sample')

@@ -12,8 +12,8 @@ from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, scale_progress
 from bertjax.tasks.minimal_pairs import deduplicate
 
-_VERSION = 1  # increase this number with any change to the scores of the same sentences
-_PART = 1024  # the number of pairs in a part; it takes some seconds with a small model
+_VERSION = 1  # increase this number if a change of the code changes the scores of the same sentences
+_PART = 1024  # the number of pairs in a part; a part takes some seconds with a small model
 
 
 def compute_scores(

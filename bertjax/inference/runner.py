@@ -24,11 +24,11 @@ from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import Advance, ensure_progress
 from bertjax.train.predict import Forward, Predictor, no_op
 
-# The padded lengths, up to the model's number of positions. A length is compiled when it is first needed. Each length
-# is a third to a half longer than the one before it, so 10 to 20 % of the positions are padding if the lengths of the
-# sequences are uniformly distributed.
+# The padded lengths, up to the model's number of positions. A length is compiled when it is first needed. From 32
+# on, each length is a third to a half longer than the one before it, so 10 to 20 % of the positions are padding if the
+# lengths of the sequences are uniformly distributed.
 LENGTHS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
-_MAX_CHOSEN, _MAX_CHOICES = 16, 32  # `Runner.choose_lengths` chooses up to 16 of about 32 lengths
+_MAX_CHOSEN, _MAX_CHOICES = 16, 32  # `Runner.choose_lengths` chooses up to 16 of at most 32 lengths
 _SMALL_SIZES = (1, 8)  # the batch sizes for small numbers of sequences
 # The maximum number of positions per CPU core. The activations of more positions do not fit in the core's cache
 # (docs/performance.md).
@@ -77,8 +77,8 @@ class Runner:
 
         Args:
           name: The name of the function. Each name must identify one function, which is compiled once per shape.
-          make_forward: A function that returns (params, batch) -> {output name: array} for a module. The module is that
-            of the model, with its `packing` set. The first dimension of an output is the rows.
+          make_forward: A function that returns (params, batch) -> {output name: array} for a module. The module is
+            `model.module` with `packing` set. The first dimension of an output is the rows.
           features: The rows. No sequence may be longer than the model's number of positions.
           inputs: The names of the batch arrays that the function uses.
           per_token: The names of the outputs whose second dimension is the positions. Their padding is removed.
@@ -109,10 +109,10 @@ class Runner:
             return self._predictors[key].outputs(self.model.params, features, advance=report, batches=plan.batches())
 
     def choose_lengths(self, lengths: np.ndarray) -> tuple[int, ...]:
-        """Chooses padded lengths for many sequences of lengths [N], if this saves more padding than compiling costs.
+        """Chooses padded lengths for many sequences of lengths [N], if the saved padding is worth compiling them.
 
         Returns:
-          The lengths, ascending, or () if the lengths in LENGTHS are cheaper. Those may be compiled already.
+          The lengths, ascending, or () if the lengths in LENGTHS, which may be compiled already, are cheaper.
         """
         if not len(lengths):
             return ()
@@ -167,13 +167,13 @@ class Runner:
         params: Any = None,
         advance: Advance = no_op,
     ) -> dict[str, np.ndarray]:
-        """Sums the outputs of `forward` over all batches on the devices.
+        """Sums the outputs of `forward` over all batches, without copying the outputs to the host.
 
         Args:
           name, features, inputs: See `run`.
           forward: A function (params, batch) -> {output name: sum over the rows of the batch}. Padding rows must not
             contribute to the sums.
-          max_rows: A function that returns the maximum batch size for a padded length.
+          max_rows: A function that returns the maximum batch size for a padded length; None for that of the runner.
           params: The parameters for `forward`; None for the parameters of the model.
           advance: A function that is called after each batch with the number of newly finished rows.
 

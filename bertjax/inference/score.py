@@ -27,8 +27,8 @@ def score_texts(
 
     Returns:
       For each text, a dict with `log_likelihood` in nats; `tokens`, the number of pieces without [CLS] and [SEP];
-      `words`, the number of whitespace-separated words; and `perplexity`, exp(-log_likelihood / tokens), or None for a
-      text without pieces.
+      `words`, the number of whitespace-separated words that were read; and `perplexity`, exp(-log_likelihood / tokens),
+      or None for a text without pieces or if it overflows float64.
     """
     if not texts:
         return []
@@ -45,7 +45,7 @@ def score_texts(
 
 
 def corpus_score(scores: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Combines the scores of texts. The inputs can also be results of this function.
+    """Combines the scores of texts. `scores` may also contain results of this function.
 
     The perplexity follows equation 3 of Salazar et al. 2020.
 

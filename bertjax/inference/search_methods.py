@@ -31,10 +31,10 @@ class SearchHit(TypedDict):
 class SearchMethods(EncodeMethods):
     """Methods that compare texts by the cosine of their vectors, or with the head of a cross-encoder.
 
-    In place of texts they take vectors of `encode`. The dtype of the vectors determines their precision. The cosine of
-    binary vectors is 1 - 2 · (Hamming distance) / D. The integers of int8 vectors are compared, unless their ranges are
-    known from the `calibration` of `encode` or from `load_vectors`. The values that the integers stand for are then
-    compared, also with texts and float32 vectors.
+    They also take vectors of `encode` in place of texts. The dtype of the vectors determines their precision. The
+    cosine of binary vectors is 1 - 2 · (Hamming distance) / D. The ranges of int8 vectors are known from the
+    `calibration` given to `encode`, or from `load_vectors`. With ranges, the values that the integers stand for are
+    compared, also with texts and float32 vectors. Without ranges, the integers themselves are compared.
     """
 
     def similarity(
@@ -43,14 +43,14 @@ class SearchMethods(EncodeMethods):
         """Computes the cosines of texts or vectors.
 
         Args:
-          a, b: One text or several, or vectors [D] or [N, D].
-          calibration: The calibration of int8 vectors.
+          a, b: One text or several, or vectors: [D], or [N, D] and [M, D].
+          calibration: The `calibration` with which `encode` made the int8 vectors.
 
         Returns:
-          float32 [N, M]; without the dimension of a side that is a single text or vector.
+          float32 [N, M], without N if `a` is a single text or vector, and without M if `b` is.
 
         Raises:
-          UserError: The vectors differ in width or precision, or the ranges of int8 vectors are unknown.
+          UserError: The vectors differ in width or precision, or int8 vectors to compare with texts lack ranges.
         """
         x, y = (side if _is_vectors(side) else None for side in (a, b))
         ranges = _find_ranges(calibration, x, y)
@@ -89,16 +89,17 @@ class SearchMethods(EncodeMethods):
           queries: One text or several, which get the model's prompt 'query', if it has one; or vectors [Q, D].
           corpus: Texts, which get the prompt 'document', if the model has one; or their vectors [N, D]. The search
             reads vectors in blocks, so they may be a memory map or the result of `load_vectors`. Queries that are texts
-            are encoded in the width and the precision of the vectors.
+            are encoded in the width of the vectors, and in their precision unless that is int8.
           top_k: The number of texts per query.
-          calibration: The calibration of int8 vectors.
+          calibration: The `calibration` with which `encode` made the int8 vectors.
 
         Returns:
           For each query a list of `{'index': …, 'score': …, 'text': …}`, the best first. Equal scores are in the order
-          of the corpus. There is no `text` for a corpus of vectors. Vectors of NaN, of blank lines, are never found.
+          of the corpus. There is no `text` for a corpus of vectors. Vectors of NaN, which stand for blank lines, are
+          never found.
 
         Raises:
-          UserError: The vectors differ in width or precision, or the ranges of an int8 corpus are unknown.
+          UserError: The vectors differ in width or precision, or an int8 corpus to compare with texts lacks ranges.
         """
         if type(top_k) is not int or top_k < 1:
             raise UserError('top_k', format_value(top_k), 'a whole number from 1', 'for example top_k=10')
@@ -117,14 +118,14 @@ class SearchMethods(EncodeMethods):
     def rerank(self, query: str, texts: Sequence[str]) -> list[SearchHit]:
         """Orders texts by their relevance to a query.
 
-        The score is the logit of a head with one output for the pair of query and text (a cross-encoder), or else the
-        cosine, with the prompts of `search`.
+        The score comes from the head of a cross-encoder, which reads query and text together, or from late interaction.
+        For other models it is the cosine, with the prompts of `search`.
 
         Returns:
           `{'index': …, 'score': …, 'text': …}` for each text, the best first.
 
         Raises:
-          UserError: The model has a head with several outputs.
+          UserError: The model neither scores pairs nor embeds texts.
         """
         texts, (query,) = as_text_list(texts), as_text_list(query, 'query')
         scores = score_pairs(self._runner, [query] * len(texts), texts) if texts else []
@@ -152,8 +153,8 @@ class SearchMethods(EncodeMethods):
             return self.encode(texts, prompt=prompt)
         precision = _precision(like)
         if precision == 'int8' and ranges is None:
-            fix = 'give the calibration, or vectors with the same one'
-            raise UserError('calibration', 'nothing for int8 vectors to compare with texts', 'vectors', fix)
+            fix = 'give the calibration of the int8 vectors, or vectors instead of texts'
+            raise UserError('calibration', 'nothing for int8 vectors to compare with texts', 'float32 vectors', fix)
         if precision == 'binary':
             return self.encode(texts, prompt=prompt, truncate_dim=8 * like.shape[-1], precision='binary')
         return self.encode(texts, prompt=prompt, truncate_dim=like.shape[-1])
@@ -165,7 +166,7 @@ def _find_ranges(calibration: np.ndarray | None, *vectors: Vectors | None) -> np
     if calibration is None:
         return next((x.ranges for x in coded if isinstance(x, VectorShards)), None)
     if not coded:
-        raise UserError('calibration', 'vectors without int8 vectors to compare', 'int8 vectors', 'leave it out')
+        raise UserError('calibration', 'vectors, but no int8 vectors to compare', 'None', 'leave it out')
     return calibrated_ranges('calibration', np.asarray(calibration), coded[0].shape[-1])
 
 

@@ -90,8 +90,8 @@ def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> l
     """Scores N pairs of a query and a text with a reranker, by late interaction, or by a regression of pairs.
 
     Args:
-      runner: The model.
-      texts, pairs: The N queries and texts.
+      runner: The runner of the model.
+      texts, pairs: The N queries, and the N texts.
 
     Returns:
       N scores; higher is more relevant. They equal those of sentence-transformers' CrossEncoder and MultiVectorEncoder.
@@ -147,15 +147,15 @@ _KINDS: tuple[tuple[type[Task], str, str], ...] = (
 
 
 def describe(task: Task) -> str:
-    """Returns a description of the results of a task's model."""
+    """Returns a description of the results that a model for `task` gives."""
     return next((words for kind, _, words in _KINDS if isinstance(task, kind)), task.name)
 
 
 def check_kind(task: Task | None, kind: type[Task], where: str) -> Any:
-    """Returns the task if it is of a kind.
+    """Returns the task if it is an instance of `kind`.
 
     Raises:
-      UserError: The model `where` is for another kind of task. The message names the method for its kind.
+      UserError: The model `where` is for another kind of task. The message names the method for that task.
     """
     if isinstance(task, kind):
         return task

@@ -28,7 +28,7 @@ def calibrated_ranges(key: str, x: np.ndarray, width: int) -> np.ndarray:
       UserError: `x` has another shape, or is not floating.
     """
     if x.ndim != 2 or x.shape[1] != width or len(x) < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
-        expected, fix = f'float32 [2 or more, {width}]', 'give float32 vectors of the same kind'
+        expected, fix = f'float32 [2 or more, {width}]', 'give float32 vectors of the same model'
         raise UserError(key, f'{x.dtype} {list(x.shape)}', expected, fix)
     return value_ranges(x)
 
@@ -51,7 +51,7 @@ class VectorStorage:
         """Returns the ranges of the calibration, float32 [2, width], or None without a calibration.
 
         Raises:
-          UserError: The file has no float vectors of this width.
+          UserError: The file cannot be read, or does not contain at least two float vectors of this width.
         """
         if not self.calibration:
             return None
@@ -103,7 +103,7 @@ class VectorShards:
         return vectors if chosen.step > 0 else vectors[::-1]
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
-        del copy  # The files are never shared.
+        del copy  # The result is always a copy.
         return self[:].astype(dtype or self.dtype)
 
 

@@ -110,8 +110,8 @@ def _new_directory(path: Any) -> pathlib.Path:
 def _labels(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the task's fields for config.json.
 
-    The label names of the model's original config.json are used if their number matches, because a regression task has
-    no name for its output.
+    The label names come from the model's original config.json if it has the same number of names, because a regression
+    task itself has no name for its output.
     """
     names = values.get('id2label')
     if not isinstance(names, dict) or len(names) != len(fields.get('id2label', ())):

@@ -124,8 +124,8 @@ def label_scores(true: npt.ArrayLike, predicted: npt.ArrayLike) -> ClassScores:
 def multi_label_figures(true: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[str, float | None]:
     """Returns the MULTI_LABEL_METRICS, {name: value}. All values are None if there are no records.
 
-    A micro average counts every decision once. A macro average is the mean over the C labels. `exact` is the share of
-    records whose labels are all correct.
+    A micro average counts every decision once. A macro average is the mean over the C labels. `exact` is the fraction
+    of records whose labels are all correct.
 
     Args:
       true, predicted: Whether each record has each label, bool [N, C].
@@ -145,11 +145,11 @@ def relation_figures(table: np.ndarray, negative: int | None) -> dict[str, float
     """Returns micro_f1, precision, recall, macro_f1 and accuracy, each in [0, 1], or None if there are no records.
 
     With a negative label, micro_f1, precision and recall are those of TACRED's scorer (yuhaozhang/tacred-relation,
-    utils/scorer.py). Precision is the share of non-negative predictions that are correct. Recall is the share of
+    utils/scorer.py). Precision is the fraction of non-negative predictions that are correct. Recall is the fraction of
     non-negative records that are predicted correctly. Precision is 1 if all predictions are negative. Without a
     negative label, all three metrics equal the accuracy.
 
-    macro_f1 is the mean F1 of the other labels that occur or were predicted, as in scikit-learn.
+    macro_f1 is the mean F1 of the labels, except the negative one, that occur or were predicted, as in scikit-learn.
 
     Args:
       table: The confusion table, int64 [C, C], see `confusion`.

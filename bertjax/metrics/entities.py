@@ -22,7 +22,7 @@ _SYNONYMS = {'M': 'I', 'L': 'E', 'U': 'S'}
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Splits a tag such as 'B-PER' into ('B', 'PER'). The type may contain hyphens. It is '' for a tag such as 'B'."""
+    """Splits a tag such as 'B-PER' into ('B', 'PER'). The type may contain hyphens. For 'B' it is ''."""
     prefix, _, type = tag.partition('-')
     return prefix, type
 
@@ -33,8 +33,8 @@ def spans(tags: Sequence[str]) -> list[EntitySpan]:
     An entity begins at a B or S, and at an I or E that follows O, the end of an entity, or a tag of another type. It
     ends with an E or S, before an O, and before the next entity. M counts as I, L as E, and U as S.
 
-    The rules for B, I and O are those of conlleval. It does not know S, L, U and M, and does not start an entity after
-    E. The rules for E and S are those of seqeval.
+    The rules for B, I and O are those of conlleval. conlleval does not know S, L, U and M, and starts no entity at a B
+    after an E. The rules for E and S are those of seqeval.
     """
     entities: list[EntitySpan] = []
     start, inside = 0, None
@@ -103,12 +103,12 @@ class EntityScore:
 
     @property
     def precision(self) -> float:
-        """The share of the predicted entities that are correct."""
+        """The fraction of the predicted entities that are correct."""
         return self.right / self.predicted if self.predicted else 0.0
 
     @property
     def recall(self) -> float:
-        """The share of the true entities that are predicted."""
+        """The fraction of the true entities that are predicted."""
         return self.right / self.gold if self.gold else 0.0
 
     @property
@@ -144,7 +144,7 @@ def total_score(scores: dict[str, EntityScore]) -> EntityScore:
 
 
 def tag_accuracy(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> float | None:
-    """Returns the share of words with the correct tag, or None if there are no words."""
+    """Returns the fraction of words with the correct tag, or None if there are no words."""
     right = words = 0
     for true, guessed in zip(gold, predicted, strict=True):
         right += sum(a == b for a, b in zip(true, guessed, strict=True))

@@ -10,7 +10,7 @@ import numpy as np
 def pair_accuracies(correct: Sequence[bool], sets: Sequence[str], phenomena: Sequence[str]) -> dict[str, Any]:
     """Computes the accuracies on N pairs, as BLiMP reports them (Warstadt et al. 2020, arXiv 1912.00582).
 
-    The accuracy p of a set is the share of correct pairs among its n pairs. Its standard error is the binomial
+    The accuracy p of a set is the fraction of correct pairs among its n pairs. Its standard error is the binomial
     √(p (1 - p) / n). The accuracy of a phenomenon is the mean over its K sets, and `accuracy` is the mean over all
     sets. The standard error of a mean over K sets with the standard errors s_k is √(Σ s_k²) / K, because only the pairs
     are a random sample, not the sets.
@@ -21,7 +21,7 @@ def pair_accuracies(correct: Sequence[bool], sets: Sequence[str], phenomena: Seq
       phenomena: The phenomenon of each pair.
 
     Returns:
-      A dict with `pairs`; `accuracy` and `standard_error`; `share` and `share_standard_error`, the share of correct
+      A dict with `pairs`; `accuracy` and `standard_error`; `share` and `share_standard_error`, the fraction of correct
       pairs among all pairs and its binomial standard error; and the dicts `phenomena` and `sets`, which map each name
       to a dict with `pairs`, `accuracy` and `standard_error`.
     """

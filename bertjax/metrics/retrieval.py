@@ -10,7 +10,7 @@ CUTOFFS = {'ndcg_10': 10, 'mrr_10': 10, 'recall_1': 1, 'recall_10': 10, 'recall_
 def retrieval_figures(
     rankings: Sequence[Sequence[int]], relevant: Sequence[Mapping[int, int]]
 ) -> dict[str, float | None]:
-    """Returns the means over all queries of nDCG@10, MRR@10 and the recall at 1, 10 and 100.
+    """Returns nDCG@10, MRR@10 and the recall at 1, 10 and 100, each averaged over all queries.
 
     In nDCG, the gain of a document is its relevance, and the discount is 1 / log2(1 + rank). A query without relevant
     documents has the value 0, as in trec_eval.

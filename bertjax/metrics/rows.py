@@ -1,4 +1,4 @@
-"""Computes the values of a row of metrics from sums and weights. docs/pretraining.md documents their names."""
+"""Computes the values of a row of metrics from sums and weights. docs/pretraining.md lists the names of the values."""
 
 import math
 from collections.abc import Iterable, Mapping

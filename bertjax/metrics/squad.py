@@ -15,7 +15,7 @@ import numpy as np
 _ARTICLE = re.compile(r'\b(?:a|an|the)\b')
 _NO_PUNCTUATION = str.maketrans('', '', string.punctuation)
 
-Gold = Mapping[str, Sequence[str]]  # {question id: answers of the annotators}; no answers if it is unanswerable
+Gold = Mapping[str, Sequence[str]]  # {question id: answers of the annotators}, without answers if unanswerable
 
 
 def normalize(text: str) -> str:
@@ -58,7 +58,7 @@ def evaluate_v1(gold: Gold, answers: Mapping[str, str]) -> dict[str, float]:
       ValueError: There is no question, or a question lacks a gold answer or a predicted answer.
     """
     if not gold or not all(gold.values()) or gold.keys() - answers.keys():
-        raise ValueError('every question needs a gold answer and an answer')
+        raise ValueError('expected questions, each with a gold answer and a predicted answer')
     exact = f1 = 0.0
     for question, texts in gold.items():
         exact += max(exact_match(text, answers[question]) for text in texts)
@@ -79,7 +79,7 @@ class Evaluation:
 
     def __init__(self, gold: Gold, answers: Mapping[str, str]):
         if not gold or gold.keys() - answers.keys():
-            raise ValueError('every question needs an answer')
+            raise ValueError('expected questions, each with a predicted answer')
         self._ids = list(gold)
         self._answerable = np.array([bool(texts) for texts in gold.values()])  # [N]
         self._answered = np.array([bool(answers[question]) for question in gold])

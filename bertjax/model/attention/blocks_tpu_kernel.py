@@ -1,7 +1,7 @@
 """The kernels of blocks_tpu.py: attention of one row and a few heads, forward and backward.
 
-A program keeps its columns of a row in vector memory and loops over blocks of queries. The backward kernel recomputes
-the scores, and adds the contribution of each block to the gradients of its keys and values in float32.
+A program of the grid keeps the columns of its heads in vector memory and loops over blocks of queries. The backward
+kernel recomputes the scores, and sums the gradients of keys and values over the blocks in float32.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class BlockOptions:
     width: int
 
     def first_key(self, block: int | jax.Array, length: int) -> int | jax.Array:
-        """Returns the first key for a block of queries, such that all keys are inside the row."""
+        """Returns the position of the first key for a block of queries. All its keys are inside the row."""
         return jnp.clip(block * BLOCK - (self.keys - BLOCK) // 2, 0, length - self.keys)
 
 

@@ -1,6 +1,6 @@
 """The two products of `dot_product` in forms for which XLA:CPU has fast matmuls.
 
-The matrices are contiguous in memory: heads come before positions. Barriers keep XLA from folding the transposition
+Heads come before positions, so each matrix is contiguous in memory. Barriers keep XLA from folding the transposition
 into the product, which would then take 1.5 times as long. Products of bfloat16 have float32 results, for the reason in
 `layers.dot`.
 """
@@ -42,7 +42,7 @@ scores.defvjp(_scores_forward, _scores_gradient)
 
 @jax.custom_vjp
 def mix(weights: jax.Array, value: jax.Array) -> jax.Array:
-    """Sums value [B, S, H, K] with weights [B, H, Q, S] -> [B, Q, H, K], in their common dtype."""
+    """Multiplies weights [B, H, Q, S] with value [B, S, H, K] of the same dtype -> that dtype [B, Q, H, K]."""
     return _mix_forward(weights, value)[0]
 
 

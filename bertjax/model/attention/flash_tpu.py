@@ -1,8 +1,8 @@
 """Attention on TPU by JAX's flash attention kernel, for sequences that are too long for `fused_tpu`.
 
 For the backward pass, the kernel saves two numbers per query instead of the scores [S, S]. It does not support dropout,
-so training uses it only with `model.attention_dropout=0`; evaluation and prediction can always use it. It has not been
-measured on hardware yet.
+so training uses it only with `model.attention_dropout=0`; evaluation and prediction can always use it. Its speed has
+not been measured yet.
 """
 
 import jax
@@ -12,7 +12,7 @@ from bertjax.model.attention.implementation import Kernel, refuse_length
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.parallel.partition import indivisible_reason
 
-BLOCKS = (512, 256, 128)  # block sizes in tokens: the first that divides S is used; a register has 128 columns
+BLOCKS = (512, 256, 128)  # in tokens, multiples of the 128 columns of a register; the first that divides S is used
 
 
 class FlashTpu(TpuImplementation):
