@@ -111,8 +111,8 @@ def primary_first() -> contextlib.AbstractContextManager[None]:
     not communicate.
 
     Raises:
-      OtherStoppedError: In the other processes, if the primary has raised. In all processes but one, if that one could
-        not fetch the files of the primary.
+      OtherStoppedError: In the other processes, if the primary has raised. In the processes without an error, if
+        another process could not fetch the files of the primary.
     """
     return _first_before_others(_workdir_sync)
 

@@ -106,8 +106,9 @@ class GradientExchange:
 
     Attributes:
       params: The abstract parameters, with shardings.
-      dtype: The dtype of the computation, in which matrices are sent. This loses nothing, because the model casts
-        matrices to this dtype, and computes their gradients in it. Other arrays are sent unchanged.
+      dtype: The dtype of the computation, in which matrices are sent. The parameters lose nothing, because the model
+        casts matrices to this dtype. Their gradients are rounded before they are summed over the devices. Other arrays
+        are sent unchanged.
     """
 
     params: Any
