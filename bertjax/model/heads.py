@@ -55,6 +55,7 @@ class BertForTask(nn.Module):
         'second_to_last' block; a learned weighted sum of the last four or of all L blocks; or the last four
         concatenated or averaged.
       frozen: Whether to run the encoder without dropout and without gradients.
+      packing: See `BertEncoder`.
 
     Raises:
       UserError: `layers` is not in LAYERS, or the encoder has too few layers for it.

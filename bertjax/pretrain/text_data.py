@@ -35,7 +35,7 @@ from bertjax.workdir.tokenizer import (
 
 @dataclasses.dataclass(frozen=True)
 class WeightedStore:
-    """A token store and the share of the examples that are drawn from it."""
+    """A token store and its weight, in proportion to which examples are drawn from it."""
 
     store: TokenStore
     weight: float
