@@ -166,7 +166,7 @@ class BertForPreTraining(nn.Module):
     def predict_tokens(self, hidden: jax.Array, positions: jax.Array) -> jax.Array:
         """Computes the logits of the tokens at `positions`, int32 [B, P], from `hidden` [B, S, D] -> [B, P, V]."""
         if self.config.shifted_predictions:
-            positions = jnp.maximum(positions - 1, 0)  # unused entries are 0
+            positions = jnp.maximum(positions - 1, 0)  # only unused entries can be 0
         return self.mlm(gather_positions(hidden, positions), self.encoder.token_embedding())
 
     def encode(

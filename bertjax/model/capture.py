@@ -40,9 +40,9 @@ def apply_capturing(
       **options: Keyword arguments of `model.apply` and of the model (`dropout`).
 
     Returns:
-      The outputs, equal to those without capture, and a dict with an entry for each captured name:
+      The outputs, as without capture, and a dict with an entry for each captured name:
         hidden: [L + 1, B, S, D] in the dtype of computation, from the embeddings to the last hidden states.
-        scores: float32 [L, B, H, S, S], queries before keys: Q Kᵀ / √K before mask and softmax.
+        scores: float32 [L, B, H, S, S], Q Kᵀ / √K before mask and softmax. The axis of queries precedes that of keys.
         probabilities: float32 [L, B, H, S, S], the softmax over the visible keys, before dropout.
       For heads.BertForMultipleChoice with C endings, the size of the axis B is B·C.
     """

@@ -77,7 +77,7 @@ class BertConfig:
       max_positions: Length of the longest sequence, in tokens.
       num_segments: Rows of the segment embedding. With 1 the segment ids are ignored (RoBERTa); with 0 there is no
         segment embedding (DistilBERT).
-      dropout: Dropout rate of the embeddings, of both outputs of each block and of the input of a task's head.
+      dropout: Dropout rate of the embeddings, the outputs of attention and MLP, and the input of a task's head.
       dropout_sites: 'all', or 'attention_output' for dropout of the attention's output only (ModernBERT).
       attention_dropout: Dropout rate of the attention probabilities.
       mlp: The MLP of a block. 'gelu' (erf, as in Hugging Face's checkpoints), 'gelu_tanh' (as in google-research/bert),
@@ -102,7 +102,7 @@ class BertConfig:
         instead. 0 for a window in every layer.
       pooler: The layer between encoder and classifier. 'tanh' (BERT) and 'relu' (DistilBERT's classifiers) are a
         projection with this activation. 'transform' (ModernBERT) has the layers of the MLM head except the last
-        projection, and starts from their weights. It precedes every task head, including those on tokens or spans.
+        projection, and starts from their weights. It precedes every task head, also for tokens or spans.
       pooling: The input of the pooler: 'cls', the state of [CLS], or 'mean', the mean state of all tokens.
       tie_embeddings: Whether to use the token embedding as the last projection of the MLM head.
       init: The initial weights. 'bert' draws all weights from one distribution. 'megatron' divides the standard
@@ -119,7 +119,7 @@ class BertConfig:
         (model/attention/select.py).
       remat: The values that the forward pass saves for the backward pass. 'none' saves all. 'dots' saves the outputs of
         the projections and recomputes attention scores and element-wise operations. 'elementwise' recomputes the same
-        values, but saves the output of attention and the residual sums instead of their inputs. 'full' saves only the
+        values, but also saves attention's output, and residual sums instead of their summands. 'full' saves only the
         inputs of blocks. 'auto' is 'elementwise' on TPU and 'none' elsewhere.
       dtype: Dtype of the computation. LayerNorm statistics, softmax and logits are always float32.
       param_dtype: Dtype of the stored parameters.

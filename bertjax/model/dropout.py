@@ -102,7 +102,7 @@ def hash_bits(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.A
 
 
 def drop(x: jax.Array, rate: float, dropout: Dropout | None, site: Site) -> jax.Array:
-    """Zeroes a share `rate` of the values of x [B, ...] and scales up the rest, or returns x if `dropout` is None.
+    """Zeroes the fraction `rate` of the values of x [B, ...] and scales up the rest. Returns x if `dropout` is None.
 
     The counter of a value is its index in the row, or in its sequence if rows are packed.
     """

@@ -127,7 +127,8 @@ class EncoderBlock(nn.Module):
 
     Attributes:
       keep_output: Whether to return the output twice, so that a scan stacks the second output.
-      first_only: Whether to compute only the output of the first position. That position still attends to all others.
+      first_only: Whether to compute only the output of the first position of each sequence. It still attends to all
+        others.
     """
 
     config: BertConfig
@@ -143,11 +144,11 @@ class EncoderBlock(nn.Module):
         rotations: tuple[Rotary, Rotary] | None,
         dropout: Dropout | None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Maps x [B, S, D] to [B, S, D], or to [B, 1, D] with `first_only`.
+        """Maps x [B, S, D] to [B, S, D], or with `first_only` to [B, 1, D] ([B, Q, D] with fixed slots).
 
         Args:
           layer: The index of the block, from 0; None only if all blocks are alike and there is no dropout.
-          mask: The keys that each query may see, apart from the window.
+          mask: The mask without a window.
           rotations: The rotations of positions for blocks that attend globally and for blocks with a window, or None.
           dropout: The dropout of the model, or None.
 
@@ -197,9 +198,8 @@ class BertEncoder(nn.Module):
 
     Attributes:
       packing: How to pack the sequences of a call into shared rows: a layout with fixed slots; or the number of
-        sequences per row, for calls without dropout; or None for no packing. Inputs and results always have one
-        sequence per row. With packing, the results are zero at padding, and the caller must not capture intermediate
-        values.
+        sequences per row, for calls without dropout; or None for no packing. With packing, inputs and results still
+        have one sequence per row, the results are zero at padding, and the caller must not capture intermediate values.
     """
 
     config: BertConfig
@@ -237,6 +237,7 @@ class BertEncoder(nn.Module):
           all_layers: Whether to also return the hidden states of all layers, from the embeddings to the last block.
           first_only: Whether to return only the first position. An unrolled encoder then skips most of its last block
             (7 % of the work of 12 blocks); a scanned encoder skips nothing. Not with `all_layers`.
+            If `packing` is a number, `first_only` has no effect.
 
         Returns:
           The hidden states of the last block: [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or

@@ -19,16 +19,16 @@ from bertjax.model.pooling import pool_tokens
 from bertjax.model.row_packing import PackedLayout
 from bertjax.parallel.partition import with_axes
 
-# {feature-based row of the paper's Table 7: the least number of blocks of the encoder}.
+# {value of `layers`, a feature-based row of the paper's Table 7: the minimum number of blocks of the encoder}.
 LAYERS = {'embeddings': 0, 'last': 1, 'second_to_last': 2, 'sum_last_four': 4, 'concat_last_four': 4, 'sum_all': 1}
-LAYERS |= {'mean_last_four': 4}  # not in the paper: of vectors of texts
+LAYERS |= {'mean_last_four': 4}  # not in the paper
 
 
 class LayerMix(nn.Module):
     """A learned weighted sum of layers: scale · Σ softmax(weights)_l · h_l (ELMo, arXiv 1802.05365, equation 1).
 
-    Initially, this is the mean. Weight decay pulls `weights` towards equal shares, as ELMo's penalty does. `scale` has
-    no weight decay.
+    Initially, this is the mean. Weight decay pulls the softmax towards equal weights, as ELMo's penalty does. `scale`
+    has no weight decay.
     """
 
     config: BertConfig
@@ -55,6 +55,7 @@ class BertForTask(nn.Module):
         'second_to_last' block; a learned weighted sum of the last four or of all L blocks; or the last four
         concatenated or averaged.
       frozen: Whether to run the encoder without dropout and without gradients.
+      packing: See `BertEncoder`.
 
     Raises:
       UserError: `layers` is not in LAYERS, or the encoder has too few layers for it.

@@ -139,7 +139,7 @@ def dot_over_rows(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _product_forward(x: jax.Array, kernel: jax.Array, save_x: bool) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    # This calls `dot`, because a `jax.checkpoint` policy ignores `checkpoint_name` inside a `custom_vjp` function.
+    # This calls `dot`, not `product`. A `jax.checkpoint` policy ignores `checkpoint_name` in a `custom_vjp` function.
     return dot(x, kernel, (x.ndim - 1,), (0,)), (save_residual(x) if save_x else x, kernel)
 
 
@@ -284,7 +284,7 @@ class Norm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """An embedding table [rows, D]. Rows from index `used` on are padding. They are 0, so they do not affect norms."""
+    """An embedding table [rows, D]. Rows from index `used` on are padding. They are 0 and add nothing to its norm."""
 
     config: BertConfig
     rows: int

@@ -6,7 +6,7 @@ import numpy as np
 
 from bertjax.errors import UserError
 
-# {precision: dtype of the vectors}. The dtype therefore tells how a vector is read.
+# {precision: dtype of the vectors}. The dtype of a vector identifies its precision.
 PRECISIONS = {'float32': np.float32, 'int8': np.int8, 'binary': np.uint8}
 
 
@@ -18,14 +18,14 @@ def value_ranges(x: np.ndarray) -> np.ndarray:
 
 
 def quantize(x: np.ndarray, precision: str, ranges: np.ndarray | None = None) -> np.ndarray:
-    """Converts vectors to another precision. Rows of NaN, of absent texts, become zeros.
+    """Converts vectors to another precision. Rows of NaN, which stand for absent texts, become zeros.
 
-    The results equal those of `quantize_embeddings` in sentence-transformers 6.2, whose name of 'binary' is 'ubinary'.
+    The results equal those of `quantize_embeddings` in sentence-transformers 6.2, which calls 'binary' 'ubinary'.
 
     Args:
       x: float32 [N, D].
-      precision: 'float32'; 'int8', 255 equal steps from the smallest to the largest value of each dimension, in which
-        values outside the ranges become -128 or 127; or 'binary', whether each value is above 0, eight in a byte.
+      precision: 'float32' keeps the vectors. 'int8' divides the range of each dimension into 255 equal steps; values
+        outside the range become -128 or 127. 'binary' stores a bit per value, 1 if the value is above 0.
       ranges: float32 [2, D], the smallest and the largest value of each dimension, for 'int8'.
 
     Returns:
@@ -53,11 +53,11 @@ def cosine_similarity(x: jax.Array, y: jax.Array, ranges: jax.Array | None = Non
     Args:
       x, y: A floating dtype or int8, [N, D] and [M, D]; or uint8 [N, D / 8] and [M, D / 8], whose bits stand for 1 and
         -1, so that a cosine is 1 - 2 · (Hamming distance) / D.
-      ranges: float32 [2, D], the ranges with which int8 vectors were quantized: they stand for the middles of their
-        steps, and the other side may be floating. None for the cosines of the integers.
+      ranges: float32 [2, D], the ranges with which int8 vectors were quantized. An int8 value then counts as the middle
+        of its step, and the other argument may have a floating dtype. None for the cosines of the integers.
 
     Returns:
-      float32 [N, M]. The cosines of a zero vector, of an absent text, are 0.
+      float32 [N, M]. The cosines of a zero vector, which stands for an absent text, are 0, except for bits.
     """
     is_binary = x.dtype == jnp.uint8
     x, y = (_signs(side) if is_binary else _unit(side, ranges) for side in (x, y))

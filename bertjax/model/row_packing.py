@@ -39,7 +39,7 @@ class _Packing:
 
 @dataclasses.dataclass(frozen=True)
 class PackedLayout(_Packing, Layout):
-    """A layout with the same slots in every batch. All rows are concatenated to [R, T], except in attention."""
+    """A layout with the same slots in every batch. Its rows are concatenated to T positions, except in attention."""
 
     def gather_cls(self, x: jax.Array) -> jax.Array:
         """Gathers the first position of each sequence of each row: [R, T, ...] -> [R, Q, ...]."""
@@ -106,7 +106,7 @@ class BatchLayout(_Packing):
 
     @property
     def longest(self) -> int:
-        """The maximum length of a sequence."""
+        """The length of a row. No sequence is longer."""
         return self.sequence_ids.shape[1]
 
 

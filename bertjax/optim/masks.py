@@ -15,7 +15,7 @@ def path_names(path: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def decay_mask(params: Any) -> Any:
-    """Returns a tree of bools, True where weight decay applies: everywhere except biases and LayerNorm scales.
+    """Returns a tree of bools, True where weight decay applies: everywhere except in parameters named in NO_DECAY.
 
     Embeddings decay, as in google-research/bert (optimization.py, exclude_from_weight_decay).
     """

@@ -32,7 +32,8 @@ def is_block_kernel(names: tuple[str, ...]) -> bool:
 def scale_by_muon(momentum: float, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """Scales updates by Muon for the kernels of the blocks and by Adam for the rest.
 
-    Muon is orthogonalised Nesterov momentum; the update of an I x O matrix is multiplied by sqrt(max(1, I / O)).
+    Muon is orthogonalised Nesterov momentum. The update of a matrix with I inputs and O outputs is multiplied by
+    sqrt(max(1, I / O)).
 
     Args:
       momentum: The momentum of Muon, in [0, 1).

@@ -9,7 +9,7 @@ from bertjax.errors import UserError
 
 Schedule = Callable[[jax.Array], jax.Array]
 SCHEDULES = ('linear', 'polynomial', 'cosine', 'constant', 'slanted_triangular', 'wsd')
-# {decay of 'wsd': (passed share of the decay) -> learning rate as a share of the peak}.
+# {decay of 'wsd': (passed fraction of the decay) -> learning rate as a fraction of the peak}.
 DECAYS: dict[str, Schedule] = {
     'sqrt': lambda passed: 1 - jnp.sqrt(passed),
     'linear': lambda passed: 1 - passed,
@@ -27,7 +27,7 @@ def make_schedule(
     decay: str = 'sqrt',
     decay_fraction: float = 0.1,
 ) -> Schedule:
-    """Builds a schedule: linear warm-up from 0 to `peak`, then a decay to 0 at `steps`.
+    """Builds a schedule: linear warm-up from 0 to `peak`, then a decay to 0 at `steps`. 'constant' does not decay.
 
     The decay starts at the end of the warm-up, from `peak`, as in transformers. In google-research/bert
     (optimization.py) and in NVIDIA's LAMB scripts, the decay starts at step 0, so the rate drops at the end of the
@@ -37,16 +37,16 @@ def make_schedule(
     paper, and `warmup_fraction` is the paper's `cut_frac`.
 
     'wsd' (warm-up, stable, decay; arXiv 2404.06395) stays at `peak` until the last `decay_fraction` of the steps. The
-    decay 'sqrt' is 1 - √x (arXiv 2405.18392, equation 3), where x is the passed share of the decay.
+    decay 'sqrt' is 1 - √x (arXiv 2405.18392, equation 3), where x is the passed fraction of the decay.
 
     Args:
       name: One of SCHEDULES.
       peak: The highest learning rate.
       steps: The length of the phase in steps.
-      warmup_fraction: The share of `steps` for the warm-up, in [0, 1).
+      warmup_fraction: The fraction of `steps` for the warm-up, in [0, 1).
       power: The exponent of 'polynomial' (0.5 in LAMB's recipe).
       decay: The decay of 'wsd', one of DECAYS.
-      decay_fraction: The share of `steps` for the decay of 'wsd', in [0, 1].
+      decay_fraction: The fraction of `steps` for the decay of 'wsd', in [0, 1].
 
     Returns:
       step (int32 scalar, 0 for the first update) -> learning rate (float32 scalar).

@@ -1,4 +1,4 @@
-"""Renders a page from `page.html.j2`. A macro of a second template, with the name of a section, draws its data."""
+"""Renders a page from `page.html.j2`. A second template has a macro for each section, which draws its data."""
 
 import dataclasses
 import urllib.parse

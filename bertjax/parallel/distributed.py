@@ -1,6 +1,6 @@
 """Runs with several processes: primary-only work, agreement between processes, and joint termination.
 
-Each process has its own devices and makes its own rows; the state is distributed over the devices of all processes.
+Each process has its own devices and makes its own rows of a batch. The train state is distributed over all devices.
 Only the primary process, which is the first one, writes and prints. All processes read the same workdir on a shared
 file system, or each process has a separate workdir, to which the files of the primary are copied.
 """
@@ -111,8 +111,8 @@ def primary_first() -> contextlib.AbstractContextManager[None]:
     not communicate.
 
     Raises:
-      OtherStoppedError: In the other processes, if the primary has raised. In all processes but one, if that one could
-        not fetch the files of the primary.
+      OtherStoppedError: In the other processes, if the primary has raised. In the processes without an error, if
+        another process could not fetch the files of the primary.
     """
     return _first_before_others(_workdir_sync)
 
@@ -298,8 +298,8 @@ def is_lost(error: BaseException) -> bool:
 def leave(status: int) -> None:
     """Ends this failed process with `status`.
 
-    If all processes have failed for the same reason, they exit together. Otherwise this process ends at once, so that
-    the others detect its loss and do not wait for it.
+    If all processes fail within a minute, they exit together. Otherwise this process ends without JAX's shutdown, so
+    that the others detect its loss and do not wait for it. After a LostError, the process does not wait a minute.
     """
     if is_multiprocess():
         try:

@@ -73,7 +73,7 @@ def slice_count(devices: Iterable[Any]) -> int:
 
 
 def row_shards(mesh: Mesh) -> int:
-    """Returns the number of shards of the rows of a batch."""
+    """Returns the number of shards into which the mesh splits the rows of a batch."""
     return int(np.prod([mesh.shape[name] for name in BATCH_AXES]))
 
 

@@ -1,4 +1,4 @@
-"""Shardings from logical axis names: constraints inside the model, NamedShardings for its state."""
+"""Shardings from logical axis names: constraints inside the model, NamedShardings for the train state."""
 
 import contextlib
 import contextvars
@@ -27,8 +27,8 @@ def _check_names(names: tuple[str | None, ...]) -> None:
 def constrain(x: jax.Array, *names: str | None) -> jax.Array:
     """Constrains the sharding of an activation, with one logical axis name per dimension.
 
-    Outside a mesh, this is the identity. An unknown name is an error, because Linen would not split the dimension and a
-    typo would silently make the run slow.
+    Outside a mesh and inside `jax.shard_map`, this is the identity. An unknown name is an error, because Linen would
+    not split the dimension and a typo would silently make the run slow.
 
     Raises:
       ValueError: A name is not in parallel/rules.py.
@@ -86,7 +86,7 @@ def shard_count(name: str) -> int:
 
 
 def indivisible_reason(rows: int, heads: int) -> str | None:
-    """Returns why the mesh does not divide `rows` or `heads`, as `over_mesh` requires, or None if it does."""
+    """Returns why the mesh does not divide `rows` or `heads`, as `over_mesh` requires, or None if it divides both."""
     for what, size, parts in (('rows', rows, shard_count('act_batch')), ('heads', heads, shard_count('act_heads'))):
         if size % parts:
             return f'{size} {what} cannot be split evenly over {parts} devices'

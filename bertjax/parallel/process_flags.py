@@ -62,10 +62,10 @@ class ProcessFlags:
 
 
 def supervise() -> None:
-    """Continues in a child process. The parent waits for its end and exits with its status.
+    """Continues in a child process. The parent waits until the child ends and exits with the child's status.
 
-    If a process has lost another process of the run, JAX may end it at any time with SIGABRT and C++ stack traces. The
-    ended process cannot print a one-line explanation or choose its exit status, so the parent does both.
+    If another process of the run is lost, JAX may end the child at any time with SIGABRT and C++ stack traces. The
+    ended child cannot print a one-line explanation or choose its exit status, so the parent does both.
 
     The parent forwards SIGTERM, Ctrl-C and Ctrl-Z.
     """

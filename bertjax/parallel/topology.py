@@ -103,8 +103,8 @@ def topology_devices(name: str) -> list[Any]:
     The devices come from the compiler (libtpu or JAX's plug-in for CUDA) and need no hardware.
 
     Args:
-      name: A TPU slice such as 'v5e:4x4' or 'v5p:2x2x4' (chips along each side), two slices connected by the data
-        centre network such as '2*v5e:16x16', or a machine with GPUs such as 'h200:8'.
+      name: A TPU slice such as 'v5e:4x4' or 'v5p:2x2x4' (chips along each side), several slices connected by the
+        data centre network such as '2*v5e:16x16', or a machine with GPUs such as 'h200:8'.
 
     Raises:
       UserError: The compiler is not installed, or does not know the name.

@@ -36,7 +36,11 @@ def count_tpu_processes(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def _read_attribute(name: str, environment: Mapping[str, str]) -> str:
-    """Reads an attribute of this machine from the metadata server, or '' if it does not exist. Raises OSError."""
+    """Reads an attribute of this machine from the metadata server, or '' if it does not exist.
+
+    Raises:
+      OSError, HTTPException: The server does not answer.
+    """
     server = environment.get('GCE_METADATA_IP', 'metadata.google.internal')  # as in JAX
     address = f'http://{server}/computeMetadata/v1/instance/attributes/{name}'
     request = urllib.request.Request(address, headers={'Metadata-Flavor': 'Google'})

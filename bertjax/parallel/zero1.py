@@ -1,9 +1,9 @@
-"""ZeRO-1 (arXiv 1910.02054, section 5.1): shards the state over the data axis instead of replicating it.
+"""ZeRO-1 (arXiv 1910.02054, section 5.1): shards the train state over the data axis instead of replicating it.
 
-If only the data axis splits anything, each device stores and updates its shard of parameters and moments. A step begins
-with an all-gather of the parameters and ends with a reduce-scatter of the gradients. In between, a device computes with
-its rows and the full parameters, inside `jax.shard_map`. Without `shard_map`, XLA would also split the products of the
-model by these shardings.
+If only the data axis is larger than 1, each device stores and updates its shard of parameters and moments. A step
+begins with an all-gather of the parameters and ends with a reduce-scatter of the gradients. In between, a device
+computes with its rows and the full parameters, inside `jax.shard_map`. Without `shard_map`, XLA would also split the
+products of the model by these shardings.
 
 If `fsdp` or `tensor` already split the weights, XLA would have to partition the body of `shard_map` over these axes,
 which fails (jaxlib 0.10.2). In this case, only the moments of the optimiser are also sharded over the data axis, and
@@ -30,7 +30,7 @@ MATRICES = ('kernel', 'embedding')  # names of parameters that the model casts t
 def should_shard(choice: str, mesh: Mesh) -> bool:
     """Returns whether to shard the state over the data axis.
 
-    'auto' shards if only the data axis splits anything and there is a single slice. With several slices, libtpu 0.0.52
+    'auto' shards if only the data axis is larger than 1 and there is a single slice. With several slices, libtpu 0.0.52
     changes the layout of sharded arrays before it sends them, which is slow (docs/scaling.md has the measurements).
     Nothing is sharded if the data axis has size 1.
 
@@ -106,8 +106,9 @@ class GradientExchange:
 
     Attributes:
       params: The abstract parameters, with shardings.
-      dtype: The dtype of the computation, in which matrices are sent. This loses nothing, because the model casts
-        matrices to this dtype, and computes their gradients in it. Other arrays are sent unchanged.
+      dtype: The dtype of the computation, in which matrices are sent. The parameters lose nothing, because the model
+        casts matrices to this dtype. Their gradients are rounded before they are summed over the devices. Other arrays
+        are sent unchanged.
     """
 
     params: Any

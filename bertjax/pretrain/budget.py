@@ -74,7 +74,8 @@ class BudgetPlan:
       budget: The value of config.budget.
       model: {key of config.model: value}, the size and dtype of the model, except the keys that the user sets.
       estimate: The estimated number of steps of the run.
-      warmup, stable, decay: The steps of the three phases; None if the clock has not ended the second phase yet.
+      warmup, stable, decay: The steps of the three phases. `stable` and `decay` are None until the clock ends the
+        second phase.
     """
 
     budget: str
@@ -178,7 +179,7 @@ def _replayed_plan(settings: PretrainingSettings) -> BudgetPlan:
     source = user_path(settings.replay, 'config.replay') / FILE
     plan = _read(source)
     if plan is None or plan.decay is None:
-        found = 'no such file' if plan is None else 'a run that the clock has not ended'
+        found = 'no such file' if plan is None else 'a run that is still in its second phase'
         raise UserError(str(source), found, 'the decisions of a finished run', 'give the workdir of such a run')
     return plan
 

@@ -82,7 +82,7 @@ def unigram_entropy(splits: Sequence[StoreSplit], weights: Sequence[float], voca
     """Returns the unigram entropy of the held-out text in nats, or None without text.
 
     The entropy is the loss of a model that predicts each piece with its frequency in the held-out text. No model
-    that ignores the context has a lower loss. `weights` are the shares of the examples that come from each split.
+    that ignores the context has a lower loss. `weights` are the relative shares of examples from each split.
     """
     shares = np.zeros(vocab_size)
     for split, weight in zip(splits, weights, strict=True):

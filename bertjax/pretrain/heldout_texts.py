@@ -67,7 +67,7 @@ def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
             check_outside(path, folder, WORKDIR_FILES)
             continue
         if settings.data or len(parse_mixture(settings.corpus)) < 2:
-            fix = 'give a mixture such as A=auto,B=auto, or leave it out: this corpus is evaluated anyway'
+            fix = 'give a mixture such as A=auto,B=auto, or remove this entry: a single corpus is evaluated anyway'
             raise UserError(_KEY, f'{EACH!r} with one corpus', 'a mixture in config.corpus', fix)
         _check_names([text for text, _ in texts] + corpus_names(settings.corpus))
 
@@ -105,7 +105,7 @@ def corpus_names(spec: str) -> list[str]:
 def _check_names(names: Sequence[str]) -> None:
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if duplicate:
-        raise UserError(_KEY, f'{duplicate!r} twice', 'a name for each text', 'rename one of them')
+        raise UserError(_KEY, f'{duplicate!r} twice', 'a different name for each text', 'rename one of them')
 
 
 def _heldout_of_each(settings: PretrainingSettings, stores: Sequence[WeightedStore]) -> dict[str, StoreSplit]:

@@ -87,7 +87,7 @@ class PretrainingSettings(PretrainingKeys):
     def total_steps(self, examples_per_epoch: float | None) -> int:
         """Returns the length of the run in steps.
 
-        The steps of an epoch are those with the first phase's `batch_size`, even if the phase has a `batch_ramp`.
+        The number of steps per epoch assumes the first phase's `batch_size`, even if the phase has a `batch_ramp`.
 
         Args:
           examples_per_epoch: The number of examples in an epoch; None if no corpus is read (run=compile).

@@ -67,7 +67,7 @@ def finish_pretraining(
       model_config, tokenizer, params: The config, the tokenizer and the parameters of the trained model.
       heldout: Held-out examples, whose masks are filled for the summary; None without held-out text.
       recipe: The value of --config.
-      baselines: The chance baselines to compare the figures with.
+      baselines: The chance baselines, which are printed below the held-out metrics.
     """
     rows = read_heldout_rows(folder / 'metrics.jsonl')
     if rows and rows[-1]['step'] != config['steps']:

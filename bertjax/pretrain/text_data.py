@@ -35,7 +35,7 @@ from bertjax.workdir.tokenizer import (
 
 @dataclasses.dataclass(frozen=True)
 class WeightedStore:
-    """A token store and the share of the examples that are drawn from it."""
+    """A token store and its weight, in proportion to which examples are drawn from it."""
 
     store: TokenStore
     weight: float
@@ -163,7 +163,11 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
     parts = parse_mixture(settings.corpus)
     for number, ((spec, weight), directory) in enumerate(zip(parts, store_directories(settings, workdir), strict=True)):
         if len(parts) > 1:
-            share = f'its size^{settings.corpus_options.smoothing:g}' if weight == AUTO else f'{weight:g}'
+            share = (
+                f'a share proportional to its size^{settings.corpus_options.smoothing:g}'
+                if weight == AUTO
+                else f'{weight:g}'
+            )
             print(f'corpus {number}: {spec}, {share} of the examples')
         old_manifest = _read_manifest(directory)
         report = build_store(

@@ -1,4 +1,4 @@
-"""The base class of the attention implementations, which are the other modules of this folder."""
+"""The base class of the attention implementations, and the options of their kernels."""
 
 import dataclasses
 from collections.abc import Callable
@@ -53,7 +53,7 @@ class Implementation:
     def supports(self, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
         """Returns the reason why the implementation does not support this call, or None if it does.
 
-        The result depends only on shapes and dtypes. A `dropout_rate` of 0 means no dropout.
+        The result does not depend on the values of the arrays. A `dropout_rate` of 0 means no dropout.
         """
         if reason := self._refuse_mask(mask):
             return reason
@@ -79,7 +79,7 @@ class Implementation:
     ) -> jax.Array:
         """Averages the visible values, weighted by the softmax of the scores -> [B, Q, H, K].
 
-        A share `dropout_rate` of the weights is dropped as in `dropout.drop_attention`, unless `dropout` is None.
+        The fraction `dropout_rate` of the weights is dropped as in `dropout.drop_attention`, unless `dropout` is None.
         """
         B, _, H, _ = query.shape
         rate = dropout_rate if dropout is not None else 0.0
@@ -117,7 +117,7 @@ class Implementation:
 
 
 def refuse_length(length: int, multiple: int, longest: int | None = None) -> str | None:
-    """Returns the reason against rows of `length` tokens, or None if it is a multiple and at most `longest`."""
+    """Returns None if `length` is a multiple of `multiple` and at most `longest`, else the reason for a refusal."""
     if length % multiple == 0 and (longest is None or length <= longest):
         return None
     limit = '' if longest is None else f' up to {longest}'

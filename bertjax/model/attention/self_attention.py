@@ -35,9 +35,9 @@ class SelfAttention(nn.Module):
 
         Args:
           x: [B, S, D].
-          queries: [B, Q, D], the first Q positions of x.
+          queries: [B, Q, D], the first Q positions of x, or the first position of each sequence.
           layer: The index of the layer, from 0; None only if all layers are alike.
-          mask: The keys that each query may see, apart from the window.
+          mask: The mask without a window. This layer adds its window.
           rotary: The rotations of queries and keys, or None.
           dropout: The dropout of the layer, or None.
 

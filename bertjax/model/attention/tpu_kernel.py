@@ -1,4 +1,4 @@
-"""The kernels of fused_tpu.py: attention of one sequence and a few heads, forward and backward.
+"""The kernels of fused_tpu.py: attention of one row and a few heads, forward and backward.
 
 Scores, softmax and dropout stay in vector memory (VMEM). The backward kernel recomputes them from query and key, so no
 [S, S] array is saved between the two passes.
@@ -48,7 +48,7 @@ def differentiable(call: Callable[..., list[jax.Array]]) -> Kernel:
 def _call(
     options: KernelOptions, arrays: Sequence[jax.Array], sequences: jax.Array, words: jax.Array
 ) -> list[jax.Array]:
-    """Runs a kernel for each sequence and group of heads, on blocks [S, group·K] of the arrays."""
+    """Runs a kernel for each row and group of heads, on blocks [S, group·K] of the arrays."""
     B, S, columns = arrays[0].shape
     heads = words.shape[1]
     group, width = options.program, columns // heads
