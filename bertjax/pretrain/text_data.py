@@ -163,11 +163,10 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
     parts = parse_mixture(settings.corpus)
     for number, ((spec, weight), directory) in enumerate(zip(parts, store_directories(settings, workdir), strict=True)):
         if len(parts) > 1:
-            share = (
-                f'a share proportional to its size^{settings.corpus_options.smoothing:g}'
-                if weight == AUTO
-                else f'{weight:g}'
-            )
+            if weight == AUTO:
+                share = f'a share proportional to its size^{settings.corpus_options.smoothing:g}'
+            else:
+                share = f'{weight / sum(number for _, number in parts):.3g}'
             print(f'corpus {number}: {spec}, {share} of the examples')
         old_manifest = _read_manifest(directory)
         report = build_store(

@@ -9,7 +9,7 @@ from bertjax.pretrain.text_data import WeightedStore
 
 def corpus_section(stores: list[WeightedStore], names: list[str]) -> Section:
     """Returns the section with a report on each store. `names` are the parts of config.corpus, one for each store."""
-    reports = []
+    reports, total = [], sum(weighted.weight for weighted in stores)
     for name, weighted in zip(names, stores, strict=True):
         report = weighted.store.report
         # Splits an entry such as 'Tokens': '5,760 (8.0 a sentence)' into three cells.
@@ -17,7 +17,7 @@ def corpus_section(stores: list[WeightedStore], names: list[str]) -> Section:
         lengths = {label: (count, f'{count:,}') for label, count in sentence_lengths(report).items()}
         reports.append(
             {
-                'title': name + (f', {weighted.weight:g} of the examples' if len(stores) > 1 else ''),
+                'title': name + (f', {weighted.weight / total:.3g} of the examples' if len(stores) > 1 else ''),
                 'counts': [(label.replace('  ', '… '), *rest) for label, *rest in cells],
                 'lengths': BarChart('Sentences by length in tokens', lengths),
                 'problems': [f'{kind}: {line}' for kind, lines in report['problems'].items() for line in lines],

@@ -237,7 +237,7 @@ def test_each_corpus_of_a_mixture_has_a_store(program: Program, corpus: pathlib.
     other = tmp_path / 'other.txt'
     other.write_text(corpus.read_text(encoding='utf-8').replace('river', 'ocean'), encoding='utf-8')
     result = program.run(
-        f'--workdir={tmp_path / "run"}', f'--config.corpus={corpus}=0.75,{other}=0.25', '--config.run=corpus'
+        f'--workdir={tmp_path / "run"}', f'--config.corpus={corpus}=3,{other}=1', '--config.run=corpus'
     )
     assert '0.75 of the examples' in result.stdout
     assert (tmp_path / 'run/store/0/manifest.json').exists() and (tmp_path / 'run/store/1/manifest.json').exists()

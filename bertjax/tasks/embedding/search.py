@@ -26,8 +26,8 @@ def search(
         `model.quantization.cosine_similarity`.
 
     Returns:
-      The indices, int32 [Q, K], and the inner products or cosines, float32 [Q, K], in descending order. Documents with
-      NaN, of absent texts, have -inf.
+      The indices, int32 [Q, K], and the inner products or cosines, float32 [Q, K], in descending order. Absent
+      texts, which have rows of NaN (float) or 0 (integers), have -inf.
     """
     count, devices = min(count, len(documents)), len(jax.local_devices())
     rows = -(-min(DOCUMENTS, len(documents)) // devices) * devices
@@ -68,6 +68,8 @@ def _merge(
             scores = cosine_similarity(queries, documents, ranges)
         else:
             scores = jnp.einsum('qd,nd->qn', queries, documents, precision='highest')
+        if jnp.issubdtype(documents.dtype, jnp.integer):  # A row of zeros is an absent text, as NaN is in floats.
+            numbers = jnp.where(documents.any(axis=1), numbers, -1)
         scores = jnp.where((numbers < 0) | jnp.isnan(scores), -jnp.inf, scores)
         scores, found = jax.lax.top_k(scores, min(count, len(documents)))
         return scores, numbers[found]

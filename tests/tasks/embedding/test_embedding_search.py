@@ -42,8 +42,11 @@ def test_cosines_of_any_precision_in_a_memory_map(
     np.testing.assert_allclose(scores, np.take_along_axis(cosines, expected, 1), atol=1e-6)
 
 
-def test_absent_texts_are_found_last():
-    x = np.eye(4, dtype=np.float32)
-    x[0] = np.nan
-    indices, scores = search(x[1:2], x, 4, cosine=True)
-    assert indices[0, 0] == 1 and scores[0, 0] == 1 and scores[0, -1] == -np.inf
+@pytest.mark.parametrize('precision', PRECISIONS)
+def test_absent_texts_are_found_last(precision):
+    draw = np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)
+    draw[0] = np.nan
+    x, ranges = quantize(draw, precision, value_ranges(draw)), value_ranges(draw)
+    indices, scores = search(x[1:2], x, 4, cosine=True, ranges=ranges if precision == 'int8' else None)
+    assert indices[0, 0] == 1 and scores[0, 0] == pytest.approx(1) and scores[0, -1] == -np.inf
+    assert np.isfinite(scores[0, :-1]).all()
