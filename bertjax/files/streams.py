@@ -254,7 +254,6 @@ def decode(raw: bytes, number: int) -> str | Broken:
 def count_lines(file: BinaryIO, end: int) -> int:
     """Counts the line ends in the first `end` bytes of an open file."""
     count = 0
-    while end:
-        data = file.read(min(end, 1 << 20))
+    while data := file.read(min(end, 1 << 20)):
         end, count = end - len(data), count + data.count(b'\n')
     return count
