@@ -13,7 +13,7 @@ class DistillationStage:
 
     Attributes:
       objective: A function from the student's objective without a teacher to the objective of this stage.
-      learning_rate: The peak learning rate; None for that of the run.
+      learning_rate: The peak learning rate; None for the run's peak learning rate.
     """
 
     objective: Callable[[Objective], Objective]
