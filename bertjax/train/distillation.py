@@ -32,7 +32,8 @@ class Distillation:
         sequence.
       fingerprint: The fingerprint of the teacher's weights, for the config of the run.
       description: Lines about the teacher and the losses, printed at the start of the run.
-      first_stage_steps: (steps of the run, batches of an epoch) -> the steps of the first of two stages.
+      first_stage_steps: (number of steps of the run, number of batches in an epoch) -> number of steps of the first of
+        two stages.
       initial_params: () -> the student's initial parameters, host arrays in the tree of its model; None if the student
         starts as it would without a teacher.
       initial_weights: A line about the student's initial parameters, printed when they are made; '' for none.

@@ -37,7 +37,8 @@ _recorded_until: float | None = None  # see recorded_until; None for the start o
 def recorded_until() -> float:
     """Returns the time.perf_counter at which the record of the current training begins.
 
-    This is the end of the previous training or the last call of `begin_recording`, else the start of the process.
+    This is the later of the end of the previous training and the last call of `begin_recording`. If there is
+    neither, it is the process's start.
     """
     if _recorded_until is not None:
         return _recorded_until
