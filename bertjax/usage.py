@@ -53,7 +53,7 @@ def load_verb(name: str) -> types.ModuleType:
 
 
 def example_recipe(verb: str) -> str:
-    """Returns a recipe that this verb can run."""
+    """Returns a recipe that this verb can run, or the placeholder 'RECIPE'."""
     return verb if verb in recipe_names() else EXAMPLES.get(load_verb(verb).VERB.needs, 'RECIPE')
 
 

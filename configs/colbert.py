@@ -3,7 +3,7 @@
     python -m bertjax.main --config=configs/colbert.py --workdir=out/colbert --config.init=CHECKPOINT --config.data=DIR
 
 DIR holds train.jsonl and, if available, dev.jsonl and test.jsonl (or .csv, .tsv, .parquet …), or is a folder of BEIR.
-The columns decide how they are used; config.task.anchor=question and similar keys name other columns:
+The columns determine the training and the metric. Keys such as config.task.anchor=question name other columns:
 
 | columns                          | training                                                 | dev and test           |
 |----------------------------------|----------------------------------------------------------|------------------------|
@@ -17,9 +17,9 @@ Arguments, as in --config=configs/colbert.py:seq=300
 
 | argument | meaning                                                    |
 |----------|------------------------------------------------------------|
-| seq=N    | tokens of the longest document, 180                        |
-| query=N  | tokens of a query, 32: shorter ones are filled with [MASK] |
-| dim=N    | the width of the vectors, 128                              |
+| seq=N    | tokens of the longest document; default: 180               |
+| query=N  | tokens of a query, filled with [MASK]; default: 32         |
+| dim=N    | the width of the vectors; default: 128                     |
 
 Markers of queries and documents are [unused0] and [unused1], or other texts in config.task.query_prompt and
 document_prompt. A batch of thousands of rows fits in memory with config.grad_accum_steps.

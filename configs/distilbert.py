@@ -7,8 +7,8 @@
 
 The first command is the general distillation, on text. The student starts from every second block of its teacher. Its
 loss is 5 x the divergence from the teacher's distributions at a temperature of 2, plus 2 x the MLM loss, plus 1 x the
-cosine loss of the last hidden states; there are no sentence pairs. It trains on batches of 4,096 sequences of 512,
-three passes over Wikipedia and books, with Adam at 5e-4. Unlike in the original, only masked positions have soft
+cosine loss of the last hidden states. There are no sentence pairs. The student trains on batches of 4,096 sequences of
+512, three passes over Wikipedia and books, with Adam at 5e-4. Unlike in the original, only masked positions have soft
 targets, and the student keeps the segment embedding. For a teacher of another kind, such as a ModernBERT, set the sizes
 in --config.model. The other fields of the model are copied from the teacher.
 

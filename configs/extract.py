@@ -16,7 +16,7 @@ Arguments, as in --config=configs/extract.py:sentences
 
 | argument  | meaning                                                                                          |
 |-----------|--------------------------------------------------------------------------------------------------|
-| sentences | as in sentence-transformers: the pooling of the folder, else the mean; scaled to length 1        |
+| sentences | as in sentence-transformers: the pooling in the folder, else the mean; scaled to length 1        |
 | last_four | the last four layers, concatenated, for each token: the features of the paper's table 7          |
 
 Hardware: any; two CPU cores process some hundred sentences per second with a model of 6 layers and width 384.

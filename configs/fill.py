@@ -10,8 +10,8 @@ Arguments, as in --config=configs/fill.py:score
 
 | argument | meaning                                                                                           |
 |----------|---------------------------------------------------------------------------------------------------|
-| masks    | the most probable pieces for each [MASK]; with --config.fill.jointly, the masks of a text are     |
-|          | filled one after another                                                                          |
+| masks    | default: the most probable pieces for each [MASK]; with --config.fill.jointly, the masks of a     |
+|          | text are filled one after another                                                                 |
 | score    | pseudo-log-likelihood and pseudo-perplexity, masking each piece in turn (arXiv 1910.14659)        |
 | pairs    | the probability that one text follows another                                                     |
 | continue | append masks and fill them from left to right; a slow and weak generator                          |

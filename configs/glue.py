@@ -15,11 +15,11 @@ Arguments, as in --config=configs/glue.py:mrpc,grid or :mnli,seq=256
 
 | argument | meaning                                                                                                  |
 |----------|----------------------------------------------------------------------------------------------------------|
-| NAME     | cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli                                                       |
+| NAME     | cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli; default: rte                                         |
 | all      | all nine, each in WORKDIR/NAME; --config.benchmark='rte:epochs=10;cola:seeds=5' changes single tasks     |
-| seq=N    | tokens of the longest sequence, 128                                                                      |
+| seq=N    | tokens of the longest sequence; default: 128                                                             |
 | grid     | a sweep over the paper's learning rates 5e-5, 4e-5, 3e-5, 2e-5 and batches of 16 and 32, 3 epochs each   |
-| seeds=N  | a sweep over N seeds; with `grid`, N seeds for every cell                                                |
+| seeds=N  | a sweep over N seeds; with `grid`, N seeds for every combination                                         |
 
 For the GLUE server, the same command with --config.run=predict --config.split=test writes
 WORKDIR/predictions/test/RTE.tsv and a .zip. For MNLI, --config.split=test,test_mismatched,ax gives MNLI-m.tsv,

@@ -15,7 +15,8 @@ WORKDIR/negatives/pairs.jsonl has the pairs with a list `negative`, and the cosi
         --config.data=out/mined/negatives/pairs.jsonl
 
 Negatives that are more similar than the positive are often unlabelled positives: --config.mine_negatives.range_min=10
-skips the most similar texts, --config.mine_negatives.relative_margin=0.05 keeps those at least 5 % below the positive.
+skips the 10 most similar texts, and --config.mine_negatives.relative_margin=0.05 keeps only negatives whose cosine is
+at least 5 % below the positive's.
 
 Hardware: any; the search is exact, in blocks on all devices. A CPU core embeds some hundred short texts per second with
 a model of 6 layers and width 384. After an interruption the same command continues.

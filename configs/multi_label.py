@@ -14,7 +14,7 @@ Arguments, as in --config=configs/multi_label.py:long=windows,seq=512
 
 | argument | meaning                                                                                                |
 |----------|--------------------------------------------------------------------------------------------------------|
-| seq=N    | tokens of the longest sequence, 128                                                                    |
+| seq=N    | tokens of the longest sequence; default: 128                                                           |
 | long=HOW | how to read longer texts: truncate, head_tail or windows, see configs/classify.py                      |
 
 Hardware: any; 4,000 sentences with a model of 6 layers and width 384 take minutes on 2 CPU cores (not run here at that

@@ -19,7 +19,7 @@ Arguments, as in --config=configs/ner.py:context or :features=sum_last_four,unit
 | plain          | tags other than entities, such as parts of speech; scored by accuracy                              |
 | features=NAME  | the paper's feature-based approach, a two-layer BiLSTM on layers of a frozen encoder; NAME is      |
 |                | embeddings, second_to_last, last, sum_last_four, concat_last_four or sum_all                       |
-| units=N        | units of each direction of the BiLSTM, 768 as in the paper; 0: no BiLSTM                           |
+| units=N        | units of each direction of the BiLSTM; default: 768, as in the paper; 0: no BiLSTM                 |
 
 Expected F1 on CoNLL-2003 (arXiv 1810.04805, table 7, with `context`; not run here):
 

@@ -11,7 +11,7 @@ MNLI 84.6.
 
 Arguments, as in --config=configs/pretrain_base.py:ltr or :size=l6_d768_h3,masking=100/0/0
 
-| argument      | meaning                                    | the paper's figures                                    |
+| argument      | meaning                                    | the paper's results                                    |
 |---------------|--------------------------------------------|--------------------------------------------------------|
 | size=NAME     | table 6: l3_d768_h12 l6_d768_h3            | perplexity 5.84 5.24                                   |
 |               | l6_d768_h12 base l12_d1024_h16 large       | 4.68 3.99 3.54 3.23                                    |

@@ -7,8 +7,8 @@ learning rate of 4e-3. Each phase has a warm-up and a polynomial decay of power 
 warm-up. NVIDIA's decay begins at step 0, so its highest learning rates are 0.85 and 0.93 of the nominal rates.
 
 Hardware: 256 chips of TPU v5e, in bfloat16, or 64 H100 (not tried), with 8 accumulation steps per batch
-(config.grad_accum_steps). The compiler's estimate of a step (docs/scaling.md) gives 0.9 and 0.4 hours; not run here.
-Expected: SQuAD 1.1 dev F1 of 90.58 (LAMB paper, table 1, its 64k/32k row of 8,599 steps).
+(config.grad_accum_steps). The compiler's estimate of a step (docs/scaling.md) gives 0.9 and 0.4 hours for the
+phases; not run here. Expected: SQuAD 1.1 dev F1 of 90.58 (LAMB paper, table 1, its 64k/32k row of 8,599 steps).
 """
 
 from ml_collections import ConfigDict

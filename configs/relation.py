@@ -10,12 +10,12 @@ Arguments, as in --config=configs/relation.py:starts,markers=typed
 
 | argument    | meaning                                                                                               |
 |-------------|-------------------------------------------------------------------------------------------------------|
-| markers=HOW | how to mark the entities. entity: [unusedN] pieces around them (arXiv 1906.03158); typed: also the    |
-|             | type, as in @ * person * Ann @ (arXiv 2102.01373); mask: the type instead of the words; words: << >>  |
-|             | and [[ ]] as words                                                                                    |
-| starts      | the head reads the states of the two opening markers instead of [CLS] (arXiv 1906.03158, its best     |
+| markers=HOW | how to mark entities. entity (default): [unusedN] pieces around them (arXiv 1906.03158); typed: also  |
+|             | the type, as in @ * person * Ann @ (arXiv 2102.01373); mask: the type instead of the words; words:    |
+|             | << >> and [[ ]] as words                                                                              |
+| starts      | the head reads the outputs at both opening markers instead of [CLS] (arXiv 1906.03158, its best       |
 |             | variant); transformers has no such class, so there is no export to Hugging Face                       |
-| seq=N       | tokens of the longest sequence, 128                                                                   |
+| seq=N       | tokens of the longest sequence; default: 128                                                          |
 
 The score is micro F1 without the label no_relation, as in TACRED's scorer. For data without that label it equals the
 accuracy. For ChemProt, papers also report macro F1 (--config.task.metric=macro_f1).

@@ -2,8 +2,8 @@
 
     python -m bertjax.main --config=configs/rerank.py --workdir=out/rerank --config.init=CHECKPOINT --config.data=DIR
 
-DIR holds train.jsonl and, if available, dev.jsonl and test.jsonl (or .csv, .tsv, .parquet …). The columns decide how
-they are used; config.task.anchor=question and similar keys name other columns:
+DIR holds train.jsonl and, if available, dev.jsonl and test.jsonl (or .csv, .tsv, .parquet …). The columns determine
+the loss and the metric. Keys such as config.task.anchor=question name other columns:
 
 | columns                           | training                                                   | dev and test    |
 |-----------------------------------|------------------------------------------------------------|-----------------|
@@ -22,7 +22,7 @@ Arguments, as in --config=configs/rerank.py:stsb
 | argument  | meaning                                                                                                |
 |-----------|--------------------------------------------------------------------------------------------------------|
 | stsb      | GLUE's STS-B: the columns sentence1, sentence2 and score of its TSV, divided by 5                      |
-| seq=N     | tokens of the longest pair, 256; longer pairs lose the end of their longer text                        |
+| seq=N     | tokens of the longest pair; default: 256. Longer pairs lose the end of their longer text               |
 
 A trained reranker of the same tokenizer can be the teacher in a run itself: configs/distilbert.py:rerank.
 

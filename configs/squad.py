@@ -15,7 +15,7 @@ Hardware: one GPU or TPU chip with 16 GB for base in float32; --config.model.dty
 has about 90,000 windows; see docs/performance.md for runs on a CPU.
 
 Expected EM/F1 on dev (arXiv 1810.04805, tables 2 and 3): 1.1 base 80.8/88.5, large 84.1/90.9; 2.0 large 78.7/81.9.
-The figures of 2.0 are best_exact/best_f1, because the paper chose the null threshold on dev. Not run here.
+The values for 2.0 are best_exact/best_f1, because the paper chose the null threshold on dev. Not run here.
 """
 
 from ml_collections import ConfigDict

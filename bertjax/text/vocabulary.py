@@ -96,8 +96,8 @@ def build_wordpiece(
 def count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
     """Counts the words of texts, split as in BERT. If there are too many, the rarest words are dropped.
 
-    ASCII white space always separates words, and BERT's normaliser works on single characters. Each distinct chunk
-    between white space is therefore split only once, which is ten times as fast as splitting all text.
+    ASCII white space always separates words, and BERT's normaliser works on single characters. Equal short chunks
+    between white space are therefore counted and split only once, which is ten times as fast as splitting all text.
     """
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -172,7 +172,8 @@ def train_sentencepiece(
     Args:
       texts, others: The texts of each corpus, read once.
       seed: The seed of the samples.
-      sample_sentences: The size of a sample. Unigram training needs 3 KB of memory for each English sentence.
+      sample_sentences: The maximum number of sentences of a sample. Unigram training needs 3 KB of memory for each
+        English sentence.
       options: Further arguments of `build_sentencepiece`.
     """
     drawn = [sample(iter_sentences(some), sample_sentences, seed) for some in (texts, *others)]
@@ -228,7 +229,7 @@ def build_sentencepiece(
             control_symbols=controls,
             **{f'{key}_id': names.index(name) for key, name in _SENTENCEPIECE_NAMES.items()},
             **{f'{key}_piece': name for key, name in _SENTENCEPIECE_NAMES.items()},
-            # Fixed, because each thread computes a partial sum: their number changes the last digits of the result.
+            # Fixed, because each thread computes a partial sum, and the number of threads changes the last digits.
             num_threads=8,
             minloglevel=2,
         )

@@ -80,7 +80,7 @@ class StepLowering:
 
 
 def lower_in_two(lowering: StepLowering, batches: Mapping[int, BatchSpec]) -> Callable[[int], Callable[[], Program]]:
-    """Returns a `lower` of CompiledSteps with two programs: gradients for each length, and one update for all lengths.
+    """Returns a `lower` for CompiledSteps that makes one gradient program per length and one update program for all.
 
     On CPU, the update takes nearly half of the compile time of a step, so it is compiled only once.
     """

@@ -13,7 +13,7 @@ class DistillationStage:
 
     Attributes:
       objective: A function from the student's objective without a teacher to the objective of this stage.
-      learning_rate: The peak learning rate; None for that of the run.
+      learning_rate: The peak learning rate; None for the run's peak learning rate.
     """
 
     objective: Callable[[Objective], Objective]
@@ -32,7 +32,8 @@ class Distillation:
         sequence.
       fingerprint: The fingerprint of the teacher's weights, for the config of the run.
       description: Lines about the teacher and the losses, printed at the start of the run.
-      first_stage_steps: (steps of the run, batches of an epoch) -> the steps of the first of two stages.
+      first_stage_steps: (number of steps of the run, number of batches in an epoch) -> number of steps of the first of
+        two stages.
       initial_params: () -> the student's initial parameters, host arrays in the tree of its model; None if the student
         starts as it would without a teacher.
       initial_weights: A line about the student's initial parameters, printed when they are made; '' for none.

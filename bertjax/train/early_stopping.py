@@ -13,7 +13,7 @@ class EarlyStopping:
     """
 
     def __init__(self, limit: int, saved: dict[str, Any] | None = None):
-        """Creates a counter, or restores it from the `state` in a checkpoint of an earlier process."""
+        """Creates a counter, or restores it from `saved`, the value of STATE_KEY in a checkpoint's config."""
         self.limit = limit
         self._best: float | None = saved['best'] if saved else None
         self._waited: int = saved['waited'] if saved else 0

@@ -24,7 +24,8 @@ from bertjax.train.time_limit import PhaseTimeError, TimeLimit
 class Loop:
     """Trains one run, or several runs together, from a position to the end.
 
-    The run also evaluates and saves at its end. No checkpoint is saved after a non-finite step.
+    The run also evaluates and saves at its end. Directly after a non-finite step, only the end of the run, a
+    request to stop or the time limit causes a checkpoint.
 
     Args:
       settings: The settings, with `eval_every` and `checkpoint_every` in steps (0 for never), and `checkpoint_minutes`,
@@ -117,7 +118,7 @@ class Loop:
         if must_evaluate and self._early_stopping.limit and phase is self._phases[-1]:
             may_save |= self._early_stopping.note(cost)
             last |= self._early_stopping.should_stop
-        # The parameters after a non-finite step are suspect and must not replace a good checkpoint.
+        # After a non-finite step, the parameters are suspect, and a periodic checkpoint could replace a good one.
         if last or stop or over or (may_save and not self._recorder.suspect):
             self._save(cost if phase.may_be_best else None, last=last, stop=stop or over)
         if stop and not last:

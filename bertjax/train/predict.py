@@ -1,4 +1,4 @@
-"""Computation of a model's outputs for all rows of a task's features, in row order."""
+"""Computes a model's outputs for all rows of a task's features, in row order."""
 
 import collections
 from collections.abc import Callable, Collection, Iterable, Mapping

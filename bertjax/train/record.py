@@ -35,7 +35,7 @@ _MIN_REPORTED = 1.0  # seconds: the duration of a longer compilation is printed
 
 
 class Recorder:
-    """Writes metrics.jsonl, ledger.jsonl and TensorBoard for each run, and prints their mean on the console.
+    """Writes metrics.jsonl, ledger.jsonl and TensorBoard for each run, and prints losses, averaged over the runs.
 
     A writer that fails is dropped with a warning. A ledger that fails stops the training, because it must list all
     examples.
@@ -111,7 +111,7 @@ class Recorder:
             read_rows(ledger.path.with_name('metrics.jsonl'))  # logs warnings
 
     def sync(self) -> None:
-        """Syncs the files to disk. Call this before writing a checkpoint of the last step."""
+        """Syncs the files to disk. Call this before a checkpoint is written."""
         for lines in (*self._ledgers, *self._writers):
             lines.sync()
         self.run_clock.write()  # so that repeated work can be attributed to exact steps

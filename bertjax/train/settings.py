@@ -78,7 +78,7 @@ def check_memory(
     Args:
       model: The config of the model; the parameters of heads are not counted.
       rows, parts: The number of rows and the number of parts of a batch.
-      seq_len, predictions: The sequence length S and the number of predictions P.
+      seq_len, predictions: The sequence length, and the number of predictions per row.
       moments: The number of optimiser arrays for each parameter; 0 if the encoder is not trained.
       key: The config key of the batch size.
     """

@@ -43,7 +43,7 @@ class PhaseSettings:
       power: The exponent of the polynomial schedule.
       decay, decay_fraction: The form of the decay of 'wsd', and its share of the phase's steps.
       reset_optimizer: Whether the phase begins with a fresh optimiser.
-      layout: The layout of the sequences of a batch, see `step.make_gradients`.
+      layout: The slots of packed sequences if they are the same in every batch, else None.
       schedule_steps: The steps of the run at which the schedule begins and ends, if these settings are for a part of a
         phase with a separate batch size; None for a whole phase.
     """

@@ -19,7 +19,7 @@ class TimeLimit:
     Args:
       seconds: The limit for the whole run.
       phase: The number of the phase that ends by the clock; -1 for none.
-      ends: The time of the run at which that phase ends, in seconds.
+      ends: The elapsed time of the run at which that phase ends, in seconds.
     """
 
     def __init__(self, seconds: float, *, phase: int = -1, ends: float = math.inf):

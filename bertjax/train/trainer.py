@@ -141,7 +141,7 @@ def resume_or_start(
     interrupt: Interrupt,
     time_limit: TimeLimit | None = None,
 ) -> tuple[TrainState, list[bool]]:
-    """Trains to the end of the last phase.
+    """Resumes or starts a training, and runs it to the end of the last phase.
 
     Args:
       experiment: The training of one run, or of several together.

@@ -1,9 +1,9 @@
 """Exact gradients of losses that compare the rows of a batch, with the outputs of all parts and devices.
 
-Source: gradient caching (Gao et al. 2021, arXiv 2101.06983). Each part of a batch is computed twice. The first pass
-computes the outputs of all parts, which are small, and then the gradient of the loss with respect to these outputs. The
-second pass computes the gradient of the parameters. Dropout depends only on the example number, so both passes drop the
-same values.
+Source: gradient caching (Gao et al. 2021, arXiv 2101.06983). If a batch has several parts, each is computed
+twice. The first pass computes the outputs of all parts, which are small, and then the gradient of the loss with respect
+to these outputs. The second pass computes the gradient of the parameters. Dropout depends only on the example number,
+so both passes drop the same values.
 """
 
 from collections.abc import Callable, Mapping

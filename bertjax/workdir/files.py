@@ -98,7 +98,7 @@ def read_recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
 
 
 def read_recorded_results(path: pathlib.Path) -> dict[str, Any]:
-    """Reads results.json of a run, which has the figures of its splits.
+    """Reads results.json of a run, which has the metrics of each split.
 
     Raises:
       UserError: The file is damaged.
@@ -109,7 +109,7 @@ def read_recorded_results(path: pathlib.Path) -> dict[str, Any]:
     for key in ('splits', 'alone'):  # Only an ensemble has 'alone'.
         by_split = results.get(key, {})
         if not isinstance(by_split, dict) or not all(isinstance(values, dict) for values in by_split.values()):
-            raise UserError(f'{path}: {key}', format_value(by_split), 'an object with the figures of each split', fix)
+            raise UserError(f'{path}: {key}', format_value(by_split), 'an object with the metrics of each split', fix)
     members = results.get('ensemble', [])
     if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
         raise UserError(f'{path}: ensemble', format_value(members), 'a list of workdirs', fix)

@@ -35,7 +35,7 @@ def save_tokenizer(
       text: The text that the vocabulary was trained on.
 
     Raises:
-      UserError: The workdir has a run with another tokenizer, whose folder is missing.
+      UserError: The workdir's run has recorded another tokenizer.
     """
     directory = workdir / FOLDER
     recorded = _recorded_fingerprint(workdir)

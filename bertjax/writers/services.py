@@ -75,7 +75,7 @@ class WandB(Service):
             console='off',
             x_disable_stats=True,
             x_disable_meta=True,
-            # Without these timeouts and without a network, the process would wait forever at its end.
+            # Without these timeouts, the process would wait forever at its end if there is no network.
             init_timeout=_NETWORK_SECONDS,
             finish_timeout=_NETWORK_SECONDS,
         )

@@ -39,14 +39,14 @@ class Goodput:
         return self.seconds.get(STEP, 0.0) / self.total
 
     def rest(self) -> list[tuple[str, float]]:
-        """Returns (description, share) of each other kind, the largest share first."""
+        """Returns (description, share) of each kind except STEP, the largest share first."""
         shares = {
             _DESCRIPTIONS[kind]: each / self.total for kind, each in self.seconds.items() if kind != STEP and each > 0
         }
         return sorted(shares.items(), key=lambda item: -item[1])
 
     def facts(self) -> dict[str, Any]:
-        """Returns the entry of summary.json."""
+        """Returns the goodput entry of summary.json."""
         seconds = {kind: round(each, 3) for kind, each in self.seconds.items()}
         return {'share': round(self.share, 4), 'processes': self.processes, 'seconds': seconds}
 

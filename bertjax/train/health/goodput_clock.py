@@ -37,7 +37,8 @@ _recorded_until: float | None = None  # see recorded_until; None for the start o
 def recorded_until() -> float:
     """Returns the time.perf_counter at which the record of the current training begins.
 
-    This is the end of the previous training in this process, the call of `begin_recording`, or the process's start.
+    This is the later of the end of the previous training and the last call of `begin_recording`. If there is
+    neither, it is the process's start.
     """
     if _recorded_until is not None:
         return _recorded_until
@@ -105,7 +106,8 @@ class GoodputClock:
           saving: Whether a checkpoint is being written at the same time.
 
         Returns:
-          A line about the step if it took at least SLOW times the median and no other line explains why.
+          A line about the step if its time without compilation and evaluation, which have other lines, was at least
+          0.5 s and SLOW times the median; else None.
         """
         self._switch_to(STEP)
         seconds, self._step_seconds, self._step = self._step_seconds, {}, step
