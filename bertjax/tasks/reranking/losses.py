@@ -25,7 +25,7 @@ def binary_cross_entropy(logits: jax.Array, batch: Batch) -> jax.Array:
 
 
 def squared_error(logits: jax.Array, batch: Batch) -> jax.Array:
-    """Computes the squared error [B] to `labels`: scores [B], or a teacher's [B, M], averaged over the list."""
+    """Computes the squared error [B] to `labels`: to scores [B], or to a teacher's [B, M], averaged over each list."""
     error = jnp.square(logits - batch['labels'])
     return error if error.ndim == 1 else lists.mean_of(error, _present(batch))
 
