@@ -46,7 +46,7 @@ class RerankTask(TextPairTask):
       activation: the function from logits to scores; 'auto' for that of config.init if it is a CrossEncoder, else
         'sigmoid' with the loss 'bce', else 'identity'.
       candidates: for a BEIR folder, the folder `predictions` of a search, whose first documents are ranked again.
-      candidate_count: the number of these documents.
+      candidate_count: the maximum number of candidates.
     """
 
     loss: str = option('auto', one_of(('auto', *LOSSES)))
