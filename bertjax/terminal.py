@@ -99,7 +99,11 @@ def data_output() -> Iterator[TextIO]:
 
 
 def is_shown(record: logging.LogRecord) -> bool:
-    """Returns False for errors that Orbax both logs and raises, and for debug messages of JAX below --verbosity=2."""
+    """Returns whether to show a log message.
+
+    Messages of Orbax and asyncio are hidden, because Orbax also raises its errors. Debug messages are shown only with
+    --verbosity=2 or from absl.
+    """
     if record.levelno <= logging.DEBUG and record.name != 'absl' and absl.logging.get_verbosity() < 2:
         return False
     return '/orbax/checkpoint/' not in record.pathname and record.name != 'asyncio'
@@ -111,7 +115,7 @@ def invocation() -> str:
     Examples are `bertjax`, `python3 -m bertjax.main` and `python -m bertjax`.
     """
     program = pathlib.Path(sys.argv[0])
-    if program.suffix == '.py' or program.name in ('', '-c', '-m'):  # The other names mean that Python runs no file.
+    if program.suffix == '.py' or program.name in ('', '-c', '-m'):  # With these names, Python runs no file.
         module = 'bertjax' if program.stem == '__main__' else 'bertjax.main'
         return f'{shlex.quote(sys.orig_argv[0])} -m {module}'
     return program.name if shutil.which(program.name) else shlex.quote(str(program))

@@ -198,7 +198,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         return self.predictions(records, features, average_outputs([outputs for _, outputs in members]))
 
     def _shared_features(self, members: Sequence[tuple[Features, Outputs]]) -> Features:
-        """Returns the features of all models of an ensemble.
+        """Returns the features that all models of an ensemble share.
 
         Raises:
           UserError: The features differ.
@@ -219,7 +219,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
 
     @abc.abstractmethod
     def collapsed(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> bool:
-        """Whether the model has collapsed: its predictions for all records are equal."""
+        """Whether the model has collapsed: its predictions for all records are equal or nearly equal."""
 
     @abc.abstractmethod
     def rows(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:

@@ -71,7 +71,7 @@ def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], 
     """Returns `settings` with the options of a tokenizer_config.json in their BertNormalizer.
 
     Raises:
-      UserError: The normaliser is of another kind, and its case is not that of the configuration.
+      UserError: `settings` has no BertNormalizer, and its normaliser contradicts `do_lower_case` in `config`.
     """
     lowercase, normalizer = config.get('do_lower_case'), copy.deepcopy(settings.get('normalizer'))
     options = {

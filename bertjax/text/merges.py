@@ -66,7 +66,10 @@ def learn_merges(
 
 
 def _cut(words: Mapping[str, int], ids: Mapping[str, int], prefix: str) -> tuple[list[list[int]], list[int]]:
-    """Returns each word as a list of the ids of its characters, and the counts. Words of one character are left out."""
+    """Returns each word as a list of the ids of its characters, and the counts.
+
+    Words of one character, and words with a character outside the alphabet, are left out.
+    """
     symbols, counts = [], []
     continued = {piece.removeprefix(prefix): index for piece, index in ids.items() if len(piece) == len(prefix) + 1}
     for word, count in words.items():

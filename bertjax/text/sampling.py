@@ -1,6 +1,6 @@
 """Draws a uniform sample of sentences from a text of any length.
 
-The indices of the sampled sentences depend only on the number of sentences and a seed.
+The indices of the sampled sentences depend only on the number of sentences, the size of the sample and a seed.
 """
 
 import itertools
@@ -17,7 +17,7 @@ Sampled = TypeVar('Sampled')
 
 
 def iter_sentences(texts: Iterable[str]) -> Iterator[str]:
-    """Yields the sentences of texts in pieces of up to MAX_SENTENCE characters. Very long words are shortened."""
+    """Yields the sentences of texts in parts of up to MAX_SENTENCE characters. Very long words are shortened."""
     for sentence in itertools.chain.from_iterable(map(split_sentences, texts)):
         sentence = shorten_unbroken(replace_surrogates(sentence))
         for start in range(0, len(sentence), MAX_SENTENCE):

@@ -27,8 +27,9 @@ def load_tokenizer(path: epath.PathLike) -> Tokenizer:
 
     Args:
       path: A vocab.txt, a tokenizer.json, a SentencePiece *.model, a vocab.json with a merges.txt beside it, a
-        directory with one of these files, or the path of a TensorFlow checkpoint. If a directory has several of them,
-        the first of tokenizer.model, tokenizer.json, vocab.txt and vocab.json is used.
+        directory with one of these files, or the path of a TensorFlow checkpoint. In a directory, the first of
+        tokenizer.model, spiece.model, tokenizer.json, vocab.txt and vocab.json is used. A *.model without [CLS] is
+        skipped if another of these files follows.
 
     Raises:
       UserError: The path does not exist, or has no vocabulary for BERT.

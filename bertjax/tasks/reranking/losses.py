@@ -1,4 +1,4 @@
-"""Losses of rerankers on `logits`: [B] of scored pairs, or [B, M] of lists, the positive first."""
+"""Losses of rerankers. `logits` are [B] for scored pairs, or [B, M] for lists with the positive first."""
 
 import functools
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def binary_cross_entropy(logits: jax.Array, batch: Batch) -> jax.Array:
 
 
 def squared_error(logits: jax.Array, batch: Batch) -> jax.Array:
-    """Computes the squared error [B] to `labels`: scores [B], or a teacher's [B, M], averaged over the list."""
+    """Computes the squared error [B] to `labels`: to scores [B], or to a teacher's [B, M], averaged over each list."""
     error = jnp.square(logits - batch['labels'])
     return error if error.ndim == 1 else lists.mean_of(error, _present(batch))
 
@@ -34,7 +34,7 @@ def _list_loss(function: Any, logits: jax.Array, batch: Batch) -> jax.Array:
     return function(logits, _present(batch), batch.get('labels'))
 
 
-# The first loss of a form is its default.
+# The default for a form of data is the first loss that supports the form.
 LOSSES = {
     'bce': RowLoss(binary_cross_entropy, ('scored',), score_range=(0, 1)),
     'margin_mse': RowLoss(functools.partial(_list_loss, lists.margin_mse), ('distilled',), needs_negatives=True),
@@ -46,7 +46,7 @@ LOSSES = {
 
 
 def _distill(student: Any, teacher: Any, batch: Batch, temperature: float) -> jax.Array:
-    """Computes the squared distance [B] from the logits of the teacher, without the temperature."""
+    """Computes the squared error [B] to the logits of the teacher. The temperature has no effect."""
     return squared_error(student['logits'], {**batch, 'labels': teacher['logits']})
 
 

@@ -46,7 +46,7 @@ class RerankTask(TextPairTask):
       activation: the function from logits to scores; 'auto' for that of config.init if it is a CrossEncoder, else
         'sigmoid' with the loss 'bce', else 'identity'.
       candidates: for a BEIR folder, the folder `predictions` of a search, whose first documents are ranked again.
-      candidate_count: the number of these documents.
+      candidate_count: the maximum number of candidates.
     """
 
     loss: str = option('auto', one_of(('auto', *LOSSES)))
@@ -181,6 +181,6 @@ def _pairs(records: Records) -> list[tuple[str, Sequence[str]]]:
 
 
 def _rank(query: Query, scores: np.ndarray) -> Ranking:
-    """Ranks the candidates. Among equal scores, the later document is first, because positives are usually earlier."""
+    """Ranks the candidates. Among equal scores, the later document is first, so that ties do not favour positives."""
     order = np.lexsort((-np.array(query.candidates), -scores))
     return Ranking([query.candidates[i] for i in order], scores[order].tolist())

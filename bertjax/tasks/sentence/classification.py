@@ -35,9 +35,9 @@ class ClassificationTask(TextTask):
       text_a, text_b, label: the names of the columns; `text_b` is '' if a record has a single text.
       train, dev, test: the names of files in `data`, or of splits of `dataset`; '' searches for train.csv, val.jsonl,
         valid.tsv.gz, test-00000-of-00002.parquet and similar names, see splits.py. The test file may lack labels.
-      dev_fraction: the share of the training records that is used as dev if there is no dev file. A hash of the text
-        selects these records. Equal texts are therefore in the same split, and a record stays in its split when other
-        records are added.
+      dev_fraction: the fraction of the training records that becomes dev if there is no dev file; 0 for no dev. A hash
+        of the text selects these records. Equal texts are therefore in the same split. A record stays in its split when
+        others are added.
       labels: the labels in the order of their numbers; () collects and sorts the labels of the training file. For the
         metric `f1`, the second of two labels is the positive class.
       regression: whether the label is a number.
@@ -117,7 +117,7 @@ class ClassificationTask(TextTask):
             raise UserError('config.task.metric', found, "'macro_f1'", 'set config.task.metric=macro_f1')
 
     def _print_dev_share(self, records: Sequence[Example]) -> None:
-        """Prints how many records of the training file are used as dev. The others are `records`."""
+        """Prints how many records of the training file are used as dev. All others are in `records`."""
         if self._shares_dev and self._shared_records:
             dev_share = f'{self._shared_records - len(records):,} of the {self._shared_records:,} records of train'
             hint = (

@@ -15,7 +15,7 @@ _BANDS = 5  # the number of intervals of the true score in `value_report`
 
 
 def describe_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> str:
-    """Returns a report on the counts of the labels, the accuracy of the most frequent label, and possible problems.
+    """Returns a report on the counts of the labels, the accuracy of a constant prediction, and possible problems.
 
     Args:
       counts: The number of records of each label.

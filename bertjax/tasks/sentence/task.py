@@ -200,7 +200,7 @@ class TextTask(Task[Example, Scores]):
             raise UserError(where, f'the label {label!r}', f'one of {known}', 'correct the record or the labels')
 
     def learn(self, records: Sequence[Example]) -> None:
-        """Collects the labels, unless an option lists them, and prints their counts."""
+        """Collects the labels, unless an option lists them, and prints a report on the labels or scores."""
         if self.regression:
             print(describe_values(records))
             return

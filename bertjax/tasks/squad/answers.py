@@ -12,7 +12,7 @@ from bertjax.tasks.squad.questions import SquadQuestion
 # The number of spans that are collected from each window, as a multiple of n_best. It is above 1 because spans with
 # equal texts are merged.
 _SPANS_PER_BEST = 4
-# The null_odds of a context without pieces, where 'no answer' is the only possible answer.
+# The null_odds if no window has a non-empty span, so that 'no answer' is the only possible answer.
 NO_CHOICE = 1e9
 
 
@@ -46,7 +46,7 @@ class Answers:
 
     Attributes:
       nbest: the spans with the highest scores, without repeated texts, in descending order; includes `null` if a
-        question may have no answer.
+        question may have no answer, or if no other span exists.
       best: the best non-empty span; `null` if no such span exists.
       null: the span that means 'no answer'.
       null_odds: the score of `null` minus the score of `best` (log odds).

@@ -30,8 +30,8 @@ VERSIONS = ('1.1', '2.0')
 _NO_ANSWER = 'no answer'
 _NBEST_FIELDS = ('text', 'probability', 'start_logit', 'end_logit')  # in nbest_predictions.json
 _EXCERPT = 160  # characters of the context on each side of an answer in the error report
-# A model has collapsed if at least this share of its answers are equal. The share is below 1 because the tuned
-# threshold admits a few other answers.
+# A model has collapsed if at least this fraction of its answers have the same start. The fraction is below 1 because
+# the tuned threshold admits a few other answers.
 _COLLAPSED = 0.98
 
 

@@ -1,8 +1,8 @@
 """Converts TriviaQA (Joshi et al. 2017, arXiv 1705.03551) to the format of SQuAD by distant supervision.
 
 The method is that of the BERT paper (arXiv 1810.04805, on SQuAD 1.1). The first 400 words of a document become a
-paragraph if they contain an answer of TriviaQA. The first occurrence of the answer is used, although the text around it
-does not necessarily answer the question.
+paragraph if they contain an answer of TriviaQA. The first occurrence of each alias counts as an answer, although the
+text around it does not necessarily answer the question.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ def convert_to_squad(
     """Yields an entry of SQuAD's `data` for each question that has at least one paragraph.
 
     The id of a question is QuestionId--Filename, as in TriviaQA's converter (mandarjoshi90/triviaqa,
-    utils/convert_to_squad_format.py). The answers are the first occurrences of its aliases, in the order of the text.
+    utils/convert_to_squad_format.py). The answers are the first occurrences of the aliases, in the order of the text.
 
     Args:
       folder: The folder that contains `evidence`.
@@ -109,7 +109,7 @@ def first_words(text: str, count: int = WORDS) -> str:
 
 
 def alias_pattern(aliases: Sequence[str]) -> re.Pattern:
-    """Compiles a case-insensitive pattern that matches an alias, but not inside a word. Longer ones come first."""
+    """Compiles a case-insensitive pattern that matches an alias, but not inside a word. Longer aliases come first."""
     texts = sorted({' '.join(alias.split()) for alias in aliases} - {''}, key=lambda alias: (-len(alias), alias))
     patterns = (r'\s+'.join(map(re.escape, alias.split())) for alias in texts)
     return re.compile(rf'(?<!\w)(?:{"|".join(patterns)})(?!\w)', re.IGNORECASE)

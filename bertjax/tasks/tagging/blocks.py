@@ -17,7 +17,8 @@ class ColumnBlock(NamedTuple):
 
     Attributes:
       rows: (line number, columns) of each word.
-      preceding_lines: the columns of each line since the previous sentence; () for a blank line.
+      preceding_lines: the lines since the previous sentence: the columns of a document boundary, (line,) for a comment,
+        and () for a blank line.
       document: the number of the document, from 0.
       separator: the separator of the columns, see `split_columns`.
     """

@@ -39,7 +39,7 @@ class Sentence:
       tags: the tag of each word, in IOB2 or plain; None if the sentence has no tags.
       document: the number of the document, in ascending order.
       columns: the columns of each word, as in the file.
-      preceding_lines: the columns of each line since the previous sentence; () for a blank line.
+      preceding_lines: the lines since the previous sentence, see blocks.py:ColumnBlock.
       separator: the separator of the columns.
       scheme: the scheme of the tags in the file: one of schemes.py:ENTITIES, 'plain', or '' if it cannot be detected.
       fields: all fields of the row, if the sentence is read from JSON or Arrow for prediction.

@@ -18,8 +18,8 @@ def split_words(text: str) -> tuple[tuple[str, ...], tuple[Offsets, ...]]:
     """Returns the words of a text, split as in BERT's tokenizer, and their offsets.
 
     White space separates words, and each punctuation mark and each Chinese character is a word. Control characters at
-    the start and the end of a word are removed. Words that consist only of accents are dropped, because they have no
-    pieces.
+    the start and the end of a word are removed. Words of only accents or control characters are dropped, because they
+    have no pieces.
     """
     repaired, positions = repair_surrogates(text)
     words, offsets = [], []

@@ -20,8 +20,8 @@ class TagFields:
 
     Attributes:
       words, tags: the names of the fields; '' for the first of the usual names that the record has.
-      names: the names of the tags: a record with the tag i has the tag `names[i]`. () if the records have the names of
-        the tags, or if the file has a list of these names.
+      names: the names of the tags: the number i in a record means the tag `names[i]`. () if the records have the names
+        of the tags, or if the file has a list of these names.
     """
 
     words: str = ''
