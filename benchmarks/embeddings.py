@@ -41,6 +41,7 @@ _INIT = flags.DEFINE_string('init', '', 'The folder of MiniLM; default: the mode
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'The number of seeds of a training.')
 _OUT = flags.DEFINE_string('out', 'out/embeddings', 'The folder of the runs.')
 _KEPT = flags.DEFINE_string('kept', 'docs/results/embeddings', 'The folder of the results.')
+_ONLY = flags.DEFINE_list('only', ['training', 'encoding', 'memory'], 'The kinds of measurements to run.')
 _REPORT = flags.DEFINE_bool('report', False, 'Print the tables of the finished runs, and run nothing.')
 _RUN = flags.DEFINE_string('run', '', 'A measurement as JSON; used for the processes.')
 
@@ -62,7 +63,8 @@ def main(_: Any) -> None:
         print(json.dumps(_MEASURES[(run := json.loads(_RUN.value))['measure']](**run)))
     else:
         for run in measurements():
-            _finish(run)
+            if run['measure'] in _ONLY.value:
+                _finish(run)
 
 
 def measurements() -> Iterator[dict[str, Any]]:
