@@ -88,8 +88,8 @@ class Requester:
         """Returns a copy that calls a check between requests.
 
         Before each attempt, the copy calls `check(True)`, which may wait. After each part of a large file, it calls
-        `check(False)`, which must not wait. An exception in the check ends the request, but an OSError ends only the
-        attempt.
+        `check(False)`, which must not wait. A UserError or StoppedError of the check ends the request. Other
+        exceptions end only the attempt.
         """
         other = copy.copy(self)
         other._checks = (*self._checks, check)
