@@ -56,7 +56,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
       layout: the layout of the files: 'swag' for train.csv, val.csv and test.csv (its labels are not public); 'codah'
         for train.tsv, dev.tsv and test.tsv, or for a single .tsv file that is split; 'jsonl' for train.jsonl, dev.jsonl
         and test.jsonl, or Parquet or Arrow files (see files.py:parse_questions).
-      dev_share, test_share: the shares of dev and test if a single file is split by a hash of the context.
+      dev_share, test_share: the fractions of dev and test if a single file is split by a hash of the context.
     """
 
     data: str
