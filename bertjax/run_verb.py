@@ -49,7 +49,7 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
     if verb.trains and (note := recipe.describe_default_argument()):
         print(note)
     if in_bucket:
-        from bertjax.workdir.mirror import mirrored_workdir  # This imports all export formats.
+        from bertjax.workdir.mirror import mirrored_workdir  # Here, because it imports all export formats.
     with mirrored_workdir(workdir, verb.bucket) if in_bucket else contextlib.nullcontext(workdir) as folder:
         if recipe.rows:
             from bertjax.workdir.rows import write_rows

@@ -55,7 +55,7 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     corpora = [[spec] for spec in specs] if any(weight == AUTO for _, weight in parts) else [specs]
     if options.format == 'ids':
         found, expected = 'nothing, with config.corpus_options.format=ids', 'the vocabulary of the ids in the corpus'
-        raise UserError('config.tokenizer', found, expected, 'set config.tokenizer to it')
+        raise UserError('config.tokenizer', found, expected, 'set config.tokenizer to its path')
     print(f'training a {vocab.family} vocabulary of {vocab.size:,} pieces on {settings.corpus}')
     if settings.beam:
         tokenizer, read = _train_on_beam(settings, corpora, workdir)

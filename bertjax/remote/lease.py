@@ -75,7 +75,7 @@ class Lease:
         """Checks that the lease is held. Call this method before every request that changes the bucket.
 
         If the last renewal is older than EXPIRES_AFTER / 2, for example after a suspension, the process first renews
-        the lease. This shows whether it still holds the lease.
+        the lease. This shows whether another process has taken over.
 
         Args:
           wait: Whether to renew the lease if needed. If False, raises ConnectionError instead, without a request.

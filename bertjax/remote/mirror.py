@@ -125,7 +125,7 @@ class Mirror:
           everything: Whether to publish large growing files even without a checkpoint.
 
         Returns:
-          The number of objects written, and their bytes.
+          The number of changed files, and their bytes.
 
         Raises:
           UserError: See `RemoteFolder`.
@@ -142,7 +142,7 @@ class Mirror:
         markers = outdated.union(filter(self._is_marker, changed))
         try:
             broken = {rules.unit_of(name) for name in self._upload(inside, local)}
-            # Files outside checkpoints follow, so that a ledger is never older than the checkpoint that relies on it.
+            # Other files precede the markers, so that a ledger is never older than the checkpoint that relies on it.
             self._upload([name for name in changed if not rules.marker_of(name)], local)
             self._upload([name for name in sorted(markers) if rules.unit_of(name) not in broken], local)
             self._remove_deleted()

@@ -35,7 +35,7 @@ _SHOWN = 10  # the maximum number of documents in a query's row of predictions
 
 @dataclasses.dataclass
 class TextPairTask(Task[TextExample | Query, float | Ranking]):
-    """The options and the methods that the tasks that compare texts share.
+    """The options and the methods of all tasks that compare texts.
 
     A prediction is the similarity of a pair, or a query's ranking of documents. A subclass is a dataclass. It declares
     the values of `loss`, and the options of its losses.
