@@ -1,6 +1,6 @@
 """The warm start of a pre-training run: the architecture and weights of config.init, or the architecture of a teacher.
 
-Words of config.vocab.add get new rows in the token embedding.
+The embedding of a word of config.vocab.add starts as the mean over the pieces into which the vocabulary split it.
 """
 
 import dataclasses

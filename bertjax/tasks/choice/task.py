@@ -48,7 +48,8 @@ class ChoicePrediction:
 class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     """Scores `[CLS] context [SEP] start ending [SEP]` for each ending (BERT paper, section 4.4) and selects the best.
 
-    A sequence that is too long is truncated at the end of its longer part. The number of such sequences is printed.
+    If a sequence is too long, its longer part loses pieces at the end. Once the parts have equal lengths, both lose
+    pieces. The number of truncated sequences is printed.
 
     Attributes:
       data: the folder of the files.
