@@ -2,16 +2,18 @@
 
     recipe = bertjax.recipe('glue:rte', learning_rate=3e-5, **{'optimizer.b2': 0.98})
     run = bertjax.train(recipe, 'out/rte')           --config=glue:rte --config.learning_rate=3e-5 … --workdir=out/rte
-    run.metrics('dev'), run.summary, run.model       the figures, and the model that `bertjax.load` returns
+    run.metrics('dev'), run.summary, run.model       the metrics, and the model that `bertjax.load` returns
     bertjax.run('predict', recipe, 'out/rte', split='test')                                       --config.run=predict
 
-The same recipe in the same workdir gives the same checks, bits and files as on the command line. Each of the two can
-continue a run that the other one started. Errors are exceptions; `bertjax.UserError` describes a mistake in one line.
+The same recipe in the same workdir gives the same checks, weights (bit for bit) and files as on the command line.
+Python can continue a run of the command line, and vice versa. Errors are exceptions; `bertjax.UserError` describes a
+mistake in one line.
 
 Ctrl-C (SIGINT) or SIGTERM saves the training and raises `bertjax.PreemptedError`; the same call continues the training.
 The third signal raises KeyboardInterrupt at once. In a thread other than the main thread, signals do not affect the
-training. config.hang_minutes ends the whole process, as on the command line. Runs of several processes need the command
-line. On a GPU, call `train` before JAX computes anything else, because XLA reads the flags set by bertjax only once.
+training. A hang (config.hang_minutes) ends the whole process, as on the command line. Runs of several processes need
+the command line. On a GPU, call `train` before JAX computes anything else, because XLA reads the flags set by bertjax
+only once.
 """
 
 import contextlib
@@ -115,7 +117,7 @@ def train(
 
     Args:
       recipe: The recipe, or its name.
-      workdir: The workdir, also in a bucket.
+      workdir: The path of the workdir, or its address in a bucket.
       on_row: A function that is called with each new row of metrics.jsonl, a dict, after the row is written. In a sweep
         the row also has `trial`. If the function raises an error, a warning is logged and it is not called again.
       quiet: Whether to print only warnings. During the call, standard output of the whole process is discarded, except
@@ -169,7 +171,7 @@ class FinishedRun:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The results of the finished run: its summary.json, results.json or sweep.json; {} if there is none."""
+        """The results of the run, from its sweep.json, results.json or summary.json; {} if it has no such file."""
         path = next((path for name in _SUMMARIES if (path := self._file(name)).exists()), None)
         return read_json_object(path, 'train again, or restore the file') if path else {}
 
@@ -189,7 +191,7 @@ class FinishedRun:
 def _as_recipe(value: Recipe | str | os.PathLike) -> Recipe:
     if not isinstance(value, Recipe):
         return recipe(value)
-    # The program may also have set keys of `config` directly.
+    # The caller may also have set keys of `config` directly.
     original = flatten(load_recipe(find_recipe(value.name)))
     changed = {key for key, x in flatten(value.config).items() if original.get(key) != x}
     return dataclasses.replace(value, flag_keys=frozenset((*value.flag_keys, *changed)))

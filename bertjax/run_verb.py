@@ -1,4 +1,4 @@
-"""Check a recipe and a workdir, and run a verb, for the command line and for Python."""
+"""Checks a recipe and a workdir, and runs a verb, for the command line and for Python."""
 
 import contextlib
 import inspect
@@ -20,11 +20,11 @@ from bertjax.usage import example_recipe, load_verb, verbs
 
 
 def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb], None]) -> None:
-    """Runs the verb config.run of a recipe.
+    """Runs the verb that config.run of a recipe names.
 
     Args:
       recipe: The recipe. If it has rows, they are written to the workdir before the verb starts.
-      workdir: The workdir, also in a bucket; None if the verb needs none.
+      workdir: The path of the workdir, or its address in a bucket; None if the verb needs none.
       prepare: A function (name, declaration of the verb) that is called after the checks, before the verb starts.
 
     Raises:
@@ -49,7 +49,7 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
     if verb.trains and (note := recipe.describe_default_argument()):
         print(note)
     if in_bucket:
-        from bertjax.workdir.mirror import mirrored_workdir  # Imports all export formats, so only if needed.
+        from bertjax.workdir.mirror import mirrored_workdir  # Here, because it imports all export formats.
     with mirrored_workdir(workdir, verb.bucket) if in_bucket else contextlib.nullcontext(workdir) as folder:
         if recipe.rows:
             from bertjax.workdir.rows import write_rows

@@ -1,4 +1,4 @@
-"""Trains the vocabulary of a pre-training run on its corpus, or loads one and adds words of the user."""
+"""Trains the vocabulary of a pre-training run on its corpus, or loads a vocabulary and adds the user's words."""
 
 import collections
 import contextlib
@@ -43,7 +43,7 @@ COUNTS = 'counts'  # a temporary folder in the workdir for the counts of Beam
 
 
 def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
-    """Trains the vocabulary of config.vocab on config.corpus, and saves it to WORKDIR/tokenizer.
+    """Trains the vocabulary that config.vocab describes on config.corpus, and saves it to WORKDIR/tokenizer.
 
     Raises:
       UserError: There is no text, or the vocabulary cannot be trained.
@@ -51,11 +51,11 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     vocab, options = settings.vocab, settings.corpus_options
     parts, read = parse_mixture(settings.corpus), []
     specs = [spec for spec, _ in parts]
-    # The counts are smoothed only if a weight is 'auto'. Fixed weights affect only the choice of examples.
+    # `smoothing` applies only if a weight is 'auto'. Fixed weights affect only the choice of examples.
     corpora = [[spec] for spec in specs] if any(weight == AUTO for _, weight in parts) else [specs]
     if options.format == 'ids':
         found, expected = 'nothing, with config.corpus_options.format=ids', 'the vocabulary of the ids in the corpus'
-        raise UserError('config.tokenizer', found, expected, 'name this vocabulary')
+        raise UserError('config.tokenizer', found, expected, 'set config.tokenizer to its path')
     print(f'training a {vocab.family} vocabulary of {vocab.size:,} pieces on {settings.corpus}')
     if settings.beam:
         tokenizer, read = _train_on_beam(settings, corpora, workdir)
@@ -72,7 +72,7 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
 
 @contextlib.contextmanager
 def _show_reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[Callable[[int], None]]:
-    """Shows the progress of reading the corpus. Yields a function to call with the newly read bytes or records."""
+    """Shows the progress of reading the corpus. Yields a function that takes the number of new bytes or records."""
     sources = [
         source for spec in specs for source in resolve_sources(list_unweighted(spec), settings.corpus_options.text_key)
     ]
@@ -87,7 +87,7 @@ def _show_reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[C
 
 
 def _options(settings: PretrainingSettings) -> dict[str, Any]:
-    """Returns the options that all trainers of WordPiece and SentencePiece vocabularies have."""
+    """Returns the options that the trainers of WordPiece and SentencePiece vocabularies share."""
     vocab = settings.vocab
     options = {'vocab_size': vocab.size, 'lowercase': vocab.lowercase, 'unused': vocab.unused}
     return options | {'smoothing': settings.corpus_options.smoothing}
@@ -150,7 +150,7 @@ def load_configured_tokenizer(settings: PretrainingSettings, source: str) -> Tok
 
 
 def _is_symbol_file(path: epath.Path) -> bool:
-    """Returns whether the path is that of a file with one symbol per line, which may be missing."""
+    """Returns whether the path names a file with one symbol per line. A .txt file need not exist."""
     return path.suffix not in ('.json', '.model') and (path.is_file() or path.suffix == '.txt')
 
 
@@ -172,7 +172,7 @@ def add_words(tokenizer: Tokenizer, path: str) -> Tokenizer:
 def write_candidates(
     settings: PretrainingSettings, source: str, workdir: pathlib.Path
 ) -> list[tuple[str, int, list[str]]]:
-    """Writes words of config.corpus that the vocabulary splits to WORKDIR/candidates.txt, for config.vocab.add.
+    """Writes to WORKDIR/candidates.txt the words of config.corpus that the vocabulary splits, for config.vocab.add.
 
     Each line has a word, its number of occurrences, and its pieces, separated by tabs. The vocabulary is that of
     `load_tokenizer(source)`.

@@ -1,6 +1,6 @@
 """The warm start of a pre-training run: the architecture and weights of config.init, or the architecture of a teacher.
 
-Words of config.vocab.add get new rows in the token embedding.
+The embedding of a word of config.vocab.add starts as the mean over the pieces into which the vocabulary split it.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ def with_architecture(
     """Returns the settings with the architecture of config.init if config.architecture_from is 'init'.
 
     A student that is initialized with blocks of its teacher gets the teacher's architecture, except for the sizes and
-    for the keys that the recipe or the command line sets. `Teacher.check_copies` checks these later.
+    for the keys that the recipe or the command line sets. `Teacher.check_copies` checks these values later.
 
     A resumed run takes the architecture from its config.json, so that config.init is no longer needed. It also keeps
     the layout of its parameter tree, even if the recipe has changed. A model without segment ids is trained without
@@ -87,7 +87,7 @@ def _architecture_without(names: Collection[str]) -> dict[str, Any]:
 
 
 def _read_fields(folder: pathlib.Path, names: Collection[str], model: str, where: str) -> tuple[dict[str, Any], str]:
-    """Returns config fields of a resumed run (from its config.json) or of `model`, and the file or folder read."""
+    """Returns config fields from the config.json of a resumed run, else from `model`, and the path that was read."""
     recorded = _recorded_fields(folder, names)
     if recorded is not None:
         return recorded, str(folder / 'config.json')
@@ -107,7 +107,7 @@ def _recorded_fields(folder: pathlib.Path, names: Collection[str]) -> dict[str, 
 
 
 def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, Any]]:
-    """Returns the differing fields of the architecture, except sizes, as {name: (run, source)}."""
+    """Returns {name: (value in run, value in source)} for the differing fields outside the three lists above."""
     ignored = {*_RUN_FIELDS, *_SIZE_FIELDS, *_INIT_FIELDS}
     if not run.nsp and 'transform' not in (run.pooler, source.pooler):
         ignored.add('pooler')  # neither model uses it
@@ -116,7 +116,7 @@ def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, An
 
 
 def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer) -> int:
-    """Returns V, the number of rows of the token embedding: the number of pieces, or of initial rows if it is larger.
+    """Returns V, the number of token embeddings: as many as the initial model has, but at least one per piece.
 
     Published models have more rows than pieces (ModernBERT has 50,368 rows for 50,280 pieces). The run trains and
     exports all rows. A resumed run takes the number from its config.json. `tokenizer` includes the words of
@@ -144,7 +144,7 @@ def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenize
 
 
 def _tokenizer_of_init(settings: PretrainingSettings, directory: str, tokenizer: Tokenizer) -> Tokenizer:
-    """Returns the tokenizer of the run without the words of config.vocab.add."""
+    """Returns the tokenizer of the run without the words that config.vocab.add adds."""
     return load_tokenizer(settings.tokenizer or directory) if settings.vocab.add else tokenizer
 
 

@@ -30,7 +30,7 @@ class Lease:
     EXPIRES_AFTER seconds.
 
     Every write names the version that it replaces, and the server refuses the write if the version has changed. On a
-    server without conditional writes, another process can also take the lease between a read and a write.
+    server without conditional writes, another process can take the lease between a read and a write.
 
     Args:
       folder: The workdir.
@@ -72,10 +72,10 @@ class Lease:
         return UserError(str(self._folder), found, 'one process at a time', 'wait for it, or end it')
 
     def check(self, wait: bool = True) -> None:
-        """Checks that the lease is held. Call it before every request that changes the bucket.
+        """Checks that the lease is held. Call this method before every request that changes the bucket.
 
-        A process that was stopped or suspended for a while renews the lease first. This shows whether the process still
-        holds the lease.
+        If the last renewal is older than EXPIRES_AFTER / 2, for example after a suspension, the process first renews
+        the lease. This shows whether another process has taken over.
 
         Args:
           wait: Whether to renew the lease if needed. If False, raises ConnectionError instead, without a request.
@@ -117,7 +117,7 @@ class Lease:
         return max(abs(now - then) for now, then in zip(_clocks(), self._renewed, strict=True))
 
     def _write(self, folder: RemoteFolder, version: str) -> bool:
-        """Writes the lease if its current version is `version` ('' for no lease). Returns whether it succeeded."""
+        """Writes the lease if its current version is `version` ('' for no lease). Returns whether it did."""
         start = _clocks()
         self._count += 1
         try:

@@ -1,8 +1,9 @@
-"""Synchronises a local folder with the objects below an address: the newer side is copied to the other side.
+"""Copies changes between a local folder and the objects below an address in a bucket, in both directions.
 
-A record file contains the state of each file on both sides at its publication. A file that differs from its record has
-changed. A folder that is valid only when complete (a checkpoint, a token store, an exported model) has a marker file.
-The marker is written after all other files and removed before them, so that a partial folder is never valid.
+A record file has the size, the time and the object version of each file when it was last copied. A file or an object
+that differs from its record has changed. A folder that is valid only when complete (a checkpoint, a token store, an
+exported model) has a marker file. The marker is written after all other files and removed before them, so that a
+partial folder is never valid.
 """
 
 import dataclasses
@@ -33,7 +34,7 @@ class MirrorRules:
     """Which files are mirrored, and which folders are valid only when complete.
 
     Attributes:
-      markers: {regular expression of a folder, with its slash: name of its marker file}.
+      markers: {regular expression for a folder's path with the final slash: name of its marker file}.
       ignored: A regular expression of names that are not mirrored.
     """
 
@@ -74,7 +75,7 @@ class Mirror:
         self._published: dict[str, tuple[int, int, str]] = read_json_or_none(self._path, _parse_record) or {}
 
     def pull(self) -> None:
-        """Copies the state of the bucket to the folder. Nothing is written to the bucket.
+        """Copies the changes in the bucket to the folder. Nothing is written to the bucket.
 
         If the folder has a later checkpoint than the bucket, local changes take precedence.
 
@@ -94,7 +95,7 @@ class Mirror:
         if _newest_step(name for name in local if unit_of(name) in changed_locally) > _newest_step(objects):
             to_pull = (to_pull - changed_locally) & {
                 unit_of(name) for name in objects
-            }  # the other local changes are published again
+            }  # `publish` writes the other local files again
         self._remove_local(unit_of(name) for name in local if unit_of(name) in to_pull and name not in objects)
         targets = {
             source: self.folder / name
@@ -124,7 +125,7 @@ class Mirror:
           everything: Whether to publish large growing files even without a checkpoint.
 
         Returns:
-          The number of objects written, and their bytes.
+          The number of changed files, and their bytes.
 
         Raises:
           UserError: See `RemoteFolder`.
@@ -141,7 +142,7 @@ class Mirror:
         markers = outdated.union(filter(self._is_marker, changed))
         try:
             broken = {rules.unit_of(name) for name in self._upload(inside, local)}
-            # Files outside checkpoints follow, so that a ledger is never older than the checkpoint that relies on it.
+            # Other files precede the markers, so that a ledger is never older than the checkpoint that relies on it.
             self._upload([name for name in changed if not rules.marker_of(name)], local)
             self._upload([name for name in sorted(markers) if rules.unit_of(name) not in broken], local)
             self._remove_deleted()

@@ -91,8 +91,8 @@ def _connect(scheme: str, attempts: int) -> Any:
 class RemoteFolder(Requester):
     """The objects below an address.
 
-    Every method raises DeniedError if a request is denied, UserError if the bucket does not exist, and UnreachableError
-    if the server does not answer in time.
+    Every method raises DeniedError if a request is denied, and UnreachableError if the server does not answer in time.
+    `find`, `write` and `upload` raise UserError if the bucket does not exist.
 
     Args:
       url: gs://BUCKET/PATH or s3://BUCKET/PATH.
@@ -156,7 +156,8 @@ class RemoteFolder(Requester):
         Args:
           name: The name of the object.
           data: The content.
-          replace: The version to replace; '' if the object must not exist. The server checks the version if it can.
+          replace: The version to replace; '' if the object must not exist; None for any version, the default. Some
+            servers do not check the version.
 
         Raises:
           FileExistsError: The object has another version.
@@ -195,7 +196,7 @@ class RemoteFolder(Requester):
         The libraries send a large file in parts. A failed check stops the upload between two parts; see `with_check`.
 
         Raises:
-          FileNotFoundError: The file is gone.
+          FileNotFoundError: The local file does not exist.
         """
         size = file.stat().st_size
         if size <= ONE_REQUEST:
@@ -220,12 +221,12 @@ class RemoteFolder(Requester):
         return self.call(upload)
 
     def _written(self, name: str, size: int, content: bytes | pathlib.Path) -> RemoteObject:
-        """Returns the metadata of a written object. If it does not match, raises EOFError, so that `call` retries."""
+        """Returns the metadata of a written object. If the content differs, raises EOFError, so that `call` retries."""
         written = self.info(name)
         if written is None or written.size != size:
-            raise EOFError(f'{written.size if written else 0:,} of {size:,} bytes are there after writing')
+            raise EOFError(f'{written.size if written else 0:,} of {size:,} bytes are in the bucket after writing')
         if not self.has_content(written, content):
-            raise EOFError('other bytes are there after writing')
+            raise EOFError('the bucket has other bytes than those written')
         return written
 
     def has_content(self, facts: RemoteObject, content: bytes | pathlib.Path) -> bool:

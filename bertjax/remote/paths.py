@@ -1,4 +1,4 @@
-"""Resolves the paths that users give, local or in a bucket."""
+"""Resolves the paths that users give: local paths and addresses in a bucket."""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from bertjax.remote.object_store import RemoteFolder, RemoteObject
 
 
 def user_path(path_or_address: epath.PathLike, where: str, beside: Sequence[str] = ()) -> epath.Path:
-    """Returns a local path: the user's path with ~ expanded, or the copy of an address in a bucket.
+    """Returns a local path: the user's path with ~ expanded, or the local copy of an object or folder in a bucket.
 
     Args:
       path_or_address: A local path, gs://… or s3://…

@@ -88,8 +88,8 @@ class Requester:
         """Returns a copy that calls a check between requests.
 
         Before each attempt, the copy calls `check(True)`, which may wait. After each part of a large file, it calls
-        `check(False)`, which must not wait. An exception in the check ends the request, but an OSError ends only the
-        attempt.
+        `check(False)`, which must not wait. A UserError or StoppedError of the check ends the request. Other
+        exceptions end only the attempt.
         """
         other = copy.copy(self)
         other._checks = (*self._checks, check)
@@ -167,7 +167,7 @@ class Requester:
                     fix = 'check the network, then repeat the command; it continues after the files that are complete'
                     raise UnreachableError(self._where, found, 'an answer', fix) from None
                 if failures >= len(PAUSES):
-                    message = 'no complete answer from %s (%s): retrying for %s'
+                    message = 'no complete answer from %s (%s): retrying for up to %s'
                     details = self.url, _first_line(error), _format_seconds(limit)
                     logging.log_every_n_seconds(logging.WARNING, message, WARN_EVERY, *details)
                 time.sleep(min(limit - passed, PAUSES[min(failures, len(PAUSES) - 1)]))

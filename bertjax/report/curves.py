@@ -1,4 +1,4 @@
-"""Charts of the metrics by step, with the chance baselines. run=plot draws the same charts."""
+"""Charts of the metrics by step, with the chance baselines. run=plot draws the large and the teacher charts."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,13 +40,13 @@ def curves_section(run: Run, baselines: ChanceBaselines) -> Section | None:
 
 
 def make_curve(name: str, rows: Iterable[Mapping[str, Any]], key: str, color: str, kind: str = 'line') -> Curve | None:
-    """Returns the values of `key` in the rows that have it, by step, or None if no row has it."""
+    """Returns a curve of the values of `key` by step, or None if no row has the key."""
     points = [(row['step'], row[key]) for row in rows if row.get(key) is not None]
     return Curve(name, *map(list, zip(*points, strict=True)), color, kind) if points else None
 
 
 def main_charts(rows: Rows, baselines: ChanceBaselines) -> list[Chart]:
-    """Returns a chart of each loss and accuracy that the rows have, and of the metrics on each split of a task."""
+    """Returns charts of the main losses, of the accuracy on pairs, and of the metrics on each split of a task."""
     mlm = _train_and_heldout(rows, 'mlm_loss')
     if mlm and baselines.unigram is not None:
         name = f'unigram entropy, {baselines.unigram:.2f}'

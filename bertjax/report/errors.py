@@ -1,4 +1,4 @@
-"""The errors of a fine-tuned model: scores by class, a confusion table, the worst errors with their texts."""
+"""The errors of a fine-tuned model: scores by class, a confusion table, and the worst errors with their texts."""
 
 import collections
 import pathlib
@@ -20,7 +20,7 @@ _NOTHING = '(nothing)'
 
 
 def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') -> Section:
-    """Returns a review of the predictions for dev of a finished run.
+    """Returns the section that reviews a finished run's predictions for dev.
 
     Args:
       run: The run in the workdir.

@@ -35,7 +35,7 @@ _ROWS = 4
 
 @dataclasses.dataclass(frozen=True)
 class MaskPredictions:
-    """The predictions of a model for the masks of a batch.
+    """The predictions of a model for the masks of a batch: at most P masks in each of B rows.
 
     Attributes:
       best: int [B, P], the most probable pieces.
@@ -74,7 +74,7 @@ def fillings_section(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Secti
 
 
 def _last_params(run: Run, settings: PretrainingSettings) -> tuple[BertConfig, Any, str]:
-    """Returns the model, its last parameters, and a phrase that names them."""
+    """Returns the config of the model, its last parameters, and a phrase that names the parameters."""
     exported = run.folder / 'export' / 'hf'
     if has_checkpoints(run.folder) or not exported.is_dir():
         saved = load_pretraining(settings, run.folder)
@@ -85,7 +85,7 @@ def _last_params(run: Run, settings: PretrainingSettings) -> tuple[BertConfig, A
 
 
 def _first_params(settings: PretrainingSettings, model: BertConfig, tokenizer: Tokenizer) -> tuple[Any, str]:
-    """Returns the parameters at the start of the run, and a phrase that names them."""
+    """Returns the parameters at the start of the run, and a phrase that names the parameters."""
     copied = student_params(settings, model)
     if copied is not None:
         return copied, 'as blocks of its teacher'

@@ -1,4 +1,4 @@
-"""The most important figures and the progress of the run."""
+"""The most important numbers and the progress of the run."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ Tiles = dict[str, tuple[str, str]]
 
 
 def overview_section(run: Run, baselines: ChanceBaselines) -> Section:
-    """Returns the section with the most important figures of any run."""
+    """Returns the section with the most important numbers of any run."""
     train = run.rows_of('train')
     tiles: Tiles = {}
     if run.rows:
@@ -52,7 +52,7 @@ def _pretraining_tiles(run: Run, baselines: ChanceBaselines) -> Tiles:
 
 
 def _loss_tile(rows: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, str]]:
-    """Returns the MLM loss, or the total loss of a student without an MLM loss."""
+    """Returns the name and the tile of the MLM loss, or of the total loss if a student has no MLM loss."""
     key, name = ('mlm_loss', 'MLM loss') if rows[-1].get('mlm_loss') is not None else ('loss', 'loss')
     return name, (format_value(rows[-1].get(key)), _first_value(rows, key))
 

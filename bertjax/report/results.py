@@ -1,4 +1,4 @@
-"""The figures of a task: of one run, of the members of an ensemble, or of a sweep and its trials."""
+"""The results of a task: of one run, of the members of an ensemble, or of a sweep and its trials."""
 
 import contextlib
 import itertools
@@ -75,7 +75,7 @@ def finished_trials(run: Run) -> Finished:
 
 
 def sweep_section(run: Run, finished: Finished) -> Section:
-    """Returns charts of scores and losses, a table of the settings over their seeds, and a table of the trials."""
+    """Returns charts of scores and losses, a table of the settings (a row for all seeds), and a table of the trials."""
     if not finished:
         return Section('sweep', 'Sweep', note='No run of the sweep is finished yet.')
     score = finished[0][1]['score']
@@ -112,7 +112,7 @@ def _values(setting: Mapping[str, Any]) -> tuple:
 
 
 def _score_curves(settings: Sequence[Mapping[str, Any]], scores: Mapping[Trial, float]) -> list[Curve]:
-    """Returns curves of the median score over seeds by learning rate, and the trials as points.
+    """Returns curves of the median score over seeds by learning rate, and points for the trials.
 
     Each combination of the other settings has a different color.
     """

@@ -27,8 +27,8 @@ class ChoiceQuestion:
 
     Attributes:
       where: the location, 'file:line'.
-      context: the first sequence.
-      start: the common start of all second sequences; '' if there is none.
+      context: the first sequence of the input.
+      start: the common start of all endings; '' if there is none.
       endings: the C endings.
       label: the index of the correct ending; None if unknown.
       group: the group of the question in the report: SWAG's gold-source, or CODAH's category.
@@ -158,7 +158,7 @@ def split_by_hash(
     Args:
       questions: All questions of the file.
       split: 'train', 'dev' or 'test'.
-      dev_share, test_share: The shares of dev and test.
+      dev_share, test_share: The expected fractions of contexts in dev and in test.
     """
     test, dev = hash_threshold(test_share), hash_threshold(test_share + dev_share)
     selected = []

@@ -48,7 +48,8 @@ class ChoicePrediction:
 class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     """Scores `[CLS] context [SEP] start ending [SEP]` for each ending (BERT paper, section 4.4) and selects the best.
 
-    A sequence that is too long is truncated at the end of its longer part. The number of such sequences is printed.
+    If a sequence is too long, its longer part loses pieces at the end. Once the parts have equal lengths, both lose
+    pieces. The number of truncated sequences is printed.
 
     Attributes:
       data: the folder of the files.
@@ -56,7 +57,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
       layout: the layout of the files: 'swag' for train.csv, val.csv and test.csv (its labels are not public); 'codah'
         for train.tsv, dev.tsv and test.tsv, or for a single .tsv file that is split; 'jsonl' for train.jsonl, dev.jsonl
         and test.jsonl, or Parquet or Arrow files (see files.py:parse_questions).
-      dev_share, test_share: the shares of dev and test if a single file is split by a hash of the context.
+      dev_share, test_share: the fractions of dev and test if a single file is split by a hash of the context.
     """
 
     data: str

@@ -30,12 +30,12 @@ from bertjax.tasks.task import Task
 Records = Sequence[TextExample | Query]
 Predictions = list[float | Ranking]
 _NAME = text(empty=False)
-_SHOWN = 10  # the documents of a query in a row of the predictions
+_SHOWN = 10  # the maximum number of documents in a query's row of predictions
 
 
 @dataclasses.dataclass
 class TextPairTask(Task[TextExample | Query, float | Ranking]):
-    """The options and the methods that these tasks share.
+    """The options and the methods of all tasks that compare texts.
 
     A prediction is the similarity of a pair, or a query's ranking of documents. A subclass is a dataclass. It declares
     the values of `loss`, and the options of its losses.
@@ -100,7 +100,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
 
     @functools.cached_property
     def score(self) -> str:
-        """See Task. The records of dev determine the metric, or those of test if there is no dev."""
+        """See Task. The records of dev determine the metric, or the records of test if there is no dev."""
         form = next(filter(None, map(self._splits.form_of, ('dev', 'test'))), 'pairs')
         return 'spearman' if form == 'scored' else 'ndcg_10'
 
@@ -181,7 +181,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         return len(records) > 1 and float(np.ptp(predictions)) < 1e-5
 
     def rows(self, records: Records, predictions: Predictions) -> Iterator[dict[str, Any]]:
-        """Yields a row per record. The row of a pair has `pair_key`, and `true` if the score is known."""
+        """Yields a row per record. The row of a pair has the similarity as `pair_key`, and a known score as `true`."""
         for record, prediction in zip(records, predictions, strict=True):
             if isinstance(record, TextExample):
                 yield {self.pair_key: prediction, **({} if record.score is None else {'true': record.score})}

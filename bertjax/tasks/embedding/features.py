@@ -1,4 +1,4 @@
-"""Converts texts to sequences of at most S tokens, in groups for training, or each text once."""
+"""Converts groups of texts, for training, or single texts to sequences of at most S tokens."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ def target_scores(records: Sequence[TextExample], max_score: float) -> np.ndarra
     """Returns the scores of training records, divided by `max_score`, or None if they have none.
 
     Returns:
-      float32 [N] for scored pairs; [N, C - 1] for a teacher's scores of at most C - 1 texts, 0 for a missing text.
+      float32 [N] for scored pairs; [N, C - 1] for a teacher's scores of at most C - 1 texts; 0 for a missing text.
     """
     if records[0].form == 'scored':
         scores = np.array([record.score for record in records], np.float32)
@@ -44,7 +44,7 @@ def group_features(
     seq_len: int,
     prompts: tuple[str, str] = ('', ''),
 ) -> Features:
-    """Builds a row of C sequences `[CLS] … [SEP]` for each group of texts. Missing texts are empty.
+    """Builds a row of C sequences `[CLS] … [SEP]` for each group of texts. A missing text is an empty sequence.
 
     Args:
       groups: The texts of each record, at most C.

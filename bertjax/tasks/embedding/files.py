@@ -36,7 +36,7 @@ class TextExample:
       form: a key of FORMS.
       texts: an anchor, its positive and any number of negatives; or the two texts of a pair; or a single text.
       score: the similarity of a scored pair; None if unknown.
-      teacher: the scores by a teacher of all texts but the first, if the form is 'distilled'.
+      teacher: a teacher's scores of all texts but the first, if the form is 'distilled'; else ().
       where: the location, 'file:line'.
       fields: all fields of the row, if the record is read for prediction.
     """
@@ -51,7 +51,7 @@ class TextExample:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Corpus:
-    """The documents that queries search. Its repr identifies the texts, because it is part of the features' key."""
+    """The documents that queries search. The repr has a hash of the texts, for the key of cached features."""
 
     ids: Sequence[str]
     texts: Sequence[str]
@@ -73,7 +73,7 @@ class Query:
       text: the text of the query.
       relevant: {index of a document in the corpus: its relevance, at least 1}.
       corpus: the corpus.
-      candidates: the documents of the corpus that a reranker scores, which the query's records contain.
+      candidates: the indices of the documents in the query's records. A reranker scores these documents.
     """
 
     id: str
@@ -84,7 +84,7 @@ class Query:
 
 
 def parse_examples(records: Iterable[Record], columns: Mapping[str, str]) -> Iterator[TextExample]:
-    """Yields the examples of the rows of a file. The columns of the first row decide the form of all.
+    """Yields an example for each row of a file. The columns of the first row decide the form of all rows.
 
     Args:
       records: The rows, at least one.
@@ -115,7 +115,7 @@ def find_form(record: Record, columns: Mapping[str, str]) -> str:
     for form, roles in FORMS.items():
         if all(columns[role] in record.fields for role in roles):
             return form
-    needed = [roles for form, roles in FORMS.items() if form != 'distilled']  # which is a kind of pairs
+    needed = [roles for form, roles in FORMS.items() if form != 'distilled']  # 'distilled' is a kind of 'pairs'
     expected = ', or '.join(' and '.join(columns[role] for role in roles) for roles in needed)
     fix = 'name the columns, for example --config.task.anchor=question'
     raise UserError(record.where, f'the columns {quote_names(record.fields)}', expected, fix)
@@ -173,7 +173,7 @@ def pairs_as_queries(examples: Sequence[TextExample]) -> list[Query]:
 
 
 def questions_as_queries(questions: Sequence[SquadQuestion]) -> list[Query]:
-    """Returns the questions of SQuAD that have an answer as queries over all paragraphs."""
+    """Returns queries over all paragraphs of SQuAD: the questions that have an answer."""
     corpus = _make_corpus(question.context for question in questions)
     index = {text: i for i, text in enumerate(corpus.texts)}
     queries: dict[str, Query] = {}
@@ -185,13 +185,13 @@ def questions_as_queries(questions: Sequence[SquadQuestion]) -> list[Query]:
 
 
 def _make_corpus(texts: Iterable[str]) -> Corpus:
-    """Makes a corpus of the different texts, in the order of their first occurrence."""
+    """Makes a corpus of the distinct texts, in the order of their first occurrence."""
     documents = list(dict.fromkeys(texts))
     return Corpus([f'd{i}' for i in range(len(documents))], documents)
 
 
 def read_beir(folder: epath.Path, split: str) -> list[Query]:
-    """Reads the judged queries of a split of a BEIR folder. The text of a document is its title and its text.
+    """Reads the judged queries of a split of a BEIR folder. A document is its title and its text, joined.
 
     The folder has corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv (arXiv 2104.08663).
 
@@ -218,12 +218,12 @@ def read_beir(folder: epath.Path, split: str) -> list[Query]:
 
 
 def _entries(path: epath.Path, names: Sequence[str]) -> dict[str, str]:
-    """Returns {_id: text} of the rows of a BEIR file. A text joins the fields `names`. Only the last must exist."""
+    """Returns {_id: text} for a BEIR file. A text joins the fields `names`, of which only the last must exist."""
     entries: dict[str, str] = {}
     for where, fields in read_records([path]):
         name, parts = fields.get('_id'), [fields.get(name) or '' for name in names]
         if not isinstance(name, str) or name in entries or not all(isinstance(part, str) for part in parts):
-            raise UserError(where, f'the _id {name!r}', f'a new _id, and {" and ".join(names)}', 'correct the row')
+            raise UserError(where, f'the _id {name!r}', f'a new _id, texts as {" and ".join(names)}', 'correct the row')
         if names[-1] not in fields:
             raise UserError(where, f'the fields {quote_names(fields)}', names[-1], 'correct the row')
         entries[name] = check_text(' '.join(filter(None, parts)), where)

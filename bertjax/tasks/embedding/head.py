@@ -36,7 +36,7 @@ class DenseModules(nn.Module):
 
 
 class BertForEmbedding(BertForTask):
-    """Computes a vector of each text.
+    """Computes a vector for each text.
 
     Attributes:
       pool: The pooling, one of `model.pooling.SENTENCE_POOL`.
@@ -70,7 +70,7 @@ class BertForEmbedding(BertForTask):
         return {'embeddings': vectors.reshape(*shape, vectors.shape[-1])}
 
 
-LAYER_NUMBERS = {'last': (-1,), 'mean_last_four': (-4, -3, -2, -1)}  # {layers of the module: layers of the vectors}
+LAYER_NUMBERS = {'last': (-1,), 'mean_last_four': (-4, -3, -2, -1)}  # {`layers` of the module: the layers to average}
 EMBEDDING = Head(
     BertForEmbedding,
     architecture='BertModel',
@@ -81,7 +81,7 @@ EMBEDDING = Head(
 
 
 def exported_module(config: BertConfig, modules: SentenceModules | None) -> BertForEmbedding | None:
-    """Builds the module whose `embeddings` are the vectors of `encode`; None for steps that it does not have."""
+    """Builds the module whose `embeddings` are the vectors of `encode`; None if `modules` is None or unsupported."""
     layers = next((name for name, numbers in LAYER_NUMBERS.items() if modules and numbers == modules.layers), None)
     if layers is None or modules.refusal or modules.dense_layers or modules.weights:
         return None
