@@ -1,6 +1,6 @@
-"""Losses of embeddings, which compare all texts of a batch. Similarity is the cosine of the angle of two vectors.
+"""Losses of embeddings. Similarity is the cosine of the angle between two vectors.
 
-The rows of a batch are groups of C texts. An entry of `text_ids` is equal for equal texts, and 0 for no text.
+The rows of a batch are groups of C texts. Equal texts have equal entries in `text_ids`. An absent text has 0.
 """
 
 import functools
@@ -116,7 +116,7 @@ def margin_mse(x: jax.Array, batch: Batch, *, scale: float = 20.0) -> jax.Array:
     return lists.margin_mse(similarity, batch[TEXT_IDS][:, 1:] > 0, batch['labels'])
 
 
-# The first loss of a form is its default.
+# The first loss that accepts a form is the default for this form.
 LOSSES = {
     'margin_mse': RowLoss(margin_mse, ('distilled',), ('scale',), needs_negatives=True),
     'info_nce': RowLoss(info_nce, ('pairs', 'texts', 'distilled'), ('scale', 'symmetric', 'false_negative_margin')),
@@ -130,8 +130,8 @@ def build_objective(loss: str, dims: Sequence[int] = (), **options: Any) -> Obje
 
     Args:
       loss: The name of the loss.
-      dims: The numbers of leading dimensions at which the loss is computed and added up (Matryoshka, arXiv 2205.13147);
-        () for all dimensions once.
+      dims: The widths. For each width, the loss is computed on that many leading dimensions. The losses are added up
+        (Matryoshka, arXiv 2205.13147). () uses all dimensions.
       **options: The options of the loss.
     """
     rows = functools.partial(LOSSES[loss].rows, **options)
