@@ -52,10 +52,10 @@ class Tokenization:
 
 
 def group_features(groups: Sequence[Sequence[str]], labels: np.ndarray | None, tokenization: Tokenization) -> Features:
-    """Builds a row of C sequences for each group of texts: a query and its documents. Missing texts are empty.
+    """Builds a row of C sequences for each query with its documents. Missing texts have empty sequences.
 
     Args:
-      groups: The texts of each record, at most C.
+      groups: At most C texts per record: the query, then its documents.
       labels: float32 [N, C - 1] for the row array `labels`; None for no such array.
       tokenization: The tokenisation.
 

@@ -15,9 +15,10 @@ ORDINARY, SKIPPED, AUGMENTING = range(3)
 
 
 class BertForLateInteraction(BertForTask):
-    """Computes a vector of each token; `outputs` is its width (arXiv 2004.12832, section 3.2).
+    """Computes a vector of each token (arXiv 2004.12832, section 3.2).
 
     Attributes:
+      outputs: The width of the vectors.
       attend: Whether tokens attend to augmenting [MASK].
     """
 

@@ -33,7 +33,7 @@ from bertjax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass
 class LateInteractionTask(TextPairTask):
-    """Trains a vector for each token. The score of a pair sums each query token's highest cosine (MaxSim).
+    """Trains a model that maps each token to a vector. A pair's score sums each query token's highest cosine (MaxSim).
 
     The columns of a file are as in EmbeddingTask, except for single texts. Scored pairs serve only for evaluation.
 
@@ -47,7 +47,7 @@ class LateInteractionTask(TextPairTask):
         vocabulary is one token.
       augment: whether queries are filled with [MASK] up to `query_len`.
       attend: whether tokens attend to these [MASK].
-      skip_punctuation: whether the punctuation of documents is not compared.
+      skip_punctuation: whether scores ignore the punctuation of documents.
     """
 
     query_len: int = option(32, integer(4, MANY))
