@@ -58,7 +58,7 @@ def info_nce(
 def in_batch_cross_entropy(
     similarity: jax.Array, ids: jax.Array, *, scale: float, symmetric: bool = False, false_negative_margin: float = 0.0
 ) -> jax.Array:
-    """Computes `info_nce` [B] from ids [B, C] and similarities [B, (C - 1)·B], which start with the positives."""
+    """Computes `info_nce` [B] from ids [B, C] and similarities [B, (C - 1)·B]. The first B columns are positives."""
     B, text_ids = len(ids), ids[:, 1:].T.reshape(-1)
     same = (text_ids == ids[:, :1]) | (text_ids == ids[:, 1:2])
     same = same.at[:, :B].set(same[:, :B] | (ids[:, :1] == ids[:, 0]))
@@ -70,7 +70,7 @@ def in_batch_cross_entropy(
 
 
 def _cross_entropy(similarity: jax.Array, excluded: jax.Array, *, scale: float, margin: float) -> jax.Array:
-    """Computes the cross entropy [B] of column i among the columns of row i that are not excluded, of [B, M]."""
+    """Computes the cross entropy [B] of column i of each row i [M], among the columns that are not excluded."""
     own = jnp.eye(*similarity.shape, dtype=bool)
     positive = jnp.where(own, similarity, 0.0).sum(-1)
     if margin:
@@ -105,7 +105,7 @@ def cosine(x: jax.Array, batch: Batch) -> jax.Array:
 
 
 def margin_mse(x: jax.Array, batch: Batch, *, scale: float = 20.0) -> jax.Array:
-    """Computes `lists.margin_mse` [B] of the similarities, multiplied by `scale`, to a teacher's scores.
+    """Computes `lists.margin_mse` [B] between similarities multiplied by `scale` and a teacher's scores.
 
     Args:
       x: float32 [B, C, D], unit vectors of anchor, positive and C - 2 hard negatives of each row.

@@ -43,8 +43,8 @@ class LateInteractionTask(TextPairTask):
       dim: the width of the vectors.
       loss: the loss, see losses.py; 'auto' for 'kl' with a teacher's scores, else 'info_nce'.
       scale: the factor of the scores in 'info_nce'.
-      query_prompt, document_prompt: the prefix that marks a query or a document. A first word that is a piece of the
-        vocabulary is one token.
+      query_prompt, document_prompt: the prefix that marks a query or a document. If the first word is a
+        vocabulary piece, this word becomes one token.
       augment: whether queries are filled with [MASK] up to `query_len`.
       attend: whether tokens attend to these [MASK].
       skip_punctuation: whether scores ignore the punctuation of documents.
