@@ -48,6 +48,9 @@ def divergence(scores: jax.Array, present: jax.Array, teacher: jax.Array) -> jax
 
 
 def margin_mse(scores: jax.Array, present: jax.Array, teacher: jax.Array) -> jax.Array:
-    """Computes the mean squared error [B] of the margins of the positive over each negative (arXiv 2010.02666)."""
+    """Computes the mean squared difference [B] between the student's and the teacher's margins (arXiv 2010.02666).
+
+    A margin is the score of the positive minus the score of a negative.
+    """
     margins, expected = (x[:, :1] - x[:, 1:] for x in (scores, teacher))
     return mean_of(jnp.square(margins - expected), present[:, 1:])
