@@ -24,7 +24,7 @@ _OUTPUTS = integer(1, MANY)  # the allowed numbers of outputs of a head
 
 
 def build_recorded_task(task: Mapping[str, Any], seq_len: int) -> Task:
-    """Builds the task that a task.json describes, without its labels.
+    """Builds the task that a task.json describes, without its learned state, such as labels.
 
     Args:
       task: The content of task.json: the `kind` of the task and its options.

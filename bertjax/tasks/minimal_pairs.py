@@ -1,4 +1,4 @@
-"""Reader of minimal pairs, a grammatical and a similar ungrammatical sentence, from JSON lines as in BLiMP."""
+"""Reads minimal pairs, each a grammatical and a similar ungrammatical sentence, from JSON lines as in BLiMP."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -43,8 +43,8 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
     Args:
       path: The path of the file.
       key: The config key of the path, for messages.
-      fields: {attribute of MinimalPair: field of the records}. A file may lack the fields of `set` and `phenomenon` if
-        they have BLiMP's names.
+      fields: {attribute of MinimalPair: field of the records}. A file may lack the fields for `set` and `phenomenon` if
+        `fields` gives them BLiMP's names.
 
     Raises:
       UserError: The file does not exist, or a record is malformed, lacks a field or has an empty sentence. The

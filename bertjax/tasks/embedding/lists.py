@@ -1,4 +1,4 @@
-"""Losses of lists of scores. The M scores of a list are those of a query with its positive and its M - 1 negatives.
+"""Losses of lists of scores. A list has M scores: of a query's positive, and of its M - 1 negatives.
 
 Embeddings, rerankers and late interaction differ in their scores, but share these losses. All arrays are [B, M], the
 positive first; `present` is False for a negative that a query lacks.
@@ -16,11 +16,11 @@ class RowLoss:
     """A loss of a task that compares texts.
 
     Attributes:
-      rows: the function (outputs of the model, batch, **options) -> the losses of B rows, float32 [B].
+      rows: the function (vectors or scores from the model, batch, **options) -> the losses of B rows, float32 [B].
       forms: the forms of the records that the loss accepts, keys of files.FORMS.
       options: the options of the task that the loss uses.
       needs_negatives: whether each record must have a negative.
-      score_range: the smallest and the largest score of a pair, divided by config.task.max_score; None for no limit.
+      score_range: the allowed range of a label divided by config.task.max_score; None for no limit.
     """
 
     rows: Callable[..., jax.Array]
@@ -31,7 +31,7 @@ class RowLoss:
 
 
 def mean_of(x: jax.Array, present: jax.Array) -> jax.Array:
-    """Averages [B, M] over the elements that are present -> [B]. The average of none is 0."""
+    """Averages [B, M] over the elements that are present -> [B]. The average of no elements is 0."""
     return jnp.where(present, x, 0.0).sum(-1) / jnp.maximum(present.sum(-1), 1)
 
 
@@ -48,6 +48,9 @@ def divergence(scores: jax.Array, present: jax.Array, teacher: jax.Array) -> jax
 
 
 def margin_mse(scores: jax.Array, present: jax.Array, teacher: jax.Array) -> jax.Array:
-    """Computes the mean squared error [B] of the margins between the positive and each negative (arXiv 2010.02666)."""
+    """Computes the mean squared difference [B] between the student's and the teacher's margins (arXiv 2010.02666).
+
+    A margin is the score of the positive minus the score of a negative.
+    """
     margins, expected = (x[:, :1] - x[:, 1:] for x in (scores, teacher))
     return mean_of(jnp.square(margins - expected), present[:, 1:])

@@ -1,6 +1,6 @@
-"""Losses of embeddings, which compare all texts of a batch. Similarity is the cosine of the angle of two vectors.
+"""Losses of embeddings. Similarity is the cosine of the angle between two vectors.
 
-The rows of a batch are groups of C texts. An entry of `text_ids` is equal for equal texts, and 0 for no text.
+The rows of a batch are groups of C texts. Equal texts have equal entries in `text_ids`. An absent text has 0.
 """
 
 import functools
@@ -58,7 +58,7 @@ def info_nce(
 def in_batch_cross_entropy(
     similarity: jax.Array, ids: jax.Array, *, scale: float, symmetric: bool = False, false_negative_margin: float = 0.0
 ) -> jax.Array:
-    """Computes `info_nce` [B] from ids [B, C] and similarities [B, (C - 1)·B], which start with the positives."""
+    """Computes `info_nce` [B] from ids [B, C] and similarities [B, (C - 1)·B]. The first B columns are positives."""
     B, text_ids = len(ids), ids[:, 1:].T.reshape(-1)
     same = (text_ids == ids[:, :1]) | (text_ids == ids[:, 1:2])
     same = same.at[:, :B].set(same[:, :B] | (ids[:, :1] == ids[:, 0]))
@@ -70,7 +70,7 @@ def in_batch_cross_entropy(
 
 
 def _cross_entropy(similarity: jax.Array, excluded: jax.Array, *, scale: float, margin: float) -> jax.Array:
-    """Computes the cross entropy [B] of column i among the columns of row i that are not excluded, of [B, M]."""
+    """Computes the cross entropy [B] of column i of each row i [M], among the columns that are not excluded."""
     own = jnp.eye(*similarity.shape, dtype=bool)
     positive = jnp.where(own, similarity, 0.0).sum(-1)
     if margin:
@@ -105,7 +105,7 @@ def cosine(x: jax.Array, batch: Batch) -> jax.Array:
 
 
 def margin_mse(x: jax.Array, batch: Batch, *, scale: float = 20.0) -> jax.Array:
-    """Computes `lists.margin_mse` [B] of the similarities, multiplied by `scale`, to a teacher's scores.
+    """Computes `lists.margin_mse` [B] between similarities multiplied by `scale` and a teacher's scores.
 
     Args:
       x: float32 [B, C, D], unit vectors of anchor, positive and C - 2 hard negatives of each row.
@@ -116,7 +116,7 @@ def margin_mse(x: jax.Array, batch: Batch, *, scale: float = 20.0) -> jax.Array:
     return lists.margin_mse(similarity, batch[TEXT_IDS][:, 1:] > 0, batch['labels'])
 
 
-# The first loss of a form is its default.
+# The first loss that accepts a form is the default for this form.
 LOSSES = {
     'margin_mse': RowLoss(margin_mse, ('distilled',), ('scale',), needs_negatives=True),
     'info_nce': RowLoss(info_nce, ('pairs', 'texts', 'distilled'), ('scale', 'symmetric', 'false_negative_margin')),
@@ -130,8 +130,8 @@ def build_objective(loss: str, dims: Sequence[int] = (), **options: Any) -> Obje
 
     Args:
       loss: The name of the loss.
-      dims: The numbers of leading dimensions at which the loss is computed and added up (Matryoshka, arXiv 2205.13147);
-        () for all dimensions once.
+      dims: The widths. For each width, the loss is computed on that many leading dimensions. The losses are added up
+        (Matryoshka, arXiv 2205.13147). () uses all dimensions.
       **options: The options of the loss.
     """
     rows = functools.partial(LOSSES[loss].rows, **options)

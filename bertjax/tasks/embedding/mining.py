@@ -9,7 +9,7 @@ from bertjax.config.inference import MineNegativesKeys
 from bertjax.tasks.embedding.files import Query
 from bertjax.tasks.embedding.search import search
 
-_QUERIES = 4096  # the queries whose results are in memory
+_QUERIES = 4096  # the number of queries in a search; bounds the memory for the results
 
 
 def distinct_documents(queries: Sequence[Query], further: Sequence[str]) -> tuple[list[str], list[list[int]]]:
@@ -17,7 +17,7 @@ def distinct_documents(queries: Sequence[Query], further: Sequence[str]) -> tupl
 
     Args:
       queries: The queries of one corpus.
-      further: Texts that are not in the corpus.
+      further: Additional texts, which may repeat texts of the corpus.
     """
     numbers: dict[str, int] = {}
     in_corpus = [numbers.setdefault(text, len(numbers)) for text in queries[0].corpus.texts]
@@ -40,9 +40,9 @@ def mine_negatives(
       queries: The texts of Q queries.
       documents: N different texts.
       relevant: The indices of the positives of each query.
-      vectors: float32 [Q, D].
-      document_vectors: float32 [N, D].
-      options: The choice of negatives.
+      vectors: float32 [Q, D], the embeddings of the queries.
+      document_vectors: float32 [N, D], the embeddings of the documents.
+      options: The rules for choosing negatives, and the names of the fields.
 
     Yields:
       The anchor, the positive and the list of negatives, under the names in `options`, and `scores`, the cosines of the

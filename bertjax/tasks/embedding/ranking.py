@@ -18,11 +18,11 @@ class Ranking:
 
 
 def make_rankings(queries: Sequence[Query], search: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> list[Ranking]:
-    """Makes rankings of a search, without the document that has the id of the query, as BEIR does.
+    """Ranks the documents of a search for each query. As in BEIR, a document with the id of the query is left out.
 
     Args:
       queries: The Q queries of one corpus.
-      search: A function: a number K of documents -> their indices and scores [Q, K], the best first.
+      search: The function K -> indices and scores [Q, K] of the best K documents of each query, the best first.
     """
     count, rankings = max(CUTOFFS.values()), []
     for query, *found in zip(queries, *search(count + 1), strict=True):

@@ -22,12 +22,12 @@ def search(
       queries: float32 [Q, D], Q at least 1.
       documents: float32 [N, D], N at least 1; only blocks of it are read, so it may be a memory map.
       count: The number K of documents per query; at most N are found.
-      cosine, ranges: Whether to find the largest cosines instead, of vectors of any precision; see
-        `model.quantization.cosine_similarity`.
+      cosine: Whether to find the largest cosines instead. The vectors may then be quantized.
+      ranges: float32 [2, D], the ranges of quantized vectors; see `model.quantization.cosine_similarity`.
 
     Returns:
       The indices, int32 [Q, K], and the inner products or cosines, float32 [Q, K], in descending order. Absent
-      texts, which have rows of NaN (float) or 0 (integers), have -inf.
+      texts, whose rows are NaN (floats) or 0 (integers), get -inf.
     """
     count, devices = min(count, len(documents)), len(jax.local_devices())
     rows = -(-min(DOCUMENTS, len(documents)) // devices) * devices
@@ -60,7 +60,7 @@ def _merge(
     *,
     cosine: bool,
 ) -> tuple[jax.Array, jax.Array]:
-    """Merges the best documents so far, scores and indices [Q, K], with a block. Padding has the number -1."""
+    """Merges the best documents so far, scores and indices [Q, K], with a block. The `numbers` of padding are -1."""
     count, split = best[0].shape[1], PartitionSpec('devices')
 
     def search_part(queries, documents, numbers, ranges):

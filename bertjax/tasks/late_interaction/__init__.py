@@ -1,1 +1,1 @@
-"""Late interaction (ColBERT): a vector of each token, and scores of pairs by the most similar tokens."""
+"""Late interaction (ColBERT): each token has a vector, and the most similar tokens determine the score of a pair."""

@@ -27,7 +27,7 @@ class Tokenization:
         self._ids, self._skipped = ids, [ids[piece] for piece in settings.skiplist if piece in ids]
 
     def queries(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns the ids and roles of `[CLS] prompt text [SEP]`, filled with [MASK] if the settings augment."""
+        """Returns the ids and roles of `[CLS] prompt text [SEP]`, filled up with [MASK] if `settings.augment`."""
         length, sequences = self._settings.query_len, []
         for ids in self._encode(texts, self._settings.query_prompt, length):
             missing = length - len(ids) if self._settings.augment else 0
@@ -52,10 +52,10 @@ class Tokenization:
 
 
 def group_features(groups: Sequence[Sequence[str]], labels: np.ndarray | None, tokenization: Tokenization) -> Features:
-    """Builds a row of C sequences for each group of texts, a query and its documents. Missing texts are empty.
+    """Builds a row of C sequences for each query with its documents. Missing texts have empty sequences.
 
     Args:
-      groups: The texts of each record, at most C.
+      groups: At most C texts per record: the query, then its documents.
       labels: float32 [N, C - 1] for the row array `labels`; None for no such array.
       tokenization: The tokenisation.
 

@@ -15,10 +15,11 @@ ORDINARY, SKIPPED, AUGMENTING = range(3)
 
 
 class BertForLateInteraction(BertForTask):
-    """Computes a vector of each token; `outputs` is its width (arXiv 2004.12832, section 3.2).
+    """Computes a vector of each token (arXiv 2004.12832, section 3.2).
 
     Attributes:
-      attend: Whether tokens attend to augmenting ones.
+      outputs: The width of the vectors.
+      attend: Whether tokens attend to augmenting [MASK].
     """
 
     outputs: int = 128
@@ -41,7 +42,7 @@ class BertForLateInteraction(BertForTask):
     ) -> dict[str, jax.Array]:
         """Maps int32 inputs [B, S] or [B, C, S] to `token_vectors`, float32 [B, S, D] or [B, C, S, D].
 
-        The vectors have length 1. Those of padding and of skipped tokens are zero.
+        Padding and skipped tokens have zero vectors. All other vectors have length 1.
         """
         *shape, S = input_ids.shape
         ids, segments, mask, roles = (x.reshape(-1, S) for x in (input_ids, segment_ids, attention_mask, token_roles))

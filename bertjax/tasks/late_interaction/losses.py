@@ -23,7 +23,7 @@ def max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:
 
     Args:
       queries: float32 [..., Q, D]; zero vectors are absent tokens.
-      documents: float32 [..., S, D], likewise. The leading dimensions of both broadcast.
+      documents: float32 [..., S, D], likewise. Its leading dimensions and those of `queries` broadcast.
 
     Returns:
       float32 [...]; 0 for a document without tokens.
@@ -35,15 +35,15 @@ def max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:
 
 
 def list_scores(x: jax.Array, query_len: int) -> jax.Array:
-    """Scores the texts of each row, vectors [B, C, S, D] -> [B, C - 1]."""
+    """Computes the MaxSim [B, C - 1] of each row's query and its other texts, from token vectors [B, C, S, D]."""
     return max_sim(x[:, :1, :query_len], x[:, 1:])
 
 
 def info_nce(x: jax.Array, batch: Batch, *, query_len: int, scale: float = 1.0) -> jax.Array:
-    """Computes the cross entropy [B] of each query's positive among the texts of all rows, as embedding/losses.py."""
+    """Computes the cross entropy [B] of each query's positive among the texts of all rows; see embedding/losses.py."""
     documents = x[:, 1:].swapaxes(0, 1).reshape(-1, *x.shape[2:])  # [(C - 1)·B, S, D], positives first
 
-    # A few queries at a time, recomputed for the gradient, because the products of all tokens may not fit in memory.
+    # The products of all tokens may not fit in memory: few queries at a time, and recomputation for the gradient.
     score = jax.checkpoint(lambda query: max_sim(query, documents))
     similarity = jax.lax.map(score, x[:, 0, :query_len], batch_size=_QUERIES)  # [B, (C - 1)·B]
     return in_batch_cross_entropy(similarity, batch[TEXT_IDS], scale=scale)
@@ -53,7 +53,7 @@ def _list_loss(function: Any, x: jax.Array, batch: Batch, *, query_len: int) -> 
     return function(list_scores(x, query_len), batch[TEXT_IDS][:, 1:] > 0, batch.get('labels'))
 
 
-# The first loss of a form is its default.
+# The first loss that accepts a form is the default for this form.
 LOSSES = {
     'info_nce': RowLoss(info_nce, ('pairs',), ('scale',)),
     'softmax': RowLoss(functools.partial(_list_loss, lists.listwise_softmax), ('pairs',), needs_negatives=True),

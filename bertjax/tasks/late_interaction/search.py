@@ -9,7 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.tasks.late_interaction.losses import max_sim
 
-QUERIES, DOCUMENTS, LENGTHS = 16, 256, 32  # queries and documents of a block, and the multiple of its padded length
+QUERIES, DOCUMENTS, LENGTHS = 16, 256, 32  # rows of a block of queries, of documents; divisor of padded lengths
 
 
 def search(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -39,7 +39,7 @@ def search(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray], count
 
 
 def _stack(vectors: Sequence[np.ndarray], rows: int) -> np.ndarray:
-    """Stacks [S, D] arrays to [rows, L, D] with zero vectors, L a multiple of LENGTHS."""
+    """Stacks arrays [S, D] to [rows, L, D], padded with zeros. L is a multiple of LENGTHS."""
     length = -(-max(map(len, vectors)) // LENGTHS) * LENGTHS
     stacked = np.zeros((rows, length, vectors[0].shape[1]), np.float32)
     for row, x in zip(stacked, vectors, strict=False):

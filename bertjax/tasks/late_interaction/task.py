@@ -33,21 +33,21 @@ from bertjax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass
 class LateInteractionTask(TextPairTask):
-    """Trains a vector for each token. The score of a pair sums each query token's highest cosine (MaxSim).
+    """Trains a model that maps each token to a vector. A pair's score sums each query token's highest cosine (MaxSim).
 
-    The columns of a file are those of EmbeddingTask, without single texts. Scored pairs are only evaluated.
+    The columns of a file are as in EmbeddingTask, except for single texts. Scored pairs serve only for evaluation.
 
     Attributes:
       seq_len: the maximum length S of a document in tokens, including [CLS] and [SEP].
-      query_len: the length of a query in tokens.
+      query_len: the maximum length of a query in tokens.
       dim: the width of the vectors.
       loss: the loss, see losses.py; 'auto' for 'kl' with a teacher's scores, else 'info_nce'.
       scale: the factor of the scores in 'info_nce'.
-      query_prompt, document_prompt: the prefix that marks a query or a document. A first word that is a piece of the
-        vocabulary is one token.
+      query_prompt, document_prompt: the prefix that marks a query or a document. If the first word is a
+        vocabulary piece, this word becomes one token.
       augment: whether queries are filled with [MASK] up to `query_len`.
-      attend: whether the encoder attends to these [MASK].
-      skip_punctuation: whether the punctuation of documents is not compared.
+      attend: whether tokens attend to these [MASK].
+      skip_punctuation: whether scores ignore the punctuation of documents.
     """
 
     query_len: int = option(32, integer(4, MANY))
@@ -92,7 +92,7 @@ class LateInteractionTask(TextPairTask):
         )
 
     def adopt(self, source: str) -> None:
-        """See Task. The options must equal the settings of a model of late interaction, which its vectors need."""
+        """See Task. If `source` is a late interaction model, the options must equal its settings."""
         theirs = read_multi_vector(source, MANY)
         for name, value in {} if theirs is None else settings_as_options(source, theirs).items():
             if name != 'seq_len' and getattr(self, name) != value:
@@ -111,9 +111,9 @@ class LateInteractionTask(TextPairTask):
         """See Task.
 
         Raises:
-          UserError: An augmenting [MASK] could be so far from all other tokens that it attends to none.
+          UserError: An augmenting [MASK] could be so far from all ordinary tokens that it attends to none.
         """
-        farthest = model_config.attention_window // 2 + 2  # there are [CLS] and [SEP]
+        farthest = model_config.attention_window // 2 + 2  # the shortest query is [CLS] [SEP]
         if self.augment and not self.attend and model_config.attention_window and self.query_len > farthest:
             found = f'{self.query_len} with an attention window of {model_config.attention_window}'
             fix = 'choose fewer, or set config.task.attend'
@@ -144,12 +144,12 @@ class LateInteractionTask(TextPairTask):
 
 
 def max_sim_of_pair(query: np.ndarray, document: np.ndarray) -> float:
-    """Computes the MaxSim of token vectors [Q, D] and [S, D]. A document without tokens has 0."""
+    """Computes the MaxSim of token vectors [Q, D] and [S, D]. It is 0 for a document without tokens."""
     return float((query @ document.T).max(1, initial=-np.inf).sum(dtype=np.float64)) if len(document) else 0.0
 
 
 def _texts(records: Records) -> tuple[list[str], list[str]]:
-    """Returns the queries and the documents to encode. The sides of pairs are encoded without duplicates."""
+    """Returns the queries and the documents to encode. From pairs, duplicates are removed."""
     if isinstance(records[0], Query):
         return [query.text for query in records], list(records[0].corpus.texts)
     first, second = ({record.texts[i]: None for record in records} for i in (0, 1))

@@ -32,7 +32,7 @@ def read_arrow(path: epath.Path) -> Iterator[Record]:
     shortest decimal form.
 
     Raises:
-      UserError: pyarrow is not installed, or the file is damaged.
+      UserError: pyarrow is not installed, a file is missing or damaged, or a class number has no name.
     """
     if path.is_dir():
         state, features = _read_json(path / 'state.json'), _read_json(path / 'dataset_info.json').get('features') or {}
@@ -176,7 +176,7 @@ def _converter(pa: Any, kind: Any, feature: Any, where: str) -> Callable[[Any], 
         return lambda value: None if value is None else shorten_float32(value)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return lambda value: value
-    # Texts do not change; dates, decimals and durations are converted by str.
+    # Texts do not change. UTF-8 bytes are decoded. Dates, decimals and durations are converted by str.
     return lambda value: value if value is None or isinstance(value, str) else _to_text(value)
 
 

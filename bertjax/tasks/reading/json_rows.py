@@ -11,7 +11,7 @@ from bertjax.tasks.reading.texts import Line, check_text
 
 
 def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
-    """Yields the objects of a .json file, which is a JSON value, or JSON lines as `datasets` and pandas write them.
+    """Yields the objects of a .json file: a single JSON value, or JSON lines as `datasets` and pandas write them.
 
     Raises:
       UserError: See `objects_of_text` and `objects_of_lines`.

@@ -19,7 +19,7 @@ class Column:
     Attributes:
       names: the possible names; the first that exists is used.
       required: whether a table without the column is an error.
-      join_list: whether a list of strings is joined with spaces; if not, it is an error.
+      join_list: whether a list of strings is joined with spaces; otherwise such a list is an error.
       list_as_json: whether a list is converted to JSON text.
       key: the config key that names the column, for messages.
     """

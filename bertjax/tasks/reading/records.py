@@ -37,8 +37,8 @@ class Row:
     """The values of the requested columns of a record.
 
     Attributes:
-      where: the location, 'file:line'.
-      values: the text of each requested column; None if the column is missing.
+      where: the location, 'file:line' or 'file[key]'.
+      values: the text of each requested column; None if the column is missing or its value is null.
       fields: all fields of the record, by name; None for a line of plain text.
     """
 
@@ -75,7 +75,7 @@ def read_records(files: Files, format: str = 'auto', layout: TableLayout | None 
 
     TSV has no quoting, as in the files of GLUE and SICK: a quotation mark is an ordinary character, and no field
     contains a tab or a line end. CSV follows RFC 4180, with `,` and `"`. JSON is a list of objects, or an object of
-    objects; a .json file with one object per line is read as JSON lines. .gz, .bz2, .xz and .zst files are
+    objects. A .json file with one object per line is read as JSON lines. .gz, .bz2, .xz and .zst files are
     decompressed. Text is UTF-8, with or without a byte order mark.
 
     Args:
@@ -130,7 +130,7 @@ def select_columns(records: Iterable[Record], columns: Sequence[Column]) -> Iter
     """Yields the requested columns of each record.
 
     Raises:
-      UserError: A record lacks a required column, or a value is not a text, a number or a boolean.
+      UserError: A record lacks a required column, or `convert_to_text` rejects a value.
     """
     for where, fields in records:
         yield Row(where, tuple([_value(fields, column, where) for column in columns]), fields)

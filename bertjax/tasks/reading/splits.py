@@ -47,7 +47,7 @@ def split_files(
     binary_suffixes = [suffix for suffix in suffixes if suffix in BINARY]
     candidates: dict[str, Files] = {}
     for parent in (folder, subfolder) if subfolder.is_dir() else (folder,):
-        # Text files have priority. If a folder has both formats, both contain the same records.
+        # Text files have priority. If a folder has both, they should contain the same records.
         for kinds in (text_suffixes, binary_suffixes):
             candidates = candidates or _find_candidates(parent, stems, kinds)
     if len(candidates) > 1:

@@ -1,4 +1,4 @@
-"""Streaming from standard input: reads its lines, and forms batches without waiting for more input."""
+"""Streaming from standard input: reads lines, and yields a smaller batch if further input is late."""
 
 import contextlib
 import io
@@ -11,7 +11,7 @@ from typing import Any
 from bertjax.tasks.reading.texts import Blank, Line, stream_lines
 
 _PREFETCH_BATCHES = 4  # the maximum number of batches to read in advance
-_WAIT = 0.02  # seconds to wait for the next item before a batch is yielded
+_WAIT = 0.02  # the seconds to wait for the next item before a smaller batch is yielded
 
 
 def standard_input(where: str) -> Iterator[Line]:

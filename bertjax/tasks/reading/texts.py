@@ -17,7 +17,7 @@ Line = tuple[int, str]  # the number of a line, from 1, and its text without the
 
 
 class Blank(NamedTuple):
-    """A blank line or an empty record in the input of a prediction. The output has a row without prediction for it.
+    """A blank line or an empty record in the input of a prediction. Its row in the output has no prediction.
 
     Attributes:
       where: the location, 'file:line'.
@@ -143,7 +143,7 @@ def read_lines(path: epath.PathLike) -> Iterator[Line]:
     """Yields the lines of a local or remote file; see `stream_lines`.
 
     Raises:
-      UserError: The file does not exist, is damaged, or has bytes that are not UTF-8.
+      UserError: The file does not exist, is damaged, or has a line that is too long or not UTF-8.
     """
     with _open(path) as file:
         yield from stream_lines(io.BufferedReader(streams.CountedFile(file), streams.CHUNK), str(path))
@@ -155,7 +155,7 @@ def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
     Only \\n and \\r\\n end a line.
 
     Raises:
-      UserError: The file is damaged or not UTF-8. The message names the line.
+      UserError: The file is damaged, or a line is too long or not UTF-8. The message names the line.
     """
     lines = streams.Lines(iter(()))
     try:

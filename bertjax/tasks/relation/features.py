@@ -48,7 +48,7 @@ def relation_features(
 
     A sequence longer than S is truncated. The tokens before the first entity and after the last entity are removed
     first, starting with those that are farthest from the entities. Then the middle of the text between the entities is
-    removed, and finally the ends of the entities.
+    removed, and finally the ends of the entities and of their types.
 
     Args:
       records: The N records.

@@ -74,7 +74,7 @@ class Boundary(NamedTuple):
     Attributes:
       position: the character offset in the text.
       role: 0 for the subject, 1 for the object.
-      closes: whether it is the end of the entity.
+      closes: whether the boundary is the end of the entity.
     """
 
     position: int
@@ -111,7 +111,7 @@ def parse_relations(
       keep_fields: Whether to store all fields of the row in the record.
 
     Raises:
-      UserError: A row lacks a required field, or a position is outside the tokens.
+      UserError: A row lacks a required field, or a field has an invalid value.
     """
     names = (label,) if label else _LABELS
     for where, fields in rows:
@@ -172,7 +172,7 @@ def parse_marked_text(text: str, where: str) -> tuple[str, tuple[MarkedEntity, M
 
 
 def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int, int, int, int]:
-    """Returns the start and the end of the opening mark, then those of the closing mark.
+    """Returns the start and the end of the opening mark, then the start and the end of the closing mark.
 
     A mark includes the white space between it and the entity.
     """
@@ -195,7 +195,7 @@ def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Rel
       text: The name of the field with the marked text.
 
     Yields:
-      The records; a `Blank` for each blank line between marked texts.
+      The records. In a file of marked texts, each blank line yields a `Blank`.
     """
     lines, first_lines = peek_lines(lines)
     format = FORMATS.get(bare_suffix(where), 'lines')

@@ -41,9 +41,9 @@ class RelationTask(TextTask):
       data: the folder with train.json, dev.json and test.json, or other usual names and formats, see splits.py.
       seq_len: the maximum sequence length S in tokens, including marks, [CLS] and [SEP].
       markers: the method of marking the entities, see features.py:relation_features.
-      pool: the input of the head: 'cls' for the pooled [CLS], or 'starts' for the concatenated states of the two
+      pool: the input of the head: 'cls' for the pooled [CLS], or 'starts' for the concatenated hidden states of the two
         opening marks (arXiv 1906.03158). transformers has no class for 'starts'.
-      negative: the label for 'no relation', if the data have one. The metrics ignore it, like TACRED's scorer.
+      negative: the label for 'no relation', if the data have one. All metrics except accuracy ignore it.
       labels: the labels in the order of their numbers; () collects and sorts the labels of the training file.
       text_a: the name of the field with the marked text.
       label: the name of the field with the relation; '' for `relation` or `label`.
@@ -58,7 +58,7 @@ class RelationTask(TextTask):
     label: str = option('', affects='reading')
     metric: str = option('micro_f1', one_of(_METRICS))
 
-    # Options of TextTask that do not apply, because both entities must stay in the row.
+    # Options of TextTask that do not apply. For example, windows of a long text could separate the entities.
     long: ClassVar[str] = 'truncate'
     stride: ClassVar[int] = 0
     bilstm_units: ClassVar[int] = 0

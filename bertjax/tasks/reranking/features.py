@@ -12,7 +12,7 @@ from bertjax.text.tokenizer import Tokenizer
 def pair_features(
     groups: Sequence[tuple[str, Sequence[str]]], labels: np.ndarray | None, tokenizer: Tokenizer, *, seq_len: int
 ) -> Features:
-    """Builds a row of C sequences `[CLS] query [SEP] text [SEP]` for each query. Missing texts are empty.
+    """Builds a row of C sequences `[CLS] query [SEP] text [SEP]` for each query. A missing text has an empty sequence.
 
     A pair that is too long loses the end of its longer part, as in sentence-transformers.
 
