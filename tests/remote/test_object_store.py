@@ -155,7 +155,7 @@ def test_retries_end_after_a_time_without_an_answer(bucket, monkeypatch, caplog)
     assert folder.info('b.txt')
     with bucket.failing('refuse', 'GET', 'b.txt', count=15):  # For longer than FIRST_CONTACT.
         assert folder.read('b.txt') == TEXTS['text/b.txt']
-    assert 'no complete answer from s3://bucket/text' in caplog.text and 'for 3 s' in caplog.text
+    assert 'no complete answer from s3://bucket/text' in caplog.text and 'retrying for up to 3 s' in caplog.text
     monkeypatch.setattr(retry, 'PATIENCE', 1.0)
     start = time.monotonic()
     with (
