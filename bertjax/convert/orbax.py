@@ -85,7 +85,7 @@ def read(directory: epath.Path) -> CheckpointSource:
     facts = read_json_object(config_path, _AGAIN)
     head = facts.get('head', {})
     if not isinstance(head, dict) or not isinstance(head.get('task', {}), dict):
-        raise UserError(str(config_path), 'a head that is not an object', 'the metadata of an export', _AGAIN)
+        raise UserError(str(config_path), 'a head or a task that is not an object', 'the metadata of an export', _AGAIN)
     values = {**head.get('task', {}), 'architectures': [head.get('architecture', 'BertForPreTraining')]}
     config = _config(facts, config_path)
     field_names = fields_of(FieldKind.ARCHITECTURE, FieldKind.TRAINING).keys() - {'param_dtype'}

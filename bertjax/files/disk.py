@@ -98,8 +98,10 @@ def _explain(error: OSError, workdir: str) -> UserError | None:
         return _too_few_files(f'more open files than the {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} allowed')
     if error.errno == errno.EFBIG:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-        limiter = 'file system' if limit == resource.RLIM_INFINITY else f'limit (ulimit -f) of {limit:,} bytes'
-        fix = 'run this first: ulimit -f unlimited; then the same command continues'
+        limiter, fix = f'limit (ulimit -f) of {limit:,} bytes', 'run this first: ulimit -f unlimited'
+        if limit == resource.RLIM_INFINITY:
+            limiter, fix = 'file system', 'move the folder to another file system'
+        fix += '; then the same command continues'
         return UserError(str(path), f'a {limiter} that allows no larger file', 'room for larger files', fix)
     if error.errno == errno.ENOENT and hasattr(error, 'write_size'):
         fix = 'put it back if it was moved, then start the same command again: it continues with the existing files'

@@ -46,7 +46,7 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
         members += folders
     resolved = [folder.resolve() for folder in members]
     if len(set(resolved)) < max(len(resolved), 2):
-        found = ', '.join(map(str, members))
+        found = ', '.join(map(str, members)) or repr(ensemble)
         fix = 'name other workdirs, or leave it empty for a single model'
         raise UserError(KEY, found, 'two or more workdirs, each once', fix)
     if workdir.resolve() in resolved:

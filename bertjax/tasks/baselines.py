@@ -18,7 +18,7 @@ def fit_vectorizer(texts: Sequence[str]) -> Any:
     """Fits a TfidfVectorizer on the words and word bigrams of the texts.
 
     Raises:
-      UserError: scikit-learn is not installed, or no text contains a word.
+      UserError: scikit-learn is not installed, no text contains a word, or no two of many texts share a word.
     """
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
@@ -38,7 +38,8 @@ def fit_vectorizer(texts: Sequence[str]) -> Any:
     try:
         return result.fit(texts)
     except ValueError:
-        raise UserError('config.data', 'no word in the training texts', 'words', 'check the text columns') from None
+        found = 'no word in the training texts' if result.min_df == 1 else 'no word in two of the training texts'
+        raise UserError('config.data', found, 'words', 'check the text columns') from None
 
 
 def fit_class_logits(train: Any, targets: np.ndarray, inputs: Any, classes: int) -> np.ndarray:

@@ -46,7 +46,7 @@ def test_other_errors_are_unchanged(tmp_path):
 @pytest.mark.parametrize(
     ('number', 'fix'),
     [
-        (errno.EFBIG, 'ulimit -f unlimited'),
+        (errno.EFBIG, 'another file system'),
         (errno.EROFS, 'on a disk that can be written to'),
         (errno.EACCES, 'permissions'),
         (errno.EIO, 'check the disk'),

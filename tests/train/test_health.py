@@ -257,6 +257,17 @@ def test_the_requested_steps_are_traced(tmp_path: pathlib.Path, clock: Clock, mo
     assert len(traced) == 2
 
 
+def test_an_early_end_is_the_last_traced_step(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(profiler.jax.profiler, 'start_trace', lambda folder: None)
+    monkeypatch.setattr(profiler.jax.profiler, 'stop_trace', lambda: None)
+    lines: list[str] = []
+    stopped = profiler.Profiler(tmp_path, range(4, 9), lines.append)
+    for step in range(3, 7):
+        stopped.during(step, lambda: None)
+    stopped.close()
+    assert lines == [f'traced steps 4 to 6: xprof --logdir={tmp_path / "profile"}']
+
+
 @pytest.mark.parametrize('profile', ['0:3', '5:5', '7:3'])
 def test_an_empty_range_of_steps_is_an_error(profile: str):
     with pytest.raises(UserError, match=re.escape(f"config.profile: found '{profile}', expected FIRST:END")):

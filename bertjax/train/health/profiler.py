@@ -44,7 +44,7 @@ class Profiler:
 
     def __init__(self, folder: pathlib.Path, steps: range, log: Callable[[str], None]):
         self._folder, self._steps, self._log = folder / PROFILE, steps if is_primary() else range(0), log
-        self._is_tracing = False
+        self._is_tracing, self._traced = False, []
 
     def during(self, step: int, drain: Callable[[], None]) -> contextlib.AbstractContextManager:
         """Returns the context of a step. `drain` waits until the previous steps are done."""
@@ -53,6 +53,7 @@ class Profiler:
         if not self._is_tracing:
             drain()
             self._start()
+        self._traced.append(step)
         return jax.profiler.StepTraceAnnotation('train', step_num=step)
 
     def after(self, step: int, drain: Callable[[], None]) -> None:
@@ -71,7 +72,7 @@ class Profiler:
         except Exception as error:  # any error: a failed trace must not stop training
             logging.warning('the trace of config.profile failed: %s', error)
             return
-        self._log(f'traced steps {self._steps[0]} to {self._steps[-1]}: xprof --logdir={self._folder}')
+        self._log(f'traced steps {self._traced[0]} to {self._traced[-1]}: xprof --logdir={self._folder}')
 
     def _start(self) -> None:
         if self._folder.exists():
