@@ -148,6 +148,7 @@ def write_squad(path: pathlib.Path) -> pathlib.Path:
     return path
 
 
+@pytest.mark.slow
 def test_squad_trains_and_evaluates_embeddings(program, trained, tmp_path):
     data = tmp_path / 'squad'
     for name in ('train-v2.0.json', 'dev-v2.0.json'):

@@ -69,6 +69,7 @@ def assert_same_run(one: pathlib.Path, other: pathlib.Path, split: str | None = 
     assert first == second
 
 
+@pytest.mark.slow
 def test_a_pretraining_equals_that_of_the_command_line(command_line_run, corpus, tmp_path, program_environment, capsys):
     seen: list[dict] = []
 

@@ -78,7 +78,7 @@ def test_microbatches_give_the_gradients_of_the_batch(plain):
     [
         ({'data': 8}, 1, 'on'),
         pytest.param({'data': 8}, 2, 'on', marks=pytest.mark.slow),
-        ({'data': 2, 'fsdp': 2, 'tensor': 2}, 2, 'off'),
+        pytest.param({'data': 2, 'fsdp': 2, 'tensor': 2}, 2, 'off', marks=pytest.mark.slow),
     ],
 )
 def test_negatives_come_from_all_devices(plain, monkeypatch, axes, parts, sharded):
