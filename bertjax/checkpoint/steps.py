@@ -127,7 +127,7 @@ class Steps:
         damaged = len(list((self._directory / DAMAGED).glob('*'))) + len(self._damaged)
         if damaged:
             found = f'{damaged} checkpoint(s), all damaged'
-            fix = f'start again in another --workdir; the damaged checkpoints are in {self._directory / DAMAGED}'
+            fix = f'start again in another --workdir; checkpoints set aside are in {self._directory / DAMAGED}'
             raise UserError(where, found, 'at least one undamaged checkpoint', fix)
         names = [path.name for path in unknown_folders(self._directory) if may_be_checkpoint(path)]
         if names:
@@ -141,7 +141,7 @@ class Steps:
         if damage is None:
             return True
         action = 'it is skipped' if self._read_only else 'it is set aside'
-        self._log(f'checkpoint {step} is damaged ({damage}): {action}, using another one')
+        self._log(f'checkpoint {step} is damaged ({damage}): {action}')
         if self._read_only:
             self._damaged.add(step)
         else:
@@ -157,7 +157,7 @@ class Steps:
         self._on_move()
 
     def best(self) -> int:
-        """Returns the undamaged step with the lowest cost (the later one if equal), or -1 if no cost was measured."""
+        """Returns the undamaged step with the lowest cost (the later one if equal), or -1 if there is none."""
         step = self._lowest_cost()
         while step is not None and not self.is_undamaged(step):
             step = self._lowest_cost()
