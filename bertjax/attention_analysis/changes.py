@@ -117,8 +117,8 @@ def change_means(sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def change_rows(parameters: list[dict[str, float]], means: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """Makes a row per layer, starting with the embeddings.
 
-    A row has `layer`, `parameters`, `hidden` and `hidden_cls`. The row of a block also has `attention` and
-    `attention_of_heads`.
+    A row has `layer`, `parameters` (the distances of `parameter_changes`), and the means `hidden` and `hidden_cls`. The
+    row of a block also has the mean `attention` of all heads, and the list `attention_of_heads`.
     """
     rows = []
     for i, distances in enumerate(parameters):

@@ -35,7 +35,7 @@ def finished_steps(directory: pathlib.Path) -> list[int]:
 def any_checkpoint(directory: pathlib.Path) -> bool:
     """Returns whether a folder has, or may have had, a checkpoint.
 
-    Damaged, renamed and unsealed checkpoints count. Half-written folders of a killed process do not count.
+    Damaged, renamed and unsealed checkpoints count. Half-written checkpoints of a killed process do not count.
     """
     if not directory.is_dir():
         return False
@@ -59,13 +59,13 @@ def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> No
     for path in sorted(directory.iterdir()):
         mark_match, temporary_match = _MARK.fullmatch(path.name), _TEMPORARY.fullmatch(path.name)
         if temporary_match and path.is_dir():
-            log(f'checkpoint {temporary_match[1]} was never finished: it is removed')
+            log(f'checkpoint {temporary_match[1]} is incomplete: it is removed')
             shutil.rmtree(path)
         elif mark_match and path.is_file():
             step = directory / mark_match[1]
             # A sealed, undamaged step is kept: the kill came after the seal was written, or before files were removed.
             if step.is_dir() and not (checksums.is_finished(step) and checksums.find_damage(step) is None):
-                log(f'checkpoint {step.name} was never finished: it is removed')
+                log(f'checkpoint {step.name} is incomplete: it is removed')
                 shutil.rmtree(step)
             path.unlink()
 
