@@ -24,10 +24,10 @@ VERB = Verb(needs='corpus', teacher=False, bucket='look')
 def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> None:
     """Compiles the step of every phase, and writes WORKDIR/compile.json.
 
-    The file has the results of each phase. At its top level it repeats the results of the phase that needs the most
-    memory. Phases without steps are skipped.
+    The file has the results of each phase. Its top level repeats the results of the phase that needs the most memory,
+    but `fits` there tells whether all phases fit. Phases without steps are skipped.
 
-    With config.find_batch the verb searches for the largest batch that fits, once for each phase. If a phase does not
+    With config.find_batch the verb searches for the largest batch of each phase that fits. If a phase does not
     fit, the verb also compiles other ways to compute the same step.
 
     Raises:

@@ -25,7 +25,7 @@ _MAX_WIDTH = 4096  # The maximum width of a table, enough for the longest paths.
 
 
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
-    """Evaluates the workdir's model, or the model of config.init, on config.split ('dev', or several: 'dev,test').
+    """Evaluates the workdir's model, or the model of config.init, on config.split, such as 'dev' or 'dev,test'.
 
     With config.ensemble the verb evaluates the models of several workdirs, together and individually. config.step and
     config.use_checkpoint choose the checkpoint. The run need not be finished. The workdir may be the workdir of a

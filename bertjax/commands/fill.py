@@ -102,7 +102,7 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
     kind, total, blank = 'jointly' if ask == 'masks' and settings.options['jointly'] else ask, 0, 0
     target = folder / 'fill' / f'{source.name}.{kind}.jsonl'
     facts = target.with_suffix('.json')
-    # If there is no file of facts, an existing file of answers may be overwritten.
+    # Without a metadata file, an existing file of answers may be overwritten.
     known = recorded_files([facts]) or {target.name}
     check_overwrite([facts], source.origin, [target], known)
     for items in split_chunks(source.items(), _CHUNK):

@@ -55,7 +55,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         sequences = encode_pairs(pairs, model.tokenizer, model.config.max_positions)
         target = folder / 'minimal_pairs' / f'{source.name}.jsonl'
         facts, parts = target.with_suffix('.json'), target.with_suffix('.parts')
-        # If there is no file of facts, an existing file of scores may be overwritten.
+        # Without a metadata file, an existing file of scores may be overwritten.
         check_overwrite([facts], source.origin, [target], recorded_files([facts]) or {target.name})
         records = json.dumps([settings.options, [pair.fields for pair in pairs]])
         identity = hashlib.sha256(model.fingerprint + records.encode()).hexdigest()
