@@ -33,7 +33,7 @@ def inspect_input(source: InputSource) -> tuple[list[str], int, int]:
       lines.
 
     Raises:
-      UserError: The file does not exist, is malformed, or has no text. The message names the file and the line.
+      UserError: The file does not exist, is malformed, or has no text. The message names the file and any bad line.
     """
     relations, texts, blank = set(), 0, 0
     if has_trees(source.path):
@@ -61,7 +61,7 @@ def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chun
       quiet: Whether not to print the detected format.
 
     Raises:
-      UserError: The file does not exist, has no text, is not UTF-8, or has a malformed line.
+      UserError: The file does not exist, is not UTF-8, has a malformed line or (unless CoNLL-U) has no text.
     """
     if has_trees(source.path):
         yield from split_chunks(read_trees(source.path), size)
@@ -94,7 +94,7 @@ def parse_texts(texts: Sequence[str], where: str) -> Texts:
         if len(rows[-1]) != len(rows[0]) or len(rows[0]) > 2:
             as_first = f'{len(rows[0])}, as in line {first}'
             expected = '1 text, or 2 texts separated by a tab' if number == first else as_first
-            raise UserError(f'{where}:{number}', f'{len(rows[-1])} texts', expected, 'correct the line')
+            raise UserError(f'{where}:{number}', f'{len(rows[-1])} text(s)', expected, 'correct the line')
     if not rows:
         raise UserError(where, 'only blank texts', 'a text', 'give a text, or omit the key')
     return _make_texts(rows)

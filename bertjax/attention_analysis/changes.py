@@ -22,13 +22,13 @@ def check_comparable(before: LoadedModel, after: LoadedModel) -> None:
     """Checks that two models have the same encoder shape and the same tokenizer.
 
     Raises:
-      UserError: The encoders differ in size, or the tokenizers differ.
+      UserError: The encoders differ in the names or shapes of their parameters, or the tokenizers differ.
     """
     shape = lambda model: {path: x.shape for path, x in _encoder(model.params).items()}  # noqa: E731
     fix = 'name the checkpoint that the fine-tuning started from'
     if shape(before) != shape(after):
         sizes = lambda m: f'{m.config.num_layers} layers, width {m.config.width}'  # noqa: E731
-        found = f'an encoder of {sizes(before)}, or with embeddings of another size'
+        found = f'an encoder with parameters of other shapes: {sizes(before)}'
         raise UserError('config.attention.compare', found, f'the encoder of {after.where}: {sizes(after)}', fix)
     if before.tokenizer.fingerprint != after.tokenizer.fingerprint:
         raise UserError('config.attention.compare', 'another tokenizer', f'the tokenizer of {after.where}', fix)
@@ -55,7 +55,7 @@ def parameter_changes(before: Any, after: Any) -> list[dict[str, float]]:
             sums[layer, name] = sums.get((layer, name), 0) + np.array([np.square(y - x).sum(), np.square(x).sum()])
     rows: dict[int, dict[str, float]] = {}
     for (layer, name), (difference, norm) in sums.items():
-        # The norm is clipped to a tiny number, so the distance of parameters that were 0 is very large.
+        # The norm is clipped to a tiny number, so parameters that changed from 0 have a very large distance.
         rows.setdefault(layer, {'layer': layer})[name] = _round(np.sqrt(difference / max(norm, 1e-30)))
     names = ('layer', ALL_PARTS, *PARTS, NORMS)
     return [{name: rows[i][name] for name in names if name in rows[i]} for i in sorted(rows)]
@@ -70,7 +70,7 @@ def _encoder(params: Any) -> dict[str, Any]:
 def change_sums(
     before: Mapping[str, jax.Array], after: Mapping[str, jax.Array], mask: jax.Array
 ) -> dict[str, jax.Array]:
-    """Sums the distances between the hidden states and the attention of two models over the tokens of a batch.
+    """Sums over the tokens of a batch how far the hidden states and the attention of two models differ.
 
     Args:
       before, after: The outputs of `attention.apply_encoder` for the two models: `hidden` [L + 1, B, S, D] and
@@ -79,11 +79,11 @@ def change_sums(
 
     Returns:
       A dict of sums and counts:
-        cosine: float32 [L + 1], the sum of 1 - cos of the two hidden states of each token; the first entry is for the
-          embeddings.
+        cosine: float32 [L + 1], the sum of 1 - cos(x, y) over the tokens. x and y are the two models' hidden states
+          of a token. The first entry is for the embeddings.
         cosine_cls: float32 [L + 1], the same sum over [CLS] only.
-        divergence: float32 [L, H], the sum of the Jensen-Shannon divergence in bits of the two attention distributions
-          of each token. The divergence is 0 for equal and 1 for disjoint distributions.
+        divergence: float32 [L, H], the sum over the tokens of the Jensen-Shannon divergence, in bits, of a token's two
+          attention distributions. The divergence is 0 for equal and 1 for disjoint distributions.
         positions, texts: int32 [], the number of tokens and of texts.
     """
     x, y = before['hidden'].astype(jnp.float32), after['hidden'].astype(jnp.float32)
@@ -117,8 +117,8 @@ def change_means(sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def change_rows(parameters: list[dict[str, float]], means: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """Makes a row per layer, starting with the embeddings.
 
-    A row has `layer`, `parameters`, `hidden` and `hidden_cls`. The row of a block also has `attention` and
-    `attention_of_heads`.
+    A row has `layer`, `parameters` (the distances of `parameter_changes`), and the means `hidden` and `hidden_cls`. The
+    row of a block also has the mean `attention` of all heads, and the list `attention_of_heads`.
     """
     rows = []
     for i, distances in enumerate(parameters):

@@ -10,8 +10,9 @@ from bertjax.errors import UserError
 from bertjax.tasks.reading.texts import Line, read_lines
 
 _COLUMNS = 10
-# The ids of a multiword token, one surface form of several words, and of an empty node of the enhanced graph.
+# The id of a multiword token, which is one surface form of several words.
 _RANGE = re.compile(r'([1-9][0-9]*)-([1-9][0-9]*)')
+# The id of an empty node of the enhanced graph.
 _EMPTY = re.compile(r'(0|[1-9][0-9]*)\.[1-9][0-9]*')
 _FIX = 'correct the line, or remove the sentence'
 
@@ -23,7 +24,7 @@ class Tree:
     Attributes:
       where: The location of the first word, 'file:line'.
       words: The forms of the syntactic words.
-      heads: The number of each word's head, from 1; 0 for a root.
+      heads: The number of each word's head. Words are counted from 1, and a root has the head 0.
       relations: The relation of each word to its head, including the subtype: 'nsubj:pass'.
     """
 
@@ -45,7 +46,7 @@ def read_trees(path: epath.PathLike) -> Iterator[Tree]:
 
 
 def parse_trees(lines: Iterable[Line], where: str) -> Iterator[Tree]:
-    """Yields the sentences in lines as `read_trees` does. `where` is the file name for error messages."""
+    """Yields the sentences of `lines`, as `read_trees` does. `where` is the file name for error messages."""
     rows: dict[int, tuple[int, str, str, str]] = {}  # {word number: (line, form, head, relation)}
     ranges: dict[int, int] = {}  # {last word of a multiword token: line}
     number = 0

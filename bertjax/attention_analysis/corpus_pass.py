@@ -1,4 +1,4 @@
-"""Measures attention heads on a corpus, in one pass over the devices and in constant memory."""
+"""Measures attention heads in one pass over a corpus, in memory that does not grow with the corpus."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The output files of the findings about a corpus."""
+"""Writes the results of an attention analysis to files."""
 
 import json
 import pathlib
@@ -38,7 +38,7 @@ def check_replaceable(folder: pathlib.Path, path: str) -> None:
 
 
 def write_findings(folder: pathlib.Path, results: Findings, shown_texts: Sequence[ShownText], title: str) -> None:
-    """Writes the JSON files, the weights and the page into a folder, which is replaced.
+    """Writes the JSON files, the weights and the page into a new folder, which replaces `folder`.
 
     Args:
       folder: The output folder, WORKDIR/attention.
@@ -72,5 +72,5 @@ def describe_findings(results: Findings) -> str:
     layers, heads = results.means['entropy'].shape
     text = f'{layers} layers of {heads} heads, measured on {results.texts:,} texts'
     text += f' ({results.positions:,} {"words and special tokens" if results.unit == "word" else "pieces"})'
-    text += f'; {results.cut:,} were truncated' if results.cut else ''
-    return text + (f'; {results.left_out:,} longer ones left out' if results.left_out else '') + '.'
+    text += f'; {results.cut:,} texts were truncated' if results.cut else ''
+    return text + (f'; {results.left_out:,} longer texts were skipped' if results.left_out else '') + '.'

@@ -11,12 +11,12 @@ import numpy as np
 
 # {name: (title, description, unit)}
 MEASURES = {
-    'entropy': ('entropy', 'entropy of the weights, in nats: 0 if all are on one position, ln S if uniform', 'nats'),
-    'distance': ('distance', 'mean number of positions between query and key', 'positions'),
+    'entropy': ('entropy', 'entropy of the weights, in nats: 0 if one position has all the weight', 'nats'),
+    'distance': ('distance', 'mean distance from query to key, in positions', 'positions'),
     'cls': ('[CLS]', 'weight on the first token', 'share'),
     'sep': ('[SEP]', 'weight on the separators', 'share'),
-    'previous': ('previous', 'weight on the position before, for positions that have one', 'share'),
-    'next': ('next', 'weight on the position after, for positions that have one', 'share'),
+    'previous': ('previous', 'weight on the previous position (the first position is excluded)', 'share'),
+    'next': ('next', 'weight on the next position (the last position is excluded)', 'share'),
     'same': ('same', 'weight on the position itself', 'share'),
     'cls_entropy': ('entropy of [CLS]', 'entropy of the weights of [CLS], in nats', 'nats'),
 }
@@ -26,7 +26,7 @@ def head_sums(weights: jax.Array, mask: jax.Array, separators: jax.Array) -> dic
     """Sums the measures over the positions of a batch.
 
     Args:
-      weights: float32 [L, B, H, S, S], queries before keys; the weights of a query sum to 1.
+      weights: float32 [L, B, H, S, S] (layers, texts, heads, queries, keys). The weights of a query sum to 1.
       mask: float32 [B, S], 1 for positions (pieces, or words and special tokens) and 0 for padding.
       separators: float32 [B, S], 1 for [SEP].
 

@@ -37,7 +37,7 @@ def attention_page(title: str, about: str, findings: Findings, shown_texts: Sequ
 def _texts_section(shown_texts: Sequence[ShownText], findings: Findings) -> Section:
     entropy = findings.means['entropy']
     layers, heads = entropy.shape
-    if findings.relations:  # the best head for syntax is shown first
+    if findings.relations:  # The page first shows the best head for syntax.
         first = findings.relations[0]['layer'], findings.relations[0]['head']
     else:
         first = tuple(int(i) + 1 for i in np.unravel_index(entropy.argmin(), entropy.shape))
@@ -105,10 +105,10 @@ def _relations_section(rows: Sequence[Mapping[str, Any]]) -> Section:
         'frequent': _FREQUENT,
     }
     about = (
-        'How often the word with the highest attention weight is the syntactic head. The weights are those from the '
-        'dependent (dependent → head) or to the dependent (head → dependent). Weights to the pieces of a word are '
-        'summed, and weights from its pieces are averaged. [CLS], [SEP], the word itself and roots are excluded. The '
-        'table follows table 1 of Clark et al. 2019.'
+        'How often the word with the highest attention weight is the syntactic head. “dependent → head” '
+        'uses the weights from the dependent, and “head → dependent” uses the weights to the dependent. Weights to '
+        'the pieces of a word are summed, and weights from its pieces are averaged. [CLS], [SEP], the word itself and '
+        'roots are excluded. The table follows table 1 of Clark et al. 2019.'
     )
     return Section('relations', 'Heads that find syntax', data, about)
 

@@ -25,11 +25,11 @@ def predict_heads(weights: jax.Array, words: jax.Array) -> jax.Array:
     """Predicts the syntactic head of each unit with each attention head, in both directions.
 
     Args:
-      weights: float32 [L, B, H, U, U], the attention between units, queries before keys.
+      weights: float32 [L, B, H, U, U], the attention between U units, queries before keys.
       words: bool [B, U], True for units that are words.
 
     Returns:
-      int32 [2, L, B, H, U], the predicted unit for each of DIRECTIONS; the first unit in case of a tie.
+      int32 [2, L, B, H, U], the predicted unit for each of DIRECTIONS. In case of a tie, the first unit is predicted.
     """
     units = weights.shape[-1]
     candidates = words[:, None, :] & ~jnp.eye(units, dtype=bool)  # [B, U, U]
@@ -38,7 +38,7 @@ def predict_heads(weights: jax.Array, words: jax.Array) -> jax.Array:
 
 
 def relation_sums(weights: jax.Array, heads: jax.Array, relations: jax.Array, count: int) -> jax.Array:
-    """Counts the words of each relation whose head is predicted correctly, int32 [2, L, H, R].
+    """Counts for each relation the words with a correctly predicted head, int32 [2, L, H, R].
 
     Args:
       weights: See `predict_heads`.

@@ -62,7 +62,7 @@ def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], uni
         count = int(unit_ids.max()) + 1
         merged = merge_units(weights[:, None], unit_ids[None], np.ones_like(unit_ids)[None])[:, 0, :, :count, :count]
         words = [tokenizer.decode(ids[unit_ids == number]).strip() for number in range(count)]
-        if not isinstance(chunk, Texts):  # The treebank has the word forms.
+        if not isinstance(chunk, Texts):  # The page shows the words as the treebank spells them.
             words[1:-1] = chunk[i].words
         shown_texts.append(ShownText(words, np.asarray(merged)))
     return shown_texts
@@ -79,7 +79,7 @@ def to_safetensors(shown_texts: Sequence[ShownText]) -> bytes:
 
 
 def encode_for_page(text: ShownText) -> dict[str, Any]:
-    """Encodes a text for the page: its `units`, and its `weights` as gzip-compressed base64 with one byte per weight.
+    """Encodes a text for the page: its `units`, and its `weights` as base64 of gzip-compressed bytes, one per weight.
 
     The byte of a weight w is 255·√w, rounded, so the error of w is at most 0.004 and small weights are distinguishable.
     """

@@ -13,8 +13,9 @@ from bertjax.inference.encode import build_sequences
 from bertjax.tasks.tagging.features import word_pieces
 from bertjax.text.tokenizer import Tokenizer
 
-# The names of batch arrays, int32 [B, S]. UNIT has the unit (a word or a special token) of each position, from 0. At
-# index u, HEAD has the head unit of unit u, and RELATION has the number of its relation, from 1; 0 for none.
+# The names of batch arrays, int32 [B, S]. UNIT has the unit (a word or a special token) of each position, from 0.
+# Entry u of HEAD is the head of unit u, as a unit, or 0 if there is no head. Entry u of RELATION is the number of unit
+# u's relation, from 1, or 0 if unit u is not a word.
 UNIT, HEAD, RELATION = 'token_unit', 'token_head', 'token_relation'
 
 
@@ -23,7 +24,7 @@ def make_text_features(
 ) -> Features:
     """Makes the features of texts or pairs with `encode.build_sequences`, and adds UNIT."""
     features = build_sequences(tokenizer, texts, pairs, max_length)
-    # A piece such as `##ly` after a special token counts as the start of a word. Only truncation can cause this.
+    # The piece after a special token starts a word, even without the mark of a word start, as in byte-level BPE.
     special = np.isin(features.tokens, (tokenizer.cls_id, tokenizer.sep_id))
     continues = tokenizer.continues_word[features.tokens] & ~special & ~np.roll(special, 1)
     starts = np.cumsum(~continues)
@@ -73,7 +74,7 @@ def merge_units(weights: jax.Array, units: jax.Array, mask: jax.Array) -> jax.Ar
     Args:
       weights: float32 [L, B, H, S, S], queries before keys.
       units: int32 [B, S], the unit of each piece.
-      mask: int32 [B, S], 1 for pieces and 0 for padding.
+      mask: int32 or float32 [B, S], 1 for pieces and 0 for padding.
 
     Returns:
       float32 [L, B, H, S, S], with zeros after the last unit.

@@ -53,12 +53,12 @@ class SavedCheckpoint:
 
     @property
     def eval_params(self) -> str:
-        """The part of the state to evaluate and export: the average of the weights if the run has one."""
+        """The part of the state to evaluate and export: 'ema' if the run averages its weights, else 'params'."""
         return 'ema' if self.config.get('ema_decay') else 'params'
 
 
 class Checkpoints:
-    """The folder `checkpoints/`. It has a sub-folder per step for the items state, position and config, and checksums.
+    """The folder `checkpoints/`. A sub-folder per step has the state, the position, the config and the checksums.
 
     If processes have separate workdirs, only the primary process saves, and it saves the full state. The other
     processes receive and read copies.
@@ -71,11 +71,11 @@ class Checkpoints:
     Args:
       directory: The folder, which is created if needed.
       keep: The number of newest steps to keep.
-      log: A function that logs a line about each checkpoint that is removed or set aside.
+      log: A function that logs a line about each unfinished, damaged or unknown checkpoint.
       read_only: Whether to leave the folder unchanged, for verbs that only read a run.
 
     Raises:
-      UserError: `keep` is below 1, or the folder is not writable.
+      UserError: `keep` is below 1, or a file is in the place of the folder.
     """
 
     def __init__(
@@ -122,7 +122,8 @@ class Checkpoints:
             item_names=('state', 'position', 'config'),
             options=ocp.CheckpointManagerOptions(
                 enable_async_checkpointing=True,
-                create=not self._read_only and not has_separate_workdirs(),  # Orbax can create only with all processes
+                # Orbax can create the folder only together with all processes.
+                create=not self._read_only and not has_separate_workdirs(),
                 read_only=self._read_only,
                 multiprocessing_options=self._processes,
             ),
@@ -137,10 +138,12 @@ class Checkpoints:
     def latest(self) -> SavedCheckpoint | None:
         """Returns the newest undamaged checkpoint, or None if there are no checkpoints.
 
-        A damaged checkpoint is reported and moved to `checkpoints/damaged/`, and the previous one is checked.
+        A damaged checkpoint is reported, and moved to `checkpoints/damaged/` unless `read_only`. Then the checkpoint
+        before it is tried.
 
         Raises:
-          UserError: There are checkpoints, or folders that may be checkpoints, but all are damaged.
+          UserError: There are checkpoints, or folders that may be checkpoints, but all are damaged. Or the copy of this
+            process is damaged.
         """
         step = decide_on_primary(self._steps.newest)
         self._check_local_copy(step)
@@ -152,14 +155,14 @@ class Checkpoints:
         return SavedCheckpoint(Position(**items['position']), items['config'])
 
     def select(self, step: int, *, best: bool = False) -> SavedCheckpoint | None:
-        """Returns the checkpoint of a step, or None if there are no checkpoints.
+        """Returns the checkpoint of a step. For step 0, returns None if there are no checkpoints.
 
         Args:
           step: The step; 0 for the best or the newest checkpoint.
           best: Whether step 0 means the best checkpoint, if a cost was measured, instead of the newest.
 
         Raises:
-          UserError: There is no undamaged checkpoint of that step; or see `latest`.
+          UserError: There is no undamaged checkpoint of that step. For step 0, also see `latest`.
         """
         if not step:
             latest = self.latest()
@@ -184,7 +187,7 @@ class Checkpoints:
         return self._read(step, handler, ocp.args.StandardRestore(template))
 
     def restore_params(self, saved: SavedCheckpoint, template: Any) -> Any:
-        """Restores only the parameters in the abstract `template`, with the values to evaluate.
+        """Restores only the parameters in the abstract `template`, from the part `saved.eval_params` of the state.
 
         The state in the checkpoint may have further parameters and any optimiser.
         """
@@ -231,7 +234,7 @@ class Checkpoints:
         self._finisher.start()
 
     def _is_finished(self, step: int) -> bool:
-        """Returns whether a step is finished. If not, its old folder is moved to `damaged/`, and it is marked."""
+        """Returns whether a step is finished. If not, sets an old folder aside, and marks the step."""
         if step in self.steps():
             return True
         if (self.directory / str(step)).exists():
@@ -259,7 +262,7 @@ class Checkpoints:
             self._failure = error
 
     def best(self) -> int | None:
-        """Returns the undamaged step with the lowest cost (the later one if equal), or None if no cost was measured."""
+        """Returns the undamaged step with the lowest cost (the later one if equal), or None if there is none."""
         with primary_first():  # copies the saved files to separate workdirs
             pass
         step = decide_on_primary(self._steps.best)
@@ -271,8 +274,8 @@ class Checkpoints:
         if step < 0 or is_primary() or not has_separate_workdirs():
             return
         if damage := checksums.find_damage(self.directory / str(step)):
-            fix = f'remove {self.directory.parent} and start the same command again, which fetches it'
-            raise UserError(str(self.directory / str(step)), damage, 'the checkpoint of the first process', fix)
+            fix = f'remove {self.directory.parent} and start the same command again, which copies it again'
+            raise UserError(str(self.directory / str(step)), damage, 'an undamaged copy of the checkpoint', fix)
 
     @property
     def writing(self) -> bool:

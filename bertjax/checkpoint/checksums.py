@@ -21,7 +21,7 @@ def _list_files(step_dir: pathlib.Path) -> list[pathlib.Path]:
 
 
 def write_checksums(step_dir: pathlib.Path, cost: float | None) -> None:
-    """Syncs all files of a step to disk, and then marks the step as finished.
+    """Syncs all files of a step to disk, and then writes the seal.
 
     Args:
       step_dir: The folder of the step.
@@ -55,7 +55,7 @@ def is_finished(step_dir: pathlib.Path) -> bool:
 
 
 def read_cost(step_dir: pathlib.Path) -> float | None:
-    """Returns the recorded cost, or None if it was not measured, was not finite, or the seal is damaged."""
+    """Returns the recorded cost, or None if it was not measured or not finite, or the seal is damaged."""
     body = _read_seal(step_dir)
     return body['cost'] if body else None
 

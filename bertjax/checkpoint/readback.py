@@ -31,7 +31,7 @@ def check_readable(step_dir: pathlib.Path, state: Structure, items: Mapping[str,
       items: {name: saved JSON value}.
 
     Raises:
-      UserError: Structure or items cannot be read, or differ from what was saved.
+      UserError: The structure or an item cannot be read, or differs from what was saved.
     """
     try:
         restored = structure(ocp.StandardCheckpointHandler().metadata(epath.Path(step_dir, 'state')).tree)
@@ -45,5 +45,5 @@ def check_readable(step_dir: pathlib.Path, state: Structure, items: Mapping[str,
     if differences:
         name, reason = differences[0]
         found = f'a save that cannot be read back ({name}: {reason})'
-        fix = 'check the disk, then start the same command again: earlier checkpoints are undamaged'
+        fix = 'check the disk, then start the same command again: earlier checkpoints are kept'
         raise UserError(f'checkpoint {step_dir.name}', found, 'the values that were saved', fix)

@@ -35,7 +35,7 @@ def finished_steps(directory: pathlib.Path) -> list[int]:
 def any_checkpoint(directory: pathlib.Path) -> bool:
     """Returns whether a folder has, or may have had, a checkpoint.
 
-    Damaged, renamed and unsealed checkpoints count. Half-written folders of a killed process do not count.
+    Damaged, renamed and unsealed checkpoints count. Half-written checkpoints of a killed process do not count.
     """
     if not directory.is_dir():
         return False
@@ -59,13 +59,13 @@ def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> No
     for path in sorted(directory.iterdir()):
         mark_match, temporary_match = _MARK.fullmatch(path.name), _TEMPORARY.fullmatch(path.name)
         if temporary_match and path.is_dir():
-            log(f'checkpoint {temporary_match[1]} was never finished: it is removed')
+            log(f'checkpoint {temporary_match[1]} is incomplete: it is removed')
             shutil.rmtree(path)
         elif mark_match and path.is_file():
             step = directory / mark_match[1]
             # A sealed, undamaged step is kept: the kill came after the seal was written, or before files were removed.
             if step.is_dir() and not (checksums.is_finished(step) and checksums.find_damage(step) is None):
-                log(f'checkpoint {step.name} was never finished: it is removed')
+                log(f'checkpoint {step.name} is incomplete: it is removed')
                 shutil.rmtree(step)
             path.unlink()
 
@@ -127,7 +127,7 @@ class Steps:
         damaged = len(list((self._directory / DAMAGED).glob('*'))) + len(self._damaged)
         if damaged:
             found = f'{damaged} checkpoint(s), all damaged'
-            fix = f'start again in another --workdir; the damaged checkpoints are in {self._directory / DAMAGED}'
+            fix = f'start again in another --workdir; checkpoints set aside are in {self._directory / DAMAGED}'
             raise UserError(where, found, 'at least one undamaged checkpoint', fix)
         names = [path.name for path in unknown_folders(self._directory) if may_be_checkpoint(path)]
         if names:
@@ -141,7 +141,7 @@ class Steps:
         if damage is None:
             return True
         action = 'it is skipped' if self._read_only else 'it is set aside'
-        self._log(f'checkpoint {step} is damaged ({damage}): {action}, using another one')
+        self._log(f'checkpoint {step} is damaged ({damage}): {action}')
         if self._read_only:
             self._damaged.add(step)
         else:
@@ -157,7 +157,7 @@ class Steps:
         self._on_move()
 
     def best(self) -> int:
-        """Returns the undamaged step with the lowest cost (the later one if equal), or -1 if no cost was measured."""
+        """Returns the undamaged step with the lowest cost (the later one if equal), or -1 if there is none."""
         step = self._lowest_cost()
         while step is not None and not self.is_undamaged(step):
             step = self._lowest_cost()

@@ -1,4 +1,4 @@
-"""run=attention: compute statistics of the attention heads; write figures and a page to WORKDIR/attention."""
+"""run=attention: compute statistics of the attention heads; write them as JSON and as a page to WORKDIR/attention."""
 
 import itertools
 import pathlib
@@ -30,17 +30,18 @@ from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb()
 
-_CHUNK = 1024  # The maximal number of texts in memory.
+_CHUNK = 1024  # The maximum number of texts that are processed at once.
 _MIN_WORDS = 100  # The terminal shows relations with at least this many words.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Measures the attention of the model of config.init, or of the workdir.
+    """Measures the attention of the model of config.init or, if it is empty, of the workdir.
 
-    The texts come from config.input or config.attention.texts.
+    The statistics are about config.input or, if it is empty, about config.attention.texts.
 
     Raises:
-      UserError: There is no model or no text, a file is malformed, or the compared model has another shape.
+      UserError: There is no model or no text, a file is malformed, the compared model has another shape or tokenizer,
+        or WORKDIR/attention has files of the user.
     """
     settings, folder = inference_settings(config, 'attention'), pathlib.Path(workdir)
     options, path = settings.options, settings.input
@@ -50,7 +51,12 @@ def run(config: ConfigDict, workdir: str) -> None:
         raise UserError('config.input', 'nothing', 'texts to analyse', fix)
     if texts and (options['field'] != 'text' or options['pair_field']):
         fix = 'leave them out, or put the records into a file and set config.input'
-        raise UserError('config.attention.field, pair_field', 'fields of config.attention.texts', 'none', fix)
+        raise UserError(
+            'config.attention.field, pair_field',
+            'names of fields',
+            'the defaults, because config.attention.texts has no fields',
+            fix,
+        )
     check_replaceable(folder / 'attention', path)
     if options['compare']:
         check_plotly()
@@ -87,9 +93,9 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _inspect(source: InputSource, num_texts: int) -> tuple[list[str], int | None]:
-    """Returns the syntactic relations in the input, and the number of texts, which is None for a pipe.
+    """Returns the syntactic relations in the input, and the number of texts.
 
-    If there is no input, the number is `num_texts`.
+    The number is None for standard input and pipes, and `num_texts` if there is no input.
     """
     if not source.path:
         return [], num_texts
@@ -141,7 +147,7 @@ def _extremes_table(findings: Findings) -> Table:
 
 def _relations_table(rows: Sequence[dict]) -> Table:
     table = _make_table(
-        'heads that find the syntactic head', 'relation', 'words', 'head', 'right', 'best offset', 'right by it'
+        'heads that find the syntactic head', 'relation', 'words', 'head', 'right', 'best offset', 'right by offset'
     )
     table.columns[0].justify = 'left'
     frequent = [row for row in rows if row['words'] >= _MIN_WORDS] or rows

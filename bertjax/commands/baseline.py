@@ -29,19 +29,20 @@ BASELINES = 'baseline.json'
 
 
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
-    """Trains simple methods on the training records and scores them on every labelled split.
+    """Trains simple methods on the training records, and scores them on every other labelled split.
 
-    The figures are written to WORKDIR/baseline.json, and printed next to the figures of the workdir's model, if there
-    is one. The verb needs neither a model nor config.init. The workdir is that of a fine-tuning, or a new folder.
+    The metrics are written to WORKDIR/baseline.json, and printed next to the metrics of the workdir's model, if there
+    is one. The verb needs neither a model nor config.init. The workdir may be the workdir of a fine-tuning, or new.
 
     Raises:
-      UserError: Records are malformed, the kind of task has no baselines, or scikit-learn is missing.
+      UserError: Records are malformed, there is no other labelled split, the kind of task has no baselines, or
+        scikit-learn is missing.
     """
     folder = pathlib.Path(workdir)
     settings = finetuning_settings(merge_run_config(config, folder, command_line_keys))
     task = settings.build_task()
     if not task.has_baselines:
-        fix = 'choose another task: there is no simple method for spans'
+        fix = 'choose a task of classification, tagging or multiple choice'
         raise UserError('config.run', 'baseline', f'a task that has simple methods, unlike {task.name}', fix)
     train = task.records('train')
     task.learn(train)
@@ -50,7 +51,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         raise UserError('config.data', 'no labelled split except train', 'a split to score on', 'add a dev file')
     train = _sample_records(train, settings.max_train_records)
     splits = {name: _sample_records(task.records(name), settings.max_eval_records) for name in names}
-    print(f'simple methods on {len(train):,} records; TF-IDF on many records takes minutes …', flush=True)
+    print(f'training simple methods on {len(train):,} records; with many records, TF-IDF takes minutes …', flush=True)
     begin = time.perf_counter()
     answers = task.baselines(train, [record for records in splits.values() for record in records])
     seconds = time.perf_counter() - begin
@@ -67,16 +68,16 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     for name, records in splits.items():
         title = f'{task.name}, {name}, {len(records):,} records'
         console.print(_table(title, task.score, {**measured[name], **_model_figures(model_results, name)}))
-    console.print(f'learned from {len(train):,} records in {seconds:.1f} s; {folder / BASELINES}', markup=False)
+    console.print(f'learned from {len(train):,} records in {seconds:.1f} s: see {folder / BASELINES}', markup=False)
 
 
 def _sample_records(records: Sequence[Any], limit: int) -> Sequence[Any]:
-    """Returns at most `limit` records, the same sample that a fine-tuning with this limit uses; 0 means all records."""
+    """Returns at most `limit` records, the same sample as a fine-tuning with this limit; 0 means all records."""
     return records if not 0 < limit < len(records) else [records[i] for i in sample(len(records), limit)]
 
 
 def _model_figures(results: Mapping[str, Any], name: str) -> dict[str, Mapping[str, Any]]:
-    """Returns {title: figures} of the workdir's model on the split `name`; {} if there are none.
+    """Returns {title: metrics} of the workdir's model on the split `name`; {} if no metrics are recorded.
 
     If the model was evaluated on a sample of the records, the title says so.
     """
@@ -86,7 +87,7 @@ def _model_figures(results: Mapping[str, Any], name: str) -> dict[str, Mapping[s
 
 
 def _table(title: str, score: str, rows: Mapping[str, Mapping[str, float | None]]) -> Table:
-    """Returns a table with a row for each method and a column for each figure."""
+    """Returns a table with a row for each method and a column for each metric."""
     table = Table(title=title, title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column('')
     names = list(next(iter(rows.values())))

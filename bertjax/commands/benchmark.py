@@ -32,13 +32,13 @@ VERB = Verb(needs='task', trains=True)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
-    """Fine-tunes on each task of config.task.task in its folder WORKDIR/TASK; skips finished tasks.
+    """Fine-tunes on each task of config.task.task, in the folder WORKDIR/TASK. Finished tasks are skipped.
 
-    config.benchmark overrides keys of single tasks.
+    config.benchmark overrides keys for single tasks.
 
     Raises:
-      UserError: The kind of task is not GLUE, there is no data, or the settings of a task are wrong. These errors are
-        raised before any training.
+      UserError: The kind of task is not GLUE, there is no data, or a setting is wrong. These errors are raised before
+        any training.
       PreemptedError, NonFiniteError: See `finetune`.
     """
     if config.task.kind != 'glue':
@@ -121,9 +121,9 @@ def _finish(
     console.print(benchmark_table(rows, summary))
     files = {
         'table.md': 'the table above',
-        'results.json': 'all figures of all tasks',
+        'results.json': 'all metrics of all tasks',
         SUBMISSION: 'for gluebenchmark.com',
     }
     print_output_files(console, folder, files, exported=True)
     if missing:
-        console.print(f'{SUBMISSION} lacks {", ".join(missing)}: the server takes all 11 files', markup=False)
+        console.print(f'{SUBMISSION} lacks {", ".join(missing)}: the server needs all 11 files', markup=False)

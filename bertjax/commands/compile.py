@@ -1,4 +1,4 @@
-"""run=compile: compile the train step for a TPU slice that need not be attached; print whether it fits in memory."""
+"""run=compile: compile the train step for TPUs or GPUs that need not be attached; print whether it fits in memory."""
 
 import json
 import math
@@ -24,19 +24,20 @@ VERB = Verb(needs='corpus', teacher=False, bucket='look')
 def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> None:
     """Compiles the step of every phase, and writes WORKDIR/compile.json.
 
-    The file has the figures of each phase. At its top level it repeats the figures of the phase that needs the most
-    memory. Phases without steps are skipped.
+    The file has the results of each phase. Its top level repeats the results of the phase that needs the most memory,
+    but `fits` there tells whether all phases fit. Phases without steps are skipped.
 
-    With config.find_batch the verb searches for the largest batch that fits, once for each phase. If a phase does not
+    With config.find_batch the verb searches for the largest batch of each phase that fits. If a phase does not
     fit, the verb also compiles other ways to compute the same step.
 
     Raises:
-      UserError: The topology is unknown, libtpu is missing, or the mesh or the batch does not fit the number of chips.
+      UserError: The topology is empty or unknown, its compiler is missing, or the number of chips does not fit the
+        mesh or the batch.
         After the file is written: a phase does not fit the memory of a chip.
     """
     settings = with_architecture(pretraining_settings(config), pathlib.Path(workdir), flag_keys)
     if not settings.topology:
-        raise UserError('config.topology', 'nothing', 'a TPU slice', 'for example --config.topology=v5e:4x4')
+        raise UserError('config.topology', 'nothing', 'a TPU slice or GPUs', 'for example --config.topology=v5e:4x4')
     search = MemorySearch(settings, settings.topology)
     console = Console(highlight=False, soft_wrap=True)
     results, errors = [], []
@@ -84,7 +85,7 @@ def _try_others(
     """Compiles other ways to compute a phase that does not fit.
 
     Returns:
-      A dict with 'flags', 'fits' and 'hbm_bytes_per_chip' for each way. The function also prints these values.
+      A dict with 'flags', 'fits' and 'hbm_bytes_per_chip' for each way. These values are also printed.
     """
     tried = []
     for way, other in search.search_plans(phase, result):

@@ -22,10 +22,11 @@ VERB = Verb()
 def run(config: ConfigDict, workdir: str) -> None:
     """Writes the model of config.init, or of the workdir, to WORKDIR/export in the formats of config.convert.formats.
 
-    The workdir is a new folder or, without config.init, that of the model.
+    With config.init, the workdir is a new folder.
 
     Raises:
-      UserError: There is no model, a format cannot represent the model, or a folder would be replaced.
+      UserError: There is no model, a format cannot represent the model, an export would be replaced, or config.init is
+        set and the workdir has a model already.
     """
     settings, folder = inference_settings(config, 'convert'), pathlib.Path(workdir)
     formats = split_formats(settings.options['formats'])

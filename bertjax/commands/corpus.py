@@ -15,8 +15,10 @@ VERB = Verb(needs='corpus', teacher=False, devices=False)
 def run(config: ConfigDict, workdir: str) -> None:
     """Writes the token store WORKDIR/store, which --config.data reads. Trains a vocabulary first if there is none.
 
+    A mixture of corpora has a store for each corpus, in WORKDIR/store/0, WORKDIR/store/1 and so on.
+
     Raises:
-      UserError: There is no text, the text is broken (if config.corpus_options.strict), or the store was made with
+      UserError: There is no text, the text is malformed (with config.corpus_options.strict), or the store was made with
         another tokenizer.
     """
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)

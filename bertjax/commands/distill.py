@@ -38,7 +38,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     Raises:
       UserError: See docs/distillation.md.
       PreemptedError: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.
-      NonFiniteError: Three steps in a row were not finite.
+      NonFiniteError: The loss or the gradient was not finite in three steps in a row.
     """
     distill = DistillationSettings(**config.distill)
     distill.check(config.init, flag_keys)
@@ -69,7 +69,7 @@ def _distil_general(
 
 
 def _check_initial_weights(settings: PretrainingSettings, distill: DistillationSettings) -> None:
-    """Raises a UserError for keys about the initial weights that a pre-training allows and a distillation does not."""
+    """Raises a UserError for keys about initial weights that a pre-training allows but a distillation does not."""
     if settings.vocab.add:
         found = f'words of {settings.vocab.add}'
         expected = 'none: a student has the vocabulary of its teacher, which lacks these words'

@@ -24,9 +24,9 @@ VERB = Verb(bucket='inspect')
 
 
 def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str] = ()) -> None:
-    """Prints a line for each check. The verb writes no files and does not disturb a run in progress.
+    """Prints a line for each check. The verb leaves no file behind, and does not disturb a run in progress.
 
-    The config is that of the run in the workdir, or of a run that will start.
+    The config belongs to the run in the workdir, or to a run that will start.
 
     Raises:
       UserError: A check failed, because a run cannot start or its result is unusable.
@@ -63,7 +63,7 @@ def _config_checks(
     *,
     at_work: bool,
 ) -> Iterator[Iterable[Check]]:
-    """Yields the checks of a config, if it trains a model."""
+    """Yields the checks of a config that trains a model; none for other configs."""
     if 'distill' in config:
         yield plan.teacher(DistillationSettings(**config.distill), config.init)
     if 'task' in config and not at_work:

@@ -21,16 +21,16 @@ from bertjax.workdir.lock import exported_trial, lock_workdir
 
 VERB = Verb(needs='task', processes=True)
 
-_MAX_WIDTH = 4096  # The maximal width of a table, which is the maximal length of a path.
+_MAX_WIDTH = 4096  # The maximum width of a table, enough for the longest paths.
 
 
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
-    """Evaluates the workdir's model, or the model of config.init, on config.split ('dev', or several: 'dev,test').
+    """Evaluates the workdir's model, or the model of config.init, on config.split, such as 'dev' or 'dev,test'.
 
     With config.ensemble the verb evaluates the models of several workdirs, together and individually. config.step and
-    config.use_checkpoint choose the checkpoint; the run need not be finished. The workdir is that of a fine-tuning, or
-    a new folder. The figures are added to WORKDIR/results.json. The predictions and the benchmark's files are written
-    to WORKDIR/predictions.
+    config.use_checkpoint choose the checkpoint. The run need not be finished. The workdir may be the workdir of a
+    fine-tuning, or new. The metrics are added to WORKDIR/results.json. The predictions and the benchmark's files are
+    written to WORKDIR/predictions.
 
     A task may have thresholds, such as the null threshold of SQuAD 2.0. The thresholds of a finished run are used
     unchanged. The thresholds of any other model are tuned on dev, if config.split has dev.
@@ -89,7 +89,7 @@ def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: Eval
 
 
 def _read_earlier_results(path: pathlib.Path, model: dict[str, Any]) -> dict[str, Any]:
-    """Returns the content of results.json and the facts `model`; only `model` if the file is about another model."""
+    """Returns the content of results.json with the facts `model`; only `model` if the file is about another model."""
     results = read_recorded_results(path) if path.exists() else {}
     same = all(results.get(key, value) == value for key, value in model.items())
     same &= all(results.get(key) == model.get(key) for key in (STEP, 'ensemble'))

@@ -27,10 +27,10 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     """Exports the checkpoint of config.step.
 
     Step 0 means the newest checkpoint, or with config.use_checkpoint='best' the checkpoint with the best score on dev.
-    The model and the tokenizer come from the workdir. The recipe must be the one that trained the model.
+    The model and the tokenizer come from the workdir. The recipe must be the recipe that trained the model.
 
     Raises:
-      UserError: The checkpoint does not exist, the recipe is for another model, or a format cannot represent it.
+      UserError: The checkpoint does not exist, the recipe is for another model, or a format cannot represent the model.
     """
     return_freed_memory()
     folder = pathlib.Path(workdir)
@@ -63,7 +63,7 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
         recorded |= {'steps': tuned.step, 'epochs': epochs}
         results = results if results.get(STEP) == tuned.step else {'splits': {}}
     elif STEP in results or results.get('use_checkpoint', settings.use_checkpoint) != settings.use_checkpoint:
-        # The recorded figures belong to another checkpoint.
+        # The recorded metrics belong to another checkpoint.
         results = {'splits': {}}
     recorded |= {'card': to_plain(settings.card), 'push_to': settings.push_to}
     written = export_task(folder, recorded, tuned.task_model, tuned.params, results, formats, finished=tuned.finished)

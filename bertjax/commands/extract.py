@@ -29,7 +29,7 @@ _DEFAULT_FORMAT = 'npy'  # the format of a file of features if config.extract.fo
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Computes features of the texts in config.input. Writes WORKDIR/features/NAME.FORMAT and a JSON file about it.
+    """Writes features of the texts in config.input to WORKDIR/features/NAME.FORMAT, and metadata to NAME.FORMAT.json.
 
     The verb reads all input first, so that mistakes in the input are reported before anything is computed. It saves the
     features in parts. After a kill, the same command continues after the last part, and writes the same file as a run
@@ -39,7 +39,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     the run, and NAME is stdin. If the format is not set, the features are written as JSON lines to standard output as
     the texts arrive.
 
-    The workdir is the workdir of the model, or a new folder.
+    The workdir may be the workdir of the model, or new.
 
     Raises:
       UserError: The model or the input file does not exist, the model lacks a layer, a record is malformed, or the
@@ -104,7 +104,7 @@ def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
     encoding = resolve_encoding(model, **lists, **scalars)
     check_encoding(model, encoding)
     if encoding.prompt and encoding.pool == 'none':
-        found, expected = f'{encoding.prompt!r} with pool=none', 'one vector per text: a prompt has no spans'
+        found, expected = f'{encoding.prompt!r} with pool=none', 'one vector per text: a prompt is not in the text'
         raise UserError('config.extract.prompt', found, expected, 'choose a pooling, or omit the prompt')
     runner = Runner(model, batch_size=settings.batch_size)
     return Extractor(runner, encoding, settings.truncation_length(model.config, model.max_length))

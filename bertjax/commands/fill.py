@@ -35,11 +35,11 @@ def run(config: ConfigDict, workdir: str) -> None:
     """Answers the question config.fill.ask about texts.
 
     For a single text, config.fill.text, the answer is printed as a table. For a file, config.input, the answers are
-    JSON lines in WORKDIR/fill/NAME.ASK.jsonl, or in NAME.jointly.jsonl if masks are filled jointly. NAME.ASK.json names
-    the input, and for ask='score' also contains the scores of the file. For standard input, '-', the answers are
-    printed as the texts arrive: as tables on a terminal, otherwise as JSON lines.
+    JSON lines in WORKDIR/fill/NAME.ASK.jsonl, and NAME.ASK.json names the input. For ask='score', NAME.ASK.json also
+    has the scores of the whole file. If masks are filled jointly, ASK is `jointly`. For standard input, '-', the
+    answers are printed as the texts arrive: as tables on a terminal, otherwise as JSON lines.
 
-    The workdir is the workdir of the model, or a new folder.
+    The workdir may be the workdir of the model, or new.
 
     Raises:
       UserError: The model or the input file does not exist, the model lacks the head, a text has no mask, an option has
@@ -55,8 +55,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     if options['text'] and settings.input:
         raise UserError('config.fill.text', 'a text and config.input', 'only one of the two', 'leave one out')
     if bool(options['second']) != (paired and bool(options['text'])):
-        expected = "the text that may follow config.fill.text, with ask='pairs'"
-        raise UserError('config.fill.second', repr(options['second']), expected, 'give both texts, or neither')
+        expected = "with ask='pairs' the text that may follow config.fill.text, otherwise nothing"
+        raise UserError('config.fill.second', repr(options['second']), expected, 'set or omit it')
     if not options['text']:
         source.check()
     with lock_workdir(folder, results_only=True):
@@ -102,7 +102,7 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
     kind, total, blank = 'jointly' if ask == 'masks' and settings.options['jointly'] else ask, 0, 0
     target = folder / 'fill' / f'{source.name}.{kind}.jsonl'
     facts = target.with_suffix('.json')
-    # If there is no file of facts, an existing file of answers may be overwritten.
+    # Without a metadata file, an existing file of answers may be overwritten.
     known = recorded_files([facts]) or {target.name}
     check_overwrite([facts], source.origin, [target], known)
     for items in split_chunks(source.items(), _CHUNK):
@@ -130,7 +130,7 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
 
 
 def _rows(items: Sequence[Item], answers: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yields a row for each item: the fields of the record, and the answer or, for a blank item, its file and line."""
+    """Yields a row per item: the record's fields, and the answer or, for a blank item, the reason and the place."""
     remaining = iter(answers)
     for item in items:
         row = next(remaining) if isinstance(item, Row) else {'skipped': item.kind, 'where': item.where}

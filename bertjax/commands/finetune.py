@@ -31,7 +31,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     Raises:
       UserError: See docs/finetuning.md.
       PreemptedError: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.
-      NonFiniteError: Three steps in a row were not finite.
+      NonFiniteError: The loss or the gradient was not finite in three steps in a row.
     """
     settings, folder = finetuning_settings(config), pathlib.Path(workdir)
     trials = make_trials(settings)

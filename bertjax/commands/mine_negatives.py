@@ -32,26 +32,26 @@ VERB = Verb()
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Writes WORKDIR/negatives/NAME.jsonl, the pairs of config.input with negatives, and a description as JSON.
+    """Writes the pairs of config.input with negatives to WORKDIR/negatives/NAME.jsonl, and metadata to NAME.json.
 
     The pairs are records with an anchor and a positive, a BEIR folder with its qrels/train.tsv, or the questions and
-    paragraphs of a SQuAD file. Negatives come from their corpus, which is the positives and known negatives of all
-    records, all documents or all paragraphs, and from config.mine_negatives.corpus. The result depends only on the
-    model and the texts. After a kill, the same command continues after the last part of the vectors.
+    paragraphs of a SQuAD file. The negatives come from config.mine_negatives.corpus and from the texts of config.input:
+    the positives and known negatives of all records, all documents, or all paragraphs. The result depends only on the
+    model, the texts and the options. After a kill, the same command continues after the last saved part of the vectors.
 
     Args:
       config: The config of the recipe `mine_negatives`.
       workdir: The workdir of the model, or a new folder.
 
     Raises:
-      UserError: There is no model or no such file, a record is malformed, the options contradict each other, or the
+      UserError: The model or a file does not exist, a record is malformed, the options contradict each other, or the
         results of another input would be replaced.
     """
     settings = inference_settings(config, 'mine_negatives')
     options = MineNegativesKeys(**settings.options)
     if options.range_max - options.range_min < options.num_negatives:
         found = f'{options.range_max} with range_min={options.range_min}'
-        expected = f'room for num_negatives={options.num_negatives}'
+        expected = f'at least range_min plus num_negatives={options.num_negatives}'
         raise UserError('config.mine_negatives.range_max', found, expected, 'increase it')
     source, folder = InputSource(settings.input, ()), pathlib.Path(workdir)
     source.check()

@@ -34,14 +34,14 @@ VERB = Verb()
 def run(config: ConfigDict, workdir: str) -> None:
     """Scores both sentences of each pair of config.input by their pseudo-log-likelihoods, and prints the accuracies.
 
-    WORKDIR/minimal_pairs/NAME.json has the accuracies by set, by phenomenon and overall, see
-    `metrics.minimal_pairs.pair_accuracies`. NAME.jsonl has the records with the scores of their pairs. All input is
+    WORKDIR/minimal_pairs/NAME.json has the accuracies by set, by phenomenon and overall (see
+    `metrics.minimal_pairs.pair_accuracies`). NAME.jsonl has the records with the scores of both sentences. All input is
     checked before anything is computed. After a kill, the same command continues after the last saved part.
 
-    The workdir is that of the model, or a new folder.
+    The workdir may be the workdir of the model, or new.
 
     Raises:
-      UserError: There is no model or no such file, the model lacks the head, a record is malformed, a sentence is
+      UserError: The model or the file does not exist, the model lacks the head, a record is malformed, a sentence is
         longer than the model's positions, or the results of another input would be replaced.
     """
     settings = inference_settings(config, 'minimal_pairs')
@@ -55,7 +55,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         sequences = encode_pairs(pairs, model.tokenizer, model.config.max_positions)
         target = folder / 'minimal_pairs' / f'{source.name}.jsonl'
         facts, parts = target.with_suffix('.json'), target.with_suffix('.parts')
-        # If there is no file of facts, an existing file of scores may be overwritten.
+        # Without a metadata file, an existing file of scores may be overwritten.
         check_overwrite([facts], source.origin, [target], recorded_files([facts]) or {target.name})
         records = json.dumps([settings.options, [pair.fields for pair in pairs]])
         identity = hashlib.sha256(model.fingerprint + records.encode()).hexdigest()
@@ -103,5 +103,5 @@ def _table(pairs: Sequence[MinimalPair], results: Mapping[str, Any]) -> Table:
     add('mean over the sets', results, 'bold')
     if not math.isclose(results['share'], results['accuracy']):
         shares = {'accuracy': results['share'], 'standard_error': results['share_standard_error']}
-        add('share of the pairs', {**results, **shares})
+        add('mean over the pairs', {**results, **shares})
     return table

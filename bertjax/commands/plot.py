@@ -53,7 +53,7 @@ def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
         raise UserError(str(path), 'no such file', 'the metrics of a training run', 'train first, in this --workdir')
     rows = read_rows(path)
     if not rows:
-        raise UserError(str(path), 'no row', 'at least one row', 'let the run reach its first evaluation')
+        raise UserError(str(path), 'no row', 'at least one row', 'let the run reach step config.log_every')
     return rows
 
 

@@ -147,7 +147,7 @@ def test_an_error_of_the_background_thread_is_raised(open_checkpoints, monkeypat
     checkpoints.close()  # The error was raised before, so this call does nothing.
     again, messages = open_checkpoints()
     assert again.latest() is None
-    assert messages == ['checkpoint 1 was never finished: it is removed']
+    assert messages == ['checkpoint 1 is incomplete: it is removed']
 
 
 def test_a_removal_that_was_killed_is_completed(saved_steps, open_checkpoints):
@@ -157,7 +157,7 @@ def test_a_removal_that_was_killed_is_completed(saved_steps, open_checkpoints):
     for step in (1, 2):
         (directory / f'{step}.unfinished').touch()
     checkpoints, messages = open_checkpoints()
-    assert checkpoints.steps() == [2, 3] and messages == ['checkpoint 1 was never finished: it is removed']
+    assert checkpoints.steps() == [2, 3] and messages == ['checkpoint 1 is incomplete: it is removed']
     assert sorted(path.name for path in directory.iterdir()) == ['2', '3']
 
 
@@ -169,7 +169,7 @@ def test_leftovers_of_a_killed_process_are_removed(saved_steps, open_checkpoints
     (directory / 'damaged' / '7').mkdir(parents=True)  # An earlier start moved it here for the user.
     checkpoints, messages = open_checkpoints()
     assert sorted(path.name for path in directory.iterdir()) == ['1', 'damaged']
-    assert 'checkpoint 2 was never finished: it is removed' in messages
+    assert 'checkpoint 2 is incomplete: it is removed' in messages
     assert checkpoints.latest().position == Position(1, 0, 16)
     checkpoints.save(state_at(2), Position(2), CONFIG, None)  # The step can be saved again.
     checkpoints.wait()

@@ -73,7 +73,7 @@ def test_a_save_that_cannot_be_read_back_is_an_error(saved_steps, open_checkpoin
     checkpoints.close()
     again, messages = open_checkpoints(keep=1)
     assert again.latest().position == Position(1, 0, 16)
-    assert messages == ['checkpoint 2 was never finished: it is removed']
+    assert messages == ['checkpoint 2 is incomplete: it is removed']
     again.save(state_at(2), Position(2), CONFIG, None)
     again.close()
     assert names(again.directory) == ['2']

@@ -169,7 +169,7 @@ def test_wrong_input_is_reported_before_the_computation(program: Program, traine
         ask = (f'--workdir={tmp_path / "w"}', f'--config.init={trained}', f'--config.input={source}')
         return program.error(*ask, *(f'--config.mine_negatives.{change}' for change in changes), **RECIPE)
 
-    assert 'range_max: found 4 with range_min=2, expected room for num_negatives=3' in line(
+    assert 'range_max: found 4 with range_min=2, expected at least range_min plus num_negatives=3' in line(
         'range_max=4', 'range_min=2'
     )
     assert 'no such file' in line('corpus=nowhere.txt')
