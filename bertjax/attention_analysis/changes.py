@@ -13,7 +13,7 @@ from bertjax.loading.load_model import LoadedModel
 from bertjax.model.stacking import STACKED, unstack_layers
 
 # The parts of a block, by the prefixes of their parameter paths.
-PARTS = ('attention/query', 'attention/key', 'attention/value', 'attention/output', 'mlp/up', 'mlp/down')
+PARTS = ('attention/query', 'attention/key', 'attention/value', 'attention/output', 'mlp/gate', 'mlp/up', 'mlp/down')
 NORMS, ALL_PARTS = 'norms', 'whole'
 _MIN_WEIGHT = 1e-30  # Smaller weights count as 0, because some devices flush subnormal numbers.
 

@@ -12,6 +12,7 @@ from bertjax.attention_analysis.relations import best_heads_accuracy
 from bertjax.attention_analysis.shown_texts import ShownText, to_safetensors
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
+from bertjax.inference.input import STANDARD_INPUT
 
 PAGE, HEADS, RELATIONS, CHANGES = 'attention.html', 'heads.json', 'relations.json', 'changes.json'
 WEIGHTS = 'weights.safetensors'
@@ -28,8 +29,11 @@ def check_replaceable(folder: pathlib.Path, path: str) -> None:
     Raises:
       UserError: The folder has files of the user, or the input file.
     """
-    other_files = sorted(file.name for file in folder.iterdir() if file.name not in _OUTPUTS) if folder.is_dir() else []
-    if folder.is_dir() and path and pathlib.Path(path).expanduser().resolve().parent == folder.resolve():
+    if not folder.is_dir():
+        return
+    other_files = sorted(file.name for file in folder.iterdir() if file.name not in _OUTPUTS)
+    is_file = path not in ('', STANDARD_INPUT)
+    if is_file and pathlib.Path(path).expanduser().resolve().parent == folder.resolve():
         other_files = [pathlib.Path(path).name]
     if other_files:
         found = f'{other_files[0]}, which would be lost when the folder is replaced'

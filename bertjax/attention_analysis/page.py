@@ -136,7 +136,7 @@ def _changes_section(rows: Sequence[Mapping[str, Any]]) -> Section:
     all_layers, block_layers = [row['layer'] for row in rows], [row['layer'] for row in blocks]
     distances = [row['parameters'][ALL_PARTS] for row in rows]
     draw = lambda title, y, *curves: Chart(title, curves, y, x='layer (0: embeddings)', height=280)  # noqa: E731
-    kinds = (ALL_PARTS, *PARTS, NORMS)
+    kinds = [kind for kind in (ALL_PARTS, *PARTS, NORMS) if kind in blocks[0]['parameters']]
     heads = 1000 * np.array([row['attention_of_heads'] for row in blocks])
     unit = 'mean Jensen-Shannon divergence, in thousandths of a bit'
     data = {

@@ -49,8 +49,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     if not path and not texts:
         fix = 'give --config.input=FILE, or --config.attention.texts="(\'a text\',)"'
         raise UserError('config.input', 'nothing', 'texts to analyse', fix)
-    if texts and (options['field'] != 'text' or options['pair_field']):
-        fix = 'leave them out, or put the records into a file and set config.input'
+    if texts and not path and (options['field'] != 'text' or options['pair_field']):
+        fix = 'leave the names out, or set config.input to a file that has these fields'
         raise UserError(
             'config.attention.field, pair_field',
             'names of fields',

@@ -21,6 +21,7 @@ def tree(stacked: bool, query: float = 1.0) -> dict:
     query = np.stack([np.ones((2, 3)), np.full((2, 3), query)])
     layers = {
         'attention': {'query': {'kernel': query, 'bias': np.zeros((2, 3))}},
+        'mlp': {'gate': {'kernel': np.zeros((2, 7))}},
         'mlp_norm': {'scale': np.ones((2, 4))},
     }
     embeddings = {'token': {'embedding': np.ones((5, 2))}}
@@ -34,9 +35,9 @@ def test_parameter_changes_are_relative_distances(stacked):
     """The layers of a model may be stacked or not. The task head does not count."""
     embeddings, first, second = parameter_changes(tree(True), tree(stacked, query=3.0))
     assert embeddings == {'layer': 0, 'whole': 0.0}
-    assert first == {'layer': 1, 'whole': 0.0, 'attention/query': 0.0, 'norms': 0.0}
+    assert first == {'layer': 1, 'whole': 0.0, 'attention/query': 0.0, 'mlp/gate': 0.0, 'norms': 0.0}
     # 6 weights move from 1 to 3; the layer has 6 + 4 weights of 1.
-    assert second == pytest.approx({'layer': 2, 'whole': (24 / 10) ** 0.5, 'attention/query': 2.0, 'norms': 0.0})
+    assert second == pytest.approx({**first, 'layer': 2, 'whole': (24 / 10) ** 0.5, 'attention/query': 2.0})
 
 
 def test_changes_of_hidden_states_and_attention():
@@ -70,7 +71,7 @@ def test_models_with_other_embeddings_or_tokenizers_are_refused():
     check_comparable(model(tree(True)), model(tree(False)))
     small = tree(True)
     small['encoder']['embeddings'] = {'token': {'embedding': np.ones((6, 2))}}
-    with pytest.raises(UserError, match='embeddings of another size'):
+    with pytest.raises(UserError, match='parameters of other shapes'):
         check_comparable(model(small), model(tree(False)))
     with pytest.raises(UserError, match='another tokenizer'):
         check_comparable(model(tree(True), 'b'), model(tree(True)))

@@ -272,7 +272,9 @@ def test_pairs_are_two_fields_or_two_texts_with_a_tab(program: Program, trained,
     first, second = ['the old bird', 'stone'], ['a river', 'the wind']
     lines = _file(tmp_path, 'lines.tsv', ''.join(map('{}\t{}\n'.format, first, second)))
     named = _file(tmp_path, 'named.tsv', 'text\tnext\n' + lines.read_text())
-    for more in ([f'--config.input={lines}'], [f'--config.input={named}', '--config.attention.pair_field=next']):
+    fields = [f'--config.input={named}', '--config.attention.pair_field=next']
+    shown = '--config.attention.texts=("the old bird\\ta river", "stone\\tthe wind")'
+    for more in ([f'--config.input={lines}'], fields, [*fields, shown]):
         program.run(f'--workdir={tmp_path}', f'--config.init={trained}', *more, **RUN)
         with safe_open(tmp_path / 'attention' / 'weights.safetensors', 'np') as file:
             assert json.loads(file.metadata()['units']) == bert.pieces(first, second)
