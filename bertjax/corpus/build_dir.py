@@ -28,7 +28,7 @@ def check_directory(directory: pathlib.Path) -> None:
     """Checks that a directory is absent or empty, or contains a store or an unfinished store.
 
     Raises:
-      UserError: The path is a file, or a directory that contains only other files.
+      UserError: The path is a file, or a directory with other files but no store.
     """
     if not directory.exists():
         return
@@ -147,7 +147,7 @@ def _describe_other_text(
 
 
 def remove_partial_files(directory: pathlib.Path, manifest: dict) -> None:
-    """Removes the partial work, and the token files that the manifest does not list."""
+    """Removes the partial work, and token, segment and temporary files that the manifest does not list."""
     shutil.rmtree(directory / 'partial', ignore_errors=True)
     manifest_names = {entry['file'] for entry in store.manifest_files(manifest)}
     for path in [*store.token_files(directory), *directory.glob('*.segments'), *directory.glob('.*.tmp-*')]:

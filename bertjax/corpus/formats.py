@@ -2,8 +2,8 @@
 
 The events of a document are `Document.START`, one string for each paragraph or line, and `Document.END`. A document
 that is not text has `SequenceSentence`s instead of strings. A `Broken` event inside a document marks the document as
-broken. A `Broken` event between documents reports text without a document, or a file that cannot be read further. No
-complete document is in memory, except a line of JSON or a record of a dataset.
+broken. A `Broken` event between documents reports text outside of documents, or a file that cannot be read to its end.
+No complete document is in memory, except a line of JSON or a record of a dataset.
 """
 
 import dataclasses
@@ -167,8 +167,8 @@ def _json_paragraphs(text: str, number: int, key: str) -> Iterator[Event]:
 def wiki_events(lines: streams.Lines, pick: Picker, *, first: bool) -> Iterator[Event]:
     """Yields the events of WikiExtractor's output, without titles.
 
-    A document consists of <doc …>, the title, a blank line, paragraphs, and </doc>. If `first`, text between documents
-    is reported as broken.
+    A document consists of <doc …>, the title, a blank line, paragraphs, and </doc>. If `first`, text outside of
+    documents is reported as broken.
     """
     title = outside = False
     for raw in lines:

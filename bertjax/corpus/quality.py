@@ -48,10 +48,10 @@ _EXPECTED = {
     'wrong JSON': ('a JSON object on each line', 'correct the line or remove it'),
     'missing text field': ('a string in the text field', 'name the field with config.corpus_options.text_key'),
     'missing sequence': ('a list of sentences', 'name the field with config.corpus_options.text_key'),
-    'wrong sequence': ('token ids, or symbols without white space', 'correct the line, or set the format'),
+    'wrong sequence': ('token ids, or symbols without white space', 'correct it, or set config.corpus_options.format'),
     'wrong segments': ('a segment type for each sentence', 'correct the line'),
     'unclosed <doc>': ('</doc> after each <doc …>', 'extract the dump again'),
-    'text outside <doc>': ('<doc …> before each text', 'extract the dump again, or set the format'),
+    'text outside <doc>': ('<doc …> before each text', 'extract the dump again, or set config.corpus_options.format'),
     'line too long': ('shorter lines of JSON', 'split the document'),
 }
 
@@ -161,7 +161,7 @@ def warn_long_documents(store: TokenStore) -> list[str]:
 
 
 def _sample(split: StoreSplit) -> list[list[np.ndarray]]:
-    """Returns neighbouring sentences, as arrays of ids, of each document in a sample of documents with several."""
+    """Returns neighbouring sentences (arrays of ids) of each sampled document that has two sentences or more."""
     # The first sample is larger than DOCUMENTS, because documents of one sentence are removed afterwards.
     sampled = np.unique(np.linspace(0, max(0, split.num_documents - 1), 8 * DOCUMENTS).astype(np.int64))
     begins, ends = split.document_offsets[sampled], split.document_offsets[np.minimum(sampled + 1, split.num_documents)]
@@ -190,8 +190,8 @@ def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
     document.
 
     Returns:
-      Two ratios: the share for neighbours, divided by the share for sentences of different documents, or for distant
-      sentences of the same document. The first is about 1 if all sentences were shuffled, the second if they were
+      The share for neighbours, divided by the share for sentences of different documents, and by the share for distant
+      sentences of the same document. The first ratio is about 1 if all sentences were shuffled, the second if they were
       shuffled within documents. The second is None if there are too few pairs for it. If the split is too small for
       both ratios, the result is None.
     """

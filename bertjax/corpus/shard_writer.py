@@ -7,7 +7,7 @@ Shard K has these files in the store's directory:
   partial/K.segments           uint8, the segment type of each sentence, if the data has segment types
   partial/K.documents          DOCUMENT records, in the order of reading
   partial/K.lines              uint64 hashes of lines, in sorted runs of about RUN hashes
-  partial/K.json               the record: counts and checksums, written last to mark the shard as done
+  partial/K.json               the record: counts, sizes and checksums, written last to mark the shard as done
 """
 
 import array
@@ -44,7 +44,7 @@ class _Draft:
     text: object  # the hash object of the normalised text
     lines: bytearray  # uint64 hashes of the lines, little-endian
     segments: array.array  # uint8, the segment types of the sentences, if the data has segment types
-    begin: int = 0  # the byte of the train file where the tokens begin that are already written
+    begin: int = 0  # the byte of the train file at which its already written tokens begin
     first: int = 0  # the document's sentences in the batch are [first, last)
     last: int = 0
     characters: int = 0

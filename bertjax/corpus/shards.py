@@ -10,7 +10,7 @@ from bertjax.corpus.sources import TextPart, TextSource
 from bertjax.files import streams
 from bertjax.remote.paths import open_file
 
-MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # the bounds of `_target`
+MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # in bytes; the bounds of `_target`
 TARGET_SHARDS = 64  # enough that the cores of a large machine finish at about the same time
 FILES_A_SHARD = 10_000
 RECORDS_A_SHARD = 20_000  # the number of records of a tfds dataset

@@ -61,7 +61,7 @@ class StoreSplit:
         self.sha = _digest_of(entry)
 
     def tokens(self, start: int, length: int) -> np.ndarray:
-        """Returns `length` token ids of one document, from offset `start`, as a read-only view.
+        """Returns `length` token ids of one document, from offset `start` in the split, as a read-only view.
 
         Raises:
           IndexError: The range is outside the split, or spans two files (and therefore two documents).

@@ -115,11 +115,11 @@ class Progress:
             self._bar.stop()
 
     def add(self, documents: int, size: int) -> None:
-        """Adds to the counts."""
+        """Adds documents, and bytes or records, to the counts."""
         self.set_counts(self._documents + documents, self._size + size)
 
     def set_counts(self, documents: int, size: int) -> None:
-        """Sets the counts."""
+        """Sets the counts of documents, and of bytes or records."""
         self._documents, self._size = documents, size
         now = time.monotonic()
         counted = f'{documents:,} document{"s"[: documents != 1]}' if documents else ''

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from bertjax.cost.hlo import Computation, Instruction, shape_bytes
 
-# {collective: number of chips -> the bytes that each chip sends, divided by the bytes of the larger of operands and
-# results}, for a ring, the optimal algorithm.
+# {collective: number of chips n -> the bytes that each chip sends, divided by the bytes of its operands or its
+# results, whichever are larger}, for a ring, the optimal algorithm.
 # Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009.
 SENT_SHARES = {
     'all-reduce': lambda n: 2 * (n - 1) / n,
@@ -86,7 +86,7 @@ def _make_collective(instruction: Instruction, inner: Instruction, chips: int) -
     kind = 'reduce-scatter' if scatters and kind == 'all-reduce' else kind
     group = _parse_group_size(inner, chips)
     operands = sum(shape_bytes(x.shape) for x in inner.inputs)
-    size = operands * group if kind == 'all-gather' else operands  # the bytes of the larger of operands and results
+    size = operands * group if kind == 'all-gather' else operands  # whichever are larger: operands or results
     return Collective(kind, size * SENT_SHARES[kind](max(group, 1)), group, instruction.name, instruction.name)
 
 
