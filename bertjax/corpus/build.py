@@ -1,7 +1,8 @@
 """Builds a token store from text: worker processes encode shards, then the shards are merged and a manifest is written.
 
-If a build is killed, the next call continues at the next shard and writes the same files as a build that is not killed.
-If the text, the tokenizer or the settings have changed, the partial work is removed with a warning.
+If a build is killed, the next call encodes only the missing shards, and the shards whose text has changed. The store is
+the same as after an uninterrupted build. If the tokenizer, the settings, or the number or sizes of files have changed,
+the partial work is removed with a warning.
 """
 
 import functools
@@ -40,26 +41,28 @@ def build_store(
     log: LogFunction = logging.info,
     beam: str = '',
 ) -> dict:
-    """Builds the token store of a corpus, or continues a killed build. Does nothing if the store is finished.
+    """Builds the token store of a corpus, or continues a killed build. A finished store that is up to date is kept.
 
     Args:
-      spec: A path, glob, directory, 'pydoc:', 'tfds:NAME@split#feature', or several of these, separated by commas.
-        Weights are not allowed: each weighted component of `parse_mixture` needs a separate call.
+      spec: A path, glob, directory, 'pydoc:', 'tfds:NAME@split#feature', or several of these, separated by commas
+        or as a list. Weights are not allowed: each weighted component of `parse_mixture` needs a separate call.
       directory: The local directory of the store.
       tokenizer: A tokenizer, or the path of a tokenizer.
       options: See `CorpusOptions`.
       progress: Whether to report progress: with a bar on a terminal, with occasional lines elsewhere.
       replace: Whether to replace a finished store of other text or settings. If False, such a store is an error.
-      other_fix: Another fix that the error for such a store suggests.
-      log: A function that logs how files are read, and which files are compared with those of a finished store.
-      beam: The flags of Apache Beam; '' for a build on this machine, which writes the same files.
+      other_fix: Text with another fix, which this error appends to 'restore …'. It begins with ', or '.
+      log: A function that logs how files are read, and which files are compared with earlier text.
+      beam: The flags of Apache Beam, which writes the same files; '' for a build on this machine.
 
     Returns:
       The corpus report, which the manifest also contains.
 
     Raises:
-      UserError: No file matches, no document is left, the input is broken (if strict), the directory contains other
-        files or overlaps the corpus, the flags of Beam are invalid, or a pipeline failed.
+      UserError: No file matches, no document is left, the input is broken (if strict), the directory is remote,
+        contains other files or overlaps the corpus, another process builds the store, the store may not be replaced,
+        the flags of Beam are invalid, or a pipeline failed.
+      RuntimeError: A worker process died.
     """
     backend = make_backend(beam)
     if is_remote(directory):
@@ -82,7 +85,7 @@ def build_store(
             logging.info('The token store in %s is up to date.', directory)
             return finished['report']
         if options.split_sentences:
-            build_splitter(options.sentences)  # raises an error, before files are removed, if it is not installed
+            build_splitter(options.sentences)  # raises if the splitter is not installed, before files are removed
         (directory / 'manifest.json').unlink(missing_ok=True)
         manifest = _build(directory, make_plan(), tokenizer, options, progress, log, backend)
         build_dir.remove_partial_files(directory, manifest)

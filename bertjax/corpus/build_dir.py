@@ -25,10 +25,10 @@ _PARTIAL_FILES = re.compile(r'(plan|refused)\.json|\d{5,}\.\w+|(repeats|distinct
 
 
 def check_directory(directory: pathlib.Path) -> None:
-    """Checks that a directory is absent, empty or a store.
+    """Checks that a directory is absent or empty, or contains a store or an unfinished store.
 
     Raises:
-      UserError: The path is a file, or the directory contains other files.
+      UserError: The path is a file, or a directory with other files but no store.
     """
     if not directory.exists():
         return
@@ -44,7 +44,7 @@ def check_directory(directory: pathlib.Path) -> None:
 
 
 def _belongs_to_store(path: pathlib.Path) -> bool:
-    """Returns whether a path belongs to a store, its partial work, a run's pairing plans, or a store of a mixture."""
+    """Returns whether a path beside a manifest belongs to the store, a run's pairing plans, or a store of a mixture."""
     if not path.is_dir():
         return _STORE_FILES.fullmatch(path.name) is not None
     if path.name == 'partial':
@@ -64,19 +64,19 @@ def find_finished_store(
     other_fix: str = '',
     log: LogFunction = logging.info,
 ) -> dict | None:
-    """Returns the manifest of a finished store of the same text and settings, or None if there is no such store.
+    """Returns the manifest of a finished store of the same text, tokenizer and settings; None if there is none.
 
     Args:
       directory: The directory of the store.
       expected: The values that determine the store's bytes, from `build`.
       sources: The sources of the text.
-      make_plan: A function that returns the plan of a build of the sources.
+      make_plan: A function that returns the `BuildPlan` of the sources.
       replace: Whether a store of other text or settings may be replaced.
-      other_fix: Another fix that the error suggests, besides restoring the text.
+      other_fix: See `build.build_store`.
       log: A function that logs which files are read.
 
     Raises:
-      UserError: The store has other text or settings and may not be replaced.
+      UserError: The store has other text or settings and may not be replaced, or its manifest is invalid.
     """
     if not (directory / 'manifest.json').exists():
         return None
@@ -104,7 +104,7 @@ def find_finished_store(
             'the text and the settings that the checkpoints beside it were trained on',
             f'restore {restored}{"" if "tokenizer" in changed else other_fix}, or start again in another --workdir',
         )
-    logging.warning('The token store in %s was built from %s. Building it again.', directory, reason)
+    logging.warning('The token store in %s was built with %s. Building it again.', directory, reason)
     return None
 
 
@@ -116,13 +116,14 @@ def _describe_other_text(
     make_plan: Callable[[], BuildPlan],
     log: LogFunction,
 ) -> str | None:
-    """Describes how the text differs from that of a finished store, or None if it does not differ.
+    """Returns a description of how the text differs from that of a finished store; None if it does not differ.
 
     If the text is the same but its files have changed (for example their dates), the record of the store is updated.
 
     Args:
       directory, sources, make_plan, log: See `find_finished_store`.
-      old, new: The entry 'inputs' of the manifest, and of a new manifest before the text is read.
+      old: The entry 'inputs' of the manifest.
+      new: The same entry for the current sources, without the hash of their content.
     """
     record = identity.read_record(directory, old['content'])
     if record is None:
@@ -146,7 +147,7 @@ def _describe_other_text(
 
 
 def remove_partial_files(directory: pathlib.Path, manifest: dict) -> None:
-    """Removes the files that only an unfinished store needs."""
+    """Removes the partial work, and token, segment and temporary files that the manifest does not list."""
     shutil.rmtree(directory / 'partial', ignore_errors=True)
     manifest_names = {entry['file'] for entry in store.manifest_files(manifest)}
     for path in [*store.token_files(directory), *directory.glob('*.segments'), *directory.glob('.*.tmp-*')]:

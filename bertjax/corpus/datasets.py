@@ -96,7 +96,7 @@ def _parse_tfds(spec: str) -> tuple[str, str, str | None]:
 
 
 def tfds_name(spec: str) -> str:
-    """Returns `spec` with the directory of the dataset, if any, shortened to its last two parts."""
+    """Returns `spec` with its split. The path of a dataset is shortened to its last two parts."""
     name, split, feature = _parse_tfds(spec)
     if name.startswith('/') or is_remote(name):
         name = '/'.join(name.rstrip('/').split('/')[-2:])
@@ -106,7 +106,7 @@ def tfds_name(spec: str) -> str:
 def _tfds_open(spec: str, text_key: str) -> tuple[Sequence[dict[str, Any]], str, Any]:
     """Opens a dataset and returns (records, name of the text feature, `tfds.core.DatasetBuilder`)."""
     name, split, feature = _parse_tfds(spec)
-    dataset = Dataset(name, where=_WHERE, value=spec, expected='tfds:NAME or tfds:/its/directory')
+    dataset = Dataset(name, where=_WHERE, value=spec, expected='tfds:NAME or tfds:/PATH')
     records = dataset.split(split)
     features = dataset.builder.info.features
     feature = feature or (text_key if text_key in features else None)

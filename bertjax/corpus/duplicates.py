@@ -1,4 +1,4 @@
-"""Finds equal documents and equal lines of all shards by their hashes.
+"""Finds repeated documents and counts distinct lines in all shards, by their hashes.
 
 The search handles one bucket of the hash space at a time. So it never needs all hashes in memory, and workers can
 process buckets independently.

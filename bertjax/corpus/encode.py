@@ -1,4 +1,4 @@
-"""Encodes the text of one shard to token ids on disk. It runs in worker processes, which never import JAX."""
+"""Encodes the text of one shard to token ids on disk. Worker processes import this module, so it never imports JAX."""
 
 import pathlib
 from collections.abc import Callable, Sequence
@@ -31,8 +31,8 @@ def encode_shard(
       tokenizer: The tokenizer.
       settings: The result of `CorpusOptions.settings`.
       strict: Whether to raise an error at the first broken input.
-      progress: A function that is called with the number of documents and the number of bytes (before decompression)
-        since its last call.
+      progress: A function that is called with a number of new documents, and a number of new bytes (before
+        decompression) or records.
 
     Returns:
       The record of the shard; see `shard_writer`.

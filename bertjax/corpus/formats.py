@@ -1,9 +1,9 @@
 """Reads text of every format as a flat stream of events, in bounded memory.
 
 The events of a document are `Document.START`, one string for each paragraph or line, and `Document.END`. A document
-that is not text has `SequenceSentence`s instead of strings. After a `Broken` event inside a document, the document is
-dropped. After a `Broken` event outside of a document, the rest of the file is dropped. A complete document is never in
-memory.
+that is not text has `SequenceSentence`s instead of strings. A `Broken` event inside a document marks the document as
+broken. A `Broken` event between documents reports text outside of documents, or a file that cannot be read to its end.
+No complete document is in memory, except a line of JSON or a record of a dataset.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ from bertjax.files.paths import unusual_kind
 from bertjax.files.streams import Broken, decode
 from bertjax.remote.paths import open_file
 
-SNIFF = 1 << 16  # The format of a file is detected in this many bytes from its start.
-HEAD = 1 << 18  # The meaning of blank lines is detected in this many bytes from the start of a file.
+SNIFF = 1 << 16  # The format of a file is detected in this number of bytes from its start.
+HEAD = 1 << 18  # The meaning of blank lines is detected in this number of bytes from the start of a file.
 UNREADABLE = 'damaged'  # the compression of a file that cannot be read
 Progress = Callable[[int], None] | None
 
@@ -42,7 +42,8 @@ Event = Document | Broken | SequenceSentence | str
 def read_head(path: str) -> tuple[str, bytes]:
     """Returns the compression and the first decompressed bytes of a file.
 
-    The compression is UNREADABLE if no byte can be read. The error is reported when the file is encoded.
+    The compression is UNREADABLE for a pipe or a device, and if reading fails before the first byte. The error is
+    reported when the file is encoded.
     """
     compression, head = UNREADABLE, b''
     if unusual_kind(path):  # opening a pipe without a writer would block
@@ -87,11 +88,11 @@ def _is_json(text: bytes) -> bool:
 
 
 class Picker:
-    """Counts documents and selects the documents of a stride.
+    """Counts documents and selects each document n with n % `of` == `stride`.
 
     Attributes:
       inside: Whether a document is open.
-      selected: Whether the last opened document belongs to the stride.
+      selected: Whether the last opened document is selected.
     """
 
     def __init__(self, of: int, stride: int):
@@ -99,7 +100,7 @@ class Picker:
         self.selected = self.inside = False
 
     def start(self) -> bool:
-        """Opens the next document and returns whether it belongs to the stride."""
+        """Opens the next document and returns whether it is selected."""
         self._next += 1
         self.inside, self.selected = True, self._next % self._of == self._stride
         return self.selected
@@ -130,8 +131,8 @@ def json_events(
     Args:
       lines: The lines.
       pick: Selects the documents.
-      key: The field of the JSON object with the text or the sequences.
-      sentences: A function that reads the sequences of a line; None reads text.
+      key: The JSON field with the text or the sequences.
+      sentences: A function that reads the sequences of a line; None if the field contains text.
     """
     for raw in lines:
         if raw.strip() and pick.start():
@@ -166,7 +167,8 @@ def _json_paragraphs(text: str, number: int, key: str) -> Iterator[Event]:
 def wiki_events(lines: streams.Lines, pick: Picker, *, first: bool) -> Iterator[Event]:
     """Yields the events of WikiExtractor's output, without titles.
 
-    A document consists of <doc …>, the title, a blank line, paragraphs, and </doc>.
+    A document consists of <doc …>, the title, a blank line, paragraphs, and </doc>. If `first`, text outside of
+    documents is reported as broken.
     """
     title = outside = False
     for raw in lines:

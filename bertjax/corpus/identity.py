@@ -1,7 +1,8 @@
 """Decides whether a text has the same content as when it was read before. Paths, dates and folder names may differ.
 
-The record of what was read is a list of `KnownText`, stored in `inputs.json` beside the manifest of a store. A file is
-read again, to compare its hash, only if its size, modification time or inode differs from the record.
+The record of what was read is a list of `KnownText`, stored in `inputs.json` beside the manifest of a store. A file of
+another size has changed. A file of the same size is read again, to compare its hash, only if its modification time or
+inode differs from the record.
 """
 
 import concurrent.futures
@@ -31,7 +32,7 @@ LogFunction = Callable[[str], None]
 
 
 def new_digest():
-    """Returns a new object of the hash function that all digests of this module use."""
+    """Returns a new hash object (BLAKE2b, 128 bits) for the digests of this module."""
     return hashlib.blake2b(digest_size=16)
 
 
@@ -40,9 +41,9 @@ class KnownText:
     """The record of a file or dataset that was read.
 
     Attributes:
-      name: The name in the store.
+      name: The name in reports.
       facts: The size, stamp and inode; see `TextSource`.
-      digests: The hashes of the ranges that were read.
+      digests: The hash (hex) of each range that was read.
     """
 
     name: str
@@ -51,7 +52,7 @@ class KnownText:
 
 
 def file_facts(source: TextSource) -> tuple[int, str, int]:
-    """Returns the size, stamp and inode of a source. If they change, the source must be read again."""
+    """Returns the size, stamp and inode of a source. If they are unchanged, the content is assumed to be unchanged."""
     return source.size, source.stamp, source.inode
 
 
@@ -135,7 +136,7 @@ def with_current_files(known: Sequence[KnownText], sources: Sequence[TextSource]
 def describe_difference(
     known: Sequence[KnownText], sources: Sequence[TextSource], log: LogFunction = logging.info
 ) -> str | None:
-    """Describes how the sources differ from the record, or None if they do not differ."""
+    """Returns a description of how the sources differ from the record; None if they do not differ."""
     if len(known) != len(sources):
         return f'{len(sources):,} in place of {len(known):,} files'
     for text, source in zip(known, sources, strict=True):
@@ -153,7 +154,7 @@ def describe_difference(
 
 
 def hash_ranges(ranges: Sequence[tuple[TextSource, Range]], log: LogFunction = logging.info) -> list[str]:
-    """Returns the digests of ranges of files. Files are read in parallel. An unchanged file is read only once."""
+    """Returns the digests of ranges of files, read in parallel. A repeated call does not read an unchanged file."""
     paths = list(dict.fromkeys(source.path for source, _ in ranges if source.kind == 'file'))
     if paths:
         others = f' and {len(paths) - 1:,} other files' if len(paths) > 1 else ''
@@ -183,7 +184,7 @@ def _digest(path: str, facts: tuple[int, str, int], begin: int, end: int) -> str
 
 
 def hash_content(shards: Shards, digests: Mapping[tuple[str, Range], str]) -> str:
-    """Returns the hash of the complete text for the manifest, computed from the digests of its ranges."""
+    """Returns the content hash for the manifest, computed from the names, bounds and digests of all parts."""
     rows = [
         [[p.name, p.begin, p.end, p.of, p.stride, digests[p.path, (p.begin, p.end)]] for p in parts] for parts in shards
     ]
@@ -201,7 +202,7 @@ def read_again(
 
 
 def hash_names(sources: Sequence[TextSource]) -> str:
-    """Returns the hash of the names and sizes of the sources, for the manifest."""
+    """Returns the hash of the names and sizes of the sources for the manifest."""
     # The stamp of a dataset or of Python's help depends on the content. The stamp of a file does not.
     rows = [
         [source.kind, source.name, source.size, '' if source.kind == 'file' else source.stamp] for source in sources

@@ -1,4 +1,4 @@
-"""Merges finished shards into one store. The memory does not grow with the text."""
+"""Merges finished shards into one store. Of the complete corpus, only two bytes per document are in memory."""
 
 import pathlib
 from collections.abc import Callable
@@ -51,11 +51,11 @@ def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
 
 
 def heldout_threshold(shards: list[Shard], heldout: float) -> int:
-    """Returns the hash below which documents are held out, so that the share of held-out documents is `heldout`.
+    """Returns the hash below which documents are held out, so that the share of held-out documents is about `heldout`.
 
     In a small corpus, the threshold is moved so that each split has two documents, because a NotNext pair needs two. If
-    there are fewer than four documents, a split may have only one. With one document, or heldout=0, nothing is held
-    out.
+    there are fewer than four distinct documents, a split may have only one. With one document, or heldout=0, nothing
+    is held out.
     """
     small, large = _extremes(shards, 4)
     distinct = len(small)
@@ -72,12 +72,12 @@ def choose_destinations(shards: list[Shard], repeats: np.ndarray, threshold: int
 
     Args:
       shards: All shards.
-      repeats: The result of `find_repeats`. Repeated held-out documents are dropped.
+      repeats: The result of `find_repeats`. Repeated held-out documents are always dropped.
       threshold: The result of `heldout_threshold`.
       drop: Whether repeated training documents are dropped too.
 
     Returns:
-      TRAIN, HELDOUT or DROPPED for each document, uint8 [documents] for each shard.
+      For each shard, uint8 [documents]: TRAIN, HELDOUT or DROPPED for each document.
     """
     result, base = [], 0
     for shard in shards:
@@ -133,7 +133,7 @@ class _Split:
         self._files = {kind: AtomicFile(directory / f'{name}.{kind}') for kind in kinds}
 
     def add(self, table: np.ndarray, lengths: np.ndarray, segments: np.ndarray | None) -> None:
-        """Adds documents to the counts, and writes the offsets of documents and sentences, and any segment types."""
+        """Adds documents to the counts, and writes their offsets, the offsets of sentences, and any segment types."""
         if segments is not None:
             self._files['segments'].write(segments)
         ends = self.tokens + np.cumsum(lengths, dtype=np.int64)
@@ -145,7 +145,7 @@ class _Split:
         self.tokens += int(lengths.sum(dtype=np.int64))
 
     def add_shard(self, path: pathlib.Path, tokens: int, digest: str) -> None:
-        """Adds a token file with its checksum to the list of shards, unless it is empty."""
+        """Adds a token file that is not empty to the list of shards."""
         if tokens:
             self.shards.append({'file': path.name, 'tokens': tokens, 'bytes': path.stat().st_size, 'checksum': digest})
 
@@ -184,7 +184,7 @@ def merge_shards(
         file must change (`is_changed`).
 
     Returns:
-      The entries of the manifest, {'train': …, 'heldout': …}.
+      The entry 'splits' of the manifest, {'train': …, 'heldout': …}.
     """
     has_segments = any(shard.array('segments') is not None for shard in shards)
     splits = {code: _Split(name, directory, has_segments) for code, name in ((TRAIN, 'train'), (HELDOUT, 'heldout'))}

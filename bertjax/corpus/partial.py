@@ -21,7 +21,7 @@ _FIELDS = ('files', 'train_checksum', 'runs', 'documents', 'characters', 'lines'
 
 @dataclasses.dataclass(frozen=True)
 class BuildPlan:
-    """The plan of a build, stored as plan.json beside the partial work.
+    """The plan of a build, stored as partial/plan.json.
 
     Attributes:
       store_identity: The values that determine the store's bytes and are known before the text is read; from `build`.
@@ -64,10 +64,10 @@ def prepare(directory: pathlib.Path, plan: BuildPlan, log: LogFunction = logging
     Args:
       directory: The directory of the unfinished store.
       plan: The plan of the build.
-      log: A function that logs which files are read.
+      log: A function that logs which files are compared with the finished shards.
 
     Returns:
-      The plan, with the source names of an older build that is continued, and the numbers of the finished shards.
+      The plan, with the source names of the build that is continued, and the numbers of the finished shards.
     """
     partial, done = directory / 'partial', set()
     old, work = read_json_or_none(partial / 'plan.json', lambda facts: (facts, _work(facts))) or (None, None)

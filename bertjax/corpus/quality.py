@@ -25,15 +25,15 @@ DUPLICATE_LINES = 0.3
 UNKNOWN = 0.01
 PIECES_PER_WORD = 2.0
 LIKENESS, LIKENESS_WITHIN = 1.6, 1.2  # see `coherence`
-LONG_SENTENCE = 128  # mean tokens of a sentence; split text has fewer
+LONG_SENTENCE = 128  # in tokens; the mean length of properly split sentences is lower
 FEW_HELDOUT = 1000  # in tokens
 MUCH_HELDOUT = 3  # as a multiple of the requested share
 MANY_SENTENCES = 2000  # in a document; the longest articles of Wikipedia have fewer
 
 # The sample of `coherence`.
-DOCUMENTS = 1000  # the number of documents, evenly spaced over the split
-SENTENCES = 12  # the minimum number of neighbouring sentences from each document
-TOTAL = 4000  # the total number of sentences; with fewer documents, each document gives more sentences
+DOCUMENTS = 1000  # the maximum number of documents, evenly spaced over the split
+SENTENCES = 12  # the number of neighbouring sentences from each document, if it has as many
+TOTAL = 4000  # if the documents are too few for this number of sentences, each gives more than SENTENCES
 # The minimum numbers of pairs for the two measures. The second measure is noisier.
 MIN_PAIRS, MIN_FAR = 200, 1000
 COMMON = 0.02  # a piece that occurs in more than this share of the sentences does not count as a rarer word
@@ -48,10 +48,10 @@ _EXPECTED = {
     'wrong JSON': ('a JSON object on each line', 'correct the line or remove it'),
     'missing text field': ('a string in the text field', 'name the field with config.corpus_options.text_key'),
     'missing sequence': ('a list of sentences', 'name the field with config.corpus_options.text_key'),
-    'wrong sequence': ('token ids, or symbols without white space', 'correct the line, or set the format'),
+    'wrong sequence': ('token ids, or symbols without white space', 'correct it, or set config.corpus_options.format'),
     'wrong segments': ('a segment type for each sentence', 'correct the line'),
     'unclosed <doc>': ('</doc> after each <doc …>', 'extract the dump again'),
-    'text outside <doc>': ('<doc …> before each text', 'extract the dump again, or set the format'),
+    'text outside <doc>': ('<doc …> before each text', 'extract the dump again, or set config.corpus_options.format'),
     'line too long': ('shorter lines of JSON', 'split the document'),
 }
 
@@ -161,8 +161,8 @@ def warn_long_documents(store: TokenStore) -> list[str]:
 
 
 def _sample(split: StoreSplit) -> list[list[np.ndarray]]:
-    """Returns runs of neighbouring sentences, as ids, from a sample of documents with two sentences or more."""
-    # The first sample is larger than DOCUMENTS, because documents of one sentence are then removed.
+    """Returns neighbouring sentences (arrays of ids) of each sampled document that has two sentences or more."""
+    # The first sample is larger than DOCUMENTS, because documents of one sentence are removed afterwards.
     sampled = np.unique(np.linspace(0, max(0, split.num_documents - 1), 8 * DOCUMENTS).astype(np.int64))
     begins, ends = split.document_offsets[sampled], split.document_offsets[np.minimum(sampled + 1, split.num_documents)]
     several = np.flatnonzero(ends - begins > 1)
@@ -190,9 +190,10 @@ def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
     document.
 
     Returns:
-      The ratio to sentences of different documents, and the ratio to sentences further away in the same document. A
-      ratio is about 1 if the sentences were shuffled. The second ratio is None if there are too few pairs for it. If
-      the split is too small for both ratios, the result is None.
+      The share for neighbours, divided by the share for sentences of different documents, and by the share for distant
+      sentences of the same document. The first ratio is about 1 if all sentences were shuffled, the second if they were
+      shuffled within documents. The second is None if there are too few pairs for it. If the split is too small for
+      both ratios, the result is None.
     """
     documents = _sample(split)
     counts = collections.Counter(token for document in documents for ids in document for token in set(ids.tolist()))

@@ -14,8 +14,9 @@ from bertjax.corpus import formats
 from bertjax.corpus.sources import TextSource
 
 MAX_INSPECTED = 24
-BLOCK_OF_LINES = 2 / 3  # if more than this share of the blocks has several lines, lines may be sentences or paragraphs
-LONG_BLOCK = 150  # in words; the median is higher in abstracts and articles, 80 in paragraphs of essays, 20 in novels
+# A block is a sequence of lines without a blank line.
+BLOCK_OF_LINES = 2 / 3  # if fewer than this share of the blocks have several lines, each block is a paragraph
+LONG_BLOCK = 150  # median words; abstracts and articles have more, paragraphs of essays have 80, those of novels 20
 # Thresholds for the lines of a block except the last. In wrapped text, fewer than 0.4 of them end a sentence, and the
 # 9th decile of their lengths is at most 1.2 times the median. If lines are sentences or paragraphs, 0.8 or more of them
 # end a sentence, and the 9th decile is about twice the median.
@@ -40,7 +41,7 @@ class Reading:
       files: The number of files.
       format: The format of most of the inspected files.
       inspected: The number of inspected files.
-      against: The number of inspected files that seem to be of the other format.
+      against: The number of inspected files that seem to have the other of the formats 'text' and 'files'.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Reading:
         text = f'{self.name}: {counted}, read as {_HOW[self.format]}'
         other = {'text': 'files', 'files': 'text'}.get(self.format)
         if self.against and self.files == 1:
-            return f'{text}, although they look like paragraphs of one: leave blank lines between documents only'
+            return f'{text}, although they look like paragraphs of one document: remove the blank lines inside it'
         if self.against:
             text += f' ({self.against} of the {self.inspected} looked at seem to be {_HOW[other]})'
         if other and self.files > 1:
@@ -112,11 +113,12 @@ def _inspect(source: TextSource) -> tuple[str, str]:
 
 
 def classify_blank_lines(text: str, *, complete: bool = True) -> str:
-    """Returns 'text' if blank lines end documents, 'files' if they end paragraphs, '' if there are no blank lines.
+    """Returns 'text' if blank lines end documents, 'files' if they end paragraphs, '' if no blank line is inside.
 
     Args:
       text: The beginning of a file.
-      complete: Whether `text` is the complete file. If not, its last block is ignored.
+      complete: Whether `text` is the complete file. If not, its last block may be cut, and the last of three or more
+        blocks is ignored.
     """
     blocks = [
         list(lines)

@@ -29,13 +29,13 @@ def make_report(
     """Returns the corpus report for the manifest and for `print_report`.
 
     Most counts cover the documents of the store. `documents_read`, `characters`, `lines` and the duplicates cover all
-    documents that are not broken. `duplicate_documents` and `duplicate_lines` count the documents and the lines that
-    equal an earlier one, ignoring case and white space.
+    documents that are not broken or empty. `duplicate_documents` and `duplicate_lines` count the documents and the
+    lines that equal an earlier one, ignoring case and white space.
 
     Args:
       shards: All shards.
       destinations: The result of `merge.choose_destinations`.
-      splits: The entries of the manifest, from `merge.merge_shards`.
+      splits: The result of `merge.merge_shards`.
       duplicate_documents: The number of repeated documents.
       distinct_lines: The number of distinct lines.
       likeness: The result of `quality.coherence`, which measures neighbouring sentences.
@@ -95,7 +95,7 @@ def _round(value: float) -> float:
 
 
 def add_counts(counters: Iterable[dict[str, int]]) -> dict[str, int]:
-    """Returns the sum of counters, largest first."""
+    """Returns the sum of counters, the largest count first."""
     total: collections.Counter = collections.Counter()
     for counter in counters:
         total.update(counter)

@@ -1,4 +1,5 @@
-"""Reads sequences that are not text from JSON lines. Each line is a document: a list of sentences of ids or symbols.
+"""Reads sequences that are not text from JSON lines. Each line is a document: a list of sentences, which are
+lists of ids or symbols.
 
     {"tokens": [[17, 4, 250], [8, 8]]}                              format 'ids'
     {"codes": [["E11", "I10"], ["C10AB"]], "segments": [0, 2]}      format 'symbols'
@@ -20,7 +21,7 @@ FORMATS = ('ids', 'symbols')
 SEGMENTS = 'segments'  # the field with the segment type of each sentence
 MAX_SEGMENTS = 256  # a store saves segment types as uint8
 
-_NO_SEGMENTS = 'give each sentence its number, and set config.corpus_options.segments'
+_NO_SEGMENTS = 'add a list with one number for each sentence, or set config.corpus_options.segments=0'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +30,8 @@ class SequenceSentence:
 
     Attributes:
       items: The ids or symbols.
-      segment: The segment type; None if the data has no segment types.
-      line: The line in the file.
+      segment: The segment type; None if the line has no segment types, or they are not read.
+      line: The number of the line in the file.
     """
 
     items: tuple[int, ...] | tuple[str, ...]
@@ -57,7 +58,7 @@ def list_fields(record: Mapping[str, Any]) -> str:
 def parse_sentences(
     text: str, number: int, key: str, *, format: str, segments: bool
 ) -> Iterator[SequenceSentence | Broken]:
-    """Yields the sentences of a line of JSON.
+    """Yields the sentences of a line of JSON, or a `Broken` if the line is invalid.
 
     Args:
       text: The line.
@@ -115,14 +116,15 @@ class SentenceEncoder:
         self._vocabulary, self._unk_id, self._segments, self._strict = vocabulary, unk_id, segments, strict
 
     def ids(self, sentence: SequenceSentence, where: str) -> np.ndarray:
-        """Returns the ids of a sentence, int32 [N].
+        """Returns the ids of a sentence, int32, one for each item.
 
         Args:
           sentence: The sentence.
           where: The file and line, for messages.
 
         Raises:
-          UserError: An id is outside the vocabulary, a symbol is unknown (if strict), or a segment type is invalid.
+          UserError: An id is outside the vocabulary, a symbol is unknown (if strict), or the segment type is missing or
+            too large.
         """
         self._check_segment(sentence.segment, where)
         size = len(self._vocabulary)
@@ -144,6 +146,6 @@ class SentenceEncoder:
         if segment is None:
             raise UserError(where, f'no field {SEGMENTS!r}', 'a segment type for each sentence', _NO_SEGMENTS)
         if segment >= self._segments:
-            expected = f'below config.corpus_options.segments = {self._segments}'
+            expected = f'a type below config.corpus_options.segments = {self._segments}'
             fix = 'raise this key and config.model.num_segments'
             raise UserError(where, f'the segment type {segment}', expected, fix)

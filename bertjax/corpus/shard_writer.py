@@ -7,7 +7,7 @@ Shard K has these files in the store's directory:
   partial/K.segments           uint8, the segment type of each sentence, if the data has segment types
   partial/K.documents          DOCUMENT records, in the order of reading
   partial/K.lines              uint64 hashes of lines, in sorted runs of about RUN hashes
-  partial/K.json               the record: counts and checksums, written last to mark the shard as done
+  partial/K.json               the record: counts, sizes and checksums, written last to mark the shard as done
 """
 
 import array
@@ -39,12 +39,12 @@ DOCUMENT = np.dtype(
 
 @dataclasses.dataclass
 class _Draft:
-    """An unfinished document: its hashes, its counts, and its parts on disk and in the batch."""
+    """A document that is not completely written: its hashes, its counts, and its parts on disk and in the batch."""
 
     text: object  # the hash object of the normalised text
     lines: bytearray  # uint64 hashes of the lines, little-endian
     segments: array.array  # uint8, the segment types of the sentences, if the data has segment types
-    begin: int = 0  # the byte of the train file where the spilled tokens begin
+    begin: int = 0  # the byte of the train file at which its already written tokens begin
     first: int = 0  # the document's sentences in the batch are [first, last)
     last: int = 0
     characters: int = 0
@@ -89,7 +89,7 @@ class ShardWriter:
         self._record = partial / f'{name}.json'
         self._tokenizer, self._split, self._threshold = tokenizer, split, hash_threshold(heldout)
         self._dtype = id_dtype(tokenizer.vocab_size)
-        self._batch: list = []  # texts, or ids of sentences of sequences
+        self._batch: list = []  # sentences: texts, or arrays of ids
         self._finished: list[_Draft] = []
         self._characters = 0
         self._run = bytearray()
@@ -132,7 +132,7 @@ class ShardWriter:
     def _add_long(self, sentences: list[str]) -> None:
         """Adds a long paragraph, of up to many megabytes, in bounded memory.
 
-        A sentence longer than a batch is cut at white space, in the same way as `streams.Lines` cuts a line.
+        A sentence longer than a batch is cut, at spaces if possible.
         """
         for sentence in sentences:
             while sentence:
@@ -163,7 +163,7 @@ class ShardWriter:
             self._flush()
 
     def add_broken(self, where: str, broken: Broken) -> None:
-        """Marks the open document as broken, so that it is dropped. Counts a broken file if no document is open."""
+        """Marks the open document as broken, so that it is dropped. If no document is open, counts the broken input."""
         problems = self._problems.setdefault(broken.kind, [])
         if len(problems) < MAX_PROBLEMS:
             problems.append(f'{where}: {broken.detail}')

@@ -10,13 +10,13 @@ from bertjax.corpus.sources import TextPart, TextSource
 from bertjax.files import streams
 from bertjax.remote.paths import open_file
 
-MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # the (estimated) bytes of plain text that a shard reads
+MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # in bytes; the bounds of `_target`
 TARGET_SHARDS = 64  # enough that the cores of a large machine finish at about the same time
 FILES_A_SHARD = 10_000
 RECORDS_A_SHARD = 20_000  # the number of records of a tfds dataset
 # A large compressed file cannot be cut. Several workers decompress the file, and each encodes every n-th document.
 MAX_STRIDES = 8
-STRIDE_BYTES = 8 << 20  # one worker for each of this many compressed bytes
+STRIDE_BYTES = 8 << 20  # the number of compressed bytes for each of these workers
 EXPANSION = 3.5  # the estimated bytes of text per compressed byte
 
 _BOUNDARY = {
@@ -28,7 +28,7 @@ _BOUNDARY = {
 
 
 def _boundary(file, position: int, size: int, format: str) -> int:
-    """Returns the position of the first document that begins at or after `position`, or `size` if there is none."""
+    """Returns a position at or after `position` that is between two documents, or `size` if there is none."""
     pattern, position = _BOUNDARY[format], position - 1
     file.seek(position)
     window = b''
@@ -89,12 +89,12 @@ def _parts_of(source: TextSource, format_option: str, target: int) -> Iterator[t
 
 
 def _text_size(source: TextSource) -> float:
-    """Returns the bytes of plain text in a file, estimated from its size and suffix, or the records of a dataset."""
+    """Returns the bytes of text in a file, estimated from its size and suffix; for a dataset, the number of records."""
     return source.size * (EXPANSION if streams.has_compression_suffix(source.path) else 1)
 
 
 def _target(sources: list[TextSource]) -> int:
-    """Returns the bytes of plain text that a shard should read."""
+    """Returns the estimated bytes of plain text that a shard should read."""
     return int(min(MAX_SHARD, max(MIN_SHARD, sum(map(_text_size, sources)) / TARGET_SHARDS)))
 
 

@@ -1,4 +1,4 @@
-"""Resolves `config.corpus` to a sorted list of files and datasets, and defines the options for reading them."""
+"""Resolves `config.corpus` to a list of files and datasets, and defines the options for reading them."""
 
 import dataclasses
 import os
@@ -42,16 +42,16 @@ class CorpusOptions:
         'ids' and 'symbols' are JSON lines of sequences that are not text (see `sequences`). 'auto' recognises
         WikiExtractor and JSON lines in each file, and chooses 'text' or 'files' for all other files of a component.
       text_key: The field of a JSON line, or the feature of a tfds dataset, with the text.
-      segments: The number of segment types in the field `segments` of sequences; 0: no such field.
+      segments: The number of segment types in the field `segments` of sequences; 0 ignores the field.
       strict: Whether to stop at the first broken input, instead of dropping and counting the document.
       heldout: The share of documents that training never sees, chosen by the hash of their text.
       split_sentences: Whether to split text into sentences; False if each line is a sentence.
       sentences: The splitter: 'rules', or 'pysbd' with an optional language, such as 'pysbd:de' (text/splitters.py).
       drop_duplicates: Whether to drop all but the first of equal training documents. This is always done for held-out
         documents.
-      smoothing: The power of a mixture with weights `=auto`. The share of a corpus of n tokens is proportional to
-        n^smoothing: 1 gives shares by size, 0 gives equal shares. It does not change a store.
-      workers: The number of processes; 0 uses one process for each core. It does not change the result.
+      smoothing: The exponent of weights `=auto`. The share of a corpus of n tokens is proportional to n^smoothing: 1
+        gives shares by size, 0 gives equal shares. It does not change a store.
+      workers: The number of processes; 0 uses up to one for each core. It does not change the result.
     """
 
     format: str = key('auto', one_of(FORMATS))
@@ -69,7 +69,7 @@ class CorpusOptions:
         check_fields(self, 'corpus_options')
         check_splitter(self.sentences)
         if self.segments and self.format not in sequences.FORMATS:
-            expected = f'0 with config.corpus_options.format={self.format}, or one of {", ".join(sequences.FORMATS)}'
+            expected = f'0 with config.corpus_options.format={self.format}, or format {" or ".join(sequences.FORMATS)}'
             fix = 'remove it: the segments of text are A and B'
             raise UserError('config.corpus_options.segments', str(self.segments), expected, fix)
 
@@ -235,10 +235,10 @@ def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
 
 
 def resolve_sources(spec: str | Sequence[str], text_key: str = 'text') -> list[TextSource]:
-    """Returns all sources of a specification. The sources of each component are sorted.
+    """Returns all sources of a specification, each path once. The sources of each component are sorted.
 
     Raises:
-      UserError: A component matches no file, or cannot be read.
+      UserError: A component matches no file or cannot be opened, or a file is sparse.
     """
     sources = [source for part in split_components(spec) for source in _resolve_one(part, text_key)]
     unique: dict[str, TextSource] = {}

@@ -1,10 +1,10 @@
 """The token store: a directory of memory-mapped token ids, with the offsets of sentences and documents.
 
-manifest.json is written last. It lists every other file with its size and checksum:
+manifest.json is written last. It lists these files with their sizes and checksums:
   train-K.tokens, heldout-00000.tokens   ids, uint16 or int32; each document is in one file
   SPLIT.sentences                        int64 [sentences + 1], the first token of each sentence in the split
   SPLIT.documents                        int64 [documents + 1], the first sentence of each document
-  SPLIT.segments                         uint8 [sentences], the segment type of each sentence; only if the data has it
+  SPLIT.segments                         uint8 [sentences], the segment type of each sentence, if the data has segments
 """
 
 import bisect
@@ -42,7 +42,7 @@ class StoreSplit:
       num_documents, num_sentences, num_tokens: The counts of the split.
       sentence_offsets: int64 [num_sentences + 1], token offsets; the last is num_tokens.
       document_offsets: int64 [num_documents + 1], sentence indices; the last is num_sentences.
-      segments: uint8 [num_sentences], the segment type of each sentence; None for text, whose segments are A and B.
+      segments: uint8 [num_sentences], the segment type of each sentence; None if the data has no segment types.
       sha: The sha256 (hex) of the split's entry in the manifest. The entry has the checksums of the split's files.
     """
 
@@ -61,7 +61,7 @@ class StoreSplit:
         self.sha = _digest_of(entry)
 
     def tokens(self, start: int, length: int) -> np.ndarray:
-        """Returns the token ids [length] from offset `start`, which must be in one document, as a read-only view.
+        """Returns `length` token ids of one document, from offset `start` in the split, as a read-only view.
 
         Raises:
           IndexError: The range is outside the split, or spans two files (and therefore two documents).
@@ -95,7 +95,7 @@ class TokenStore:
 
     @property
     def fingerprint(self) -> str:
-        """The sha256 (hex) of the store's content, dtype and tokenizer."""
+        """The sha256 (hex) of the store's version, content, dtype and tokenizer."""
         facts = {key: self.manifest[key] for key in ('version', 'dtype', 'tokenizer', 'splits')}
         return _digest_of(facts)
 
@@ -119,7 +119,7 @@ def token_files(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def manifest_files(manifest: dict) -> list[dict]:
-    """Returns the entries {file, bytes, checksum} of all files of a store except the manifest."""
+    """Returns the entries {file, bytes, checksum} of all files that a manifest lists."""
     entries = []
     for split in manifest['splits'].values():
         entries += [*split['shards'], split['sentence_offsets'], split['document_offsets']]
@@ -131,14 +131,14 @@ def read_manifest(directory: epath.PathLike) -> dict:
     """Reads and checks the manifest of a store of this version.
 
     Raises:
-      UserError: The directory has no store, the file is not a manifest, or the version differs.
+      UserError: The directory has no store, the file is not a manifest, it was changed, or the version differs.
     """
     path = pathlib.Path(directory) / 'manifest.json'
     if not path.is_file():
         found = 'no manifest.json'
         if path.parent.joinpath('partial').is_dir():
             found += ', and an unfinished build'
-        fix = 'finish it by running the same command again, or check the path'
+        fix = 'run the command that builds it, or check the path'
         raise UserError(str(directory), found, 'a token store', fix)
     try:
         manifest = json.loads(path.read_text('utf-8'))
@@ -173,15 +173,16 @@ def open_store(
       verify: Whether to read every file, in parallel, and compare its checksum. Sizes are always compared.
 
     Raises:
-      UserError: The directory is not a store, the version or the tokenizer differs, or a file is missing, cut or
-        changed.
+      UserError: The directory is not a store, the version or the tokenizer differs, or a file is missing or changed.
     """
     directory = pathlib.Path(directory)
     manifest = read_manifest(directory)
     built = manifest['tokenizer']['fingerprint']
     if tokenizer_fingerprint is not None and tokenizer_fingerprint != built:
         fix = f'give the tokenizer that the store was built with, or {_REBUILD}'
-        raise UserError(str(directory), f'ids of the tokenizer {built}', f'ids of {tokenizer_fingerprint}', fix)
+        raise UserError(
+            str(directory), f'ids of the tokenizer {built}', f'ids of the tokenizer {tokenizer_fingerprint}', fix
+        )
     with concurrent.futures.ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
         list(pool.map(lambda entry: _check_file(directory, entry, verify), manifest_files(manifest)))
     return TokenStore(directory, manifest)
@@ -193,6 +194,6 @@ def _check_file(directory: pathlib.Path, entry: dict, verify: bool) -> None:
         raise UserError(str(path), 'no such file', f'a file of {entry["bytes"]:,} bytes', _REBUILD)
     size = path.stat().st_size
     if size != entry['bytes']:
-        raise UserError(str(path), f'{size:,} bytes', f'{entry["bytes"]:,}: the file is damaged', _REBUILD)
+        raise UserError(str(path), f'{size:,} bytes', f'{entry["bytes"]:,} bytes', _REBUILD)
     if verify and checksum(path, CHECKSUM) != entry['checksum']:
         raise UserError(str(path), 'changed content', f'the checksum {entry["checksum"]}', _REBUILD)

@@ -20,12 +20,12 @@ def iter_texts(
 ) -> Iterator[str]:
     """Yields the paragraphs of a corpus, including those of held-out documents.
 
-    Broken input is skipped (`build_store` reports it). Memory does not grow with the corpus.
+    Unless strict, broken input is skipped (`build_store` reports it). Memory does not grow with the corpus.
 
     Args:
       spec, options: See `build.build_store`.
-      note: A function that is called with the record of each file or dataset after it was read.
-        `identity.describe_difference` compares such records.
+      note: A function that is called with the `KnownText` of each file or dataset after it was read.
+        `identity.describe_difference` later compares these with the files.
       progress: See `formats.read_events`.
 
     Raises:

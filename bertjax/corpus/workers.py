@@ -85,7 +85,7 @@ class Progress:
     Args:
       total: The total number of bytes or records.
       enabled: Whether to show the bar or print the lines.
-      in_bytes: Whether sizes are in bytes; the sizes of datasets are in records.
+      in_bytes: Whether sizes are in bytes. If False, they are in records of datasets.
       title: The description of the work.
     """
 
@@ -115,11 +115,11 @@ class Progress:
             self._bar.stop()
 
     def add(self, documents: int, size: int) -> None:
-        """Adds to the counts."""
+        """Adds documents, and bytes or records, to the counts."""
         self.set_counts(self._documents + documents, self._size + size)
 
     def set_counts(self, documents: int, size: int) -> None:
-        """Sets the counts."""
+        """Sets the counts of documents, and of bytes or records."""
         self._documents, self._size = documents, size
         now = time.monotonic()
         counted = f'{documents:,} document{"s"[: documents != 1]}' if documents else ''
@@ -142,7 +142,7 @@ class Progress:
 
 
 def _processes(shards: dict[int, list[TextPart]], requested: int) -> int:
-    """Returns the number of processes: 1 for a small text, which takes less time than the start of a worker."""
+    """Returns the number of processes, at most one per shard. If `requested` is 0, a small text gets only one."""
     size = text_bytes(itertools.chain.from_iterable(shards.values()))
     return min(requested or (1 if size < SMALL else available_cores()), len(shards))
 
@@ -190,7 +190,7 @@ def encode_shards(
       progress: The `Progress` that receives the counts.
 
     Raises:
-      UserError: The input is broken (if strict).
+      UserError: See `encode.encode_shard`.
       RuntimeError: A worker died.
     """
 

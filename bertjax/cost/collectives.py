@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from bertjax.cost.hlo import Computation, Instruction, shape_bytes
 
-# {collective: number of chips -> the share of the bytes that each chip sends}, for a ring, the optimal algorithm.
+# {collective: number of chips n -> the bytes that each chip sends, divided by the bytes of its operands or its
+# results, whichever are larger}, for a ring, the optimal algorithm.
 # Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009.
 SENT_SHARES = {
     'all-reduce': lambda n: 2 * (n - 1) / n,
@@ -33,7 +34,7 @@ class Collective:
       network: Whether the collective uses the data centre network between slices.
       seconds: The transfer time in seconds; set by `estimate`.
       exposed: The part of `seconds` that does not overlap with other work; set by `estimate`.
-      count: The executions per step; set by `estimate`.
+      count: The number of executions per step; set by `estimate`.
     """
 
     kind: str
@@ -48,7 +49,7 @@ class Collective:
 
 
 def is_collective(instruction: Instruction) -> bool:
-    """Returns whether an instruction is a collective, or the start of an asynchronous one."""
+    """Returns whether an instruction is a collective, or the start of an asynchronous collective."""
     return instruction.opcode.removesuffix('-start') in SENT_SHARES
 
 
@@ -79,13 +80,13 @@ def find_collectives(computation: Computation, chips: int) -> list[Collective]:
 
 
 def _make_collective(instruction: Instruction, inner: Instruction, chips: int) -> Collective:
-    # A fusion of an all-reduce and a slice of its result is a reduce-scatter, because each chip gets only its part.
+    # A fusion of an all-reduce and a slice of its result is a reduce-scatter, because each chip keeps only a part.
     scatters = instruction.opcode == 'fusion' and instruction.called('calls')[0].root.opcode == 'dynamic-slice'
     kind = inner.opcode.removesuffix('-start')
     kind = 'reduce-scatter' if scatters and kind == 'all-reduce' else kind
     group = _parse_group_size(inner, chips)
     operands = sum(shape_bytes(x.shape) for x in inner.inputs)
-    size = operands * group if kind == 'all-gather' else operands  # bytes of the operands or results, if larger
+    size = operands * group if kind == 'all-gather' else operands  # whichever are larger: operands or results
     return Collective(kind, size * SENT_SHARES[kind](max(group, 1)), group, instruction.name, instruction.name)
 
 
@@ -97,7 +98,7 @@ def _make_key(instruction: Instruction, inner: Instruction) -> str:
 
 
 def _continues_chain(instruction: Instruction, inner: Instruction) -> bool:
-    """Returns whether a fusion continues a chain that another computation started, before the loop of the fusion."""
+    """Returns whether a fusion continues a chain that another computation started before the loop with the fusion."""
     chained = instruction.opcode == 'fusion' and inner.find(_CHAIN)
     return bool(chained) and not any('"AsyncCollectiveStart"' in other.attributes for other in instruction.inside())
 
