@@ -83,7 +83,7 @@ def parse_sentences(
     if invalid is not None:
         yield Broken('wrong sequence', number, f'{printable(repr(invalid)[:60])} in a list of {kind}')
         return
-    types = record.get(SEGMENTS) if segments else None
+    types = record.get(SEGMENTS) if segments and value else None
     if types is None:
         types = [None] * len(sentences)
     elif not isinstance(types, list) or len(types) != len(sentences) or not all(map(_is_id, types)):

@@ -120,7 +120,7 @@ def test_errors_name_the_line(row: dict, changes: dict, line: str, tmp_path: pat
     if changes.get('format') == 'ids':
         good = [{'codes': [[5, 6]]}, {'codes': [7]}, {'codes': []}]
     if changes.get('segments'):
-        good[2]['segments'] = [0]
+        good[2]['segments'] = []
     with pytest.raises(UserError, match=line):
         build_store(write_jsonl(tmp_path, [*good, row]), tmp_path / 'store', SYMBOLS, options(**changes))
     assert not (tmp_path / 'store' / 'manifest.json').exists()
