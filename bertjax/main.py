@@ -1,6 +1,6 @@
 """The entry point: `bertjax --config=RECIPE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]`.
 
-`python -m bertjax` does the same, and `python -m bertjax.main` needs no installation.
+`python -m bertjax` and `python -m bertjax.main` do the same, also without an installation.
 
 The module reads the flags and the recipe, and runs the verb config.run. `bertjax.run` does the same in Python.
 
@@ -10,7 +10,7 @@ Exit status:
   2           a mistake that the user can fix, reported in one line
   3           a stop because of non-finite steps
   4           a lost process of the run, or no progress for too long
-  75          a stop by SIGTERM or Ctrl-C after a checkpoint was saved; the same command continues
+  75          SIGTERM or Ctrl-C saved a checkpoint and stopped the run; the same command continues
   130 or 143  an immediate stop by a third Ctrl-C or SIGTERM, or by the first one outside of training
 """
 
@@ -86,7 +86,7 @@ def _report_errors(function):
             print(f'error: {e}' if isinstance(e, UserError) else str(e), file=sys.stderr)
             distributed.leave(e.exit_status)
         except KeyboardInterrupt:
-            print('stopped; the same command continues from the complete files', file=sys.stderr)
+            print('stopped; run the same command again to go on', file=sys.stderr)
             distributed.leave(130)
         except Exception as e:
             if distributed.is_lost(e):
@@ -114,7 +114,7 @@ class _PlainFormatter(std_logging.Formatter):
 
 
 def _print_unraisable(fault: Any) -> None:
-    """Prints an unraisable exception, except in tensorstore's threads after a failed save, which is reported anyway."""
+    """Prints an unraisable exception, except that of tensorstore after a failed save, which has its own report."""
     if str(fault.exc_value) != 'Event loop is closed':
         sys.__unraisablehook__(fault)
 
@@ -122,7 +122,7 @@ def _print_unraisable(fault: Any) -> None:
 def _reduce_gc() -> None:
     """Runs the garbage collector less often.
 
-    Tracing a step creates a million objects and hardly any garbage. Collecting them takes a seventh of the time until
+    Tracing a step creates a million objects and hardly any garbage. The collector takes a seventh of the time until
     the first step.
     """
     gc.freeze()  # Imported objects are never garbage.

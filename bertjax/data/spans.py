@@ -1,9 +1,9 @@
 """Chooses the words to mask for the units "word" and "span" of masking.py. Processes all rows of a batch together.
 
 Spans are selected in random order, and each selection depends on the earlier ones. To avoid one step per span, there
-are two stages. While a row has budget for whole spans, only overlaps matter: each step selects the first of each group
-of overlapping spans in all rows, and rejects the others. Then `_fill` spends the small remaining budget of each row
-span by span, in a few more steps.
+are two stages. While a row has budget for whole spans, only overlaps matter: each step selects, in all rows, the open
+spans that overlap no earlier open span, and rejects those that overlap them. Then `_fill` spends the small
+remaining budget of each row span by span, in a few more steps.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ def find_words(input_ids: np.ndarray, maskable: np.ndarray, continues_word: np.n
 def choose_spans(
     words: Words, budget: np.ndarray, max_positions: np.ndarray, max_words: int, seed: int, n: np.ndarray
 ) -> np.ndarray:
-    """Selects spans of 1 to `max_words` whole words until the budget is full.
+    """Selects spans of 1 to `max_words` whole words until no further span fits the budget.
 
     Spans are ordered by the random scores of their first words. If all words of a row are longer than the budget, the
     first `max_positions` positions of the shortest word are selected. So every row with words has at least one position
@@ -59,7 +59,7 @@ def choose_spans(
     Args:
       words: The words of the rows.
       budget: int64 [B], the number of positions to mask in each row.
-      max_positions: int64 [B], the maximum number of positions of a word that is longer than the budget.
+      max_positions: int64 [B], the maximum number of positions to mask in a word that is longer than the budget.
       max_words: The maximum number of words in a span.
       seed, n: The keys of the random scores and span lengths; n is int64 [B].
 
@@ -101,7 +101,7 @@ def _choose(
       share: float64 [B], the share of each row's words that may begin a span: the words with the lowest scores.
     """
     spans = _Spans(words, scores, share, max_words, seed, n)
-    selected = np.zeros(len(scores) + max_words, bool)  # padded for a span that ends after the last word
+    selected = np.zeros(len(scores) + max_words, bool)  # padded, because `_fill` looks `max_words` words ahead
     if not spans.width:
         return selected[: len(scores)], budget
     rank, remaining = _select_whole_spans(spans, budget, selected)
@@ -118,7 +118,7 @@ class _Spans:
 
     Attributes:
       max_words: The maximum number of words in a span.
-      bounds: The bounds of the words, padded for a span that ends after the last word.
+      bounds: The bounds of the words, padded, because `_fill` looks `max_words` words ahead.
       counts: int64 [B], the number of spans of each row.
       width: The largest number of spans of a row.
     """
@@ -179,7 +179,7 @@ def _select_whole_spans(spans: _Spans, budget: np.ndarray, selected: np.ndarray)
     free = sizes_in_words > 0 if spans.max_words == 1 else _without_overlaps(first, sizes_in_words, len(selected))
     used = np.cumsum(np.where(free, sizes, 0), axis=1)
     # Selection stops at the first span that is too long, even if it overlaps a selected span, because `_fill` may
-    # shorten it until it no longer overlaps.
+    # shorten it so far that it no longer overlaps.
     over = np.where(free, used, used + sizes) > budget[:, None]
     end = np.where(over.any(1), over.argmax(1), len(ranks))
     free &= ranks < end[:, None]
@@ -191,7 +191,7 @@ def _select_whole_spans(spans: _Spans, budget: np.ndarray, selected: np.ndarray)
 
 
 def _without_overlaps(first: np.ndarray, sizes_in_words: np.ndarray, words: int) -> np.ndarray:
-    """Selects spans in order of rank, without a budget, except spans that overlap a selected span, as bool [B, R]."""
+    """Returns bool [B, R], true for each span that, in order of rank, overlaps no selected span. Ignores the budget."""
     free, selected, owner = np.zeros(first.shape, bool), np.zeros(words, bool), np.empty(words, np.int64)
     open_ = np.flatnonzero(sizes_in_words)  # the spans that are not decided yet
     while open_.size:

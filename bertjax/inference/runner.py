@@ -24,14 +24,13 @@ from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import Advance, ensure_progress
 from bertjax.train.predict import Forward, Predictor, no_op
 
-# The padded lengths, up to the model's number of positions. A length is compiled when it is first needed. From 32
+# The padded lengths, up to the model's number of positions. A length is compiled when it is first needed. From 48
 # on, each length is a third to a half longer than the one before it, so 10 to 20 % of the positions are padding if the
 # lengths of the sequences are uniformly distributed.
 LENGTHS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 _MAX_CHOSEN, _MAX_CHOICES = 16, 32  # `Runner.choose_lengths` chooses up to 16 of at most 32 lengths
 _SMALL_SIZES = (1, 8)  # the batch sizes for small numbers of sequences
-# The maximum number of positions per CPU core. The activations of more positions do not fit in the core's cache
-# (docs/performance.md).
+# The maximum number of positions per CPU core. The activations of more positions do not fit in the core's cache.
 _CACHED_POSITIONS = 1536
 
 
@@ -40,7 +39,8 @@ class Runner:
 
     Args:
       model: The model. Its parameters are passed to the functions.
-      batch_size: The maximum batch size. A CPU computes long rows in smaller batches.
+      batch_size: The maximum batch size, rounded up to a multiple of the row shards. A CPU computes long rows in
+        smaller batches.
     """
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64):
@@ -73,17 +73,17 @@ class Runner:
         """Computes a forward function for each row. Other rows change the outputs of a row only by rounding.
 
         Short sequences are packed into shared rows if packing saves padding (data/packing_plan.py). The layout depends
-        only on `features` and, on a CPU, on the number of cores.
+        only on the arguments, the runner and, on a CPU, the number of cores.
 
         Args:
           name: The name of the function. Each name must identify one function, which is compiled once per shape.
           make_forward: A function that returns (params, batch) -> {output name: array} for a module. The module is
-            `model.module` with `packing` set. The first dimension of an output is the rows.
+            `model.module`, with `packing` set for packed rows. The first dimension of an output is the rows.
           features: The rows. No sequence may be longer than the model's number of positions.
           inputs: The names of the batch arrays that the function uses.
           per_token: The names of the outputs whose second dimension is the positions. Their padding is removed.
-          max_rows: The maximum batch size if > 0, for outputs that are large or come from inside the encoder. Sequences
-            are then not packed.
+          max_rows: The maximum batch size; 0 for that of the runner. If > 0, sequences are not packed, which large
+            outputs and outputs from inside the encoder need.
           lengths: Padded lengths from `choose_lengths`; sequences are then not packed. () for the lengths in LENGTHS.
           title: The title of the progress bar, which appears after two seconds; '' for no bar.
           advance: A function that is called after each batch with the number of newly finished rows. It replaces the
@@ -141,7 +141,7 @@ class Runner:
         size = round_up(min(choose_batch_rows(len(features), self._sizes), max_rows or self._sizes[-1]), mean)
         if max_rows or shapes or features.choices > 1:
             return plan_single_rows(lengths, shapes or self.lengths, size)
-        # Packed batches have half as many rows, and so about as many sequences, as batches without packing.
+        # Packed batches have half the rows, so they have about as many sequences as batches without packing.
         half = (*(size for size in _SMALL_SIZES if size < self._sizes[-1] // 2), max(1, self._sizes[-1] // 2))
         sizes = lambda length: tuple(dict.fromkeys(round_up(size, length) for size in half))  # noqa: E731
         return choose_plan(lengths, self.lengths, size, sizes, self._cost)

@@ -22,7 +22,7 @@ _RATES = (
 
 
 def speed_section(run: Run) -> Section | None:
-    """Returns the section with the rates by step, the memory and the goodput, or None for a run without rates."""
+    """Returns the section with the rates, the memory and the goodput, or None for a run without rates."""
     rows = [row for row in run.rows_of('train') if row.get('sequences_per_s')]
     if not rows:
         return None

@@ -93,7 +93,7 @@ def _head_tail(tokens: np.ndarray, width: int) -> np.ndarray:
 
 
 def _windows(tokens: np.ndarray, width: int, stride: int) -> list[np.ndarray]:
-    """Returns windows whose starts differ by `stride`. The last window has the last `width` tokens."""
+    """Returns windows of up to `width` tokens for `text_features`. The last window has the last tokens."""
     last = max(len(tokens) - width, 0)
     step = min(stride or max(width // 2, 1), width)
     return [tokens[start : start + width] for start in (*range(0, last, step), last)]

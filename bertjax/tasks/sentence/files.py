@@ -1,4 +1,4 @@
-"""The files of the splits of a classification task: a folder, a single file, or a dataset of tensorflow-datasets."""
+"""The files of the splits of a text task: a folder, a single file, or a dataset of tensorflow-datasets."""
 
 from collections.abc import Collection, Iterator, Mapping
 
@@ -19,7 +19,8 @@ class TableFiles:
     Args:
       data: The folder, or the training file; '' to use `dataset`.
       dataset: The name of a dataset in tensorflow-datasets.
-      names: {split: name of its file, or of a split of `dataset`}. '' selects the usual names.
+      names: {split: name of its file, or of a split of `dataset`}. '' selects the usual names, or no file
+        beside a single table.
       format: The format of files without a known suffix, see records.py:format_of.
     """
 

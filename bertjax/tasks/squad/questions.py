@@ -26,9 +26,9 @@ class SquadQuestion:
       id: the identifier, which is unique in a split.
       question, context: the texts, as in the file.
       answers: the answers of the annotators; () if the context has no answer; None if unknown.
-      starts: the first character of each answer in the context.
+      starts: the `answer_start` of each answer, as in the file.
       impossible: whether the file marks the question as unanswerable.
-      fields: all fields of the row, if the question is read for prediction.
+      fields: all fields of the row, if `parse_unlabelled_rows` read it.
     """
 
     id: str
@@ -40,7 +40,8 @@ class SquadQuestion:
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
-LocatedQuestion = tuple[str, SquadQuestion]  # (location, question); the location is 'file:line' or 'file:path in JSON'
+# (location, question). The location is 'file:line', 'file[row]' or 'file:path in JSON'.
+LocatedQuestion = tuple[str, SquadQuestion]
 
 
 def parse_squad_json(text: str, where: str, labels: str) -> list[LocatedQuestion]:
@@ -82,7 +83,8 @@ def check_questions(located: Sequence[LocatedQuestion], *, answerable: bool, lab
     """
     seen: dict[str, str] = {}
     questions = []
-    # An empty list of answers means 'unknown' if no question of the split has answers or is_impossible.
+    # An empty list of answers means 'unknown' in SQuAD 1.1, and if no question of the split has answers or
+    # is_impossible.
     has_labels = any(question.answers or question.impossible for _, question in located)
     for at, question in located:
         first = seen.setdefault(question.id, at)
@@ -91,7 +93,7 @@ def check_questions(located: Sequence[LocatedQuestion], *, answerable: bool, lab
         if question.answers == () and (answerable or (not has_labels and labels != 'ignored')):
             if labels == 'needed':
                 raise UserError(
-                    f'{at}.answers', 'no answer' if has_labels else 'no answer, as for every question',
+                    f'{at}.answers', 'no answer' if has_labels else 'no answer in any question',
                     'at least one, as in SQuAD 1.1' if answerable else 'answers, or "is_impossible": true',
                     "for questions without an answer, set config.task.version='2.0'" if answerable else
                     'for prediction only, put unlabelled questions into config.task.test_file',
@@ -194,7 +196,7 @@ def load_json(text: str, where: str) -> Any:
     """Parses the JSON text of the file `where`.
 
     Raises:
-      UserError: The text is not JSON. The message names the line and the column.
+      UserError: The text is not JSON. The message locates a syntax error.
     """
     try:
         return json.loads(text)
@@ -228,7 +230,7 @@ def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> Squa
         starts.append(_field(answer, location, 'answer_start', int))
         last = len(context.encode())  # offsets may be in bytes or UTF-16 units; windows.py:find_answer corrects them
         if not 0 <= starts[-1] <= last:
-            expected = f'a character of the context, 0 to {last:,}'
+            expected = f'an offset in the context, 0 to {last:,}'
             raise UserError(f'{location}.answer_start', format_value(starts[-1]), expected, _FIX)
     return SquadQuestion(name, question, context, tuple(texts), tuple(starts), impossible)
 
