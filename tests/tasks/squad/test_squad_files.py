@@ -131,9 +131,7 @@ def test_a_test_file_without_answers_is_unlabelled(tmp_path, more: dict):
     write(tmp_path / 'test.json', labelled)
     assert task.splits() == ['train', 'dev', 'test'] and [q.answers for q in task.records('test')] == [()] * 3
     write(tmp_path / 'dev-v2.0.json', squad_json({'context': 'red', 'qas': bare}))
-    with pytest.raises(
-        UserError, match=r'no answer in any question, expected answers, or "is_impossible": true'
-    ):
+    with pytest.raises(UserError, match=r'no answer in any question, expected answers, or "is_impossible": true'):
         task.records('dev')
 
 
