@@ -68,7 +68,8 @@ def load(
     Args:
       path: A bertjax workdir, finished or not; a directory in the format of Hugging Face, google-research/bert or our
         Orbax export; or a model on the hub, 'org/name'.
-      step: The step of a checkpoint in a workdir. 0 loads the export, or the newest checkpoint if there is no export.
+      step: The step of a checkpoint in a workdir. 0 loads the export. If there is no export, 0 loads the newest
+        checkpoint, or the best one with config.use_checkpoint='best'.
       dtype: The dtype of computation: 'float32', or 'bfloat16', which is several times faster on TPUs and GPUs.
       dropout: The dropout rate of `apply` with `rngs`. None uses the rate that the model was trained with.
       batch_size: The maximum batch size.
@@ -109,9 +110,9 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
       missing: The paths of parameters that the model's files lack. They were initialized at random.
       apply: The model as a pure function (params, batch, rngs=None) -> {output name: array}. `batch` is a dict of
         arrays from the method `batch`. Dropout is active only with rngs={'dropout': key}. A model that was only
-        pre-trained returns `hidden` [B, S, D]; `pooled` [B, D] and `nsp_logits` [B, 2] if it has a pair head (class 0:
-        B follows A); and `mlm_logits` [B, P, V] if the batch has `masked_positions` [B, P]. A model for a task returns
-        the outputs of its head (model/heads.py), for example `logits`, or both `start_logits` and `end_logits`, or
+        pre-trained returns `hidden` [B, S, D]; with a pair head also `pooled` [B, D] and `nsp_logits` [B, 2] (0: the
+        second text follows); and with `masked_positions` [B, P] also `mlm_logits` [B, P, V]. A model for a task returns
+        the outputs of its head, for example `logits`, or both `start_logits` and `end_logits`, or
         `embeddings`, which are not normalized.
     """
 
@@ -161,7 +162,7 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
     def save(self, path: str | os.PathLike, *, format: str = 'hf') -> None:
         """Writes the model, its tokenizer, and its task with the labels to a new folder, atomically.
 
-        The `missing` parameters are not written.
+        Modules with `missing` parameters are not written.
 
         Args:
           path: The path of a local folder that does not exist or is empty.

@@ -1,6 +1,6 @@
 """Compile the train step of a phase to find out whether it fits a TPU slice or GPUs, and which memory plan would fit.
 
-A plan changes the gradient accumulation steps, the remat policy and the mesh. It does not change the result of
+A plan changes the gradient accumulation steps, the remat policy or the mesh. It does not change the result of
 training, except for the order of sums.
 """
 
@@ -42,7 +42,7 @@ class MemorySearch:
     """Compiles the phases of a pre-training for a TPU slice or GPUs, which need not be attached.
 
     Args:
-      settings: The pre-training settings. Their text need not exist.
+      settings: The pre-training settings. No text is read.
       topology: The slice or the GPUs; see `parallel.topology.topology_devices`.
 
     Raises:
@@ -57,11 +57,11 @@ class MemorySearch:
 
     @property
     def available(self) -> int:
-        """The memory of a device in bytes."""
+        """The bytes that JAX may use on a device."""
         return generation_of(self.topology).hbm_bytes
 
     def setup(self, plan: MemoryPlan) -> Setup:
-        """Returns the setup with the keys of a plan applied."""
+        """Returns the setup with the remat policy and the mesh of a plan."""
         remat = plan.get('model.remat', self.settings.model.remat)
         mesh = {axis: plan.get(f'mesh.{axis}', size) for axis, size in self.settings.mesh_axes.items()}
         key = (remat, *mesh.values())
@@ -76,10 +76,10 @@ class MemorySearch:
         """Compiles the step of a phase, by default with the values of the config.
 
         Returns:
-          The entries of compile.json, with `fits`. If the step does not fit, the memory is the compiler's estimate.
+          The entries of compile.json, with `fits`. `hbm_bytes_per_chip` is None if the compiler does not report it.
 
         Raises:
-          UserError: The chips do not divide the rows of a batch.
+          UserError: The row shards do not divide the rows of an accumulation step.
         """
         plan = plan or {}
         setup = self.setup(plan)
@@ -110,7 +110,7 @@ class MemorySearch:
             'flops': flops * phase.batch_size / len(self.devices),
             'peak_flops': peak_flops(self.devices[0].device_kind),
             'collectives': {},
-            # Defaults for a step that does not fit.
+            # Defaults for a step without an estimate.
             'estimated_step_s': None,
             'mfu_estimate': None,
             'modelled_share': None,
@@ -138,8 +138,8 @@ class MemorySearch:
         """Compiles other ways to compute a phase that does not fit.
 
         There are three ways: more accumulation steps, more rematerialisation, and weights split over more chips. The
-        search of each way stops at the first plan that fits, after at most TRIES compiles. If no plan fits, one more
-        plan combines the first two ways, and another combines all three.
+        search of each way stops at the first plan that fits, after at most TRIES compiles. If no plan fits, the
+        next plan combines the first two ways, and if it does not fit either, another one combines all three.
 
         Args:
           phase: A phase that does not fit.
@@ -167,7 +167,7 @@ class MemorySearch:
                 return
 
     def _accumulation_plans(self, phase: PretrainingPhase, result: CompileResult) -> list[MemoryPlan]:
-        """Returns plans with more accumulation steps, starting one divisor below the number that should suffice."""
+        """Returns plans with more accumulation steps, from just below the number that should suffice."""
         rows, fixed, available = self._rows_per_step(phase), _fixed_bytes(result), result['hbm_bytes_available']
         counts = [n for n in range(2, rows + 1) if rows % n == 0]
         enough = [i for i, n in enumerate(counts) if fixed + (_needed_bytes(result) - fixed) / n <= available]
@@ -194,7 +194,7 @@ class MemorySearch:
         return self.setup({}).mesh.shape[name]
 
     def _mesh_plans(self) -> list[MemoryPlan]:
-        """Returns meshes that move chips from the data to the fsdp axis, by powers of two, with the same row shards."""
+        """Returns plans that multiply the fsdp axis and divide the data axis by the same power of two."""
         fsdp, data, width = self._axis_size('fsdp'), self._axis_size('data'), self.settings.model.width
         factors = [2**i for i in range(1, 11) if data % 2**i == 0 and width % (fsdp * 2**i) == 0]
         rest = self.settings.mesh_axes['data'] == -1  # -1: all remaining devices
@@ -202,10 +202,10 @@ class MemorySearch:
 
 
 def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
-    """Compiles a phase's step and returns whether it fits, the bytes per chip, and the compiled text.
+    """Compiles a phase's step and returns whether the compiler accepts it, its memory, and its text if accepted.
 
-    libtpu writes the text, because jaxlib 0.10.2 cannot print every program of libtpu 0.0.52 (for example, on v6e,
-    an asynchronous gather on the SparseCore).
+    On TPUs, libtpu writes the text, because jaxlib 0.10.2 cannot print every program of libtpu 0.0.52 (for example, on
+    v6e, an asynchronous gather on the SparseCore).
     """
     (lowered,) = lower_steps(setup, phase, phase.batches).values()
     if setup.mesh.devices.flat[0].platform != 'tpu':

@@ -22,7 +22,7 @@ from bertjax.errors import UserError
 from bertjax.remote.retry import Requester, http_status
 
 PACKAGES = {'gs': 'gcsfs', 's3': 's3fs'}
-ONE_REQUEST = 32 << 20  # bytes; a larger object is written in parts
+ONE_REQUEST = 32 << 20  # bytes; `put_file` writes a larger file, in parts if it is much larger
 PART = 50 << 20  # bytes
 PART_ATTEMPTS = 10  # attempts of s3fs per part, within half a minute; gcsfs makes 6
 _ADDRESS = re.compile(r'(gs|s3)://([^/]+)/?(.*)', re.DOTALL)
@@ -92,7 +92,7 @@ class RemoteFolder(Requester):
     """The objects below an address.
 
     Every method raises DeniedError if a request is denied, and UnreachableError if the server does not answer in time.
-    `find`, `write` and `upload` raise UserError if the bucket does not exist.
+    `find`, `upload`, and `write` without a version raise UserError if the bucket does not exist.
 
     Args:
       url: gs://BUCKET/PATH or s3://BUCKET/PATH.
@@ -213,7 +213,7 @@ class RemoteFolder(Requester):
                 options = {'chunksize': PART, 'max_concurrency': 1, 'callback': callback}
                 system.put_file(os.fspath(file), self._path(name), **options)
             except FileNotFoundError:
-                # Either the bucket does not exist, or the answer to a completed upload was lost.
+                # The bucket or the file does not exist, or the answer to a completed upload was lost.
                 if file.exists() and self.info(name) is None:
                     raise self._no_bucket() from None
             return self._written(name, file.stat().st_size, file)

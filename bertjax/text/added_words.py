@@ -43,7 +43,7 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
 
     Args:
       tokenizer: A tokenizer of the family 'wordpiece' with BERT's normaliser.
-      words: (line number, word) for each line of the file `where`.
+      words: (line number, word) for each word of the file `where`.
       where: The file of the words, for messages.
 
     Returns:
@@ -95,7 +95,7 @@ def rank_candidates(
 ) -> list[tuple[str, int, list[str]]]:
     """Returns the words that would save the most pieces if they were added, the best first.
 
-    If a word is currently [UNK], its addition counts as saving one piece.
+    Adding a word that is currently [UNK] counts as saving one piece per occurrence.
 
     Args:
       counts: The counts of the words of a text, from `vocabulary.count_words`.

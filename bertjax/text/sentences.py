@@ -2,8 +2,8 @@
 
 The splitter never changes, drops or reorders characters other than white space. So an error moves a boundary but loses
 no text. The rules are for English and languages with the same punctuation. They also cover the full stops of Chinese,
-Japanese, Hindi, Arabic and Urdu. In case of doubt the splitter does not split, because in a sentence pair half a
-sentence is worse than a long sentence.
+Japanese, Hindi, Arabic and Urdu. In case of doubt the splitter does not split, because half a sentence
+makes a worse sentence pair than a long one.
 """
 
 import re
@@ -12,17 +12,18 @@ import re
 # stores are not rebuilt.
 RULES_VERSION = 3
 
-_LOOK_BACK = 32  # the maximum number of characters to inspect before a stop, so that the time stays linear
+_LOOK_BACK = 32  # the maximum number of characters that `_ends` inspects before a stop
 
 _CLOSERS = '"\'”’»›)\\]}'
 _CJK_CLOSERS = '"\'”’」』】〕）》〉］'
 _STOPS, _CJK_STOPS = '.!?…‼⁇⁈⁉؟۔।॥', '。！？｡'
-# A run of stops, then closing quotes, brackets and footnote marks, then white space. The expression begins with a
+# A run of stops, then closing quotes, brackets and footnote marks, then white space; or a run of
+# CJK stops and closing quotes or brackets, with or without white space. The expression begins with a
 # single set of characters, because `re` finds a set ten times faster than alternatives. The look-behinds match a run
 # only at its first stop. They and the possessive quantifiers keep the time linear, even for a million dots.
 _CANDIDATE = re.compile(
     rf'([{_STOPS}{_CJK_STOPS}])(?:'
-    rf'(?<=[{_STOPS}])(?<![.!?…][{_STOPS}])([{_STOPS}]*+)(?:[{_CLOSERS}]|\[[^\]\s]{{1,12}}\])*+\s++'
+    rf'(?<=[{_STOPS}])(?<![{_STOPS}][{_STOPS}])([{_STOPS}]*+)(?:[{_CLOSERS}]|\[[^\]\s]{{1,12}}\])*+\s++'
     rf'|(?<=[{_CJK_STOPS}])(?<![{_CJK_STOPS}][{_CJK_STOPS}])[{_CJK_STOPS}]*+([{_CJK_CLOSERS}]*+)\s*+)'
 )
 # The first word after a boundary, after opening quotes, brackets, dashes and bullets.
@@ -49,7 +50,7 @@ _TITLES = _words(
 )
 # Abbreviations after which the sentence always continues. They match in any case.
 _NEVER = _words('e.g i.e cf vs viz approx incl excl esp eg ie v resp feat ft chr')
-# Abbreviations only if a number follows; else they are ordinary words (`He said no. She left.`).
+# Abbreviations only if a number follows; else ordinary words (`He said no. She left.`), except those in _EITHER.
 _BEFORE_NUMBERS = _words(
     'no nos nr vol vols p pp fig figs ch chap chaps sec secs sect art arts eq eqs eqn eqns ver vers op opp pt pts col '
     'cols fol ex exs ca c b d fl r par para pars bk tab tabs tbl app appx suppl ref refs ed edn ser n nn l ll lib thm '
@@ -64,7 +65,7 @@ _EITHER = _words(
     'J Am Brit Med Lett Rev Phys Chem Biol Math Soc Acad Trans Wm Geo Chas Thos Jas Jos Robt Benj Saml Edw Alex sp spp '
     'ssp subsp var cv'
 )
-# Words that begin sentences more often than names.
+# Words that often begin a sentence and rarely a name.
 _STARTERS = _words(
     'The It He She They We You I This That These Those There Here His Her Their Its Our My Your But And Or So Yet If '
     'When While Where As At After Before In On For From By With However Although Though Since Because Then Thus Also '
@@ -108,7 +109,7 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def _ends_plainly(text: str, start: int, at: int) -> bool:
-    """Returns whether an ordinary word precedes the stop at `at`, in the sentence that begins at `start`.
+    """Returns True only if an ordinary word precedes the stop at `at`, in the sentence that begins at `start`.
 
     If a capital letter follows the stop, True means that the stop ends the sentence. This fast check decides most
     stops. `_ends` decides the others.

@@ -38,7 +38,7 @@ def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
 
 
 def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a config with its durations in steps, so that it can be compared with the config.json of a run.
+    """Returns a config with durations in steps and automatic values resolved, to compare it with a run's config.json.
 
     Args:
       config: The config of a recipe.

@@ -39,7 +39,7 @@ class MultiLabelTask(ClassificationTask):
     Attributes:
       label_columns: the names of columns of 0 and 1, which replace the column `label`; each name is a label.
       separator: the string between the labels of a cell; '' for the first of `|`, `;` and `,` that occurs in any cell
-        of the training file. A cell may also be a JSON list.
+        of the training file, or `|` if none does. A cell may also be a JSON list.
       threshold: the probability above which a label is predicted.
     """
 
@@ -88,7 +88,7 @@ class MultiLabelTask(ClassificationTask):
             return None
         for name, cell in zip(self.label_columns, cells, strict=True):
             if cell is None:
-                fix = 'correct the record or config.task.label_columns; a test file without labels lacks all columns'
+                fix = 'correct the record or config.task.label_columns; an unlabelled test file has none of them'
                 raise UserError(where, f'no value in the column {name}', '0 or 1', fix)
             if cell.strip().lower() not in _FLAGS:
                 raise UserError(where, f'{cell[:40]!r} in the column {name}', '0 or 1', 'correct the record')

@@ -32,19 +32,19 @@ from bertjax.tasks.tagging.schemes import SCHEMES
 from bertjax.tasks.task import Judgment, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
-_COLUMN = integer(-1000, 1000)  # the allowed numbers of columns; a negative number counts from the end
+_COLUMN = integer(-1000, 1000)  # the allowed indices of columns; a negative index counts from the end
 
 
 @dataclasses.dataclass
 class TaggingTask(Task[Sentence, Tags]):
     """Assigns a tag to each word, and evaluates the entities that the tags mark.
 
-    The data are CoNLL column files, or rows in JSON, Parquet or Arrow files. Tags are converted from the scheme of the
-    files to IOB2.
+    The data are CoNLL column files, or rows in JSON, Parquet or Arrow files. Entity tags are converted from the
+    scheme of the files to IOB2.
 
     The tag of a word is predicted at its first piece. An I after O or after another type, which is invalid in IOB2,
-    starts an entity, as in conlleval; `report` counts such predictions. Tags that do not occur in the training data
-    cannot be predicted; their number in other splits is printed.
+    starts an entity, as in conlleval; `report` counts such predictions. Entity types and plain tags that do not
+    occur in the training data cannot be predicted; their number in other splits is printed.
 
     Attributes:
       data: the folder with train.txt, dev.txt and test.txt (or other names, see files.py:TaggedFiles); '' for
@@ -54,7 +54,7 @@ class TaggingTask(Task[Sentence, Tags]):
       context: whether to fill rows with the surrounding sentences of the same document ("maximal document context" in
         section 5.3 of the BERT paper).
       stride: the distance between the starts of two windows of a long sentence, in pieces; 0 for half a window.
-      words, tags, tag_names: the fields of JSON, Parquet or Arrow files, see rows.py:TagFields.
+      words, tags, tag_names: the fields and tag names of JSON, Parquet or Arrow files, see rows.py:TagFields.
       input_format: the format of a file for run=predict: 'columns', 'text' (one sentence per line, split by
         raw_text.py, with a blank line between documents), 'words' (the same, but only white space separates words),
         'jsonl', or 'auto', which detects each of these except 'words'.
@@ -67,10 +67,10 @@ class TaggingTask(Task[Sentence, Tags]):
     word_column: int = option(0, _COLUMN, 'the column of the words, from 0; -1 is the last', affects='reading')
     tag_column: int = option(-1, _COLUMN, 'the column of the tags', affects='reading')
     comment: str = option('', about="the prefix of comment lines; '' for CoNLL-U's rule", affects='reading')
-    words: str = option('', about="the field of words in JSON and Arrow; '' for tokens or words", affects='reading')
-    tags: str = option('', about="the field of tags in JSON and Arrow; '' for ner_tags, tags, …", affects='reading')
+    words: str = option('', about="the words' field in JSON and Arrow; '' for 'tokens' or 'words'", affects='reading')
+    tags: str = option('', about="the tags' field in JSON and Arrow; '' for 'ner_tags', 'tags', …", affects='reading')
     tag_names: Sequence[str] = option(
-        (), list_of(text(empty=False)), 'the names of tags that are numbers', affects='reading'
+        (), list_of(text(empty=False)), 'the names of the tags 0, 1, …', affects='reading'
     )
     scheme: str = option('auto', one_of(SCHEMES), "the scheme of entity tags; 'plain' for tags of single words")
     context: bool = False
@@ -141,7 +141,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return parse_sentences(rows, self._fields, tagged=False)
 
     def learn(self, records: Sequence[Sentence]) -> None:
-        """Collects the tags, with both B and I for each entity type, and prints their counts."""
+        """Collects the tags, with B and I for each entity type, and prints the counts of entities or plain tags."""
         counts = collections.Counter(tag for record in records for tag in record.tags)
         if self.plain:
             self.labels = sorted(counts)
