@@ -57,9 +57,14 @@ class Features:
         return np.diff(self.offsets)
 
     @property
+    def lengths_of_choices(self) -> np.ndarray:
+        """The lengths of the sequences of each row, int64 [N/C, C]."""
+        return self.sequence_lengths.reshape(-1, self.choices)
+
+    @property
     def lengths(self) -> np.ndarray:
         """The length of each row's longest sequence, int64 [N/C]."""
-        return self.sequence_lengths.reshape(-1, self.choices).max(1)
+        return self.lengths_of_choices.max(1)
 
     @property
     def fingerprint(self) -> str:

@@ -1,8 +1,8 @@
 """Stratified batches for fine-tuning. All batches have the same mix of short and long rows, so one layout fits them.
 
-The rows of an epoch are sorted by length and cut into B strata. A batch has one row of each stratum. So the i-th
-shortest row of any batch is at most as long as the longest row of stratum i, and all batches can use slots of these
-lengths.
+The rows of an epoch are sorted by length and cut into B strata. A batch has one row of each stratum. So no sequence of
+the i-th shortest row of any batch is longer than the same sequence of all rows of stratum i, and all batches can use
+slots of these lengths.
 """
 
 import functools
@@ -41,18 +41,35 @@ def row_strata(batch_size: int) -> np.ndarray:
     return (middle << twos) + sum(bit << i for i, bit in enumerate(alternate))
 
 
-def slot_capacities(lengths: np.ndarray, batch_size: int, shards: int = 1, parts: int = 1) -> np.ndarray:
-    """Returns the maximum length of each of the N = B/(D·A) rows that a device computes at once, int64 [N].
+def row_sizes(lengths: np.ndarray) -> np.ndarray:
+    """Returns a number for each row that orders rows by their longest sequence, then by all their tokens, int64 [rows].
 
     Args:
-      lengths: int64 [rows], the lengths of all rows.
+      lengths: int64 [rows, C], the lengths of the C sequences of each row.
+    """
+    return lengths.max(1) * (lengths.sum(1).max() + 1) + lengths.sum(1)
+
+
+def slot_capacities(lengths: np.ndarray, batch_size: int, shards: int = 1, parts: int = 1) -> np.ndarray:
+    """Returns the maximum lengths of the N = B/(D·A) rows that a device computes at once, int64 [N, C].
+
+    Args:
+      lengths: int64 [rows, C], the lengths of the sequences of all rows.
       batch_size: B.
       shards: D, the number of devices over which a batch is split.
       parts: A, the number of accumulation steps.
     """
-    padded = np.pad(np.sort(lengths), (count_batches(len(lengths), batch_size) * batch_size - len(lengths), 0))
-    longest = padded.reshape(batch_size, -1).max(1)[row_strata(batch_size)]  # [B]
-    return np.maximum(longest.reshape(shards, -1, parts).max((0, 2)), 1)
+    empty = count_batches(len(lengths), batch_size) * batch_size - len(lengths)
+    padded = np.pad(lengths, ((empty, 0), (0, 0)))
+    sizes = row_sizes(padded)
+    order = np.argsort(sizes, kind='stable')
+    _, first, number = np.unique(sizes[order], return_index=True, return_inverse=True)
+    longest = np.maximum.reduceat(padded[order], first)  # [distinct sizes, C]
+    # Rows of equal size can be in any of the strata that they extend over.
+    strata = number.reshape(batch_size, -1)
+    longest = np.stack([longest[begin : end + 1].max(0) for begin, end in strata[:, [0, -1]]])  # [B, C]
+    longest = longest[row_strata(batch_size)].reshape(shards, -1, parts, lengths.shape[1])
+    return np.maximum(longest.max((0, 2)), 1)
 
 
 def layout_cost(layout: Layout, cost: Callable[[int], float], group_cost: float) -> float:
@@ -62,7 +79,6 @@ def layout_cost(layout: Layout, cost: Callable[[int], float], group_cost: float)
 
 def choose_layout(
     capacities: np.ndarray,
-    choices: int,
     *,
     cost: Callable[[int], float],
     group_cost: float,
@@ -76,15 +92,14 @@ def choose_layout(
     sequence each.
 
     Args:
-      capacities: See `slot_capacities`.
-      choices: C, the number of sequences in a row of the batch.
+      capacities: int64 [N, C], see `slot_capacities`.
       cost: A function from the length of a row in tokens to its cost.
       group_cost: The cost of each group of rows after the first. The rows of a group have the same length.
       max_groups: The maximum number of groups.
       max_length: The maximum sequence length of the model.
       shared: Whether a row of the layout may have several sequences.
     """
-    slots = np.repeat(capacities, choices)
+    slots = capacities.reshape(-1)
     layouts = [_one_per_row(slots, count, max_length) for count in range(1, max_groups + 1)]
     if shared:
         # Rows of more than twice the longest slot cost more in attention than they save in padding.
@@ -150,9 +165,10 @@ class StratifiedExamples:
         """Returns the rows of an epoch [batches·B], -1 for empty rows."""
         count, empty = len(self._features), self.cycle_length - len(self._features)
         drawn = hash_bits(self._seed, Stream.TASK_ORDER, np.arange(count), epoch)
-        # Rows of equal length are shuffled, so that each of them can be in any of the strata that they extend over.
-        by_length = np.pad(np.lexsort((drawn, self._features.lengths)), (empty, 0), constant_values=-1)
-        strata = by_length.reshape(self.batch_size, self.batches)
+        # Rows of equal size are shuffled, so that each of them can be in any of the strata that they extend over.
+        sizes = row_sizes(self._features.lengths_of_choices)
+        by_size = np.pad(np.lexsort((drawn, sizes)), (empty, 0), constant_values=-1)
+        strata = by_size.reshape(self.batch_size, self.batches)
         slots = np.arange(self.cycle_length).reshape(strata.shape)
         shuffle = np.argsort(hash_bits(self._seed, Stream.BATCH_ORDER, slots, epoch), axis=1, kind='stable')
         return np.take_along_axis(strata, shuffle, axis=1)[row_strata(self.batch_size)].T.reshape(-1)

@@ -91,8 +91,7 @@ def _choose_layout(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) 
     cost = lambda length: times * _row_cost(encoder, length)  # noqa: E731
     group_cost = FLOPS * _GROUP_COMPILE_TIME * encoder.num_layers
     layout = choose_layout(
-        slot_capacities(features.lengths, settings.batch_size, shards, settings.grad_accum_steps),
-        features.choices,
+        slot_capacities(features.lengths_of_choices, settings.batch_size, shards, settings.grad_accum_steps),
         cost=cost,
         group_cost=group_cost,
         max_groups=settings.max_padded_lengths or MAX_LENGTHS,

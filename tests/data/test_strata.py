@@ -72,10 +72,10 @@ def test_each_stratum_has_one_row_and_halves_of_a_batch_are_similar(batch_size):
 @pytest.mark.parametrize('shards, parts', [(1, 1), (2, 1), (1, 4), (2, 2)])
 @pytest.mark.parametrize('shared, most', [(True, 1), (False, 3), (False, 1)])
 def test_every_batch_fits_the_slots(features, shards, parts, shared, most):
-    examples, capacities = stratified(features), slot_capacities(LENGTHS, 16, shards, parts)
+    examples, capacities = stratified(features), slot_capacities(LENGTHS[:, None], 16, shards, parts)
     # The cubic cost makes long rows expensive, so that sequences do not share rows.
     cost = lambda length: length if shared else length + length**3  # noqa: E731
-    layout = choose_layout(capacities, 1, cost=cost, group_cost=0, max_groups=most, max_length=512, shared=shared)
+    layout = choose_layout(capacities, cost=cost, group_cost=0, max_groups=most, max_length=512, shared=shared)
     assert len(layout.row_groups) == 1 if shared else len(layout.row_groups) <= most
     _, slot_lengths = np.asarray(layout.slots).T
     counts, lengths_of_groups = np.asarray(layout.row_groups).T
@@ -93,7 +93,27 @@ def test_every_batch_fits_the_slots(features, shards, parts, shared, most):
 
 
 def test_each_choice_has_a_slot():
+    capacities = np.array([[5, 5, 5], [9, 5, 9]])
     layout = choose_layout(
-        np.array([5, 9]), 3, cost=lambda length: length, group_cost=0, max_groups=2, max_length=512, shared=True
+        capacities, cost=lambda length: length, group_cost=0, max_groups=2, max_length=512, shared=True
     )
-    assert len(layout.slots) == 6 and {length for _, length in layout.slots} <= {5, 8, 9, 12}
+    assert (layout.capacities >= capacities.reshape(-1)).all() and {*layout.capacities.tolist()} <= {5, 8, 9, 12}
+
+
+@pytest.mark.parametrize('shards, parts', [(1, 1), (2, 2)])
+@pytest.mark.parametrize('longest', [500, 40])
+def test_short_texts_of_pairs_have_short_slots(shards, parts, longest):
+    """Most documents are truncated to `longest`, or none. The slots of the questions fit the questions."""
+    rng = np.random.default_rng(1)
+    lengths = np.stack([rng.integers(3, 20, 403), np.minimum(LENGTHS, longest)], axis=1)
+    builder = FeatureBuilder(choices=2)
+    for i, pair in enumerate(lengths):
+        for length in pair:
+            builder.add_sequence(np.full(length, i))
+        builder.add_row(i, labels=np.int32(i))
+    examples, capacities = stratified(builder.build()), slot_capacities(lengths, 16, shards, parts)
+    assert capacities.shape == (16 // shards // parts, 2) and capacities[:, 0].max() <= 19
+    for order in (epoch(examples, 0), epoch(examples, 3)):
+        batches = np.where(order[:, None] < 0, 0, lengths[order]).reshape(-1, shards, len(capacities), parts, 2)
+        assert (batches <= capacities[:, None]).all()
+        assert shards * parts > 1 or longest > 40 or capacities.sum() < 1.2 * batches.sum((1, 2, 3, 4)).mean()

@@ -27,8 +27,7 @@ def rows_of(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def layout_of(*, shared: bool) -> PackedLayout:
     """Returns a layout of equal rows with several sequences (`shared`), or of rows of three lengths with one each."""
     chosen = choose_layout(
-        LENGTHS,
-        1,
+        LENGTHS[:, None],
         cost=lambda length: length if shared else length + length**3,
         group_cost=0,
         max_groups=1 if shared else 3,

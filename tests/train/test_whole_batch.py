@@ -91,7 +91,7 @@ def test_packed_rows_give_the_same_gradients(plain, monkeypatch):
     rows = B // 8
     # Several texts share a row of twice the length.
     layout = choose_layout(
-        np.full(rows, S), C, cost=lambda length: 1.0, group_cost=1.0, max_groups=1, max_length=S, shared=True
+        np.full((rows, C), S), cost=lambda length: 1.0, group_cost=1.0, max_groups=1, max_length=S, shared=True
     )
     assert len(layout.slots) == rows * C and layout.row_groups[0][1] == 2 * S
     packed = PackedLayout(layout.row_groups, layout.slots)
@@ -122,6 +122,6 @@ def test_microbatches_need_less_memory():
 @pytest.mark.slow
 @pytest.mark.parametrize('pool', ['cls', 'lasttoken'])
 def test_packed_rows_give_the_same_gradients_with_other_poolings(pool):
-    layout = choose_layout(np.full(B, S), C, cost=float, group_cost=1.0, max_groups=1, max_length=S, shared=False)
+    layout = choose_layout(np.full((B, C), S), cost=float, group_cost=1.0, max_groups=1, max_length=S, shared=False)
     packed = PackedLayout(layout.row_groups, layout.slots)
     check(gradients({}, layout=packed, pool=pool), gradients({}, pool=pool), 1e-5)
