@@ -8,7 +8,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 
-# The upper limit of sizes. It is more than the memory of today's machines, and far below an overflow.
+# The upper limit of sizes. Larger arrays exceed the memory of today's machines long before an index overflows.
 MANY = 2**20
 COUNT = 2**31 - 1  # the upper limit of steps and examples, which a checkpoint counts in int32
 
@@ -181,7 +181,7 @@ def check_value(key: str, value: Any, allowed: Range, example: Any) -> None:
     """Checks that a value of config.KEY is in its range.
 
     Raises:
-      UserError: The value is outside its range. The fix shows the value `example` as a flag.
+      UserError: The value is outside its range. The fix is a flag with the value `example`, or with the form of a list.
     """
     if not allowed.contains(value):
         several = isinstance(example, list | tuple)
@@ -190,7 +190,7 @@ def check_value(key: str, value: Any, allowed: Range, example: Any) -> None:
 
 
 def format_value(value: Any) -> str:
-    """Returns the `repr` of a value for a message, cut to 60 characters."""
+    """Returns the `repr` of a value for a message, in at most 60 characters."""
     if isinstance(value, int) and abs(value) >= 10**20:  # Python refuses to print thousands of digits
         return f'a whole number of about {math.log10(abs(value)):.0f} digits'
     try:

@@ -19,7 +19,7 @@ Record = TypeVar('Record')
 
 
 class Change(enum.Enum):
-    """Whether a resumed run may have another value of a key. docs/keys.md prints the values of the enum."""
+    """Whether a resumed run may have another value of a key. docs/keys.md shows the strings below."""
 
     STATE = 'never'  # the key decides the shape or the meaning of the saved state
     TRAINING = 'unfinished'  # the key decides the result of training
