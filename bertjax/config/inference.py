@@ -154,7 +154,7 @@ class MinimalPairsKeys:
 
 @dataclasses.dataclass(frozen=True)
 class MineNegativesKeys:
-    """The group config.mine_negatives. The range excludes the anchor and its positives."""
+    """The group config.mine_negatives. `range_min` and `range_max` do not count the anchor and its positives."""
 
     anchor: str = key('anchor', _FIELD, 'the field with the anchor of a pair')
     positive: str = key('positive', _FIELD, 'the field with the positive of a pair')

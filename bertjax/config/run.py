@@ -116,7 +116,7 @@ class RunKeys:
     ema_decay: float = key(
         0.0,
         number(0, 1, below=True),
-        'the decay of a moving average, which replaces the weights in evaluation and export; 0: no average',
+        'the decay of a moving average of the weights, used in evaluation and export; 0: no average',
         change=STATE,
     )
 
