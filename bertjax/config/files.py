@@ -94,7 +94,7 @@ class Recipe:
         return keys
 
     def describe_default_argument(self) -> str:
-        """Says what the recipe means without an argument (`glue`: `glue:rte`); '' if it has or needs no argument."""
+        """Says what a recipe without an argument means (`glue`: task.task=rte); '' for other recipes."""
         inner = self.name.partition(':')[2] if 'distill' in self.config else self.name
         if 'task' not in self.config or ':' in inner:
             return ''
@@ -119,9 +119,9 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(recipe: str) -> str:
-    """Resolves `NAME[:ARGUMENT]` to `FILE.py[:ARGUMENT]`; the path of a recipe is returned unchanged.
+    """Resolves `NAME[:ARGUMENT]` to `FILE.py[:ARGUMENT]`. The path of a recipe is returned unchanged.
 
-    A saved config, FILE.yaml or FILE.json, is the argument of the recipe `bertjax.config.saved_config`.
+    A saved config, FILE.yaml or FILE.json, becomes the argument of the recipe `bertjax.config.saved_config`.
 
     Raises:
       UserError: `recipe` is neither the name nor the path of a recipe.

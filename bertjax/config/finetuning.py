@@ -29,7 +29,7 @@ _DECAY, _NAMES = number(0, 1, above=True), text(empty=False)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepKeys:
-    """The group config.sweep. Each combination of the values is a run. Keys with an empty list keep their values."""
+    """The group config.sweep. Each combination of the values is a run. An empty list keeps the value of the key."""
 
     trainable: tuple = key((), list_of(_TRAINABLE), 'values of `trainable`')
     batch_size: tuple = key((), list_of(ROWS), 'values of `batch_size`')

@@ -53,7 +53,7 @@ class InputKeys(ModelKeys):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextKeys(InputKeys):
-    """The keys of every verb that reads texts."""
+    """The keys of every verb that truncates long texts."""
 
     max_length: int = key(0, _LENGTH, 'the maximal number of tokens of a text; longer texts are cut')
 

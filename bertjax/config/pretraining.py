@@ -141,7 +141,7 @@ class PretrainingKeys(RunKeys):
         (), entry=PhaseKeys, about='the phases of the run, see below', change=TRAINING
     )
 
-    eval_examples: int = key(4096, integer(1, COUNT), 'the number of held-out examples per evaluation')
+    eval_examples: int = key(4096, integer(1, COUNT), 'the maximal number of held-out examples per evaluation')
     topology: str = key(
         '', TEXT, '`run=compile`: the machine, such as `v5e:4x4`, `2*v5e:16x16` or `h200:8`', change=VERB
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 
-# The upper limit of sizes. Larger arrays exceed the memory of today's machines long before an index overflows.
+# The upper limit of sizes, such as widths and batches: too large for today's machines, and far from an overflow.
 MANY = 2**20
 COUNT = 2**31 - 1  # the upper limit of steps and examples, which a checkpoint counts in int32
 
@@ -116,7 +116,7 @@ def parse_duration(value: int | float | str) -> tuple[float, str]:
     The unit is '' for `1000` and `'1000'`, '%' for `'10%'`, and 'epochs' for `'2 epochs'`.
 
     Raises:
-      ValueError: `value` is not a duration, or its amount is not finite.
+      ValueError: `value` is not a duration, or its amount is not finite or is at least 1e18.
     """
     if not isinstance(value, int | float | str) or isinstance(value, bool):
         raise ValueError(value)
@@ -181,7 +181,8 @@ def check_value(key: str, value: Any, allowed: Range, example: Any) -> None:
     """Checks that a value of config.KEY is in its range.
 
     Raises:
-      UserError: The value is outside its range. The fix is a flag with the value `example`, or with the form of a list.
+      UserError: The value is outside its range. The fix shows a flag: with the value `example`, or
+        with the form of a list if `example` is a list.
     """
     if not allowed.contains(value):
         several = isinstance(example, list | tuple)

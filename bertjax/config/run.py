@@ -17,7 +17,7 @@ RATE = number(0, 10, above=True)
 EPOCHS = number(0, 1e6)
 _SEED_OR_DEFAULT = either(SEED, special(-1, 'config.seed'))
 _DEVICES = either(integer(1, MANY), special(-1, 'the remaining devices'))
-_BETA = number(0, 0.999999)  # much closer to 1, the divisor of the bias correction would be 0 in float32
+_BETA = number(0, 0.999999)  # nearer to 1, the divisor of the bias correction can round to 0 in float32
 TEXT = text()
 WARMUP = number(0, 1, below=True)
 FRACTION = number(0, 1)
@@ -62,7 +62,7 @@ class Optimizer:
     )
     b1: float = key(0.9, _BETA, 'the decay of the first moment')
     b2: float = key(0.999, _BETA, 'the decay of the second moment')
-    # It must not be 0, because both moments of a parameter without a gradient are 0.
+    # `eps` must not be 0, because both moments of a parameter without a gradient are 0.
     eps: float = key(1e-6, number(1e-30, 1), 'the number that is added to the root of the second moment')
     weight_decay: float = key(0.01, number(0, 10), 'the decoupled weight decay; biases and LayerNorm do not decay')
     clip_norm: float = key(1.0, number(0, 1e12), 'the largest global norm of the gradient; 0: no clipping')

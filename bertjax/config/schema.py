@@ -126,7 +126,7 @@ def keys_of(
 ) -> dict[str, Key]:
     """Returns {name: key} for a dataclass. The name of a key in a group is 'GROUP.KEY'.
 
-    Fields without a default are skipped.
+    Fields without a default, and groups that are None, are skipped.
 
     Args:
       record: The class, or an instance whose values are the defaults.

@@ -64,7 +64,7 @@ _KEYS = {
 KEYS: Mapping[str, tuple[str, ...]] = {
     theirs: tuple(ours.split()) for ours, others in _KEYS.items() for theirs in others.split()
 }
-# The names above that the short form of the command line accepts, because their values mean the same in bertjax.
+# The names of other programs that the short form of the command line accepts. Their values mean the same in bertjax.
 ALIASES = (
     *('lr', 'max_seq_length', 'max_steps', 'mlm_probability', 'model_name_or_path', 'num_epochs', 'num_train_epochs'),
     *('output_dir', 'warmup_ratio', 'weight_decay'),

@@ -33,8 +33,8 @@ class ExportContent:
         exported directory keeps its family, and its keys that the export does not set.
       files: Additional files of a Hugging Face directory, {relative path: content}. They replace files of the export,
         except config.json and the tensors.
-      embeddings: The module that computes vectors of texts, exported as a function to StableHLO and ONNX; None without
-        this function.
+      embeddings: The module that computes vectors of texts, exported as a function to StableHLO and ONNX; None if there
+        is no such function.
     """
 
     module: BertForPreTraining | BertForTask

@@ -1,4 +1,4 @@
-"""The kinds of task heads, and the equivalent classes of transformers. The `head` of a task is one of these."""
+"""Kinds of task heads, each with the equivalent class of transformers."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ from bertjax.model.heads import BertForClassification, BertForMultipleChoice, Be
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """A kind of head.
+    """A kind of head. The attribute `head` of a task is one.
 
     This module does not list all heads: a task with a special head defines the head in its own folder.
 

@@ -52,7 +52,7 @@ def moved_name(name: str) -> str:
 
 @functools.cache  # A run pulls its model several times.
 def pull(name: str, where: str) -> str:
-    """Returns the local folder of a model on the hub; downloads the model if the cache of huggingface_hub lacks it.
+    """Returns the local folder of a model on the hub, after downloading the files that are not cached.
 
     Only the description, the tokenizer and one format of the weights are downloaded. If the network is not available,
     the function returns the cached model.
