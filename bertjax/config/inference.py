@@ -158,7 +158,9 @@ class MineNegativesKeys:
 
     anchor: str = key('anchor', _FIELD, 'the field with the anchor of a pair')
     positive: str = key('positive', _FIELD, 'the field with the positive of a pair')
-    negative: str = key('negative', _FIELD, 'the field with known negatives, if any, and with mined ones in the output')
+    negative: str = key(
+        'negative', _FIELD, 'the field with known negatives, if any; in the output, with mined negatives'
+    )
     corpus: str = key('', TEXT, 'a file of further texts to choose negatives from')
     field: str = key('text', _FIELD, 'the field of a record of `corpus` that holds the text')
     num_negatives: int = key(3, integer(1, 1000), 'the number of negatives per pair, the most similar first')
@@ -168,7 +170,7 @@ class MineNegativesKeys:
     )
     absolute_margin: float | None = key(None, _MARGIN, 'how far, at least, a negative must score below the positive')
     relative_margin: float | None = key(
-        None, _MARGIN, 'the same, as a fraction of the score of the positive, such as 0.05 (arXiv 2407.15831)'
+        None, _MARGIN, '`absolute_margin` as a fraction of the score of the positive, such as 0.05 (arXiv 2407.15831)'
     )
 
 

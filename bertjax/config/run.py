@@ -76,7 +76,7 @@ class Optimizer:
 class MeshKeys:
     """The group config.mesh. The preset sets the sizes of the axes that keep their defaults."""
 
-    preset: str = key('data', one_of(PRESETS), 'the preset of the sizes of axes that keep their defaults')
+    preset: str = key('data', one_of(PRESETS), 'the preset of the axis sizes; `data`, `fsdp` and `tensor` override it')
     data: int = key(-1, _DEVICES, 'the number of copies of the model')
     fsdp: int = key(1, _DEVICES, 'the number of devices that split each weight by width')
     tensor: int = key(1, _DEVICES, 'the number of devices that split the heads, the MLP and the vocabulary')

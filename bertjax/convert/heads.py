@@ -7,7 +7,7 @@ from bertjax.model.heads import BertForClassification, BertForMultipleChoice, Be
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """A kind of head. The attribute `head` of a task is one.
+    """A kind of head. The attribute `head` of a task is a `Head`.
 
     This module does not list all heads: a task with a special head defines the head in its own folder.
 
