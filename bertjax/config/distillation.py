@@ -7,7 +7,7 @@ from bertjax.config.run import RATE, TEXT
 from bertjax.config.schema import STATE, key
 
 _FACTOR = number(0, 1e6)
-_RATE_OR_DEFAULT = either(RATE, special(0.0, 'the value of the run'))
+_RATE_OR_DEFAULT = either(RATE, special(0.0, 'config.learning_rate'))
 _BLOCKS = r'\d{1,4}(,\d{1,4})*'
 _BLOCK_NUMBERS = "numbers of the teacher's blocks, such as 0,2,4"
 _STUDENT_INIT = word(f'alternate|init|random|{_BLOCKS}', f"'alternate', 'init', 'random', or {_BLOCK_NUMBERS}")
