@@ -30,16 +30,18 @@ VERB = Verb(needs='task')
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
     """Writes the predictions for a file, for standard input, or for splits of the task.
 
-    If config.input is a file, WORKDIR/predictions/input/NAME.jsonl gets one JSON object per record.
+    If config.input is a file, WORKDIR/predictions/input/NAME.jsonl gets one JSON object per record. NAME is the file's
+    name without suffixes.
 
     If config.input is '-', the predictions for standard input go to standard output as the input arrives, in batches of
-    at most config.eval_batch_size. A batch is predicted when it is full, or when no more input is waiting.
+    at most config.eval_batch_size records. A batch is predicted when it is full, or when no more input is waiting.
 
-    Without config.input, all records of config.split ('test', or several: 'test,test_mismatched') are predicted. The
-    submission files of the benchmark, or files in the format of the input, are written next to the JSON lines, also
-    as a zip.
+    Without config.input, all records of the splits in config.split, such as 'test,test_mismatched', are predicted.
 
-    The model is chosen as in run=evaluate; config.ensemble predicts with several models together. The workdir is that
+    If the task's benchmark expects files in another format, they are written to a folder next to the JSON lines, and
+    also as a zip. Standard input gets no such files.
+
+    The model is chosen as in run=evaluate. With config.ensemble, several models predict together. The workdir is that
     of a fine-tuning, or a new folder.
 
     Raises:
@@ -83,7 +85,7 @@ def _predict_file(request: EnsembleRequest, folder: pathlib.Path) -> None:
     path = pathlib.Path(settings.input)
     name = pathlib.Path(path.stem).stem if has_compression_suffix(path.name) else path.stem
     task, split = tuned.data.task, tuned.splits['']
-    # A file may have the name of a split, such as dev, so the folder differs from that of the splits.
+    # `input` keeps the predictions for a file apart from those for a split of the same name, such as dev.
     for path in write_predictions(folder / 'predictions' / 'input', task, name, split, predictions, items):
         print(path)
 

@@ -31,7 +31,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     """Pre-trains a model. The same call in the same workdir continues an interrupted run.
 
     Raises:
-      UserError: See docs/pretraining.md.
+      UserError: The config, the corpus or the workdir is wrong.
       PreemptedError: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.
       NonFiniteError: Three steps in a row were not finite.
     """
@@ -49,7 +49,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
 
 
 def finish(folder: pathlib.Path, training: Pretraining, params: Any, recipe: str, *, fill_masks: bool = True) -> None:
-    """Exports the parameters of a finished pre-training and prints its summary, with filled masks if wanted."""
+    """Exports the parameters of a finished pre-training and prints its summary, with filled masks if `fill_masks`."""
     settings = training.settings
     baselines = compute_chance_baselines(settings, training.stores, training.examples, settings.steps)
     model = training.resolved, training.model_config, training.tokenizer, fetch_to_all_hosts(params)
@@ -75,6 +75,6 @@ def _train(
             return training, fit(folder, training, time_limit=limit)[0]
         except PhaseTimeError as error:
             with primary_first():
-                if is_primary():  # one process decides, because the clocks differ
+                if is_primary():  # only one process decides, because the clocks of the processes differ
                     plan.decide(folder, error.step, limit.elapsed)
                 plan = make_plan(settings, folder, mesh, flag_keys)

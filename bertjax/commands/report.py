@@ -22,16 +22,16 @@ VERB = Verb(devices=False)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str) -> None:
-    """Writes the page of a run, a sweep or an evaluation, finished or not, with any recipe.
+    """Writes the page of a run, a sweep, an evaluation or a corpus, finished or not, with any recipe.
 
     For a benchmark the verb writes one page about all tasks, and a page about each task. A page names its missing
     parts.
 
-    The page compares the config of the run with the recipe. `config` is used if the workdir has no run, only a corpus
-    or an evaluation.
+    The page compares the config of the run with the recipe. If the workdir has only a corpus, or only the evaluation of
+    a model without a recorded config, the page uses `config`.
 
     Raises:
-      UserError: The workdir has no files of a run, its config.json is damaged, or Plotly is not installed.
+      UserError: The workdir has no run, corpus or evaluation, its config.json is damaged, or Plotly is not installed.
     """
     check_plotly()
     folder, values = pathlib.Path(workdir), to_plain(config)
@@ -42,7 +42,7 @@ def run(config: ConfigDict, workdir: str, recipe: str) -> None:
 
 
 def _write_task_pages(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> list[str]:
-    """Writes a page in the workdir of each task; returns the names of the tasks that have a page."""
+    """Writes a page in the workdir of each task, and returns the names of the tasks that have a page."""
     tasks = []
     for task in TASKS:
         if not (folder / task / 'config.json').exists():

@@ -24,15 +24,16 @@ def run(config: ConfigDict, workdir: str) -> None:
     """Converts the questions in config.data, the folder of triviaqa-rc, to WORKDIR/train-v1.1.json and dev-v1.1.json.
 
     config.task.train_file and dev_file may name other question files in config.data, such as qa/web-train.json. A split
-    without a file is left out.
+    is left out if its key is empty and its default file is missing.
 
     Raises:
-      UserError: The task is not SQuAD, a file is not in TriviaQA's format, or there is no file of questions.
+      UserError: The task is not SQuAD 1.1, a file is not in TriviaQA's format, no file of questions exists, or no
+        document contains an answer.
     """
     settings, folder = finetuning_settings(config), pathlib.Path(workdir)
     if settings.task['kind'] != 'squad' or settings.task['version'] != '1.1':
-        expected = 'the recipe of SQuAD 1.1, because this verb writes the format of SQuAD 1.1'
-        raise UserError('config.run', 'triviaqa with another recipe', expected, 'give --config=squad:v1')
+        expected = 'the recipe of SQuAD 1.1, because triviaqa writes the format of SQuAD 1.1'
+        raise UserError('config.run', 'triviaqa with the recipe of another task', expected, 'give --config=squad:v1')
     data = data_directory(settings.data, 'the folder of triviaqa-rc, with qa/ and evidence/')
     file_keys = {split: settings.task[f'{split}_file'] for split in _SPLITS}
     files = {split: data / (file_keys[split] or default) for split, default in _SPLITS.items()}
@@ -59,7 +60,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _write(file: AtomicFile, data: epath.Path, path: epath.Path, counts: Counts) -> None:
-    """Writes the questions of a file in the format of SQuAD 1.1, one by one."""
+    """Writes the questions of the file `path` to `file`, one by one, in the format of SQuAD 1.1."""
     questions = read_questions(path)
     separator = '{"version": "1.1", "data": ['
     with show_progress('questions', len(questions), lines=True) as advance:

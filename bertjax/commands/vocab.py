@@ -16,7 +16,7 @@ from bertjax.workdir.tokenizer import check_replaceable
 
 VERB = Verb(needs='corpus', teacher=False, devices=False)
 
-_MAX_PRINTED = 12  # The maximal number of candidates to print.
+_MAX_PRINTED = 12  # The maximal number of printed candidates.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
@@ -26,7 +26,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     vocabulary of config.tokenizer or config.init splits. The user chooses words for config.vocab.add from this list.
 
     Raises:
-      UserError: There is no text, the size is impossible, or the workdir has checkpoints.
+      UserError: There is no text, the size is impossible, the workdir has checkpoints, or there is no vocabulary for
+        config.vocab.candidates.
     """
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)
     check_outside(settings.corpus, folder, [*WORKDIR_FILES, CANDIDATES])

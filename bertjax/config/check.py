@@ -15,12 +15,12 @@ from bertjax.config.suggestions import nearest_name
 from bertjax.errors import UserError
 from bertjax.tasks.registry import KINDS, options
 
-# Values that a run computes and also records in its config.json.
+# Values that no recipe sets: a run computes them and records them in its config.json.
 COMPUTED_KEYS = ('fingerprints', 'model.vocab_size')
 
 
 def config_keys(config: Mapping[str, Any]) -> dict[str, Key]:
-    """Returns every key that a config of this kind has, as {name: key}.
+    """Returns {name: key} for all keys that `config` should have, which depend on its verb, task and phases.
 
     Raises:
       UserError: The kind of task is unknown.
@@ -63,7 +63,7 @@ def check_ranges(config: Mapping[str, Any]) -> None:
 
 
 def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:
-    """Checks a config that a run recorded. It must have all keys of its kind, and it may have computed values.
+    """Checks a config that a run recorded. The config must have all its keys, and may also have COMPUTED_KEYS.
 
     Args:
       config: The recorded config.
@@ -79,7 +79,7 @@ def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:
             raise UserError(f'{where}: {name}', format_value(value), known[name].allowed.words, fix)
         if name not in known and not name.startswith(COMPUTED_KEYS):
             below = _keys_below(name, known)
-            expected = f'keys such as {below[0]}' if below else 'the keys of a run'
+            expected = f'keys such as {below[0]}' if below else 'no key of this name'
             raise UserError(f'{where}: {name}', format_value(value), expected, fix)
     missing = sorted(known.keys() - values.keys())
     if missing:
@@ -93,8 +93,8 @@ def _keys_below(group: str, known: Iterable[str]) -> list[str]:
 def check_key(key: str, known: Collection[str]) -> None:
     """Raises a UserError unless `key` is one of `known`, the keys of a recipe.
 
-    A ConfigDict does not check this. It accepts the names of its attributes, such as `items`, and indices into strings
-    and tuples, such as `corpus[0]`, and then fails to set them.
+    A ConfigDict does not check its keys. It accepts the names of its attributes, such as `items`, and indices into
+    strings and tuples, such as `corpus[0]`, and then fails to set their values.
     """
     # If `known` contains 'phases[0].steps', 'phases' is also a key.
     if key in known or key in {name.partition('[')[0] for name in known}:

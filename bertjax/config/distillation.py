@@ -7,7 +7,7 @@ from bertjax.config.run import RATE, TEXT
 from bertjax.config.schema import STATE, key
 
 _FACTOR = number(0, 1e6)
-_RATE_OR_DEFAULT = either(RATE, special(0.0, 'the value of the run'))
+_RATE_OR_DEFAULT = either(RATE, special(0.0, 'config.learning_rate'))
 _BLOCKS = r'\d{1,4}(,\d{1,4})*'
 _BLOCK_NUMBERS = "numbers of the teacher's blocks, such as 0,2,4"
 _STUDENT_INIT = word(f'alternate|init|random|{_BLOCKS}', f"'alternate', 'init', 'random', or {_BLOCK_NUMBERS}")
@@ -43,14 +43,12 @@ class TaskDistillationKeys(DistillationKeys):
     """The group config.distill of a task."""
 
     num_layers: int = key(
-        0, integer(0, 10_000), "the number of the student's blocks, if they are copies of the teacher's; 0: half"
+        0, integer(0, 10_000), "the number of the student's blocks; 0: as `student_init` says, else half the teacher's"
     )
     intermediate: int | str = key(
-        0, duration('%', 'epochs'), 'the length of a first stage that has only the hidden losses'
+        0, duration('%', 'epochs'), 'the length of a first stage without the losses `soft` and `hard`'
     )
-    intermediate_learning_rate: float = key(
-        0.0, _RATE_OR_DEFAULT, 'the learning rate of the first stage; 0: `learning_rate`'
-    )
+    intermediate_learning_rate: float = key(0.0, _RATE_OR_DEFAULT, 'the learning rate of the first stage')
     augment: int = key(0, integer(0, 1000), 'the number of copies of each training row, with some words replaced')
     augment_probability: float = key(
         0.4, number(0, 1, above=True), 'the probability of replacing a word that is a single piece'
@@ -59,5 +57,5 @@ class TaskDistillationKeys(DistillationKeys):
         15, integer(1, 1000), 'the number of most probable words from which a replacement is drawn'
     )
     augment_model: str = key(
-        '', TEXT, 'the masked language model that proposes the words; empty: the teacher, if it has an MLM head'
+        '', TEXT, 'the masked language model that proposes the words; empty: the teacher, which needs an MLM head'
     )

@@ -24,7 +24,7 @@ from bertjax.tasks.registry import options
 _PACKAGE = pathlib.Path(__file__).parent.parent
 # The first folder exists in an installed bertjax, the second folder in a checkout.
 _FOLDERS = (_PACKAGE / 'configs', _PACKAGE.parent / 'configs')
-# The keys that name files. A Python program may give rows instead of the files, see workdir/rows.py.
+# The keys that name files. A Python program may give rows instead of file names, see workdir/rows.py.
 ROW_KEYS = ('data', 'corpus')
 _PATH = (str, os.PathLike)
 SAVED_CONFIG = _PACKAGE / 'config' / 'saved_config.py'
@@ -88,13 +88,13 @@ class Recipe:
             except UserError:  # The recipe requires an argument, so there are no other values to compare with.
                 without = values
             keys |= {key for key, value in values.items() if value != without.get(key)}
-            if '=' not in argument.split(',')[0] and 'task' in config:  # The argument is a name.
+            if '=' not in argument.split(',')[0] and 'task' in config:  # It begins with a name, as in glue:rte.
                 named_options = [name for name, option in options(config.task.kind).items() if option.named]
                 keys |= {f'task.{name}' for name in named_options if name in config.task}
         return keys
 
     def describe_default_argument(self) -> str:
-        """Describes the default argument of a recipe whose argument was omitted (`glue` means `glue:rte`); else ''."""
+        """Says what a recipe without an argument means (`glue`: task.task=rte); '' for other recipes."""
         inner = self.name.partition(':')[2] if 'distill' in self.config else self.name
         if 'task' not in self.config or ':' in inner:
             return ''
@@ -119,9 +119,9 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(recipe: str) -> str:
-    """Resolves `NAME[:ARGUMENT]` to `FILE.py[:ARGUMENT]`; the path of a recipe is returned unchanged.
+    """Resolves `NAME[:ARGUMENT]` to `FILE.py[:ARGUMENT]`. The path of a recipe is returned unchanged.
 
-    A saved config, FILE.yaml or FILE.json, is the argument of the recipe `bertjax.config.saved_config`.
+    A saved config, FILE.yaml or FILE.json, becomes the argument of the recipe `bertjax.config.saved_config`.
 
     Raises:
       UserError: `recipe` is neither the name nor the path of a recipe.

@@ -29,7 +29,7 @@ _DECAY, _NAMES = number(0, 1, above=True), text(empty=False)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepKeys:
-    """The group config.sweep. Each combination of the values is a run. An empty list means the config's value."""
+    """The group config.sweep. Each combination of the values is a run. An empty list keeps the value of the key."""
 
     trainable: tuple = key((), list_of(_TRAINABLE), 'values of `trainable`')
     batch_size: tuple = key((), list_of(ROWS), 'values of `batch_size`')
@@ -45,8 +45,8 @@ class SweepKeys:
 class FinetuningKeys(RunKeys):
     """The base of every recipe for a task.
 
-    The defaults follow the paper's GLUE runs (arXiv 1810.04805, appendix A.3): batch 32, 3 epochs, a learning rate of
-    2e-5 to 5e-5, warm-up over 10 % of the steps. The optimiser is AdamW as in transformers.
+    The defaults follow BERT's GLUE runs (arXiv 1810.04805, section 4.1; google-research/bert, run_classifier.py): batch
+    32, 3 epochs, warm-up over 10 % of the steps. The optimiser is AdamW as in transformers.
 
     Attributes:
       task: The group config.task as a dict: `kind`, and the options of this kind (bertjax/tasks/).
@@ -76,9 +76,9 @@ class FinetuningKeys(RunKeys):
         1.0, _DECAY, 'the learning rate of a block, divided by the learning rate of the next block', change=TRAINING
     )
 
-    seq_len: int = key(128, integer(4, MANY), 'S, the maximal number of pieces of a row', change=TRAINING, trained=SAME)
+    seq_len: int = key(128, integer(4, MANY), 'the maximal number of pieces of a row', change=TRAINING, trained=SAME)
     max_padded_lengths: int = key(
-        0, integer(0, 1000), 'the maximal number of padded lengths; 0: the cheapest from 1 to 8', trained=RECIPE
+        0, integer(0, 1000), 'the maximal number of lengths to pad to; 0: the cheapest from 1 to 8', trained=RECIPE
     )
     packing: str = key(
         'auto', one_of(('auto', 'on', 'off')), 'whether to pack rows; `auto`: only if packing is faster', change=STATE

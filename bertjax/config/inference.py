@@ -15,7 +15,7 @@ from bertjax.model.quantization import PRECISIONS
 FEATURE_FORMATS = ('npy', 'safetensors', 'parquet', 'jsonl')
 ASK = ('masks', 'score', 'pairs', 'continue')
 _FIELD = text(empty=False)
-_LENGTH = either(integer(4, MANY), special(0, 'the positions of the model'))
+_LENGTH = either(integer(4, MANY), special(0, 'the maximum of the model'))
 _MARGIN = either(number(0, 2), special(None, 'no margin'))
 _NORMALIZE = either(flag(), special(None, "the model's setting"))
 
@@ -29,10 +29,10 @@ class ModelKeys:
         '', TEXT, "a workdir, a model's directory or `org/name` on the hub; empty: the model of `--workdir`"
     )
     step: int = key(
-        0, integer(0, COUNT), 'the step of a checkpoint of a workdir; 0: the export, else the newest checkpoint'
+        0, integer(0, COUNT), 'the step of a checkpoint of a workdir; 0: the export, else the newest or best checkpoint'
     )
 
-    dtype = 'float32'  # the default of verbs without this key, such as `convert`
+    dtype = 'float32'  # the dtype of verbs without this key, such as `convert`
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -53,14 +53,12 @@ class InputKeys(ModelKeys):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextKeys(InputKeys):
-    """The keys of every verb that reads texts."""
+    """The keys of every verb that truncates long texts."""
 
-    max_length: int = key(
-        0, _LENGTH, 'the maximal number of tokens of a text; longer texts are cut; 0: the positions of the model'
-    )
+    max_length: int = key(0, _LENGTH, 'the maximal number of tokens of a text; longer texts are cut')
 
     def truncation_length(self, config: BertConfig, default: int) -> int:
-        """Returns the number of tokens to which texts are truncated: config.max_length, or `default` if it is 0.
+        """Returns the number of tokens to which texts are truncated: config.max_length, or `default` if the key is 0.
 
         Raises:
           UserError: The model has fewer positions than config.max_length.
@@ -91,7 +89,7 @@ class ExtractKeys:
     layers: tuple = key(
         (-1,),
         list_of(integer(-MANY, MANY)),
-        'the layers whose hidden states are used; 0: the embeddings, 1 to L: the blocks, -1: the last block',
+        'the layers whose hidden states are used; 0: the embeddings, 1: the first block, -1: the last block',
     )
     combine: str = key('mean', one_of(COMBINE), 'how several layers are combined')
     weights: tuple = key((), list_of(number(-1e6, 1e6)), '`combine=weighted`: one weight per layer')
@@ -101,19 +99,19 @@ class ExtractKeys:
         'the pooling of the tokens; `auto`: the pooling of a sentence-transformers folder, else `mean`',
     )
     normalize: bool | None = key(
-        None, _NORMALIZE, 'whether to scale vectors to length 1; `None`: with `pool=auto` as the model does, else no'
+        None, _NORMALIZE, 'whether to scale vectors to length 1; `None`: as the model does if `pool=auto`, else no'
     )
     prompt: str | None = key(
         None,
         either(TEXT, special(None, "the model's own")),
         'the name of a prompt of the model, such as `query`, or a prefix of every text',
     )
-    truncate_dim: int = key(0, integer(0, MANY), 'the leading dimensions to keep, before normalization; 0: all')
+    truncate_dim: int = key(0, integer(0, MANY), 'the number of leading dimensions to keep, before scaling; 0: all')
     precision: str = key(
         'float32', one_of(PRECISIONS), '`npy`: the precision; `int8` has a byte per dimension, `binary` a bit'
     )
     calibration: str = key(
-        '', TEXT, '`int8`: a `.npy` file of float vectors with the ranges of the dimensions; empty: those of this run'
+        '', TEXT, '`int8`: a `.npy` file of float vectors whose ranges are used; empty: the ranges of this run'
     )
     format: str = key(
         '', one_of(('', *FEATURE_FORMATS)), 'the format of the output; empty: `npy`, or JSON lines if `input` is `-`'
@@ -134,7 +132,7 @@ class FillKeys:
     top_k: int = key(5, integer(1, 1000), '`masks`: the number of predictions per mask')
     jointly: bool = key(
         False,
-        about='`masks`: fill the masks of a text one by one, the most certain first; each depends on the earlier ones',
+        about='`masks`: fill the masks of a text one by one, the most certain first, given the earlier pieces',
     )
     tokens: int = key(20, integer(1, MANY), '`continue`: the number of pieces to append')
     temperature: float = key(
@@ -156,23 +154,23 @@ class MinimalPairsKeys:
 
 @dataclasses.dataclass(frozen=True)
 class MineNegativesKeys:
-    """config.mine_negatives; a rank counts the texts that are neither a positive of the anchor nor equal to it."""
+    """The group config.mine_negatives. `range_min` and `range_max` do not count the anchor and its positives."""
 
     anchor: str = key('anchor', _FIELD, 'the field with the anchor of a pair')
-    positive: str = key('positive', _FIELD, 'the field with its positive')
-    negative: str = key('negative', _FIELD, 'the field with known negatives, which may be missing; also of the output')
+    positive: str = key('positive', _FIELD, 'the field with the positive of a pair')
+    negative: str = key(
+        'negative', _FIELD, 'the field with known negatives, if any; in the output, with mined negatives'
+    )
     corpus: str = key('', TEXT, 'a file of further texts to choose negatives from')
     field: str = key('text', _FIELD, 'the field of a record of `corpus` that holds the text')
     num_negatives: int = key(3, integer(1, 1000), 'the number of negatives per pair, the most similar first')
     range_min: int = key(0, integer(0, MANY), 'the number of most similar texts to skip')
     range_max: int = key(
-        100, integer(1, MANY), 'the number of most similar texts, with the skipped ones, to choose from'
+        100, integer(1, MANY), 'the number of most similar texts to choose from, including the skipped ones'
     )
-    absolute_margin: float | None = key(
-        None, _MARGIN, 'how far the score of a negative must be below the score of the positive'
-    )
+    absolute_margin: float | None = key(None, _MARGIN, 'how far, at least, a negative must score below the positive')
     relative_margin: float | None = key(
-        None, _MARGIN, 'the same as a share of the score of the positive, such as 0.05 (arXiv 2407.15831)'
+        None, _MARGIN, '`absolute_margin` as a fraction of the score of the positive, such as 0.05 (arXiv 2407.15831)'
     )
 
 
@@ -195,7 +193,7 @@ class AttentionKeys:
 
 
 def _of_verb(verb: str, base: type[ModelKeys], options: Any, input: str = '') -> type[ModelKeys]:
-    """Returns the class with the keys of `base` and the group config.VERB; `input` documents config.input."""
+    """Returns a class with the keys of `base` and the group config.VERB. `input` documents config.input."""
     fields = [('run', str, override(ModelKeys, 'run', verb)), (verb, type(options), group(options))]
     if input:
         fields.append(('input', str, override(base, 'input', about=input)))

@@ -42,7 +42,7 @@ class Vocab:
 
 def _inherited(allowed: Range, unset: Any, run_key: str = '') -> Any:
     """Declares a key of a phase. The default, `unset`, means the run's value of the same key or of `run_key`."""
-    about = f'as {f"`{run_key}` " if run_key else ""}for the run'
+    about = f'the {f"`{run_key}` " if run_key else "value "}in this phase'
     return key(unset, either(allowed, special(unset, 'the value of the run')), about, inherited=True)
 
 
@@ -75,7 +75,7 @@ class PhaseKeys:
     final_mask_rate: float = _inherited(MASK_RATE, -1.0, 'masking.final_rate')
 
 
-# {key of a phase: its default, which means that it is unset}. An unset key in INHERITED has the value of the run.
+# {key of a phase: the default, which means that the key is unset}. An unset key in INHERITED has the run's value.
 UNSET = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if 'inherited' in field.metadata}
 INHERITED = {field.name for field in dataclasses.fields(PhaseKeys) if field.metadata.get('inherited')}
 
@@ -104,7 +104,7 @@ class PretrainingKeys(RunKeys):
         'the source of the architecture: the keys of `model`, the model of `init`, or the keys of `model` with a size '
         'for `budget`',
     )
-    embeddings: str = key('', TEXT, 'a .npy or .safetensors file with the matrix of initial token embeddings')
+    embeddings: str = key('', TEXT, 'a .npy or .safetensors file with the initial token embeddings')
     heldout_texts: str = key(
         '', TEXT, 'further texts to evaluate on, `NAME=PATH,NAME=PATH`; `each` adds every corpus of a mixture'
     )
@@ -118,9 +118,9 @@ class PretrainingKeys(RunKeys):
     pair_plans: int = override(PairOptions, 'plans', change=TRAINING)
     masking: MaskOptions = group(MaskOptions(), change=TRAINING)
 
-    seq_len: int = key(128, _LENGTH, 'S, the number of positions per sequence', change=TRAINING)
+    seq_len: int = key(128, _LENGTH, 'the number of positions per sequence', change=TRAINING)
     max_predictions: int = key(
-        20, ROWS, 'P, the maximal number of predicted positions per sequence (per row if packed)', change=TRAINING
+        20, ROWS, 'the maximal number of predicted positions per sequence (per row if packed)', change=TRAINING
     )
     z_loss: float = key(
         0.0, number(0, 1), 'the weight of the z-loss, (log of the softmax normaliser)², which keeps logits small'
@@ -141,7 +141,7 @@ class PretrainingKeys(RunKeys):
         (), entry=PhaseKeys, about='the phases of the run, see below', change=TRAINING
     )
 
-    eval_examples: int = key(4096, integer(1, COUNT), 'the number of held-out examples per evaluation')
+    eval_examples: int = key(4096, integer(1, COUNT), 'the maximal number of held-out examples per evaluation')
     topology: str = key(
         '', TEXT, '`run=compile`: the machine, such as `v5e:4x4`, `2*v5e:16x16` or `h200:8`', change=VERB
     )

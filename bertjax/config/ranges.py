@@ -8,7 +8,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 
-# The upper limit of sizes. It is more than the memory of today's machines, and far below an overflow.
+# The upper limit of sizes, such as widths and batches: too large for today's machines, and far from an overflow.
 MANY = 2**20
 COUNT = 2**31 - 1  # the upper limit of steps and examples, which a checkpoint counts in int32
 
@@ -116,7 +116,7 @@ def parse_duration(value: int | float | str) -> tuple[float, str]:
     The unit is '' for `1000` and `'1000'`, '%' for `'10%'`, and 'epochs' for `'2 epochs'`.
 
     Raises:
-      ValueError: `value` is not a duration, or its amount is not finite.
+      ValueError: `value` is not a duration, or its amount is not finite or is at least 1e18.
     """
     if not isinstance(value, int | float | str) or isinstance(value, bool):
         raise ValueError(value)
@@ -181,7 +181,8 @@ def check_value(key: str, value: Any, allowed: Range, example: Any) -> None:
     """Checks that a value of config.KEY is in its range.
 
     Raises:
-      UserError: The value is outside its range. The fix shows the value `example` as a flag.
+      UserError: The value is outside its range. The fix shows a flag: with the value `example`, or
+        with the form of a list if `example` is a list.
     """
     if not allowed.contains(value):
         several = isinstance(example, list | tuple)
@@ -190,7 +191,7 @@ def check_value(key: str, value: Any, allowed: Range, example: Any) -> None:
 
 
 def format_value(value: Any) -> str:
-    """Returns the `repr` of a value for a message, cut to 60 characters."""
+    """Returns the `repr` of a value for a message, in at most 60 characters."""
     if isinstance(value, int) and abs(value) >= 10**20:  # Python refuses to print thousands of digits
         return f'a whole number of about {math.log10(abs(value)):.0f} digits'
     try:

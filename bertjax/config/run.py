@@ -17,7 +17,7 @@ RATE = number(0, 10, above=True)
 EPOCHS = number(0, 1e6)
 _SEED_OR_DEFAULT = either(SEED, special(-1, 'config.seed'))
 _DEVICES = either(integer(1, MANY), special(-1, 'the remaining devices'))
-_BETA = number(0, 0.999999)  # closer to 1, the divisor of the bias correction is 0 in float32
+_BETA = number(0, 0.999999)  # nearer to 1, the divisor of the bias correction can round to 0 in float32
 TEXT = text()
 WARMUP = number(0, 1, below=True)
 FRACTION = number(0, 1)
@@ -29,7 +29,7 @@ _DATASETS = word(f'|{_NAME}(,{_NAME})*', "names on the hub, separated by commas,
 _BASE = word(f'|{_NAME}', "a name on the hub, or ''")
 _REPOSITORY = word(r'|[\w.-]+/[\w.-]+', "a name on the hub, such as org/name, or ''")
 _PROFILE = word(r'|\d{1,10}:\d{1,10}', "FIRST:END such as 100:105, the steps 100 to 104, or ''")
-_STEP = 'the step of the checkpoint for `evaluate`, `predict` and `export`; 0: the newest or the best checkpoint'
+_STEP = 'the step of the checkpoint for `evaluate`, `predict` and `export`; 0: the newest or best'
 _FORMAT = 'hf|orbax|google|stablehlo|onnx'
 FORMATS = word(f'({_FORMAT})(,({_FORMAT}))*', 'some of hf, orbax, google, stablehlo, onnx, separated by commas')
 
@@ -38,9 +38,9 @@ FORMATS = word(f'({_FORMAT})(,({_FORMAT}))*', 'some of hf, orbax, google, stable
 class Seeds:
     """The group config.seeds."""
 
-    init: int = key(-1, _SEED_OR_DEFAULT, 'the seed of the initial weights; -1: `seed`')
-    data: int = key(-1, _SEED_OR_DEFAULT, 'the seed of the order of examples, the pairs and the masks; -1: `seed`')
-    dropout: int = key(-1, _SEED_OR_DEFAULT, 'the seed of dropout; -1: `seed`')
+    init: int = key(-1, _SEED_OR_DEFAULT, 'the seed of the initial weights')
+    data: int = key(-1, _SEED_OR_DEFAULT, 'the seed of the order of examples, the pairs and the masks')
+    dropout: int = key(-1, _SEED_OR_DEFAULT, 'the seed of dropout')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Schedule:
 
     name: str = key('linear', one_of(SCHEDULES), 'how the learning rate falls after the warm-up')
     power: float = key(1.0, number(0, 100), 'the exponent of the schedule `polynomial`')
-    decay: str = key('sqrt', one_of(DECAYS), '`wsd`: the form of the decay; `sqrt` is 1 - √x')
-    decay_fraction: float = key(0.1, FRACTION, '`wsd`: the fraction of the steps of a phase that decay')
+    decay: str = key('sqrt', one_of(DECAYS), '`wsd`: the form of the decay; `sqrt` is 1 - √x with x from 0 to 1')
+    decay_fraction: float = key(0.1, FRACTION, '`wsd`: the fraction of a phase in which the rate decays')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Optimizer:
     )
     b1: float = key(0.9, _BETA, 'the decay of the first moment')
     b2: float = key(0.999, _BETA, 'the decay of the second moment')
-    # It must not be 0, because both moments of a parameter without a gradient are 0.
+    # `eps` must not be 0, because both moments of a parameter without a gradient are 0.
     eps: float = key(1e-6, number(1e-30, 1), 'the number that is added to the root of the second moment')
     weight_decay: float = key(0.01, number(0, 10), 'the decoupled weight decay; biases and LayerNorm do not decay')
     clip_norm: float = key(1.0, number(0, 1e12), 'the largest global norm of the gradient; 0: no clipping')
@@ -76,8 +76,8 @@ class Optimizer:
 class MeshKeys:
     """The group config.mesh. The preset sets the sizes of the axes that keep their defaults."""
 
-    preset: str = key('data', one_of(PRESETS), 'a preset; it sets the sizes of the axes that keep their defaults')
-    data: int = key(-1, _DEVICES, 'the number of copies of the model; -1: all remaining devices')
+    preset: str = key('data', one_of(PRESETS), 'the preset of the axis sizes; `data`, `fsdp` and `tensor` override it')
+    data: int = key(-1, _DEVICES, 'the number of copies of the model')
     fsdp: int = key(1, _DEVICES, 'the number of devices that split each weight by width')
     tensor: int = key(1, _DEVICES, 'the number of devices that split the heads, the MLP and the vocabulary')
 
@@ -94,32 +94,38 @@ class Card:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunKeys:
-    """The keys of every training. An instance is the settings of a run."""
+    """The keys of every training. An instance has the settings of one run."""
 
     run: str = key('', text(empty=False), 'the verb, see --help', change=VERB, trained=RECIPE)
     data: str = key('')
     init: str = key('', TEXT, "a workdir, a model's directory or `org/name` on the hub to start from", trained=SAME)
     tokenizer: str = key('', TEXT, 'a vocabulary file or a directory; empty: the vocabulary of `init`', trained=SAME)
-    seed: int = key(0, SEED, 'the seed of everything that `seeds` leaves at -1', change=TRAINING)
+    seed: int = key(0, SEED, 'the seed for each -1 in `seeds`, and for SentencePiece training', change=TRAINING)
     seeds: Seeds = group(Seeds(), change=TRAINING)
 
-    grad_accum_steps: int = key(1, ROWS, 'the micro-batches per update; a divisor of `batch_size`', change=TRAINING)
+    grad_accum_steps: int = key(
+        1, ROWS, 'the number of micro-batches per update, a divisor of `batch_size`', change=TRAINING
+    )
     learning_rate: float = key(1e-4, RATE, 'the peak learning rate', change=TRAINING)
-    warmup_fraction: float = key(0.1, WARMUP, 'the fraction of the steps of a phase that warm up', change=TRAINING)
+    warmup_fraction: float = key(
+        0.1, WARMUP, 'the fraction of a phase in which the rate rises to its peak', change=TRAINING
+    )
     schedule: Schedule = group(Schedule(), change=TRAINING)
     optimizer: Optimizer = group(Optimizer(), change=TRAINING)
 
     ema_decay: float = key(
         0.0,
         number(0, 1, below=True),
-        'the decay of a moving average of the weights, which is evaluated and exported instead; 0: no average',
+        'the decay of a moving average of the weights, used in evaluation and export; 0: no average',
         change=STATE,
     )
 
     log_every: int = key(100, integer(1, COUNT), 'the number of steps between logged rows of training', change=MACHINE)
     eval_every: int | str = key('1%', duration('%'), 'the interval between evaluations; 0: only at the start and end')
     checkpoint_every: int | str = key('1%', duration('%'), 'the interval between checkpoints; 0: only at the end')
-    checkpoint_minutes: float = key(0.0, MINUTES, 'also save after this many minutes; 0: never', change=MACHINE)
+    checkpoint_minutes: float = key(
+        0.0, MINUTES, 'also save this many minutes after the last checkpoint; 0: never', change=MACHINE
+    )
     checkpoint_keep: int = key(
         3, integer(1, MANY), 'the number of newest checkpoints to keep, besides the best', change=MACHINE
     )
@@ -131,7 +137,10 @@ class RunKeys:
 
     mesh: MeshKeys = group(MeshKeys(), change=MACHINE, trained=RECIPE)
     zero1: str = key(
-        'auto', one_of(ZERO1), 'whether to also shard parameters and optimiser state over `mesh.data`', change=MACHINE
+        'auto',
+        one_of(ZERO1),
+        'whether `mesh.data` also splits moments, and parameters if `fsdp` and `tensor` are 1',
+        change=MACHINE,
     )
 
     export: bool = key(True, about='export the model to `WORKDIR/export` at the end', change=OUTPUT, trained=RECIPE)

@@ -1,11 +1,11 @@
-"""A saved config, changed keys of a recipe or all keys of a run, in YAML or JSON: --config=FILE.yaml.
+"""Reads --config=FILE.yaml or FILE.json, which has the changed keys of a recipe, or all keys of a run.
 
     recipe: glue:rte
     learning_rate: 3e-5
     optimizer:
       b2: 0.98
 
-Without `recipe` the file has every key of a run, such as a WORKDIR/config.json.
+Without `recipe`, the file must have every key of a run, as WORKDIR/config.json does.
 """
 
 import pathlib
@@ -24,7 +24,7 @@ from bertjax.errors import UserError
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that reads 3e-5 as a number, like YAML 1.2; PyYAML follows YAML 1.1, where it is text."""
+    """A loader that reads 3e-5 as a number, as in YAML 1.2. PyYAML follows YAML 1.1, in which 3e-5 is text."""
 
 
 _FLOAT = re.compile(r'[-+]?\d+(\.\d*)?[eE][-+]?\d+')
@@ -55,7 +55,7 @@ def get_config(path: str) -> ConfigDict:
 
 
 def changed_keys(recipe: str) -> set[str]:
-    """Returns the keys that a saved config changes in the recipe that it names; none for other recipes."""
+    """Returns the keys of a saved config that names a recipe; no keys for any other config or recipe."""
     if not find_recipe(recipe).startswith(f'{SAVED_CONFIG}:'):
         return set()
     base, values = _read(recipe)
@@ -63,7 +63,7 @@ def changed_keys(recipe: str) -> set[str]:
 
 
 def _read(path: str) -> tuple[str | None, dict[str, Any]]:
-    """Returns the recipe that the file names, and its keys with their values."""
+    """Returns the recipe that a file names, or None, and the keys of the file with their values."""
     expected, fix = 'a YAML mapping of keys to values', 'for example the lines `recipe: glue:rte` and `steps: 9`'
     try:
         values = yaml.load(pathlib.Path(path).read_text(encoding='utf-8'), _Loader)
@@ -79,7 +79,7 @@ def _read(path: str) -> tuple[str | None, dict[str, Any]]:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-    """Flattens groups of keys to {'optimizer.b2': 0.98}."""
+    """Flattens groups of keys, to a dict such as {'optimizer.b2': 0.98}."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict):

@@ -19,7 +19,7 @@ Record = TypeVar('Record')
 
 
 class Change(enum.Enum):
-    """Whether a resumed run may have another value of a key. docs/keys.md prints the values of the enum."""
+    """Whether a resumed run may have another value of a key. docs/keys.md shows the strings below."""
 
     STATE = 'never'  # the key decides the shape or the meaning of the saved state
     TRAINING = 'unfinished'  # the key decides the result of training
@@ -126,7 +126,7 @@ def keys_of(
 ) -> dict[str, Key]:
     """Returns {name: key} for a dataclass. The name of a key in a group is 'GROUP.KEY'.
 
-    Fields without a default are skipped.
+    Fields without a default, and groups that are None, are skipped.
 
     Args:
       record: The class, or an instance whose values are the defaults.

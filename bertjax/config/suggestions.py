@@ -1,10 +1,10 @@
-"""Suggest a known name for an unknown name: the most similar one, or the equivalent of another program's option."""
+"""Suggest a known name for an unknown name: the equivalent of another program's option, or the most similar name."""
 
 import difflib
 from collections.abc import Iterable, Mapping
 
-# {keys of bertjax: the arguments of other programs for them}. The arguments come from transformers (TrainingArguments,
-# configs and example scripts), google-research/bert and others. The first key that the recipe has is suggested.
+# {keys of bertjax: their names in other programs}. These names come from transformers (TrainingArguments, configs and
+# example scripts), google-research/bert and others. The suggestion is the first of the keys that the recipe has.
 _KEYS = {
     'batch_size': 'eval_batch_size per_device_train_batch_size train_batch_size',
     'checkpoint_every': 'save_steps save_strategy',
@@ -64,7 +64,7 @@ _KEYS = {
 KEYS: Mapping[str, tuple[str, ...]] = {
     theirs: tuple(ours.split()) for ours, others in _KEYS.items() for theirs in others.split()
 }
-# The names of other programs that the short form of the command line accepts. The others may mean something else there.
+# The names of other programs that the short form of the command line accepts. Their values mean the same in bertjax.
 ALIASES = (
     *('lr', 'max_seq_length', 'max_steps', 'mlm_probability', 'model_name_or_path', 'num_epochs', 'num_train_epochs'),
     *('output_dir', 'warmup_ratio', 'weight_decay'),

@@ -21,7 +21,7 @@ the values of a recipe. `python -m bertjax.config.tables` writes this page.
 
 A pre-training has the keys of "Every training" and "Pre-training". A fine-tuning has the keys of "Every training",
 "Fine-tuning" and its task. Other verbs have the keys of "Using a finished model" and of the verb. `int` means a whole
-number, and no values mean any text. The last column of the tables about training says whether a resumed run may have
+number, and an empty cell any text. The last column of the tables about training says whether a resumed run may have
 another value:
 
 | | |

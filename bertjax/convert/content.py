@@ -1,4 +1,4 @@
-"""The content of an export. The writers of all formats take it."""
+"""The content of an export, which the writers of all formats take."""
 
 import contextlib
 import dataclasses
@@ -21,19 +21,20 @@ class ExportContent:
 
     Attributes:
       module: The Flax module of the model, with its config.
-      params: The parameters, on devices or on the host, stacked or not as in the config; may be boxed. A pre-trained
-        model may lack heads.
+      params: The parameters, on devices or on the host, with or without Linen's boxes. The layers are stacked if the
+        config says so. A pre-trained model may lack heads.
       tokenizer: The tokenizer. All formats have its files.
       card, about, figures: The content of the model card, see `convert/huggingface/card.py`.
       head: The head of a task's model; None for a pre-trained model.
-      task: The fields of the task for config.json (`id2label`, a name for each output; `label2id`, `problem_type`).
+      task: The task's fields of config.json: `id2label` with a name for each output, `label2id` and `problem_type`.
       extra_files: {name: text} of further files of the model, in all formats.
       dtype: The dtype of the tensors in a Hugging Face directory: 'float32', 'float16' or 'bfloat16'.
-      values: The config.json of the directory from which the model was read; empty for other models. A Hugging Face
-        directory then has the same family, and the keys that the export does not set.
+      values: The config.json of the Hugging Face directory from which the model was read; empty for other models. The
+        exported directory keeps its family, and its keys that the export does not set.
       files: Additional files of a Hugging Face directory, {relative path: content}. They replace files of the export,
         except config.json and the tensors.
-      embeddings: The module of the vectors of texts, which StableHLO and ONNX have as a function; None for none.
+      embeddings: The module that computes vectors of texts, exported as a function to StableHLO and ONNX; None if there
+        is no such function.
     """
 
     module: BertForPreTraining | BertForTask
@@ -63,7 +64,7 @@ class ExportContent:
 
     @contextlib.contextmanager
     def stage(self, directory: epath.PathLike) -> Iterator[epath.Path]:
-        """Yields a new directory with the tokenizer and the extra files. It then atomically replaces `directory`."""
+        """Yields a new directory with the tokenizer and the extra files, which then replaces `directory` atomically."""
         with atomic_directory(directory) as staging:
             self.tokenizer.save(staging)
             for name, text in self.extra_files.items():

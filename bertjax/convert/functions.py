@@ -28,11 +28,11 @@ def make_functions(
       model: The model with its config.
       parts: The parts of a pre-trained model, besides the encoder, that have weights. The functions return no outputs
         of other parts. Without the part 'mlm' there is no function `mlm`.
-      embeddings: The module of the vectors of texts for a further function `embeddings`, in place of `task`.
+      embeddings: A module that computes vectors of texts. It adds a function `embeddings`, which replaces `task`.
 
     Returns:
-      {name: function}. Each function takes the weights by path and the three int32 arrays of `data.features.INPUTS`,
-      and returns the outputs by name.
+      {name: function}. Each function takes {path: weight} and the three int32 arrays of `data.features.INPUTS`, and
+      returns {name of the output: array}.
     """
 
     def function(method: Function | None, model: BertForPreTraining | BertForTask = model) -> Function:

@@ -1,4 +1,4 @@
-"""The kinds of task heads, and the equivalent classes of transformers. The `head` of a task is one of these."""
+"""Kinds of task heads, each with the equivalent class of transformers."""
 
 import dataclasses
 
@@ -7,21 +7,21 @@ from bertjax.model.heads import BertForClassification, BertForMultipleChoice, Be
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """A kind of head.
+    """A kind of head. The attribute `head` of a task is a `Head`.
 
     This module does not list all heads: a task with a special head defines the head in its own folder.
 
     Attributes:
       module: The Flax module of the whole model, including the encoder.
-      per_token: The names of the outputs with one value per token, whose padding can be removed.
+      per_token: The names of the outputs that have an entry for each token. Entries of padding can be removed.
       architecture: The equivalent class of transformers. If there is none, it is '', and the model cannot be exported
-        to Hugging Face.
+        to the Hugging Face format.
       pipeline: The pipeline tag on the hub.
-      projection: The name that the class of transformers gives to our linear layer `head`. If a module of
-        sentence-transformers has the layer, the name begins with the folder of the module.
+      projection: The name that the class of transformers gives to our linear layer `head`. If the layer is a module of
+        sentence-transformers, the name begins with the folder of the module.
       id2label: Whether `id2label` in the config.json of this class has an entry for each output.
       pools_cls: Whether the head reads only the first position.
-      layers: The values of `layers` with which the class of transformers, or the folder, represents the model.
+      layers: The values of the module's field `layers` that transformers or sentence-transformers can represent.
     """
 
     module: type[BertForTask]

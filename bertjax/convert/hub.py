@@ -25,7 +25,7 @@ _WEIGHTS = (
     r'.*\.ckpt.*|checkpoint',
 )
 _MODULE = r'\d+_\w+/[^/]+'  # A file of a sentence-transformers module, such as 1_Pooling/config.json.
-# A push removes these files of an earlier model if it does not overwrite them. Readers would mix the two models.
+# A push removes these files of an earlier model if it does not overwrite them, because readers would mix the models.
 _STALE = ['model.safetensors', 'model.safetensors.index.json', 'model-?????-of-?????.safetensors']
 _STALE += ['pytorch_model.bin', 'pytorch_model.bin.index.json', 'pytorch_model-?????-of-?????.bin']
 _STALE += ['tf_model.h5', 'flax_model.msgpack', 'task.json', 'generation_config.json', 'tokenizer.json']
@@ -42,9 +42,9 @@ def hub_name(name: str) -> tuple[str, str | None] | None:
 
 
 def moved_name(name: str) -> str:
-    """Returns the full name of a model that has a short name; '' for other names.
+    """Returns the full name for the short name of a model; '' for other names.
 
-    An example is 'google-bert/bert-base-uncased' for 'bert-base-uncased'. transformers knows the same short names.
+    For 'bert-base-uncased' the result is 'google-bert/bert-base-uncased'. transformers knows the same short names.
     """
     owner = next((owner for pattern, owner in _MOVED.items() if re.fullmatch(pattern, name)), '')
     return f'{owner}/{name}' if owner else ''
@@ -52,17 +52,17 @@ def moved_name(name: str) -> str:
 
 @functools.cache  # A run pulls its model several times.
 def pull(name: str, where: str) -> str:
-    """Returns the local folder of a model on the hub; downloads the model if the cache of huggingface_hub lacks it.
+    """Returns the local folder of a model on the hub, after downloading the files that are not cached.
 
     Only the description, the tokenizer and one format of the weights are downloaded. If the network is not available,
-    the cached model is used.
+    the function returns the cached model.
 
     Args:
       name: The name 'org/name' or 'org/name@revision', which must not be a local path.
       where: The config key with the name, for error messages.
 
     Raises:
-      UserError: The model does not exist or is not accessible, or the network is not available.
+      UserError: The model does not exist or is not accessible, or neither the network nor a cached model is available.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import (
@@ -103,14 +103,13 @@ def pull(name: str, where: str) -> str:
 
 
 def check_push(name: str) -> None:
-    """Checks that the owner of the hub's token may push to a repository.
+    """Checks that a repository belongs to the owner of the hub's token, or to one of the owner's organisations.
 
     Args:
       name: The repository, the value of config.push_to.
 
     Raises:
-      UserError: The token is missing or rejected, the network is not available, or the user has no access to the
-        namespace.
+      UserError: The token is missing or rejected, the network is not available, or the repository belongs to others.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
@@ -124,11 +123,11 @@ def check_push(name: str) -> None:
         found = 'no token of the hub' if status is None else 'a token that the hub rejects'
         raise _push_error(name, found, 'a token with write access', _LOG_IN) from None
     except Exception as error:  # A network error, see `pull`.
-        raise _push_error(name, _reason(error), 'the network', _LATER) from None
+        raise _push_error(name, _reason(error), 'a connection to the hub', _LATER) from None
     namespaces = [user['name'], *(org['name'] for org in user.get('orgs', ()))]
     if name.partition('/')[0] not in namespaces:
-        fix = 'use one of these names, or the token of a user with write access to the other name'
-        raise _push_error(name, f'the token of {user["name"]}', f'one of the names {", ".join(namespaces)}', fix)
+        fix = 'name a repository of one of these owners, or use the token of its owner'
+        raise _push_error(name, f'the token of {user["name"]}', f'a repository of {", ".join(namespaces)}', fix)
 
 
 def push(folder: str | os.PathLike, name: str, *, private: bool) -> str:
@@ -168,7 +167,7 @@ def _files_to_pull(files: Collection[str]) -> list[str]:
 
 
 def _files_of_folder(names: Collection[str]) -> list[str]:
-    """Returns the files of one folder to download: the descriptions and the first available format of weights."""
+    """Returns the files to download from one folder: the descriptions, and the first available format of weights."""
     descriptions = [file for file in names if file.endswith(_DESCRIPTION_SUFFIXES)]
     for form in _WEIGHTS:
         weights = [file for file in names if re.fullmatch(form, file)]

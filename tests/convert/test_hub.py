@@ -169,7 +169,7 @@ def test_a_push_replaces_the_model_and_needs_a_valid_token(hub, tmp_path):
     said, _ = call(hub, tmp_path, *calls, token=TOKEN)
     assert said[:2] == [None, f'{hub.address}/us/new']
     assert hub.files['us/new'] == {**read_files(str(tmp_path / 'hf')), 'logo.png': b'p'} and hub.private['us/new']
-    assert 'config.push_to: found them/new, and the token of me, expected one of the names me, us' in said[2]
+    assert 'config.push_to: found them/new, and the token of me, expected a repository of me, us' in said[2]
     none, _ = call(hub, tmp_path, ['check_push', ['us/new']])
     assert 'config.push_to: found us/new, and no token of the hub' in none[0] and 'hf auth login' in none[0]
     wrong, _ = call(hub, tmp_path, ['check_push', ['us/new']], token='hf_other')

@@ -81,5 +81,5 @@ def test_a_run_does_not_start_without_the_network(program: Program, hub: Hub, tm
     """tests/convert/test_hub.py has the other errors of the hub."""
     offline = with_hub(program, hub, tmp_path / 'home', TOKEN, HF_HUB_OFFLINE='1')
     line = assert_one_line(offline.spawn(f'--workdir={tmp_path / "one"}', *SHORT, PUSH, status=2))
-    assert 'config.push_to: found us/tiny, and HF_HUB_OFFLINE is set, expected the network' in line
+    assert 'config.push_to: found us/tiny, and HF_HUB_OFFLINE is set, expected a connection to the hub' in line
     assert not os.path.exists(tmp_path / 'one' / 'checkpoints')

@@ -97,7 +97,7 @@ def test_a_damaged_config_of_a_pre_training_is_valid_or_an_error(tmp_path: pathl
         ({'phases': [{'seq_len': []}]}, r'config\.json: phases\[0\]\.seq_len: found \[\], expected a whole number'),
         ({'phases': [{'steps': '100%'}]}, r'config\.json: found no key phases\[0\]\.batch_ramp'),
         ({'phases': [{'seq_len': -3}]}, r'config\.json: phases\[0\]\.seq_len: found -3'),
-        ({'vocab': {'pieces': 3}}, r'config\.json: vocab\.pieces: found 3, expected the keys of a run'),
+        ({'vocab': {'pieces': 3}}, r'config\.json: vocab\.pieces: found 3, expected no key of this name'),
         ({'task': {'kind': 'glue'}}, r"config\.json: found the key 'task', expected the config of a pre-training"),
     ],
 )

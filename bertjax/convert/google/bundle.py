@@ -23,9 +23,10 @@ INDEX = '.index'
 # DataType of tensorflow/core/framework/types.proto.
 _DTYPES = {1: np.float32, 2: np.float64, 3: np.int32, 9: np.int64, 14: ml_dtypes.bfloat16, 19: np.float16}
 _FLOAT32 = 1
-# The key (empty) and the fields of BundleHeaderProto: number of data files, byte order, format version.
+# The empty key of the header, the fields of BundleHeaderProto (number of data files, byte order, format version), and a
+# field of VersionDef.
 _HEADER, _SHARDS, _BIG_ENDIAN, _VERSION, _PRODUCER = b'', 1, 2, 3, 1
-# The fields of BundleEntryProto, and the fields of TensorShapeProto for dimensions.
+# The fields of BundleEntryProto, and the fields of dimensions in TensorShapeProto.
 _DTYPE, _SHAPE, _SHARD, _OFFSET, _SIZE, _CRC, _SLICES = 1, 2, 3, 4, 5, 6, 7
 _DIMENSION, _LENGTH = 2, 1
 _EXPECTED = 'a complete checkpoint of TensorFlow'
@@ -34,7 +35,7 @@ _AGAIN = 'copy all files of the checkpoint again'
 
 @dataclasses.dataclass(frozen=True)
 class _Entry:
-    """The position of a tensor. `dtype` is a number of DataType; `crc` is the masked checksum of the bytes."""
+    """The position of a tensor. `dtype` is a number of DataType, and `crc` is the masked checksum of the bytes."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -76,7 +77,7 @@ class Bundle:
         """Reads a tensor in its saved dtype.
 
         Raises:
-          UserError: The tensor is not numeric, is truncated, or does not match its checksum.
+          UserError: The tensor is not numeric, is saved in slices or truncated, or does not match its checksum.
         """
         entry = self._entries[name]
         where = f'{self._prefix}: {name}'

@@ -35,7 +35,7 @@ def is_slot(name: str) -> bool:
 
 
 def from_google(name: str) -> str:
-    """Returns the name of a variable in transformers. In unknown names, dots replace slashes."""
+    """Converts a variable name to the name of the tensor in transformers. In unknown names, dots replace slashes."""
     if name in _IRREGULAR:
         return _IRREGULAR[name]
     *path, last = re.sub(r'(^|/)layer_(\d+)/', r'\1layer/\2/', name).split('/')
@@ -43,7 +43,7 @@ def from_google(name: str) -> str:
 
 
 def to_google(name: str) -> str:
-    """Converts the name of a tensor in transformers to a variable name, as the inverse of `from_google`."""
+    """Converts the name of a tensor in transformers to a variable name. This is the inverse of `from_google`."""
     if name in _IRREGULAR_INVERSE:
         return _IRREGULAR_INVERSE[name]
     *path, last = re.sub(r'\.layer\.(\d+)\.', r'.layer_\1.', name).split('.')
@@ -55,5 +55,5 @@ def to_google(name: str) -> str:
 
 
 def transpose_kernel(name: str, x: np.ndarray) -> np.ndarray:
-    """Converts a variable to the layout of the other program: transposes kernels, and leaves other variables."""
+    """Transposes a kernel, which converts it in either direction. Other variables are returned unchanged."""
     return x.T if name.endswith('/kernel') else x

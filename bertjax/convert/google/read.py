@@ -55,11 +55,11 @@ def read(path: epath.Path) -> CheckpointSource:
 def find_newest(folder: epath.Path) -> epath.Path:
     """Returns the prefix of the newest checkpoint of a folder.
 
-    It is the checkpoint that the file 'checkpoint' names, else the checkpoint with the published name (NAME), else the
-    checkpoint with the largest step.
+    The newest checkpoint is the one that the file 'checkpoint' names, else the one with the published name (NAME), else
+    the one with the largest step, else the only one.
 
     Raises:
-      UserError: The folder has no checkpoint, or the newest checkpoint is ambiguous.
+      UserError: The folder has no checkpoint, lacks the named one, or has several without a step.
     """
     if (folder / _NEWEST).exists():
         data = read_bytes(folder / _NEWEST, 'the name of a checkpoint', _AGAIN, max_bytes=1 << 20)
@@ -94,7 +94,7 @@ def _is_prefix(path: epath.Path) -> bool:
 def _values(config_path: epath.Path) -> dict[str, Any]:
     """Returns the values of an equivalent config.json.
 
-    `hidden_act` 'gelu' is the tanh form in google-research/bert (modeling.py), but the exact form in transformers.
+    `hidden_act` 'gelu' means the tanh form in google-research/bert (modeling.py), but the exact form in transformers.
     """
     values: Mapping[str, Any] = read_json_object(config_path, _AGAIN)
     activation = values.get('hidden_act', 'gelu')

@@ -32,8 +32,8 @@ def check_google(config: BertConfig, head: Head | None = None, vocabulary: str =
       vocabulary: The family of the tokenizer.
 
     Raises:
-      UserError: The model is left-to-right or has other features that BERT lacks, its epsilon, pooler or segments
-        differ from BERT's, or google-research/bert lacks its head or its kind of vocabulary.
+      UserError: The model has features that BERT lacks, is left-to-right, or has no segment embedding; its epsilon or
+        pooler differs from BERT's; or google-research/bert lacks its head or its family of tokenizers.
     """
     for name in config.modern_fields:
         found = f'{getattr(config, name)} with google in {_KEY}'
@@ -74,7 +74,7 @@ def export_google(content: ExportContent, directory: epath.PathLike) -> None:
 def _bert_config(config: BertConfig) -> dict[str, Any]:
     """Returns the content of bert_config.json.
 
-    `hidden_act` 'gelu' is the tanh form of GELU. The additional key GELU marks the exact form; google-research/bert
+    `hidden_act` 'gelu' means the tanh form of GELU. The additional key GELU marks the exact form. google-research/bert
     ignores this key.
     """
     values = {theirs: getattr(config, ours) for ours, theirs in FIELDS if ours != 'layer_norm_eps'}

@@ -14,10 +14,10 @@ import google_crc32c
 from bertjax.files.protobuf import decode_varint, encode_varint
 
 _MAGIC = 0xDB4775248B80FB57.to_bytes(8, 'little')
-_FOOTER = 48  # The size in bytes of two handles, padding and the magic number.
+_FOOTER = 48  # The size in bytes of the footer: two handles (positions of blocks), padding and the magic number.
 _TRAILER = 5  # The size in bytes of the compression type and the checksum after each block.
-_BLOCK = 256 << 10  # The number of bytes after which a block ends.
-_RESTART_INTERVAL = 16  # The interval between entries with complete keys.
+_BLOCK = 256 << 10  # A new block starts after this number of bytes.
+_RESTART_INTERVAL = 16  # Every 16th entry of a block has a complete key.
 
 
 def masked_crc32c(data: bytes) -> int:
@@ -42,7 +42,7 @@ def read_table(data: bytes) -> dict[bytes, bytes]:
 
 
 def write_table(entries: Mapping[bytes, bytes]) -> bytes:
-    """Returns the bytes of a table of `entries`. They depend only on the entries."""
+    """Returns the bytes of a table of `entries`. Equal entries give equal bytes."""
     data, index, block = bytearray(), {}, {}
 
     def put(content: bytes) -> bytes:
@@ -59,14 +59,14 @@ def write_table(entries: Mapping[bytes, bytes]) -> bytes:
             index[key] = put(_encode(block, _RESTART_INTERVAL))
             block, size = {}, 0
     if block:
-        # As in TensorFlow, the index key of the last block is a short key greater than all others.
+        # As in TensorFlow, the index key of the last block is a short key greater than all keys of the block.
         index[bytes([max(block)[0] + 1]) if max(block) else b''] = put(_encode(block, _RESTART_INTERVAL))
     handles = put(_encode({}, 1)) + put(_encode(index, 1))
     return bytes(data) + handles.ljust(_FOOTER - len(_MAGIC), b'\0') + _MAGIC
 
 
 def _handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
-    """Returns (offset, size) of a block, and the end of its handle."""
+    """Decodes a handle: returns (offset, size) of its block, and the position after the handle."""
     offset, position = decode_varint(data, position)
     size, position = decode_varint(data, position)
     return (offset, size), position

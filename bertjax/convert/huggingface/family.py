@@ -1,7 +1,7 @@
-"""A family of models in transformers: how its names and settings differ from BERT's, for reading and writing.
+"""Families of models in transformers: the differences between the names and settings of a family and those of BERT.
 
-The readers and writers of directories use BERT's names. If a family has more parts than BERT, the additional names of
-convert/names.py are used, and the family has functions that convert the additional keys of config.json.
+The readers and writers of directories use BERT's names, which a `Family` converts. Parts that BERT lacks have the
+additional names in convert/names.py, and functions of the family convert the additional keys of config.json.
 """
 
 import dataclasses
@@ -25,21 +25,22 @@ class Family:
       name: The `model_type`.
       classes: The prefix of the class names.
       prefix: The prefix of the names of the encoder's tensors.
-      variants: Other families with equal definitions: {`model_type`: prefix of the class names}.
-      tensors: Pairs (prefix in BERT, prefix in this family) of tensor names. A prefix ends at a dot, and {i} in it
-        matches a number. The first match applies.
+      variants: Families that differ only in their names, {`model_type`: prefix of the class names}.
+      tensors: Pairs (prefix in BERT, prefix in this family) of tensor names. A dot follows each prefix, and {i} in a
+        prefix matches a number. The first match applies.
       classifier: The additional pairs for the class for sequence classification.
       spans: The additional pairs for the class for question answering.
       fused: Pairs (prefix in this family, prefixes in BERT) of tensors that concatenate several tensors of BERT.
       keys: Pairs (key of BERT in config.json, key of this family).
-      fixed: Pairs (key of BERT that this family lacks, its value).
+      fixed: Pairs (key of BERT that this family lacks, the value that describes this family).
       activation: The activation of the MLM head if it is fixed; '' if it is the encoder's activation.
-      offset: Whether the rows of the position table from 0 to the padding's id are unused.
-      read_fields: A function (config.json, its path for messages) -> the fields of a BertConfig that `keys` does not
-        cover; None if `keys` covers all.
+      offset: Whether the rows of the position table from 0 to the id of the padding are unused.
       token_ids: Pairs (key of config.json, attribute of a tokenizer) of special tokens besides the padding.
-      field_names: The names in config.json of fields from `read_fields`, for messages: {our field: key}.
-      write_values: A function config -> the keys of config.json that `keys` does not cover; None if `keys` covers all.
+      field_names: {field from `read_fields`: its key in config.json}, for messages.
+      read_fields: A function (content of config.json, its path for messages) -> the fields of BertConfig that BERT's
+        keys do not cover; None if they cover all fields.
+      write_values: A function BertConfig -> the keys of config.json that BERT's keys do not cover; None if they cover
+        all keys.
     """
 
     name: str
@@ -69,7 +70,7 @@ class Family:
         return dataclasses.replace(self, name=model_type, classes=classes) if classes else self
 
     def to_bert_names(self, name: str, architecture: str = '') -> tuple[str, ...]:
-        """Returns the name in BERT of a tensor of the family, or the names of the parts of a fused tensor.
+        """Converts the name of a tensor of the family to its name in BERT, or to several names for a fused tensor.
 
         Args:
           name: The name in the family, with or without the encoder's prefix.
@@ -87,7 +88,7 @@ class Family:
         return (_rename(name, tuple((theirs, ours) for ours, theirs in rows)),)
 
     def to_family_name(self, name: str, architecture: str) -> str:
-        """Returns the name in the family of a tensor of BERT. `architecture` is the class of the family."""
+        """Converts the name of a tensor of BERT to its name in the class `architecture` of the family."""
         fused = tuple((part, theirs) for theirs, ours in self.fused for part in ours)
         return _rename(name, (*fused, *self._of_class(architecture), *self.tensors))
 
@@ -100,7 +101,8 @@ class Family:
         """Converts a config.json of the family to a config.json of BERT.
 
         Raises:
-          UserError: The padding id is not a valid number, or the encoder's activation differs from the head's.
+          UserError: The id of the padding is not a whole number from 0, or the activation of the encoder differs from
+            the fixed activation of the MLM head.
         """
         if self.name == 'bert':
             return dict(values)

@@ -1,4 +1,4 @@
-"""ModernBERT in transformers (arXiv 2412.13663, models/modernbert), which is also the class of Ettin and mmBERT."""
+"""The family of ModernBERT (arXiv 2412.13663; models/modernbert in transformers), which includes Ettin and mmBERT."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from bertjax.model.config import BertConfig
 _LAYER = 'model.layers.{i}'
 _FIX = 'give a directory of a ModernBERT, an Ettin or an mmBERT'
 
-# The fields with the same value in all models of the class.
+# The fields of BertConfig with the same value in all models of the family.
 _FORM = {
     'norm': 'layernorm',
     'pre_norm': True,
@@ -30,7 +30,7 @@ _FIELDS = (
     ('tie_embeddings', 'tie_word_embeddings', True),
     ('attention_window', 'local_attention', 128),
 )
-_BIASES = ('attention_bias', 'mlp_bias', 'classifier_bias')  # the field projection_bias in bertjax
+_BIASES = ('attention_bias', 'mlp_bias', 'classifier_bias')  # together the field `projection_bias` of BertConfig
 # (our field, kind of layer, their older key, its default)
 _THETAS = (
     ('rope_theta', 'full_attention', 'global_rope_theta', 160_000.0),
@@ -44,7 +44,7 @@ def _layer_types(num_layers: int, global_every: int) -> list[str]:
 
 
 def _global_every(values: Mapping[str, Any], where: str) -> int:
-    """Returns the distance between layers that attend to all positions, or 0 if no layer does."""
+    """Returns the distance between layers that attend to all positions, or 0 if there is no such layer."""
     num_layers, types = values.get('num_hidden_layers'), values.get('layer_types')
     if types is None:
         return values.get('global_attn_every_n_layers', 3)
@@ -79,7 +79,7 @@ def _is_plain(facts: Any) -> bool:
 
 
 def read_fields(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns the fields of a BertConfig that have no key in the config.json of a BERT.
+    """Returns the fields of BertConfig for which the config.json of a BERT has no key.
 
     Args:
       values: The content of a config.json.
@@ -110,7 +110,7 @@ def read_fields(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def write_values(config: BertConfig) -> dict[str, Any]:
-    """Returns the keys of config.json that a BERT does not have, with their values."""
+    """Returns the keys of config.json that a BERT does not have, as {key: value}."""
     every = config.global_every if config.attention_window else 1
     values = {theirs: getattr(config, ours) for ours, theirs, _ in _FIELDS}
     if not config.attention_window:
@@ -134,7 +134,7 @@ def write_values(config: BertConfig) -> dict[str, Any]:
 
 
 def misfit(config: BertConfig) -> tuple[str, str] | None:
-    """Returns the first field that differs from a ModernBERT's and its expected value, or None."""
+    """Returns (name, expected value) of the first field whose value does not fit a ModernBERT; None if all fit."""
     for name, value in _FORM.items():
         if getattr(config, name) != value:
             return name, repr(value)
