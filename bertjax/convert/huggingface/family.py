@@ -1,7 +1,7 @@
-"""A family of models in transformers: how its names and settings differ from BERT's, for reading and writing.
+"""Defines how the names and settings of a family of models in transformers differ from those of BERT.
 
-The readers and writers of directories use BERT's names. If a family has more parts than BERT, the additional names of
-convert/names.py are used, and the family has functions that convert the additional keys of config.json.
+The readers and writers of directories use BERT's names. For parts that BERT lacks, they use names of our own, which
+convert/names.py defines, and the family has functions that convert the additional keys of config.json.
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ class Family:
       classes: The prefix of the class names.
       prefix: The prefix of the names of the encoder's tensors.
       variants: Other families with equal definitions: {`model_type`: prefix of the class names}.
-      tensors: Pairs (prefix in BERT, prefix in this family) of tensor names. A prefix ends at a dot, and {i} in it
-        matches a number. The first match applies.
+      tensors: Pairs (prefix in BERT, prefix in this family) of tensor names. A dot must follow the prefix, and
+        {i} in a prefix matches a number. The first match applies.
       classifier: The additional pairs for the class for sequence classification.
       spans: The additional pairs for the class for question answering.
       fused: Pairs (prefix in this family, prefixes in BERT) of tensors that concatenate several tensors of BERT.
@@ -64,7 +64,7 @@ class Family:
         return bert_class.replace('Bert', self.classes, 1)
 
     def variant(self, model_type: str) -> 'Family':
-        """Returns the family with the names of `model_type`, one of `variants`."""
+        """Returns the family with the names of the variant `model_type`, or this family if it has no such variant."""
         classes = self.variants.get(model_type)
         return dataclasses.replace(self, name=model_type, classes=classes) if classes else self
 
@@ -78,7 +78,7 @@ class Family:
         if re.match(r'(embeddings|encoder|transformer|pooler|layers|final_norm)\.', name):
             name = f'{self.prefix}.{name}'
         elif self.tensors and re.match(r'(bert|cls)\.', name):
-            return (f'other.{name}',)  # The prefix marks a tensor that is not in the family.
+            return (f'other.{name}',)  # 'other' marks a tensor that the family does not have.
         for theirs, ours in self.fused:
             parts = tuple(_rename(name, ((theirs, part),)) for part in ours)
             if name not in parts:
@@ -112,7 +112,7 @@ class Family:
         if isinstance(values.get('architectures'), list):
             result['architectures'] = [_to_bert_class(name) for name in values['architectures']]
         if self.activation and values.get('hidden_act', self.activation) != self.activation:
-            expected = f'{self.activation!r}, as in its head for masked words'
+            expected = f'{self.activation!r}, the activation of the MLM head'
             raise UserError(where, f'hidden_act {values["hidden_act"]!r}', expected, 'give another model')
         positions = values.get('max_position_embeddings', 512)
         if self.offset and type(positions) is int:
@@ -130,7 +130,11 @@ class Family:
         return result
 
     def unused_positions(self, values: Mapping[str, Any], where: str) -> int:
-        """Returns the number of unused rows at the start of the position table."""
+        """Returns the number of unused rows at the start of the position table.
+
+        Raises:
+          UserError: The padding id is not a valid number.
+        """
         pad = values.get('pad_token_id', 1) if self.offset else -1
         if self.offset and (type(pad) is not int or pad < 0):
             raise UserError(where, f'pad_token_id {pad!r}', 'the id of the padding', 'take the original file')

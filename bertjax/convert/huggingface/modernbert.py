@@ -1,4 +1,4 @@
-"""ModernBERT in transformers (arXiv 2412.13663, models/modernbert), which is also the class of Ettin and mmBERT."""
+"""The family ModernBERT in transformers (arXiv 2412.13663, models/modernbert). Ettin and mmBERT belong to it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +30,7 @@ _FIELDS = (
     ('tie_embeddings', 'tie_word_embeddings', True),
     ('attention_window', 'local_attention', 128),
 )
-_BIASES = ('attention_bias', 'mlp_bias', 'classifier_bias')  # the field projection_bias in bertjax
+_BIASES = ('attention_bias', 'mlp_bias', 'classifier_bias')  # one field in bertjax: projection_bias
 # (our field, kind of layer, their older key, its default)
 _THETAS = (
     ('rope_theta', 'full_attention', 'global_rope_theta', 160_000.0),
@@ -134,7 +134,7 @@ def write_values(config: BertConfig) -> dict[str, Any]:
 
 
 def misfit(config: BertConfig) -> tuple[str, str] | None:
-    """Returns the first field that differs from a ModernBERT's and its expected value, or None."""
+    """Returns (first field whose value no ModernBERT has, its expected value), or None if there is no such field."""
     for name, value in _FORM.items():
         if getattr(config, name) != value:
             return name, repr(value)
