@@ -88,10 +88,8 @@ class SentenceModules:
 def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
     """Reads the modules of a directory. Returns None if it has no modules.json or its model has no vectors of texts.
 
-    An error in a module is not raised but stored as `refusal` in the result.
-
     Raises:
-      UserError: config_sentence_transformers.json is damaged.
+      UserError: config_sentence_transformers.json is damaged. Other errors are stored as `refusal` in the result.
     """
     folder = epath.Path(directory)
     others = ('CrossEncoder', 'MultiVectorEncoder', 'ColBERT')  # cross_encoder.py and multi_vector.py
@@ -178,7 +176,12 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
         raise UserError(where, f'the modules {", ".join(kinds)}', 'Transformer, then Pooling', _NAME_POOL)
     task, output = encoder.get('transformer_task'), encoder.get('module_output_name')
     if task not in (None, 'feature-extraction') or output not in (None, 'token_embeddings'):
-        raise UserError(where, f'an encoder for {task}, {output}', 'feature-extraction, token_embeddings', _NAME_POOL)
+        raise UserError(
+            where,
+            f'transformer_task {task} and module_output_name {output}',
+            'feature-extraction and token_embeddings',
+            _NAME_POOL,
+        )
     dense, is_unit = [], False  # is_unit: whether the vectors have length 1
     for number, kind in enumerate(kinds[2:], 2):
         module = f'{where}: module {number}'
