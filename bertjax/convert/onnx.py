@@ -67,7 +67,7 @@ def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
         raise UserError('config.task.bilstm_units', f'{model.bilstm_units} with onnx in {_KEY}', expected, _FIX)
     size = 4 * sum(map(math.prod, stacked_shapes(model or BertForPreTraining(config)).values()))
     if size > _MAX_WEIGHT_BYTES:
-        raise UserError(_KEY, f'onnx for {size / 2**30:.2f} GiB of weights', 'less than 2 GiB', _FIX)
+        raise UserError(_KEY, f'onnx for {size / 2**30:.2f} GiB of weights', 'at most 1.98 GiB', _FIX)
 
 
 def export_onnx(content: ExportContent, directory: epath.PathLike) -> None:

@@ -93,7 +93,7 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
     if kinds != expected and not (given['model_type'] == _PYLATE and kinds == expected[:2]):
         raise UserError(where, f'the modules {", ".join(kinds)}', ', '.join(expected), _FIX)
     if modules[1]['path'] != _FOLDERS[1]:
-        raise UserError(where, f'the projection in {modules[1]["path"]}', f'in {_FOLDERS[1]}', _FIX)
+        raise UserError(where, f'the projection in {modules[1]["path"]}', f'the folder {_FOLDERS[1]}', _FIX)
     mask = modules[2] if len(modules) > 2 else {'skiplist_words': given.get('skiplist_words', list(PUNCTUATION))}
     older_length = given.get('query_length') or 32  # the default of PyLate and ColBERT
     older = {'strategy': 'fixed', 'attend': bool(given.get('attend_to_expansion_tokens')), 'length': older_length}

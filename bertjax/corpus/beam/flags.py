@@ -143,7 +143,7 @@ def _check_scheduler(options: PipelineOptions) -> None:
     dask_options = options.view_as(sys.modules[_DASK_MODULE].DaskOptions)
     address, file = dask_options.address, dask_options.scheduler_file
     if not (address or file):
-        address = dask.config.get('scheduler-address', None)  # DASK_SCHEDULER_ADDRESS, in a pod of a DaskJob
+        address = dask.config.get('scheduler-address', None)  # a DaskJob sets DASK_SCHEDULER_ADDRESS in its pods
     if not (address or file):
         return  # the runner starts a scheduler and workers on this machine
     expected = f'a scheduler that answers within {dask_options.timeout} s'
