@@ -32,7 +32,7 @@ class Family:
       spans: The additional pairs for the class for question answering.
       fused: Pairs (prefix in this family, prefixes in BERT) of tensors that concatenate several tensors of BERT.
       keys: Pairs (key of BERT in config.json, key of this family).
-      fixed: Pairs (key of BERT that this family lacks, its value).
+      fixed: Pairs (key of BERT that this family lacks, the value that describes the family).
       activation: The activation of the MLM head if it is fixed; '' if it is the encoder's activation.
       offset: Whether the rows of the position table from 0 to the padding's id are unused.
       read_fields: A function (config.json, its path for messages) -> the fields of a BertConfig that `keys` does not
