@@ -40,7 +40,7 @@ class ImportedModel:
       used: The number of the directory's tensors that the model uses.
       kind: The class of transformers in the directory's config; '' if there is none.
       dtype: The dtype of the used tensors in the directory: 'float16', 'bfloat16' or 'float32'. Float64 and mixed
-        dtypes are also 'float32'.
+        dtypes count as 'float32'.
     """
 
     params: dict
@@ -52,11 +52,11 @@ class ImportedModel:
     dtype: str = 'float32'
 
     def describe(self, where: str, action: str = 'starting from') -> str:
-        """Returns a line about the loaded and newly initialized parameters, and a second line about unused tensors.
+        """Returns a line about loaded tensors and newly initialized parameters, and a line about any unused content.
 
         Args:
           where: The path or name of the model as the user gave it.
-          action: The words at the beginning of the line.
+          action: The first words of the text.
         """
         source = f' of its {self.kind}' if self.kind else ''
         missing, unused = _format_names(self.missing), _format_names(self.unused)
@@ -87,8 +87,8 @@ def load_pretraining_model(
       directory: The directory, in any format of formats.py.
       scan_layers: Whether the layers of the parameter tree are stacked.
       seed: The seed of the parameters that the directory lacks.
-      **changes: Fields of the BertConfig that replace those of the directory (dropout, dtype, nsp ...). Without
-        `nsp`, the model has a pair head if the directory has a pooler.
+      **changes: Fields of the BertConfig that replace those of the directory (dropout, dtype, nsp ...). If `nsp` is not
+        among them, the model has a pair head if the directory has a pooler.
 
     Raises:
       UserError: The model is not a BERT, a file is damaged, the encoder is incomplete, or shapes differ.
@@ -109,10 +109,10 @@ def load_task_model(
 ) -> ImportedModel:
     """Loads a BERT as the start of a task's model.
 
-    The encoder and the pooler are read from the directory. The head is also read if the directory's model has the same
-    class of transformers and the same number of outputs, with the same names in the same order (if both have names),
-    or if it is a module of sentence-transformers. The other parameters of the model are newly initialized and are
-    listed in `missing` of the result. The other tensors of the directory are listed in `unused`.
+    The encoder and the pooler are read from the directory. A head that is a module of sentence-transformers is also
+    read. Any other head is read if the directory's model has the same class of transformers and the same number of
+    outputs, with the same names in the same order (if both have names). The result lists the newly initialized
+    parameters of the model in `missing`, and the unused tensors of the directory in `unused`.
 
     Args:
       directory: The directory of a pre-trained or fine-tuned model.

@@ -13,7 +13,7 @@ import numpy as np
 from bertjax.model.config import BertConfig
 
 LAYERS = 'encoder/layers/'  # A row of TABLE with this prefix is one tensor in each block.
-# The folders of Dense modules of sentence-transformers. A tensor in a file of its own has the name FOLDER/NAME.
+# The folders of Dense modules of sentence-transformers. A tensor NAME in such a folder has the name FOLDER/NAME.
 DENSE_FOLDERS = tuple(f'{i}_Dense' for i in range(2, 10))
 
 
@@ -31,7 +31,7 @@ class TensorKind:
 
 
 def _kernel(in_dims: int) -> TensorKind:
-    """Returns the kind of a kernel: [in..., out...] in bertjax, and [out, in] with flattened axes in PyTorch."""
+    """Returns the conversion of a kernel: [in..., out...] in bertjax, and [out, in] with flattened axes in PyTorch."""
 
     def to_theirs(x: np.ndarray, vocab_size: int) -> np.ndarray:
         return x.reshape(int(np.prod(x.shape[:in_dims])), -1).T
@@ -63,7 +63,7 @@ def _norm(ours: str, theirs: str) -> list[tuple[str, str, TensorKind]]:
 _BLOCK = 'bert.encoder.layer.{i}.'
 
 # (our path, Hugging Face's name, kind). BERT has no gate, no norms of queries and keys, and no final norm. We chose the
-# names of these; convert/huggingface/families.py maps them to the names in other families.
+# names of these tensors, and convert/huggingface/families.py maps them to the names in other families.
 TABLE: tuple[tuple[str, str, TensorKind], ...] = (
     ('encoder/embeddings/token/embedding', 'bert.embeddings.word_embeddings.weight', ROWS),
     ('encoder/embeddings/position/embedding', 'bert.embeddings.position_embeddings.weight', SAME),
@@ -82,7 +82,7 @@ TABLE: tuple[tuple[str, str, TensorKind], ...] = (
     *_norm(f'{LAYERS}mlp_norm', f'{_BLOCK}output.LayerNorm'),
     *_norm('encoder/final_norm', 'bert.final_norm'),
     *_pair('pooler', 'bert.pooler.dense'),
-    # The pooler 'transform' of a task's model starts from the MLM head, and no model has both.
+    # The pooler 'transform' of a task's model starts from the MLM head. No model has both parts.
     *_pair('pooler/dense', 'cls.predictions.transform.dense'),
     *_norm('pooler/norm', 'cls.predictions.transform.LayerNorm'),
     *_pair('mlm/dense', 'cls.predictions.transform.dense'),
@@ -115,15 +115,15 @@ class Entry:
     kind: TensorKind
 
     def their_shape(self, shape: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
-        """Returns the shape of their tensor. `shape` is the shape of our tensor, in one block."""
+        """Returns the shape of their tensor. `shape` is the shape of our tensor, without an axis of layers."""
         return self.kind.to_theirs(np.broadcast_to(np.float32(0), shape), vocab_size).shape
 
 
 def entries(config: BertConfig, ours: Mapping[str, object], head: str = '') -> Iterator[Entry]:
     """Yields an entry for each tensor of a model.
 
-    Paths without a name in transformers (those of a BiLSTM) keep their names. If the model does not use the attention
-    norm of the first block, there is no entry for it.
+    Paths without a name in transformers (those of a BiLSTM) become names with dots. If the model does not use the
+    attention norm of the first block, there is no entry for it.
 
     Args:
       config: The config of the model.

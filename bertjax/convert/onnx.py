@@ -72,9 +72,9 @@ def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
 
 
 def export_onnx(content: ExportContent, directory: epath.PathLike) -> None:
-    """Writes `encoder.onnx` and `mlm.onnx` of a pre-trained model, or `task.onnx` of a task's model.
+    """Writes a file for each function of `make_functions`, such as `encoder.onnx`, and a README.md.
 
-    The files are in float32 for any dtype of the model, which must have passed `check_onnx`. The local or remote
+    The model must have passed `check_onnx`. The files are in float32 for any dtype of the model. The local or remote
     directory appears atomically. Equal parameters give equal bytes.
     """
     stacked = unflatten_dict(flat_stacked(content.params, content.config), sep='/')

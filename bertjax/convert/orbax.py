@@ -27,12 +27,12 @@ from bertjax.model.config import BertConfig, FieldKind, fields_of
 
 MODEL, PARAMS = 'model.json', 'params'
 _FILE_BYTES = 32 * 2**20  # Orbax starts a new file after this many compressed bytes.
-_CHECKSUM = 'checksum.json'  # The checksum of all values. Orbax does not detect flipped bits.
+_CHECKSUM = 'checksum.json'  # The file with the checksum of all values. Orbax does not detect flipped bits.
 _AGAIN = 'copy the directory again, or export the model again'
 
 
 def export_orbax(content: ExportContent, directory: pathlib.Path) -> None:
-    """Writes DIR/params (Orbax), DIR/model.json (the fields of BertConfig), and the files of the tokenizer.
+    """Writes DIR/params (Orbax), DIR/model.json (the config and the head), and the files of the tokenizer.
 
     The local directory DIR appears atomically and replaces an earlier one. Other programs read the parameters with
     `StandardCheckpointer().restore(DIR / 'params')`.

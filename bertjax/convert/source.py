@@ -22,9 +22,10 @@ class CheckpointSource:
         the sizes of a model.
       format_names: The names of tensors and keys of `values` in the format, if they differ, for error messages:
         {name: name in the format}.
-      fields: The fields of a BertConfig in our own format, instead of `values`; empty for other formats.
+      fields: The fields of a BertConfig, if `values` cannot represent them all (Orbax, ModernBERT); else empty.
       unused_content: A description of unused content of the directory, such as the variables of an optimizer.
-      dtypes: The NumPy names of the stored dtypes by tensor name. `read` fills it. Other tensors are float32.
+      dtypes: The NumPy names of the stored dtypes by tensor name. `read` adds them. Tensors without an
+        entry are float32.
     """
 
     where: str
@@ -49,7 +50,7 @@ class CheckpointSource:
 
     @property
     def kind(self) -> str:
-        """The class of transformers in the description, or '' if it names none."""
+        """The class of transformers that the description names, or ''."""
         classes = self.values.get('architectures')
         return self.format_names.get('architectures', str(classes[0]) if isinstance(classes, list) and classes else '')
 

@@ -47,7 +47,7 @@ outputs = function.call(weights, input_ids, np.zeros_like(input_ids), np.ones_li
 
 
 def export_stablehlo(content: ExportContent, directory: epath.PathLike) -> None:
-    """Writes the serialized functions `encoder` and `mlm` of a pre-trained model, or `task` of a task's model.
+    """Writes each function of `make_functions`, such as `encoder.jax_export`, and one file of weights.
 
     The local or remote directory appears atomically. Equal parameters give equal bytes.
     """

@@ -20,7 +20,7 @@ def flat_paths(tree: Mapping) -> dict[str, Any]:
 
 
 def flat_stacked(params: Mapping, config: BertConfig) -> dict[str, np.ndarray]:
-    """Returns parameters by path as float32 on the host, with stacked layers. `params` may be stacked or not."""
+    """Returns parameters by path as float32 on the host, with stacked layers. `params` has the layout of `config`."""
     tree = jax.tree.map(lambda x: np.asarray(x, np.float32), nn.unbox(dict(params)))
     return flat_paths(tree if config.scan_layers else stack_layers(tree))
 

@@ -12,7 +12,7 @@ from bertjax.model.config import BertConfig
 def add_piece_rows(
     params: Mapping[str, Any], model: BertConfig, origins: Mapping[int, Sequence[int]]
 ) -> dict[str, Any]:
-    """Extends the parameters of BertForPreTraining to a larger vocabulary. Existing pieces keep their rows.
+    """Returns the parameters of BertForPreTraining for a larger vocabulary. Existing pieces keep their rows.
 
     Args:
       params: A tree of NumPy arrays for a smaller or equal vocabulary.
@@ -35,7 +35,7 @@ def add_piece_rows(
 
 
 def set_embedding_rows(params: Mapping[str, Any], rows: np.ndarray, matrix: np.ndarray) -> dict[str, Any]:
-    """Sets rows of the token embedding in the parameters of BertForPreTraining.
+    """Returns the parameters of BertForPreTraining with some rows of the token embedding replaced.
 
     Args:
       params: The parameters, on the host or on devices.

@@ -15,7 +15,7 @@ from bertjax.errors import UserError
 
 
 class Backend:
-    """The steps of a build that can run separately for each shard or each bucket of hashes, on this machine."""
+    """Runs on this machine the steps of a build that are separate for each shard or each bucket of hashes."""
 
     encode = staticmethod(workers.encode_shards)
 

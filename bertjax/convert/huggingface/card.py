@@ -134,7 +134,7 @@ def model_card(
       architecture: The class of transformers that loads the model.
       card: Facts about the training in display order. A value that is a mapping becomes a section with a table. There
         are three special keys: 'title' is the heading, 'name' is the model's name on the hub, if it has one, and 'made'
-        replaces the words 'pre-trained' and 'fine-tuned'. Values must be equal in equal runs, so they contain no times
+        replaces the words 'pre-trained' and 'fine-tuned'. Equal runs must give equal values, so values contain no times
         and no paths.
       parameters: The number of parameters.
       pipeline: The hub's pipeline tag of a task's model; '' for a pre-trained model.
@@ -163,7 +163,7 @@ def model_card(
         data=_data(about),
     )
     if config.causal and not pipeline:
-        text += '\nAttention is causal, from left to right (`is_decoder`); the loss is at masked positions.\n'
+        text += '\nAttention is causal, from left to right (`is_decoder`). The loss is computed at masked positions.\n'
     for name, table in {**({'Training': facts} if facts else {}), **sections}.items():
         text += f'\n## {name}\n\n{_table(table)}'
     language = about.get('language', '')
@@ -172,7 +172,7 @@ def model_card(
 
 
 def _data(about: Mapping[str, str]) -> str:
-    """Returns a description of the training data from the user's facts."""
+    """Returns sentences about the data sets, the base model and the language, from the user's facts."""
     sets = [name for name in about.get('datasets', '').split(',') if name]
     links = ', '.join(f'[{name}](https://huggingface.co/datasets/{name})' for name in sets)
     base = about.get('base_model')

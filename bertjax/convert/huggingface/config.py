@@ -12,7 +12,7 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 
 ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu_pytorch_tanh', 'relu': 'relu'}
-# Other names of the same functions in transformers.
+# {name in transformers: our name}. transformers has several names for some functions.
 ACTIVATIONS_READ = {**{theirs: ours for ours, theirs in ACTIVATIONS.items()}, 'gelu_new': 'gelu_tanh'}
 
 # (our field, their key)
@@ -29,7 +29,7 @@ FIELDS = (
     ('layer_norm_eps', 'layer_norm_eps'),
     ('init_stddev', 'initializer_range'),
 )
-# Older files may lack these keys. Our defaults, which equal those of transformers, then apply. Sizes have no default.
+# Older files may lack these keys. Our defaults, which equal those of transformers, then apply. Other keys are required.
 _OPTIONAL = {'type_vocab_size', 'hidden_dropout_prob', 'attention_probs_dropout_prob'}
 _OPTIONAL |= {'layer_norm_eps', 'initializer_range', 'max_position_embeddings'}
 
@@ -51,7 +51,7 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
         if different is not None:
             name = config.modern_fields[0]
             found = f'{getattr(config, name)!r} with config.export on'
-            expected = f'the choice of BERT, or a complete ModernBERT, which has {different[0]}={different[1]}'
+            expected = f'a value as in BERT, or a complete ModernBERT, which has {different[0]}={different[1]}'
             raise UserError(f'config.model.{name}', found, expected, fix)
         return
     if not config.num_segments:
@@ -120,7 +120,7 @@ def architecture(config: BertConfig, missing_parts: Collection[str] = ()) -> str
 
     Args:
       config: The config of the model.
-      missing_parts: The parts ('mlm', 'nsp') that have no weights.
+      missing_parts: The parts of the model, such as 'mlm' and 'nsp', that have no weights.
     """
     nsp = config.nsp and 'nsp' not in missing_parts
     if 'mlm' in missing_parts:
@@ -169,12 +169,12 @@ def from_json(
     """Returns the fields of a BertConfig from the values of a config.json.
 
     Args:
-      values: The values, see `CheckpointSource`.
+      values: The content of a config.json of model_type 'bert', see `CheckpointSource`.
       where: The path of the file, for error messages.
-      format_names: The keys that have another name in the file, for error messages: {key: name in the file}.
+      format_names: {key: name in the file} for keys that have another name in the file, for error messages.
 
     Raises:
-      UserError: The model is not a BERT, or it has features that our model lacks.
+      UserError: The model is not a BERT or has features that our model lacks, or a key is missing or has a wrong type.
     """
 
     def fail(key: str, expected: str, fix: str) -> None:

@@ -1,7 +1,7 @@
-"""Reads and writes what makes a folder of transformers a CrossEncoder of sentence-transformers.
+"""Reads and writes the files that make a folder of transformers a CrossEncoder of sentence-transformers.
 
-A CrossEncoder scores pairs of texts: it is a model for sequence classification with one output and an activation. The
-formats are those of sentence-transformers 2 to 6 (cross_encoder/model.py and base/modules/transformer.py).
+A CrossEncoder scores pairs of texts. Here it is a model for sequence classification with one output and an activation.
+The formats are those of sentence-transformers 2 to 6 (cross_encoder/model.py and base/modules/transformer.py).
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from bertjax.config.ranges import format_value
 from bertjax.convert.huggingface.sentence_transformers import ENCODER, MODULES, SETTINGS, read_max_length, read_settings
 from bertjax.errors import UserError
 
-# {activation: the function of logits}.
+# {activation: its function from logits to scores}.
 ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     'identity': lambda x: x,
     'sigmoid': lambda x: np.exp(-np.logaddexp(0, -x)),  # never overflows
@@ -39,14 +39,14 @@ class CrossEncoder:
 
 
 def read_cross_encoder(directory: epath.PathLike) -> CrossEncoder | None:
-    """Reads the settings of a folder; None if it is not a CrossEncoder with one output.
+    """Reads the settings of a folder. Returns None if it is not a CrossEncoder with one output.
 
     Raises:
-      UserError: The CrossEncoder has an unknown activation or a default prompt.
+      UserError: The CrossEncoder has an unknown activation, a default prompt or an invalid length.
     """
     folder = epath.Path(directory)
     config, settings = read_settings(folder / 'config.json'), read_settings(folder / SETTINGS)
-    older = config.get('sentence_transformers')  # of version 4 and 5; before that, a key of its own
+    older = config.get('sentence_transformers')  # an object in versions 4 and 5; a single key before
     older = older if isinstance(older, dict) else {'activation_fn': config.get('sbert_ce_default_activation_function')}
     is_marked = settings.get('model_type') == CROSS_ENCODER or older.get('activation_fn')
     if not is_marked or (config.get('num_labels') or len(config.get('id2label') or (0, 1))) != 1:
@@ -54,7 +54,7 @@ def read_cross_encoder(directory: epath.PathLike) -> CrossEncoder | None:
     name = settings.get('activation_fn') or older.get('activation_fn') or 'Sigmoid'  # their default
     activation = str(name).rpartition('.')[2].lower()
     if activation not in ACTIVATIONS:
-        fix = 'change the activation there: the logits are the same'
+        fix = 'change the activation in the files of this folder: the logits stay the same'
         raise UserError(str(folder), f'the activation {format_value(name)}', 'Identity or Sigmoid', fix)
     if settings.get('default_prompt_name'):
         fix = 'add the prompt to the queries, and remove default_prompt_name'

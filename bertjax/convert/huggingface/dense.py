@@ -35,7 +35,7 @@ class DenseConfig(NamedTuple):
     """The settings of a Dense module.
 
     Attributes:
-      width: The width D' of the result.
+      width: The width of the result.
       activation: The activation, a key of ACTIVATIONS.
       use_bias: Whether the layer has a bias.
       normalize_input: Whether the input is scaled to length 1, by a module Normalize before the Dense module.
@@ -49,14 +49,14 @@ class DenseConfig(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dense:
-    """A Dense module with its tensors."""
+    """A Dense module with its tensors. D is the width of its input, and D' the width of its result."""
 
     config: DenseConfig
     kernel: np.ndarray = dataclasses.field(repr=False)  # float32 [D, D']
     bias: np.ndarray | None = dataclasses.field(repr=False)  # float32 [D']
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Applies the layer to float32 [N, D]; returns [N, D']."""
+        """Applies the module to N vectors, float32 [N, D]. Returns float32 [N, D']."""
         if self.config.normalize_input:
             x = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
         y = x @ self.kernel

@@ -10,7 +10,7 @@ POSITIONS = 'bert.embeddings.position_embeddings.weight'
 _DISTIL = 'distilbert.transformer.layer.{i}'
 
 BERT = Family('bert', 'Bert', 'bert')
-# Source: models/roberta in transformers. The first position is the id of the padding + 1, as in fairseq. The first
+# Source: models/roberta in transformers. The first token has the position (padding id + 1), as in fairseq. The first
 # layer of the classifier is equivalent to BERT's pooler.
 ROBERTA = Family(
     'roberta',
@@ -83,7 +83,7 @@ def choose_family(config: BertConfig, separators: int, *, pairs: bool) -> Family
 
     Args:
       config: The config of the model.
-      separators: The tokenizer's number of separators.
+      separators: The number of separators that the tokenizer puts between the texts of a pair.
       pairs: Whether the model has a pair head (NSP).
     """
     if config.modern_fields:

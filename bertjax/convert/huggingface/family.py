@@ -65,7 +65,7 @@ class Family:
         return bert_class.replace('Bert', self.classes, 1)
 
     def variant(self, model_type: str) -> 'Family':
-        """Returns the family with the names of `model_type`, one of `variants`."""
+        """Returns the family with the names of the variant `model_type`, or this family if it has no such variant."""
         classes = self.variants.get(model_type)
         return dataclasses.replace(self, name=model_type, classes=classes) if classes else self
 
@@ -79,7 +79,7 @@ class Family:
         if re.match(r'(embeddings|encoder|transformer|pooler|layers|final_norm)\.', name):
             name = f'{self.prefix}.{name}'
         elif self.tensors and re.match(r'(bert|cls)\.', name):
-            return (f'other.{name}',)  # The prefix marks a tensor that is not in the family.
+            return (f'other.{name}',)  # 'other' marks a tensor that the family does not have.
         for theirs, ours in self.fused:
             parts = tuple(_rename(name, ((theirs, part),)) for part in ours)
             if name not in parts:
@@ -114,7 +114,7 @@ class Family:
         if isinstance(values.get('architectures'), list):
             result['architectures'] = [_to_bert_class(name) for name in values['architectures']]
         if self.activation and values.get('hidden_act', self.activation) != self.activation:
-            expected = f'{self.activation!r}, as in its head for masked words'
+            expected = f'{self.activation!r}, the activation of the MLM head'
             raise UserError(where, f'hidden_act {values["hidden_act"]!r}', expected, 'give another model')
         positions = values.get('max_position_embeddings', 512)
         if self.offset and type(positions) is int:
@@ -132,7 +132,11 @@ class Family:
         return result
 
     def unused_positions(self, values: Mapping[str, Any], where: str) -> int:
-        """Returns the number of unused rows at the start of the position table."""
+        """Returns the number of unused rows at the start of the position table.
+
+        Raises:
+          UserError: The padding id is not a valid number.
+        """
         pad = values.get('pad_token_id', 1) if self.offset else -1
         if self.offset and (type(pad) is not int or pad < 0):
             raise UserError(where, f'pad_token_id {pad!r}', 'the id of the padding', 'take the original file')

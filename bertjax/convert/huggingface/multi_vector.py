@@ -1,10 +1,11 @@
-"""Reads and writes what makes a folder of transformers a MultiVectorEncoder of sentence-transformers (ColBERT).
+"""Reads and writes the files of a ColBERT, which sentence-transformers loads as a MultiVectorEncoder.
 
-The modules are Transformer, Dense, MultiVectorMask and Normalize. PyLate 3 lists only the first two, and has the other
-settings in config_sentence_transformers.json. The original ColBERT has no modules: its checkpoint has the projection,
-and artifact.metadata the settings. Sources: sentence-transformers 6 (multi_vector_encoder/model.py and
-modules/multi_vector_mask.py, base/modules/transformer.py) and stanford-futuredata/ColBERT (infra/config/settings.py,
-modeling/hf_colbert.py).
+Its modules are Transformer, Dense (the projection of token vectors), MultiVectorMask and Normalize. Two other forms are
+only read. PyLate 3 lists only the first two modules, and stores the settings of the others in
+config_sentence_transformers.json. The original ColBERT has no modules.json: the projection is a tensor of the
+checkpoint, and artifact.metadata contains the settings. Sources: sentence-transformers 6
+(multi_vector_encoder/model.py and modules/multi_vector_mask.py, base/modules/transformer.py) and
+stanford-futuredata/ColBERT (infra/config/settings.py, modeling/hf_colbert.py).
 """
 
 import dataclasses
@@ -29,10 +30,10 @@ from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.errors import UserError
 
 PUNCTUATION = tuple(string.punctuation)
-MULTI_VECTOR, _PYLATE = 'MultiVectorEncoder', 'ColBERT'  # the model_type in SETTINGS
-METADATA, _STANFORD = 'artifact.metadata', 'HF_ColBERT'  # of the original ColBERT: the settings, the architecture
+MULTI_VECTOR, _PYLATE = 'MultiVectorEncoder', 'ColBERT'  # values of model_type in SETTINGS
+METADATA, _STANFORD = 'artifact.metadata', 'HF_ColBERT'  # the original ColBERT's file of settings, and its class
 PROJECTION = '1_Dense/linear.weight'  # the name of the projection, see convert/names.py
-STANFORD_PROJECTION = 'linear.weight'  # its name in a checkpoint of the original ColBERT
+STANFORD_PROJECTION = 'linear.weight'  # the projection in a checkpoint of the original ColBERT
 _FOLDERS = ('', '1_Dense', '2_MultiVectorMask', '3_Normalize')
 _TYPES = ('base.modules', 'base.modules', 'multi_vector_encoder.modules', 'base.modules')
 _TOKENS = {'module_input_name': 'token_embeddings', 'module_output_name': 'token_embeddings'}
@@ -42,15 +43,15 @@ _FIX = 'give another model, or start from its encoder and train the projection'
 
 @dataclasses.dataclass(frozen=True)
 class MultiVector:
-    """The settings of a model with a vector of each token.
+    """The settings of a model that computes a vector for each token.
 
     Attributes:
-      query_prompt, document_prompt: The prefixes of the texts. A first word that is a piece of the vocabulary is one
-        token, such as '[unused0] '.
-      query_len, document_len: The numbers of tokens to which texts are truncated.
-      augment: Whether queries are filled with [MASK] up to `query_len`, which are compared too.
-      attend: Whether the encoder attends to these [MASK].
-      skiplist: The pieces of documents that are not compared.
+      query_prompt, document_prompt: The prefix of queries and that of documents. If the first word of a prefix is a
+        piece of the vocabulary, such as '[unused0]', the word becomes one token.
+      query_len, document_len: The numbers of tokens to which queries and documents are truncated.
+      augment: Whether [MASK] tokens fill queries up to `query_len`. Scores include the vectors of these tokens.
+      attend: Whether the tokens of a query attend to these [MASK] tokens.
+      skiplist: The pieces that scores ignore in documents.
     """
 
     query_prompt: str
@@ -71,14 +72,14 @@ def is_multi_vector(directory: epath.PathLike) -> bool:
 
 
 def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | None:
-    """Reads the settings of a directory; None if it is another model.
+    """Reads the settings of a directory. Returns None if `is_multi_vector` is False for it.
 
     Args:
       directory: The directory.
-      longest: The model's number of positions, the limit of texts without another limit.
+      longest: The model's number of positions, which limits the lengths of texts.
 
     Raises:
-      UserError: The model has modules or settings that bertjax lacks.
+      UserError: The model has modules or settings that bertjax lacks, or a file is damaged.
     """
     folder = epath.Path(directory)
     if not is_multi_vector(folder):
@@ -92,9 +93,9 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
     if kinds != expected and not (given['model_type'] == _PYLATE and kinds == expected[:2]):
         raise UserError(where, f'the modules {", ".join(kinds)}', ', '.join(expected), _FIX)
     if modules[1]['path'] != _FOLDERS[1]:
-        raise UserError(where, f'the projection in {modules[1]["path"]}', f'in {_FOLDERS[1]}', _FIX)
+        raise UserError(where, f'the projection in {modules[1]["path"]}', f'the folder {_FOLDERS[1]}', _FIX)
     mask = modules[2] if len(modules) > 2 else {'skiplist_words': given.get('skiplist_words', list(PUNCTUATION))}
-    older_length = given.get('query_length') or 32  # PyLate's and ColBERT's default
+    older_length = given.get('query_length') or 32  # the default of PyLate and ColBERT
     older = {'strategy': 'fixed', 'attend': bool(given.get('attend_to_expansion_tokens')), 'length': older_length}
     older = older if given['model_type'] == _PYLATE and given.get('do_query_expansion') is not False else None
     expansion = encoder.get('query_expansion', older)
@@ -125,7 +126,7 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
 
 
 def _read_metadata(folder: epath.Path, longest: int) -> MultiVector:
-    """Reads the settings of the original ColBERT; keys that are missing have its defaults."""
+    """Reads the settings of an original ColBERT from artifact.metadata. Missing keys get the defaults of ColBERT."""
     given, where = read_settings(folder / METADATA), str(folder / METADATA)
     for name, expected in (('similarity', 'cosine'), ('interaction', 'colbert')):
         if given.get(name) not in (None, expected):
@@ -145,10 +146,10 @@ def _read_metadata(folder: epath.Path, longest: int) -> MultiVector:
 
 
 def read_projection(directory: epath.PathLike) -> np.ndarray:
-    """Reads the projection of tokens, float32 [D', D], as torch's Linear has it.
+    """Reads the projection of token vectors from width D to D', float32 [D', D] as in torch.nn.Linear.
 
     Raises:
-      UserError: The Dense module has an activation, a bias or other tensors; or there is no projection.
+      UserError: The Dense module has an activation, a nonzero bias or wrong tensors, or there is no projection.
     """
     folder = epath.Path(directory)
     if not (folder / MODULES).exists():
@@ -167,10 +168,10 @@ def settings_as_options(directory: str, settings: MultiVector) -> dict[str, Any]
     """Returns `seq_len` and the task options of late interaction that reproduce the model in a directory.
 
     Raises:
-      UserError: The skipped pieces are neither none nor the punctuation.
+      UserError: The skiplist is neither empty nor Python's string.punctuation, or `read_projection` fails.
     """
     if settings.skiplist and {*settings.skiplist} != {*PUNCTUATION}:
-        expected, fix = "none, or Python's string.punctuation", 'give another model'
+        expected, fix = "no skiplist, or Python's string.punctuation", 'give another model'
         raise UserError(directory, f'the skiplist {" ".join(settings.skiplist)[:60]}', expected, fix)
     return {
         'seq_len': settings.document_len,
@@ -185,12 +186,12 @@ def settings_as_options(directory: str, settings: MultiVector) -> dict[str, Any]
 
 
 def multi_vector_files(settings: MultiVector, width: int, dim: int) -> dict[str, bytes]:
-    """Returns the files beside those of transformers and the projection's tensor: {relative path: content}.
+    """Returns the JSON files of the modules of a MultiVectorEncoder: {relative path: content}.
 
     Args:
       settings: The settings of the model.
       width: The width of the encoder.
-      dim: The width of the vectors.
+      dim: The width of the projected vectors.
     """
     kinds = ('Transformer', 'Dense', 'MultiVectorMask', 'Normalize')
     modules = [
@@ -210,7 +211,7 @@ def multi_vector_files(settings: MultiVector, width: int, dim: int) -> dict[str,
             'document_length': settings.document_len,
             'query_expansion': expansion if settings.augment else None,
         },
-        # The prefixes are the prompts, whose first word is registered as a token if it is in the vocabulary.
+        # The prompts are also given as prefixes: the first word of a prefix is one token if the vocabulary has it.
         SETTINGS: {
             'model_type': MULTI_VECTOR,
             'prompts': prompts,

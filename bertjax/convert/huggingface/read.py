@@ -27,10 +27,10 @@ def recognises(directory: epath.Path) -> bool:
 
 
 def read_further_files(directory: epath.Path) -> dict[str, bytes]:
-    """Reads all files of transformers and sentence-transformers except config.json and the tensors.
+    """Reads the files that transformers and sentence-transformers use, except config.json and the model's tensors.
 
     Returns:
-      The files of the tokenizer, the model card and the modules, {relative path: content}.
+      The files of the tokenizer, the model card and the modules with their tensors, {relative path: content}.
     """
     paths = [directory / name for name in _FURTHER]
     modules = read_json_or_none(directory / MODULES, lambda rows: [module['path'] for module in rows]) or []
@@ -41,7 +41,7 @@ def read_further_files(directory: epath.Path) -> dict[str, bytes]:
 
 
 def read(directory: epath.Path) -> CheckpointSource:
-    """Reads the description of a model, see formats.py. Other families are converted to BERT."""
+    """Reads the description of a model, see formats.py. Names and settings of other families become those of BERT."""
     where = str(directory / CONFIG)
     values = read_json_object(directory / CONFIG, 'copy the directory again')
     family = find_family(values.get('model_type', 'bert'))

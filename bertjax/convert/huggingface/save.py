@@ -130,7 +130,7 @@ def _concatenate(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _adapt_tokenizer(path: epath.Path, config: BertConfig) -> None:
-    """Adapts a tokenizer_config.json to a model without segments: removes `token_type_ids`, sets the length."""
+    """Adapts a tokenizer_config.json to a family without segment ids: removes `token_type_ids`, sets the length."""
     facts = json.loads(path.read_text())
     facts['model_input_names'] = [name for name in facts['model_input_names'] if name != 'token_type_ids']
     facts['model_max_length'] = config.max_positions

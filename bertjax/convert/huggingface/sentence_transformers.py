@@ -51,13 +51,13 @@ class SentenceModules:
     Attributes:
       max_length: The number of tokens to which longer texts are truncated; 0 if the model does not define it.
       lowercase: Whether texts are lowercased before tokenization.
-      prompt: A prefix of every text.
-      prompts: Other prefixes, {name: prefix}, such as 'query' and 'document'.
+      prompt: The default prefix of texts; '' if there is none.
+      prompts: All prefixes with a name, {name: prefix}. Typical names are 'query' and 'document'.
       layers: The hidden states that are pooled, numbered from the last, -1.
       weights: The weight of each of these layers; () for their mean.
       pool: The pooling, one of `model.pooling.SENTENCE_POOL`.
       dense: The Dense modules that are applied to the pooled vector.
-      dense_layers: The same modules with their tensors; () if these are parameters of the model.
+      dense_layers: The same modules with their tensors; () if the tensors are parameters of the model.
       normalize: Whether the result is scaled to length 1.
       refusal: The error if bertjax does not support the modules, else None. If it is set, only `max_length` is valid.
     """
@@ -86,9 +86,10 @@ class SentenceModules:
 
 
 def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
-    """Reads the modules of a directory; returns None if it has no modules.json, or computes no vector of a text.
+    """Reads the modules of a directory. Returns None if it has no modules.json or its model has no vectors of texts.
 
-    An error is not raised but stored as `refusal` in the result.
+    Raises:
+      UserError: config_sentence_transformers.json is damaged. Other errors are stored as `refusal` in the result.
     """
     folder = epath.Path(directory)
     others = ('CrossEncoder', 'MultiVectorEncoder', 'ColBERT')  # cross_encoder.py and multi_vector.py
@@ -109,14 +110,14 @@ def module_files(modules: SentenceModules, width: int, num_layers: int) -> dict[
     The form is that of versions before 6, which all versions read.
 
     Args:
-      modules: The modules. Several layers are the last ones, and have equal weights. The tensors of Dense modules are
-        not written.
+      modules: The modules. If several layers are pooled, they must be the last ones, with equal weights. The tensors
+        of Dense modules are not written.
       width, num_layers: The sizes of the encoder.
     """
     pooling = {'word_embedding_dimension': width, **{flag: mode == modules.pool for flag, mode in _FLAGS.items()}}
     count, parts = len(modules.layers), [('', 'Transformer', {})]  # (folder, kind, settings)
     if count > 1:
-        first = num_layers + 1 - count  # of the hidden states, which begin with the embeddings
+        first = num_layers + 1 - count  # an index of hidden states; 0 is the embeddings
         sizes = {'word_embedding_dimension': width, 'layer_start': first, 'num_hidden_layers': num_layers}
         parts.append((f'1_{_LAYERS}', _LAYERS, sizes))
     parts.append((f'{len(parts)}_Pooling', 'Pooling', pooling))
@@ -147,7 +148,11 @@ def read_settings(path: epath.Path) -> dict[str, Any]:
 
 
 def read_max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
-    """Returns the maximum number of tokens of a folder with the settings `encoder` in ENCODER; 0 if undefined.
+    """Returns the maximum number of tokens of a text; 0 if neither ENCODER nor tokenizer_config.json defines it.
+
+    Args:
+      folder: The folder of the model.
+      encoder: The content of ENCODER, or {}.
 
     Raises:
       UserError: The number is invalid.
@@ -161,7 +166,7 @@ def read_max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
 
 
 def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of SentenceModules, except those before `prompt`."""
+    """Returns the fields of SentenceModules from `prompt` to `normalize`."""
     kinds, settings = read_modules(folder)
     where, layers = str(folder / MODULES), {}
     if kinds[1:2] == [_LAYERS]:
@@ -171,7 +176,12 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
         raise UserError(where, f'the modules {", ".join(kinds)}', 'Transformer, then Pooling', _NAME_POOL)
     task, output = encoder.get('transformer_task'), encoder.get('module_output_name')
     if task not in (None, 'feature-extraction') or output not in (None, 'token_embeddings'):
-        raise UserError(where, f'an encoder for {task}, {output}', 'an encoder for token_embeddings', _NAME_POOL)
+        raise UserError(
+            where,
+            f'transformer_task {task} and module_output_name {output}',
+            'feature-extraction and token_embeddings',
+            _NAME_POOL,
+        )
     dense, is_unit = [], False  # is_unit: whether the vectors have length 1
     for number, kind in enumerate(kinds[2:], 2):
         module = f'{where}: module {number}'
@@ -206,10 +216,10 @@ def read_modules(
 
     Args:
       folder: The folder of modules.json.
-      aliases: {type of another package: kind}.
+      aliases: {type of a module of another package: its kind}.
 
     Raises:
-      UserError: A module has no type or path, or a file is missing.
+      UserError: A module has no type or no valid path, or a file is missing or damaged.
     """
     kinds, settings = [], []
     for number, module in enumerate(read_json_list(folder / MODULES, _AGAIN)):

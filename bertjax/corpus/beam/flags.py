@@ -22,8 +22,8 @@ KEY = 'config.beam'
 _EXPECTED, _FIX = "flags of Apache Beam's PipelineOptions", 'for example --runner=DirectRunner'
 _DASK_MODULE = 'apache_beam.runners.dask.dask_runner'
 _DASK_SECONDS = 10  # the timeout of a request to the scheduler; Dask's default is 30
-# The maximum number of Dask partitions; with more elements, a partition holds several of them. Dask shuffles up to
-# 32 ** 2 partitions in two rounds.
+# The maximum number of Dask partitions. If there are more elements, a partition holds several elements. Dask shuffles
+# up to 32 ** 2 partitions in two rounds.
 _DASK_PARTITIONS = 1024
 
 
@@ -32,7 +32,7 @@ def parse_flags(flags: str, elements: int = 1) -> tuple[PipelineRunner, Pipeline
 
     Args:
       flags: The value of config.beam.
-      elements: The number of elements at the beginning of the pipeline.
+      elements: The number of elements with which the pipeline starts.
 
     Raises:
       UserError: The flags cannot be parsed, the runner cannot be imported, or neither Beam nor the runner knows a flag
@@ -43,7 +43,7 @@ def parse_flags(flags: str, elements: int = 1) -> tuple[PipelineRunner, Pipeline
         arguments = shlex.split(flags)
         with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(io.StringIO()), silence_beam_logs():
             options = PipelineOptions(arguments)
-            # This must come first, because Beam knows only the options of imported modules.
+            # The runner must be created first, because Beam knows only the options of imported modules.
             runner = _create_runner(options.view_as(StandardOptions).runner or 'DirectRunner')
             known = options.get_all_options()
             unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()
@@ -143,7 +143,7 @@ def _check_scheduler(options: PipelineOptions) -> None:
     dask_options = options.view_as(sys.modules[_DASK_MODULE].DaskOptions)
     address, file = dask_options.address, dask_options.scheduler_file
     if not (address or file):
-        address = dask.config.get('scheduler-address', None)  # DASK_SCHEDULER_ADDRESS, in a pod of a DaskJob
+        address = dask.config.get('scheduler-address', None)  # a DaskJob sets DASK_SCHEDULER_ADDRESS in its pods
     if not (address or file):
         return  # the runner starts a scheduler and workers on this machine
     expected = f'a scheduler that answers within {dask_options.timeout} s'

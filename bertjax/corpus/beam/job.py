@@ -49,7 +49,7 @@ class Job:
             raise RuntimeError(f'the worker on {socket.gethostname()} cannot read {error.filename}: {error}') from error
 
     def parts(self, number: int) -> list[TextPart]:
-        """Returns the parts that unit `number` of the plan reads, with absolute local paths."""
+        """Returns the parts that unit `number` of the plan reads. Paths of local files are absolute."""
         parts = [TextPart(*part) for part in self.plan['units'][number]]
         local = [part.kind == 'file' and not is_remote(part.path) for part in parts]
         return [
@@ -101,7 +101,7 @@ def run_pipeline(
       flags: The value of config.beam.
       folder: The folder of the job.
       numbers: The elements of the pipeline. Any worker may process any element.
-      fill: A function that adds the steps of the pipeline.
+      fill: A function that adds the steps of the pipeline to the collection of `numbers`.
 
     Raises:
       UserError: A step raised a UserError, or the pipeline failed.
@@ -132,4 +132,4 @@ def run_pipeline(
     if failed:
         found = f'a failure of {options.view_as(StandardOptions).runner or "DirectRunner"}: {failed}'
         expected = f'a pipeline that succeeds, and workers that share {folder}'
-        raise UserError(KEY, found, expected, 'see its log; the same command continues')
+        raise UserError(KEY, found, expected, 'see the log of the runner; the same command continues')

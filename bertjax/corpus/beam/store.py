@@ -1,10 +1,10 @@
 """The backend of Apache Beam: the steps of `backend.Backend` as pipelines.
 
-Workers read all their input from the store's folder: the plan, the tokenizer, and the files of the shards. They write
-their results into `partial`:
+Workers read the text, and the plan, the tokenizer and the files of shards in the store's folder. Besides the files of
+shards, the folder `partial` gets these files:
   repeats-B     int64, the numbers (over all shards) of repeated documents with hashes in bucket B
   distinct-B    the number of distinct lines with hashes in bucket B
-  K.where       uint8, the destinations of the documents of shard K, if they differ from its train file
+  K.where       uint8, the destinations of the documents of shard K, if its train file must change
   K.kept        the checksum of the new train file of shard K
 """
 
@@ -150,7 +150,7 @@ class BeamBackend(Backend):
     def prepare_rewrite(
         self, shards: list[Shard], destinations: list[np.ndarray], itemsize: int
     ) -> Callable[[Shard, np.ndarray], str]:
-        """Rewrites the changed train files. The returned function reads the checksum of a file."""
+        """Rewrites the train files that must change. Returns a function that reads the checksum of a rewritten file."""
         directory, partial, changed = shards[0].directory, shards[0].directory / 'partial', []
         for shard, destination in zip(shards, destinations, strict=True):
             if merge.is_changed(shard, destination):

@@ -1,8 +1,8 @@
 """Computes the training data of a vocabulary with Apache Beam: counts of words, or a sample of sentences.
 
-A unit of work is a contiguous range of the text. The folder of the job has these JSON files:
-  K.json        the hashes of the parts of unit K, whether it has text, its first broken input, its number of sentences
-  counts-G-B    the counts of those words of corpus G of the mixture that hash to bucket B
+A unit of work is a contiguous range of the text. Besides plan.json, the folder of the job has these JSON files:
+  K.json        the hashes of the parts of unit K, whether it is empty, its first broken input, its number of sentences
+  counts-G-B    the counts of the words of corpus G (a number) whose hashes are in bucket B
   K.wanted      the indices of the sampled sentences of unit K
   K.drawn       the sampled sentences of unit K
 """
@@ -31,7 +31,7 @@ from bertjax.corpus.texts import iter_part_texts, no_text_error
 from bertjax.files.atomic import write_atomic
 from bertjax.text.sampling import iter_sentences, sample
 
-_BUCKET_BYTES = 1 << 30  # one bucket of words for this many bytes of text; one worker adds up the counts of a bucket
+_BUCKET_BYTES = 1 << 30  # the bytes of text per bucket of words; one worker adds up the counts of a bucket
 _Bucket = tuple[int, int]  # the corpus, and the number of the bucket
 
 
@@ -126,8 +126,8 @@ class BeamTextStatistics:
       corpora: The specifications of each corpus, as for `build.build_store`.
       options: The options for reading text.
       flags: The value of config.beam.
-      folder: The folder of the job. It is removed at the end, and also at the start, because a killed run may have left
-        files.
+      folder: The folder of the job. Each method removes it at its end, and at its start, because a killed run may have
+        left files.
 
     Raises:
       UserError: A specification matches nothing.
@@ -145,7 +145,7 @@ class BeamTextStatistics:
     def counts(
         self, count: Callable[[Iterable[str]], dict[str, int]], limit: int
     ) -> tuple[list[dict[str, int]], list[KnownText]]:
-        """Returns {word or symbol: count} of the `limit` most frequent ones of each corpus, and the record of the text.
+        """Returns, for each corpus, {word or symbol: count} of the `limit` most frequent, and the record of the text.
 
         `text.vocabulary.count_words` drops rare words while it counts if a text has more than MAX_WORDS different
         words. This method counts all words first.
