@@ -42,6 +42,8 @@ def get_config(path: str) -> ConfigDict:
         for key in COMPUTED_KEYS:
             group, _, name = key.rpartition('.')
             values.get(group, values).pop(name, None)
+        if values.get('budget'):  # the run has computed its phases
+            values['phases'] = []
         config = from_plain(values)
         check_recorded(config, path, 'correct it, or add `recipe: NAME` and keep only the changed keys')
         return config
