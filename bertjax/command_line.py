@@ -12,7 +12,7 @@ from bertjax.config.check import check_key
 from bertjax.config.files import Recipe, find_recipe, load_recipe, recipe_names
 from bertjax.config.plain import flatten
 from bertjax.config.recipes import finetuning_config, pretraining_config
-from bertjax.config.saved_config import changed_keys
+from bertjax.config.saved_config import make_recipe
 from bertjax.config.suggestions import ALIASES, FLAGS, VERBS, nearest_name
 from bertjax.errors import UserError
 from bertjax.parallel.process_flags import ProcessFlags
@@ -194,4 +194,4 @@ def read_recipe() -> Recipe:
     if CONFIG.value is None:
         raise no_recipe_error()
     (name,) = _recipes(to_flags(sys.argv))
-    return Recipe(name, CONFIG.value, {*config_flags.get_override_values(flags.FLAGS['config']), *changed_keys(name)})
+    return make_recipe(name, CONFIG.value, config_flags.get_override_values(flags.FLAGS['config']))
