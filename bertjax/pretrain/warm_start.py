@@ -64,7 +64,8 @@ def with_architecture(
         if configured != value and (configured != defaults[name] or f'model.{name}' in flag_keys):
             fix = 'leave it out'
             raise UserError(f'config.model.{name}', str(configured), f'{value}, as in {source}', fix)
-    if not source_fields['num_segments'] and settings.pair_options.paired and 'pairs.mode' not in flag_keys:
+    # A single segment embedding is RoBERTa's, which ignores the segment ids.
+    if source_fields['num_segments'] < 2 and settings.pair_options.paired and 'pairs.mode' not in flag_keys:
         print(f'config.pairs.mode is set to doc_sentences, because the model in {source} has no segment ids')
         settings = dataclasses.replace(settings, pairs=dataclasses.replace(settings.pairs, mode='doc_sentences'))
     return _with_fields(settings, source_fields)
