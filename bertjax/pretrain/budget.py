@@ -45,6 +45,7 @@ _MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
 # `expected_loss` are assumed, not fitted: they determine only the size, because the clock corrects the steps.
 _EFFICIENCY = 0.4
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.0, 60.0, 0.28, 190.0, 0.28
+_MIN_STEP_SECONDS = 2e-3  # the time of a step without arithmetic; the clock does not correct the steps of the warm-up
 _WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed
 _OPEN_END_FACTOR = 1000  # the length of a phase that the clock ends, relative to the estimated steps of the run
 
@@ -217,6 +218,7 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
         model = dataclasses.replace(settings.model, **size)
         config = dataclasses.replace(settings, model=model).model_config(settings.vocab.size)
         steps = operations / (settings.batch_size * train_flops_per_sequence(config, length, predictions))
+        steps = min(steps, seconds / _MIN_STEP_SECONDS)
         inner = inner_parameters(config.num_layers, config.width)
         loss = expected_loss(inner, max(steps * settings.batch_size * length, 1))
         estimate = max(round(steps), 3)

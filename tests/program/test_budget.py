@@ -1,5 +1,6 @@
 """config.budget: a time or a number of operations decides the model size, the steps and the learning rate decay."""
 
+import dataclasses
 import json
 import pathlib
 import signal
@@ -142,6 +143,9 @@ def test_the_size_follows_from_the_operations(tmp_path):
     widths = [plan.model['width'] for plan in plans]
     assert widths == sorted(set(widths))
     assert make_plan(settings, tmp_path / 'set', mesh, ('model.width', 'model.dtype')).model == {}
+    fast = {'budget': '4s', 'batch_size': 1, 'seq_len': 8, 'max_predictions': 1}
+    plan = make_plan(dataclasses.replace(settings, **fast), tmp_path / 'fast', mesh, ('model.width', 'model.dtype'))
+    assert plan.warmup == 100  # 5 % of the steps that fit into four seconds if there is hardly anything to compute
 
 
 @pytest.mark.parametrize(
