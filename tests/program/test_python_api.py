@@ -185,6 +185,8 @@ def test_rows_of_other_libraries_give_the_same_files(tmp_path):
     pd = pytest.importorskip('pandas', reason="needs pandas of the extra 'test-all'")
     frame = pd.DataFrame(records).astype({'x': 'float32'})
     assert write('frame', frame) == expected
+    with pytest.raises(bertjax.UserError, match="train: found two columns 'text'"):
+        write('frame', frame.rename(columns={'x': 'text'}))
     datasets = pytest.importorskip('datasets', reason='needs the package datasets, which is large')
     features = {'text': datasets.Value('string'), 'label': datasets.ClassLabel(names=['no', 'yes'])}
     features |= {'x': datasets.Value('float32')}
