@@ -17,6 +17,7 @@ from ml_collections.config_flags import config_path
 from bertjax.config.check import check_key, check_ranges, config_keys
 from bertjax.config.plain import flatten
 from bertjax.config.ranges import check_value
+from bertjax.config.recipes import phase
 from bertjax.config.suggestions import suggestion
 from bertjax.errors import UserError
 from bertjax.tasks.registry import options
@@ -66,7 +67,9 @@ class Recipe:
             if key in rows:
                 continue
             value = _to_config_value(value)
-            if key in known:
+            if key == 'phases' and isinstance(value, tuple) and all(isinstance(x, dict | ConfigDict) for x in value):
+                value = tuple(phase(**entry) for entry in value)
+            elif key in known:
                 check_value(key, value, known[key].allowed, known[key].default)
             try:
                 config_path.set_value(key, config, value)

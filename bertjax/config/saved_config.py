@@ -20,7 +20,6 @@ from bertjax.config.check import COMPUTED_KEYS, check_recorded
 from bertjax.config.files import SAVED_CONFIG, Recipe, find_recipe, load_recipe
 from bertjax.config.plain import from_plain
 from bertjax.config.ranges import format_value
-from bertjax.config.recipes import phase
 from bertjax.errors import UserError
 
 
@@ -49,10 +48,7 @@ def get_config(path: str) -> ConfigDict:
         check_recorded(config, path, 'correct it, or add `recipe: NAME` and keep only the changed keys')
         return config
     try:
-        config, phases = load_recipe(find_recipe(recipe)), values.get('phases')
-        if isinstance(phases, list) and all(isinstance(entry, dict) for entry in phases) and 'phases' in config:
-            config.phases = tuple(phase(**entry) for entry in values.pop('phases'))
-        changed = Recipe(recipe, config).with_keys(_flat(values))
+        changed = Recipe(recipe, load_recipe(find_recipe(recipe))).with_keys(_flat(values))
         for key in changed.rows:
             fix = 'write one text; separate several paths by commas, such as a.txt,b.txt'
             raise UserError(f'config.{key}', format_value(values[key]), 'text', fix)
