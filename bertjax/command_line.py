@@ -1,5 +1,6 @@
 """The flags of the command line and their short form, the errors about them, and the recipe that they name."""
 
+import itertools
 import re
 import sys
 from collections.abc import Collection, Sequence
@@ -12,7 +13,7 @@ from bertjax.config.check import check_key
 from bertjax.config.files import Recipe, find_recipe, load_recipe, recipe_names
 from bertjax.config.plain import flatten
 from bertjax.config.recipes import finetuning_config, pretraining_config
-from bertjax.config.saved_config import changed_keys
+from bertjax.config.saved_config import make_recipe
 from bertjax.config.suggestions import ALIASES, FLAGS, VERBS, nearest_name
 from bertjax.errors import UserError
 from bertjax.parallel.process_flags import ProcessFlags
@@ -105,8 +106,9 @@ def to_flags(argv: Sequence[str]) -> list[str]:
         else:
             arguments.append(argument)
     words = [argument for argument in arguments[1:] if not argument.startswith('-') and not _KEY_VALUE.match(argument)]
-    for word in words:
-        _check_recipe(word)
+    for before, word in itertools.pairwise(arguments):
+        if word in words:
+            _check_recipe(word, before)
     recipes = [f'--config={word}' for word in words]
     named = _recipes([*recipes, *arguments])
     pairs = [argument for argument in arguments if _KEY_VALUE.match(argument)]
@@ -124,11 +126,14 @@ def _pair_flag(pair: str, keys: Collection[str]) -> str:
     return f'--{key}={value}' if is_flag else f'--config.{key}={value}'
 
 
-def _check_recipe(word: str) -> None:
-    """Raises a UserError unless `word` is a recipe."""
+def _check_recipe(word: str, before: str) -> None:
+    """Raises a UserError unless `word`, which follows the argument `before`, is a recipe."""
     try:
         find_recipe(word)
     except UserError:
+        flag = re.fullmatch(r'--?(\w\w+)', before)
+        if flag and not {flag[1], flag[1].removeprefix('no')} & {*flags.FLAGS}:  # `word` is probably its value
+            raise _unknown_flag_error(flag[1], ()) from None
         if not re.fullmatch(r'\w+', word):
             raise
         recipe = nearest_name(word, recipe_names(), {}, similarity=0.7)
@@ -194,4 +199,4 @@ def read_recipe() -> Recipe:
     if CONFIG.value is None:
         raise no_recipe_error()
     (name,) = _recipes(to_flags(sys.argv))
-    return Recipe(name, CONFIG.value, {*config_flags.get_override_values(flags.FLAGS['config']), *changed_keys(name)})
+    return make_recipe(name, CONFIG.value, config_flags.get_override_values(flags.FLAGS['config']))

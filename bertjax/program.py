@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from bertjax.config.files import Recipe, find_recipe, load_recipe
 from bertjax.config.plain import flatten
 from bertjax.config.ranges import format_value
-from bertjax.config.saved_config import changed_keys
+from bertjax.config.saved_config import make_recipe
 from bertjax.config.verb import Verb
 from bertjax.errors import StoppedError, UserError
 from bertjax.files.paths import is_remote
@@ -69,7 +69,7 @@ def recipe(name: str | os.PathLike, **keys: Any) -> Recipe:
     name = os.fspath(name)
     config = load_recipe(find_recipe(name))
     config.lock()
-    return Recipe(name, config, changed_keys(name)).with_keys(keys)
+    return make_recipe(name, config).with_keys(keys)
 
 
 def run(

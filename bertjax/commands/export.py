@@ -23,7 +23,9 @@ from bertjax.workdir.lock import has_checkpoints, lock_workdir
 VERB = Verb()
 
 
-def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
+def run(
+    config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (), flag_keys: Collection[str] = ()
+) -> None:
     """Exports the checkpoint of config.step.
 
     Step 0 means the newest checkpoint, or with config.use_checkpoint='best' the checkpoint with the best score on dev.
@@ -40,7 +42,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         if 'task' in config:
             description, written = _export_task(merge_run_config(config, folder, command_line_keys), folder)
         else:
-            description, written = _export_pretraining(config, folder)
+            description, written = _export_pretraining(config, folder, flag_keys)
     for path in written:
         print(f'{description} exported to {path}')
     push_export(folder, config.push_to, private=config.push_private)
@@ -70,9 +72,11 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
     return f'model of {task.name}' + ('' if tuned.finished else f' at step {tuned.step}'), written
 
 
-def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pathlib.Path]]:
+def _export_pretraining(
+    config: ConfigDict, folder: pathlib.Path, flag_keys: Collection[str]
+) -> tuple[str, list[pathlib.Path]]:
     """Exports a checkpoint of a pre-training; returns a description of the checkpoint and the written folders."""
-    settings = with_architecture(pretraining_settings(config), folder)
+    settings = with_architecture(pretraining_settings(config), folder, flag_keys)
     formats = split_formats(settings.export_formats)
     check_push_to(settings.push_to, formats)
     model = load_pretraining(settings, folder)

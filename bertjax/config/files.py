@@ -17,6 +17,7 @@ from ml_collections.config_flags import config_path
 from bertjax.config.check import check_key, check_ranges, config_keys
 from bertjax.config.plain import flatten
 from bertjax.config.ranges import check_value
+from bertjax.config.recipes import phase
 from bertjax.config.suggestions import suggestion
 from bertjax.errors import UserError
 from bertjax.tasks.registry import options
@@ -39,12 +40,14 @@ class Recipe:
       config: The config of the recipe with all changes.
       flag_keys: The config keys that the user set, with flags `--config.KEY=VALUE` or with arguments in Python.
       rows: The rows that a Python program gave instead of files, {key of ROW_KEYS: rows}.
+      base: The recipe that a saved config names; else `name`.
     """
 
     name: str
     config: ConfigDict
     flag_keys: Collection[str] = frozenset()
     rows: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    base: str = ''
 
     def __repr__(self) -> str:
         values = flatten(self.config)
@@ -64,7 +67,9 @@ class Recipe:
             if key in rows:
                 continue
             value = _to_config_value(value)
-            if key in known:
+            if key == 'phases' and isinstance(value, tuple) and all(isinstance(x, dict | ConfigDict) for x in value):
+                value = tuple(phase(**entry) for entry in value)
+            elif key in known:
                 check_value(key, value, known[key].allowed, known[key].default)
             try:
                 config_path.set_value(key, config, value)
@@ -79,7 +84,7 @@ class Recipe:
     @property
     def command_line_keys(self) -> set[str]:
         """The keys in `flag_keys`, and the keys that the argument of the recipe sets."""
-        path, config, keys = find_recipe(self.name), self.config, set(self.flag_keys)
+        path, config, keys = find_recipe(self.base or self.name), self.config, set(self.flag_keys)
         recipe, _, argument = path.partition(':')
         if argument and recipe != str(SAVED_CONFIG):
             values = flatten(load_recipe(path))
@@ -95,13 +100,14 @@ class Recipe:
 
     def describe_default_argument(self) -> str:
         """Says what a recipe without an argument means (`glue`: task.task=rte); '' for other recipes."""
-        inner = self.name.partition(':')[2] if 'distill' in self.config else self.name
-        if 'task' not in self.config or ':' in inner:
+        name = self.base or self.name
+        inner = name.partition(':')[2] if 'distill' in self.config else name
+        if 'task' not in self.config or ':' in inner or find_recipe(name).startswith(str(SAVED_CONFIG)):
             return ''
         task = self.config.task
         named_options = [name for name, option in options(task.kind).items() if option.named and name in task]
         values = [f'task.{name}={task[name]}' for name in named_options if f'task.{name}' not in self.flag_keys]
-        return f'--config={self.name} without an argument means {", ".join(values)}' if values else ''
+        return f'--config={name} without an argument means {", ".join(values)}' if values else ''
 
 
 def _to_config_value(value: Any) -> Any:

@@ -14,7 +14,7 @@ from bertjax.model.config import BertConfig
 from bertjax.optim.schedules import SCHEDULES
 
 _LENGTH = integer(8, MANY)
-_BUDGET = word(r'|\d+(\.\d+)?([smhd]|e\d{1,2})', 'a time such as 25m, operations such as 3e15, or empty')
+_BUDGET = word(r'|\d+(\.\d+)?([smhd]|e\d{1,2})', 'text: a time such as 25m, operations such as 3e15, or empty')
 _FAMILIES = ('wordpiece', 'sentencepiece', 'bpe', 'symbols')
 
 

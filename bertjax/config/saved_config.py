@@ -10,7 +10,7 @@ Without `recipe`, the file must have every key of a run, as WORKDIR/config.json 
 
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import yaml
@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from bertjax.config.check import COMPUTED_KEYS, check_recorded
 from bertjax.config.files import SAVED_CONFIG, Recipe, find_recipe, load_recipe
 from bertjax.config.plain import from_plain
-from bertjax.config.recipes import phase
+from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
 
 
@@ -42,24 +42,31 @@ def get_config(path: str) -> ConfigDict:
         for key in COMPUTED_KEYS:
             group, _, name = key.rpartition('.')
             values.get(group, values).pop(name, None)
+        if values.get('budget'):  # the run has computed its phases
+            values['phases'] = []
         config = from_plain(values)
         check_recorded(config, path, 'correct it, or add `recipe: NAME` and keep only the changed keys')
         return config
     try:
-        config = load_recipe(find_recipe(recipe))
-        if isinstance(values.get('phases'), list) and 'phases' in config:
-            config.phases = tuple(phase(**entry) for entry in values.pop('phases'))
-        return Recipe(recipe, config).with_keys(_flat(values)).config
+        changed = Recipe(recipe, load_recipe(find_recipe(recipe))).with_keys(_flat(values))
+        for key in changed.rows:
+            fix = 'write one text; separate several paths by commas, such as a.txt,b.txt'
+            raise UserError(f'config.{key}', format_value(values[key]), 'text', fix)
+        return changed.config
     except UserError as error:
         raise UserError(f'{path}: {error.where}', error.found, error.expected, error.fix) from None
 
 
-def changed_keys(recipe: str) -> set[str]:
-    """Returns the keys of a saved config that names a recipe; no keys for any other config or recipe."""
-    if not find_recipe(recipe).startswith(f'{SAVED_CONFIG}:'):
-        return set()
-    base, values = _read(recipe)
-    return set() if base is None else set(_flat(values))
+def make_recipe(name: str, config: ConfigDict, flag_keys: Collection[str] = ()) -> Recipe:
+    """Returns the recipe that the user spells `name`. The keys that a saved config changes count as set by the user."""
+    keys, base = {*flag_keys}, name
+    while find_recipe(base).startswith(f'{SAVED_CONFIG}:'):
+        inner, values = _read(base)
+        if inner is None:
+            break
+        keys |= _flat(values).keys()
+        base = inner
+    return Recipe(name, config, keys, base=base)
 
 
 def _read(path: str) -> tuple[str | None, dict[str, Any]]:

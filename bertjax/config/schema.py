@@ -156,7 +156,7 @@ def _range(record: Any, field: dataclasses.Field) -> Range:
     if field.metadata.get('range'):
         return field.metadata['range']
     if field.metadata.get('is_list'):
-        return Range('a list of entries, as bertjax.config.recipes makes them', lambda value: value in ([], ()))
+        return Range('a list of dicts of keys', lambda value: value in ([], ()))
     if isinstance(field.default, bool):
         return flag()
     if isinstance(field.default, str):

@@ -176,7 +176,7 @@ class BertConfig:
             )
         for name, value, requirement, is_met in (
             ('first_attention_norm', False, 'pre_norm=True', self.pre_norm),
-            ('pooler', 'transform', 'nsp=False', not self.nsp),
+            ('pooler', 'transform', 'config.pairs.mode=doc_sentences', not self.nsp),
             ('position', 'rope', 'an even width / num_heads', self.head_dim % 2 == 0),
         ):
             if getattr(self, name) == value and not is_met:

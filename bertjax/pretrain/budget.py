@@ -26,11 +26,13 @@ from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_or_none
 from bertjax.model.config import DTYPES, GATED_MLPS, train_flops_per_sequence
 from bertjax.model.layers import dot
+from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.remote.paths import user_path
 from bertjax.train.health.goodput import read_goodput
 from bertjax.train.health.goodput_clock import DATA, SAVE, STEP
 from bertjax.train.time_limit import TimeLimit
+from bertjax.workdir.lock import has_checkpoints
 
 FILE = 'budget.json'  # the file in the workdir with the plan
 # (layers, width, heads) of the sizes to choose from.
@@ -45,6 +47,7 @@ _MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
 # `expected_loss` are assumed, not fitted: they determine only the size, because the clock corrects the steps.
 _EFFICIENCY = 0.4
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.0, 60.0, 0.28, 190.0, 0.28
+_MIN_STEP_SECONDS = 2e-3  # the time of a step without arithmetic; the clock does not correct the steps of the warm-up
 _WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed
 _OPEN_END_FACTOR = 1000  # the length of a phase that the clock ends, relative to the estimated steps of the run
 
@@ -145,19 +148,30 @@ def make_plan(
 ) -> BudgetPlan:
     """Returns the plan of a run: from its workdir, else from the run in config.replay, else a new plan.
 
-    The plan is saved to the workdir.
+    The plan is saved to the workdir. A saved plan without a checkpoint is replaced, because nothing depends on it.
 
     Raises:
-      UserError: The budget conflicts with other keys, or the workdir has a run with another budget.
+      UserError: The budget conflicts with other keys, or the plan is for another budget or model.
     """
     _check(settings, flag_keys)
-    plan = _read(folder / FILE)
-    if plan is None:
-        plan = _replayed_plan(settings) if settings.replay else _new_plan(settings, mesh, flag_keys)
-        plan.save(folder)
+    path = folder / FILE
+    saved = _read(path) if has_checkpoints(folder) or not is_primary() else None
+    replayed = _read_replayed(settings.replay, required=saved is None) if settings.replay else None
+    if saved and replayed not in (None, saved):
+        fix = 'leave it out, or give another --workdir'
+        raise UserError('config.replay', repr(settings.replay), f'the decisions in {path}', fix)
+    plan = saved or replayed or _new_plan(settings, mesh, flag_keys)
+    source, fix = (settings.replay, 'leave config.replay out') if replayed else (path, 'give another --workdir')
     if plan.budget != settings.budget:
-        fix = f'set --config.budget={plan.budget}, or give another --workdir'
-        raise UserError('config.budget', repr(settings.budget), f'{plan.budget}, as in {folder / FILE}', fix)
+        fix = f'set --config.budget={plan.budget}, or {fix}'
+        raise UserError('config.budget', repr(settings.budget), f'{plan.budget}, as in {source}', fix)
+    for key, value in plan.model.items():
+        configured = getattr(settings.model, key)
+        if f'model.{key}' in flag_keys and configured != value:
+            fix = f'leave it out, or {fix}'
+            raise UserError(f'config.model.{key}', str(configured), f'{value}, as in {source}', fix)
+    if plan is not saved:
+        plan.save(folder)
     return plan
 
 
@@ -177,10 +191,10 @@ def _read(path: pathlib.Path) -> BudgetPlan | None:
     return read_json_or_none(path, lambda facts: BudgetPlan(**facts))
 
 
-def _replayed_plan(settings: PretrainingSettings) -> BudgetPlan:
-    source = user_path(settings.replay, 'config.replay') / FILE
+def _read_replayed(workdir: str, *, required: bool) -> BudgetPlan | None:
+    source = user_path(workdir, 'config.replay') / FILE
     plan = _read(source)
-    if plan is None or plan.decay is None:
+    if required and (plan is None or plan.decay is None):
         found = 'no such file' if plan is None else 'a run that is still in its second phase'
         raise UserError(str(source), found, 'the decisions of a finished run', 'give the workdir of such a run')
     return plan
@@ -206,12 +220,16 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
         model = dataclasses.replace(settings.model, **size)
         config = dataclasses.replace(settings, model=model).model_config(settings.vocab.size)
         steps = operations / (settings.batch_size * train_flops_per_sequence(config, length, predictions))
+        steps = min(steps, seconds / _MIN_STEP_SECONDS)
         inner = inner_parameters(config.num_layers, config.width)
         loss = expected_loss(inner, max(steps * settings.batch_size * length, 1))
         estimate = max(round(steps), 3)
         warmup = max(round(settings.warmup_fraction * estimate), 1)
         plans[loss] = BudgetPlan(settings.budget, size | chosen, estimate, warmup)
     plan = plans[min(plans)]
+    if plan.estimate > COUNT // 4:
+        found, fix = f'{settings.budget}, which is about {plan.estimate:.0e} steps', 'lower it, or raise batch_size'
+        raise UserError('config.budget', found, f'at most {COUNT // 4:,} steps', fix)
     if seconds < math.inf:
         return plan
     decay = max(round(settings.schedule.decay_fraction * plan.estimate), 1)

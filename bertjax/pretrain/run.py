@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import math
 import pathlib
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -256,6 +257,14 @@ class Pretraining:
         if set(itertools.chain(*rates)) != {eval_rate}:
             each = ', then '.join(dict.fromkeys(' to '.join(dict.fromkeys(f'{x:.0%}' for x in pair)) for pair in rates))
             lines.append(f'masked positions: {each} in training, {eval_rate:.0%} in evaluation')
+        for phase in self._phases:
+            rate, length, limit = max(phase.mask_rate, phase.final_mask_rate), phase.seq_len, phase.max_predictions
+            if limit < int(rate * length):
+                key = self.settings.phase_specs[phase.number].keys['max_predictions']
+                lines.append(
+                    f'warning: config.{key}={limit} limits the masks of full rows to {limit / length:.0%} of '
+                    f'{length} positions, not {rate:.0%}: set --config.{key}={math.ceil(rate * length)}'
+                )
         if model_config.shifted_predictions:
             share = self.settings.masking.causal_share
             lines.append(f'each token is predicted from the position before it; {share:.0%} of the examples are causal')

@@ -81,6 +81,7 @@ class PretrainingSettings(PretrainingKeys):
             if length > model_config.max_positions:
                 expected = f'at most config.model.max_positions = {model_config.max_positions}'
                 fix = f'lower it, or set --config.model.max_positions={length}'
+                fix = 'lower it' if self.architecture_from == 'init' else fix
                 raise UserError(f'config.{phase.keys["seq_len"]}', str(length), expected, fix)
         return model_config
 

@@ -25,6 +25,8 @@ from bertjax.workdir.resolve_path import huggingface_directory
 _RUN_FIELDS = ('vocab_size', 'nsp', 'param_dtype')
 # Fields of the architecture that must be the same as in config.init.
 _SIZE_FIELDS = ('num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments')
+# Fields that config.budget may choose.
+_BUDGET_FIELDS = ('num_layers', 'width', 'num_heads', 'mlp_dim', 'dtype')
 # Fields of the architecture that have no effect on weights from config.init.
 _INIT_FIELDS = ('init', 'init_stddev')
 
@@ -38,8 +40,8 @@ def with_architecture(
     for the keys that the recipe or the command line sets. `Teacher.check_copies` checks these values later.
 
     A resumed run takes the architecture from its config.json, so that config.init is no longer needed. It also keeps
-    the layout of its parameter tree, even if the recipe has changed. A model without segment ids is trained without
-    pairs, unless the command line sets config.pairs.mode.
+    the layout of its parameter tree, even if the recipe has changed, and the size that config.budget has chosen. A
+    model without segment ids is trained without pairs, unless the command line sets config.pairs.mode.
 
     Args:
       settings: The settings of the pre-training run.
@@ -50,8 +52,9 @@ def with_architecture(
     Raises:
       UserError: config.init has no checkpoint, or a value of config.model differs from that of the checkpoint.
     """
-    layout = {name: value for name, value in fields_of(FieldKind.LAYOUT).items() if f'model.{name}' not in flag_keys}
-    settings = _with_fields(settings, _recorded_fields(folder, layout) or {})
+    names = [*fields_of(FieldKind.LAYOUT), *(_BUDGET_FIELDS if settings.architecture_from == 'budget' else ())]
+    names = [name for name in names if f'model.{name}' not in flag_keys]
+    settings = _with_fields(settings, _recorded_fields(folder, names) or {})
     if settings.architecture_from != 'init':
         return _with_teacher_architecture(settings, folder, flag_keys) if settings.copied_teacher else settings
     defaults = _architecture_without(_RUN_FIELDS)
@@ -61,7 +64,8 @@ def with_architecture(
         if configured != value and (configured != defaults[name] or f'model.{name}' in flag_keys):
             fix = 'leave it out'
             raise UserError(f'config.model.{name}', str(configured), f'{value}, as in {source}', fix)
-    if not source_fields['num_segments'] and settings.pair_options.paired and 'pairs.mode' not in flag_keys:
+    # A single segment embedding is RoBERTa's, which ignores the segment ids.
+    if source_fields['num_segments'] < 2 and settings.pair_options.paired and 'pairs.mode' not in flag_keys:
         print(f'config.pairs.mode is set to doc_sentences, because the model in {source} has no segment ids')
         settings = dataclasses.replace(settings, pairs=dataclasses.replace(settings.pairs, mode='doc_sentences'))
     return _with_fields(settings, source_fields)

@@ -123,6 +123,8 @@ def _records(name: str, rows: Any) -> Iterable[Any]:
     if hasattr(rows, 'with_format') and getattr(rows, 'features', None):  # a Dataset of `datasets`
         return (fields for _, fields in read_dataset_object(rows, name))
     if hasattr(rows, 'isna') and hasattr(rows, 'columns'):  # a DataFrame of pandas
+        if len(twice := rows.columns[rows.columns.duplicated()]):
+            raise UserError(name, f'two columns {format_value(twice[0])}', 'different names', 'rename one of them')
         columns = [zip(rows[column].to_numpy(), rows[column].isna(), strict=True) for column in rows.columns]
         return (
             {column: None if missing else value for column, (value, missing) in zip(rows.columns, row, strict=True)}

@@ -1,5 +1,6 @@
 """config.budget: a time or a number of operations decides the model size, the steps and the learning rate decay."""
 
+import dataclasses
 import json
 import pathlib
 import signal
@@ -96,15 +97,55 @@ def test_a_budget_of_operations_decides_the_steps(program, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_size_of_a_plan_stays_until_it_conflicts(program, tmp_path):
+    """A plan without a checkpoint is replaced. Else all verbs use its size, and a key of another size is refused."""
+    plan = {'budget': '2e9', 'model': dict(num_layers=1, width=16, num_heads=1, mlp_dim=32), 'estimate': 3}
+    for name, budget in (('first', '2e9'), ('run', '3e9')):
+        (tmp_path / name).mkdir()
+        text = json.dumps(plan | {'budget': budget, 'warmup': 1, 'stable': 1, 'decay': 1})
+        (tmp_path / name / 'budget.json').write_text(text)
+
+    def arguments(*more: str, name: str = 'run') -> dict:
+        changes = (f'--workdir={tmp_path / name}', f'--config.corpus={program.corpus}', *SMALL, *more)
+        return {'changes': changes, 'recipe': 'configs/budget.py:2e9', 'small': False}
+
+    def error(*more: str, **options) -> str:
+        given = arguments(*more, **options)
+        return program.error(*given.pop('changes'), **given).removeprefix('error: ')
+
+    def run(*more: str, **options) -> str:
+        given = arguments(*more, **options)
+        return program.run(*given.pop('changes'), **given).stdout
+
+    replay, width = f'--config.replay={tmp_path / "first"}', '--config.model.width=64'
+    assert error(replay, '--config.budget=4e9', name='new').startswith(
+        "config.budget: found '4e9', expected 2e9, as in"
+    )
+    assert not (tmp_path / 'new' / 'budget.json').exists()
+    assert error(replay, width).startswith('config.model.width: found 64, expected 16, as in ')
+    assert '1 layers of width 16' in run(replay)
+    for flags in ((width,), (width, replay), (width, '--config.run=export')):
+        assert error(*flags).startswith('config.model.width: found 64, expected 16, as in ')
+    assert 'step 3 exported to ' in run('--config.run=export')
+    saved = program.run(f'--workdir={tmp_path / "run"}', recipe=str(tmp_path / 'run' / 'config.json'), small=False)
+    assert 'all 3 steps are done' in saved.stdout
+    (tmp_path / 'first' / 'budget.json').write_text(json.dumps(_plan(tmp_path / 'run') | {'warmup': 2}))
+    assert error(replay).startswith('config.replay: found ')
+
+
+@pytest.mark.slow
 def test_the_size_follows_from_the_operations(tmp_path):
     """More operations give a larger model, unless a flag sets the size."""
     mesh, plans = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.local_devices()[:1]), []
-    for number, budget in enumerate(('1e11', '1e15', '1e20')):
+    for number, budget in enumerate(('1e11', '1e15', '1e19')):
         settings = pretraining_settings(budget_config(budget))
         plans.append(make_plan(settings, tmp_path / str(number), mesh, ()))
     widths = [plan.model['width'] for plan in plans]
     assert widths == sorted(set(widths))
     assert make_plan(settings, tmp_path / 'set', mesh, ('model.width', 'model.dtype')).model == {}
+    fast = {'budget': '4s', 'batch_size': 1, 'seq_len': 8, 'max_predictions': 1}
+    plan = make_plan(dataclasses.replace(settings, **fast), tmp_path / 'fast', mesh, ('model.width', 'model.dtype'))
+    assert plan.warmup == 100  # 5 % of the steps that fit into four seconds if there is hardly anything to compute
 
 
 @pytest.mark.parametrize(
@@ -114,6 +155,7 @@ def test_the_size_follows_from_the_operations(tmp_path):
         (('--config.epochs=2',), 'config.epochs'),
         (('--config.schedule.name=linear',), 'config.schedule.name'),
         (('--config.replay=/nowhere',), '/nowhere/budget.json'),
+        (('--config.budget=1e40',), 'config.budget'),
     ],
 )
 def test_settings_that_conflict_with_a_budget_are_refused(program, tmp_path, flags, name):

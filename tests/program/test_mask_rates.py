@@ -38,3 +38,10 @@ def test_a_resumed_run_with_a_falling_rate_ends_in_the_same_bits(
 def test_a_rate_beyond_the_predictions_is_refused(program: Program, tmp_path: pathlib.Path):
     line = program.error(f'--workdir={tmp_path}', *FALLING, '--config.max_predictions=11')
     assert line.startswith('error: config.max_predictions: found 11, expected at least 12 with this mask rate: 40% of ')
+
+
+@pytest.mark.slow
+def test_a_constant_rate_beyond_the_predictions_is_warned_of(program: Program, tmp_path: pathlib.Path):
+    flags = ('--config.steps=1', '--config.masking.rate=0.4', '--config.export=False')
+    out = program.run(f'--workdir={tmp_path}', *flags).stdout
+    assert 'warning: config.max_predictions=5 limits the masks of full rows to 16% of 32 positions, not 40%: ' in out

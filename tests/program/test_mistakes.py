@@ -53,6 +53,7 @@ MISTAKES = [
     (('--config.num_train_epochs=1',), ('did you mean --config.epochs?',)),
     (('--config.per_device_train_batch_size=1',), ('did you mean --config.batch_size?',)),
     (('--config.model.hidden_size=1',), ('did you mean --config.model.width?',)),
+    (('--learning_rate', '1'), ('--learning_rate: found an unknown flag', 'did you mean --config.learning_rate?')),
     (('--learning_rate=1',), ('--learning_rate: found an unknown flag', 'did you mean --config.learning_rate?')),
     (('--lr=1',), ('did you mean --config.learning_rate?',)),
     (('--output_dir=out',), ('did you mean --workdir?',)),

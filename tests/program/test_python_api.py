@@ -18,6 +18,7 @@ from running import GLUE, PRETRAIN, RUN, SMALL, SWEEP, TUNE, Program, rows
 
 import bertjax
 import bertjax.train.loop  # The package has the same name as the function bertjax.train.
+from bertjax.config.recipes import phase
 from bertjax.train.caller import Caller, called_by
 from bertjax.train.health.interrupt import Interrupt
 from bertjax.workdir.rows import write_rows
@@ -185,6 +186,8 @@ def test_rows_of_other_libraries_give_the_same_files(tmp_path):
     pd = pytest.importorskip('pandas', reason="needs pandas of the extra 'test-all'")
     frame = pd.DataFrame(records).astype({'x': 'float32'})
     assert write('frame', frame) == expected
+    with pytest.raises(bertjax.UserError, match="train: found two columns 'text'"):
+        write('frame', frame.rename(columns={'x': 'text'}))
     datasets = pytest.importorskip('datasets', reason='needs the package datasets, which is large')
     features = {'text': datasets.Value('string'), 'label': datasets.ClassLabel(names=['no', 'yes'])}
     features |= {'x': datasets.Value('float32')}
@@ -207,6 +210,8 @@ def test_keys_work_as_on_the_command_line(tmp_path, capsys):
     assert capsys.readouterr().out == ''
     bertjax.run('show', bertjax.recipe('pretrain_large', **{'phases[1].steps': '20%'}))
     assert 'phases[1].steps' in capsys.readouterr().out
+    recipe = bertjax.recipe('pretrain_tiny', phases=[{'steps': '90%'}, phase(steps='10%', seq_len=32)])
+    assert [(entry.steps, entry.seq_len) for entry in recipe.config.phases] == [('90%', 0), ('10%', 32)]
 
 
 @pytest.mark.parametrize(
@@ -217,6 +222,8 @@ def test_keys_work_as_on_the_command_line(tmp_path, capsys):
         (lambda _: bertjax.recipe('glue:rte', optimizer={'b2': 0.9}), 'a group of keys'),
         (lambda _: bertjax.recipe('glue:rte', learning_rate='fast'), "config.learning_rate: found 'fast'"),
         (lambda _: bertjax.recipe('glue:rte', **{'optimizer.b2': 2}), 'config.optimizer.b2: found 2'),
+        (lambda _: bertjax.recipe('pretrain_tiny', phases=[3]), r'config.phases: found \(3,\)'),
+        (lambda _: bertjax.recipe('pretrain_tiny', phases=[{'stepps': 3}]), r'config.phases\[0\].stepps'),
         (lambda _: bertjax.recipe(3), 'the name or the path of a recipe'),
         (lambda _: bertjax.run('trian', 'glue:rte', '.'), 'config.run'),
         (lambda _: bertjax.run('pretrain', 'glue:rte', '.'), 'a recipe without config.corpus'),

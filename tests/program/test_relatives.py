@@ -55,6 +55,13 @@ def test_roberta_predictions_agree_with_transformers(program: Program, rte: path
     out = program.run(f'--workdir={second}', f'--config.init={exported}', '--config.steps=1', *BPE[2:4]).stdout
     assert 'of its RobertaForMaskedLM loaded; newly initialized: nothing' in out and 'not used' not in out
     assert 'config.model.layer_norm_eps is 1e-12, but 1e-05 in the checkpoint' in out
+    adapt = (f'--workdir={tmp_path}/adapted', f'--config.init={exported}', f'--config.corpus={program.corpus}')
+    adapt = (*adapt, '--config.steps=1', '--config.batch_size=8', '--config.eval_examples=8')
+    program.run(*adapt, '--config.seq_len=32', recipe='configs/adapt.py', small=False)
+    facts = json.loads((tmp_path / 'adapted/export/hf/config.json').read_text())
+    assert facts['architectures'] == ['RobertaForMaskedLM']
+    line = program.error(*adapt, '--config.seq_len=600', recipe='configs/adapt.py', small=False)
+    assert line.endswith('expected at most config.model.max_positions = 512; lower it')
     out = _tune_and_compare(program, rte, tuned, first)
     assert 'newly initialized: head/bias, head/kernel, pooler/bias, pooler/kernel' in out
     assert 'not used: lm_head.bias, lm_head.dense.bias' in out

@@ -6,6 +6,8 @@ import pathlib
 import pytest
 from running import PRETRAIN, SMALL, Program
 
+import bertjax
+
 RUN = ('--config.steps=3', '--config.learning_rate=3e-4', '--config.export=false')
 
 
@@ -71,6 +73,15 @@ def test_the_keys_of_a_saved_config_count_as_set(program: Program, tmp_path: pat
     assert by_file == program.error('budget:5m', 'steps=7', workdir, recipe='', small=False)
 
 
+def test_a_saved_config_has_the_argument_of_its_recipe(tmp_path: pathlib.Path):
+    for name, argument in (('glue:sst2', True), ('glue', False)):
+        (tmp_path / 'saved.yaml').write_text(f'recipe: {name}\nseed: 3\n')
+        (tmp_path / 'other.yaml').write_text(f'recipe: {tmp_path}/saved.yaml\n')
+        recipe = bertjax.recipe(tmp_path / 'other.yaml')
+        assert recipe.command_line_keys == ({'seed', 'task.task'} if argument else {'seed'})
+        assert bool(recipe.describe_default_argument()) is not argument
+
+
 @pytest.mark.parametrize(
     ('text', 'named'),
     [
@@ -83,6 +94,9 @@ def test_the_keys_of_a_saved_config_count_as_set(program: Program, tmp_path: pat
         ('recipe: pretrain_tiny\noptimizer: 3', 'saved.yaml: --config.optimizer: found a group of keys'),
         ('recipe: pretrain_base\nphases: [{stepps: 3}]', 'stepps'),
         ('recipe: pretrain_base\nphases: 3', 'saved.yaml: config.phases'),
+        ('recipe: pretrain_base\nphases: [3]', 'saved.yaml: config.phases: found [3]'),
+        ('recipe: pretrain_tiny\ncorpus: [a.txt, b.txt]', "saved.yaml: config.corpus: found ['a.txt', 'b.txt']"),
+        ('recipe: pretrain_tiny\nbudget: 3e15', 'expected text: a time such as 25m'),
         ('steps: 3', 'add `recipe: NAME`'),
     ],
 )
