@@ -136,6 +136,12 @@ def test_an_invalid_beir_folder_is_refused(tmp_path: pathlib.Path, name: str, co
         embedding_task.records('dev')
 
 
+def test_a_file_of_an_unknown_format_is_refused(tmp_path: pathlib.Path):
+    (tmp_path / 'pairs.txt').write_text('a\tb\n')
+    with pytest.raises(UserError, match=r"the suffix '.txt', expected one of .*; rename it$"):
+        EmbeddingTask(str(tmp_path / 'pairs.txt'), 64).records('train')
+
+
 def test_single_texts_are_refused_as_the_dev_split(tmp_path: pathlib.Path):
     write(tmp_path, 'train.jsonl', [{'text': 'a'}])
     assert task(tmp_path).splits() == ['train']
