@@ -140,7 +140,9 @@ def write(folder: pathlib.Path, name: str, rows: list[dict]) -> None:
 def test_invalid_records_and_options_are_refused(tmp_path: pathlib.Path):
     write(tmp_path, 'train.jsonl', [{'text_a': 'a', 'text_b': 'b', 'score': 1}])
     task = LateInteractionTask(str(tmp_path), 32)
-    with pytest.raises(UserError, match="found 'auto' with records of the form scored, expected one of info_nce"):
+    with pytest.raises(
+        UserError, match='found records of the form scored, expected the columns anchor and positive; train'
+    ):
         task.learn(task.records('train'))
     for options, message in (
         ({'query_len': 40}, r'query_len: found 40, expected at most 32'),
