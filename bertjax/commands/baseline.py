@@ -41,7 +41,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     settings = finetuning_settings(merge_run_config(config, folder, command_line_keys))
     task = settings.build_task()
     if not task.has_baselines:
-        fix = 'choose another task: there is no simple method for spans'
+        fix = 'choose another task: these are for labels, scores, tags and endings'
         raise UserError('config.run', 'baseline', f'a task that has simple methods, unlike {task.name}', fix)
     train = task.records('train')
     task.learn(train)

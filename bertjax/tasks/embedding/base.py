@@ -118,7 +118,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
 
     @property
     def _pair_columns(self) -> tuple[Column, ...]:
-        return Column((self.text_a,)), Column((self.text_b,))
+        return tuple(Column((getattr(self, name),), key=f'config.task.{name}') for name in ('text_a', 'text_b'))
 
     @property
     def _loss(self) -> str:

@@ -10,6 +10,7 @@ from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 from bertjax.tasks.embedding.files import Query
 from bertjax.tasks.embedding.task import EmbeddingTask
+from bertjax.tasks.reading.layout import Record
 from bertjax.text.tokenizer import Tokenizer
 
 PAIRS = [
@@ -140,6 +141,11 @@ def test_a_file_of_an_unknown_format_is_refused(tmp_path: pathlib.Path):
     (tmp_path / 'pairs.txt').write_text('a\tb\n')
     with pytest.raises(UserError, match=r"the suffix '.txt', expected one of .*; rename it$"):
         EmbeddingTask(str(tmp_path / 'pairs.txt'), 64).records('train')
+
+
+def test_a_row_to_predict_without_a_text_names_the_key(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=r"'anchor', 'positive', expected text_a; .* in config.task.text_a"):
+        next(task(tmp_path).from_rows(iter([Record('in:1', PAIRS[0])])))
 
 
 def test_single_texts_are_refused_as_the_dev_split(tmp_path: pathlib.Path):
