@@ -149,7 +149,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
                 raise UserError(f'config.task.{field.name}', found, repr(field.default), 'leave it out')
         for record in records:
             if loss.needs_negatives and len(record.texts) < 3:
-                fix = f'add negatives in the column {self.negative}, or remove the record'
+                fix = f'add negatives in the column {self.negative}, for example with the recipe mine_negatives'
                 raise UserError(record.where or self.data, 'an anchor without negatives', 'a negative', fix)
         if loss.score_range:
             self._check_scores(records, *loss.score_range)

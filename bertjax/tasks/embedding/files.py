@@ -5,6 +5,7 @@ import functools
 import hashlib
 import itertools
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -217,7 +218,7 @@ def read_beir(folder: epath.Path, split: str) -> list[Query]:
         for name, ids, file in ((query, texts, 'queries.jsonl'), (document, index, 'corpus.jsonl')):
             if name not in ids:
                 raise UserError(where, f'{name!r}, which {file} lacks', f'an _id of {file}', 'correct the file')
-        if not score.lstrip('-').isdigit():
+        if not re.fullmatch(r'-?\d+', score):
             raise UserError(where, f'the score {score[:40]!r}', 'an integer', 'correct the row')
         grades = relevant.setdefault(query, {})
         grades |= {index[document]: int(score)} if int(score) > 0 else {}

@@ -116,6 +116,7 @@ BEIR = {'corpus.jsonl': [{'_id': 'x', 'title': '', 'text': 'a'}], 'queries.jsonl
         ('qrels/dev.tsv', 'q\ty\t1\n', r"dev.tsv:1: found 'y', which corpus.jsonl lacks"),
         ('qrels/dev.tsv', 'query-id\tcorpus-id\tscore\nz\tx\t1\n', r"dev.tsv:2: found 'z', which queries.jsonl lacks"),
         ('qrels/dev.tsv', 'q\tx\t0.5\n', r"dev.tsv:1: found the score '0.5', expected an integer"),
+        ('qrels/dev.tsv', 'q\tx\t²\n', r"dev.tsv:1: found the score '²', expected an integer"),
         ('qrels/dev.tsv', 'q\tx\t0\n', r'dev.tsv: found no relevant document'),
         ('corpus.jsonl', '{"_id": "x"}\n', r"corpus.jsonl:1: found the fields '_id', expected text"),
         (
