@@ -12,6 +12,7 @@ import bertjax
 from bertjax.convert.huggingface.sentence_transformers import read_sentence_modules
 from bertjax.errors import UserError
 from bertjax.model.pooling import SENTENCE_POOL, pool_tokens
+from bertjax.tasks.embedding.task import EmbeddingTask
 
 TEXTS = ['a bird sings over the old house and falls', 'stone']
 RNG = np.random.default_rng(0)
@@ -136,6 +137,12 @@ def test_unsupported_modules_are_refused(tmp_path, name, content, message):
     modules = read_sentence_modules(write(tmp_path, **{name: content}))
     with pytest.raises(UserError, match=message):
         raise modules.refusal
+
+
+def test_a_training_from_unsupported_modules_names_its_key(tmp_path):
+    write(tmp_path, **{'1_Pooling/config.json': {'pooling_mode': ['cls', 'mean']}})
+    with pytest.raises(UserError, match=r'found the pooling .*; name a pooling with config.task.pool$'):
+        EmbeddingTask('', 8).adopt(str(tmp_path))
 
 
 def test_a_model_with_unsupported_pooling_works_otherwise(trained, tmp_path):
