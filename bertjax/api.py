@@ -188,10 +188,13 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
           is compiled only a few times for each number of texts.
 
         Raises:
-          UserError: There are no texts, or no endings for a multiple-choice model.
+          UserError: There are no texts, or no endings for a multiple-choice model, or the model has further inputs.
         """
         if not as_text_list(texts):
             raise UserError('texts', 'no texts', 'at least one text', 'pass a text')
+        if self.task is not None and (further := [name for name in self.task.objective.inputs if name not in INPUTS]):
+            found, expected = f'a model that also reads {", ".join(further)}', f'a model that reads {", ".join(INPUTS)}'
+            raise UserError(self._model.where, found, expected, 'train it with its recipe, or give another model')
         if isinstance(self.task, MultipleChoiceTask):
             features = self._choices(self.task, texts, pairs)
         else:

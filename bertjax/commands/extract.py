@@ -100,6 +100,8 @@ def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
     options = settings.options
     model = load_requested_model(settings, folder)
     scalars = {name: options[name] for name in ('combine', 'pool', 'normalize', 'prompt', 'truncate_dim')}
+    if scalars['prompt'] == 'None':  # from the command line
+        scalars['prompt'] = None
     lists = {name: tuple(options[name]) for name in ('layers', 'weights')}
     encoding = resolve_encoding(model, **lists, **scalars)
     check_encoding(model, encoding)

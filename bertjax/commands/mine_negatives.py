@@ -21,8 +21,9 @@ from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, rec
 from bertjax.inference.runner import Runner
 from bertjax.loading.load_model import load_requested_model
 from bertjax.progress import show_progress
+from bertjax.remote.paths import user_path
 from bertjax.tasks.embedding.files import ROLES
-from bertjax.tasks.embedding.mining import distinct_documents, mine_negatives
+from bertjax.tasks.embedding.mining import SCORES, distinct_documents, mine_negatives
 from bertjax.tasks.embedding.splits import EmbeddingSplits
 from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.splits import STEMS
@@ -53,10 +54,18 @@ def run(config: ConfigDict, workdir: str) -> None:
         found = f'{options.range_max} with range_min={options.range_min}'
         expected = f'at least range_min plus num_negatives={options.num_negatives}'
         raise UserError('config.mine_negatives.range_max', found, expected, 'increase it')
+    names = options.anchor, options.positive, options.negative, SCORES
+    if repeated := [name for name in names if names.count(name) > 1]:
+        expected, fix = f'a name of its own for each of {", ".join(names)}', 'rename the field'
+        raise UserError('config.mine_negatives', f'two fields named {repeated[0]}', expected, fix)
     source, folder = InputSource(settings.input, ()), pathlib.Path(workdir)
     source.check()
+    if not user_path(settings.input, 'config.input').exists():
+        expected = 'a file of pairs or of SQuAD, or a folder of BEIR'
+        raise UserError('config.input', repr(settings.input), expected, 'check the path')
     columns = {role: getattr(options, role, role) for role in ROLES}
-    queries = EmbeddingSplits(settings.input, dict.fromkeys(STEMS, ''), columns).queries('train')
+    splits = EmbeddingSplits(settings.input, dict.fromkeys(STEMS, ''), columns, 'config.mine_negatives')
+    queries = splits.queries('train')
     documents, relevant = distinct_documents(queries, _read_corpus(options))
     queries = [query.text for query in queries]
     with lock_workdir(folder, results_only=True):
@@ -91,13 +100,14 @@ def run(config: ConfigDict, workdir: str) -> None:
         shutil.rmtree(parts)
         print(f'{sum(counts):,} negatives of {len(counts):,} pairs, from {len(documents):,} different texts')
         if few:
-            print(f'{few:,} pairs have fewer than {options.num_negatives}: see config.mine_negatives.range_max')
+            print(f'{few:,} pairs have fewer than {options.num_negatives}: see the corpus, range_max and margins')
         print(f'{target}\n{facts}')
 
 
 def _read_corpus(options: MineNegativesKeys) -> list[str]:
     if not options.corpus:
         return []
-    corpus = InputSource(options.corpus, make_columns(options.field, '', 'config.mine_negatives'))
+    columns = make_columns(options.field, '', 'config.mine_negatives')
+    corpus = InputSource(options.corpus, columns, key='config.mine_negatives.corpus')
     corpus.check()
     return [item.values[0] for item in corpus.items() if isinstance(item, Row)]

@@ -106,7 +106,9 @@ class ExtractKeys:
         either(TEXT, special(None, "the model's own")),
         'the name of a prompt of the model, such as `query`, or a prefix of every text',
     )
-    truncate_dim: int = key(0, integer(0, MANY), 'the number of leading dimensions to keep, before scaling; 0: all')
+    truncate_dim: int = key(
+        0, integer(0, MANY), 'the number of leading dimensions to keep, before scaling; 0: as the model'
+    )
     precision: str = key(
         'float32', one_of(PRECISIONS), '`npy`: the precision; `int8` has a byte per dimension, `binary` a bit'
     )

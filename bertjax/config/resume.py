@@ -47,12 +47,15 @@ def check_resume(
       UserError: A change is not allowed, such as a change of the model, tokenizer, store or optimiser, or of the
         training settings of a finished run. The error names the first such change.
     """
-    reported = []
-    for name, (old, new, change) in changed_keys(saved, current).items():
+    reported, changes = [], changed_keys(saved, current)
+    options = ', '.join(place_of(name) for name in changes if name.startswith('task.'))
+    # Keys are checked before the values that a run computes from them.
+    for name, (old, new, change) in sorted(changes.items(), key=lambda item: item[0].startswith(COMPUTED_KEYS)):
         if change is Change.STATE or (finished and change is Change.TRAINING):
+            cause = f' (changed: {options})' if options and name.startswith(COMPUTED_KEYS) else ''
             raise UserError(
                 place_of(name),
-                _short(new, old),
+                _short(new, old) + cause,
                 f'{_short(old, new)} as in the checkpoint in {where}',
                 'restore the former value to continue, or start a new run in another --workdir',
             )

@@ -39,7 +39,8 @@ class Encoding:
       normalize: Whether to divide each vector by its Euclidean norm.
       prompt: A prefix of every text.
       dense: Dense layers applied to the pooled vectors before normalization.
-      truncate_dim: The number of leading dimensions to keep, before normalization; 0 for all.
+      truncate_dim: The number of leading dimensions to keep; 0 for all.
+      truncate_first: Whether the dimensions are removed before normalization.
 
     Raises:
       UserError: The settings contradict each other.
@@ -53,6 +54,7 @@ class Encoding:
     prompt: str = ''
     dense: tuple[Dense, ...] = ()
     truncate_dim: int = 0
+    truncate_first: bool = True
 
     def __post_init__(self):
         if not self.layers:
@@ -84,8 +86,9 @@ def resolve_encoding(
 
     Args:
       model: The model with its `sentence_modules`.
-      pool: The pooling. 'auto' uses the pooling, prompt, Dense layers and normalization of the folder; for other models
-        it means 'mean'. Other values are those of `Encoding.pool`; they disable the default prompt and Dense layers.
+      pool: The pooling. 'auto' uses the pooling, prompt, Dense layers, normalization and number of dimensions of the
+        folder; for other models it means 'mean'. Other values are those of `Encoding.pool`; they disable the default
+        prompt and Dense layers.
       prompt: The name of one of the folder's prompts, or a prefix of every text; None for the default prompt.
       normalize: Whether to normalize. None uses the setting of the folder if `pool` is 'auto', else False.
       **options: The fields `layers`, `combine`, `weights` and `truncate_dim` of the Encoding.
@@ -118,8 +121,14 @@ def resolve_encoding(
     if options['layers'] == (-1,):
         combine = {'combine': 'weighted', 'weights': modules.weights} if modules.weights else {}
         options |= {'layers': modules.layers, **combine}
+    if modules.truncate_dim and not options.get('truncate_dim'):
+        # SentenceTransformer.encode normalizes the remaining dimensions only if its caller asks for it.
+        options |= {'truncate_dim': min(modules.truncate_dim, widths[-1]), 'truncate_first': normalize is not None}
     normalize = modules.normalize if normalize is None else normalize
     prompt = modules.prompt if prompt is None else prompt
+    if prompt and not modules.include_prompt:
+        fix = "omit the prompt (prompt=''), or give a pooling such as pool='mean'"
+        raise UserError(model.where, 'a prompt that is excluded from pooling', 'a prompt that is pooled', fix)
     return Encoding(pool=modules.pool, normalize=normalize, prompt=prompt, dense=dense, **options)
 
 
@@ -229,7 +238,8 @@ def encode(
     check_encoding(runner.model, encoding)
     per_token = ('features',) if encoding.pool == 'none' else ()
     # All values of `truncate_dim` share a compiled function, which has no Dense layers.
-    full = dataclasses.replace(encoding, truncate_dim=0, dense=(), normalize=encoding.normalize and not encoding.dense)
+    normalize = encoding.normalize and not encoding.dense
+    full = dataclasses.replace(encoding, truncate_dim=0, truncate_first=True, dense=(), normalize=normalize)
     make_forward = functools.partial(make_encode, encoding=full)
     name, title = ('encode', full), 'encoding'
     rows = runner.run(name, make_forward, features, per_token=per_token, title=title, advance=advance)['features']
@@ -243,5 +253,7 @@ def _finish(x: np.ndarray, encoding: Encoding) -> np.ndarray:
     """Applies the Dense layers, the truncation and, if requested, the normalization: float32 [N, D] -> [N, D']."""
     for layer in encoding.dense:
         x = layer(x)
-    x = x[:, : encoding.truncate_dim or None]
-    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) if encoding.normalize else x
+    count = encoding.truncate_dim or None
+    x = x[:, :count] if encoding.truncate_first else x
+    x = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) if encoding.normalize else x
+    return x[:, :count]

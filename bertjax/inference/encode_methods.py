@@ -86,7 +86,8 @@ class EncodeMethods:
             if `pool` is 'auto', else False.
           prompt: The name of a prompt of the model, such as 'query' or 'document', or a prefix of every text. None for
             the default prompt of the sentence-transformers folder, if it has one.
-          truncate_dim: The number of leading dimensions to keep, before the vectors are normalized; None for all.
+          truncate_dim: The number of leading dimensions to keep, before the vectors are normalized. None for all, or
+            with `pool='auto'` for the number that a sentence-transformers folder sets.
           precision: 'float32'; 'int8', a byte per dimension; or 'binary', a bit per dimension, eight in a byte. See
             `model.quantization.quantize`, and `similarity` for the cosines of such vectors.
           calibration: float32 [M, D], for 'int8': vectors such as `encode` returns, or only their smallest and largest

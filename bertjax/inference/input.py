@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import os
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
@@ -35,12 +36,14 @@ class InputSource:
         compressed. '-' is standard input.
       columns: The one or two record fields that contain the texts.
       tabs: Whether plain lines are pairs if the first line has a tab, independently of `columns`.
+      key: The config key of `path`, for messages.
       spool: The path of a copy of standard input (see `spool_standard_input`); '' to read standard input directly.
     """
 
     path: str
     columns: tuple[Column, ...]
     tabs: bool = False
+    key: str = 'config.input'
     spool: str = ''
 
     @property
@@ -48,7 +51,7 @@ class InputSource:
         """The file name without its suffixes, or 'stdin' for standard input."""
         if self.path == STANDARD_INPUT:
             return 'stdin'
-        path = pathlib.PurePath(self.path)
+        path = pathlib.PurePath(os.path.abspath(self.path))  # '.' has no name
         return pathlib.PurePath(path.stem).stem if has_compression_suffix(path.name) else path.stem
 
     @property
@@ -62,14 +65,14 @@ class InputSource:
         """Checks that the input can be read twice.
 
         Raises:
-          UserError: config.input is not set, or is a special file such as a pipe.
+          UserError: The path is not set, or is a special file such as a pipe.
         """
         if not self.path:
-            raise UserError('config.input', 'nothing', "a file, or '-' for standard input", 'set --config.input=FILE')
-        kind = self.path != STANDARD_INPUT and unusual_kind(user_path(self.path, 'config.input'))
+            raise UserError(self.key, 'nothing', "a file, or '-' for standard input", f'set --{self.key}=FILE')
+        kind = self.path != STANDARD_INPUT and unusual_kind(user_path(self.path, self.key))
         if kind:
-            fix = 'give a file, or set --config.input=- and pipe the texts to standard input'
-            raise UserError('config.input', f'{self.path}, {kind}', 'a file that can be read more than once', fix)
+            fix = f'give a file, or set --{self.key}=- and pipe the texts to standard input'
+            raise UserError(self.key, f'{self.path}, {kind}', 'a file that can be read more than once', fix)
 
     def items(self, *, quiet: bool = False) -> Iterator[Item]:
         """Yields the items in order, including blank items. Each item is yielded as soon as it is read.
@@ -85,10 +88,10 @@ class InputSource:
         if self.path == STANDARD_INPUT:
             lines = _spooled_lines(self.spool) if self.spool else standard_input(_TITLE)
             rows = read_input(lines, _TITLE, self.columns, **options)
-        elif is_binary(self.path) or is_saved_dataset(user_path(self.path, 'config.input')):
+        elif is_binary(self.path) or is_saved_dataset(user_path(self.path, self.key)):
             if not quiet:
                 print(f'{self.path}: read as {"Parquet" if bare_suffix(self.path) == ".parquet" else "Arrow"}')
-            rows = select_columns(read_records([user_path(self.path, 'config.input')]), self.columns)
+            rows = select_columns(read_records([user_path(self.path, self.key)]), self.columns)
         else:
             # A JSON list is often a single line, so `read_lines`, which limits the length of lines, cannot read it.
             is_json = bare_suffix(self.path) == '.json'

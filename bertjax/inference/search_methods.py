@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config.ranges import format_value
+from bertjax.config.ranges import COUNT, integer
 from bertjax.errors import UserError
-from bertjax.inference.arguments import Texts, as_text_list
+from bertjax.inference.arguments import Texts, as_text_list, check_value
 from bertjax.inference.encode import DOCUMENT, QUERY, find_prompt
 from bertjax.inference.encode_methods import EncodeMethods
 from bertjax.inference.tasks import describe, score_pairs
@@ -101,11 +101,11 @@ class SearchMethods(EncodeMethods):
         Raises:
           UserError: The vectors differ in width or precision, or an int8 corpus to compare with texts lacks ranges.
         """
-        if type(top_k) is not int or top_k < 1:
-            raise UserError('top_k', format_value(top_k), 'a whole number from 1', 'for example top_k=10')
+        top_k = check_value('top_k', top_k, integer(1, COUNT), 'for example top_k=10')
         texts = None if _is_vectors(corpus) else as_text_list(corpus, 'corpus')
         ranges = _find_ranges(calibration, *(side for side in (queries, corpus) if _is_vectors(side)))
         documents = corpus if texts is None else self._vectors(texts, None, DOCUMENT, None)
+        documents = documents[None] if len(documents.shape) == 1 else documents
         vectors = queries if _is_vectors(queries) else self._vectors(queries, documents, QUERY, ranges)
         _check_match('queries', vectors, documents, ranges)
         rows, found = np.atleast_2d(np.asarray(vectors)), []
@@ -127,7 +127,10 @@ class SearchMethods(EncodeMethods):
         Raises:
           UserError: The model neither scores pairs nor embeds texts.
         """
-        texts, (query,) = as_text_list(texts), as_text_list(query, 'query')
+        texts, queries = as_text_list(texts), as_text_list(query, 'query')
+        if len(queries) != 1:
+            raise UserError('query', f'{len(queries)} texts', 'one text', 'call rerank for each query')
+        query = queries[0]
         scores = score_pairs(self._runner, [query] * len(texts), texts) if texts else []
         if scores is None:
             if self._model.sentence_modules is None and self._model.task is not None:

@@ -45,7 +45,11 @@ def with_seq_len(task: Task, seq_len: int) -> Task:
     changes = {'seq_len': seq_len}
     if hasattr(task, 'max_query'):
         changes['max_query'] = min(task.max_query, seq_len - 4)
-    dataclasses.replace(task, **changes)  # validates the options; the result lacks the learned state
+    try:
+        dataclasses.replace(task, **changes)  # validates the options; the result lacks the learned state
+    except UserError as error:
+        limit = f'{error.where}: found {error.found}, expected {error.expected}'
+        raise UserError('max_length', str(seq_len), f'a length that the task allows ({limit})', 'choose more') from None
     result = copy.copy(task)
     for name, value in changes.items():
         setattr(result, name, value)

@@ -60,6 +60,17 @@ def test_a_change_of_a_key_that_the_state_depends_on_is_refused(saved, key, valu
     assert len(str(error.value)) < 250
 
 
+def test_changed_data_name_the_changed_options_of_the_task():
+    config = to_plain(finetuning_config('embed')) | {'fingerprints': {'data': 'a' * 64}}
+    other = changed(changed(config, 'fingerprints.data', 'b' * 64), 'task.query_prompt', 'query: ')
+    with pytest.raises(
+        UserError, match=r'the data: found bbbb.*… \(changed: config.task.query_prompt\), expected aaaa'
+    ):
+        check_resume(config, other, 'out')
+    with pytest.raises(UserError, match='trainable: found head, expected all'):
+        check_resume(config, changed(other, 'trainable', 'head'), 'out')
+
+
 @pytest.mark.parametrize(
     ('key', 'value', 'where'),
     [

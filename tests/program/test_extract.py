@@ -34,7 +34,8 @@ def test_the_rows_have_the_order_of_the_lines(extract, bert, tmp_path):
     facts = json.loads((tmp_path / 'features' / 'texts.npy.json').read_text())
     assert (facts['rows'], facts['blank'], facts['width'], facts['files']) == (24, 1, 32, ['texts.npy'])
     assert sorted(path.name for path in (tmp_path / 'features').iterdir()) == ['texts.npy', 'texts.npy.json']
-    assert 'already has the features' in extract(tmp_path / 'texts.txt', '--config.extract.part=7')
+    same = ('--config.extract.part=7', '--config.extract.prompt=None')
+    assert 'already has the features' in extract(tmp_path / 'texts.txt', *same)
     (tmp_path / 'texts.txt').write_text('\n'.join(TEXTS[:3]))
     assert 'features of 3 texts' in extract(tmp_path / 'texts.txt', '--config.extract.part=7')
     assert len(np.load(tmp_path / 'features' / 'texts.npy')) == 3
@@ -156,6 +157,7 @@ def test_mistakes_are_reported_before_anything_is_computed(program: Program, tra
     assert 'config.extract.field' in line(source=bad)
     assert 'config.input: found nothing' in line(source='')
     assert 'no such file' in line(source=tmp_path / 'nowhere.txt')
+    assert 'found is a directory' in line(source='.')
     assert 'layers: found 5, expected 0 (the embeddings) to 2' in line('--config.extract.layers=(5,)')
     assert "config.extract.pool: found 'last'" in line('--config.extract.pool=last')
     assert 'config.max_length: found 4096' in line('--config.max_length=4096')

@@ -1,6 +1,7 @@
 """run=mine_negatives on files of one's own, a BEIR folder and SQuAD; a training on what it writes."""
 
 import json
+import os
 import pathlib
 
 import numpy as np
@@ -89,6 +90,11 @@ def test_the_result_is_read_for_training(mine, pairs, tmp_path):
     ]
 
 
+def test_labels_of_pairs_are_not_read(mine, tmp_path):
+    found = mine(write_rows(tmp_path / 'pairs.jsonl', [{'anchor': a, 'positive': b, 'label': 1} for a, b in PAIRS[:3]]))
+    assert [(row['anchor'], row['positive']) for row in found] == PAIRS[:3]
+
+
 def test_a_run_that_was_interrupted_goes_on(mine, pairs, tmp_path, monkeypatch):
     complete = mine(pairs)
     target = tmp_path / 'out' / 'negatives' / 'pairs.jsonl'
@@ -173,8 +179,18 @@ def test_wrong_input_is_reported_before_the_computation(program: Program, traine
         'range_max=4', 'range_min=2'
     )
     assert 'no such file' in line('corpus=nowhere.txt')
-    assert 'anchor' in line('anchor=query')
+    assert 'config.mine_negatives: found two fields named anchor' in line('negative=anchor')
+    assert 'config.mine_negatives: found two fields named scores' in line('positive=scores')
     scored = write_rows(tmp_path / 'scored.jsonl', [{'text_a': 'a', 'text_b': 'b', 'score': 1}])
-    assert 'found records of the form scored, expected anchor and positive' in line(source=scored)
+    message = (
+        "found the columns 'text_a', 'text_b', 'score', expected query and positive; name the columns, for example"
+    )
+    assert f'{message} --config.mine_negatives.anchor=question' in line('anchor=query', source=scored)
+    lists = write_rows(tmp_path / 'lists.jsonl', [{'anchor': 'a', 'positive': ['b']}])
+    assert 'name another field in config.mine_negatives' in line(source=lists)
+    os.mkfifo(tmp_path / 'pipe')
+    assert f'config.mine_negatives.corpus: found {tmp_path / "pipe"}, a pipe' in line(f'corpus={tmp_path / "pipe"}')
     assert 'config.input: found nothing' in line(source='')
+    assert "config.input: found '-', expected a file of pairs or of SQuAD" in line(source='-')
+    assert line(source=tmp_path).endswith('no file of the train split, expected train.jsonl, train.tsv …; add the file')
     assert not (tmp_path / 'w').exists()

@@ -72,6 +72,10 @@ def test_search_uses_the_prompts(bert):
     assert bert.search(QUERIES, documents, top_k=4) == without
     assert bert.search(queries[0], documents, top_k=1)[0]['index'] == without[0][0]['index']
     assert len(bert.search(QUERIES[0], TEXTS[:3])) == 3 and bert.search(QUERIES[:1], []) == [[]]
+    assert bert.search(QUERIES[0], documents[0], np.int64(3)) == bert.search(QUERIES[0], documents[:1])
+    for top_k in (0, True, 2.0):
+        with pytest.raises(UserError, match=f'top_k: found {top_k}, expected a whole number from 1 to'):
+            bert.search(QUERIES[0], documents, top_k)
 
 
 @pytest.mark.parametrize('precision', ['float32', 'int8', 'binary'])
@@ -154,6 +158,8 @@ def test_rerank_by_cosine(bert):
     hits = bert.rerank(QUERIES[0], TEXTS)
     assert hits == bert.search(QUERIES[0], TEXTS, top_k=40)
     assert sorted(hit['index'] for hit in hits) == [*range(40)] and bert.rerank('a', []) == []
+    with pytest.raises(UserError, match='query: found 2 texts, expected one text'):
+        bert.rerank(QUERIES[:2], TEXTS)
 
 
 def test_rerank_with_a_head_of_another_kind(tuned):

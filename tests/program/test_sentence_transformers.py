@@ -12,6 +12,7 @@ import bertjax
 from bertjax.convert.huggingface.sentence_transformers import read_sentence_modules
 from bertjax.errors import UserError
 from bertjax.model.pooling import SENTENCE_POOL, pool_tokens
+from bertjax.tasks.embedding.task import EmbeddingTask
 
 TEXTS = ['a bird sings over the old house and falls', 'stone']
 RNG = np.random.default_rng(0)
@@ -66,6 +67,29 @@ def test_the_modules_of_a_folder_encode_its_texts(folder, extract, tmp_path):
     assert len(bertjax.load(folder, max_length=16).pieces(TEXTS[0])) > 8
 
 
+def test_the_folder_limits_the_dimensions(folder, tmp_path):
+    settings = {**FILES['config_sentence_transformers.json'], 'truncate_dim': 5}
+    full, copied = bertjax.load(folder), shutil.copytree(folder, tmp_path / 'model')
+    bert = bertjax.load(write(copied, **{'config_sentence_transformers.json': settings}))
+    assert 'the first 5 dimensions' in repr(bert)
+    np.testing.assert_allclose(bert.encode(TEXTS), full.encode(TEXTS)[:, :5], atol=1e-6)
+    for options in ({'normalize': True}, {'normalize': False}, {'truncate_dim': 3}, {'truncate_dim': 8}):
+        np.testing.assert_allclose(bert.encode(TEXTS, **options), full.encode(TEXTS, **{'truncate_dim': 5} | options))
+    assert bert.encode(TEXTS, pool='cls').shape == (2, 32)
+    assert bert.similarity(*TEXTS) == pytest.approx(full.similarity(*full.encode(TEXTS, truncate_dim=5)))
+
+
+def test_a_prompt_that_is_not_pooled_is_refused(folder, tmp_path):
+    changes = {'config_sentence_transformers.json': {'prompts': {'query': 'the '}}}
+    changes |= {'1_Pooling/config.json': {'pooling_mode': 'mean', 'include_prompt': False}}
+    bert = bertjax.load(write(shutil.copytree(folder, tmp_path / 'model'), **changes))
+    assert bert.encode(TEXTS).shape == (2, 8)
+    with pytest.raises(
+        UserError, match='a prompt that is excluded from pooling, expected a prompt that is pooled; omit'
+    ):
+        bert.search(TEXTS[0], TEXTS)
+
+
 @pytest.mark.slow
 def test_each_pooling_agrees_with_its_formula():
     x, mask = RNG.standard_normal((2, 4, 3)).astype(np.float32), np.array([[1, 1, 1, 0], [1, 1, 0, 0]])
@@ -97,6 +121,7 @@ def test_each_pooling_agrees_with_its_formula():
         ('modules.json', [{'type': 'sentence_transformers.models.Transformer', 'path': '../x'}], 'name of its folder'),
         ('1_Pooling/config.json', {'pooling_mode': ['cls', 'mean']}, r"the pooling \['cls', 'mean'\]"),
         ('1_Pooling/config.json', {'pooling_mode': 'mean', 'include_prompt': False}, 'excluded from pooling'),
+        ('config_sentence_transformers.json', {'truncate_dim': '5'}, "found truncate_dim '5'"),
         (
             '2_Dense/config.json',
             {'activation_function': 'torch.nn.modules.activation.Mish'},
@@ -112,6 +137,12 @@ def test_unsupported_modules_are_refused(tmp_path, name, content, message):
     modules = read_sentence_modules(write(tmp_path, **{name: content}))
     with pytest.raises(UserError, match=message):
         raise modules.refusal
+
+
+def test_a_training_from_unsupported_modules_names_its_key(tmp_path):
+    write(tmp_path, **{'1_Pooling/config.json': {'pooling_mode': ['cls', 'mean']}})
+    with pytest.raises(UserError, match=r'found the pooling .*; name a pooling with config.task.pool$'):
+        EmbeddingTask('', 8).adopt(str(tmp_path))
 
 
 def test_a_model_with_unsupported_pooling_works_otherwise(trained, tmp_path):
@@ -139,7 +170,7 @@ def test_vectors_agree_with_sentence_transformers(trained, tmp_path):
     for name, modules in kinds.items():
         encoder = Transformer(str(trained / 'export' / 'hf'))
         encoder.max_seq_length = 8
-        prompts = {'prompts': {'q': 'the '}, 'default_prompt_name': 'q'} if name == 'all' else {}
+        prompts = {'prompts': {'q': 'the '}, 'default_prompt_name': 'q', 'truncate_dim': 3} if name == 'all' else {}
         peer = package.SentenceTransformer(modules=[encoder, *modules], device='cpu', **prompts)
         peer.save(str(tmp_path / name))
         np.testing.assert_allclose(bertjax.load(tmp_path / name).encode(TEXTS), peer.encode(TEXTS), atol=1e-5)

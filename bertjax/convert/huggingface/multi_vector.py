@@ -100,24 +100,29 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
     older = older if given['model_type'] == _PYLATE and given.get('do_query_expansion') is not False else None
     expansion = encoder.get('query_expansion', older)
     is_plain = not expansion or (expansion['strategy'] == 'fixed' and not expansion.get('token'))
+    similarity = given.get('similarity_fn_name')
     refused = {
         'query_expansion': None if is_plain else expansion,
         'skiplist_tasks': mask.get('skiplist_tasks', ['document']) != ['document'],
         'keep_only_token_ids': mask.get('keep_only_token_ids'),
-        'similarity_fn_name': given.get('similarity_fn_name') not in (None, 'maxsim', 'MaxSim'),
+        'similarity_fn_name': None if similarity in (None, 'maxsim', 'MaxSim') else similarity,
         'default_prompt_name': given.get('default_prompt_name'),
     }
     for name, value in refused.items():
         if value:
             raise UserError(where, f'{name} {format_value(value)}', "ColBERT's settings", _FIX)
-    limit = min(read_max_length(folder, encoder) or longest, longest)
-    length = lambda name: min(encoder.get(name) or given.get(name) or limit, limit)  # noqa: E731
-    prompts = given.get('prompts') or {}
-    prompt = lambda side: given.get(f'{side}_prefix') or prompts.get(side) or ''  # noqa: E731
+    limit, prompts = read_max_length(folder, encoder) or longest, given.get('prompts') or {}
+    # The limit is only for texts without a length of their own.
+    length = lambda name: min(encoder.get(name) or given.get(name) or limit, longest)  # noqa: E731
+
+    def prompt(side: str) -> str:
+        prefix = given.get(f'{side}_prefix') or ''
+        return prefix + (prompts.get(side) or '').removeprefix(prefix)
+
     return MultiVector(
         prompt('query'),
         prompt('document'),
-        min(expansion['length'], limit) if expansion else length('query_length'),
+        min(expansion['length'], longest) if expansion else length('query_length'),
         length('document_length'),
         bool(expansion),
         bool(expansion and expansion.get('attend')),
@@ -131,13 +136,12 @@ def _read_metadata(folder: epath.Path, longest: int) -> MultiVector:
     for name, expected in (('similarity', 'cosine'), ('interaction', 'colbert')):
         if given.get(name) not in (None, expected):
             raise UserError(where, f'{name} {format_value(given[name])}', f"'{expected}'", _FIX)
-    limit = min(read_max_length(folder, {}) or longest, longest)
 
     def length(name: str, default: int) -> int:
         value = default if given.get(name) is None else given[name]
         if type(value) is not int or value < 4:
             raise UserError(where, f'{name} {format_value(value)}', 'a number of tokens, at least 4', _FIX)
-        return min(value, limit)
+        return min(value, longest)
 
     prompts = [f'{given.get(f"{side}_token_id") or marker} ' for side, marker in _MARKERS.items()]
     skiplist = PUNCTUATION if given.get('mask_punctuation', True) else ()
@@ -168,8 +172,12 @@ def settings_as_options(directory: str, settings: MultiVector) -> dict[str, Any]
     """Returns `seq_len` and the task options of late interaction that reproduce the model in a directory.
 
     Raises:
-      UserError: The skiplist is neither empty nor Python's string.punctuation, or `read_projection` fails.
+      UserError: The skiplist is neither empty nor Python's string.punctuation, queries may be longer than documents,
+        or `read_projection` fails.
     """
+    if settings.query_len > settings.document_len:
+        found = f'queries of {settings.query_len} tokens, documents of up to {settings.document_len}'
+        raise UserError(directory, found, 'documents that may be as long as queries', 'give another model')
     if settings.skiplist and {*settings.skiplist} != {*PUNCTUATION}:
         expected, fix = "no skiplist, or Python's string.punctuation", 'give another model'
         raise UserError(directory, f'the skiplist {" ".join(settings.skiplist)[:60]}', expected, fix)

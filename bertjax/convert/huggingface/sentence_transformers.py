@@ -53,12 +53,14 @@ class SentenceModules:
       lowercase: Whether texts are lowercased before tokenization.
       prompt: The default prefix of texts; '' if there is none.
       prompts: All prefixes with a name, {name: prefix}. Typical names are 'query' and 'document'.
+      include_prompt: Whether the tokens of a prompt are pooled.
       layers: The hidden states that are pooled, numbered from the last, -1.
       weights: The weight of each of these layers; () for their mean.
       pool: The pooling, one of `model.pooling.SENTENCE_POOL`.
       dense: The Dense modules that are applied to the pooled vector.
       dense_layers: The same modules with their tensors; () if the tensors are parameters of the model.
       normalize: Whether the result is scaled to length 1.
+      truncate_dim: The number of leading dimensions of the scaled result to keep; 0 for all.
       refusal: The error if bertjax does not support the modules, else None. If it is set, only `max_length` is valid.
     """
 
@@ -66,12 +68,14 @@ class SentenceModules:
     lowercase: bool = False
     prompt: str = ''
     prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    include_prompt: bool = True
     layers: tuple[int, ...] = (-1,)
     weights: tuple[float, ...] = ()
     pool: str = 'mean'
     dense: tuple[DenseConfig, ...] = ()
     dense_layers: tuple[Dense, ...] = ()
     normalize: bool = False
+    truncate_dim: int = 0
     refusal: UserError | None = None
 
     def describe(self) -> str:
@@ -82,7 +86,8 @@ class SentenceModules:
         parts += [f'the prompt {format_value(self.prompt)}'] if self.prompt else []
         parts += [f'the layers {", ".join(map(str, self.layers))}'] if len(self.layers) > 1 else []
         parts += [f'pool={self.pool!r}', *(f'Dense to {layer.width:,}' for layer in self.dense)]
-        return ', '.join(parts + (['length 1'] if self.normalize else []))
+        parts += ['length 1'] if self.normalize else []
+        return ', '.join(parts + ([f'the first {self.truncate_dim:,} dimensions'] if self.truncate_dim else []))
 
 
 def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
@@ -196,16 +201,23 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
     if len(dense) > len(DENSE_FOLDERS):
         raise UserError(where, f'{len(dense)} Dense modules', f'at most {len(DENSE_FOLDERS)}', _NAME_POOL)
     pool, (prompt, prompts) = _pool(where, settings[1]), _read_prompts(folder)
-    if prompt and settings[1].get('include_prompt') is False:
+    include_prompt = settings[1].get('include_prompt') is not False
+    if prompt and not include_prompt:
         raise UserError(where, 'a prompt that is excluded from pooling', 'a prompt that is pooled', _NAME_POOL)
+    truncate_dim = read_settings(folder / SETTINGS).get('truncate_dim') or 0
+    if type(truncate_dim) is not int or truncate_dim < 0:
+        found = f'truncate_dim {format_value(truncate_dim)}'
+        raise UserError(str(folder / SETTINGS), found, 'a number of dimensions', _NAME_POOL)
     return {
         'prompt': prompt,
         'prompts': prompts,
+        'include_prompt': include_prompt,
         **layers,
         'pool': pool,
         'dense': tuple(layer.config for layer in dense),
         'dense_layers': tuple(dense),
         'normalize': is_unit,
+        'truncate_dim': truncate_dim,
     }
 
 

@@ -83,8 +83,11 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
 
     @functools.cached_property
     def _splits(self) -> EmbeddingSplits:
-        columns = {role: getattr(self, role, role) for role in files.ROLES}
-        return EmbeddingSplits(self.data, {split: getattr(self, split) for split in STEMS}, columns)
+        return EmbeddingSplits(self.data, {split: getattr(self, split) for split in STEMS}, self._columns)
+
+    @property
+    def _columns(self) -> dict[str, str]:
+        return {role: getattr(self, role, role) for role in files.ROLES}
 
     def splits(self) -> Sequence[str]:
         """See Task."""
@@ -115,7 +118,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
 
     @property
     def _pair_columns(self) -> tuple[Column, ...]:
-        return Column((self.text_a,)), Column((self.text_b,))
+        return tuple(Column((getattr(self, name),), key=f'config.task.{name}') for name in ('text_a', 'text_b'))
 
     @property
     def _loss(self) -> str:
@@ -131,10 +134,14 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         """
         self._form = records[0].form
         usable = [name for name, loss in self.losses.items() if self._form in loss.forms]
-        if not usable or (self.loss != 'auto' and self.loss not in usable):
+        if not usable:
+            forms = {form for loss in self.losses.values() for form in loss.forms}
+            found, expected = f'records of the form {self._form}', files.describe_forms(forms, self._columns)
+            raise UserError(records[0].where, found, f'the columns {expected}', 'train with records of another form')
+        if self.loss != 'auto' and self.loss not in usable:
             found = f'{self.loss!r} with records of the form {self._form}'
             fix = "leave it at 'auto', or give training records that the loss accepts"
-            raise UserError('config.task.loss', found, 'one of ' + ', '.join(usable or self.losses), fix)
+            raise UserError('config.task.loss', found, 'one of ' + ', '.join(usable), fix)
         loss, options = self.losses[self._loss], {name for loss in self.losses.values() for name in loss.options}
         for field in dataclasses.fields(self):
             if field.name in options - {*loss.options} and getattr(self, field.name) != field.default:
@@ -142,7 +149,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
                 raise UserError(f'config.task.{field.name}', found, repr(field.default), 'leave it out')
         for record in records:
             if loss.needs_negatives and len(record.texts) < 3:
-                fix = f'add negatives in the column {self.negative}, or remove the record'
+                fix = f'add negatives in the column {self.negative}, for example with the recipe mine_negatives'
                 raise UserError(record.where or self.data, 'an anchor without negatives', 'a negative', fix)
         if loss.score_range:
             self._check_scores(records, *loss.score_range)

@@ -5,7 +5,8 @@ import functools
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -83,54 +84,61 @@ class Query:
     candidates: Sequence[int] = ()
 
 
-def parse_examples(records: Iterable[Record], columns: Mapping[str, str]) -> Iterator[TextExample]:
+def parse_examples(
+    records: Iterable[Record], columns: Mapping[str, str], keys: str = 'config.task'
+) -> Iterator[TextExample]:
     """Yields an example for each row of a file. The columns of the first row decide the form of all rows.
 
     Args:
       records: The rows, at least one.
-      columns: {role of ROLES: name of the column}.
+      columns: {role of ROLES: name of the column}. Forms with other roles are not read.
+      keys: The config keys that name the columns, for messages.
 
     Raises:
       UserError: No form fits the columns, a text is missing or empty, or a score is not a number.
     """
     records = iter(records)
     first = next(records)
-    form = find_form(first, columns)
+    form = find_form(first, columns, keys)
     for where, fields in itertools.chain([first], records):
-        label = fields.get(columns['label'])
-        texts = [_text(fields, columns[role], where) for role in FORMS[form] if role != 'label']
+        label = fields.get(columns.get('label'))
+        texts = [_text(fields, columns[role], where, keys) for role in FORMS[form] if role != 'label']
         if form in GROUPS:
-            texts += _negatives(fields.get(columns['negative']), where, columns['negative'])
+            texts += _negatives(fields.get(columns['negative']), where, columns['negative'], keys)
         score = _score(label, where) if form == 'scored' else None
         teacher = _teacher_scores(label, len(texts) - 1, where) if form == 'distilled' else ()
         yield TextExample(form, tuple(texts), score, where, teacher=teacher)
 
 
-def find_form(record: Record, columns: Mapping[str, str]) -> str:
-    """Returns the form of a row, a key of FORMS.
+def find_form(record: Record, columns: Mapping[str, str], keys: str = 'config.task') -> str:
+    """Returns the form of a row, a key of FORMS. For the arguments see `parse_examples`.
 
     Raises:
       UserError: The row lacks the columns of every form.
     """
     for form, roles in FORMS.items():
-        if all(columns[role] in record.fields for role in roles):
+        if all(columns.get(role) in record.fields for role in roles):
             return form
-    needed = [roles for form, roles in FORMS.items() if form != 'distilled']  # 'distilled' is a kind of 'pairs'
-    expected = ', or '.join(' and '.join(columns[role] for role in roles) for roles in needed)
-    fix = 'name the columns, for example --config.task.anchor=question'
-    raise UserError(record.where, f'the columns {quote_names(record.fields)}', expected, fix)
+    fix = f'name the columns, for example --{keys}.anchor=question'
+    raise UserError(record.where, f'the columns {quote_names(record.fields)}', describe_forms(FORMS, columns), fix)
 
 
-def _text(fields: Mapping[str, Any], name: str, where: str) -> str:
-    text = convert_to_text(fields.get(name), f'{where}, field {name}', join_list=False)
+def describe_forms(forms: Collection[str], columns: Mapping[str, str]) -> str:
+    """Returns the columns of each form; 'distilled' is a kind of 'pairs'. For the arguments see `parse_examples`."""
+    needed = [roles for form, roles in FORMS.items() if form in forms and form != 'distilled']
+    return ', or '.join(' and '.join(map(columns.get, roles)) for roles in needed if columns.keys() >= {*roles})
+
+
+def _text(fields: Mapping[str, Any], name: str, where: str, keys: str) -> str:
+    text = convert_to_text(fields.get(name), f'{where}, field {name}', join_list=False, key=keys)
     if not (text or '').strip():
         raise UserError(where, f'no text in the column {name}', 'a text', 'correct or remove the record')
     return text
 
 
-def _negatives(value: Any, where: str, name: str) -> list[str]:
+def _negatives(value: Any, where: str, name: str, keys: str) -> list[str]:
     values = value if isinstance(value, list) else [value]
-    texts = [convert_to_text(item, f'{where}, field {name}', join_list=False) for item in values]
+    texts = [convert_to_text(item, f'{where}, field {name}', join_list=False, key=keys) for item in values]
     if any(text is not None and not text.strip() for text in texts) and isinstance(value, list):
         raise UserError(where, f'an empty text in the list {name}', 'texts', 'correct the record')
     return [text for text in texts if (text or '').strip()]
@@ -210,7 +218,7 @@ def read_beir(folder: epath.Path, split: str) -> list[Query]:
         for name, ids, file in ((query, texts, 'queries.jsonl'), (document, index, 'corpus.jsonl')):
             if name not in ids:
                 raise UserError(where, f'{name!r}, which {file} lacks', f'an _id of {file}', 'correct the file')
-        if not score.lstrip('-').isdigit():
+        if not re.fullmatch(r'-?\d+', score):
             raise UserError(where, f'the score {score[:40]!r}', 'an integer', 'correct the row')
         grades = relevant.setdefault(query, {})
         grades |= {index[document]: int(score)} if int(score) > 0 else {}

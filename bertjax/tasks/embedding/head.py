@@ -83,7 +83,7 @@ EMBEDDING = Head(
 def exported_module(config: BertConfig, modules: SentenceModules | None) -> BertForEmbedding | None:
     """Builds the module whose `embeddings` are the vectors of `encode`; None if `modules` is None or unsupported."""
     layers = next((name for name, numbers in LAYER_NUMBERS.items() if modules and numbers == modules.layers), None)
-    if layers is None or modules.refusal or modules.dense_layers or modules.weights:
+    if layers is None or modules.refusal or modules.dense_layers or modules.weights or modules.truncate_dim:
         return None
     options = {'pool': modules.pool, 'dense': modules.dense, 'normalize': modules.normalize}
     return BertForEmbedding(config, layers=layers, **options)

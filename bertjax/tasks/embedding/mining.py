@@ -9,6 +9,7 @@ from bertjax.config.inference import MineNegativesKeys
 from bertjax.tasks.embedding.files import Query
 from bertjax.tasks.embedding.search import search
 
+SCORES = 'scores'  # the field of a record with its cosines
 _QUERIES = 4096  # the number of queries in a search; bounds the memory for the results
 
 
@@ -45,7 +46,7 @@ def mine_negatives(
       options: The rules for choosing negatives, and the names of the fields.
 
     Yields:
-      The anchor, the positive and the list of negatives, under the names in `options`, and `scores`, the cosines of the
+      The anchor, the positive and the list of negatives, under the names in `options`, and SCORES, the cosines of the
       anchor with the positive and with the negatives.
     """
     for begin in range(0, len(queries), _QUERIES):
@@ -68,7 +69,7 @@ def mine_negatives(
                     options.anchor: query,
                     options.positive: documents[positive],
                     options.negative: [documents[i] for i in negatives],
-                    'scores': [score, *(known[i] for i in negatives)],
+                    SCORES: [score, *(known[i] for i in negatives)],
                 }
 
 

@@ -20,11 +20,11 @@ class EmbeddingSplits:
       data: A folder, a training file, or a BEIR folder; '' if no records are read. The training file and the
         files of a folder may be SQuAD's JSON. A folder may use SQuAD's own names such as dev-v1.1.json.
       names: {split: the name of its file}; '' for the usual names.
-      columns: {role of files.ROLES: name of the column}.
+      columns, keys: See files.parse_examples.
     """
 
-    def __init__(self, data: str, names: Mapping[str, str], columns: Mapping[str, str]):
-        self._data, self._columns, self._names = data, columns, names
+    def __init__(self, data: str, names: Mapping[str, str], columns: Mapping[str, str], keys: str = 'config.task'):
+        self._data, self._columns, self._names, self._keys = data, columns, names, keys
         self._files = TableFiles(data, '', names, 'auto')
         self._folder = user_path(data, 'config.data') if data else None
         self._beir = self._folder if self._folder and (self._folder / 'corpus.jsonl').is_file() else None
@@ -41,7 +41,9 @@ class EmbeddingSplits:
         paths = self._find(split)
         if not paths:
             return ''
-        return 'pairs' if is_squad_json(paths[0]) else files.find_form(next(read_records(paths)), self._columns)
+        if is_squad_json(paths[0]):
+            return 'pairs'
+        return files.find_form(next(read_records(paths)), self._columns, self._keys)
 
     def _find(self, split: str) -> Files:
         """Returns the files of a split, or () if there are none."""
@@ -88,11 +90,8 @@ class EmbeddingSplits:
                 expected = 'questions to search with'
                 raise UserError(str(paths[0]), 'no question with an answer', expected, 'check the file')
             return queries
-        examples = list(self._examples(split))
-        if examples[0].form != 'pairs':
-            expected = ' and '.join(self._columns[role] for role in files.FORMS['pairs'])
-            raise UserError(examples[0].where, f'records of the form {examples[0].form}', expected, 'give pairs')
-        return files.pairs_as_queries(examples)
+        columns = {role: self._columns[role] for role in ('anchor', 'positive', 'negative')}  # scores are not read
+        return files.pairs_as_queries([*files.parse_examples(read_records(paths), columns, self._keys)])
 
     def records(self, split: str) -> Sequence[TextExample | Query]:
         """Reads the records of a split. Pairs become search queries, except in the training split.
@@ -124,11 +123,11 @@ class EmbeddingSplits:
         return UserError(self._data, found, expected, 'give a file with pairs, or move the file away')
 
     def _examples(self, split: str) -> Iterator[TextExample]:
-        return files.parse_examples(read_records(self._paths(split)), self._columns)
+        return files.parse_examples(read_records(self._paths(split)), self._columns, self._keys)
 
     def _paths(self, split: str) -> Files:
         paths = self._find(split)
         if not paths:
-            fix = f'add the file, or name it in config.task.{split}'
+            fix = f'add the file, or name it in config.task.{split}' if self._keys == 'config.task' else 'add the file'
             raise UserError(self._data, f'no file of the {split} split', f'{split}.jsonl, {split}.tsv …', fix)
         return paths

@@ -101,8 +101,9 @@ class EmbeddingTask(TextPairTask):
         modules = read_sentence_modules(source)
         if modules is None or self.pool != 'auto':
             return
-        if modules.refusal:
-            raise modules.refusal
+        if refusal := modules.refusal:
+            fix = 'name a pooling with config.task.pool'
+            raise UserError(refusal.where, refusal.found, refusal.expected, fix)
         if modules.layers != LAYER_NUMBERS[self.layers] or modules.weights:
             expected = f'the layers of config.task.layers={self.layers}'
             fix = 'set config.task.layers, or name a pooling with config.task.pool'

@@ -52,25 +52,25 @@ def is_binary(path: epath.PathLike) -> bool:
     return streams.bare_suffix(str(path)) in BINARY
 
 
-def format_of(path: epath.PathLike, format: str = 'auto') -> str:
-    """Returns the format of a file: `format`, or the format of the file's suffix if `format` is 'auto'.
+def format_of(path: epath.PathLike, format: str = '') -> str:
+    """Returns the format of a file: `format`, or the format of the file's suffix if `format` is 'auto' or ''.
 
-    The suffix of a binary file always determines its format.
+    The suffix of a binary file always determines its format. 'auto' means that the task has the key config.task.format.
 
     Raises:
       UserError: The suffix is unknown.
     """
     suffix = streams.bare_suffix(str(path))
-    if format != 'auto' and not is_binary(path):
+    if format not in ('', 'auto') and not is_binary(path):
         return format
     if suffix not in FORMATS:
         known = ', '.join(dict.fromkeys(FORMATS.values()))
-        fix = f'rename it, or set config.task.format to one of {known}'
+        fix = f'rename it, or set config.task.format to one of {known}' if format else 'rename it'
         raise UserError(str(path), f'the suffix {suffix!r}', 'one of ' + ', '.join(FORMATS), fix)
     return FORMATS[suffix]
 
 
-def read_records(files: Files, format: str = 'auto', layout: TableLayout | None = None) -> Iterator[Record]:
+def read_records(files: Files, format: str = '', layout: TableLayout | None = None) -> Iterator[Record]:
     """Yields the records of the files of a split, in order.
 
     TSV has no quoting, as in the files of GLUE and SICK: a quotation mark is an ordinary character, and no field
@@ -121,7 +121,7 @@ def parse_records(
     return check_not_empty(records, where)
 
 
-def read_rows(files: Files, layout: TableLayout, format: str = 'auto') -> Iterator[Row]:
+def read_rows(files: Files, layout: TableLayout, format: str = '') -> Iterator[Row]:
     """Yields the requested columns of the records of `read_records`."""
     return select_columns(read_records(files, format, layout), layout.columns)
 

@@ -146,7 +146,7 @@ class GlueTask(TextTask):
             layout = TableLayout(columns, row.headerless_test_columns, 0)
         else:
             layout = TableLayout(columns, row.headerless_columns, row.max_broken_rows)
-        yield from read_rows(files, layout, 'tsv' if official else 'auto')
+        yield from read_rows(files, layout, 'tsv' if official else '')
 
     def _folder(self) -> epath.Path:
         data = data_directory(self.data, f'a folder with the files of {self.name}')

@@ -10,6 +10,7 @@ from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 from bertjax.tasks.embedding.files import Query
 from bertjax.tasks.embedding.task import EmbeddingTask
+from bertjax.tasks.reading.layout import Record
 from bertjax.text.tokenizer import Tokenizer
 
 PAIRS = [
@@ -115,6 +116,7 @@ BEIR = {'corpus.jsonl': [{'_id': 'x', 'title': '', 'text': 'a'}], 'queries.jsonl
         ('qrels/dev.tsv', 'q\ty\t1\n', r"dev.tsv:1: found 'y', which corpus.jsonl lacks"),
         ('qrels/dev.tsv', 'query-id\tcorpus-id\tscore\nz\tx\t1\n', r"dev.tsv:2: found 'z', which queries.jsonl lacks"),
         ('qrels/dev.tsv', 'q\tx\t0.5\n', r"dev.tsv:1: found the score '0.5', expected an integer"),
+        ('qrels/dev.tsv', 'q\tx\t²\n', r"dev.tsv:1: found the score '²', expected an integer"),
         ('qrels/dev.tsv', 'q\tx\t0\n', r'dev.tsv: found no relevant document'),
         ('corpus.jsonl', '{"_id": "x"}\n', r"corpus.jsonl:1: found the fields '_id', expected text"),
         (
@@ -134,6 +136,17 @@ def test_an_invalid_beir_folder_is_refused(tmp_path: pathlib.Path, name: str, co
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=message):
         embedding_task.records('dev')
+
+
+def test_a_file_of_an_unknown_format_is_refused(tmp_path: pathlib.Path):
+    (tmp_path / 'pairs.txt').write_text('a\tb\n')
+    with pytest.raises(UserError, match=r"the suffix '.txt', expected one of .*; rename it$"):
+        EmbeddingTask(str(tmp_path / 'pairs.txt'), 64).records('train')
+
+
+def test_a_row_to_predict_without_a_text_names_the_key(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=r"'anchor', 'positive', expected text_a; .* in config.task.text_a"):
+        next(task(tmp_path).from_rows(iter([Record('in:1', PAIRS[0])])))
 
 
 def test_single_texts_are_refused_as_the_dev_split(tmp_path: pathlib.Path):

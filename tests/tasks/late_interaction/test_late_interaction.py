@@ -1,5 +1,6 @@
 """Late interaction: MaxSim, its losses and gradients against torch, exact search, tokens, and settings of a folder."""
 
+import dataclasses
 import json
 import pathlib
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from bertjax.convert.huggingface.multi_vector import (
     MultiVector,
     multi_vector_files,
     read_multi_vector,
+    settings_as_options,
 )
 from bertjax.errors import UserError
 from bertjax.model.attention.mask import AttentionMask
@@ -138,7 +140,9 @@ def write(folder: pathlib.Path, name: str, rows: list[dict]) -> None:
 def test_invalid_records_and_options_are_refused(tmp_path: pathlib.Path):
     write(tmp_path, 'train.jsonl', [{'text_a': 'a', 'text_b': 'b', 'score': 1}])
     task = LateInteractionTask(str(tmp_path), 32)
-    with pytest.raises(UserError, match="found 'auto' with records of the form scored, expected one of info_nce"):
+    with pytest.raises(
+        UserError, match='found records of the form scored, expected the columns anchor and positive; train'
+    ):
         task.learn(task.records('train'))
     for options, message in (
         ({'query_len': 40}, r'query_len: found 40, expected at most 32'),
@@ -211,7 +215,7 @@ def test_settings_of_a_folder(tmp_path: pathlib.Path):
         'sentence_bert_config.json': ({'query_expansion': {'strategy': 'min', 'length': 8}}, 'query_expansion .*min'),
         'config_sentence_transformers.json': (
             {'model_type': 'MultiVectorEncoder', 'similarity_fn_name': 'meanmaxsim'},
-            'similarity_fn_name True',
+            "similarity_fn_name 'meanmaxsim'",
         ),
         '2_MultiVectorMask/config.json': ({'keep_only_token_ids': [3]}, r'keep_only_token_ids \[3\]'),
     }
@@ -231,3 +235,12 @@ def test_settings_of_a_folder(tmp_path: pathlib.Path):
     pylate |= {'document_length': 7, 'attend_to_expansion_tokens': True}
     (tmp_path / 'config_sentence_transformers.json').write_text(json.dumps(pylate))
     assert read_multi_vector(tmp_path, 64) == MultiVector('[Q] ', '[D] ', 8, 7, True, True, PUNCTUATION)
+    # The lengths may exceed max_seq_length, which PyLate saves without the prefix. The prompt follows the prefix.
+    (tmp_path / 'sentence_bert_config.json').write_text(json.dumps({'max_seq_length': 6}))
+    pylate |= {'prompts': {'query': '[Q] find: ', 'document': 'text: '}}
+    (tmp_path / 'config_sentence_transformers.json').write_text(json.dumps(pylate))
+    expected = MultiVector('[Q] find: ', '[D] text: ', 8, 7, True, True, PUNCTUATION)
+    assert read_multi_vector(tmp_path, 64) == expected
+    assert read_multi_vector(tmp_path, 7) == dataclasses.replace(expected, query_len=7)
+    with pytest.raises(UserError, match='found queries of 8 tokens, documents of up to 7'):
+        settings_as_options(str(tmp_path), expected)

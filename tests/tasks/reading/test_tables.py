@@ -162,8 +162,9 @@ def test_the_format_follows_from_the_suffix():
         'tsv', 'csv', 'jsonl', 'jsonl', 'json',
     ]  # fmt: skip
     assert format_of('x.txt', 'tsv') == 'tsv'
-    with pytest.raises(UserError, match='suffix'):
-        format_of('x.txt')
+    for format, fix in (('', 'rename it'), ('auto', 'rename it, or set config.task.format to one of tsv, csv')):
+        with pytest.raises(UserError, match=f'suffix .*; {fix}'):
+            format_of('x.txt', format)
 
 
 def test_lines_are_numbered_from_one():

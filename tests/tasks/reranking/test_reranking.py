@@ -116,7 +116,7 @@ REFUSED = {
     'range': ([{**PAIR, 'score': 5}], {}, r':1: found the score 5, expected 0 to 1; set config.task.max_score'),
     'negative score': ([{**PAIR, 'score': -1}], {}, r':1: found the score -1, expected 0 to 1'),
     'loss': ([PAIR], {'loss': 'softmax'}, "found 'softmax' with records of the form scored, expected one of bce, mse"),
-    'texts': ([{'text': 'a'}], {}, "found 'auto' with records of the form texts, expected one of bce"),
+    'texts': ([{'text': 'a'}], {}, 'form texts, expected the columns anchor and positive, or text_a and text_b; train'),
     'count': ([{**LISTS[0], 'score': [1]}], {}, r':1: found the scores \[1\], expected a list of 2 numbers'),
     'no list': ([{**LISTS[0], 'score': 0.5}], {}, r':1: found the scores 0.5, expected a list of 2 numbers'),
     'no number': ([{**LISTS[0], 'score': [1, 'x']}], {}, r":1: found the score 'x', expected a finite number"),
