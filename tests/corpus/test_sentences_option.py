@@ -53,7 +53,7 @@ def test_another_splitter_needs_a_new_store(corpus, tmp_path, vocabulary, caplog
     with pytest.raises(UserError, match='a token store of other settings'):
         build(corpus, tmp_path / 'store', vocabulary, sentences='pysbd', replace=False)
     build(corpus, tmp_path / 'store', vocabulary, sentences='pysbd')
-    assert 'built from other settings. Building it again' in caplog.text
+    assert 'built with other settings. Building it again' in caplog.text
 
 
 def test_a_store_is_unchanged_when_the_rules_change(corpus, tmp_path, vocabulary, caplog):

@@ -184,4 +184,4 @@ def test_baselines_are_compared_with_the_model(
     out = program.run(f'--workdir={tmp_path / "new"}', *arguments, **GLUE).stdout
     assert 'learned from 10 records' in out and 'this model' not in out
     line = program.error(f'--workdir={tmp_path / "new"}', *arguments, recipe='configs/squad.py', small=False)
-    assert 'a task that has simple methods, unlike SQuAD 1.1; choose another task: these are for labels' in line
+    assert 'a task that has simple methods, unlike SQuAD 1.1; choose a task of classification' in line

@@ -93,7 +93,7 @@ def test_a_damaged_config_of_a_pre_training_is_valid_or_an_error(tmp_path: pathl
         ({'seeds': 3}, r'config\.json: seeds: found 3, expected keys such as seeds\.init; restore the file'),
         ({'steps': {}}, r'config\.json: found no key steps, expected the config of a run; restore'),
         ({'steps': None}, r'config\.json: steps: found None, expected a number of steps'),
-        ({'phases': [3]}, r'config\.json: phases: found \[3\], expected a list of entries'),
+        ({'phases': [3]}, r'config\.json: phases: found \[3\], expected a list of dicts'),
         ({'phases': [{'seq_len': []}]}, r'config\.json: phases\[0\]\.seq_len: found \[\], expected a whole number'),
         ({'phases': [{'steps': '100%'}]}, r'config\.json: found no key phases\[0\]\.batch_ramp'),
         ({'phases': [{'seq_len': -3}]}, r'config\.json: phases\[0\]\.seq_len: found -3'),
