@@ -145,7 +145,7 @@ class Loader:
         return item
 
     def close(self) -> None:
-        """Stops the threads and drops the prefetched batches."""
+        """Stops the threads and waits until they have ended."""
         with self._changed:
             self._stop = True
             self._changed.notify_all()

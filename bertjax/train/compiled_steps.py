@@ -203,6 +203,6 @@ def compile_steps(
 def lower_steps(
     setup: Setup, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
 ) -> dict[int, jax.stages.Lowered]:
-    """Lowers the train step of a phase as one program for every batch shape. See `compile_steps` for the arguments."""
+    """Lowers the train step of a phase as one program per batch shape. See `compile_steps` for the arguments."""
     lowering = StepLowering(setup, phase, members)
     return {length: lowering.step(batch) for length, batch in batches.items()}

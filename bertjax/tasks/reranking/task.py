@@ -1,4 +1,4 @@
-"""Rerankers (cross-encoders): training from scored pairs, lists or a teacher's scores, evaluation of lists."""
+"""Rerankers (cross-encoders), trained from scored pairs, or from lists with or without a teacher's scores."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class RerankTask(TextPairTask):
     """Trains a cross-encoder, which scores pairs of a query and a text (arXiv 1901.04085).
 
     The columns of a file decide its form: anchor, positive and negatives, with or without a teacher's scores of them;
-    or two texts with a score. A dev file of anchors ranks the positives and negatives of each anchor.
+    or two texts with a score. If dev has anchors, the positives and negatives of each anchor are ranked.
 
     Attributes:
       data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; a file; or, to evaluate, a BEIR
