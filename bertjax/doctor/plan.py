@@ -87,7 +87,7 @@ def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Ite
         result = search.compile(phase)
         needed, seconds = result['hbm_bytes_per_chip'], result['estimated_step_s']
         message = f'phase {phase.number}, {phase.batch_size} x {phase.seq_len} on {settings.topology}: '
-        message += f'{gib(needed) if needed else "more"} of {gib(result["hbm_bytes_available"])} per chip'
+        message += f'{gib(needed) + " of" if needed else "more than"} {gib(result["hbm_bytes_available"])} per chip'
         if result['fits']:
             yield Check('memory', OK, message)
         else:
@@ -162,7 +162,7 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
     with quiet():
         rows, seconds = _time_task(data, mesh)
     hours = max(steps - done, 0) * seconds * settings.batch_size / rows / 3600
-    per_run = f' for each of {runs} runs' if runs > 1 else ''
+    per_run = f'; for one of {runs} runs' if runs > 1 else ''
     longest = f'{rows} rows padded to the longest of {_RECORDS} records'
     yield _hours(hours, steps, f'from steps timed on this machine, {longest} in {seconds:.3g} s{per_run}')
 
@@ -238,7 +238,7 @@ def _hours(hours: float, total: int | None, source: str) -> Check:
     source += '; without evaluation and checkpoints'
     if total is None:
         seconds = 3600 * hours / _ASSUMED_STEPS
-        source += '; the corpus determines the number of steps (run=corpus)'
+        source += '; the size of the corpus (see run=corpus) sets the steps'
         return Check('hours', OK, f'{seconds:.3g} s a step {source}')
     text = f'{hours:,.1f} hours' if hours >= 1 else f'{60 * hours:.0f} minutes' if hours > 1 / 60 else 'under a minute'
     if hours > _LONG:

@@ -44,7 +44,7 @@ class FieldKind(enum.Enum):
     """The effect of a BertConfig field, which determines the rules for resuming, fine-tuning, evaluation and export."""
 
     ARCHITECTURE = 'shape, dtype or meaning of the parameters: always as in the checkpoint'
-    LAYOUT = 'tree structure of the same parameters: as in the checkpoint, but free in a run that starts from one'
+    LAYOUT = 'tree structure of the same parameters: as in the checkpoint, but free in a new run with config.init'
     TRAINING = 'effect of training on the parameters: may change until the run is finished'
     EXECUTION = 'way in which the same function is computed: may change at any time'
 
@@ -118,9 +118,9 @@ class BertConfig:
       attention: Name of the attention implementation, or 'auto' for the first one that supports the call
         (model/attention/select.py).
       remat: The values that the forward pass saves for the backward pass. 'none' saves all. 'dots' saves the outputs of
-        the projections and recomputes attention scores and element-wise operations. 'elementwise' recomputes the same
-        values, but also saves attention's output, and residual sums instead of their summands. 'full' saves only the
-        inputs of blocks. 'auto' is 'elementwise' on TPU and 'none' elsewhere.
+        the projections and recomputes attention scores and element-wise operations. 'elementwise' differs in that it
+        also saves attention's output, and residual sums instead of their summands. 'full' saves only the inputs of
+        blocks. 'auto' is 'elementwise' on TPU and 'none' elsewhere.
       dtype: Dtype of the computation. LayerNorm statistics, softmax and logits are always float32.
       param_dtype: Dtype of the stored parameters.
 
