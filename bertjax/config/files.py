@@ -67,7 +67,7 @@ class Recipe:
             if key in rows:
                 continue
             value = _to_config_value(value)
-            if key == 'phases' and isinstance(value, tuple) and all(isinstance(x, dict | ConfigDict) for x in value):
+            if key == 'phases' and isinstance(value, tuple) and all(map(_is_phase, value)):
                 value = tuple(phase(**entry) for entry in value)
             elif key in known:
                 check_value(key, value, known[key].allowed, known[key].default)
@@ -102,7 +102,7 @@ class Recipe:
         """Says what a recipe without an argument means (`glue`: task.task=rte); '' for other recipes."""
         name = self.base or self.name
         inner = name.partition(':')[2] if 'distill' in self.config else name
-        if 'task' not in self.config or ':' in inner or find_recipe(name).startswith(str(SAVED_CONFIG)):
+        if 'task' not in self.config or ':' in inner or find_recipe(inner or name).startswith(str(SAVED_CONFIG)):
             return ''
         task = self.config.task
         named_options = [name for name, option in options(task.kind).items() if option.named and name in task]
@@ -110,12 +110,18 @@ class Recipe:
         return f'--config={name} without an argument means {", ".join(values)}' if values else ''
 
 
+def _is_phase(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(name, str) for name in value)
+
+
 def _to_config_value(value: Any) -> Any:
-    """Converts a path, a list or a NumPy scalar to the type that a flag would give."""
+    """Converts a path, a list, a dict or a NumPy scalar to the type that a flag would give."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, list | tuple):
         return tuple(map(_to_config_value, value))
+    if isinstance(value, dict | ConfigDict):
+        return {name: _to_config_value(entry) for name, entry in value.items()}
     return value.item() if hasattr(value, 'item') and not getattr(value, 'ndim', 0) else value
 
 

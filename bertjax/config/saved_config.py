@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 from bertjax.config.check import COMPUTED_KEYS, check_recorded
 from bertjax.config.files import SAVED_CONFIG, Recipe, find_recipe, load_recipe
 from bertjax.config.plain import from_plain
+from bertjax.config.pretraining import BUDGET_CHOICES
 from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
 
@@ -58,11 +59,15 @@ def get_config(path: str) -> ConfigDict:
 
 
 def make_recipe(name: str, config: ConfigDict, flag_keys: Collection[str] = ()) -> Recipe:
-    """Returns the recipe that the user spells `name`. The keys that a saved config changes count as set by the user."""
+    """Returns the recipe that the user spells `name`. The keys that a saved config changes count as set by the user.
+
+    The size and dtype in the config of a run with a budget also count as set, so that another run keeps them.
+    """
     keys, base = {*flag_keys}, name
     while find_recipe(base).startswith(f'{SAVED_CONFIG}:'):
         inner, values = _read(base)
         if inner is None:
+            keys |= {f'model.{key}' for key in BUDGET_CHOICES} if values.get('budget') else set()
             break
         keys |= _flat(values).keys()
         base = inner

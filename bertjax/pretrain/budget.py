@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from bertjax.config.pretraining import PhaseKeys
+from bertjax.config.pretraining import BUDGET_SIZE, PhaseKeys
 from bertjax.config.ranges import COUNT, in_steps, parse_budget
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
@@ -40,7 +40,6 @@ SIZES = (
     (2, 128, 2), (3, 192, 3), (4, 256, 4), (6, 320, 5), (6, 384, 6), (8, 512, 8), (12, 640, 10), (12, 768, 12),
     (22, 768, 12),
 )  # fmt: skip
-_SIZE_KEYS = ('num_layers', 'width', 'num_heads', 'mlp_dim')
 # {dtype: the minimum speed of its matrix products, relative to float32, at which the dtype is chosen}.
 _MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
 # _EFFICIENCY is the speed of a training step relative to a large matrix product. It and the constants of
@@ -151,17 +150,23 @@ def make_plan(
     The plan is saved to the workdir. A saved plan without a checkpoint is replaced, because nothing depends on it.
 
     Raises:
-      UserError: The budget conflicts with other keys, or the plan is for another budget or model.
+      UserError: The budget conflicts with other keys, the plan is for another budget or model, or the checkpoints of
+        the workdir have no plan.
     """
     _check(settings, flag_keys)
     path = folder / FILE
     saved = _read(path) if has_checkpoints(folder) or not is_primary() else None
+    if saved is None and not settings.replay and has_checkpoints(folder):
+        fix = 'restore the file from a copy, or give another --workdir'
+        raise UserError(str(path), 'no readable plan beside the checkpoints', 'the plan of this run', fix)
     replayed = _read_replayed(settings.replay, required=saved is None) if settings.replay else None
     if saved and replayed not in (None, saved):
         fix = 'leave it out, or give another --workdir'
         raise UserError('config.replay', repr(settings.replay), f'the decisions in {path}', fix)
     plan = saved or replayed or _new_plan(settings, mesh, flag_keys)
-    source, fix = (settings.replay, 'leave config.replay out') if replayed else (path, 'give another --workdir')
+    source, fix = path, 'give another --workdir'
+    if plan is replayed:
+        source, fix = settings.replay, 'leave config.replay out'
     if plan.budget != settings.budget:
         fix = f'set --config.budget={plan.budget}, or {fix}'
         raise UserError('config.budget', repr(settings.budget), f'{plan.budget}, as in {source}', fix)
@@ -208,7 +213,7 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
     if operations == math.inf:
         operations = _EFFICIENCY * seconds * product_rate(mesh, chosen.get('dtype', settings.model.dtype))
     sizes: list[dict[str, int]] = [{}]
-    if settings.architecture_from == 'budget' and not {f'model.{key}' for key in _SIZE_KEYS} & {*flag_keys}:
+    if settings.architecture_from == 'budget' and not {f'model.{key}' for key in BUDGET_SIZE} & {*flag_keys}:
         mlp_dim = gated_width if settings.model.mlp in GATED_MLPS else lambda width: 4 * width
         sizes = [
             {'num_layers': layers, 'width': width, 'num_heads': heads, 'mlp_dim': mlp_dim(width)}

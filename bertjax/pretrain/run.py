@@ -261,10 +261,11 @@ class Pretraining:
             rate, length, limit = max(phase.mask_rate, phase.final_mask_rate), phase.seq_len, phase.max_predictions
             if limit < int(rate * length):
                 key = self.settings.phase_specs[phase.number].keys['max_predictions']
-                lines.append(
+                warning = (
                     f'warning: config.{key}={limit} limits the masks of full rows to {limit / length:.0%} of '
                     f'{length} positions, not {rate:.0%}: set --config.{key}={math.ceil(rate * length)}'
                 )
+                lines += [warning] if warning not in lines else []
         if model_config.shifted_predictions:
             share = self.settings.masking.causal_share
             lines.append(f'each token is predicted from the position before it; {share:.0%} of the examples are causal')

@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Collection
 from typing import Any
 
+from bertjax.config.pretraining import BUDGET_CHOICES
 from bertjax.convert.load import load_pretraining_model, read_config
 from bertjax.convert.trees import stacked_shapes
 from bertjax.convert.vocabulary import add_piece_rows
@@ -25,8 +26,6 @@ from bertjax.workdir.resolve_path import huggingface_directory
 _RUN_FIELDS = ('vocab_size', 'nsp', 'param_dtype')
 # Fields of the architecture that must be the same as in config.init.
 _SIZE_FIELDS = ('num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments')
-# Fields that config.budget may choose.
-_BUDGET_FIELDS = ('num_layers', 'width', 'num_heads', 'mlp_dim', 'dtype')
 # Fields of the architecture that have no effect on weights from config.init.
 _INIT_FIELDS = ('init', 'init_stddev')
 
@@ -52,7 +51,7 @@ def with_architecture(
     Raises:
       UserError: config.init has no checkpoint, or a value of config.model differs from that of the checkpoint.
     """
-    names = [*fields_of(FieldKind.LAYOUT), *(_BUDGET_FIELDS if settings.architecture_from == 'budget' else ())]
+    names = [*fields_of(FieldKind.LAYOUT), *(BUDGET_CHOICES if settings.architecture_from == 'budget' else ())]
     names = [name for name in names if f'model.{name}' not in flag_keys]
     settings = _with_fields(settings, _recorded_fields(folder, names) or {})
     if settings.architecture_from != 'init':

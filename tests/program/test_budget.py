@@ -129,6 +129,11 @@ def test_the_size_of_a_plan_stays_until_it_conflicts(program, tmp_path):
     assert 'step 3 exported to ' in run('--config.run=export')
     saved = program.run(f'--workdir={tmp_path / "run"}', recipe=str(tmp_path / 'run' / 'config.json'), small=False)
     assert 'all 3 steps are done' in saved.stdout
+    other = program.run(f'--workdir={tmp_path / "other"}', recipe=str(tmp_path / 'run' / 'config.json'), small=False)
+    assert '1 layers of width 16 in float32' in other.stdout
+    assert error(replay, '--config.budget=4e9').endswith('or give another --workdir')
+    (tmp_path / 'other' / 'budget.json').write_text('{"budget"')
+    assert 'budget.json: found no readable plan beside the checkpoints' in error(name='other')
     (tmp_path / 'first' / 'budget.json').write_text(json.dumps(_plan(tmp_path / 'run') | {'warmup': 2}))
     assert error(replay).startswith('config.replay: found ')
 

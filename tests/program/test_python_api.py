@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from unittest import mock
 
 import jax
+import numpy as np
 import pytest
 from running import GLUE, PRETRAIN, RUN, SMALL, SWEEP, TUNE, Program, rows
 
@@ -210,7 +211,9 @@ def test_keys_work_as_on_the_command_line(tmp_path, capsys):
     assert capsys.readouterr().out == ''
     bertjax.run('show', bertjax.recipe('pretrain_large', **{'phases[1].steps': '20%'}))
     assert 'phases[1].steps' in capsys.readouterr().out
-    recipe = bertjax.recipe('pretrain_tiny', phases=[{'steps': '90%'}, phase(steps='10%', seq_len=32)])
+    recipe = bertjax.recipe(
+        'pretrain_tiny', phases=[{'steps': '90%', 'batch_size': np.int64(8)}, phase(steps='10%', seq_len=32)]
+    )
     assert [(entry.steps, entry.seq_len) for entry in recipe.config.phases] == [('90%', 0), ('10%', 32)]
 
 
@@ -224,6 +227,7 @@ def test_keys_work_as_on_the_command_line(tmp_path, capsys):
         (lambda _: bertjax.recipe('glue:rte', **{'optimizer.b2': 2}), 'config.optimizer.b2: found 2'),
         (lambda _: bertjax.recipe('pretrain_tiny', phases=[3]), r'config.phases: found \(3,\)'),
         (lambda _: bertjax.recipe('pretrain_tiny', phases=[{'stepps': 3}]), r'config.phases\[0\].stepps'),
+        (lambda _: bertjax.recipe('pretrain_tiny', phases=[{1: 3}]), 'config.phases: found'),
         (lambda _: bertjax.recipe(3), 'the name or the path of a recipe'),
         (lambda _: bertjax.run('trian', 'glue:rte', '.'), 'config.run'),
         (lambda _: bertjax.run('pretrain', 'glue:rte', '.'), 'a recipe without config.corpus'),
