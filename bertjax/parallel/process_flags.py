@@ -69,6 +69,9 @@ def supervise() -> None:
 
     The parent forwards SIGTERM, Ctrl-C and Ctrl-Z.
     """
+    # A signal that arrives before its handler is set would end the parent, and with it the child. Until then it waits.
+    signals = (signal.SIGTSTP, signal.SIGTERM, signal.SIGINT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     parent, child = os.getpid(), os.fork()
     if child == 0:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the child must not outlive the parent
@@ -77,6 +80,7 @@ def supervise() -> None:
         # A terminal and Slurm signal all processes of a group. Without its own group, the child would get each signal
         # twice, and a second signal has another meaning (train/health/interrupt.py).
         os.setpgid(0, 0)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         return
 
     def pause(number: int, frame: object) -> None:
@@ -87,6 +91,7 @@ def supervise() -> None:
     signal.signal(signal.SIGTSTP, pause)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: os.kill(child, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGABRT:
         print(LostError(), file=sys.stderr, flush=True)

@@ -10,11 +10,18 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-# The child prints the signals that it receives, and ends after the third one.
+# The child prints the signals that it receives, and ends after the third one. The parent continues late after the fork:
+# it must not lose a signal that arrives earlier.
 CHILD = """
 import os, signal, time
 from bertjax.parallel.process_flags import supervise
 
+fork = os.fork
+def fork_with_a_slow_parent():
+    child = fork()
+    time.sleep(0.3 if child else 0)
+    return child
+os.fork = fork_with_a_slow_parent
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 supervise()
 received = []
