@@ -41,6 +41,7 @@ def test_metrics_equal_their_definitions():
     assert set(retrieval_figures([], []).values()) == {None}
 
 
+@pytest.mark.slow  # needs a package that the default suite lacks
 def test_metrics_equal_pytrec_eval():
     pytrec_eval = pytest.importorskip('pytrec_eval', reason="needs pytrec-eval-terrier, of the extra 'test-all'")
     cases = list(rankings())

@@ -172,31 +172,38 @@ def test_rows_of_a_sweep_name_their_trial(tune, tmp_path, program_environment):
     assert run.summary['best'] in trials and run.model.task is not None
 
 
-def test_rows_of_other_libraries_give_the_same_files(tmp_path):
+RECORDS = [{'text': 'a', 'label': 'no', 'x': 0.1}, {'text': None, 'label': 'yes', 'x': 2.5}]
+
+
+def write_training_rows(folder: pathlib.Path, data: object) -> bytes:
+    recipe = write_rows(bertjax.recipe('classify', data=data), folder)
+    assert not recipe.rows and recipe.config.data.startswith(str(folder / 'rows'))
+    return (pathlib.Path(recipe.config.data) / 'train.jsonl').read_bytes()
+
+
+def test_rows_become_a_file(tmp_path):
+    written = write_training_rows(tmp_path / 'list', RECORDS)
+    assert [json.loads(line) for line in written.splitlines()] == RECORDS
+    assert write_training_rows(tmp_path / 'generator', {'train': (row for row in RECORDS)}) == written
+
+
+@pytest.mark.slow  # needs packages that the default suite lacks
+def test_rows_of_pandas_and_datasets_give_the_same_file(tmp_path):
     """Missing values become null, and class labels become their names."""
-    records = [{'text': 'a', 'label': 'no', 'x': 0.1}, {'text': None, 'label': 'yes', 'x': 2.5}]
-
-    def write(folder: str, data: object) -> bytes:
-        recipe = write_rows(bertjax.recipe('classify', data=data), tmp_path / folder)
-        assert not recipe.rows and recipe.config.data.startswith(str(tmp_path / folder / 'rows'))
-        return (pathlib.Path(recipe.config.data) / 'train.jsonl').read_bytes()
-
-    expected = write('list', records)
-    assert [json.loads(line) for line in expected.splitlines()] == records
-    assert write('generator', {'train': (row for row in records)}) == expected
+    written = write_training_rows(tmp_path / 'list', RECORDS)
     pd = pytest.importorskip('pandas', reason="needs pandas of the extra 'test-all'")
-    frame = pd.DataFrame(records).astype({'x': 'float32'})
-    assert write('frame', frame) == expected
+    frame = pd.DataFrame(RECORDS).astype({'x': 'float32'})
+    assert write_training_rows(tmp_path / 'frame', frame) == written
     with pytest.raises(bertjax.UserError, match="train: found two columns 'text'"):
-        write('frame', frame.rename(columns={'x': 'text'}))
+        write_training_rows(tmp_path / 'columns', frame.rename(columns={'x': 'text'}))
     datasets = pytest.importorskip('datasets', reason='needs the package datasets, which is large')
     features = {'text': datasets.Value('string'), 'label': datasets.ClassLabel(names=['no', 'yes'])}
     features |= {'x': datasets.Value('float32')}
     dataset = datasets.Dataset.from_list(
-        [{**row, 'label': ('no', 'yes').index(row['label'])} for row in (records[1], records[0])],
+        [{**row, 'label': ('no', 'yes').index(row['label'])} for row in (RECORDS[1], RECORDS[0])],
         features=datasets.Features(features),
     )
-    assert write('dataset', datasets.DatasetDict(train=dataset.select([1, 0]))) == expected
+    assert write_training_rows(tmp_path / 'dataset', datasets.DatasetDict(train=dataset.select([1, 0]))) == written
 
 
 def test_keys_work_as_on_the_command_line(tmp_path, capsys):
