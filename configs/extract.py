@@ -2,9 +2,9 @@
 
     python -m bertjax.main --config=configs/extract.py --workdir=out/tiny --config.input=FILE
 
-The model is that of --workdir, or of --config.init=PATH, as for bertjax.load. FILE has one text per line, or it is JSON
-lines, a table (CSV, TSV) or Parquet with a column `text` (or --config.extract.field=NAME). Row i of
-WORKDIR/features/FILE.npy belongs to the i-th text:
+The model is in --workdir or in --config.init=PATH (any path that bertjax.load accepts). FILE has one text per line, or
+it is JSON lines, a table (CSV, TSV) or Parquet with a column `text` (or --config.extract.field=NAME). Row i of
+WORKDIR/features/FILE.npy belongs to text i; with one vector per token, its rows begin at row FILE.offsets.npy[i]:
 
     features = numpy.load('out/tiny/features/FILE.npy', mmap_mode='r')
 
@@ -16,10 +16,10 @@ Arguments, as in --config=configs/extract.py:sentences
 
 | argument  | meaning                                                                                          |
 |-----------|--------------------------------------------------------------------------------------------------|
-| sentences | as in sentence-transformers: the pooling in the folder, else the mean; scaled to length 1        |
+| sentences | vectors of length 1; the pooling of a sentence-transformers folder, else the mean                |
 | last_four | the last four layers, concatenated, for each token: the features of the paper's table 7          |
 
-Hardware: any; two CPU cores process some hundred sentences per second with a model of 6 layers and width 384.
+Hardware: any; two CPU cores process a few hundred sentences per second with a model of 6 layers and width 384.
 """
 
 from ml_collections import ConfigDict

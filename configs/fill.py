@@ -16,7 +16,7 @@ Arguments, as in --config=configs/fill.py:score
 | pairs    | the probability that one text follows another                                                     |
 | continue | append masks and fill them from left to right; a slow and weak generator                          |
 
-Hardware: any; two CPU cores fill some hundred masks per second with a model of 6 layers and width 384. To score a text
+Hardware: any; two CPU cores fill a few hundred masks per second with a model of 6 layers and width 384. To score a text
 costs as much as to fill one mask per piece.
 """
 

@@ -18,8 +18,8 @@ Negatives that are more similar than the positive are often unlabelled positives
 skips the 10 most similar texts, and --config.mine_negatives.relative_margin=0.05 keeps only negatives whose cosine is
 at least 5 % below the positive's.
 
-Hardware: any; the search is exact, in blocks on all devices. A CPU core embeds some hundred short texts per second with
-a model of 6 layers and width 384. After an interruption the same command continues.
+Hardware: any; the search is exact, in blocks on all devices. A CPU core embeds a few hundred short texts per second
+with a model of 6 layers and width 384. After an interruption the same command continues.
 """
 
 from ml_collections import ConfigDict

@@ -12,7 +12,7 @@ The vocabulary has the symbols of the corpus, or of --config.tokenizer=FILE with
 --config.model.num_segments must not be smaller. --config.embeddings=FILE.npy sets the initial embedding of each symbol.
 docs/data.md has an example with synthetic data and its results.
 
-The size, 2 layers of width 128, suits vocabularies of some thousand symbols. There are no sentence pairs: a document
+The size, 2 layers of width 128, suits vocabularies of a few thousand symbols. There are no sentence pairs: a document
 becomes one row or several rows. --config.pairs.mode=nsp adds next sentence prediction, as for text.
 
 Hardware: 2 CPU cores; the example of docs/data.md takes about a minute. The results depend on the data.

@@ -33,7 +33,7 @@ MANY_SENTENCES = 2000  # in a document; the longest articles of Wikipedia have f
 # The sample of `coherence`.
 DOCUMENTS = 1000  # the maximum number of documents, evenly spaced over the split
 SENTENCES = 12  # the number of neighbouring sentences from each document, if it has as many
-TOTAL = 4000  # if the documents are too few for this number of sentences, each gives more than SENTENCES
+TOTAL = 4000  # the target number of sentences; few documents give more than SENTENCES each to reach it
 # The minimum numbers of pairs for the two measures. The second measure is noisier.
 MIN_PAIRS, MIN_FAR = 200, 1000
 COMMON = 0.02  # a piece that occurs in more than this share of the sentences does not count as a rarer word
@@ -74,8 +74,8 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
     if single > ONE_SENTENCE:
         warnings.append(
             f'{single:.0%} of the documents have one sentence: they give no true next sentence, so NSP and SOP learn '
-            'little. Put blank lines between documents only, read a file as one document (a directory, or '
-            'config.corpus_options.format=files), or train without pairs (config.pairs.mode=full_sentences).'
+            'little. Put blank lines only between documents, read each file as one document (name its directory, or '
+            'set config.corpus_options.format=files), or train without pairs (config.pairs.mode=full_sentences).'
         )
     copies = facts['duplicate_documents'] / max(1, facts['documents_read'])
     if copies > DUPLICATE_DOCUMENTS:
@@ -93,20 +93,20 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
         )
     if facts['unknown_rate'] > UNKNOWN:
         warnings.append(
-            f'{facts["unknown_rate"]:.1%} of the tokens are [UNK]: the vocabulary lacks letters of this text. Use one '
-            "that has them, trained on this text (--config.tokenizer='') with room for all (config.vocab.size)."
+            f'{facts["unknown_rate"]:.1%} of the tokens are [UNK]: the vocabulary lacks letters of this text. Train '
+            "one on this text (--config.tokenizer=''), large enough for all letters (config.vocab.size)."
         )
     if facts['pieces_per_word'] > PIECES_PER_WORD:
         warnings.append(
-            f'{facts["pieces_per_word"]:.2f} pieces a word (English with a large vocabulary of its own has 1.1): '
-            "the vocabulary is too small for this text, or another language's. Raise config.vocab.size or give more "
-            "text where it was trained on this text, else train one on it (--config.tokenizer='')."
+            f'{facts["pieces_per_word"]:.2f} pieces a word (English with a large English vocabulary has 1.1): the '
+            'vocabulary is too small, or made for another language. If it was trained on this text, raise '
+            "config.vocab.size or add text; else train a vocabulary on this text (--config.tokenizer='')."
         )
     likeness, within = facts['neighbour_likeness'], facts['neighbour_likeness_within']
     if likeness is not None and likeness < LIKENESS:
         warnings.append(
-            f'The text looks shuffled by sentence: neighbours share only {likeness:.1f} times the rarer words that '
-            'sentences of different documents share (running text: 2.5 and more). Sentence pairs will teach nothing.'
+            f'The text looks shuffled by sentence: neighbours share only {likeness:.1f} times as many rare words '
+            'as sentences of different documents (running text: 2.5 and more). Sentence pairs will teach nothing.'
         )
     elif within is not None and within < LIKENESS_WITHIN:
         warnings.append(
@@ -116,13 +116,11 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
     if facts['tokens_per_sentence'] > LONG_SENTENCE:
         warnings.append(
             f'A sentence has {facts["tokens_per_sentence"]:.0f} tokens on average: the text has no full stops that the '
-            'splitter knows, or lines are no paragraphs.'
+            'splitter knows, or its lines are not paragraphs.'
         )
     if facts['heldout_documents'] == 0:
         why = 'one document cannot be divided' if options.heldout else 'heldout=0'
-        warnings.append(
-            f'No document is held out ({why}): nothing tells how well the model does on text it has not seen.'
-        )
+        warnings.append(f'No document is held out ({why}): the loss on unseen text is not measured.')
     elif facts['heldout_tokens'] < FEW_HELDOUT:
         warnings.append(
             f'Only {facts["heldout_tokens"]:,} tokens are held out: the held-out loss will be noisy. Raise '
@@ -131,7 +129,7 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
     elif facts['heldout_tokens'] > MUCH_HELDOUT * options.heldout * facts['tokens']:
         share = facts['heldout_tokens'] / facts['tokens']
         warnings.append(
-            f'{share:.0%} of the tokens are held out, more than the {options.heldout:.0%} asked for, as there are only '
+            f'{share:.0%} of the tokens are held out instead of {options.heldout:.0%}, because there are only '
             f'{facts["documents"]:,} documents: cut them into smaller ones, for example chapters.'
         )
     lost = sum(facts['dropped'].values())
@@ -190,10 +188,10 @@ def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
     document.
 
     Returns:
-      The share for neighbours, divided by the share for sentences of different documents, and by the share for distant
-      sentences of the same document. The first ratio is about 1 if all sentences were shuffled, the second if they were
-      shuffled within documents. The second is None if there are too few pairs for it. If the split is too small for
-      both ratios, the result is None.
+      Two ratios: the share for neighbours divided by the share for sentences of different documents, and divided by the
+      share for distant sentences of the same document. The first is about 1 if all sentences were shuffled, the second
+      if they were shuffled within documents. The second is None if there are too few pairs for it. If the split is too
+      small for both ratios, the result is None.
     """
     documents = _sample(split)
     counts = collections.Counter(token for document in documents for ids in document for token in set(ids.tolist()))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from bertjax.cost.hlo import Computation, Instruction, shape_bytes
 
-# {collective: number of chips n -> the bytes that each chip sends, divided by the bytes of its operands or its
-# results, whichever are larger}, for a ring, the optimal algorithm.
+# For each collective, a function of the number of chips n: the bytes that each chip sends in a ring, the optimal
+# algorithm, divided by the bytes of its operands or of its results, whichever are larger.
 # Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009.
 SENT_SHARES = {
     'all-reduce': lambda n: 2 * (n - 1) / n,
@@ -91,14 +91,17 @@ def _make_collective(instruction: Instruction, inner: Instruction, chips: int) -
 
 
 def _make_key(instruction: Instruction, inner: Instruction) -> str:
-    """Returns a key that all parts of a collective share. In `shard_map`, several collectives may share a channel."""
+    """Returns a key that all parts of a collective share.
+
+    The key of a part in a fusion has the chain too, because collectives in `shard_map` may share a channel.
+    """
     channel = inner.find(r'channel_id=(\d+)')
     in_parts = instruction.opcode == 'fusion' and channel
     return f'{channel} {inner.find(_CHAIN)}' if in_parts else inner.name
 
 
 def _continues_chain(instruction: Instruction, inner: Instruction) -> bool:
-    """Returns whether a fusion continues a chain that another computation started before the loop with the fusion."""
+    """Returns whether a fusion in a loop continues a chain that was started before the loop."""
     chained = instruction.opcode == 'fusion' and inner.find(_CHAIN)
     return bool(chained) and not any('"AsyncCollectiveStart"' in other.attributes for other in instruction.inside())
 

@@ -16,7 +16,7 @@ class PackedExamples:
 
     Rows are numbered through all plans, as examples are. The order of the rows of a plan is a permutation that depends
     on (seed, phase, cycle, plan). In the first cycle, the rows contain the same examples as without packing. Later
-    cycles have the same pairs in the same rows, including the random segments B, but new masks.
+    cycles have the same pairs in the same rows, including the random segments B, with new masks unless they are static.
 
     Args:
       examples: The examples to pack. A packed row has the same S and P as one of these examples.
@@ -119,5 +119,5 @@ class PackedExamples:
 
 
 def _prefix_mask(row_index: np.ndarray, sizes: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Returns bool [B, S]: True for the first positions of each row, as many as the sum of the row's `sizes`."""
+    """Returns bool [B, S], True for the first n positions of a row, where n is the sum of the row's `sizes`."""
     return np.arange(shape[1]) < np.bincount(row_index, sizes, shape[0])[:, None]

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 # The maximum length in characters. A vocabulary is trained only on the beginning of longer words. Runs of Chinese
 # without punctuation are shorter than this.
 MAX_WORD = 10_000
-# Byte-level BPE has three classes of characters: letters and digits, white space, and all others. It does not merge
-# characters of different classes. The look-behinds let a match begin only at the start of a run, so that the time of a
+# A run consists of letters and digits, of white space, or of other characters. A long word of byte-level BPE has only
+# one run, after an optional space. The look-behinds let a match begin only at the start of a run, so that the time of a
 # search is linear.
 _RUN = re.compile(
     rf'(?<![^\W_])([^\W_]{{{MAX_WORD}}})[^\W_]+'

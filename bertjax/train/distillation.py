@@ -1,4 +1,4 @@
-"""The contribution of a teacher to a training, which distill/ builds, and pretrain/ and finetune/ use."""
+"""The contribution of a teacher to a training. distill/ builds it; pretrain/ and finetune/ use it."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ class DistillationStage:
     """A part of the training with a separate objective and learning rate.
 
     Attributes:
-      objective: A function from the student's objective without a teacher to the objective of this stage.
+      objective: A function that converts the objective of a run without a teacher to the objective of this stage.
       learning_rate: The peak learning rate; None for the run's peak learning rate.
     """
 

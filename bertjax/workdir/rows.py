@@ -1,7 +1,7 @@
 """Writes rows that a Python program passes as data. The workdir stores them as files, which the run reads.
 
 WORKDIR/rows/HASH/NAME has a file of JSON lines for each split. NAME is the name of the workdir, because a task on
-custom data has the name of its folder. HASH is the hash of NAME and the rows. So if a resumed run passes the same rows,
+custom data is named after its folder. HASH is the hash of NAME and the rows. So if a resumed run passes the same rows,
 it reads the same files. If it passes different rows, it reads new files, and compares their content with that of the
 old files, as it does for any changed data.
 """

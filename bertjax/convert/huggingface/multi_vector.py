@@ -112,7 +112,7 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
         if value:
             raise UserError(where, f'{name} {format_value(value)}', "ColBERT's settings", _FIX)
     limit, prompts = read_max_length(folder, encoder) or longest, given.get('prompts') or {}
-    # The limit is only for texts without a length of their own.
+    # The limit applies to queries or documents only if no length is set for them.
     length = lambda name: min(encoder.get(name) or given.get(name) or limit, longest)  # noqa: E731
 
     def prompt(side: str) -> str:

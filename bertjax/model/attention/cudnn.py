@@ -18,7 +18,7 @@ WIDTH_MULTIPLE, MAX_WIDTH = 8, 128
 
 
 class Cudnn(GpuImplementation):
-    """cuDNN without dropout and row packing, if all positions are queries.
+    """The kernel of cuDNN, which needs all positions as queries, without dropout and without row packing.
 
     If a row has no tokens, every query sees the first position, whereas in other implementations it sees all positions.
     """

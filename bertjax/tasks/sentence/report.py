@@ -7,10 +7,10 @@ import numpy as np
 from bertjax.metrics.classification import ClassScores, class_scores
 from bertjax.tasks.sentence.labels import LabelledRecord, find_odd_labels
 
-_MIN_RECORDS = 10  # a label with fewer records than this is reported as rare
-_MIN_SHARE = 0.01  # a label with a smaller share of the records is reported as rare
+_MIN_RECORDS = 10  # the rarest label is reported if it has fewer records than this
+_MIN_SHARE = 0.01  # the rarest label is reported if it has a smaller share of the records
 _MAX_MATRIX = 20  # the maximum number of labels for which the full confusion table is printed
-_MEAN = 'all, mean of labels'  # the title of the last row of a table of scores
+_MEAN = 'macro average'  # the title of the last row of a table of scores
 _BANDS = 5  # the number of intervals of the true score in `value_report`
 
 
@@ -133,7 +133,7 @@ def label_report(scores: ClassScores, figures: Mapping[str, float | None], label
       figures: The averages, see metrics/classification.py:multi_label_figures.
       labels: The names of the labels.
     """
-    names = {'micro': 'all, every decision', 'macro': _MEAN}
+    names = {'micro': 'micro average', 'macro': _MEAN}
     averages = {
         title: [figures[f'{name}_{score}'] for score in ('precision', 'recall', 'f1')] for name, title in names.items()
     }
