@@ -79,15 +79,21 @@ def test_the_folder_limits_the_dimensions(folder, tmp_path):
     assert bert.similarity(*TEXTS) == pytest.approx(full.similarity(*full.encode(TEXTS, truncate_dim=5)))
 
 
-def test_a_prompt_that_is_not_pooled_is_refused(folder, tmp_path):
+def test_a_prompt_that_is_not_pooled_is_refused(program, folder, tmp_path):
     changes = {'config_sentence_transformers.json': {'prompts': {'query': 'the '}}}
     changes |= {'1_Pooling/config.json': {'pooling_mode': 'mean', 'include_prompt': False}}
     bert = bertjax.load(write(shutil.copytree(folder, tmp_path / 'model'), **changes))
     assert bert.encode(TEXTS).shape == (2, 8)
-    with pytest.raises(
-        UserError, match='a prompt that is excluded from pooling, expected a prompt that is pooled; omit'
-    ):
-        bert.search(TEXTS[0], TEXTS)
+    message = 'a prompt that is excluded from pooling, expected a prompt that is pooled'
+    fix = "encode the texts with prompt='', or with a pooling such as pool='mean'"
+    for compare in (bert.search, bert.rerank):
+        with pytest.raises(UserError, match=f'{message}; {fix}'):
+            compare(TEXTS[0], TEXTS)
+    pairs = tmp_path / 'pairs.jsonl'
+    pairs.write_text(json.dumps({'anchor': TEXTS[0], 'positive': TEXTS[1]}))
+    ask = (f'--workdir={tmp_path / "w"}', f'--config.init={tmp_path / "model"}', f'--config.input={pairs}')
+    line = program.error(*ask, recipe='configs/mine_negatives.py', small=False)
+    assert line.endswith(f'{message}; give another model')
 
 
 @pytest.mark.slow
@@ -149,7 +155,7 @@ def test_a_model_with_unsupported_pooling_works_otherwise(trained, tmp_path):
     model = shutil.copytree(trained / 'export' / 'hf', tmp_path / 'model')
     bert = bertjax.load(write(model, **{'1_Pooling/config.json': {'pooling_mode': ['cls', 'mean']}}))
     assert "up to 8 tokens, with unsupported modules (the pooling ['cls', 'mean'])" in repr(bert)
-    with pytest.raises(UserError, match=r"found the pooling .* choose a pooling with pool, .* pool='mean'"):
+    with pytest.raises(UserError, match=r"found the pooling .* encode the texts with a pooling such as pool='mean'"):
         bert.encode('a bird')
     assert len(bert.pieces(TEXTS[0])) == 8
     dense = FILES['modules.json'][2]

@@ -31,7 +31,7 @@ ENCODER = _ENCODERS[0]
 SETTINGS = 'config_sentence_transformers.json'
 FILES = (MODULES, *_ENCODERS, SETTINGS)  # The folders that modules.json names are not included.
 _AGAIN = 'copy the directory again'
-_NAME_POOL = "choose a pooling with pool, for example pool='mean'"
+_NAME_POOL = "encode the texts with a pooling such as pool='mean'"
 # {flag of a pooling mode in versions before 6: name of the mode}.
 _FLAGS = {
     'pooling_mode_cls_token': 'cls',
