@@ -9,9 +9,10 @@ import pytest
 from safetensors.numpy import save_file
 
 import bertjax
-from bertjax.convert.huggingface.sentence_transformers import read_sentence_modules
+from bertjax.convert.huggingface.sentence_transformers import module_files, read_sentence_modules
 from bertjax.errors import UserError
 from bertjax.model.pooling import SENTENCE_POOL, pool_tokens
+from bertjax.tasks.embedding.files import TextExample
 from bertjax.tasks.embedding.task import EmbeddingTask
 
 TEXTS = ['a bird sings over the old house and falls', 'stone']
@@ -149,6 +150,19 @@ def test_a_training_from_unsupported_modules_names_its_key(tmp_path):
     write(tmp_path, **{'1_Pooling/config.json': {'pooling_mode': ['cls', 'mean']}})
     with pytest.raises(UserError, match=r'found the pooling .*; name a pooling with config.task.pool$'):
         EmbeddingTask('', 8).adopt(str(tmp_path))
+
+
+def test_a_training_keeps_the_number_of_dimensions(tmp_path):
+    """As `SentenceTransformer.save` does. The evaluation uses the vectors that `encode` will return."""
+    write(tmp_path, **{'config_sentence_transformers.json': {'truncate_dim': 5}})
+    task, resumed = EmbeddingTask('', 8), EmbeddingTask('', 8)
+    task.adopt(str(tmp_path))
+    resumed.restore(task.learned_state())
+    settings = json.loads(module_files(resumed.sentence_modules(), 32, 2)['config_sentence_transformers.json'])
+    assert settings['truncate_dim'] == 5
+    x = RNG.standard_normal((2, 8)).astype(np.float32)
+    (cosine,) = resumed.predictions([TextExample('scored', ('a', 'b'), 1.0)], None, {'embeddings': list(x)})
+    assert cosine == pytest.approx(x[0, :5] @ x[1, :5] / np.prod(np.linalg.norm(x[:, :5], axis=1)), abs=1e-6)
 
 
 def test_a_model_with_unsupported_pooling_works_otherwise(trained, tmp_path):

@@ -138,7 +138,12 @@ def module_files(modules: SentenceModules, width: int, num_layers: int) -> dict[
     contents: dict[str, Any] = {
         MODULES: listed,
         ENCODER: {'max_seq_length': modules.max_length, 'do_lower_case': modules.lowercase},
-        SETTINGS: {'prompts': dict(modules.prompts), 'default_prompt_name': None, 'similarity_fn_name': 'cosine'},
+        SETTINGS: {
+            'prompts': dict(modules.prompts),
+            'default_prompt_name': None,
+            'similarity_fn_name': 'cosine',
+            **({'truncate_dim': modules.truncate_dim} if modules.truncate_dim else {}),
+        },
         **{f'{path}/config.json': settings for path, _, settings in parts if path},
     }
     files = {name: (json.dumps(content, indent=2) + '\n').encode() for name, content in contents.items()}
