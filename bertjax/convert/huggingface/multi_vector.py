@@ -99,6 +99,11 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
     older = {'strategy': 'fixed', 'attend': bool(given.get('attend_to_expansion_tokens')), 'length': older_length}
     older = older if given['model_type'] == _PYLATE and given.get('do_query_expansion') is not False else None
     expansion = encoder.get('query_expansion', older)
+    if expansion is not None:
+        facts = expansion if isinstance(expansion, dict) else {}
+        if 'strategy' not in facts or type(facts.get('length')) is not int or facts['length'] < 4:
+            expected = 'null, or an object with a strategy and a length of at least 4'
+            raise UserError(str(folder / ENCODER), f'query_expansion {format_value(expansion)}', expected, _FIX)
     is_plain = not expansion or (expansion['strategy'] == 'fixed' and not expansion.get('token'))
     similarity = given.get('similarity_fn_name')
     refused = {

@@ -225,6 +225,10 @@ def test_settings_of_a_folder(tmp_path: pathlib.Path):
         with pytest.raises(UserError, match=message):
             read_multi_vector(tmp_path, 64)
         (tmp_path / name).write_text(original)
+    for expansion in ('fixed', {'strategy': 'fixed'}, {'length': 8}, {'strategy': 'fixed', 'length': '8'}, []):
+        (tmp_path / 'sentence_bert_config.json').write_text(json.dumps({'query_expansion': expansion}))
+        with pytest.raises(UserError, match=r'sentence_bert_config.json: found query_expansion .*an object with'):
+            read_multi_vector(tmp_path, 64)
     # PyLate 3 has the settings in one file, and lists only the first two modules.
     (tmp_path / 'modules.json').write_text(
         json.dumps([{'type': 'sentence_transformers.models.Transformer', 'path': ''},
