@@ -177,10 +177,10 @@ def settings_as_options(directory: str, settings: MultiVector) -> dict[str, Any]
     """Returns `seq_len` and the task options of late interaction that reproduce the model in a directory.
 
     Raises:
-      UserError: The skiplist is neither empty nor Python's string.punctuation, queries may be longer than documents,
-        or `read_projection` fails.
+      UserError: The skiplist is neither empty nor Python's string.punctuation, queries are filled to more tokens than
+        documents may have, or `read_projection` fails.
     """
-    if settings.query_len > settings.document_len:
+    if settings.augment and settings.query_len > settings.document_len:
         found = f'queries of {settings.query_len} tokens, documents of up to {settings.document_len}'
         raise UserError(directory, found, 'documents that may be as long as queries', 'give another model')
     if settings.skiplist and {*settings.skiplist} != {*PUNCTUATION}:
