@@ -171,9 +171,18 @@ def make_plan(
         fix = 'leave it out, or give another --workdir'
         raise UserError('config.replay', repr(settings.replay), f'the decisions in {path}', fix)
     plan = saved or replayed or _new_plan(settings, mesh, flag_keys)
-    source, fix = path, 'give another --workdir'
     if plan is replayed:
-        source, fix = settings.replay, 'leave config.replay out'
+        _check_plan(plan, settings, flag_keys, settings.replay, 'leave config.replay out')
+    else:
+        _check_plan(plan, settings, flag_keys, path, 'give another --workdir')
+    if plan is not saved:
+        plan.save(folder)
+    return plan
+
+
+def _check_plan(
+    plan: BudgetPlan, settings: PretrainingSettings, flag_keys: Collection[str], source: pathlib.Path | str, fix: str
+) -> None:
     if plan.budget != settings.budget:
         fix = f'set --config.budget={plan.budget}, or {fix}'
         raise UserError('config.budget', repr(settings.budget), f'{plan.budget}, as in {source}', fix)
@@ -182,9 +191,6 @@ def make_plan(
         if f'model.{key}' in flag_keys and configured != value:
             fix = f'leave it out, or {fix}'
             raise UserError(f'config.model.{key}', str(configured), f'{value}, as in {source}', fix)
-    if plan is not saved:
-        plan.save(folder)
-    return plan
 
 
 def _check(settings: PretrainingSettings, flag_keys: Collection[str]) -> None:
