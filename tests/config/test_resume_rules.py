@@ -67,6 +67,9 @@ def test_changed_data_name_the_changed_options_of_the_task():
         UserError, match=r'the data: found bbbb.*… \(also changed: config.task.query_prompt\), expected aaaa'
     ):
         check_resume(config, other, 'out')
+    other['fingerprints'] = config['fingerprints'] | {'encoder': '2/128'}
+    with pytest.raises(UserError, match='the encoder: found 2/128, expected None'):
+        check_resume(config, other, 'out')
     with pytest.raises(UserError, match='trainable: found head, expected all'):
         check_resume(config, changed(other, 'trainable', 'head'), 'out')
 
