@@ -8,7 +8,7 @@ import textwrap
 import types
 
 from bertjax import commands
-from bertjax.config.check import config_keys
+from bertjax.config.check import check_ranges, config_keys
 from bertjax.config.files import find_recipe, load_recipe, recipe_names
 from bertjax.config.plain import flatten
 from bertjax.config.verb import EXAMPLES
@@ -76,10 +76,11 @@ def recipe_help(recipe: str) -> str:
     """Returns the docstring of the recipe `NAME[:ARGUMENT]` or `FILE.py[:ARGUMENT]`, and its keys, values and ranges.
 
     Raises:
-      UserError: The recipe does not exist, or raises an error.
+      UserError: The recipe does not exist or raises an error, or its argument sets a value outside its range.
     """
     path = find_recipe(recipe)
     config = load_recipe(path)
+    check_ranges(config)
     text = pathlib.Path(path.partition(':')[0]).read_text(encoding='utf-8')
     descriptions = {name: (key.about, key.allowed.words) for name, key in config_keys(config).items()}
     rows = [

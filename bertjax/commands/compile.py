@@ -13,10 +13,12 @@ from bertjax.cost.memory_search import MemorySearch, format_flags
 from bertjax.cost.step_cost import cost_lines, cost_tables
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
+from bertjax.pretrain.budget import chooses_size
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.warm_start import with_architecture
 from bertjax.terminal import Console
+from bertjax.workdir.lock import has_checkpoints
 
 VERB = Verb(needs='corpus', teacher=False, bucket='look')
 
@@ -38,8 +40,11 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
     settings = with_architecture(pretraining_settings(config), pathlib.Path(workdir), flag_keys)
     if not settings.topology:
         raise UserError('config.topology', 'nothing', 'a TPU slice or GPUs', 'for example --config.topology=v5e:4x4')
-    search = MemorySearch(settings, settings.topology)
     console = Console(highlight=False, soft_wrap=True)
+    if chooses_size(settings, flag_keys) and not has_checkpoints(pathlib.Path(workdir)):
+        size = f'{settings.model.num_layers} layers of width {settings.model.width}'
+        console.print(f'the run will choose its size for config.budget; this is the size in the config, {size}')
+    search = MemorySearch(settings, settings.topology)
     results, errors = [], []
     for phase in settings.resolve_phases(settings.total_steps(None)):
         if phase.first_step == phase.last_step:

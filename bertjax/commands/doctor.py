@@ -91,7 +91,9 @@ def _pretraining_checks(
     except UserError:  # The check of the config reports the error.
         return
     yield plan.disk(settings, model, folder)
-    if settings.topology:
+    if settings.budget:
+        yield plan.budget(settings)
+    elif settings.topology:
         yield plan.on_slice(settings, done, total)
     elif not at_work:
         yield plan.on_this_machine(settings, size, done, total)

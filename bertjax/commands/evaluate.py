@@ -99,6 +99,7 @@ def _read_earlier_results(path: pathlib.Path, model: dict[str, Any]) -> dict[str
 def _labelled(data: TaskData, name: str) -> TaskSplit:
     if name not in data.task.splits():
         data.task.records(name)  # Raises if there is no such split.
+        expected = ', '.join(data.task.splits()) or 'a split with labels'
         fix = 'use --config.run=predict, or give labels'
-        raise UserError('config.split', f'{name!r}, which has no labels', ', '.join(data.task.splits()), fix)
+        raise UserError('config.split', f'{name!r}, which has no labels', expected, fix)
     return data.split(name)

@@ -75,7 +75,10 @@ def run(config: ConfigDict, workdir: str) -> None:
         check_overwrite([facts], source.origin, [target], recorded_files([facts]) or {target.name})
         length, prompts = settings.truncation_length(model.config, model.max_length), (QUERY, DOCUMENT)
         default = {'pool': 'auto', 'normalize': None, 'layers': (-1,)}
-        encodings = [resolve_encoding(model, prompt=find_prompt(model, names), **default) for names in prompts]
+        try:
+            encodings = [resolve_encoding(model, prompt=find_prompt(model, names), **default) for names in prompts]
+        except UserError as error:  # its fix names arguments that this verb lacks
+            raise UserError(error.where, error.found, error.expected, 'give another model') from None
         runner = Runner(model, batch_size=settings.batch_size)
         extractors = [Extractor(runner, encoding, length) for encoding in encodings]
         content = json.dumps([queries, documents, relevant, dataclasses.asdict(options)]).encode()

@@ -122,11 +122,11 @@ def _predict_stream(request: EnsembleRequest, out: TextIO) -> None:
     tuned = load_models(request, read)
     data = tuned.data
 
-    def write(items: Sequence[Any], split: TaskSplit) -> None:
-        predictions = tuned.predictions(split)
+    def write(items: Sequence[Any], predictions: Sequence[Any]) -> None:
         out.write(json_lines(prediction_rows(data.task, items, predictions)))
         out.flush()
 
-    write(first, tuned.splits[''])
+    write(first, tuned.predictions(tuned.splits['']))
     for items in rest[0]:
-        write(items, _split(data, items))
+        all_blank = all(isinstance(item, Blank) for item in items)
+        write(items, [] if all_blank else tuned.predictions(_split(data, items)))

@@ -40,7 +40,7 @@ class Recipe:
       config: The config of the recipe with all changes.
       flag_keys: The config keys that the user set, with flags `--config.KEY=VALUE` or with arguments in Python.
       rows: The rows that a Python program gave instead of files, {key of ROW_KEYS: rows}.
-      base: The recipe that a saved config names; else `name`.
+      base: The recipe that a saved config names; '' for `name`.
     """
 
     name: str
@@ -48,6 +48,9 @@ class Recipe:
     flag_keys: Collection[str] = frozenset()
     rows: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     base: str = ''
+
+    def __post_init__(self):
+        object.__setattr__(self, 'base', self.base or self.name)
 
     def __repr__(self) -> str:
         values = flatten(self.config)
@@ -84,7 +87,7 @@ class Recipe:
     @property
     def command_line_keys(self) -> set[str]:
         """The keys in `flag_keys`, and the keys that the argument of the recipe sets."""
-        path, config, keys = find_recipe(self.base or self.name), self.config, set(self.flag_keys)
+        path, config, keys = find_recipe(self.base), self.config, set(self.flag_keys)
         recipe, _, argument = path.partition(':')
         if argument and recipe != str(SAVED_CONFIG):
             values = flatten(load_recipe(path))
@@ -100,7 +103,7 @@ class Recipe:
 
     def describe_default_argument(self) -> str:
         """Says what a recipe without an argument means (`glue`: task.task=rte); '' for other recipes."""
-        name = self.base or self.name
+        name = self.base
         inner = name.partition(':')[2] if 'distill' in self.config else name
         if 'task' not in self.config or ':' in inner or find_recipe(inner or name).startswith(str(SAVED_CONFIG)):
             return ''

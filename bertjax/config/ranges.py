@@ -92,8 +92,9 @@ def either(first: Range, second: Range) -> Range:
 
 
 def special(value: Any, why: str) -> Range:
-    """Allows one value with a special meaning, as in `special(0, 'the value of the run')`."""
-    return Range(f'{value!r} for {why}', lambda other: type(other) is type(value) and other == value)
+    """Allows one value with a special meaning, as in `special(0, 'the value of the run')`; 0 may also stand for 0.0."""
+    types = (int, float) if isinstance(value, float) else (type(value),)
+    return Range(f'{value!r} for {why}', lambda other: type(other) in types and other == value)
 
 
 def duration(*relative: str) -> Range:

@@ -10,6 +10,9 @@ from bertjax.config.schema import Change
 from bertjax.errors import UserError
 
 _SILENT = (Change.OUTPUT, Change.VERB)
+# The values of a run that the options of its task can change.
+_MADE_BY_TASK = ('fingerprints.data', 'fingerprints.labels', 'fingerprints.batches')
+_START_WEIGHTS = ('init', 'embeddings')  # keys that name the weights at step 0
 
 
 def changed_keys(saved: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, tuple[Any, Any, Change]]:
@@ -52,7 +55,7 @@ def check_resume(
     # Keys are checked before the values that a run computes from them.
     for name, (old, new, change) in sorted(changes.items(), key=lambda item: item[0].startswith(COMPUTED_KEYS)):
         if change is Change.STATE or (finished and change is Change.TRAINING):
-            cause = f' (changed: {options})' if options and name.startswith(COMPUTED_KEYS) else ''
+            cause = f' (also changed: {options})' if options and name in _MADE_BY_TASK else ''
             raise UserError(
                 place_of(name),
                 _short(new, old) + cause,
@@ -60,7 +63,8 @@ def check_resume(
                 'restore the former value to continue, or start a new run in another --workdir',
             )
         if change not in _SILENT:
-            reported.append(f'{name}: {old} -> {new}')
+            note = ' (no effect: the weights are those of the checkpoint)' if name in _START_WEIGHTS else ''
+            reported.append(f'{name}: {old} -> {new}{note}')
     return reported
 
 

@@ -42,7 +42,9 @@ def get_config(path: str) -> ConfigDict:
     if recipe is None:
         for key in COMPUTED_KEYS:
             group, _, name = key.rpartition('.')
-            values.get(group, values).pop(name, None)
+            keys = values.get(group, values)
+            if isinstance(keys, dict):  # else the check below refuses the value
+                keys.pop(name, None)
         if values.get('budget'):  # the run has computed its phases
             values['phases'] = []
         config = from_plain(values)
@@ -81,8 +83,12 @@ def _read(path: str) -> tuple[str | None, dict[str, Any]]:
         values = yaml.load(pathlib.Path(path).read_text(encoding='utf-8'), _Loader)
     except (OSError, UnicodeError, yaml.YAMLError) as error:
         raise UserError(path, ' '.join(str(error).split()), expected, fix) from None
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise UserError(path, type(values).__name__, expected, fix)
+    if not isinstance(values, dict):
+        found = 'no keys' if values is None else f'a {type(values).__name__}'
+        raise UserError(path, found, expected, fix)
+    for key in values:
+        if not isinstance(key, str):
+            raise UserError(path, f'the key {format_value(key)}', 'a name as the key', fix)
     recipe = values.pop('recipe', None)
     if not isinstance(recipe, str | None):
         fix = 'for example recipe: glue:rte'

@@ -121,7 +121,8 @@ def mlm_loss(run: Run) -> Iterator[Check]:
     examples, rate = step * run.config['batch_size'], run.config['learning_rate']
     if examples < MIN_EXAMPLES:
         message += f', after only {examples:,} examples' + (f', and {reasons}' if reasons else '')
-        yield Check('MLM loss', WARN, message, ', and '.join(filter(None, ['train longer (config.steps)', fixes])))
+        key = 'budget' if run.config['budget'] else 'steps'
+        yield Check('MLM loss', WARN, message, ', and '.join(filter(None, [f'train longer (config.{key})', fixes])))
     elif reasons:
         yield Check('MLM loss', FAIL, f'stuck, {message}: {reasons}', fixes)
     elif last > lowest + RISE:

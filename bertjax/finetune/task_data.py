@@ -169,7 +169,8 @@ class TaskData:
         """Returns at most `count` padded lengths for the batches of these splits."""
         lengths = np.concatenate([split.features.lengths for split in splits])
         if any(split.is_stream for split in splits):  # assume that the lengths in a stream are log-uniform
-            lengths = np.geomspace(4, self.settings.seq_len, 64).astype(np.int64)
+            longest = max(self.settings.seq_len, getattr(self.task, 'query_len', 0))
+            lengths = np.geomspace(4, longest, 64).astype(np.int64)
         return choose_lengths(lengths, count=count, max_length=self.encoder.max_positions)
 
     def best_length_count(self, splits: Sequence[TaskSplit], passes: float, *, training: bool) -> int:

@@ -105,7 +105,8 @@ def resolve_encoding(
     if modules.refusal:
         raise modules.refusal
     if modules.lowercase and not model.tokenizer.lowercase:
-        found, fix = 'do_lower_case with a cased tokenizer', "give lowercased texts and a pooling such as pool='mean'"
+        fix = "encode lowercased texts with a pooling such as pool='mean'"
+        found = 'do_lower_case with a cased tokenizer'
         raise UserError(model.where, found, 'a tokenizer that lowercases', fix)
     if modules.dense and options['layers'] != (-1,):
         expected = '-1, the input of the Dense layers in the folder'
@@ -127,7 +128,7 @@ def resolve_encoding(
     normalize = modules.normalize if normalize is None else normalize
     prompt = modules.prompt if prompt is None else prompt
     if prompt and not modules.include_prompt:
-        fix = "omit the prompt (prompt=''), or give a pooling such as pool='mean'"
+        fix = "encode the texts with prompt='', or with a pooling such as pool='mean'"
         raise UserError(model.where, 'a prompt that is excluded from pooling', 'a prompt that is pooled', fix)
     return Encoding(pool=modules.pool, normalize=normalize, prompt=prompt, dense=dense, **options)
 

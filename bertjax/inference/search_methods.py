@@ -158,9 +158,16 @@ class SearchMethods(EncodeMethods):
         if precision == 'int8' and ranges is None:
             fix = 'give the calibration of the int8 vectors, or vectors instead of texts'
             raise UserError('calibration', 'nothing for int8 vectors to compare with texts', 'float32 vectors', fix)
+        options = {'truncate_dim': like.shape[-1]}
         if precision == 'binary':
-            return self.encode(texts, prompt=prompt, truncate_dim=8 * like.shape[-1], precision='binary')
-        return self.encode(texts, prompt=prompt, truncate_dim=like.shape[-1])
+            options = {'truncate_dim': 8 * like.shape[-1], 'precision': 'binary'}
+        try:
+            return self.encode(texts, prompt=prompt, **options)
+        except UserError as error:
+            if error.where != 'truncate_dim':  # an argument that the caller lacks
+                raise
+            found = f'width {error.found}'
+            raise UserError('vectors', found, error.expected, 'encode all texts with this model') from None
 
 
 def _find_ranges(calibration: np.ndarray | None, *vectors: Vectors | None) -> np.ndarray | None:

@@ -77,11 +77,14 @@ def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Seq
     """Makes records of texts or text pairs for classification or regression.
 
     Raises:
-      UserError: The model is for another kind of task, or it needs pairs and `pairs` is None.
+      UserError: The model is for another kind of task, it needs pairs and `pairs` is None, or it was trained as a
+        regression of single texts and `pairs` is not None.
     """
     task = check_kind(task, TextTask, where)
     if pairs is None and len(task.text_columns) == 2:
         raise UserError(where, 'single texts', f'pairs, as in {task.name}', 'pass the second texts too')
+    if pairs is not None and task.trained_texts == 1:
+        raise UserError(where, 'pairs', f'single texts, as in {task.name}', 'give a model that was trained on pairs')
     columns = zip(texts, pairs, strict=True) if pairs is not None else ((text,) for text in texts)
     return [task.example(f'texts[{i}]', cells, None, '') for i, cells in enumerate(columns)]
 

@@ -30,7 +30,7 @@ from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.remote.paths import user_path
 from bertjax.train.health.goodput import read_goodput
-from bertjax.train.health.goodput_clock import DATA, SAVE, STEP
+from bertjax.train.health.goodput_clock import COMPILE, DATA, SAVE, STEP
 from bertjax.train.time_limit import TimeLimit
 from bertjax.workdir.lock import has_checkpoints
 
@@ -134,12 +134,19 @@ class BudgetPlan:
         goodput = read_goodput(folder)
         assert goodput is not None
         per_step = sum(goodput.seconds.get(kind, 0.0) for kind in (STEP, DATA, SAVE)) / step
-        decay = max(round((seconds - elapsed) / per_step), 1)
+        # The third phase compiles its step again. Each process has compiled a step for each phase that it worked in.
+        compilation = goodput.seconds.get(COMPILE, 0.0) / (goodput.processes + 1)
+        decay = max(round((seconds - elapsed - compilation) / per_step), 1)
         dataclasses.replace(self, stable=step - self.warmup, decay=decay).save(folder)
 
     def save(self, folder: pathlib.Path) -> None:
         """Writes the plan to a workdir."""
         write_atomic(folder / FILE, json.dumps(dataclasses.asdict(self), indent=1) + '\n')
+
+
+def chooses_size(settings: PretrainingSettings, flag_keys: Collection[str]) -> bool:
+    """Returns whether a new run chooses its size for config.budget, because no key sets the size."""
+    return settings.architecture_from == 'budget' and not {f'model.{key}' for key in BUDGET_SIZE} & {*flag_keys}
 
 
 def make_plan(
@@ -164,9 +171,18 @@ def make_plan(
         fix = 'leave it out, or give another --workdir'
         raise UserError('config.replay', repr(settings.replay), f'the decisions in {path}', fix)
     plan = saved or replayed or _new_plan(settings, mesh, flag_keys)
-    source, fix = path, 'give another --workdir'
     if plan is replayed:
-        source, fix = settings.replay, 'leave config.replay out'
+        _check_plan(plan, settings, flag_keys, settings.replay, 'leave config.replay out')
+    else:
+        _check_plan(plan, settings, flag_keys, path, 'give another --workdir')
+    if plan is not saved:
+        plan.save(folder)
+    return plan
+
+
+def _check_plan(
+    plan: BudgetPlan, settings: PretrainingSettings, flag_keys: Collection[str], source: pathlib.Path | str, fix: str
+) -> None:
     if plan.budget != settings.budget:
         fix = f'set --config.budget={plan.budget}, or {fix}'
         raise UserError('config.budget', repr(settings.budget), f'{plan.budget}, as in {source}', fix)
@@ -175,9 +191,6 @@ def make_plan(
         if f'model.{key}' in flag_keys and configured != value:
             fix = f'leave it out, or {fix}'
             raise UserError(f'config.model.{key}', str(configured), f'{value}, as in {source}', fix)
-    if plan is not saved:
-        plan.save(folder)
-    return plan
 
 
 def _check(settings: PretrainingSettings, flag_keys: Collection[str]) -> None:
@@ -213,7 +226,7 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
     if operations == math.inf:
         operations = _EFFICIENCY * seconds * product_rate(mesh, chosen.get('dtype', settings.model.dtype))
     sizes: list[dict[str, int]] = [{}]
-    if settings.architecture_from == 'budget' and not {f'model.{key}' for key in BUDGET_SIZE} & {*flag_keys}:
+    if chooses_size(settings, flag_keys):
         mlp_dim = gated_width if settings.model.mlp in GATED_MLPS else lambda width: 4 * width
         sizes = [
             {'num_layers': layers, 'width': width, 'num_heads': heads, 'mlp_dim': mlp_dim(width)}
@@ -228,12 +241,12 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
         steps = min(steps, seconds / _MIN_STEP_SECONDS)
         inner = inner_parameters(config.num_layers, config.width)
         loss = expected_loss(inner, max(steps * settings.batch_size * length, 1))
-        estimate = max(round(steps), 3)
+        estimate = max(round(min(steps, COUNT)), 3)
         warmup = max(round(settings.warmup_fraction * estimate), 1)
         plans[loss] = BudgetPlan(settings.budget, size | chosen, estimate, warmup)
     plan = plans[min(plans)]
     if plan.estimate > COUNT // 4:
-        found, fix = f'{settings.budget}, which is about {plan.estimate:.0e} steps', 'lower it, or raise batch_size'
+        found, fix = f'{settings.budget}, which allows more steps', 'lower it, or raise batch_size'
         raise UserError('config.budget', found, f'at most {COUNT // 4:,} steps', fix)
     if seconds < math.inf:
         return plan

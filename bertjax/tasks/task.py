@@ -74,8 +74,8 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     def splits(self) -> Sequence[str]:
         """Returns the names of the labelled splits.
 
-        They are 'train', 'dev', and 'test' if its records have labels. MNLI also has 'dev_mismatched'. At its end, a
-        run evaluates all of these splits except 'train'.
+        They are 'dev', and 'train' and 'test' if their records have labels. MNLI also has 'dev_mismatched'. At its end,
+        a run evaluates all of these splits except 'train'.
         """
 
     @abc.abstractmethod

@@ -9,20 +9,23 @@ old files, as it does for any changed data.
 import datetime
 import decimal
 import hashlib
+import itertools
 import json
 import math
 import os
 import pathlib
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from bertjax.config.files import Recipe
+from bertjax.config.plain import flatten
 from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, sync_directory
 from bertjax.tasks.reading.arrow import read_dataset_object, shorten_float32
+from bertjax.tasks.reading.splits import STEMS
 from bertjax.workdir.lock import lock_workdir
 
 FOLDER = 'rows'  # in a workdir
@@ -54,7 +57,8 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
                 found, fix = 'rows', 'pass rows as corpus=…, or the folder of a token store as data=…'
                 raise UserError('config.data', found, 'the folder of a token store', fix)
             data = recipe.rows['data']
-            splits = _check_names(data if isinstance(data, Mapping) else {'train': data})
+            files = [value for value in flatten(recipe.config.task).values() if isinstance(value, str)]
+            splits = _check_names(data if isinstance(data, Mapping) else {'train': data}, files)
             keys['data'] = str(_write(folder, splits))
         if 'corpus' in recipe.rows:
             options = recipe.config.corpus_options
@@ -68,9 +72,12 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
     return recipe.with_keys(keys)
 
 
-def _check_names(splits: Mapping[str, Any]) -> Mapping[str, Any]:
+def _check_names(splits: Mapping[str, Any], files: Collection[str]) -> Mapping[str, Any]:
+    """Checks that each name is a usual name of a split, such as dev or dev_matched, or the name of one of `files`."""
+    usual = {*itertools.chain(*STEMS.values()), 'diagnostic'}
     for name in splits:
-        if not isinstance(name, str) or not re.fullmatch(r'[\w.-]+', name):
+        is_valid = isinstance(name, str) and re.fullmatch(r'[\w.-]+', name)
+        if not is_valid or (re.split('[._-]', name)[0] not in usual and not {name, f'{name}.jsonl'} & {*files}):
             fix = "for example data={'train': rows, 'dev': rows}"
             raise UserError('config.data', f'the key {format_value(name)}', 'the name of a split', fix)
     return splits

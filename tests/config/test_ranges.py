@@ -24,6 +24,13 @@ from bertjax.tasks.registry import KINDS
 ODD = (0, -1, 0.5, 10**15, 10**5000, 1e300, math.nan, -math.inf, True, None)
 ODD += ('', 'abc', 'a\0b', '10%', '-1epochs', (), (math.nan,), ('x',), ({},), {'a': 1})
 
+
+def test_a_whole_number_stands_for_a_special_float():
+    """YAML files and Python programs have 0 and -1, where flags give 0.0 and -1.0."""
+    assert ranges.special(0.0, 'x').contains(0) and not ranges.special(0.0, 'x').contains(False)
+    assert not ranges.special(0, 'x').contains(0.0)
+
+
 # Values that only a declared range refuses.
 NONSENSE = {
     'pretraining': {

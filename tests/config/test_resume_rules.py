@@ -64,8 +64,11 @@ def test_changed_data_name_the_changed_options_of_the_task():
     config = to_plain(finetuning_config('embed')) | {'fingerprints': {'data': 'a' * 64}}
     other = changed(changed(config, 'fingerprints.data', 'b' * 64), 'task.query_prompt', 'query: ')
     with pytest.raises(
-        UserError, match=r'the data: found bbbb.*… \(changed: config.task.query_prompt\), expected aaaa'
+        UserError, match=r'the data: found bbbb.*… \(also changed: config.task.query_prompt\), expected aaaa'
     ):
+        check_resume(config, other, 'out')
+    other['fingerprints'] = config['fingerprints'] | {'encoder': '2/128'}
+    with pytest.raises(UserError, match='the encoder: found 2/128, expected None'):
         check_resume(config, other, 'out')
     with pytest.raises(UserError, match='trainable: found head, expected all'):
         check_resume(config, changed(other, 'trainable', 'head'), 'out')
@@ -160,6 +163,11 @@ def test_a_finished_run_refuses_changes_of_training_keys(saved):
     for free in ('log_every', 'model.dtype', 'model.remat', 'model.attention'):
         assert check_resume(saved, changed(saved, free, 'x'), 'out', finished=True)[0].endswith(' -> x')
     assert check_resume(saved, changed(saved, 'log_every', 7), 'out', finished=True) == ['log_every: 100 -> 7']
+
+
+def test_weights_for_the_start_have_no_effect_on_a_resumed_run(saved):
+    (line,) = check_resume(saved, changed(saved, 'embeddings', 'x.npy'), 'out')
+    assert line == 'embeddings:  -> x.npy (no effect: the weights are those of the checkpoint)'
 
 
 def test_several_changes_are_all_reported_and_a_refusal_wins(saved):

@@ -9,10 +9,11 @@ import jax
 import pytest
 from running import Program, wait_for_exit, wait_for_step
 
+from bertjax.commands import compile
 from bertjax.config.recipes import budget_config, vocabulary_size
 from bertjax.errors import UserError
 from bertjax.parallel.mesh import make_mesh
-from bertjax.pretrain.budget import make_plan
+from bertjax.pretrain.budget import BudgetPlan, make_plan
 from bertjax.pretrain.settings import pretraining_settings
 
 SMALL = (
@@ -136,6 +137,34 @@ def test_the_size_of_a_plan_stays_until_it_conflicts(program, tmp_path):
     assert 'budget.json: found no readable plan beside the checkpoints' in error(name='other')
     (tmp_path / 'first' / 'budget.json').write_text(json.dumps(_plan(tmp_path / 'run') | {'warmup': 2}))
     assert error(replay).startswith('config.replay: found ')
+
+
+def test_compile_says_that_the_run_chooses_the_size(tmp_path, capsys):
+    config = budget_config('5m')
+    config.topology = 'v99:4x4'
+    with pytest.raises(UserError, match='v99'):
+        compile.run(config, str(tmp_path))
+    assert 'the run will choose its size for config.budget; this is the size in the' in capsys.readouterr().out
+    with pytest.raises(UserError, match='v99'):
+        compile.run(config, str(tmp_path), ('model.width',))
+    assert not capsys.readouterr().out
+
+
+def test_the_decay_ends_with_the_budget_although_its_step_is_compiled_again(tmp_path):
+    row = {'step': 100, 'after': 0, 'began': 0.0, 'seconds': {'start': 2.0, 'compile': 8.0, 'step': 20.0}}
+    (tmp_path / 'time.jsonl').write_text(json.dumps(row) + '\n')
+    BudgetPlan('100s', {}, 300, 10).decide(tmp_path, 100, 30.0)
+    assert (_plan(tmp_path)['stable'], _plan(tmp_path)['decay']) == (90, 330)  # (100 - 30 - 8 / 2) / (20 / 100)
+
+
+def test_a_budget_of_any_length_is_refused_in_one_line(tmp_path):
+    settings = pretraining_settings(budget_config('9' * 290 + 'e9'))
+    with pytest.raises(UserError, match='which allows more steps, expected at most 536,870,911 steps; lower it'):
+        make_plan(settings, tmp_path, None, ('model.dtype',))
+    settings = dataclasses.replace(settings, budget='9' * 400 + 'm')
+    mesh = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.local_devices()[:1])
+    with pytest.raises(UserError, match='which allows more steps'):
+        make_plan(settings, tmp_path, mesh, ('model.dtype',))
 
 
 @pytest.mark.slow

@@ -116,6 +116,10 @@ def test_similarity_of_texts_and_vectors(bert):
     assert bert.similarity(TEXTS[1], TEXTS[2]) == pytest.approx(float(vectors[1] @ vectors[2]), abs=1e-6)
     with pytest.raises(UserError, match='found vectors float32 of width 32 and float32 of width 5'):
         bert.similarity(vectors[:, :5], vectors)
+    with pytest.raises(
+        UserError, match='vectors: found width 33, expected at most 32, the width of the vectors; encode'
+    ):
+        bert.similarity('a', np.zeros((2, 33), np.float32))
     with pytest.raises(UserError, match='the same precision and width'):
         bert.similarity(vectors, bert.encode(TEXTS[:4], precision='int8'))
 

@@ -9,9 +9,10 @@ import pytest
 from safetensors.numpy import save_file
 
 import bertjax
-from bertjax.convert.huggingface.sentence_transformers import read_sentence_modules
+from bertjax.convert.huggingface.sentence_transformers import module_files, read_sentence_modules
 from bertjax.errors import UserError
 from bertjax.model.pooling import SENTENCE_POOL, pool_tokens
+from bertjax.tasks.embedding.files import TextExample
 from bertjax.tasks.embedding.task import EmbeddingTask
 
 TEXTS = ['a bird sings over the old house and falls', 'stone']
@@ -79,15 +80,21 @@ def test_the_folder_limits_the_dimensions(folder, tmp_path):
     assert bert.similarity(*TEXTS) == pytest.approx(full.similarity(*full.encode(TEXTS, truncate_dim=5)))
 
 
-def test_a_prompt_that_is_not_pooled_is_refused(folder, tmp_path):
+def test_a_prompt_that_is_not_pooled_is_refused(program, folder, tmp_path):
     changes = {'config_sentence_transformers.json': {'prompts': {'query': 'the '}}}
     changes |= {'1_Pooling/config.json': {'pooling_mode': 'mean', 'include_prompt': False}}
     bert = bertjax.load(write(shutil.copytree(folder, tmp_path / 'model'), **changes))
     assert bert.encode(TEXTS).shape == (2, 8)
-    with pytest.raises(
-        UserError, match='a prompt that is excluded from pooling, expected a prompt that is pooled; omit'
-    ):
-        bert.search(TEXTS[0], TEXTS)
+    message = 'a prompt that is excluded from pooling, expected a prompt that is pooled'
+    fix = "encode the texts with prompt='', or with a pooling such as pool='mean'"
+    for compare in (bert.search, bert.rerank):
+        with pytest.raises(UserError, match=f'{message}; {fix}'):
+            compare(TEXTS[0], TEXTS)
+    pairs = tmp_path / 'pairs.jsonl'
+    pairs.write_text(json.dumps({'anchor': TEXTS[0], 'positive': TEXTS[1]}))
+    ask = (f'--workdir={tmp_path / "w"}', f'--config.init={tmp_path / "model"}', f'--config.input={pairs}')
+    line = program.error(*ask, recipe='configs/mine_negatives.py', small=False)
+    assert line.endswith(f'{message}; give another model')
 
 
 @pytest.mark.slow
@@ -145,11 +152,24 @@ def test_a_training_from_unsupported_modules_names_its_key(tmp_path):
         EmbeddingTask('', 8).adopt(str(tmp_path))
 
 
+def test_a_training_keeps_the_number_of_dimensions(tmp_path):
+    """As `SentenceTransformer.save` does. The evaluation uses the vectors that `encode` will return."""
+    write(tmp_path, **{'config_sentence_transformers.json': {'truncate_dim': 5}})
+    task, resumed = EmbeddingTask('', 8), EmbeddingTask('', 8)
+    task.adopt(str(tmp_path))
+    resumed.restore(task.learned_state())
+    settings = json.loads(module_files(resumed.sentence_modules(), 32, 2)['config_sentence_transformers.json'])
+    assert settings['truncate_dim'] == 5
+    x = RNG.standard_normal((2, 8)).astype(np.float32)
+    (cosine,) = resumed.predictions([TextExample('scored', ('a', 'b'), 1.0)], None, {'embeddings': list(x)})
+    assert cosine == pytest.approx(x[0, :5] @ x[1, :5] / np.prod(np.linalg.norm(x[:, :5], axis=1)), abs=1e-6)
+
+
 def test_a_model_with_unsupported_pooling_works_otherwise(trained, tmp_path):
     model = shutil.copytree(trained / 'export' / 'hf', tmp_path / 'model')
     bert = bertjax.load(write(model, **{'1_Pooling/config.json': {'pooling_mode': ['cls', 'mean']}}))
     assert "up to 8 tokens, with unsupported modules (the pooling ['cls', 'mean'])" in repr(bert)
-    with pytest.raises(UserError, match=r"found the pooling .* choose a pooling with pool, .* pool='mean'"):
+    with pytest.raises(UserError, match=r"found the pooling .* encode the texts with a pooling such as pool='mean'"):
         bert.encode('a bird')
     assert len(bert.pieces(TEXTS[0])) == 8
     dense = FILES['modules.json'][2]

@@ -86,7 +86,10 @@ def test_a_saved_config_has_the_argument_of_its_recipe(tmp_path: pathlib.Path):
     ('text', 'named'),
     [
         ('recipe: [', 'expected a YAML mapping of keys to values'),
-        ('- steps', 'found list, expected a YAML mapping'),
+        ('- steps', 'found a list, expected a YAML mapping'),
+        ('', 'saved.yaml: found no keys, expected a YAML mapping'),
+        ('recipe: pretrain_tiny\n3: 4', 'saved.yaml: found the key 3, expected a name as the key'),
+        ('model: base', "saved.yaml: model: found 'base', expected keys such as model."),
         ('recipe: 3', 'recipe: found 3, expected the name or the path of a recipe'),
         ('recipe: pretrain_tinny', 'saved.yaml: --config: found no recipe'),
         ('recipe: pretrain_tiny\nbatchsize: 3', 'saved.yaml: --config.batchsize: found an unknown config key'),
@@ -111,3 +114,5 @@ def test_help_of_a_recipe_as_a_word(program: Program):
     text = program.run('--help', 'glue', recipe='', small=False).stdout
     assert text == program.run('--config=glue', '--help', recipe='', small=False).stdout
     assert 'Keys of' in text
+    error = program.error('--help', 'glue:xyz', recipe='', small=False)
+    assert "config.task.task: found 'xyz', expected one of cola, " in error

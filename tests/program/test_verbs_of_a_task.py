@@ -83,7 +83,7 @@ def test_predict_reads_standard_input_and_files(program: Program, tuned: pathlib
 
 
 def test_a_stream_is_read_a_few_batches_ahead():
-    """Memory is bounded; an error comes after all earlier batches, and blank lines are never a batch of their own."""
+    """Memory is bounded; an error comes after all earlier batches; only the last batch may be all blank."""
     read: list[int] = []
 
     def endless() -> Iterator[int]:
@@ -104,6 +104,7 @@ def test_a_stream_is_read_a_few_batches_ahead():
     assert [next(batches), next(batches)] == [[*[Blank('x:1')] * 9, 'a'], ['b', Blank('x:11')]]
     with pytest.raises(UserError, match='x:12'):
         next(batches)
+    assert [*stream_batches(iter(['a', *[Blank('x:2')] * 2]), 1)] == [['a'], [Blank('x:2')] * 2]
 
 
 def test_many_blank_lines_take_linear_time():

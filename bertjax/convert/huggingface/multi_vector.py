@@ -99,6 +99,11 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
     older = {'strategy': 'fixed', 'attend': bool(given.get('attend_to_expansion_tokens')), 'length': older_length}
     older = older if given['model_type'] == _PYLATE and given.get('do_query_expansion') is not False else None
     expansion = encoder.get('query_expansion', older)
+    if expansion is not None:
+        facts = expansion if isinstance(expansion, dict) else {}
+        if 'strategy' not in facts or type(facts.get('length')) is not int or facts['length'] < 4:
+            expected = 'null, or an object with a strategy and a length of at least 4'
+            raise UserError(str(folder / ENCODER), f'query_expansion {format_value(expansion)}', expected, _FIX)
     is_plain = not expansion or (expansion['strategy'] == 'fixed' and not expansion.get('token'))
     similarity = given.get('similarity_fn_name')
     refused = {
@@ -172,10 +177,10 @@ def settings_as_options(directory: str, settings: MultiVector) -> dict[str, Any]
     """Returns `seq_len` and the task options of late interaction that reproduce the model in a directory.
 
     Raises:
-      UserError: The skiplist is neither empty nor Python's string.punctuation, queries may be longer than documents,
-        or `read_projection` fails.
+      UserError: The skiplist is neither empty nor Python's string.punctuation, queries are filled to more tokens than
+        documents may have, or `read_projection` fails.
     """
-    if settings.query_len > settings.document_len:
+    if settings.augment and settings.query_len > settings.document_len:
         found = f'queries of {settings.query_len} tokens, documents of up to {settings.document_len}'
         raise UserError(directory, found, 'documents that may be as long as queries', 'give another model')
     if settings.skiplist and {*settings.skiplist} != {*PUNCTUATION}:

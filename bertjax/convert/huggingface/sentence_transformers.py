@@ -31,7 +31,7 @@ ENCODER = _ENCODERS[0]
 SETTINGS = 'config_sentence_transformers.json'
 FILES = (MODULES, *_ENCODERS, SETTINGS)  # The folders that modules.json names are not included.
 _AGAIN = 'copy the directory again'
-_NAME_POOL = "choose a pooling with pool, for example pool='mean'"
+_NAME_POOL = "encode the texts with a pooling such as pool='mean'"
 # {flag of a pooling mode in versions before 6: name of the mode}.
 _FLAGS = {
     'pooling_mode_cls_token': 'cls',
@@ -138,7 +138,12 @@ def module_files(modules: SentenceModules, width: int, num_layers: int) -> dict[
     contents: dict[str, Any] = {
         MODULES: listed,
         ENCODER: {'max_seq_length': modules.max_length, 'do_lower_case': modules.lowercase},
-        SETTINGS: {'prompts': dict(modules.prompts), 'default_prompt_name': None, 'similarity_fn_name': 'cosine'},
+        SETTINGS: {
+            'prompts': dict(modules.prompts),
+            'default_prompt_name': None,
+            'similarity_fn_name': 'cosine',
+            **({'truncate_dim': modules.truncate_dim} if modules.truncate_dim else {}),
+        },
         **{f'{path}/config.json': settings for path, _, settings in parts if path},
     }
     files = {name: (json.dumps(content, indent=2) + '\n').encode() for name, content in contents.items()}

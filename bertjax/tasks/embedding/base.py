@@ -90,8 +90,9 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         return {role: getattr(self, role, role) for role in files.ROLES}
 
     def splits(self) -> Sequence[str]:
-        """See Task."""
-        return self._splits.names()
+        """See Task. Training records without scores cannot be evaluated."""
+        names = self._splits.names()
+        return names if self._splits.form_of('train') == 'scored' else [name for name in names if name != 'train']
 
     def sources(self) -> str:
         """See Task."""

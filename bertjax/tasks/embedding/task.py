@@ -78,6 +78,7 @@ class EmbeddingTask(TextPairTask):
         self.matryoshka_dims = tuple(self.matryoshka_dims)
         self._pool = 'mean' if self.pool == 'auto' else self.pool
         self._dense: tuple[DenseConfig, ...] = ()
+        self._truncate_dim = 0
 
     @property
     def objective(self) -> Objective:
@@ -88,16 +89,21 @@ class EmbeddingTask(TextPairTask):
     def learned_state(self) -> dict[str, Any]:
         """See Task."""
         dense = {'dense': [*self._dense]} if self._dense else {}
-        return {**super().learned_state(), 'pool': self._pool, **dense}
+        truncation = {'truncate_dim': self._truncate_dim} if self._truncate_dim else {}
+        return {**super().learned_state(), 'pool': self._pool, **dense, **truncation}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """See Task."""
         super().restore(state)
         self._pool = state['pool']
         self._dense = tuple(DenseConfig(*values) for values in state.get('dense', ()))
+        self._truncate_dim = state.get('truncate_dim', 0)
 
     def adopt(self, source: str) -> None:
-        """See Task. If `pool` is 'auto', a folder of sentence-transformers sets the pooling and the Dense modules."""
+        """See Task. If `pool` is 'auto', a folder of sentence-transformers sets the modules and `truncate_dim`.
+
+        As in sentence-transformers, the losses use all dimensions, and the evaluation uses the first ones.
+        """
         modules = read_sentence_modules(source)
         if modules is None or self.pool != 'auto':
             return
@@ -111,7 +117,7 @@ class EmbeddingTask(TextPairTask):
         if modules.prompt:
             fix = 'name a pooling with config.task.pool, to train the encoder without a prompt'
             raise UserError('config.init', f'a prompt in {source}', 'a pooling without a prompt', fix)
-        self._pool, self._dense = modules.pool, modules.dense
+        self._pool, self._dense, self._truncate_dim = modules.pool, modules.dense, modules.truncate_dim
         if any(modules.prompts.values()) and not (self.query_prompt or self.document_prompt):
             print(f'{source} has the prompts {dict(modules.prompts)}: see config.task.query_prompt and document_prompt')
 
@@ -154,24 +160,30 @@ class EmbeddingTask(TextPairTask):
         prompts = {'query': self.query_prompt, 'document': self.document_prompt}
         layers = LAYER_NUMBERS[self.layers]
         options = {'pool': self._pool, 'dense': self._dense, 'normalize': self.normalize}
+        options |= {'truncate_dim': self._truncate_dim}
         return SentenceModules(self.seq_len, prompts=prompts, layers=layers, **options)
 
     def predictions(self, records: Records, features: Features, outputs: Outputs) -> Predictions:
         """Returns the cosine of the first two texts of each example, or the ranking of each query."""
         del features
-        vectors = np.stack(outputs['embeddings'])
-        vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+        return self._compare(records, self._truncate(outputs))
+
+    def ensemble_predictions(self, records: Records, members: Sequence[tuple[Features, Outputs]]) -> Predictions:
+        """See Task. The unit vectors are concatenated, so a cosine is the mean of the members' cosines."""
+        parts = [self._truncate(outputs) for _, outputs in members]
+        units = [x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) for x in parts]
+        return self._compare(records, np.concatenate(units, axis=-1))
+
+    def _compare(self, records: Records, vectors: np.ndarray) -> Predictions:
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
         if isinstance(records[0], Query):
             return make_rankings(records, lambda count: search(*np.split(vectors, [len(records)]), count))
         index = {text: i for i, text in enumerate(_texts(records))}
         first, second = zip(*((index[x.texts[0]], index[x.texts[:2][-1]]) for x in records), strict=True)
         return np.einsum('nd,nd->n', vectors[[*first]], vectors[[*second]], dtype=np.float64).tolist()
 
-    def ensemble_predictions(self, records: Records, members: Sequence[tuple[Features, Outputs]]) -> Predictions:
-        """See Task. The unit vectors are concatenated, so a cosine is the mean of the members' cosines."""
-        parts = [np.stack(outputs['embeddings']) for _, outputs in members]
-        units = [x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) for x in parts]
-        return self.predictions(records, members[0][0], {'embeddings': list(np.concatenate(units, axis=-1))})
+    def _truncate(self, outputs: Outputs) -> np.ndarray:
+        return np.stack(outputs['embeddings'])[:, : self._truncate_dim or None]
 
 
 def _texts(records: Records) -> list[str]:

@@ -67,7 +67,7 @@ class LateInteractionTask(TextPairTask):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.query_len > self.seq_len:
+        if self.augment and self.query_len > self.seq_len:
             found, expected = str(self.query_len), f'at most {self.seq_len}, config.seq_len'
             raise UserError('config.task.query_len', found, expected, 'raise config.seq_len')
         if self.attend and not self.augment:
@@ -111,8 +111,12 @@ class LateInteractionTask(TextPairTask):
         """See Task.
 
         Raises:
-          UserError: An augmenting [MASK] could be so far from all ordinary tokens that it attends to none.
+          UserError: Queries may have more tokens than the encoder has positions, or an augmenting [MASK] could be so
+            far from all ordinary tokens that it attends to none.
         """
+        if self.query_len > model_config.max_positions:
+            expected = f'at most {model_config.max_positions}, the positions of the encoder'
+            raise UserError('config.task.query_len', str(self.query_len), expected, 'choose fewer tokens')
         farthest = model_config.attention_window // 2 + 2  # the shortest query is [CLS] [SEP]
         if self.augment and not self.attend and model_config.attention_window and self.query_len > farthest:
             found = f'{self.query_len} with an attention window of {model_config.attention_window}'

@@ -33,8 +33,8 @@ def open_standard_input() -> io.BufferedReader:
 def stream_batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
     """Yields batches of about `size` items, or of fewer if the next item is not available within 20 ms.
 
-    A batch has at least one item that is not a `Blank`. If `items` raises an exception, it is raised after the batches
-    of all earlier items.
+    Each batch except the last has at least one item that is not a `Blank`. If `items` raises an exception, it is raised
+    after the batches of all earlier items.
     """
     waiting: queue.Queue[Any] = queue.Queue(_PREFETCH_BATCHES * size)
     end = object()
@@ -59,7 +59,7 @@ def stream_batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
                     break
                 batch.append(last)
                 only_blank = only_blank and isinstance(last, Blank)
-        if not only_blank:
+        if batch:
             yield batch
         if isinstance(last, Exception):
             raise last

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from etils import epath
 
-from bertjax.config.ranges import text
+from bertjax.config.ranges import Range
 from bertjax.errors import UserError
 from bertjax.files.paths import existing_files
 from bertjax.remote.paths import data_directory
@@ -21,6 +21,17 @@ _INDEX = Column(('index', 'id', 'idx'), required=False)
 _HUB_FORMATS = ('.jsonl', '.parquet', '.arrow')
 
 
+def _normalize(name: str) -> str:
+    return name.lower().replace('-', '').replace('_', '')
+
+
+# Spellings such as 'STS-B' are also accepted. Only run=benchmark accepts 'all' and several tasks, and checks each name.
+_NAMES = Range(
+    f'one of {", ".join(TASKS)}, all, or several',
+    lambda value: isinstance(value, str) and (',' in value or _normalize(value) in (*TASKS, 'all')),
+)
+
+
 @dataclasses.dataclass
 class GlueTask(TextTask):
     """A task of the GLUE benchmark.
@@ -29,15 +40,15 @@ class GlueTask(TextTask):
 
     Attributes:
       data: the task's folder in the output of GLUE's download script, or the parent folder of all tasks.
-      task: a name in glue_table.py, such as 'rte'; the spellings 'RTE' and 'STS-B' are also accepted.
+      task: the task.
       seq_len, long, stride, bilstm_units: see TextTask.
     """
 
-    task: str = option('rte', text(empty=False), named=True)
+    task: str = option('rte', _NAMES, named=True)
 
     def __post_init__(self):
         super().__post_init__()
-        name = self.task.lower().replace('-', '').replace('_', '')
+        name = _normalize(self.task)
         trainable = [name for name in TASKS if name != 'ax']
         if name == 'ax':
             fix = 'train mnli, then use --config.run=predict --config.split=ax'

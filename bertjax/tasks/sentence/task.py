@@ -111,6 +111,7 @@ class TextTask(Task[Example, Scores]):
 
     head = SEQUENCE_CLASSIFICATION
     has_baselines = True
+    trained_texts = 0  # the texts of a record in the training of a regression; 0 if unknown, as for other models
 
     def __post_init__(self):
         check_fields(self, 'task')
@@ -202,6 +203,7 @@ class TextTask(Task[Example, Scores]):
     def learn(self, records: Sequence[Example]) -> None:
         """Collects the labels, unless an option lists them, and prints a report on the labels or scores."""
         if self.regression:
+            self.trained_texts = len(self.text_columns)
             print(describe_values(records))
             return
         counts = dict.fromkeys(self.labels, 0)
@@ -213,11 +215,12 @@ class TextTask(Task[Example, Scores]):
 
     def learned_state(self) -> dict[str, Any]:
         """See Task."""
-        return {'labels': self.labels}
+        texts = {'texts': self.trained_texts} if self.trained_texts else {}
+        return {'labels': self.labels, **texts}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """See Task."""
-        self.labels = list(state['labels'])
+        self.labels, self.trained_texts = list(state['labels']), state.get('texts', 0)
 
     def features(self, records: Sequence[Example], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task; without `training`, the rows have `labels` only if every record has one."""

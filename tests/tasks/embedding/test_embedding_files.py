@@ -62,7 +62,7 @@ def test_other_formats_and_column_names_are_read(tmp_path: pathlib.Path):
     embedding_task = task(tmp_path, anchor='question', positive='answer')
     assert [record.texts for record in embedding_task.records('train')] == [('a', 'b, c'), ('d', 'e')]
     (tmp_path / 'dev.tsv').write_text('text_a\ttext_b\tscore\na\tb\t0.5\n')
-    assert (embedding_task.splits(), embedding_task.score) == (['train', 'dev'], 'spearman')
+    assert (embedding_task.splits(), embedding_task.score) == (['dev'], 'spearman')
     assert embedding_task.records('dev')[0].score == 0.5
 
 
@@ -81,6 +81,8 @@ def test_pairs_of_dev_are_evaluated_as_a_search(tmp_path: pathlib.Path):
     queries = task(tmp_path).records('dev')
     assert [(query.text, query.relevant) for query in queries] == [('a', {0: 1, 1: 1}), ('e', {0: 1})]
     assert queries[0].corpus.texts == ['b', 'c', 'd', 'a b c d e f'] and isinstance(queries[0], Query)
+    write(tmp_path, 'train.jsonl', PAIRS)
+    assert list(task(tmp_path).splits()) == ['dev']  # a search in the training pairs is not supported
 
 
 SCORED = {'text_a': 'a', 'text_b': 'b', 'score': 5}
@@ -151,7 +153,7 @@ def test_a_row_to_predict_without_a_text_names_the_key(tmp_path: pathlib.Path):
 
 def test_single_texts_are_refused_as_the_dev_split(tmp_path: pathlib.Path):
     write(tmp_path, 'train.jsonl', [{'text': 'a'}])
-    assert task(tmp_path).splits() == ['train']
+    assert task(tmp_path).splits() == []
     write(tmp_path, 'dev.jsonl', [{'text': 'a'}])
     with pytest.raises(UserError, match='found single texts as the dev split, expected pairs or scored pairs'):
         task(tmp_path).splits()

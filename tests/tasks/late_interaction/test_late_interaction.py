@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from bertjax.convert.huggingface.multi_vector import (
     PUNCTUATION,
@@ -225,6 +226,19 @@ def test_settings_of_a_folder(tmp_path: pathlib.Path):
         with pytest.raises(UserError, match=message):
             read_multi_vector(tmp_path, 64)
         (tmp_path / name).write_text(original)
+    for expansion in ('fixed', {'strategy': 'fixed'}, {'length': 8}, {'strategy': 'fixed', 'length': '8'}, []):
+        (tmp_path / 'sentence_bert_config.json').write_text(json.dumps({'query_expansion': expansion}))
+        with pytest.raises(UserError, match=r'sentence_bert_config.json: found query_expansion .*an object with'):
+            read_multi_vector(tmp_path, 64)
+    (tmp_path / 'sentence_bert_config.json').write_text(json.dumps({'max_seq_length': 50, 'document_length': 20}))
+    plain = read_multi_vector(tmp_path, 64)
+    assert (plain.query_len, plain.document_len, plain.augment) == (50, 20, False)
+    save_file({'linear.weight': np.ones((16, 32), np.float32)}, tmp_path / '1_Dense' / 'model.safetensors')
+    options = settings_as_options(str(tmp_path), plain)
+    task = LateInteractionTask('', **options)
+    assert (task.seq_len, task.query_len, task.dim) == (20, 50, 16)
+    with pytest.raises(UserError, match='query_len: found 50, expected at most 40, the positions of the encoder'):
+        task.build_module(BertConfig(vocab_size=9, max_positions=40))
     # PyLate 3 has the settings in one file, and lists only the first two modules.
     (tmp_path / 'modules.json').write_text(
         json.dumps([{'type': 'sentence_transformers.models.Transformer', 'path': ''},

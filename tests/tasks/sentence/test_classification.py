@@ -8,6 +8,7 @@ import pytest
 from text_world import MAILS, learned, sequences
 
 from bertjax.errors import UserError
+from bertjax.inference.tasks import text_records
 from bertjax.losses import CLASSIFICATION, REGRESSION
 from bertjax.model.config import BertConfig
 from bertjax.tasks.sentence.classification import ClassificationTask, is_held_out
@@ -116,6 +117,17 @@ def test_scores_are_learned_and_evaluated(tmp_path, tokenizer, capsys):
     assert task.metrics(records, same)['pearson'] is None
     assert 'mean absolute error' in task.report(records, predictions)
     assert task.huggingface()['problem_type'] == 'regression' and len(task.huggingface()['id2label']) == 1
+
+
+def test_a_regression_of_single_texts_refuses_pairs(tmp_path):
+    """A model of transformers does not say what it was trained on, and may be a cross-encoder."""
+    (tmp_path / 'train.csv').write_text('text,label\na,1.5\nb,2\nc,3\nd,4\n')
+    trained, other = learned(tmp_path, regression=True, dev_fraction=0.0), ClassificationTask('', 8, regression=True)
+    assert len(text_records(other, 'model', ['a'], ['b'])) == 1
+    other.restore(json.loads(json.dumps(trained.learned_state())))
+    assert len(text_records(other, 'model', ['a'], None)) == 1
+    with pytest.raises(UserError, match=r'model: found pairs, expected single texts, as in .*; give a model'):
+        text_records(other, 'model', ['a'], ['b'])
 
 
 @pytest.mark.parametrize('score', ['1e39', '-1e39', '1e300', '1e19', '1e999', '9' * 50])
