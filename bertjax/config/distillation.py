@@ -43,7 +43,9 @@ class TaskDistillationKeys(DistillationKeys):
     """The group config.distill of a task."""
 
     num_layers: int = key(
-        0, integer(0, 10_000), "the number of the student's blocks; 0: as `student_init` says, else half the teacher's"
+        0,
+        integer(0, 10_000),
+        "the number of the student's blocks; 0: as in `student_init` or `init`, or half the teacher's",
     )
     intermediate: int | str = key(
         0, duration('%', 'epochs'), 'the length of a first stage without the losses `soft` and `hard`'
