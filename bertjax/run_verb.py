@@ -59,7 +59,7 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
 
 
 def explain_error(error: Exception, workdir: str | None) -> UserError | None:
-    """Converts an error of the machine, such as a full disk or a lack of memory, to a UserError; else returns None."""
+    """Converts an error of the machine, such as a full disk or a lack of memory, to a UserError; others to None."""
     return disk.explain_os_error(error, workdir or '.') or memory.out_of_memory_error(error)
 
 

@@ -94,7 +94,7 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
     if facts['unknown_rate'] > UNKNOWN:
         warnings.append(
             f'{facts["unknown_rate"]:.1%} of the tokens are [UNK]: the vocabulary lacks letters of this text. Train '
-            "one on this text (--config.tokenizer=''), large enough for all letters (config.vocab.size)."
+            "a vocabulary on this text (--config.tokenizer=''), large enough for all letters (config.vocab.size)."
         )
     if facts['pieces_per_word'] > PIECES_PER_WORD:
         warnings.append(

@@ -162,7 +162,7 @@ def _pieces(split: StoreSplit, first: int, end: int, capacity: int) -> tuple[np.
     """Cuts the sentences of documents first..end-1 into pieces of at most `capacity` tokens.
 
     Returns:
-      begin, stop: The index of each piece's first token, and of the token after its last.
+      begin, stop: The index of each piece's first token, and of the token after the piece.
       bounds: The index of each document's first piece; the last entry is the number of pieces.
     """
     documents = np.asarray(split.document_offsets[first : end + 1])

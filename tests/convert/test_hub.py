@@ -139,8 +139,7 @@ def test_models_that_cannot_be_pulled_are_errors(hub, tmp_path):
     said, _ = call(hub, tmp_path, *(['pull', [name, 'config.init']] for name in names))
     assert 'config.init: found org/none, which is not a local path; on the hub it is unknown or private' in said[0]
     assert (
-        'on the hub it is a gated model that you have no access to' in said[1]
-        and 'accept its terms at http' in said[1]
+        'on the hub it is a gated model that you have no access to' in said[1] and 'accept its terms at http' in said[1]
     )
     assert "on the hub it is without a revision 'v7'" in said[2]
     assert (
