@@ -115,7 +115,7 @@ def module_files(modules: SentenceModules, width: int, num_layers: int) -> dict[
     The form is that of versions before 6, which all versions read.
 
     Args:
-      modules: The modules. If several layers are pooled, they must be the last ones, with equal weights. The tensors
+      modules: The modules. If several layers are pooled, they must be the last layers, with equal weights. The tensors
         of Dense modules are not written.
       width, num_layers: The sizes of the encoder.
     """

@@ -88,7 +88,7 @@ class MultiLabelTask(ClassificationTask):
             return None
         for name, cell in zip(self.label_columns, cells, strict=True):
             if cell is None:
-                fix = 'correct the record or config.task.label_columns; an unlabelled test file has none of them'
+                fix = 'correct the record or config.task.label_columns; an unlabelled test file has no label columns'
                 raise UserError(where, f'no value in the column {name}', '0 or 1', fix)
             if cell.strip().lower() not in _FLAGS:
                 raise UserError(where, f'{cell[:40]!r} in the column {name}', '0 or 1', 'correct the record')
