@@ -18,7 +18,7 @@ Arguments, as in --config=configs/embed.py:stsb
 
 | argument | meaning                                                                                                 |
 |----------|---------------------------------------------------------------------------------------------------------|
-| pairs    | default: pairs, with or without negatives, such as those of configs/mine_negatives.py; batches of 64     |
+| pairs    | default: pairs, with or without negatives (configs/mine_negatives.py finds some); batches of 64         |
 | stsb     | GLUE's STS-B: the columns sentence1, sentence2 and score of its TSV                                     |
 | nli      | NLI triplets: the columns anchor, positive, negative; batches of 128                                    |
 | simcse   | unlabelled text: one epoch, batches of 64, learning rate 3e-5 (arXiv 2104.08821)                        |

@@ -18,7 +18,7 @@ _LAYERS = word(f'uniform|alternate|{_BLOCKS}', f"'uniform', 'alternate', or {_BL
 class DistillationKeys:
     """The group config.distill of a pre-training.
 
-    The defaults are those of DistilBERT (arXiv 1910.01108; huggingface/transformers, research_projects/distillation).
+    The defaults come from DistilBERT (arXiv 1910.01108; huggingface/transformers, research_projects/distillation).
     """
 
     teacher: str = key('', TEXT, "a workdir, a model's directory or `org/name` on the hub")

@@ -150,7 +150,7 @@ class FillKeys:
 
 @dataclasses.dataclass(frozen=True)
 class MinimalPairsKeys:
-    """The group config.minimal_pairs: the names of the fields of a record. The defaults are those of BLiMP."""
+    """The group config.minimal_pairs: the names of the fields of a record. The defaults are the names in BLiMP."""
 
     good: str = key('sentence_good', _FIELD, 'the field with the good sentence')
     bad: str = key('sentence_bad', _FIELD, 'the field with the bad sentence')

@@ -32,8 +32,8 @@ def phase(**values: Any) -> ConfigDict:
     """Returns an entry of config.phases, see `config.pretraining.PhaseKeys`.
 
     Args:
-      **values: The values of keys. `steps` is a number, or a percentage of config.steps. Other keys default to those of
-        the run.
+      **values: The values of keys. `steps` is a number, or a percentage of config.steps. Other keys default to the
+        values of the run.
     """
     return _set_values(as_config(PhaseKeys()), values)
 

@@ -66,7 +66,7 @@ def _save(params: Any, directory: pathlib.Path) -> None:
     `StandardCheckpointer` needs memory for two more copies of the model, because it copies host arrays and buffers all
     compressed data until the end.
     """
-    import orbax.checkpoint as ocp  # Imported here, because the import is as slow as that of JAX.
+    import orbax.checkpoint as ocp  # Imported here, because it is as slow as the import of JAX.
 
     arrays = ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)
     registry = ocp.type_handlers.create_type_handler_registry((np.ndarray, arrays))

@@ -1,6 +1,6 @@
 """Divides the sentences of a corpus into the examples of a pairing plan. Only the sentence lengths are read.
 
-The rules are those of google-research/bert, `create_pretraining_data.py:create_instances_from_document`. A document is
+The rules come from google-research/bert, `create_pretraining_data.py:create_instances_from_document`. A document is
 cut into chunks of whole sentences that reach the document's target length. A chunk is split at random into A and the
 rest. Half of the time the rest is B. Otherwise B comes from another document, and the rest begins the next chunk. So
 the number of chunks in a pass depends on random draws, and each pass is made in advance and stored as a `PairPlan`.

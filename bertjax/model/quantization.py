@@ -20,7 +20,7 @@ def value_ranges(x: np.ndarray) -> np.ndarray:
 def quantize(x: np.ndarray, precision: str, ranges: np.ndarray | None = None) -> np.ndarray:
     """Converts vectors to another precision. Rows of NaN, which stand for absent texts, become zeros.
 
-    The results equal those of `quantize_embeddings` in sentence-transformers 6.2, which calls 'binary' 'ubinary'.
+    The results equal the output of `quantize_embeddings` in sentence-transformers 6.2, which calls 'binary' 'ubinary'.
 
     Args:
       x: float32 [N, D].

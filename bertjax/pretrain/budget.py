@@ -54,7 +54,7 @@ _OPEN_END_FACTOR = 1000  # the length of a phase that the clock ends, relative t
 def expected_loss(parameters: float, tokens: float) -> float:
     """Returns a rough held-out MLM loss in nats per piece, which is used only to compare sizes.
 
-    The formula is that of arXiv 2203.15556, equation 2, with assumed constants. For `parameters`, see
+    The formula is equation 2 of arXiv 2203.15556, with assumed constants. For `parameters`, see
     `inner_parameters`; `tokens` is the number of positions in training.
     """
     return _FLOOR + _PARAMETERS_FACTOR / parameters**_PARAMETERS_EXPONENT + _TOKENS_FACTOR / tokens**_TOKENS_EXPONENT

@@ -148,7 +148,7 @@ def put_like(tree: Any, abstract: Any) -> Any:
 
 
 def without_aux(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters of the model without those of the objective."""
+    """Returns the parameters of the model without the parameters of the objective."""
     return {name: value for name, value in params.items() if name != AUX}
 
 

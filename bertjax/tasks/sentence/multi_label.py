@@ -33,7 +33,7 @@ class MultiLabelTask(ClassificationTask):
     The labels of a record are a list of strings in JSON, or a cell such as `a|b`, which may be empty. Alternatively,
     each label has a column of 0 and 1.
 
-    The other attributes are those of ClassificationTask, except `regression`. The default of `metric` is 'micro_f1'.
+    All attributes of ClassificationTask except `regression` also exist here. The default of `metric` is 'micro_f1'.
     A weight in `class_weights` applies to the records that have the label, like `pos_weight` in PyTorch.
 
     Attributes:
