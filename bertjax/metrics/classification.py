@@ -146,10 +146,10 @@ def relation_figures(table: np.ndarray, negative: int | None) -> dict[str, float
 
     With a negative label, micro_f1, precision and recall are computed as in TACRED's scorer (utils/scorer.py in
     yuhaozhang/tacred-relation). Precision is the fraction of non-negative predictions that are correct. Recall is the
-    fraction of non-negative records that are predicted correctly. Precision is 1 if all predictions are negative. Without a
-    negative label, all three metrics equal the accuracy.
+    fraction of non-negative records that are predicted correctly. Precision is 1 if all predictions are negative.
+    Without a negative label, all three metrics equal the accuracy.
 
-    macro_f1 is the mean F1 of the labels, except the negative one, that occur or were predicted, as in scikit-learn.
+    macro_f1 is the mean F1 of the non-negative labels that occur or were predicted, as in scikit-learn.
 
     Args:
       table: The confusion table, int64 [C, C], see `confusion`.
