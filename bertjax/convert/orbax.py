@@ -34,8 +34,8 @@ _AGAIN = 'copy the directory again, or export the model again'
 def export_orbax(content: ExportContent, directory: pathlib.Path) -> None:
     """Writes DIR/params (Orbax), DIR/model.json (the config and the head), and the files of the tokenizer.
 
-    The local directory DIR appears atomically and replaces an earlier directory. Other programs read the parameters with
-    `StandardCheckpointer().restore(DIR / 'params')`.
+    The local directory DIR appears atomically and replaces an earlier directory. Other programs read the parameters
+    with `StandardCheckpointer().restore(DIR / 'params')`.
     """
     params = jax.device_get(content.params)  # Host arrays can be loaded on any number of devices.
     facts = dataclasses.asdict(content.config) | ({'head': _head_facts(content)} if content.head else {})
