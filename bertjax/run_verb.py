@@ -64,7 +64,7 @@ def explain_error(error: Exception, workdir: str | None) -> UserError | None:
 
 
 def _check_folder(folder: pathlib.Path) -> None:
-    """Raises a UserError if the workdir or a parent of it is a file."""
+    """Raises a UserError if the workdir or one of its parents is a file."""
     blocking = next((path for path in (folder, *folder.parents) if path.exists()), None)
     if blocking and not blocking.is_dir():
         raise UserError('--workdir', f'{blocking}, which is a file', 'a folder for the run', 'give another path')

@@ -1,4 +1,4 @@
-"""The command line flags for runs with several processes, and the supervision of such a process."""
+"""The command line flags for runs with several processes, and the supervision of each process."""
 
 import ctypes
 import dataclasses

@@ -201,7 +201,7 @@ def _read_replayed(workdir: str, *, required: bool) -> BudgetPlan | None:
     plan = _read(source)
     if required and (plan is None or plan.decay is None):
         found = 'no such file' if plan is None else 'a run that is still in its second phase'
-        raise UserError(str(source), found, 'the decisions of a finished run', 'give the workdir of such a run')
+        raise UserError(str(source), found, 'the decisions of a finished run', 'give the workdir of a finished run')
     return plan
 
 
