@@ -323,7 +323,7 @@ def _single_process() -> ocp.options.MultiprocessingOptions:
 
 
 def _copy_on_cpu(x: Any) -> Any:
-    """Returns a copy of an array on CPU, else the array itself.
+    """Returns a copy of a JAX array if JAX runs on CPU, else the argument itself.
 
     On CPU, Orbax would write the array of the state itself. The next step, to which the state is donated, would then
     wait for the write.

@@ -112,7 +112,7 @@ class PretrainingKeys(RunKeys):
         '', TEXT, 'further texts to evaluate on, `NAME=PATH,NAME=PATH`; `each` adds every corpus of a mixture'
     )
     heldout_pairs: str = key(
-        '', TEXT, 'a file of minimal pairs, as for `run=minimal_pairs`, to evaluate on; at most `eval_examples` of them'
+        '', TEXT, 'a file of minimal pairs as for `run=minimal_pairs`; evaluations use at most `eval_examples` pairs'
     )
 
     # The tokenizer sets the vocabulary size, and config.pairs.mode decides whether there is a head for pairs.

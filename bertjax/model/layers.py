@@ -284,7 +284,7 @@ class Norm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """An embedding table [rows, D]. Rows from index `used` on are padding. They are 0 and add nothing to its norm."""
+    """An embedding table [rows, D]. Rows from index `used` on are padding: they are 0 and do not affect the norm."""
 
     config: BertConfig
     rows: int
