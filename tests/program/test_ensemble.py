@@ -98,7 +98,7 @@ def test_wrong_members_are_errors(program: Program, two, tmp_path: pathlib.Path)
         return program.error(*arguments, f'--config.ensemble={ensemble}', *changes, **GLUE)
 
     assert 'where there is no folder' in error(f'{one},{tmp_path}/nobody*')
-    assert "found ',', expected two or more workdirs" in error(',')
+    assert "found ',', expected two or more different workdirs" in error(',')
     assert 'two or more different workdirs' in error(f'{one}') and 'different workdirs' in error(f'{one},{one}/')
     assert 'which has no run' in error(f'{one},{tmp_path}')
     assert 'which is one of config.ensemble' in error(f'{one},{other}', f'--workdir={one}')
