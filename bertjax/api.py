@@ -147,11 +147,11 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         The attribute `missing` of the copy is empty. The copy shares the compiled functions of this model.
 
         Raises:
-          ValueError: The names or shapes differ from those of this model's parameters.
+          ValueError: The names or shapes differ from the parameters of this model.
         """
         shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, self.params)]
         if shapes[0] != shapes[1]:
-            raise ValueError('the parameters differ in names or shapes from those of this model')
+            raise ValueError('the parameters differ in names or shapes from the parameters of this model')
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         origin = self._model.origin.with_changed_params()

@@ -1,4 +1,4 @@
-"""The flags of the command line and their short form, the errors about them, and the recipe that they name."""
+"""The command line: its flags, their short form, the errors about flags, and the recipe."""
 
 import itertools
 import re
@@ -43,7 +43,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     """Parses the flags as absl does, but raises every mistake as a UserError with a fix.
 
     Returns:
-      The program, and the flags that the short form of the command line stands for, if it is used.
+      The name of the program. If the command line has the short form, the flags in full follow.
     """
     if any(argument in ('--help', '-h', '-help', '--helpshort') for argument in argv[1:]):
         recipes = _recipes(to_flags(argv))
@@ -89,7 +89,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 def to_flags(argv: Sequence[str]) -> list[str]:
     """Returns the arguments as flags of the form --NAME=VALUE. The flags in a --flagfile replace it.
 
-    The word RECIPE is short for --config=RECIPE, and KEY=VALUE for --config.KEY=VALUE. There KEY may also be a flag
+    The word RECIPE is short for --config=RECIPE, and KEY=VALUE for --config.KEY=VALUE. KEY may also be a flag
     such as `workdir`, or one of `ALIASES`.
 
     Raises:
@@ -194,7 +194,7 @@ def read_recipe() -> Recipe:
     """Returns the recipe of the parsed flags.
 
     Raises:
-      UserError: There is none.
+      UserError: The command line names no recipe.
     """
     if CONFIG.value is None:
         raise no_recipe_error()

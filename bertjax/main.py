@@ -66,7 +66,12 @@ def _prepare(flags_of_words: Sequence[str], name: str, verb: Verb) -> None:
         if not verb.processes:
             fix = 'start one process; on a machine of a TPU slice, set TPU_SKIP_MDS_QUERY=1 JAX_PLATFORMS=cpu'
             distributed_verbs = ', '.join(other for other in verbs() if load_verb(other).VERB.processes)
-            raise UserError(f'--config.run={name}', 'several processes', f'one, or one of {distributed_verbs}', fix)
+            raise UserError(
+                f'--config.run={name}',
+                'several processes',
+                f'one process, or one of the verbs {distributed_verbs}',
+                fix,
+            )
         supervise()
         distributed.join(process_flags)
     if flags_of_words and verb.trains and distributed.is_primary():
@@ -114,7 +119,7 @@ class _PlainFormatter(std_logging.Formatter):
 
 
 def _print_unraisable(fault: Any) -> None:
-    """Prints an unraisable exception, except that of tensorstore after a failed save, which has its own report."""
+    """Prints an unraisable exception, unless tensorstore raised it after a failed save, which has its own report."""
     if str(fault.exc_value) != 'Event loop is closed':
         sys.__unraisablehook__(fault)
 

@@ -42,7 +42,7 @@ def out_of_memory_error(error: BaseException) -> UserError | None:
         no_memory = isinstance(error, OSError) and error.errno == errno.ENOMEM
         if no_memory or isinstance(error, MemoryError) or _EXHAUSTED.search(str(error)):
             message = (str(error).strip() or 'Out of memory').splitlines()[0].removeprefix('RESOURCE_EXHAUSTED: ')
-            return _no_address_space() or UserError('memory', message, 'as much as the run needs', _FIX)
+            return _no_address_space() or UserError('memory', message, 'enough memory for the run', _FIX)
         error = error.__cause__
     return None
 
@@ -57,7 +57,7 @@ def _no_address_space() -> UserError | None:
     if limit is None:
         return None
     fix = f'run this first: ulimit -v unlimited; or {_FIX}'
-    return UserError('ulimit -v', f'{limit:,} bytes of address space, used up', 'more', fix)
+    return UserError('ulimit -v', f'{limit:,} bytes of address space, used up', 'more address space', fix)
 
 
 def check_address_space() -> None:

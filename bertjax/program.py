@@ -161,7 +161,7 @@ class FinishedRun:
     def metrics(self, split: str | None = None) -> list[dict[str, Any]]:
         """Returns the rows of metrics.jsonl of one split, such as 'train', 'heldout' or 'dev'; None means all splits.
 
-        The rows of a sweep are those of its trials, with a field `trial`.
+        The rows of a sweep are the rows of its trials, with a field `trial`.
         """
         paths = [self._file('metrics.jsonl')]
         if not is_remote(self._workdir):

@@ -59,12 +59,12 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
 
 
 def explain_error(error: Exception, workdir: str | None) -> UserError | None:
-    """Converts an error of the machine, such as a full disk or a lack of memory, to a UserError; else returns None."""
+    """Converts an error of the machine, such as a full disk or a lack of memory, to a UserError; others to None."""
     return disk.explain_os_error(error, workdir or '.') or memory.out_of_memory_error(error)
 
 
 def _check_folder(folder: pathlib.Path) -> None:
-    """Raises a UserError if the workdir or a parent of it is a file."""
+    """Raises a UserError if the workdir or one of its parents is a file."""
     blocking = next((path for path in (folder, *folder.parents) if path.exists()), None)
     if blocking and not blocking.is_dir():
         raise UserError('--workdir', f'{blocking}, which is a file', 'a folder for the run', 'give another path')

@@ -7,10 +7,10 @@
 
 The first command is the general distillation, on text. The student starts from every second block of its teacher. Its
 loss is 5 x the divergence from the teacher's distributions at a temperature of 2, plus 2 x the MLM loss, plus 1 x the
-cosine loss of the last hidden states. There are no sentence pairs. The student trains on batches of 4,096 sequences of
-512, three passes over Wikipedia and books, with Adam at 5e-4. Unlike in the original, only masked positions have soft
-targets, and the student keeps the segment embedding. For a teacher of another kind, such as a ModernBERT, set the sizes
-in --config.model. The other fields of the model are copied from the teacher.
+cosine loss of the last hidden states. There are no sentence pairs. The student trains for three passes over Wikipedia
+and books, with batches of 4,096 sequences of 512 and Adam at 5e-4. Unlike in the original, only masked positions have
+soft targets, and the student keeps the segment embedding. For a teacher of another kind, such as a ModernBERT, set the
+sizes in --config.model. The other fields of the model are copied from the teacher.
 
 The second command learns a task from a fine-tuned model. The text after the colon is a recipe of a task with its
 argument, as in :squad:v1, :ner or :classify. To start the student from weights other than its teacher's blocks, use

@@ -18,11 +18,11 @@ Arguments, as in --config=configs/embed.py:stsb
 
 | argument | meaning                                                                                                 |
 |----------|---------------------------------------------------------------------------------------------------------|
-| pairs    | default: pairs, with or without negatives, such as those of configs/mine_negatives.py; batches of 64     |
+| pairs    | default: pairs, with or without negatives (configs/mine_negatives.py finds some); batches of 64         |
 | stsb     | GLUE's STS-B: the columns sentence1, sentence2 and score of its TSV                                     |
 | nli      | NLI triplets: the columns anchor, positive, negative; batches of 128                                    |
 | simcse   | unlabelled text: one epoch, batches of 64, learning rate 3e-5 (arXiv 2104.08821)                        |
-| pool=HOW | mean, cls, max …; the default is that of a CHECKPOINT of sentence-transformers, else mean               |
+| pool=HOW | mean, cls, max …; the default is mean, or the pooling of a sentence-transformers CHECKPOINT             |
 | seq=N    | tokens of the longest text; default: 128                                                                |
 
 With config.grad_accum_steps, batches of thousands of rows fit in memory, and all their texts are still negatives.

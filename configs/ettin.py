@@ -2,12 +2,12 @@
 
     python -m bertjax.main --config=configs/ettin.py:17m --workdir=out/ettin_17m --config.corpus=PATH
 
-The three phases have 1,700 billion tokens in packed rows of 1,024, 250 billion in rows of 8,192, and 50 billion during
-which the learning rate falls from half its value to 0 as 1 - sqrt. The learning rates and the weight decay are those of
-JHU-CLSP/ettin-encoder-vs-decoder.
+The first phase has 1,700 billion tokens in packed rows of 1,024. The second has 250 billion in packed rows of 8,192.
+The third has 50 billion in such rows, while the learning rate falls from half its value to 0 as 1 - sqrt. The learning
+rates and the weight decay come from JHU-CLSP/ettin-encoder-vs-decoder.
 
-Differences from the original: the learning rate is constant in the second phase (original: it falls to half), every
-phase has 30 % masks (original: 15 % in the last phase), a batch has the same number of tokens in every phase, and the
+Differences from the original: The learning rate is constant in the second phase (original: it falls to half). Every
+phase has 30 % masks (original: 15 % in the last phase). A batch has the same number of tokens in every phase. The
 global RoPE theta is 160,000 from the start.
 
 Hardware: the duration is FLOPs per token x 1.7e12 / (number of chips x FLOP/s of a chip). The table has the hours for

@@ -2,8 +2,8 @@
 
     python -m bertjax.main --config=configs/fill.py --workdir=out/tiny --config.fill.text='the [MASK] of a list'
 
-The model is that of --workdir, or of --config.init=PATH, as for bertjax.load, and needs an MLM or NSP head. Instead of
-one text, --config.input=FILE gives one text per line, or records with a field `text`; the answers are JSON lines in
+The model comes from --workdir, or from --config.init=PATH, as for bertjax.load. It needs an MLM or NSP head. Instead of
+one text, --config.input=FILE gives one text per line, or records with a field `text`. The answers are JSON lines in
 WORKDIR/fill/. --config.input=- reads standard input and writes JSON lines to standard output.
 
 Arguments, as in --config=configs/fill.py:score
@@ -16,8 +16,8 @@ Arguments, as in --config=configs/fill.py:score
 | pairs    | the probability that one text follows another                                                     |
 | continue | append masks and fill them from left to right; a slow and weak generator                          |
 
-Hardware: any; two CPU cores fill a few hundred masks per second with a model of 6 layers and width 384. To score a text
-costs as much as to fill one mask per piece.
+Hardware: any; two CPU cores fill a few hundred masks per second with a model of 6 layers and width 384. Scoring a
+text costs as much as filling one mask per piece.
 """
 
 from ml_collections import ConfigDict

@@ -3,11 +3,11 @@
     python -m bertjax.main --config=configs/mine_negatives.py --workdir=out/mined --config.init=CHECKPOINT
         --config.input=pairs.jsonl
 
-Any model that bertjax.load accepts can be CHECKPOINT; one that was trained on the pairs finds the hardest negatives.
+Any model that bertjax.load accepts can be CHECKPOINT. A model trained on the pairs finds the hardest negatives.
 The input is a file of pairs, as for configs/embed.py:pairs, a BEIR folder with qrels/train.tsv, or a SQuAD file.
-Negatives come from all positives of the input, or its documents or paragraphs, and from
---config.mine_negatives.corpus=FILE, a text per line or records with a field `text`. Every text that is a positive of
-the anchor in any record is excluded.
+Negatives come from all positives, documents or paragraphs of the input, and from
+--config.mine_negatives.corpus=FILE, which has a text per line or records with a field `text`. Every
+text that is a positive of the anchor in any record is excluded.
 
 WORKDIR/negatives/pairs.jsonl has the pairs with a list `negative`, and the cosines in `scores`. To train with it:
 

@@ -2,7 +2,7 @@
 
     python -m bertjax.main --config=configs/minimal_pairs.py --workdir=out/tiny --config.input=blimp.jsonl.gz
 
-The model is that of --workdir, or of --config.init=PATH, as for bertjax.load, and needs an MLM head. The input is JSON
+The model comes from --workdir, or from --config.init=PATH, as for bertjax.load. It needs an MLM head. The input is JSON
 lines with the fields of BLiMP (arXiv 1912.00582), or with the fields that the keys of config.minimal_pairs name. The
 score of a sentence is its pseudo-log-likelihood (arXiv 1910.14659): each piece is masked in turn. Equal scores count as
 wrong.

@@ -2,13 +2,13 @@
 
     python -m bertjax.main --config=configs/modern_base.py --workdir=out/modern_base --config.corpus=PATH
 
-The phases are those of arXiv 2412.13663: 1,719 billion tokens in packed rows of 1,024, with a constant learning rate
-after a warm-up over 3 billion tokens; 250 billion in rows of 8,192; and 50 billion during which the learning rate falls
-to 0 as 1 - sqrt.
+The phases come from arXiv 2412.13663. The first has 1,719 billion tokens in packed rows of 1,024, with a constant
+learning rate after a warm-up over 3 billion tokens. The second has 250 billion in packed rows of 8,192. The third has
+50 billion in such rows, while the learning rate falls to 0 as 1 - sqrt.
 
-Differences from the original: the global RoPE theta is 160,000 from the start (original: 10,000 in the first phase), a
-row is one part of a document or several short documents that do not attend to each other, batches of rows of 8,192 have
-64 rows (original: 72), and the first batches are not smaller.
+Differences from the original: The global RoPE theta is 160,000 from the start (original: 10,000 in the first phase). A
+row is one part of a document, or several short documents that do not attend to each other. Batches of rows of 8,192
+have 64 rows (original: 72). The first batches are not smaller.
 
 Hardware: 1.8e21 FLOPs, which take 96 hours on 64 chips of TPU v5e in bfloat16 at 42 % of their peak (computed from a
 compile of four layers, see docs/performance.md; not run).

@@ -2,7 +2,7 @@
 
     python -m bertjax.main --config=configs/modern_large.py --workdir=out/modern_large --config.corpus=PATH
 
-The phases are those of arXiv 2412.13663, as in `configs/modern_base.py`. The learning rate is 5e-4 for 900 billion
+The phases come from arXiv 2412.13663, as in `configs/modern_base.py`. The learning rate is 5e-4 for 900 billion
 tokens, then 5e-5 for 800 billion tokens and for the rows of 8,192. The original started from the weights of the base
 model; this recipe starts from random weights.
 

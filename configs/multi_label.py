@@ -2,7 +2,7 @@
 
     python -m bertjax.main --config=configs/multi_label.py --workdir=out/topics --config.init=CHECKPOINT --config.data=DIR
 
-DIR is as for configs/classify.py. The column `label` has cells such as `sport|politics`, empty for no label; in JSON it
+DIR has the files that configs/classify.py names. The column `label` has cells such as `sport|politics`, empty for no label; in JSON it
 has lists: ["sport", "politics"]. Alternatively, name one column of 0 and 1 for each label:
 
     python -m bertjax.main --config=configs/multi_label.py --workdir=out/toxic --config.init=CHECKPOINT --config.data=DIR --config.task.label_columns="('toxic','threat','insult')"

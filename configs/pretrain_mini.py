@@ -3,7 +3,7 @@
     python -m bertjax.main --config=configs/pretrain_mini.py --workdir=out/pretrain_mini --config.corpus=PATH
 
 Hardware: 2 CPU cores. docs/pretraining.md has the learning curve of this recipe on 22 MB of Wikipedia, with its command
-and results. The sizes tiny to medium are those of arXiv 1908.08962.
+and results. The sizes tiny to medium come from arXiv 1908.08962.
 """
 
 from ml_collections import ConfigDict

@@ -13,7 +13,7 @@ the loss and the metric. Keys such as config.task.anchor=question name other col
 | scores of positive and negatives  |                                                            |                 |
 | text_a, text_b, score from 0 to 1 | binary cross-entropy, or config.task.loss=mse              | Spearman        |
 
-To score pairs, one per line with a tab between query and text, or rows with text_a and text_b:
+This command scores pairs. FILE has a query, a tab and a text in each line, or rows with text_a and text_b:
 
     python -m bertjax.main --config=configs/rerank.py --workdir=out/rerank --config.run=predict --config.input=FILE
 
@@ -24,7 +24,7 @@ Arguments, as in --config=configs/rerank.py:stsb
 | stsb      | GLUE's STS-B: the columns sentence1, sentence2 and score of its TSV, divided by 5                      |
 | seq=N     | tokens of the longest pair; default: 256. Longer pairs lose the end of their longer text               |
 
-A trained reranker of the same tokenizer can be the teacher in a run itself: configs/distilbert.py:rerank.
+A trained reranker with the same tokenizer can also be a teacher during the training: configs/distilbert.py:rerank.
 
 Hardware: any; STS-B with a model of 6 layers and width 384 takes minutes on 2 CPU cores. Expected results (not run
 here): a Spearman correlation of 0.858 on STS-B's test set with BERT-base (arXiv 1810.04805, table 1).

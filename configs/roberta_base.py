@@ -5,7 +5,7 @@
 The run has 500,000 steps of 8,192 sequences of 512, Adam with b2 0.98 and bias correction, no clipping, and a warm-up
 of 24,000 steps.
 
-The vocabulary is that of config.vocab or config.tokenizer. With the default, WordPiece, the model is exported as a
+config.vocab or config.tokenizer sets the vocabulary. With the default, WordPiece, the model is exported as a
 BertForMaskedLM. With RoBERTa's byte-level pieces (--config.vocab.family=bpe --config.vocab.lowercase=False
 --config.vocab.size=50265) it is exported as a RobertaForMaskedLM.
 

@@ -69,7 +69,7 @@ def merge_units(weights: jax.Array, units: jax.Array, mask: jax.Array) -> jax.Ar
     """Converts attention between pieces to attention between units.
 
     Weights to a word are summed over its pieces, and weights from a word are averaged over its pieces, so the weights
-    of a unit sum to 1. The method is that of Clark et al. 2019 (arXiv 1906.04341, section 4.1).
+    of a unit sum to 1. The method comes from Clark et al. 2019 (arXiv 1906.04341, section 4.1).
 
     Args:
       weights: float32 [L, B, H, S, S], queries before keys.

@@ -64,9 +64,9 @@ class Checkpoints:
     processes receive and read copies.
 
     Saving is asynchronous. The arrays are copied to the host. Then a thread writes them, reads back their structure,
-    syncs the files and their checksums to disk, and removes old checkpoints (all but the newest `keep` and the one with
-    the lowest cost). If a save fails, the next `save`, `wait` or `close` raises its error. All processes must call
-    `save` and `wait`, which raise in all processes if the save failed in one of them.
+    syncs the files and their checksums to disk, and removes old checkpoints (all but the newest `keep` and the
+    checkpoint with the lowest cost). If a save fails, the next `save`, `wait` or `close` raises its error. All
+    processes must call `save` and `wait`, which raise in all processes if the save failed in one of them.
 
     Args:
       directory: The folder, which is created if needed.
@@ -262,7 +262,7 @@ class Checkpoints:
             self._failure = error
 
     def best(self) -> int | None:
-        """Returns the undamaged step with the lowest cost (the later one if equal), or None if there is none."""
+        """Returns the undamaged step with the lowest cost (the later step if equal), or None if there is none."""
         with primary_first():  # copies the saved files to separate workdirs
             pass
         step = decide_on_primary(self._steps.best)
@@ -323,7 +323,7 @@ def _single_process() -> ocp.options.MultiprocessingOptions:
 
 
 def _copy_on_cpu(x: Any) -> Any:
-    """Returns a copy of an array on CPU, else the array itself.
+    """Returns a copy of a JAX array if JAX runs on CPU, else the argument itself.
 
     On CPU, Orbax would write the array of the state itself. The next step, to which the state is donated, would then
     wait for the write.

@@ -157,7 +157,7 @@ class Steps:
         self._on_move()
 
     def best(self) -> int:
-        """Returns the undamaged step with the lowest cost (the later one if equal), or -1 if there is none."""
+        """Returns the undamaged step with the lowest cost (the later step if equal), or -1 if there is none."""
         step = self._lowest_cost()
         while step is not None and not self.is_undamaged(step):
             step = self._lowest_cost()
@@ -169,6 +169,6 @@ class Steps:
         return min(measured, key=lambda step: (costs[step], -step), default=None)
 
     def superseded(self, keep: int) -> list[int]:
-        """Returns all steps except the newest `keep` and the best one."""
+        """Returns all steps except the newest `keep` and the best step."""
         best = self._lowest_cost()
         return [step for step in self.finished()[:-keep] if step != best]

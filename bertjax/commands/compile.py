@@ -103,7 +103,7 @@ def _try_others(
 def _error(search: MemorySearch, phase: PretrainingPhase, result: dict[str, Any]) -> UserError:
     fitting_ways = [f'{t["flags"]} ({_gib(t["hbm_bytes_per_chip"])})' for t in result['tried'] if t['fits']]
     if fitting_ways:
-        fix = f'each of these was compiled and fits: {"; or ".join(fitting_ways)}'
+        fix = f'these settings were compiled and fit: {"; or ".join(fitting_ways)}'
     else:
         fix = 'none of the other ways that were compiled fits: use more chips, or a smaller model'
     return UserError(

@@ -106,7 +106,10 @@ def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
     encoding = resolve_encoding(model, **lists, **scalars)
     check_encoding(model, encoding)
     if encoding.prompt and encoding.pool == 'none':
-        found, expected = f'{encoding.prompt!r} with pool=none', 'one vector per text: a prompt is not in the text'
+        found, expected = (
+            f'{encoding.prompt!r} with pool=none',
+            'one vector per text, because the tokens of a prompt are not in the text',
+        )
         raise UserError('config.extract.prompt', found, expected, 'choose a pooling, or omit the prompt')
     runner = Runner(model, batch_size=settings.batch_size)
     return Extractor(runner, encoding, settings.truncation_length(model.config, model.max_length))

@@ -56,7 +56,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         raise UserError('config.mine_negatives.range_max', found, expected, 'increase it')
     names = options.anchor, options.positive, options.negative, SCORES
     if repeated := [name for name in names if names.count(name) > 1]:
-        expected, fix = f'a name of its own for each of {", ".join(names)}', 'rename the field'
+        expected, fix = f'a different name for each of {", ".join(names)}', 'rename the field'
         raise UserError('config.mine_negatives', f'two fields named {repeated[0]}', expected, fix)
     source, folder = InputSource(settings.input, ()), pathlib.Path(workdir)
     source.check()
@@ -103,7 +103,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         shutil.rmtree(parts)
         print(f'{sum(counts):,} negatives of {len(counts):,} pairs, from {len(documents):,} different texts')
         if few:
-            print(f'{few:,} pairs have fewer than {options.num_negatives}: see the corpus, range_max and margins')
+            print(f'{few:,} pairs have fewer than {options.num_negatives} negatives: see corpus, range_max and margins')
         print(f'{target}\n{facts}')
 
 

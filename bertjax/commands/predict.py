@@ -41,8 +41,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     If the task's benchmark expects files in another format, they are written to a folder next to the JSON lines, and
     also as a zip. Standard input gets no such files.
 
-    The model is chosen as in run=evaluate. With config.ensemble, several models predict together. The workdir is that
-    of a fine-tuning, or a new folder.
+    The model is chosen as in run=evaluate. With config.ensemble, several models predict together. The workdir is
+    the workdir of a fine-tuning, or a new folder.
 
     Raises:
       UserError: There is no model, no such file or split, or a record is malformed.
@@ -85,7 +85,7 @@ def _predict_file(request: EnsembleRequest, folder: pathlib.Path) -> None:
     path = pathlib.Path(settings.input)
     name = pathlib.Path(path.stem).stem if has_compression_suffix(path.name) else path.stem
     task, split = tuned.data.task, tuned.splits['']
-    # `input` keeps the predictions for a file apart from those for a split of the same name, such as dev.
+    # The folder `input` prevents conflicts with the predictions for a split of the same name, such as dev.
     for path in write_predictions(folder / 'predictions' / 'input', task, name, split, predictions, items):
         print(path)
 

@@ -18,7 +18,7 @@ _LAYERS = word(f'uniform|alternate|{_BLOCKS}', f"'uniform', 'alternate', or {_BL
 class DistillationKeys:
     """The group config.distill of a pre-training.
 
-    The defaults are those of DistilBERT (arXiv 1910.01108; huggingface/transformers, research_projects/distillation).
+    The defaults come from DistilBERT (arXiv 1910.01108; huggingface/transformers, research_projects/distillation).
     """
 
     teacher: str = key('', TEXT, "a workdir, a model's directory or `org/name` on the hub")
@@ -43,7 +43,9 @@ class TaskDistillationKeys(DistillationKeys):
     """The group config.distill of a task."""
 
     num_layers: int = key(
-        0, integer(0, 10_000), "the number of the student's blocks; 0: as `student_init` says, else half the teacher's"
+        0,
+        integer(0, 10_000),
+        "the number of the student's blocks; 0: as in `student_init` or `init`, or half the teacher's",
     )
     intermediate: int | str = key(
         0, duration('%', 'epochs'), 'the length of a first stage without the losses `soft` and `hard`'

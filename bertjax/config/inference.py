@@ -29,7 +29,9 @@ class ModelKeys:
         '', TEXT, "a workdir, a model's directory or `org/name` on the hub; empty: the model of `--workdir`"
     )
     step: int = key(
-        0, integer(0, COUNT), 'the step of a checkpoint of a workdir; 0: the export, else the newest or best checkpoint'
+        0,
+        integer(0, COUNT),
+        'the step of a checkpoint of a workdir; 0: the export if it exists, else the newest or best',
     )
 
     dtype = 'float32'  # the dtype of verbs without this key, such as `convert`
@@ -99,7 +101,9 @@ class ExtractKeys:
         'the pooling of the tokens; `auto`: the pooling of a sentence-transformers folder, else `mean`',
     )
     normalize: bool | None = key(
-        None, _NORMALIZE, 'whether to scale vectors to length 1; `None`: as the model does if `pool=auto`, else no'
+        None,
+        _NORMALIZE,
+        "whether to scale vectors to length 1; `None`: the model's setting if `pool=auto`, else no",
     )
     prompt: str | None = key(
         None,
@@ -107,7 +111,7 @@ class ExtractKeys:
         'the name of a prompt of the model, such as `query`, or a prefix of every text',
     )
     truncate_dim: int = key(
-        0, integer(0, MANY), 'the number of leading dimensions to keep, before scaling; 0: as the model'
+        0, integer(0, MANY), "the number of leading dimensions to keep, before scaling; 0: the model's default"
     )
     precision: str = key(
         'float32', one_of(PRECISIONS), '`npy`: the precision; `int8` has a byte per dimension, `binary` a bit'
@@ -134,7 +138,7 @@ class FillKeys:
     top_k: int = key(5, integer(1, 1000), '`masks`: the number of predictions per mask')
     jointly: bool = key(
         False,
-        about='`masks`: fill the masks of a text one by one, the most certain first, given the earlier pieces',
+        about='`masks`: fill masks one by one, the most certain first, given the pieces already filled',
     )
     tokens: int = key(20, integer(1, MANY), '`continue`: the number of pieces to append')
     temperature: float = key(
@@ -146,7 +150,7 @@ class FillKeys:
 
 @dataclasses.dataclass(frozen=True)
 class MinimalPairsKeys:
-    """The group config.minimal_pairs: the names of the fields of a record. The defaults are those of BLiMP."""
+    """The group config.minimal_pairs: the names of the fields of a record. The defaults are the names in BLiMP."""
 
     good: str = key('sentence_good', _FIELD, 'the field with the good sentence')
     bad: str = key('sentence_bad', _FIELD, 'the field with the bad sentence')
@@ -161,7 +165,7 @@ class MineNegativesKeys:
     anchor: str = key('anchor', _FIELD, 'the field with the anchor of a pair')
     positive: str = key('positive', _FIELD, 'the field with the positive of a pair')
     negative: str = key(
-        'negative', _FIELD, 'the field with known negatives, if any; in the output, with mined negatives'
+        'negative', _FIELD, 'the field with known negatives, if any; the output adds the mined negatives'
     )
     corpus: str = key('', TEXT, 'a file of further texts to choose negatives from')
     field: str = key('text', _FIELD, 'the field of a record of `corpus` that holds the text')
@@ -170,7 +174,9 @@ class MineNegativesKeys:
     range_max: int = key(
         100, integer(1, MANY), 'the number of most similar texts to choose from, including the skipped ones'
     )
-    absolute_margin: float | None = key(None, _MARGIN, 'how far, at least, a negative must score below the positive')
+    absolute_margin: float | None = key(
+        None, _MARGIN, 'the minimal difference between the scores of positive and negative'
+    )
     relative_margin: float | None = key(
         None, _MARGIN, '`absolute_margin` as a fraction of the score of the positive, such as 0.05 (arXiv 2407.15831)'
     )
@@ -185,7 +191,7 @@ class AttentionKeys:
     texts: tuple = key(
         (),
         list_of(_FIELD),
-        'the texts on the page, or pairs separated by a tab; without `input`, the statistics are also about them',
+        'the texts on the page, or pairs separated by a tab; without `input`, the statistics cover them too',
     )
     show: int = key(
         12, integer(0, 1000), 'if `texts` is empty, the number of texts on the page, from the start of `input`'
@@ -203,7 +209,7 @@ def _of_verb(verb: str, base: type[ModelKeys], options: Any, input: str = '') ->
     return dataclasses.make_dataclass(name, fields, bases=(base,), frozen=True, kw_only=True)
 
 
-# {verb that uses a finished model: the class of its keys}.
+# The verbs that use a finished model, with the class of keys of each verb.
 INFERENCE_KEYS: Mapping[str, type[ModelKeys]] = {
     verb: _of_verb(verb, *arguments)
     for verb, *arguments in (

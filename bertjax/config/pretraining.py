@@ -78,7 +78,7 @@ class PhaseKeys:
 # {key of a phase: the default, which means that the key is unset}. An unset key in INHERITED has the run's value.
 UNSET = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if 'inherited' in field.metadata}
 INHERITED = {field.name for field in dataclasses.fields(PhaseKeys) if field.metadata.get('inherited')}
-# The keys of config.model that config.budget chooses together, and all keys that it chooses.
+# The keys of config.model that config.budget chooses. The keys in BUDGET_SIZE are chosen together.
 BUDGET_SIZE = ('num_layers', 'width', 'num_heads', 'mlp_dim')
 BUDGET_CHOICES = (*BUDGET_SIZE, 'dtype')
 
@@ -112,7 +112,7 @@ class PretrainingKeys(RunKeys):
         '', TEXT, 'further texts to evaluate on, `NAME=PATH,NAME=PATH`; `each` adds every corpus of a mixture'
     )
     heldout_pairs: str = key(
-        '', TEXT, 'a file of minimal pairs, as for `run=minimal_pairs`, to evaluate on; at most `eval_examples` of them'
+        '', TEXT, 'a file of minimal pairs as for `run=minimal_pairs`; evaluations use at most `eval_examples` pairs'
     )
 
     # The tokenizer sets the vocabulary size, and config.pairs.mode decides whether there is a head for pairs.

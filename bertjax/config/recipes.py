@@ -32,8 +32,8 @@ def phase(**values: Any) -> ConfigDict:
     """Returns an entry of config.phases, see `config.pretraining.PhaseKeys`.
 
     Args:
-      **values: The values of keys. `steps` is a number, or a percentage of config.steps. Other keys default to those of
-        the run.
+      **values: The values of keys. `steps` is a number, or a percentage of config.steps. Other keys default to the
+        values of the run.
     """
     return _set_values(as_config(PhaseKeys()), values)
 
@@ -42,7 +42,7 @@ def two_phases(**second: Any) -> tuple[ConfigDict, ConfigDict]:
     """Returns BERT's two phases: 90 % of the steps with 128 positions, then the rest with 512.
 
     The second phase also trains the embeddings of the other positions (arXiv 1810.04805, appendix A.2). `second` sets
-    further keys of it.
+    further keys of the second phase.
     """
     return (
         phase(steps='90%', seq_len=128, max_predictions=20),

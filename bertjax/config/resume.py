@@ -83,7 +83,7 @@ def place_of(name: str) -> str:
 def _short(value: Any, other: Any) -> str:
     """Returns `value` as text. A long text is cut to 16 characters.
 
-    These are its first characters, or, if `other` begins with them, those from the first difference.
+    They start at the first difference from `other` if at least 16 characters are equal, else at the beginning.
     """
     text = str(value)
     if len(text) <= 24:

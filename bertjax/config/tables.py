@@ -16,12 +16,12 @@ from bertjax.tasks.registry import KINDS, options
 
 _INTRODUCTION = """# Config keys
 
-Set a key with `--config.KEY=VALUE`, or in a recipe. The defaults are those of the base configs; `--help RECIPE` shows
+Set a key with `--config.KEY=VALUE`, or in a recipe. The defaults come from the base configs; `--help RECIPE` shows
 the values of a recipe. `python -m bertjax.config.tables` writes this page.
 
 A pre-training has the keys of "Every training" and "Pre-training". A fine-tuning has the keys of "Every training",
 "Fine-tuning" and its task. Other verbs have the keys of "Using a finished model" and of the verb. `int` means a whole
-number, and an empty cell any text. The last column of the tables about training says whether a resumed run may have
+number. An empty cell means any text. The last column of the tables about training says whether a resumed run may have
 another value:
 
 | | |

@@ -76,7 +76,7 @@ def pull(name: str, where: str) -> str:
     expected = 'an existing path, or the name of a model on the hub'
 
     def make_error(found: str, fix: str) -> UserError:
-        return UserError(where, f'{name}, which is not a local path, and on the hub is {found}', expected, fix)
+        return UserError(where, f'{name}, which is not a local path; on the hub it is {found}', expected, fix)
 
     try:
         facts = HfApi().model_info(repository, revision=revision)

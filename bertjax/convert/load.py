@@ -69,7 +69,7 @@ def read_config(directory: epath.PathLike, **changes: Any) -> BertConfig:
 
     Args:
       directory: The directory of any BERT, with or without heads.
-      **changes: Fields of the BertConfig that replace those of the directory (dropout, dtype, scan_layers ...). The
+      **changes: BertConfig fields that replace the directory's fields (dropout, dtype, scan_layers ...). The
         description does not say whether the model has a pair head (field `nsp`), which a task's model does not need.
 
     Raises:
@@ -87,8 +87,8 @@ def load_pretraining_model(
       directory: The directory, in any format of formats.py.
       scan_layers: Whether the layers of the parameter tree are stacked.
       seed: The seed of the parameters that the directory lacks.
-      **changes: Fields of the BertConfig that replace those of the directory (dropout, dtype, nsp ...). If `nsp` is not
-        among them, the model has a pair head if the directory has a pooler.
+      **changes: BertConfig fields that replace the directory's fields (dropout, dtype, nsp ...). Without `nsp`,
+        the model has a pair head if the directory has a pooler.
 
     Raises:
       UserError: The model is not a BERT, a file is damaged, the encoder is incomplete, or shapes differ.
@@ -206,7 +206,7 @@ def _check_tensors(
         finite = np.isfinite(x)
         if not finite.all():
             found = f'{finite.size - finite.sum():,} values that are nan or inf'
-            fix = 'give another checkpoint: a run that starts from this one cannot learn'
+            fix = 'give another checkpoint: a run that starts from these values cannot learn'
             raise UserError(where, found, 'finite numbers', fix)
         used.add(entry.theirs)
     return used

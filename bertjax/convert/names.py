@@ -1,4 +1,4 @@
-"""Converts parameters between our names and layouts and those of Hugging Face.
+"""Converts parameters between our names and layouts and Hugging Face's.
 
 One table defines both directions of the conversion. In this package, "ours" means bertjax, and "theirs" means
 transformers.
@@ -122,7 +122,7 @@ class Entry:
 def entries(config: BertConfig, ours: Mapping[str, object], head: str = '') -> Iterator[Entry]:
     """Yields an entry for each tensor of a model.
 
-    Paths without a name in transformers (those of a BiLSTM) become names with dots. If the model does not use the
+    Paths without a name in transformers (for example in a BiLSTM) become names with dots. If the model does not use the
     attention norm of the first block, there is no entry for it.
 
     Args:

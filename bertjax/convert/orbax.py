@@ -34,8 +34,8 @@ _AGAIN = 'copy the directory again, or export the model again'
 def export_orbax(content: ExportContent, directory: pathlib.Path) -> None:
     """Writes DIR/params (Orbax), DIR/model.json (the config and the head), and the files of the tokenizer.
 
-    The local directory DIR appears atomically and replaces an earlier one. Other programs read the parameters with
-    `StandardCheckpointer().restore(DIR / 'params')`.
+    The local directory DIR appears atomically and replaces an earlier directory. Other programs read the parameters
+    with `StandardCheckpointer().restore(DIR / 'params')`.
     """
     params = jax.device_get(content.params)  # Host arrays can be loaded on any number of devices.
     facts = dataclasses.asdict(content.config) | ({'head': _head_facts(content)} if content.head else {})
@@ -66,7 +66,7 @@ def _save(params: Any, directory: pathlib.Path) -> None:
     `StandardCheckpointer` needs memory for two more copies of the model, because it copies host arrays and buffers all
     compressed data until the end.
     """
-    import orbax.checkpoint as ocp  # Imported here, because the import is as slow as that of JAX.
+    import orbax.checkpoint as ocp  # Imported here, because it is as slow as the import of JAX.
 
     arrays = ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)
     registry = ocp.type_handlers.create_type_handler_registry((np.ndarray, arrays))

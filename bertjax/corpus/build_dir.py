@@ -116,7 +116,7 @@ def _describe_other_text(
     make_plan: Callable[[], BuildPlan],
     log: LogFunction,
 ) -> str | None:
-    """Returns a description of how the text differs from that of a finished store; None if it does not differ.
+    """Describes how the text differs from the text of a finished store; returns None if the texts are equal.
 
     If the text is the same but its files have changed (for example their dates), the record of the store is updated.
 

@@ -62,7 +62,7 @@ def count_distinct_lines(shards: list[Shard]) -> int:
 
 
 def find_repeats(shards: list[Shard]) -> np.ndarray:
-    """Returns bool [documents], in the order of the shards: whether each document repeats an earlier one."""
+    """Returns bool [documents], in the order of the shards: whether each document repeats an earlier document."""
     total = sum(len(shard.array('documents')) for shard in shards)
     repeats = np.zeros(total, bool)
     for low, high in itertools.pairwise(bucket_edges(total)):

@@ -1,4 +1,4 @@
-"""Merges finished shards into one store. Of the complete corpus, only two bytes per document are in memory."""
+"""Merges finished shards into one store. Only two bytes per document of the corpus are in memory."""
 
 import pathlib
 from collections.abc import Callable
@@ -110,7 +110,7 @@ def _copy_documents(shard: Shard, table: np.ndarray, mask: np.ndarray, itemsize:
 
 
 def is_changed(shard: Shard, destination: np.ndarray) -> bool:
-    """Returns whether the documents of a shard whose `destination` is TRAIN differ from those in its train file."""
+    """Returns whether the documents of a shard whose `destination` is TRAIN differ from its train file."""
     return not np.array_equal(destination == TRAIN, shard.array('documents')['heldout'] == 0)
 
 

@@ -32,7 +32,7 @@ MANY_SENTENCES = 2000  # in a document; the longest articles of Wikipedia have f
 
 # The sample of `coherence`.
 DOCUMENTS = 1000  # the maximum number of documents, evenly spaced over the split
-SENTENCES = 12  # the number of neighbouring sentences from each document, if it has as many
+SENTENCES = 12  # the number of neighbouring sentences from each document; a shorter document gives all
 TOTAL = 4000  # the target number of sentences; few documents give more than SENTENCES each to reach it
 # The minimum numbers of pairs for the two measures. The second measure is noisier.
 MIN_PAIRS, MIN_FAR = 200, 1000
@@ -94,7 +94,7 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
     if facts['unknown_rate'] > UNKNOWN:
         warnings.append(
             f'{facts["unknown_rate"]:.1%} of the tokens are [UNK]: the vocabulary lacks letters of this text. Train '
-            "one on this text (--config.tokenizer=''), large enough for all letters (config.vocab.size)."
+            "a vocabulary on this text (--config.tokenizer=''), large enough for all letters (config.vocab.size)."
         )
     if facts['pieces_per_word'] > PIECES_PER_WORD:
         warnings.append(

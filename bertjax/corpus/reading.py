@@ -16,7 +16,7 @@ from bertjax.corpus.sources import TextSource
 MAX_INSPECTED = 24
 # A block is a sequence of lines without a blank line.
 BLOCK_OF_LINES = 2 / 3  # if fewer than this share of the blocks have several lines, each block is a paragraph
-LONG_BLOCK = 150  # median words; abstracts and articles have more, paragraphs of essays have 80, those of novels 20
+LONG_BLOCK = 150  # median words; abstracts and articles have more, paragraphs have 80 in essays and 20 in novels
 # Thresholds for the lines of a block except the last. In wrapped text, fewer than 0.4 of them end a sentence, and the
 # 9th decile of their lengths is at most 1.2 times the median. If lines are sentences or paragraphs, 0.8 or more of them
 # end a sentence, and the 9th decile is about twice the median.
@@ -26,8 +26,8 @@ _CLOSING = '"\'”’»)]}*_ \t\r\f\v'
 
 _HOW = {
     'text': 'documents with blank lines between them',
-    'files': 'a document each',
-    'jsonl': 'JSON, a document a line',
+    'files': 'one document each',
+    'jsonl': 'JSON with a document on each line',
     'wikiextractor': "WikiExtractor's documents",
 }
 
@@ -41,7 +41,7 @@ class Reading:
       files: The number of files.
       format: The format of most of the inspected files.
       inspected: The number of inspected files.
-      against: The number of inspected files that seem to have the other of the formats 'text' and 'files'.
+      against: The number of inspected files that seem to be 'files' if `format` is 'text', or the reverse.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Reading:
         if self.against and self.files == 1:
             return f'{text}, although they look like paragraphs of one document: remove the blank lines inside it'
         if self.against:
-            text += f' ({self.against} of the {self.inspected} looked at seem to be {_HOW[other]})'
+            text += f' ({self.against} of {self.inspected} inspected files seem to be {_HOW[other]})'
         if other and self.files > 1:
             text += f'; --config.corpus_options.format={other} reads them as {_HOW[other]}'
         return text

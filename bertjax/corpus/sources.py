@@ -114,7 +114,7 @@ class TextSource:
 
 @dataclasses.dataclass(frozen=True)
 class TextPart:
-    """A part of a source: the documents n with n % `of` == `stride` in its bytes (or records) [begin, end)."""
+    """The bytes (or records) [begin, end) of a source. Only the documents n with n % `of` == `stride` are read."""
 
     kind: str
     path: str
@@ -152,7 +152,7 @@ def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
         except ValueError:
             weight = -1.0
         if not 0 < weight <= _MAX_WEIGHT:
-            expected = f'a number above 0, to {_MAX_WEIGHT:g}'
+            expected = f'a number above 0 and at most {_MAX_WEIGHT:g}'
             raise UserError(_WHERE, f'the weight {match[2][:40]!r}', expected, 'write for example PATH=0.7')
         weighted.append((match[1], weight))
     unweighted_parts = [part for part, weight in weighted if weight is None]

@@ -18,7 +18,7 @@ def iter_texts(
     note: Callable[[KnownText], object] = lambda known: None,
     progress: Callable[[int], object] | None = None,
 ) -> Iterator[str]:
-    """Yields the paragraphs of a corpus, including those of held-out documents.
+    """Yields the paragraphs of a corpus, including held-out documents.
 
     Unless strict, broken input is skipped (`build_store` reports it). Memory does not grow with the corpus.
 

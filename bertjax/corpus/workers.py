@@ -142,7 +142,7 @@ class Progress:
 
 
 def _processes(shards: dict[int, list[TextPart]], requested: int) -> int:
-    """Returns the number of processes, at most one per shard. If `requested` is 0, a small text gets only one."""
+    """Returns the number of processes, at most one per shard. If `requested` is 0, a small text gets one process."""
     size = text_bytes(itertools.chain.from_iterable(shards.values()))
     return min(requested or (1 if size < SMALL else available_cores()), len(shards))
 

@@ -139,7 +139,7 @@ class MemorySearch:
 
         There are three ways: more accumulation steps, more rematerialisation, and weights split over more chips. The
         search of each way stops at the first plan that fits, after at most TRIES compiles. If no plan fits, the
-        next plan combines the first two ways, and if it does not fit either, another one combines all three.
+        next plan combines the first two ways. If that plan does not fit either, the last plan combines all three.
 
         Args:
           phase: A phase that does not fit.
@@ -202,7 +202,7 @@ class MemorySearch:
 
 
 def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
-    """Compiles a phase's step and returns whether the compiler accepts it, its memory, and its text if accepted.
+    """Compiles the step of a phase. Returns whether the step is accepted, its memory, and its text if it is accepted.
 
     On TPUs, libtpu writes the text, because jaxlib 0.10.2 cannot print every program of libtpu 0.0.52 (for example, on
     v6e, an asynchronous gather on the SparseCore).

@@ -75,9 +75,9 @@ def cost_lines(result: dict[str, Any]) -> list[str]:
     lines = [
         f'  estimated, not measured: {1e3 * step:.1f} ms per step, {100 * result["mfu_estimate"]:.0f} % MFU',
         f'  from cycles of the compiler: {1e3 * sources["compiler_s"]:.1f} ms (at {sources["clock_hz"] / 1e9:g} GHz); '
-        f'from the cost model of bertjax ({100 * result["modelled_share"]:.0f} %): custom kernels and other operations '
-        f'{1e3 * without:.1f} ms (at {100 * EFFICIENCY:.0f} % of the peak FLOPs or the memory bandwidth), exposed '
-        f'collectives {1e3 * exposed:.1f} ms',
+        f'from the cost model of bertjax ({100 * result["modelled_share"]:.0f} % of the step): custom kernels and '
+        f'other operations {1e3 * without:.1f} ms (at {100 * EFFICIENCY:.0f} % of the peak FLOPs or the memory '
+        f'bandwidth), exposed collectives {1e3 * exposed:.1f} ms',
     ]
     if loops := sources['unknown_loops']:
         lines.append(f'  a lower bound: {len(loops)} loops have an unknown trip count, so each counts as one iteration')

@@ -27,9 +27,9 @@ class PairOptions:
     """The options for making examples from sentences.
 
     Attributes:
-      mode: The kind of example. 'nsp' makes BERT's pairs: B is the next text or a random one. 'sop' makes ALBERT's
-        (arXiv 1909.11942): B follows A, and half of the pairs are swapped. 'full_sentences' and 'doc_sentences' make
-        RoBERTa's contiguous sentences (arXiv 1907.11692 section 4.2), across documents or within one document.
+      mode: The kind of example. 'nsp' makes BERT's pairs: B is the next text or a random text. 'sop' makes ALBERT's
+        pairs (arXiv 1909.11942): B follows A, and half of the pairs are swapped. 'full_sentences' and 'doc_sentences'
+        make RoBERTa's contiguous sentences (arXiv 1907.11692 section 4.2), across documents or within one document.
         'sentences' makes one example of each sentence, and all its plans are the same.
       plans: The number of different passes over the corpus. After the last pass, the passes are repeated, and their
         examples are shuffled differently. With static masks this number is Google's `dupe_factor`.

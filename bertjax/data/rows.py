@@ -37,7 +37,7 @@ def draw_pairs(
 ) -> Segments:
     """Returns the segments of pairs before truncation. A segment is a range of whole sentences.
 
-    The B of a NotNext pair comes from a document drawn uniformly from all documents except that of A. B starts at a
+    The B of a NotNext pair comes from a document drawn uniformly from all documents except A's. B starts at a
     sentence drawn uniformly, and ends where A and B together reach the target length or where the document ends.
 
     Args:

@@ -1,6 +1,6 @@
 """Divides the sentences of a corpus into the examples of a pairing plan. Only the sentence lengths are read.
 
-The rules are those of google-research/bert, `create_pretraining_data.py:create_instances_from_document`. A document is
+The rules come from google-research/bert, `create_pretraining_data.py:create_instances_from_document`. A document is
 cut into chunks of whole sentences that reach the document's target length. A chunk is split at random into A and the
 rest. Half of the time the rest is B. Otherwise B comes from another document, and the rest begins the next chunk. So
 the number of chunks in a pass depends on random draws, and each pass is made in advance and stored as a `PairPlan`.
@@ -162,7 +162,7 @@ def _pieces(split: StoreSplit, first: int, end: int, capacity: int) -> tuple[np.
     """Cuts the sentences of documents first..end-1 into pieces of at most `capacity` tokens.
 
     Returns:
-      begin, stop: The index of each piece's first token, and of the token after its last.
+      begin, stop: The index of each piece's first token, and of the token after the piece.
       bounds: The index of each document's first piece; the last entry is the number of pieces.
     """
     documents = np.asarray(split.document_offsets[first : end + 1])

@@ -156,7 +156,7 @@ def augment_split(
             )
             advance(len(where))
     added = (times - 1) * len(features)
-    note = f'{added:,} augmented rows in addition to {len(features):,}: {chosen.sum():,} of their words are replaced'
+    note = f'{added:,} augmented rows in addition to {len(features):,}, with {chosen.sum():,} replaced words'
     return dataclasses.replace(rows, tokens=tokens, notes=(*rows.notes, note))
 
 

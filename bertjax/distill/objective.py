@@ -181,7 +181,7 @@ def _hidden_losses(
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
     """Computes the losses `parts`; see `distill_objective`.
 
-    The student's hidden states have shape [L + 1, B, S, D]. The teacher's have shape [len(layers) + 2, B, S, D'].
+    The student's hidden states have shape [L + 1, B, S, D]. The teacher's have the shape [len(layers) + 2, B, S, D'].
     """
     mask = batch['attention_mask']
     real = mask.reshape(-1, mask.shape[-1]).astype(jnp.float32)  # [B, S]

@@ -49,7 +49,7 @@ def check_vocabulary(directory: str, student: Tokenizer, key: str = KEY) -> None
     teacher = load_tokenizer(directory)
     if teacher.fingerprint != student.fingerprint:
         found = f'a vocabulary of {teacher.vocab_size:,} pieces in {directory}'
-        expected = f"the student's, {student.vocab_size:,} pieces"
+        expected = f"the student's vocabulary of {student.vocab_size:,} pieces"
         if teacher.vocab_size == student.vocab_size:
             found, expected = f'another vocabulary in {directory}', f"the student's {student.vocab_size:,} pieces"
         raise UserError(f'config.{key}', found, expected, 'leave config.tokenizer empty, or name another model')
@@ -86,7 +86,7 @@ class Teacher:
         """
         missing = [path for path in self.imported.missing if path.split('/')[0] in parts]
         if missing:
-            fix = 'name a model that has it'
+            fix = 'name a model that has these parts'
             raise UserError(f'config.{self.key}', f'{self.directory}, which has no {", ".join(missing)}', expected, fix)
 
     @functools.cached_property

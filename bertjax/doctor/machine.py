@@ -45,7 +45,7 @@ def versions() -> Iterator[Check]:
 
 
 def _requirements(owner: str) -> Iterator[Requirement]:
-    """Yields a package's requirements that apply to this machine, and those for installed device packages."""
+    """Yields the requirements of a package for this machine and for the installed device packages."""
     if _version(owner) is None:  # bertjax runs from a checkout without installation
         return
     for requirement in map(Requirement, importlib.metadata.requires(owner) or []):

@@ -75,7 +75,7 @@ def progress(run: Run, *, at_work: bool) -> Iterator[Check]:
         yield Check('run', OK, f'{"at work" if at_work else "finished"}, {position}')
     else:
         newest = f'the newest checkpoint is of step {newest_step:,}' if newest_step else 'there is no checkpoint yet'
-        yield Check('run', WARN, f'ended at {position}, {newest}', 'the same command continues there')
+        yield Check('run', WARN, f'ended at {position}, {newest}', 'the same command continues the run')
     for path in sorted((folder / 'checkpoints' / DAMAGED).glob('*')):
         yield Check('checkpoints', WARN, f'{path} is damaged, and was set aside', 'check the disk')
     if (folder / HANG).exists() and not is_finished:
@@ -142,7 +142,9 @@ def _obstacles(run: Run) -> dict[str, str]:
             differs = load_tokenizer(huggingface_directory(init)).fingerprint != tokenizer.fingerprint
         except UserError:  # the model no longer exists; a run needs it only at its start
             differs = False
-        obstacles |= {f'its vocabulary differs from that of {init}': 'leave config.tokenizer empty'} if differs else {}
+        obstacles |= (
+            {f'the run and {init} have different vocabularies': 'leave config.tokenizer empty'} if differs else {}
+        )
     for weighted in open_stores(run.pretraining_settings(), run.folder, tokenizer, verify=False):
         obstacles |= learning_obstacles(weighted.store.report)
     return obstacles
@@ -155,7 +157,7 @@ def collapsed(run: Run) -> Iterator[Check]:
     results: dict[str, Any] = {x.name: read_recorded_results(x / RESULTS) for x in folders if (x / RESULTS).exists()}
     names = [name for name, run_results in results.items() if run_results.get('collapsed')]
     if results and not names:
-        runs = f'all {len(results):,} runs give' if run.is_sweep else 'it gives'
+        runs = f'all {len(results):,} runs give' if run.is_sweep else 'the run gives'
         yield Check('seeds', OK, f'{runs} different answers to different records')
     elif names and not run.is_sweep:
         yield Check('seeds', FAIL, 'the same answer for every record', advise(run.rows, run.config['learning_rate']))

@@ -137,14 +137,14 @@ def learning_obstacles(report: dict[str, Any]) -> dict[str, str]:
     unknown, pieces = report['unknown_rate'], report['pieces_per_word']
     obstacles = {}
     if copies > _COPIES:
-        obstacles[f'{copies:.0%} of its documents are copies'] = '--config.corpus_options.drop_duplicates=True'
+        obstacles[f'{copies:.0%} of the documents are copies'] = '--config.corpus_options.drop_duplicates=True'
     if lines > DUPLICATE_LINES:
-        obstacles[f'{lines:.0%} of its lines are copies'] = 'remove the repeated lines'
+        obstacles[f'{lines:.0%} of the lines are copies'] = 'remove the repeated lines'
     if is_shuffled:
-        obstacles['its sentences are shuffled'] = 'give whole documents with their sentences in order'
+        obstacles['the sentences are shuffled'] = 'give whole documents with their sentences in order'
     if unknown > UNKNOWN:
-        obstacles[f'{unknown:.0%} of its tokens are [UNK]'] = 'use a vocabulary trained on this text'
+        obstacles[f'{unknown:.0%} of the tokens are [UNK]'] = 'use a vocabulary trained on this text'
     elif pieces > PIECES_PER_WORD:
-        fix = "train one on this text (--config.tokenizer='', config.vocab.size)"
-        obstacles[f'the vocabulary cuts its words into {pieces:.1f} pieces'] = fix
+        fix = "train a vocabulary on this text (--config.tokenizer='', config.vocab.size)"
+        obstacles[f'the vocabulary cuts words into {pieces:.1f} pieces on average'] = fix
     return obstacles

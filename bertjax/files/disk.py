@@ -1,4 +1,4 @@
-"""Report errors of the operating system in one line, such as a full disk or too many open files."""
+"""Report errors of the operating system, such as a full disk or too many open files, in one line."""
 
 import contextlib
 import errno
@@ -18,7 +18,7 @@ _FIXES = {
     errno.EROFS: 'give a --workdir on a disk that can be written to',
     errno.EACCES: 'change its permissions, or give another path',
     errno.EPERM: 'change its permissions, or give another path',
-    errno.EIO: 'check the disk; earlier saved files are complete, and the same command continues from them',
+    errno.EIO: 'check the disk; files saved earlier are complete, and the same command continues from them',
     errno.ESTALE: 'check that its disk is mounted; the same command continues',
     errno.ENOTDIR: 'move the file that is in its way, or give another path',
     errno.EEXIST: 'move the file that is in its way, or give another path',
@@ -104,7 +104,7 @@ def _explain(error: OSError, workdir: str) -> UserError | None:
         fix += '; then the same command continues'
         return UserError(str(path), f'a {limiter} that allows no larger file', 'room for larger files', fix)
     if error.errno == errno.ENOENT and hasattr(error, 'write_size'):
-        fix = 'put it back if it was moved, then start the same command again: it continues with the existing files'
+        fix = 'put the folder back if it was moved; the same command continues with the existing files'
         return UserError(str(path), 'that its folder was moved or removed', 'a folder that stays while it is used', fix)
     if error.errno == errno.ENOENT and _NO_TEMPORARY in str(error):
         fix = 'make room there, or set TMPDIR to another folder; then the same command continues'
@@ -122,7 +122,7 @@ def _explain(error: OSError, workdir: str) -> UserError | None:
 
 
 def check_open_files() -> None:
-    """Raises this process's soft limit of open files to its hard limit or 1,024, whichever is lower.
+    """Raises this process's soft limit of open files to 1,024, or to the hard limit if that is lower.
 
     Raises:
       UserError: The limit is below OPEN_FILES.

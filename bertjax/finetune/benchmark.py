@@ -23,7 +23,7 @@ ALL = 'all'
 _KEY = 'config.benchmark'
 # {key that config.benchmark may set for a single task: its default and range}.
 _TASK_KEYS = {name: keys_of(FinetuningKeys)[name] for name in ('learning_rate', 'epochs', 'batch_size', 'seed', 'init')}
-_TASK_KEYS['seeds'] = Key(1, integer(1, 1000), 'how many seeds')
+_TASK_KEYS['seeds'] = Key(1, integer(1, 1000), 'the number of seeds')
 
 
 def parse_tasks(text: str) -> list[str]:
@@ -140,8 +140,8 @@ def find_benchmark_data(names: Sequence[str], tasks: Mapping[str, GlueTask], dat
 def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """Records the config of each task, and returns the tasks that have finished with this config.
 
-    A finished task that must run again keeps its old record until `record_result` is called, so that a killed process
-    runs it again. `folder` is the workdir of the benchmark.
+    A finished task that must run again keeps its old record until `record_result` is called, so that it also runs
+    again after a kill. `folder` is the workdir of the benchmark.
 
     Raises:
       UserError: A task has finished with other settings.

@@ -48,7 +48,7 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
     if len(set(resolved)) < max(len(resolved), 2):
         found = ', '.join(map(str, members)) or repr(ensemble)
         fix = 'name other workdirs, or leave it empty for a single model'
-        raise UserError(KEY, found, 'two or more workdirs, each once', fix)
+        raise UserError(KEY, found, 'two or more different workdirs', fix)
     if workdir.resolve() in resolved:
         fix = 'give another --workdir'
         raise UserError('--workdir', f'{workdir}, which is one of {KEY}', "a folder for the ensemble's results", fix)

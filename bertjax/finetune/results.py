@@ -89,7 +89,7 @@ def finish_task(
         'results.json': 'the figures above',
         'predictions': "one line per record, and the benchmark's own files",
         **exports.EXPORT_FOLDERS,
-        'metrics.jsonl': 'every step; also in tensorboard/',
+        'metrics.jsonl': 'every figure; also in tensorboard/',
     }
     print_output_files(console, folder, files, exported=task_model.settings.export)
     same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(display_path(folder))}'

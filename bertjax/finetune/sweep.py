@@ -161,7 +161,7 @@ def _read_results(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
 
 
 class TrialGroup:
-    """Trials of one `Trial.shape` that are trained together. It implements `trainer.Experiment`.
+    """A group of trials of one `Trial.shape` that are trained together, as a `trainer.Experiment`.
 
     Attributes:
       total, epochs: The length of each trial, in steps and in epochs.

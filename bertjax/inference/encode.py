@@ -87,8 +87,8 @@ def resolve_encoding(
     Args:
       model: The model with its `sentence_modules`.
       pool: The pooling. 'auto' uses the pooling, prompt, Dense layers, normalization and number of dimensions of the
-        folder; for other models it means 'mean'. Other values are those of `Encoding.pool`; they disable the default
-        prompt and Dense layers.
+        folder; for other models it means 'mean'. Any other value of `Encoding.pool` disables the default
+        prompt and the Dense layers.
       prompt: The name of one of the folder's prompts, or a prefix of every text; None for the default prompt.
       normalize: Whether to normalize. None uses the setting of the folder if `pool` is 'auto', else False.
       **options: The fields `layers`, `combine`, `weights` and `truncate_dim` of the Encoding.

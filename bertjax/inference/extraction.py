@@ -177,9 +177,9 @@ class Extraction:
         write_atomic(self._metadata_path, json.dumps({**facts, 'identity': self._identity}, indent=2) + '\n')
         shutil.rmtree(self._folder)
         if self._blank:
-            yield f'{self._blank:,} of {self._rows:,} are blank: they have rows, but no features'
+            yield f'{self._blank:,} of {self._rows:,} texts are blank: they have rows, but no features'
         if full:
-            yield f'{full:,} have {longest} tokens, the maximum: longer texts were truncated'
+            yield f'{full:,} texts have {longest} tokens, the maximum: longer texts were truncated'
         yield f'features of {self._rows:,} texts, width {self.extractor.width}, {tokens:,} tokens read'
         yield ', '.join(map(str, [*self._files, self._metadata_path]))
 

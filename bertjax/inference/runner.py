@@ -82,8 +82,8 @@ class Runner:
           features: The rows. No sequence may be longer than the model's number of positions.
           inputs: The names of the batch arrays that the function uses.
           per_token: The names of the outputs whose second dimension is the positions. Their padding is removed.
-          max_rows: The maximum batch size; 0 for that of the runner. If > 0, sequences are not packed, which large
-            outputs and outputs from inside the encoder need.
+          max_rows: The maximum batch size; 0 for the runner's. If > 0, sequences are not packed. Large
+            outputs and outputs from inside the encoder need this.
           lengths: Padded lengths from `choose_lengths`; sequences are then not packed. () for the lengths in LENGTHS.
           title: The title of the progress bar, which appears after two seconds; '' for no bar.
           advance: A function that is called after each batch with the number of newly finished rows. It replaces the
@@ -173,7 +173,7 @@ class Runner:
           name, features, inputs: See `run`.
           forward: A function (params, batch) -> {output name: sum over the rows of the batch}. Padding rows must not
             contribute to the sums.
-          max_rows: A function that returns the maximum batch size for a padded length; None for that of the runner.
+          max_rows: A function that returns the maximum batch size for a padded length; None for the runner's.
           params: The parameters for `forward`; None for the parameters of the model.
           advance: A function that is called after each batch with the number of newly finished rows.
 

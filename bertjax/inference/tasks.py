@@ -97,8 +97,8 @@ def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> l
       texts, pairs: The N queries, and the N texts.
 
     Returns:
-      N scores; higher is more relevant. They equal those of sentence-transformers' CrossEncoder and MultiVectorEncoder.
-      None if the model is of another kind.
+      N scores; higher is more relevant. sentence-transformers' CrossEncoder and MultiVectorEncoder give the same
+      scores. None if the model is of another kind.
     """
     task = runner.model.task
     if isinstance(task, TextTask) and task.regression:
@@ -132,7 +132,7 @@ def choice_records(
         texts = as_text_list(choices, f'endings[{i}]')
         if isinstance(choices, str) or len(texts) < 2:
             fix = 'pass the endings to choose from'
-            raise UserError(f'endings[{i}]', format_value(choices), 'a list of at least two', fix)
+            raise UserError(f'endings[{i}]', format_value(choices), 'a list of at least two endings', fix)
         records.append(ChoiceQuestion(f'contexts[{i}]', context, '', tuple(texts), None))
     return records
 

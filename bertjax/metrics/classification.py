@@ -1,4 +1,4 @@
-"""Metrics of classification and regression, equal to those of scikit-learn and scipy.
+"""Metrics of classification and regression, with the same values as in scikit-learn and scipy.
 
 A function returns None if its metric is undefined.
 """
@@ -144,12 +144,12 @@ def multi_label_figures(true: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[s
 def relation_figures(table: np.ndarray, negative: int | None) -> dict[str, float | None]:
     """Returns micro_f1, precision, recall, macro_f1 and accuracy, each in [0, 1], or None if there are no records.
 
-    With a negative label, micro_f1, precision and recall are those of TACRED's scorer (yuhaozhang/tacred-relation,
-    utils/scorer.py). Precision is the fraction of non-negative predictions that are correct. Recall is the fraction of
-    non-negative records that are predicted correctly. Precision is 1 if all predictions are negative. Without a
-    negative label, all three metrics equal the accuracy.
+    With a negative label, micro_f1, precision and recall are computed as in TACRED's scorer (utils/scorer.py in
+    yuhaozhang/tacred-relation). Precision is the fraction of non-negative predictions that are correct. Recall is the
+    fraction of non-negative records that are predicted correctly. Precision is 1 if all predictions are negative.
+    Without a negative label, all three metrics equal the accuracy.
 
-    macro_f1 is the mean F1 of the labels, except the negative one, that occur or were predicted, as in scikit-learn.
+    macro_f1 is the mean F1 of the non-negative labels that occur or were predicted, as in scikit-learn.
 
     Args:
       table: The confusion table, int64 [C, C], see `confusion`.
@@ -178,7 +178,7 @@ def relation_figures(table: np.ndarray, negative: int | None) -> dict[str, float
 # Metrics by name: CLASS_METRICS take a confusion table, VALUE_METRICS take the true and the predicted values.
 CLASS_METRICS = {'accuracy': accuracy, 'f1': binary_f1, 'macro_f1': macro_f1, 'matthews': matthews}
 VALUE_METRICS = {'spearman': spearman, 'pearson': pearson, 'mse': mean_squared_error}
-# Metrics of multi-label classification, equal to those of scikit-learn with zero_division=0.
+# Metrics of multi-label classification, with the same values as in scikit-learn with zero_division=0.
 MULTI_LABEL_METRICS = (
     'micro_f1',
     'macro_f1',

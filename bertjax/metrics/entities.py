@@ -33,8 +33,8 @@ def spans(tags: Sequence[str]) -> list[EntitySpan]:
     An entity begins at a B or S, and at an I or E that follows O, the end of an entity, or a tag of another type. It
     ends with an E or S, before an O, and before the next entity. M counts as I, L as E, and U as S.
 
-    The rules for B, I and O are those of conlleval. conlleval does not know S, L, U and M, and starts no entity at a B
-    after an E. The rules for E and S are those of seqeval.
+    The rules for B, I and O come from conlleval. conlleval does not know S, L, U and M, and starts no entity at a B
+    after an E. The rules for E and S come from seqeval.
     """
     entities: list[EntitySpan] = []
     start, inside = 0, None

@@ -1,4 +1,4 @@
-"""Metrics of rankings, equal to those of trec_eval, which BEIR uses."""
+"""Metrics of rankings, with the same values as in trec_eval, which BEIR uses."""
 
 from collections.abc import Mapping, Sequence
 

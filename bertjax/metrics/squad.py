@@ -42,7 +42,7 @@ def overlap_f1(gold: str, answer: str, *, empty_equal: bool) -> float:
     common = (collections.Counter(gold_words) & collections.Counter(answer_words)).total()
     if not common:
         return 0.0
-    # The order of operations is that of the official scripts, so that the results are bitwise equal.
+    # The order of operations is the same as in the official scripts, so that the results are bitwise equal.
     precision, recall = common / len(answer_words), common / len(gold_words)
     return (2 * precision * recall) / (precision + recall)
 

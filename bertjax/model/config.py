@@ -92,7 +92,7 @@ class BertConfig:
         block.
       first_attention_norm: Whether `pre_norm` also normalises the input of the first block's attention. ModernBERT does
         not, because the embeddings are already normalised.
-      qk_norm: Whether to normalise queries and keys, each head by itself, before the scores (arXiv 2302.05442).
+      qk_norm: Whether to normalise the queries and keys of each head separately, before the scores (arXiv 2302.05442).
       position: 'learned', a table of `max_positions` rows, or 'rope', rotary embeddings (model/rotary.py).
       rope_theta: The base of the rotation's frequencies in layers that attend to all positions.
       rope_local_theta: The base of the rotation's frequencies in layers with an attention window.
@@ -118,9 +118,9 @@ class BertConfig:
       attention: Name of the attention implementation, or 'auto' for the first one that supports the call
         (model/attention/select.py).
       remat: The values that the forward pass saves for the backward pass. 'none' saves all. 'dots' saves the outputs of
-        the projections and recomputes attention scores and element-wise operations. 'elementwise' differs in that it
-        also saves attention's output, and residual sums instead of their summands. 'full' saves only the inputs of
-        blocks. 'auto' is 'elementwise' on TPU and 'none' elsewhere.
+        the projections and recomputes attention scores and element-wise operations. 'elementwise' is like 'dots', but
+        also saves attention's output, and saves residual sums instead of their summands. 'full' saves only the inputs
+        of blocks. 'auto' is 'elementwise' on TPU and 'none' elsewhere.
       dtype: Dtype of the computation. LayerNorm statistics, softmax and logits are always float32.
       param_dtype: Dtype of the stored parameters.
 

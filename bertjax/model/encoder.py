@@ -127,8 +127,8 @@ class EncoderBlock(nn.Module):
 
     Attributes:
       keep_output: Whether to return the output twice, so that a scan stacks the second output.
-      first_only: Whether to compute only the output of the first position of each sequence. It still attends to all
-        others.
+      first_only: Whether to compute only the output of the first position of each sequence. This position still
+        attends to all others.
     """
 
     config: BertConfig

@@ -50,7 +50,7 @@ class BertForTask(nn.Module):
     Attributes:
       outputs: Size of the last dimension of the head's output.
       bilstm_units: Units in each direction of a two-layer BiLSTM between encoder and head; 0 for no BiLSTM. The paper
-        adds one to its left-to-right ablation (Table 5) and to frozen features for NER (section 5.3).
+        adds a BiLSTM to its left-to-right ablation (Table 5) and to frozen features for NER (section 5.3).
       layers: The input of the head, one of LAYERS: the hidden states of the 'embeddings', the 'last' or the
         'second_to_last' block; a learned weighted sum of the last four or of all L blocks; or the last four
         concatenated or averaged.

@@ -253,7 +253,7 @@ layer_norm.defvjp(_layer_norm, _layer_norm_gradient)
 def rms_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float) -> jax.Array:
     """Computes x / sqrt(mean of x² + epsilon) · scale + bias over the last dimension (arXiv 1910.07467).
 
-    The arguments and dtypes are those of `layer_norm`.
+    The arguments and dtypes are the same as in `layer_norm`.
     """
     wide = x.astype(jnp.float32)
     inverse = save_residual(jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + epsilon))
@@ -284,7 +284,7 @@ class Norm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """An embedding table [rows, D]. Rows from index `used` on are padding. They are 0 and add nothing to its norm."""
+    """An embedding table [rows, D]. Rows from index `used` on are padding: they are 0 and do not affect the norm."""
 
     config: BertConfig
     rows: int

@@ -11,7 +11,7 @@ PRECISIONS = {'float32': np.float32, 'int8': np.int8, 'binary': np.uint8}
 
 
 def value_ranges(x: np.ndarray) -> np.ndarray:
-    """Returns the smallest and the largest value of each dimension of float32 [N, D], [2, D], without rows of NaN."""
+    """Returns [2, D], the smallest and the largest value of each dimension of float32 [N, D], without rows of NaN."""
     if not len(x):
         return np.zeros((2, x.shape[1]), np.float32)
     return np.float32([np.fmin.reduce(x), np.fmax.reduce(x)])
@@ -20,7 +20,7 @@ def value_ranges(x: np.ndarray) -> np.ndarray:
 def quantize(x: np.ndarray, precision: str, ranges: np.ndarray | None = None) -> np.ndarray:
     """Converts vectors to another precision. Rows of NaN, which stand for absent texts, become zeros.
 
-    The results equal those of `quantize_embeddings` in sentence-transformers 6.2, which calls 'binary' 'ubinary'.
+    The results equal `quantize_embeddings` in sentence-transformers 6.2, where 'binary' is called 'ubinary'.
 
     Args:
       x: float32 [N, D].

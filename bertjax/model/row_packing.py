@@ -111,7 +111,7 @@ class BatchLayout(_Packing):
 
 
 def _where(condition: Any, source: Any) -> Any:
-    """Returns `source` where the condition holds, else -1. It is a NumPy array for NumPy arguments."""
+    """Returns `source` where the condition holds, else -1. The result is a NumPy array for NumPy arguments."""
     return (np if isinstance(condition, np.ndarray) else jnp).where(condition, source, -1)
 
 

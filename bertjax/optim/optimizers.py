@@ -21,8 +21,8 @@ OPTIMIZERS = ('bert_adam', 'adamw', 'stable_adamw', 'lamb', 'muon')
 def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """Scales updates to m / (sqrt(v) + eps) without bias correction.
 
-    Source: google-research/bert, optimization.py, AdamWeightDecayOptimizer. The first updates differ from those of
-    Adam with bias correction by a factor of about (1 - b1) / sqrt(1 - b2). The published learning rates and warm-ups
+    Source: google-research/bert, optimization.py, AdamWeightDecayOptimizer. The first updates differ from Adam
+    with bias correction by a factor of about (1 - b1) / sqrt(1 - b2). The published learning rates and warm-ups
     are for this form.
     """
 

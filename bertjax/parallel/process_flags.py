@@ -1,4 +1,4 @@
-"""The command line flags for runs with several processes, and the supervision of such a process."""
+"""The command line flags for runs with several processes, and the supervision of each process."""
 
 import ctypes
 import dataclasses
@@ -69,7 +69,7 @@ def supervise() -> None:
 
     The parent forwards SIGTERM, Ctrl-C and Ctrl-Z.
     """
-    # A signal that arrives before its handler is set would end the parent, and with it the child. Until then it waits.
+    # A signal that arrives before its handler is set would end parent and child. So signals are blocked until then.
     signals = (signal.SIGTSTP, signal.SIGTERM, signal.SIGINT)
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     parent, child = os.getpid(), os.fork()

@@ -54,7 +54,7 @@ _OPEN_END_FACTOR = 1000  # the length of a phase that the clock ends, relative t
 def expected_loss(parameters: float, tokens: float) -> float:
     """Returns a rough held-out MLM loss in nats per piece, which is used only to compare sizes.
 
-    The formula is that of arXiv 2203.15556, equation 2, with assumed constants. For `parameters`, see
+    The formula is equation 2 of arXiv 2203.15556, with assumed constants. For `parameters`, see
     `inner_parameters`; `tokens` is the number of positions in training.
     """
     return _FLOOR + _PARAMETERS_FACTOR / parameters**_PARAMETERS_EXPONENT + _TOKENS_FACTOR / tokens**_TOKENS_EXPONENT
@@ -214,7 +214,7 @@ def _read_replayed(workdir: str, *, required: bool) -> BudgetPlan | None:
     plan = _read(source)
     if required and (plan is None or plan.decay is None):
         found = 'no such file' if plan is None else 'a run that is still in its second phase'
-        raise UserError(str(source), found, 'the decisions of a finished run', 'give the workdir of such a run')
+        raise UserError(str(source), found, 'the decisions of a finished run', 'give the workdir of a finished run')
     return plan
 
 

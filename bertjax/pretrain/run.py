@@ -149,9 +149,9 @@ class Pretraining:
     def init_state(self) -> TrainState:
         """Returns the training state at step 0.
 
-        The parameters are the initial parameters of the distillation if it has any, else those of config.init if it is
-        set, else random. Then the matrix of config.embeddings replaces token embeddings, except if the distillation has
-        initial parameters.
+        The parameters are the initial parameters of the distillation, if it has any. Otherwise they come from
+        config.init, or are random if config.init is empty, and the matrix of config.embeddings replaces token
+        embeddings.
 
         Raises:
           UserError: The sizes of the model in config.init differ from config.model.

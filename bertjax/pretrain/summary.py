@@ -41,7 +41,7 @@ PRINTED_FIGURES += ('soft_loss', 'cosine_loss', 'hidden_loss', 'attention_loss',
 OUTPUT_FILES = {
     **exports.EXPORT_FOLDERS,
     'checkpoints': 'to train longer, run the same command with more --config.steps',
-    'metrics.jsonl': 'every figure; also in tensorboard/ and summary.json',
+    'metrics.jsonl': 'every figure; also in tensorboard/',
     'store': 'the text as token ids',
     'tokenizer': 'the vocabulary',
 }

@@ -35,7 +35,7 @@ from bertjax.workdir.tokenizer import (
 
 @dataclasses.dataclass(frozen=True)
 class WeightedStore:
-    """A token store and its weight, in proportion to which examples are drawn from it."""
+    """A token store and its weight. The number of examples from a store is proportional to its weight."""
 
     store: TokenStore
     weight: float

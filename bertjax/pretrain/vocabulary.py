@@ -174,8 +174,8 @@ def write_candidates(
 ) -> list[tuple[str, int, list[str]]]:
     """Writes to WORKDIR/candidates.txt the words of config.corpus that the vocabulary splits, for config.vocab.add.
 
-    Each line has a word, its number of occurrences, and its pieces, separated by tabs. The vocabulary is that of
-    `load_tokenizer(source)`.
+    Each line has a word, its number of occurrences, and its pieces, separated by tabs. The vocabulary comes
+    from `load_tokenizer(source)`.
 
     Returns:
       The candidates; see `text.added_words.rank_candidates`.

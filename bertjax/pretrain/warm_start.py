@@ -45,11 +45,11 @@ def with_architecture(
     Args:
       settings: The settings of the pre-training run.
       folder: The workdir.
-      flag_keys: The config keys that the command line sets. Their values must equal those of the checkpoint, while
-        default values may differ.
+      flag_keys: The config keys that the command line sets. Their values must equal the values in the
+        checkpoint, while default values may differ.
 
     Raises:
-      UserError: config.init has no checkpoint, or a value of config.model differs from that of the checkpoint.
+      UserError: config.init has no checkpoint, or a value of config.model differs from the checkpoint.
     """
     names = [*fields_of(FieldKind.LAYOUT), *(BUDGET_CHOICES if settings.architecture_from == 'budget' else ())]
     names = [name for name in names if f'model.{name}' not in flag_keys]
@@ -63,7 +63,7 @@ def with_architecture(
         if configured != value and (configured != defaults[name] or f'model.{name}' in flag_keys):
             fix = 'leave it out'
             raise UserError(f'config.model.{name}', str(configured), f'{value}, as in {source}', fix)
-    # A single segment embedding is RoBERTa's, which ignores the segment ids.
+    # A model with a single segment embedding, such as RoBERTa, ignores the segment ids.
     if source_fields['num_segments'] < 2 and settings.pair_options.paired and 'pairs.mode' not in flag_keys:
         print(f'config.pairs.mode is set to doc_sentences, because the model in {source} has no segment ids')
         settings = dataclasses.replace(settings, pairs=dataclasses.replace(settings.pairs, mode='doc_sentences'))
@@ -119,7 +119,7 @@ def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, An
 
 
 def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer) -> int:
-    """Returns V, the number of token embeddings: as many as the initial model has, but at least one per piece.
+    """Returns V, the number of token embeddings: the number in the initial model, or the number of pieces if larger.
 
     Published models have more rows than pieces (ModernBERT has 50,368 rows for 50,280 pieces). The run trains and
     exports all rows. A resumed run takes the number from its config.json. `tokenizer` includes the words of
@@ -157,7 +157,7 @@ def initial_params(
     """Returns the weights of config.init as host arrays in the tree layout of the model, and a message to print.
 
     Raises:
-      UserError: The sizes of the checkpoint differ from those of `model_config`.
+      UserError: The sizes of the checkpoint and of `model_config` differ.
     """
     directory = huggingface_directory(settings.init)
     shared = {'scan_layers': model_config.scan_layers, 'nsp': model_config.nsp}

@@ -146,7 +146,7 @@ def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy
                 return
             damage = _fill(folder, source, file, part) and _fill(folder, source, file, part)
             if damage:
-                fix = 'start again when no process writes to it'
+                fix = 'start again when no process writes to this object'
                 raise UserError(f'{folder}/{source.name}', damage, f'{source.size:,} bytes that do not change', fix)
             os.fsync(file.fileno())
             if copy:  # not `write_atomic`, because processes whose writes are disabled need this file too

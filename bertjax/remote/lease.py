@@ -117,7 +117,7 @@ class Lease:
         return max(abs(now - then) for now, then in zip(_clocks(), self._renewed, strict=True))
 
     def _write(self, folder: RemoteFolder, version: str) -> bool:
-        """Writes the lease if its current version is `version` ('' for no lease). Returns whether it did."""
+        """Writes the lease if its current version is `version` ('' for no lease). Returns whether it was written."""
         start = _clocks()
         self._count += 1
         try:

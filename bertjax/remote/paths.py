@@ -21,7 +21,7 @@ def user_path(path_or_address: epath.PathLike, where: str, beside: Sequence[str]
       beside: The names of further objects to copy from the same folder, if the address is a single object.
 
     Raises:
-      UserError: The address is not supported, such as http://…, or cannot be reached.
+      UserError: The kind of address, such as http://…, is not supported, or the address cannot be reached.
     """
     path = os.fspath(path_or_address)
     check_address(path, where)

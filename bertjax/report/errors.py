@@ -50,7 +50,7 @@ def _review(run: Run, task: Task, path: pathlib.Path) -> dict[str, Any] | str:
     if 0 < limit < len(records):
         records = [records[i] for i in sample(len(records), limit)]
     if len(records) != len(rows):
-        return f'{len(rows):,} predictions, {len(records):,} records of dev: the data has changed.'
+        return f'{len(rows):,} predictions for {len(records):,} records of dev: the data has changed.'
     try:
         judgments = list(task.judgments(records, rows))
     except (LookupError, TypeError, ValueError):

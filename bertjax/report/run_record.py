@@ -31,7 +31,7 @@ class Run:
     Attributes:
       folder: the workdir.
       recipe: the recipe as the command line names it.
-      config: the config in plain form: that of the run, or of a member of the ensemble, or of the command line.
+      config: the config in plain form, from the run, from a member of the ensemble, or from the command line.
       recorded: whether `config` is from config.json in `folder`.
       rows: the rows of metrics.jsonl.
       models: the folders of the evaluated models; empty if the model is in `folder`.
@@ -128,7 +128,7 @@ def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: st
     if path:
         return Run(folder, recipe, _recorded_config(path), False, [], members)
     if 'task' not in config:
-        expected = f'that of the task {results.get("task", "")}, which was evaluated in {folder}'
+        expected = f'the recipe of the task {results.get("task", "")}, which was evaluated in {folder}'
         raise UserError(
             '--config', f'{recipe}, a recipe without a task', expected, 'give that recipe, with --config.data'
         )

@@ -49,7 +49,9 @@ def with_seq_len(task: Task, seq_len: int) -> Task:
         dataclasses.replace(task, **changes)  # validates the options; the result lacks the learned state
     except UserError as error:
         limit = f'{error.where}: found {error.found}, expected {error.expected}'
-        raise UserError('max_length', str(seq_len), f'a length that the task allows ({limit})', 'choose more') from None
+        raise UserError(
+            'max_length', str(seq_len), f'a length that the task allows ({limit})', 'choose a larger value'
+        ) from None
     result = copy.copy(task)
     for name, value in changes.items():
         setattr(result, name, value)

@@ -180,7 +180,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
 
     @abc.abstractmethod
     def predictions(self, records: Sequence[Record], features: Features, outputs: Outputs) -> list[Prediction]:
-        """Returns a prediction for each record, computed from the outputs for all of its rows."""
+        """Returns a prediction for each record, computed from the outputs for all rows of the record."""
 
     def ensemble_predictions(
         self, records: Sequence[Record], members: Sequence[tuple[Features, Outputs]]

@@ -5,7 +5,7 @@ def truncate_longest_first(first: int, second: int, max_total: int) -> tuple[int
     """Returns the lengths of two sequences after truncation.
 
     Tokens are removed from the longer sequence until both lengths are equal, then from both sequences in turn. The
-    lengths are those of `truncation='longest_first'` in Hugging Face tokenizers.
+    lengths are the same as with `truncation='longest_first'` in Hugging Face tokenizers.
 
     Args:
       first, second: The lengths of the sequences, in tokens.

@@ -1,6 +1,6 @@
 """Adds words to a WordPiece vocabulary: first into its [unusedN] slots, then after the last piece.
 
-An added word is never split, neither here nor in transformers, because WordPiece takes the longest piece first. Words
+bertjax and transformers never split an added word, because WordPiece takes the longest piece first. Words
 that begin with an added word may be split differently than before. All pieces except the used slots keep their ids.
 """
 

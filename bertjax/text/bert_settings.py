@@ -8,8 +8,8 @@ from bertjax.errors import UserError
 from bertjax.text.special import SPECIAL_TOKENS, UNK, is_unused, make_added_tokens, pair_template
 
 PREFIX = '##'
-# Longer words become one [UNK]. The limit is that of Hugging Face's fast tokenizer, because the ids must equal those of
-# transformers. In google-research/bert, tokenization.py, the limit is 200.
+# Longer words become one [UNK]. The limit comes from Hugging Face's fast tokenizer, because the ids must be the same as
+# in transformers. In google-research/bert, tokenization.py, the limit is 200.
 MAX_CHARACTERS = 100
 # A vocabulary is cased if more than this share of its pieces has an upper-case letter. The share is 0.29 in
 # bert-base-cased and 0 in bert-base-uncased.

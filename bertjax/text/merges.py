@@ -11,7 +11,7 @@ def learn_merges(
 ) -> list[str]:
     """Returns the pieces that byte-pair merges add to an alphabet, in the order of the merges.
 
-    The method is that of Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subword Units
+    The method comes from Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subword Units
     (2016), section 3.2. It starts from words in WordPiece's form: `word` is `w ##o ##r ##d`. Each step merges the most
     frequent pair of neighbours into one piece. Among equally frequent pairs, it merges the first in code point order,
     so that the same words always give the same list.

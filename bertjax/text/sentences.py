@@ -3,7 +3,7 @@
 The splitter never changes, drops or reorders characters other than white space. So an error moves a boundary but loses
 no text. The rules are for English and languages with the same punctuation. They also cover the full stops of Chinese,
 Japanese, Hindi, Arabic and Urdu. In case of doubt the splitter does not split, because half a sentence
-makes a worse sentence pair than a long one.
+makes a worse sentence pair than a long sentence.
 """
 
 import re
@@ -50,7 +50,7 @@ _TITLES = _words(
 )
 # Abbreviations after which the sentence always continues. They match in any case.
 _NEVER = _words('e.g i.e cf vs viz approx incl excl esp eg ie v resp feat ft chr')
-# Abbreviations only if a number follows; else ordinary words (`He said no. She left.`), except those in _EITHER.
+# Abbreviations if a number follows. Otherwise they are ordinary words (`He said no. She left.`), unless in _EITHER.
 _BEFORE_NUMBERS = _words(
     'no nos nr vol vols p pp fig figs ch chap chaps sec secs sect art arts eq eqs eqn eqns ver vers op opp pt pts col '
     'cols fol ex exs ca c b d fl r par para pars bk tab tabs tbl app appx suppl ref refs ed edn ser n nn l ll lib thm '

@@ -137,7 +137,7 @@ def count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
 
 
 def _alphabet(words: dict[str, int], max_entries: int, vocab_size: int) -> list[str]:
-    """Returns the characters that become pieces, then the ## forms of those that can continue a word, each sorted."""
+    """Returns the sorted characters that become pieces, then the sorted ## forms of characters inside words."""
     counts: collections.Counter[str] = collections.Counter()
     for word, count in words.items():
         for character in word:
@@ -157,7 +157,8 @@ def _alphabet(words: dict[str, int], max_entries: int, vocab_size: int) -> list[
         covered += count
     if covered < _MIN_COVERAGE * total:
         raise UserError(
-            'config.vocab.size', f'{vocab_size:,}, whose characters cover only {covered / total:.1%} of the text',
+            'config.vocab.size',
+            f'{vocab_size:,}, with room for only {covered / total:.1%} of the characters in the text',
             f'room for the special tokens, {len(counts):,} different characters and pieces made of them',
             'raise it (8,192 for a small corpus, 30,522 for BERT), or reserve fewer unused slots',
         )  # fmt: skip

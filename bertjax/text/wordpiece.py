@@ -37,7 +37,7 @@ INSTALL_FAST = "pip install 'bertjax[fast]'"
 class WordPieceTokenizer(Tokenizer):
     """Converts text to ids. Each word is split by greedy longest match, as in BERT.
 
-    The ids equal those of transformers' `BertTokenizerFast`. The name of a special token in a text, such as '[MASK]',
+    The ids equal the ids of transformers' `BertTokenizerFast`. The name of a special token in a text, such as '[MASK]',
     therefore becomes this token. Checkpoints were fine-tuned with this behaviour.
 
     Args:

@@ -118,7 +118,7 @@ class Loop:
         if must_evaluate and self._early_stopping.limit and phase is self._phases[-1]:
             may_save |= self._early_stopping.note(cost)
             last |= self._early_stopping.should_stop
-        # After a non-finite step, the parameters are suspect, and a periodic checkpoint could replace a good one.
+        # After a non-finite step, the parameters are suspect, so a periodic checkpoint could replace a better one.
         if last or stop or over or (may_save and not self._recorder.suspect):
             self._save(cost if phase.may_be_best else None, last=last, stop=stop or over)
         if stop and not last:

@@ -1,4 +1,4 @@
-"""The records of a training, of one run or of several together: step metrics, metrics rows, ledgers."""
+"""The records of a training of one or several runs: step metrics, metrics rows, ledgers."""
 
 import collections
 import contextlib
@@ -99,7 +99,7 @@ class Recorder:
         return any(skipped and not failed for skipped, failed in zip(self._skipped_in_row, self.failed, strict=True))
 
     def truncate_after(self, step: int) -> None:
-        """Discards the rows of an earlier process after the restored checkpoint at `step`, or all rows if it is -1."""
+        """Discards the rows of an earlier process after the restored checkpoint at `step`; -1 discards all rows."""
         for lines in (*self._writers, *self._ledgers):
             lines.truncate_after(step)
 

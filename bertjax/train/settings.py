@@ -47,7 +47,7 @@ def check_mesh(model: BertConfig, mesh: Mesh) -> None:
 
 
 def check_row_count(batch_size: int, grad_accum_steps: int, row_shards: int, key: str = 'batch_size') -> None:
-    """Checks that the mesh (data x fsdp) divides the rows of a batch, config.KEY, or of a part of a batch."""
+    """Checks that the mesh size (data x fsdp) divides the rows of each part of a batch, config.KEY."""
     rows = batch_size // grad_accum_steps
     if rows % row_shards:
         parts = f' / grad_accum_steps {grad_accum_steps}' if grad_accum_steps > 1 else ''

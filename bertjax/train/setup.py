@@ -123,7 +123,7 @@ class Setup:
 
     @functools.cached_property
     def _create_around(self) -> Callable[[Any, jax.Array], TrainState]:
-        """Creates a fresh state for given model parameters. The state's `params` are only those of the objective."""
+        """Creates a fresh state for given model parameters. The state's `params` are only the objective's."""
         init_aux, aux = self.objective.init_aux, {AUX: self.state.params[AUX]} if AUX in self.state.params else {}
 
         def create(params: Any, key: jax.Array) -> TrainState:

@@ -23,11 +23,11 @@ class TrainState(struct.PyTreeNode):
     """The state of a training, as saved in a checkpoint.
 
     Attributes:
-      step: int32, the number of batches seen, including skipped ones.
+      step: int32, the number of batches seen, including skipped batches.
       params: The parameters of the model.
       opt_state: The state of the optimiser, whose count is the number of applied updates.
       skipped: int32, the number of non-finite steps, which did not change parameters and optimiser.
-      skipped_in_row: int32, the number of skipped steps since the last applied one.
+      skipped_in_row: int32, the number of skipped steps since the last applied step.
     """
 
     step: jax.Array
@@ -121,7 +121,7 @@ def init_aux_params(init_aux: Callable[[jax.Array], Any], key: jax.Array) -> dic
 def fresh_state(
     optimizer: optax.GradientTransformation, params: Any, trained: Selection, *, ema: bool = False
 ) -> TrainState:
-    """Creates the state of step 0 with these parameters. The optimiser has moments for the `trained` ones."""
+    """Creates the state of step 0 with these parameters. The optimiser has moments for the `trained` parameters."""
     trained_params, _ = partition(params, trained)
     zero = jnp.zeros([], jnp.int32)
     fields = (zero, params, optimizer.init(trained_params), zero, zero)
@@ -148,7 +148,7 @@ def put_like(tree: Any, abstract: Any) -> Any:
 
 
 def without_aux(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters of the model without those of the objective."""
+    """Returns the parameters of the model without the parameters of the objective."""
     return {name: value for name, value in params.items() if name != AUX}
 
 

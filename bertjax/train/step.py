@@ -236,7 +236,7 @@ def make_eval_step(model: nn.Module, objective: Objective) -> Callable[..., Sums
 
 
 def with_teacher_outputs(objective: Objective, batch: Batch, *teacher: Any) -> Batch:
-    """Adds the outputs of the objective's `teacher_fn` to the batch, if it has one."""
+    """Adds the outputs of the objective's `teacher_fn`, if there is one, to the batch."""
     return {**batch, 'teacher': objective.teacher_fn(*teacher, batch)} if objective.teacher_fn else batch
 
 

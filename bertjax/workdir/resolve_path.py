@@ -20,7 +20,7 @@ class PathKind(enum.Enum):
     EXPORT = 'a workdir with an export'
     CHECKPOINTS = 'a workdir with checkpoints, but no export'
     NO_MODEL_YET = 'a workdir without a model'
-    HUB = 'a name that may exist on the hub, but no local path'
+    HUB = 'a name that may exist on the hub and is not a local path'
     UNKNOWN = 'any other path'
 
 

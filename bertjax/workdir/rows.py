@@ -2,8 +2,8 @@
 
 WORKDIR/rows/HASH/NAME has a file of JSON lines for each split. NAME is the name of the workdir, because a task on
 custom data is named after its folder. HASH is the hash of NAME and the rows. So if a resumed run passes the same rows,
-it reads the same files. If it passes different rows, it reads new files, and compares their content with that of the
-old files, as it does for any changed data.
+it reads the same files. If it passes different rows, it reads new files, and compares them with the old files, as
+with any changed data.
 """
 
 import datetime
@@ -41,7 +41,7 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
 
     Args:
       recipe: A recipe whose `rows` has the key 'data' or 'corpus'. The value for 'data' is {split: rows}, or the rows
-        of train. The value for 'corpus' is rows.
+        of the split train. The value for 'corpus' is rows.
       folder: The workdir.
 
     Returns:

@@ -133,7 +133,7 @@ def check_export(workdir: pathlib.Path, exported: pathlib.Path) -> None:
     for name, facts in (_read_saved(workdir / FOLDER) or {'files': {}})['files'].items():
         path = exported / name
         if name != 'tokenizer_config.json' and path.is_file() and checksum(path) != facts['sha256']:
-            expected = f'the vocabulary that it was trained with, as in {workdir / FOLDER}'
+            expected = f'the vocabulary that the run was trained with, as in {workdir / FOLDER}'
             raise UserError(
                 str(path), 'other content', expected, f'copy the file from there, or export {workdir} again'
             )

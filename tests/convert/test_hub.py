@@ -137,18 +137,17 @@ def test_only_needed_files_are_pulled(hub, tmp_path):
 def test_models_that_cannot_be_pulled_are_errors(hub, tmp_path):
     names = ('org/none', 'org/gated', 'org/model@v7', 'out/my--run')
     said, _ = call(hub, tmp_path, *(['pull', [name, 'config.init']] for name in names))
-    assert 'config.init: found org/none, which is not a local path, and on the hub is unknown or private' in said[0]
+    assert 'config.init: found org/none, which is not a local path; on the hub it is unknown or private' in said[0]
     assert (
-        'and on the hub is a gated model that you have no access to' in said[1]
-        and 'accept its terms at http' in said[1]
+        'on the hub it is a gated model that you have no access to' in said[1] and 'accept its terms at http' in said[1]
     )
-    assert "and on the hub is without a revision 'v7'" in said[2]
+    assert "on the hub it is without a revision 'v7'" in said[2]
     assert (
-        'found out/my--run, which is not a local path, and on the hub is not a valid name' in said[3]
+        'found out/my--run, which is not a local path; on the hub it is not a valid name' in said[3]
         and 'check the path' in said[3]
     )
     offline, _ = call(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_HUB_OFFLINE='1')
-    assert 'which is not a local path, and on the hub is not available: HF_HUB_OFFLINE is set' in offline[0]
+    assert 'which is not a local path; on the hub it is not available: HF_HUB_OFFLINE is set' in offline[0]
     gone, _ = call(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_ENDPOINT='http://127.0.0.1:9')
     assert 'not available: the hub cannot be reached (' in gone[0] and len(gone[0].splitlines()) == 1
 

@@ -79,7 +79,7 @@ def test_an_error_of_a_worker_is_raised_once(beam, corpus, tmp_path, vocabulary,
         build_store(corpus, tmp_path / 'a', str(vocabulary), CorpusOptions(strict=True), progress=False, beam=DIRECT)
     assert not (tmp_path / 'a' / 'manifest.json').exists()
     monkeypatch.setattr('bertjax.corpus.beam.store.encode_shard', lambda *arguments: None)
-    with pytest.raises(UserError, match=r'results that are not in .* expected a folder that all workers share'):
+    with pytest.raises(UserError, match=r'results missing in .* expected a folder that all workers share'):
         build_store(corpus, tmp_path / 'b', str(vocabulary), CorpusOptions(), progress=False, beam=DIRECT)
     monkeypatch.setattr('bertjax.corpus.beam.store.encode_shard', lambda *arguments: 1 / 0)
     with pytest.raises(UserError, match=r'config\.beam: found a failure of DirectRunner: division by zero'):

@@ -67,7 +67,7 @@ def test_a_folder_its_glob_and_its_files_are_read_alike(suffix, tmp_path, vocabu
     assert stored(open_store(tmp_path / 's')) == sorted(ids_of(DOCS, tokenizer)) and report['documents'] == 90
     assert lines == [
         f'{dump}: 3 files, read as documents with blank lines between them; '
-        '--config.corpus_options.format=files reads them as a document each'
+        '--config.corpus_options.format=files reads them as one document each'
     ]
     options = CorpusOptions(format='files')
     assert build_store(str(dump), tmp_path / 't', str(vocabulary), options, progress=False)['documents'] == 3
@@ -90,7 +90,7 @@ def test_the_majority_decides_and_the_others_are_counted(tmp_path):
     for index in range(5):
         (tmp_path / 'in' / f'{index}.txt').rename(tmp_path / 'few' / f'{index}.txt')
     (one,) = reading.choose_readings(resolve_sources(str(tmp_path / 'few')))[1]
-    assert one.format == 'text' and '2 of the 5 looked at seem to be a document each' in str(one)
+    assert one.format == 'text' and '2 of 5 inspected files seem to be one document each' in str(one)
 
 
 def test_documents_of_many_sentences_give_a_warning(tmp_path, vocabulary, monkeypatch):

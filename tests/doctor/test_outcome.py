@@ -46,12 +46,12 @@ CLEAN = {
 @pytest.mark.parametrize(
     ('facts', 'why', 'fix'),
     [
-        ({'duplicate_documents': 40}, '40% of its documents are copies', 'drop_duplicates=True'),
-        ({'duplicate_lines': 500}, '56% of its lines are copies', 'remove the repeated lines'),
-        ({'neighbour_likeness': 0.9}, 'its sentences are shuffled', 'in order'),
-        ({'neighbour_likeness_within': 1.0}, 'its sentences are shuffled', 'in order'),
-        ({'unknown_rate': 0.2}, '20% of its tokens are [UNK]', 'trained on this text'),
-        ({'pieces_per_word': 2.6}, 'cuts its words into 2.6 pieces', "config.tokenizer=''"),
+        ({'duplicate_documents': 40}, '40% of the documents are copies', 'drop_duplicates=True'),
+        ({'duplicate_lines': 500}, '56% of the lines are copies', 'remove the repeated lines'),
+        ({'neighbour_likeness': 0.9}, 'the sentences are shuffled', 'in order'),
+        ({'neighbour_likeness_within': 1.0}, 'the sentences are shuffled', 'in order'),
+        ({'unknown_rate': 0.2}, '20% of the tokens are [UNK]', 'trained on this text'),
+        ({'pieces_per_word': 2.6}, 'cuts words into 2.6 pieces on average', "config.tokenizer=''"),
         ({}, 'the text shows no reason', '--config.learning_rate=0.0002 or 5e-05'),
     ],
 )
@@ -83,7 +83,7 @@ def test_several_causes_are_in_one_line(tmp_path: pathlib.Path, monkeypatch):
     facts = CLEAN | {'duplicate_documents': 40, 'unknown_rate': 0.2}
     monkeypatch.setattr(outcome, '_obstacles', lambda run: learning_obstacles(facts))
     check = only(outcome.mlm_loss(pretraining(tmp_path, [heldout_row(1000, 7.03)])))
-    assert check.message.endswith(': 40% of its documents are copies and 20% of its tokens are [UNK]')
+    assert check.message.endswith(': 40% of the documents are copies and 20% of the tokens are [UNK]')
     assert ', use a vocab' in check.fix
 
 

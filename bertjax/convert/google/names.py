@@ -1,4 +1,4 @@
-"""Converts the variable names of google-research/bert to those of transformers and back.
+"""Converts variable names of google-research/bert to names of transformers and back.
 
 The names are those in modeling.py, run_pretraining.py, run_classifier.py and run_squad.py of google-research/bert. Each
 `kernel` is the transpose of PyTorch's weight. `output_weights` are not transposed.

@@ -1,7 +1,7 @@
 """Reads and writes the files that make a folder of transformers a CrossEncoder of sentence-transformers.
 
 A CrossEncoder scores pairs of texts. Here it is a model for sequence classification with one output and an activation.
-The formats are those of sentence-transformers 2 to 6 (cross_encoder/model.py and base/modules/transformer.py).
+The formats come from sentence-transformers 2 to 6 (cross_encoder/model.py and base/modules/transformer.py).
 """
 
 import dataclasses
@@ -63,7 +63,7 @@ def read_cross_encoder(directory: epath.PathLike) -> CrossEncoder | None:
 
 
 def cross_encoder_files(settings: CrossEncoder) -> dict[str, bytes]:
-    """Returns the files of a CrossEncoder beside those of transformers: {name: content}."""
+    """Returns the files of a CrossEncoder that transformers does not have: {name: content}."""
     module = {'idx': 0, 'name': '0', 'path': '', 'type': 'sentence_transformers.models.Transformer'}
     contents: dict[str, Any] = {
         MODULES: [module],

@@ -1,4 +1,4 @@
-"""Families of models in transformers: the differences between the names and settings of a family and those of BERT.
+"""Families of models in transformers: how the names and settings of a family differ from BERT.
 
 The readers and writers of directories use BERT's names, which a `Family` converts. Parts that BERT lacks have the
 additional names in convert/names.py, and functions of the family convert the additional keys of config.json.

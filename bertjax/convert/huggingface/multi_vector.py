@@ -46,7 +46,7 @@ class MultiVector:
     """The settings of a model that computes a vector for each token.
 
     Attributes:
-      query_prompt, document_prompt: The prefix of queries and that of documents. If the first word of a prefix is a
+      query_prompt, document_prompt: The prefixes of queries and of documents. If the first word of a prefix is a
         piece of the vocabulary, such as '[unused0]', the word becomes one token.
       query_len, document_len: The numbers of tokens to which queries and documents are truncated.
       augment: Whether [MASK] tokens fill queries up to `query_len`. Scores include the vectors of these tokens.

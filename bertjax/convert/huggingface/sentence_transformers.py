@@ -1,6 +1,6 @@
 """Reads and writes the modules of a sentence-transformers model, which compute the vector of a text.
 
-modules.json and the files that it names define the modules. The formats are those of sentence-transformers 2 to 6
+modules.json and the files that it names define the modules. The formats come from sentence-transformers 2 to 6
 (base/modules/transformer.py, sentence_transformer/modules/pooling.py, base/model.py).
 """
 
@@ -112,10 +112,10 @@ def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
 def module_files(modules: SentenceModules, width: int, num_layers: int) -> dict[str, bytes]:
     """Returns the files that a folder of transformers needs for sentence-transformers: {relative path: content}.
 
-    The form is that of versions before 6, which all versions read.
+    The files have the form of versions before 6, which all versions read.
 
     Args:
-      modules: The modules. If several layers are pooled, they must be the last ones, with equal weights. The tensors
+      modules: The modules. If several layers are pooled, they must be the last layers, with equal weights. The tensors
         of Dense modules are not written.
       width, num_layers: The sizes of the encoder.
     """

@@ -153,7 +153,9 @@ def _read_torch(file: epath.Path) -> Iterator[Tensor]:
         found = 'a file that PyTorch does not load with weights_only=True: it is damaged or has more than tensors'
         raise UserError(str(file), found, expected, fix) from None
     if damaged:
-        raise UserError(f'{file}: {damaged}', 'bytes that do not match their CRC-32', 'what torch.save wrote', _AGAIN)
+        raise UserError(
+            f'{file}: {damaged}', 'bytes that do not match their CRC-32', 'the bytes that torch.save wrote', _AGAIN
+        )
     invalid = None if isinstance(state, dict) else type(state).__name__
     dense = lambda x: isinstance(x, torch.Tensor) and not (x.layout != torch.strided or x.is_quantized or x.is_meta)  # noqa: E731
     invalid = invalid or next((f'{name!r}' for name, x in state.items() if not dense(x)), None)

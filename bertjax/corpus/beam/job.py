@@ -87,7 +87,7 @@ class Step(beam.DoFn):
 
 def missing_results_error(folder: pathlib.Path, missing: int, total: int) -> UserError:
     """Returns the error for a finished pipeline if files are missing in the folder of its job."""
-    found = f'{missing:,} of {total:,} results that are not in {folder}'
+    found = f'{missing:,} of {total:,} results missing in {folder}'
     fix = 'mount one file system for all workers and this process; the same command continues'
     return UserError(KEY, found, 'a folder that all workers share', fix)
 

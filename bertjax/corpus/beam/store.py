@@ -1,7 +1,7 @@
 """The backend of Apache Beam: the steps of `backend.Backend` as pipelines.
 
-Workers read the text, and the plan, the tokenizer and the files of shards in the store's folder. Besides the files of
-shards, the folder `partial` gets these files:
+Workers read the text. They read the plan, the tokenizer and the files of shards from the store's folder. Besides the
+files of shards, the folder `partial` gets these files:
   repeats-B     int64, the numbers (over all shards) of repeated documents with hashes in bucket B
   distinct-B    the number of distinct lines with hashes in bucket B
   K.where       uint8, the destinations of the documents of shard K, if its train file must change

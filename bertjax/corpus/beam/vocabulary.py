@@ -126,8 +126,8 @@ class BeamTextStatistics:
       corpora: The specifications of each corpus, as for `build.build_store`.
       options: The options for reading text.
       flags: The value of config.beam.
-      folder: The folder of the job. Each method removes it at its end, and at its start, because a killed run may have
-        left files.
+      folder: The folder of the job. Each method removes it at its start, because a killed run may have left files,
+        and at its end.
 
     Raises:
       UserError: A specification matches nothing.
@@ -145,7 +145,7 @@ class BeamTextStatistics:
     def counts(
         self, count: Callable[[Iterable[str]], dict[str, int]], limit: int
     ) -> tuple[list[dict[str, int]], list[KnownText]]:
-        """Returns, for each corpus, {word or symbol: count} of the `limit` most frequent, and the record of the text.
+        """Returns the counts of the `limit` most frequent words or symbols of each corpus, and the record of the text.
 
         `text.vocabulary.count_words` drops rare words while it counts if a text has more than MAX_WORDS different
         words. This method counts all words first.
@@ -178,8 +178,8 @@ class BeamTextStatistics:
     def sentences(self, size: int, seed: int) -> tuple[list[tuple[list[str], int]], list[KnownText]]:
         """Returns (sample of sentences, number of sentences) of each corpus, and the record of the text.
 
-        The result is that of `text.sampling.sample`. The text is read twice, because the sample depends on the number
-        of sentences.
+        The samples equal the result of `text.sampling.sample`. The text is read twice, because a sample depends on the
+        number of sentences.
 
         Raises:
           UserError: See `counts`.

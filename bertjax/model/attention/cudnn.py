@@ -1,7 +1,7 @@
 """Attention on GPUs by cuDNN, through `jax.nn.dot_product_attention`, for evaluation, prediction and features.
 
 NVIDIA tunes cuDNN's kernel for each of its GPUs. The kernel saves no [S, S] array and skips padding. JAX does not pass
-dropout to cuDNN, and cuDNN's dropout masks would differ from those of bertjax, so training uses cuDNN only with
+dropout to cuDNN, and cuDNN's dropout masks would differ from bertjax's masks, so training uses cuDNN only with
 `model.attention_dropout=0`. Packed rows would need an [S, S] bias, so they use another implementation. The gradients
 are reproducible with the XLA flags of `parallel/compiler_flags.py`. The speed has not been measured yet.
 """

@@ -3,8 +3,8 @@
 A program keeps its block of queries (or keys) in registers and loops over the keys (or queries), so scores, softmax and
 dropout stay on the chip. The forward pass saves two values per query for the backward pass, the maximum and the sum of
 the softmax (arXiv 2205.14135, algorithm 1). A single log-sum-exp would lose the sum if every key is hidden. The
-backward pass computes the scores twice, once for the gradients of queries and once for those of keys and values, so it
-sums in a fixed order. A single pass would add by atomic operations, in a different order in every run.
+backward pass computes the scores twice, first for the gradients of queries, then for the gradients of keys and values,
+so it sums in a fixed order. A single pass would add by atomic operations, in a different order in every run.
 """
 
 import functools

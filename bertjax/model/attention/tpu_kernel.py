@@ -22,7 +22,7 @@ from bertjax.model.layers import NEGATIVE
 def differentiable(call: Callable[..., list[jax.Array]]) -> Kernel:
     """Makes a differentiable function (options, query, key, value, mask, words) -> [B, S, H·K] from two kernels.
 
-    The arrays are query, key and value [B, S, H·K], and for the backward pass also the cotangent.
+    The `arrays` of `call` are query, key and value [B, S, H·K], and for the backward pass also the cotangent.
 
     Args:
       call: (options, arrays, `AttentionMask.groups`, words) -> [output], or the gradients of query, key and value if

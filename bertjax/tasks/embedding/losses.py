@@ -42,8 +42,8 @@ def info_nce(
       scale: The factor of the similarities, an inverse temperature.
       symmetric: Whether to average with the cross entropy of each positive's anchor among all anchors (CLIP,
         arXiv 2103.00020).
-      false_negative_margin: If > 0, texts that are more similar to an anchor than its positive is, by more than this
-        margin, are not negatives either (arXiv 2506.05176, equation 2).
+      false_negative_margin: If > 0, a text is not a negative either if its similarity to an anchor exceeds the
+        similarity of the positive by more than this margin (arXiv 2506.05176, equation 2).
 
     Returns:
       float32 [B].

@@ -46,7 +46,7 @@ class EmbeddingTask(TextPairTask):
         'info_nce' for other records.
       scale: the factor of the cosines in 'info_nce', 'cosent' and 'margin_mse'.
       symmetric: whether 'info_nce' also searches the anchor for each positive.
-      false_negative_margin: if > 0, 'info_nce' ignores texts whose cosine exceeds that of the positive by this margin.
+      false_negative_margin: if > 0, 'info_nce' ignores texts whose cosine exceeds the positive's by this margin.
       matryoshka_dims: the widths at which the loss is computed, as in `(384,64)`; () for the full width.
       pool: the pooling, named as in sentence-transformers; 'auto' for the pooling of config.init if known, else 'mean'.
       layers: the hidden states that are pooled: of the last layer, or the mean of the last four layers.

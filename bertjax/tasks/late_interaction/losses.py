@@ -23,7 +23,7 @@ def max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:
 
     Args:
       queries: float32 [..., Q, D]; zero vectors are absent tokens.
-      documents: float32 [..., S, D], likewise. Its leading dimensions and those of `queries` broadcast.
+      documents: float32 [..., S, D], likewise. The leading dimensions of both arrays broadcast.
 
     Returns:
       float32 [...]; 0 for a document without tokens.

@@ -1,6 +1,6 @@
 """Readers of Parquet and Arrow files, and of datasets saved by `datasets`. They need the optional package pyarrow.
 
-The layout of a saved dataset is that of huggingface/datasets (arrow_dataset.py:save_to_disk, arrow_writer.py): a folder
+A saved dataset has the layout of huggingface/datasets (arrow_dataset.py:save_to_disk, arrow_writer.py): a folder
 with Arrow files, dataset_info.json, and state.json, which lists the Arrow files. The names of class labels are in
 dataset_info.json and in the metadata of the Arrow schema, under b'huggingface'.
 """

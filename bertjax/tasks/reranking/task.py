@@ -43,8 +43,8 @@ class RerankTask(TextPairTask):
       seq_len: the maximum length S in tokens of a query and a text, including [CLS] and two [SEP].
       loss: the loss, see losses.py; 'auto' for 'bce' with scored pairs, 'margin_mse' with a teacher's scores, else
         'softmax' over the texts of an anchor.
-      activation: the function from logits to scores; 'auto' for that of config.init if it is a CrossEncoder, else
-        'sigmoid' with the loss 'bce', else 'identity'.
+      activation: the function from logits to scores; 'auto' uses the function of config.init if it is a CrossEncoder,
+        else 'sigmoid' with the loss 'bce', else 'identity'.
       candidates: for a BEIR folder, the folder `predictions` of a search, whose first documents are ranked again.
       candidate_count: the maximum number of candidates.
     """

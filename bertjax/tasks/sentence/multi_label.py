@@ -33,7 +33,7 @@ class MultiLabelTask(ClassificationTask):
     The labels of a record are a list of strings in JSON, or a cell such as `a|b`, which may be empty. Alternatively,
     each label has a column of 0 and 1.
 
-    The other attributes are those of ClassificationTask, except `regression`. The default of `metric` is 'micro_f1'.
+    All attributes of ClassificationTask except `regression` also exist here. The default of `metric` is 'micro_f1'.
     A weight in `class_weights` applies to the records that have the label, like `pos_weight` in PyTorch.
 
     Attributes:
@@ -88,7 +88,7 @@ class MultiLabelTask(ClassificationTask):
             return None
         for name, cell in zip(self.label_columns, cells, strict=True):
             if cell is None:
-                fix = 'correct the record or config.task.label_columns; an unlabelled test file has none of them'
+                fix = 'correct the record or config.task.label_columns; an unlabelled test file has no label columns'
                 raise UserError(where, f'no value in the column {name}', '0 or 1', fix)
             if cell.strip().lower() not in _FLAGS:
                 raise UserError(where, f'{cell[:40]!r} in the column {name}', '0 or 1', 'correct the record')

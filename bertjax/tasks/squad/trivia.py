@@ -1,6 +1,6 @@
 """Converts TriviaQA (Joshi et al. 2017, arXiv 1705.03551) to the format of SQuAD by distant supervision.
 
-The method is that of the BERT paper (arXiv 1810.04805, on SQuAD 1.1). The first 400 words of a document become a
+The method comes from the BERT paper (arXiv 1810.04805, on SQuAD 1.1). The first 400 words of a document become a
 paragraph if they contain an answer of TriviaQA. The first occurrence of each alias counts as an answer, although the
 text around it does not necessarily answer the question.
 """

@@ -1,6 +1,6 @@
 """Builds the rows of questions, `[CLS] question [SEP] window of the context [SEP]`.
 
-RoBERTa's tokenizer puts two [SEP] after the question. The rules are those of google-research/bert, run_squad.py.
+RoBERTa's tokenizer puts two [SEP] after the question. The rules come from google-research/bert, run_squad.py.
 Answers are character offsets in the context, so that texts need not be reassembled from pieces.
 """
 
@@ -75,7 +75,7 @@ def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndar
     """
     token = np.arange(length)
     left, right = token - starts[:, None], ends[:, None] - 1 - token  # [W, T]
-    context = np.minimum(left, right) + 0.01 * (ends - starts)[:, None]  # the factor is that of run_squad.py
+    context = np.minimum(left, right) + 0.01 * (ends - starts)[:, None]  # the factor comes from run_squad.py
     return np.where((left >= 0) & (right >= 0), context, -1.0).argmax(0)  # [T], the first of equally good windows
 
 

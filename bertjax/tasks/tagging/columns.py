@@ -18,7 +18,7 @@ class ColumnOptions:
     Attributes:
       word_column, tag_column: the numbers of the columns, from 0, or from the end with -1 for the last column.
       comment: the prefix of comment lines, which must precede a sentence. With '', a line before a sentence is a
-        comment if it starts with # and its number of columns differs from that of the words, as in CoNLL-U.
+        comment if it starts with # and has more or fewer columns than the words, as in CoNLL-U.
       scheme: the tag scheme: 'iob1', 'iob2', 'bioes', 'bilou', 'bmes', 'ioe1' or 'ioe2' for entities; 'plain' for
         independent tags, such as parts of speech; 'auto' detects the scheme of entities.
     """

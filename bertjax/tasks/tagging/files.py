@@ -165,7 +165,7 @@ def read_input(
 def _detect_format(
     lines: Iterable[Line], options: ColumnOptions, labels: Collection[str]
 ) -> tuple[Iterator[Line], str]:
-    """Returns the lines and their format, detected from all lines of a file or the first one or two of a stream."""
+    """Returns the lines and their format, detected from a whole file or from the first one or two lines of a stream."""
     complete = isinstance(lines, list)
     lines, texts = peek_lines(lines, len(lines) if complete else 1)
     if texts and is_object(texts[0]):

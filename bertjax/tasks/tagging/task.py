@@ -42,8 +42,8 @@ class TaggingTask(Task[Sentence, Tags]):
     The data are CoNLL column files, or rows in JSON, Parquet or Arrow files. Entity tags are converted from the
     scheme of the files to IOB2.
 
-    The tag of a word is predicted at its first piece. An I after O or after another type, which is invalid in IOB2,
-    starts an entity, as in conlleval; `report` counts such predictions. Entity types and plain tags that do not
+    The tag of a word is predicted at its first piece. An I after O or after another type is invalid in IOB2. It
+    starts an entity, as in conlleval, and `report` counts these predictions. Entity types and plain tags that do not
     occur in the training data cannot be predicted; their number in other splits is printed.
 
     Attributes:

@@ -29,7 +29,7 @@ SLOW = 5  # a slow step takes at least this many times the median
 _REPORTED = (COMPILE, EVALUATION)  # kinds with separate lines on the console
 _MIN_REPORTED = 0.5  # seconds; a shorter slow step gets a row in the log, but no line on the console
 _ROW_INTERVAL = 10.0  # seconds between rows; a kill loses the record of about this much time
-_MIN_STEPS, _MAX_STEPS = 10, 100  # a median needs this many steps of one shape, and uses at most this many
+_MIN_STEPS, _MAX_STEPS = 10, 100  # the minimum and the maximum number of steps of one shape for a median
 
 _recorded_until: float | None = None  # see recorded_until; None for the start of the process
 
@@ -37,8 +37,8 @@ _recorded_until: float | None = None  # see recorded_until; None for the start o
 def recorded_until() -> float:
     """Returns the time.perf_counter at which the record of the current training begins.
 
-    This is the later of the end of the previous training and the last call of `begin_recording`. If there is
-    neither, it is the process's start.
+    This is the later of the end of the previous training and the last call of `begin_recording`. Without
+    both, it is the start of the process.
     """
     if _recorded_until is not None:
         return _recorded_until
@@ -106,8 +106,8 @@ class GoodputClock:
           saving: Whether a checkpoint is being written at the same time.
 
         Returns:
-          A line about the step if its time without compilation and evaluation, which have other lines, was at least
-          0.5 s and SLOW times the median; else None.
+          A line about the step if it was slow, else None. A step is slow if its time without compilation and
+          evaluation, which have other lines, is at least 0.5 s and SLOW times the median.
         """
         self._switch_to(STEP)
         seconds, self._step_seconds, self._step = self._step_seconds, {}, step
