@@ -164,7 +164,7 @@ def test_the_table_of_compiled_phases_matches_the_recipes():
             for phase in pretraining_settings(load(path, '')).resolve_phases(total):
                 parts = f', {phase.grad_accum_steps}' if phase.grad_accum_steps > 1 else ''
                 expected[path.stem, phase.number] = f'{phase.batch_size} x {phase.seq_len}{parts}', int(named[1])
-    assert compiled == expected and len({stem for stem, _ in expected}) == 7
+    assert compiled == expected and len({stem for stem, _ in expected}) == 9
 
 
 def test_ablations_have_the_settings_of_the_paper():
