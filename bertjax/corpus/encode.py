@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from bertjax.corpus.formats import Document, read_events
 from bertjax.corpus.identity import new_digest
 from bertjax.corpus.quality import broken_error
-from bertjax.corpus.sequences import FORMATS, SentenceEncoder, SequenceSentence
+from bertjax.corpus.sequences import SequenceSentence
 from bertjax.corpus.shard_writer import ShardWriter
 from bertjax.corpus.sources import TextPart
-from bertjax.text.splitters import build_splitter
 from bertjax.text.tokenizer import Tokenizer
 
 
@@ -38,23 +37,9 @@ def encode_shard(
       The record of the shard; see `shard_writer`.
 
     Raises:
-      UserError: The input is broken (if strict), or a sentence is invalid (see `sequences.SentenceEncoder`).
+      UserError: The input is broken (if strict), or a sentence is invalid (see `sequences.encode_sentence`).
     """
-    split = build_splitter(settings['sentences']) if settings['split_sentences'] else lambda line: [line.strip()]
-    segments, encoder = settings.get('segments', 0), None
-    if settings['format'] in FORMATS:
-        vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces)}
-        encoder = SentenceEncoder(vocabulary, tokenizer.unk_id, segments=segments, strict=strict)
-    writer = ShardWriter(
-        directory,
-        shard,
-        tokenizer,
-        heldout=settings['heldout'],
-        split=split,
-        encoder=encoder,
-        segments=segments > 0,
-    )
-    inputs = []
+    writer, inputs = ShardWriter(directory, shard, tokenizer, settings, strict), []
     for part in parts:
         digest = new_digest()
         documents = 0
@@ -63,7 +48,7 @@ def encode_shard(
             text_key=settings['text_key'],
             progress=lambda count: progress(0, count),
             digest=digest,
-            segments=segments > 0,
+            segments=settings.get('segments', 0) > 0,
         )
         for event in events:
             if type(event) is str:

@@ -141,22 +141,14 @@ class Progress:
         return filesize.decimal(int(size)) if self._in_bytes else f'{size:,.0f} records'
 
 
-def _processes(shards: dict[int, list[TextPart]], requested: int) -> int:
-    """Returns the number of processes, at most one per shard. If `requested` is 0, a small text gets only one."""
-    size = text_bytes(itertools.chain.from_iterable(shards.values()))
-    return min(requested or (1 if size < SMALL else available_cores()), len(shards))
-
-
 def text_bytes(parts: Iterable[TextPart | TextSource]) -> float:
     """Returns the estimated bytes of text in parts of a corpus or in sources."""
-    return sum(map(_text_bytes, parts))
-
-
-def _text_bytes(part: TextPart | TextSource) -> float:
-    size = part.size if isinstance(part, TextSource) else (part.end - part.begin) / part.of
-    if part.kind == 'tfds':
-        return size * _RECORD
-    return size * (EXPANSION if has_compression_suffix(part.path) else 1)
+    total = 0.0
+    for part in parts:
+        size = part.size if isinstance(part, TextSource) else (part.end - part.begin) / part.of
+        factor = EXPANSION if has_compression_suffix(part.path) else 1
+        total += size * (_RECORD if part.kind == 'tfds' else factor)
+    return total
 
 
 @contextlib.contextmanager
@@ -197,7 +189,8 @@ def encode_shards(
     def encode(shard: int, parts: list[TextPart], count: Callable[[int, int], None]) -> None:
         encode_shard(directory, shard, parts, tokenizer, options.settings(), options.strict, count)
 
-    number = _processes(shards, options.workers)
+    size = text_bytes(itertools.chain.from_iterable(shards.values()))
+    number = min(options.workers or (1 if size < SMALL else available_cores()), len(shards))
     if number == 1:
         for shard, parts in shards.items():
             encode(shard, parts, progress.add)
