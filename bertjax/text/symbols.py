@@ -60,11 +60,9 @@ class SymbolTokenizer(Tokenizer):
         self.fingerprint = hash_settings({'family': self.family, 'pieces': self.pieces})
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """See Tokenizer."""
         return encode_batch(self._tokenizer, texts)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        """See Tokenizer."""
         return locate(self._tokenizer, texts)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
