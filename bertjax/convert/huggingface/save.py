@@ -19,8 +19,8 @@ from bertjax.convert.huggingface.read import CONFIG
 from bertjax.convert.huggingface.tensors import MODEL
 from bertjax.convert.trees import HostParams, stacked_shapes
 from bertjax.errors import UserError
+from bertjax.files.atomic import writes_are_disabled
 from bertjax.files.safetensors import Tensor, write_tensors
-from bertjax.files.write_guard import writes_are_disabled
 from bertjax.model.config import BertConfig
 from bertjax.text.special import to_json as to_text
 
