@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from absl import logging
 from etils import epath
 
-from bertjax.corpus import build_dir, identity, merge, partial, quality, reading, report, sources, store, workers
+from bertjax.corpus import build_dir, identity, merge, quality, reading, report, sources, store, workers
 from bertjax.corpus.backend import Backend, make_backend
+from bertjax.corpus.build_dir import BuildPlan, read_record
 from bertjax.corpus.identity import LogFunction
 from bertjax.corpus.overlap import check_outside
-from bertjax.corpus.partial import BuildPlan, read_record
 from bertjax.corpus.shards import cut_shards
 from bertjax.corpus.sources import CorpusOptions, TextSource
 from bertjax.errors import UserError
@@ -142,7 +142,7 @@ def _build(
     backend: Backend,
 ) -> dict:
     """Encodes the missing shards, and merges all shards. Returns the manifest."""
-    plan, done = partial.prepare(directory, plan, log)
+    plan, done = build_dir.prepare_partial(directory, plan, log)
     for line in plan.readings:
         log(line)
     remaining = {number: parts for number, parts in enumerate(plan.shards) if number not in done}

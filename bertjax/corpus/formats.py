@@ -128,11 +128,7 @@ def json_events(
 ) -> Iterator[Event]:
     """Yields the events of JSON lines, one document on each line.
 
-    Args:
-      lines: The lines.
-      pick: Selects the documents.
-      key: The JSON field with the text or the sequences.
-      sentences: A function that reads the sequences of a line; None if the field contains text.
+    The field `key` contains the text. If `sentences` is given, the field contains sequences, which this function reads.
     """
     for raw in lines:
         if raw.strip() and pick.start():

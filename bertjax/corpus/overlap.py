@@ -26,12 +26,7 @@ WORKDIR_FILES = [
 
 
 def check_outside(spec: str | Sequence[str], folder: epath.PathLike, written: Sequence[str] = STORE_FILES) -> None:
-    """Checks that the corpus does not include the files of an output folder.
-
-    Args:
-      spec: The specification of the corpus.
-      folder: The store, or the workdir of a run.
-      written: The files that the run will write into the folder.
+    """Checks that the corpus does not include the files that a run will write into an output folder.
 
     Raises:
       UserError: A component is a directory that contains the folder, or a glob that matches one of its files.

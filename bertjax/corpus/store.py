@@ -139,8 +139,7 @@ def read_manifest(directory: epath.PathLike) -> dict:
         found = 'no manifest.json'
         if path.parent.joinpath('partial').is_dir():
             found += ', and an unfinished build'
-        fix = 'run the command that builds it, or check the path'
-        raise UserError(str(directory), found, 'a token store', fix)
+        raise UserError(str(directory), found, 'a token store', 'run the command that builds it, or check the path')
     manifest = read_json_object(path, _REBUILD)
     if manifest.get('format') != STORE_FORMAT:
         raise UserError(str(path), 'another file', f'the manifest of a {STORE_FORMAT}', 'check the path')

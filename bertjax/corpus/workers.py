@@ -24,7 +24,7 @@ from rich import progress as rich_progress
 from rich.table import Column
 
 from bertjax.cores import available_cores
-from bertjax.corpus.encode import encode_shard
+from bertjax.corpus.shard_writer import encode_shard
 from bertjax.corpus.shards import EXPANSION
 from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource
 from bertjax.files.streams import has_compression_suffix
@@ -172,17 +172,10 @@ def encode_shards(
     options: CorpusOptions,
     progress: Progress,
 ) -> None:
-    """Encodes shards in this process and in workers.
-
-    Args:
-      directory: The directory of the store.
-      shards: The shards, {number: parts}.
-      tokenizer: The tokenizer.
-      options: The options; `workers` is the number of processes, including this one.
-      progress: The `Progress` that receives the counts.
+    """Encodes the shards {number: parts} in this process and in workers.
 
     Raises:
-      UserError: See `encode.encode_shard`.
+      UserError: See `shard_writer.encode_shard`.
       RuntimeError: A worker died.
     """
 
