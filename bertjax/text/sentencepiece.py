@@ -11,7 +11,15 @@ import sentencepiece
 from bertjax.errors import UserError
 from bertjax.text.offsets import CharacterMap, PieceOffsets, repair_surrogates, trim_spans
 from bertjax.text.sentencepiece_proto import BPE, SPACE, UNIGRAM, read_settings, unicode_normalizer, unicode_steps
-from bertjax.text.special import PAD, UNK, hash_settings, make_added_tokens, pair_template, replace_surrogates
+from bertjax.text.special import (
+    PAD,
+    TOKENIZER_JSON,
+    UNK,
+    hash_settings,
+    make_added_tokens,
+    pair_template,
+    replace_surrogates,
+)
 from bertjax.text.tokenizer_base import Tokenizer
 
 
@@ -130,9 +138,7 @@ class SentencePieceTokenizer(Tokenizer):
         ]
         space = {'replacement': SPACE, 'split': True}
         return {
-            'version': '1.0',
-            'truncation': None,
-            'padding': None,
+            **TOKENIZER_JSON,
             'added_tokens': make_added_tokens((index, self.pieces[index]) for index in special),
             'normalizer': {'type': 'Sequence', 'normalizers': steps},
             'pre_tokenizer': {'type': 'Metaspace', 'prepend_scheme': 'never', **space},
