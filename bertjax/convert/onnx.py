@@ -49,11 +49,7 @@ outputs = dict(zip(names, session.run(names, dict(zip({names}, inputs)))))
 
 
 def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
-    """Checks that a model can be exported to ONNX. The check is cheap and runs before training starts.
-
-    Args:
-      config: The config of the encoder.
-      model: The model of a task; None for a pre-trained model.
+    """Checks that a pre-trained model, or the model of a task, can be exported to ONNX, before training starts.
 
     Raises:
       UserError: jax2onnx is not installed, the model has a BiLSTM (jax2onnx cannot convert a loop from right to left),

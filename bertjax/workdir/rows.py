@@ -54,7 +54,11 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
                 found, fix = 'rows', 'pass rows as corpus=…, or the folder of a token store as data=…'
                 raise UserError('config.data', found, 'the folder of a token store', fix)
             data = recipe.rows['data']
-            splits = _check_names(data if isinstance(data, Mapping) else {'train': data})
+            splits = data if isinstance(data, Mapping) else {'train': data}
+            for name in splits:
+                if not isinstance(name, str) or not re.fullmatch(r'[\w.-]+', name):
+                    fix = "for example data={'train': rows, 'dev': rows}"
+                    raise UserError('config.data', f'the key {format_value(name)}', 'the name of a split', fix)
             keys['data'] = str(_write(folder, splits))
         if 'corpus' in recipe.rows:
             options = recipe.config.corpus_options
@@ -66,14 +70,6 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
             if options.format == 'auto':
                 keys['corpus_options.format'] = 'jsonl'
     return recipe.with_keys(keys)
-
-
-def _check_names(splits: Mapping[str, Any]) -> Mapping[str, Any]:
-    for name in splits:
-        if not isinstance(name, str) or not re.fullmatch(r'[\w.-]+', name):
-            fix = "for example data={'train': rows, 'dev': rows}"
-            raise UserError('config.data', f'the key {format_value(name)}', 'the name of a split', fix)
-    return splits
 
 
 def _write(folder: pathlib.Path, splits: Mapping[str, Any], text_key: str = '') -> pathlib.Path:

@@ -73,10 +73,6 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
 def check_head_exportable(model: BertForTask, head: Head) -> None:
     """Checks that transformers can represent a task's model. The check is cheap and runs before training starts.
 
-    Args:
-      model: The task's model.
-      head: The head of the model.
-
     Raises:
       UserError: `check_exportable` fails, transformers lacks the head, the model has a BiLSTM or uses layers other than
         the last, or the head reads [CLS] of a left-to-right encoder.
@@ -138,16 +134,12 @@ def to_json(
     """Returns the content of config.json.
 
     Args:
-      config: The config of the model.
+      config: The config of a model that has passed `check_exportable`.
       pad_id: The id of [PAD].
       head: The head of a task's model; None for a pre-trained model.
       task: The fields of the task in config.json (`id2label` ...).
       missing_parts: See `architecture`.
-
-    Raises:
-      UserError: See `check_exportable`.
     """
-    check_exportable(config, head)
     return {
         **task,
         'architectures': [head.architecture if head else architecture(config, missing_parts)],

@@ -78,7 +78,7 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
     unused = family.unused_positions(config_json, CONFIG)
     architecture = config_json['architectures'][0]
     parts: dict[str, list[Tensor]] = collections.defaultdict(list)  # in the order of names.TABLE
-    for entry in names.named_entries(config, shapes, content.projection):
+    for entry in names.entries(config, shapes, content.projection, keep_unnamed=False):
         tensor = _tensor(host, entry, config.vocab_size, unused if entry.theirs == POSITIONS else 0, content.dtype)
         parts[family.to_family_name(entry.theirs, architecture)].append(tensor)
     tensors = {name: _concatenate(tensors) for name, tensors in parts.items()}
