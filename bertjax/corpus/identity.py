@@ -159,21 +159,22 @@ def hash_ranges(ranges: Sequence[tuple[TextSource, Range]], log: LogFunction = l
         others = f' and {len(paths) - 1:,} other files' if len(paths) > 1 else ''
         log(f'{paths[0]}{others} may have changed (dates, path or inode differ): comparing the content')
     with concurrent.futures.ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
-        return list(pool.map(lambda pair: _digest(*pair), ranges))
+        return [*pool.map(lambda pair: _digest(pair[0].kind, pair[0].path, file_facts(pair[0]), *pair[1]), ranges)]
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _digest(source: TextSource, part: Range) -> str:
+def _digest(kind: str, path: str, facts: tuple[int, str, int], begin: int, end: int) -> str:
     """Returns the hash that `formats.read_events` computes for a range of a source. Reading stops at any damage."""
-    digest, (begin, end) = new_digest(), part
-    if source.kind != 'file' or begin == end:  # a dataset, an empty file, or a pipe, for which reading would block
+    del facts  # part of the cache key
+    digest = new_digest()
+    if kind != 'file' or begin == end:  # a dataset, an empty file, or a pipe, for which reading would block
         return digest.hexdigest()
     try:
-        with open_file(source.path) as file:
-            for _ in streams.read_range(source.path, file, begin, end, digest=digest):
+        with open_file(path) as file:
+            for _ in streams.read_range(path, file, begin, end, digest=digest):
                 pass
     except streams.DAMAGE as error:
-        disk.reraise_machine_errors(error, source.path)
+        disk.reraise_machine_errors(error, path)
     return digest.hexdigest()
 
 
