@@ -73,8 +73,7 @@ def export_onnx(content: ExportContent, directory: epath.PathLike) -> None:
     The model must have passed `check_onnx`. The files are in float32 for any dtype of the model. The local or remote
     directory appears atomically. Equal parameters give equal bytes.
     """
-    stacked = unflatten_dict(flat_stacked(content.params, content.config), sep='/')
-    unstacked = unstack_layers(stacked)
+    unstacked = unstack_layers(unflatten_dict(flat_stacked(content.params, content.config), sep='/'))
     changes = {'scan_layers': False, 'remat': 'none', 'dtype': 'float32', 'param_dtype': 'float32'}
     config = dataclasses.replace(content.config, **changes)  # jax2onnx cannot convert a scan.
     model, embeddings, outputs = content.module.clone(config=config), content.embeddings, {}

@@ -8,7 +8,7 @@ from etils import epath
 
 from bertjax.corpus.sources import split_components
 from bertjax.errors import UserError
-from bertjax.files.paths import is_pattern, is_remote, would_match
+from bertjax.files.paths import is_hidden, is_pattern, is_remote, would_match
 
 # Examples of the paths that a store, a pre-training run and later verbs write: one of each kind and depth.
 _TOKENIZER = ['tokenizer/vocab.txt', 'tokenizer/tokenizer.json', 'tokenizer/tokenizer.model']
@@ -44,5 +44,5 @@ def _would_match_output(part: str, output: pathlib.Path, written: Sequence[str])
     if os.path.isdir(part):
         top = pathlib.Path(os.path.realpath(part))
         inside = output.relative_to(top).parts if output.is_relative_to(top) else ('.',)
-        return not any(name.startswith(('.', '_')) for name in inside)
+        return not is_hidden(inside)
     return is_pattern(part) and not os.path.exists(part) and any(would_match(part, output / name) for name in written)

@@ -134,8 +134,7 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
             f'{share:.0%} of the tokens are held out, more than the {options.heldout:.0%} asked for, as there are only '
             f'{facts["documents"]:,} documents: cut them into smaller ones, for example chapters.'
         )
-    lost = sum(facts['dropped'].values())
-    broken = lost - facts['dropped'].get('empty document', 0)
+    broken = sum(facts['dropped'].values()) - facts['dropped'].get('empty document', 0)
     if broken:
         warnings.append(f'{broken:,} documents or files were broken and left out; the first of each kind are listed.')
     return warnings
