@@ -14,12 +14,12 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 # file named after its process id.
 _PRELOAD = """
 import os, pathlib
-from bertjax.corpus import duplicates, encode
+from bertjax.corpus import duplicates, shard_writer
 from bertjax.corpus.beam import store
 duplicates.BUCKET = 300
 def encode_shard(*arguments):
     pathlib.Path({folder!r}, 'encoded', str(os.getpid())).touch()
-    return encode.encode_shard(*arguments)
+    return shard_writer.encode_shard(*arguments)
 store.encode_shard = encode_shard
 """
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from golden_runs import FIRST, rewind
 
-from bertjax.checkpoint import Checkpoints
+from bertjax.checkpoint.checkpoints import Checkpoints
 from bertjax.errors import UserError
 from breaking.world import Outcome, World, differing
 

@@ -16,10 +16,6 @@ from bertjax.files.small_files import read_json_or_none
 FILE = 'seal.json'
 
 
-def _list_files(step_dir: pathlib.Path) -> list[pathlib.Path]:
-    return sorted(path for path in step_dir.rglob('*') if path.is_file() and path.name != FILE)
-
-
 def write_checksums(step_dir: pathlib.Path, cost: float | None) -> None:
     """Syncs all files of a step to disk, and then writes the seal.
 
@@ -31,7 +27,8 @@ def write_checksums(step_dir: pathlib.Path, cost: float | None) -> None:
     sync_directory(step_dir.parent)
     files = {
         path.relative_to(step_dir).as_posix(): {'bytes': path.stat().st_size, 'sha256': checksum(path)}
-        for path in _list_files(step_dir)
+        for path in sorted(step_dir.rglob('*'))
+        if path.is_file() and path.name != FILE
     }
     finite_cost = cost if cost is not None and math.isfinite(cost) else None
     body = {'cost': finite_cost, 'files': files}

@@ -21,7 +21,7 @@ from bertjax.errors import UserError
 from bertjax.files.paths import unusual_kind
 from bertjax.inference.input import STANDARD_INPUT, InputSource, make_columns
 from bertjax.inference.runner import Runner
-from bertjax.loading.load_model import LoadedModel, load_compared_model, load_requested_model
+from bertjax.loading.load_model import LoadedModel, load_model, load_requested_model
 from bertjax.pages.charts import check_plotly
 from bertjax.progress import show_progress
 from bertjax.remote.paths import user_path
@@ -112,7 +112,8 @@ def _load_reference(settings: TextKeys, model: LoadedModel) -> LoadedModel | Non
     path = settings.options['compare']
     if not path:
         return None
-    reference = load_compared_model(path, settings.dtype, 'config.attention.compare')
+    reference = load_model(path, dtype=settings.dtype, key='config.attention.compare')
+    print(reference.summary)
     check_comparable(reference, model)
     return reference
 

@@ -90,8 +90,7 @@ def pull(name: str, where: str) -> str:
     except RevisionNotFoundError:
         raise make_error(f'without a revision {revision!r}', 'give a branch, a tag or a commit of the model') from None
     except RepositoryNotFoundError:
-        fix = f'check the path or the name; for a private model, {_LOG_IN}'
-        raise make_error('unknown or private', fix) from None
+        raise make_error('unknown or private', f'check the path or the name; for a private model, {_LOG_IN}') from None
     except Exception as error:  # The class of a network error depends on huggingface_hub's HTTP library.
         cached = _cached(repository, revision)
         if cached is None:
@@ -104,9 +103,6 @@ def pull(name: str, where: str) -> str:
 
 def check_push(name: str) -> None:
     """Checks that a repository belongs to the owner of the hub's token, or to one of the owner's organisations.
-
-    Args:
-      name: The repository, the value of config.push_to.
 
     Raises:
       UserError: The token is missing or rejected, the network is not available, or the repository belongs to others.
@@ -176,10 +172,6 @@ def _files_of_folder(names: Collection[str]) -> list[str]:
     return descriptions
 
 
-def _is_weights(file: str) -> bool:
-    return any(re.fullmatch(form, file) for form in _WEIGHTS)
-
-
 def _cached(repository: str, revision: str | None) -> str | None:
     from huggingface_hub import snapshot_download
 
@@ -187,7 +179,8 @@ def _cached(repository: str, revision: str | None) -> str | None:
         folder = snapshot_download(repository, revision=revision, local_files_only=True)
     except Exception as error:  # The cache lacks the model, or has only the files that `pull` selected.
         folder = getattr(error, 'snapshot_path', None)
-    return folder if folder and any(map(_is_weights, os.listdir(folder))) else None
+    names = os.listdir(folder) if folder else []
+    return folder if any(re.fullmatch(form, name) for form in _WEIGHTS for name in names) else None
 
 
 def _push_error(name: str, found: str, expected: str, fix: str) -> UserError:

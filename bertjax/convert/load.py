@@ -1,4 +1,9 @@
-"""Loads saved models as initial weights for pre-training or for a task's model."""
+"""Loads saved models as initial weights for pre-training or for a task's model.
+
+A format is a module with two functions. `recognises(directory)` returns whether a directory has the file names of the
+format. `read(directory)` reads the description of a model as a `CheckpointSource`, and raises a UserError if it is
+damaged or the model is not a BERT.
+"""
 
 import dataclasses
 import os
@@ -11,9 +16,10 @@ from etils import epath
 from flax import linen as nn
 from flax.traverse_util import unflatten_dict
 
-from bertjax.convert import names
-from bertjax.convert.formats import read_source
+from bertjax.convert import names, orbax
+from bertjax.convert.google import read as google
 from bertjax.convert.heads import Head
+from bertjax.convert.huggingface import read as huggingface
 from bertjax.convert.huggingface.config import FIELDS, from_json, label_names
 from bertjax.convert.source import CheckpointSource
 from bertjax.convert.trees import init_stacked, stacked_shapes
@@ -24,6 +30,7 @@ from bertjax.model.heads import BertForTask
 from bertjax.model.stacking import unstack_layers
 from bertjax.parallel.distributed import fetch_to_all_hosts
 
+FORMATS = (huggingface, google, orbax)  # the formats that can be read, in the order in which they are tried
 _MAX_LISTED = 12  # The maximal number of names in a line.
 
 
@@ -64,6 +71,25 @@ class ImportedModel:
         return f'{line}\nnot used: {unused}' if self.unused else line
 
 
+def is_model(directory: epath.PathLike) -> bool:
+    """Returns whether any format recognises a directory."""
+    return any(model_format.recognises(epath.Path(directory)) for model_format in FORMATS)
+
+
+def read_source(directory: epath.PathLike) -> CheckpointSource:
+    """Reads a model with the first format that recognises its directory.
+
+    Raises:
+      UserError: No format recognises the directory, or the model cannot be read.
+    """
+    path = epath.Path(directory)
+    for model_format in FORMATS:
+        if model_format.recognises(path):
+            return model_format.read(path)
+    fix = "give a directory that transformers' save_pretrained, google-research/bert or an export of bertjax wrote"
+    raise UserError(str(path), f'no {huggingface.CONFIG} or {google.CONFIG}', 'the directory of a model', fix)
+
+
 def read_config(directory: epath.PathLike, **changes: Any) -> BertConfig:
     """Reads the BertConfig of a directory from its description, such as config.json, without reading its tensors.
 
@@ -84,7 +110,7 @@ def load_pretraining_model(
     """Loads any BERT, with or without heads, as the start of pre-training.
 
     Args:
-      directory: The directory, in any format of formats.py.
+      directory: The directory, in any of FORMATS.
       scan_layers: Whether the layers of the parameter tree are stacked.
       seed: The seed of the parameters that the directory lacks.
       **changes: BertConfig fields that replace the directory's fields (dropout, dtype, nsp ...). Without `nsp`,
@@ -164,10 +190,9 @@ def _assemble(
     The paths in `readable` are read from the source if it has them. All other paths are newly initialized.
     """
     config, shapes = model.config, stacked_shapes(model)
-    used = _check_tensors(source, readable, config, head)
+    flat, used = _read_params(source, readable, config, head)
     dtypes = {source.dtypes.get(name, 'float32') for name in used}
-    unused = sorted(source.name(name) for name in set(source.tensors) - used)
-    flat = names.from_huggingface(source.tensors, readable, config, head)
+    unused = sorted(map(source.name, source.tensors))
     missing = sorted(set(shapes) - set(flat))
     missing_encoder = [name for name in missing if name.startswith('encoder/')]
     if missing_encoder:
@@ -188,17 +213,32 @@ def _format_names(names: list[str]) -> str:
     return ', '.join([*names[:_MAX_LISTED], *rest]) or 'nothing'
 
 
-def _check_tensors(
+def _read_params(
     source: CheckpointSource, shapes: Mapping[str, tuple[int, ...]], config: BertConfig, head: str
-) -> set[str]:
-    """Returns the names of the source's tensors that the model uses, after a check of their shapes and values."""
-    used, described = set(), os.path.basename(source.description_file)
-    for entry in names.entries(config, shapes, head):
-        x = source.tensors.get(entry.theirs)
+) -> tuple[dict[str, np.ndarray], set[str]]:
+    """Checks the shapes and values of the source's tensors, and converts them to our arrays.
+
+    Converted tensors are removed from the source, because two copies of a large model may not fit in memory. A path is
+    omitted if any of its tensors is missing.
+
+    Args:
+      source: The source.
+      shapes: The shapes of our arrays by path, with stacked layers.
+      config: The config of the model.
+      head: See `names.entries`.
+
+    Returns:
+      Our arrays by path, and the names of all converted tensors.
+    """
+    params, used, described = {}, set(), os.path.basename(source.description_file)
+    entries = list(names.entries(config, shapes, head))
+    incomplete = {entry.ours for entry in entries if entry.theirs not in source.tensors}
+    for entry in entries:
+        x, path = source.tensors.pop(entry.theirs, None), entry.ours
         if x is None:
             continue
         where = f'{source.where}: {source.name(entry.theirs)}'
-        ours = shapes[entry.ours] if entry.layer is None else shapes[entry.ours][1:]
+        ours = shapes[path] if entry.layer is None else shapes[path][1:]
         expected = entry.their_shape(ours, config.vocab_size)
         if x.shape != expected:
             fix = f'{described} and the tensors belong to different models: copy both again from one source'
@@ -209,7 +249,13 @@ def _check_tensors(
             fix = 'give another checkpoint: a run that starts from these values cannot learn'
             raise UserError(where, found, 'finite numbers', fix)
         used.add(entry.theirs)
-    return used
+        if entry.layer is None:
+            params[path] = np.ascontiguousarray(entry.kind.to_ours(x, ours))
+        elif path not in incomplete:
+            if path not in params:
+                params[path] = np.ones(shapes[path], x.dtype)  # ones for a norm that is unused and has no entry
+            params[path][entry.layer] = entry.kind.to_ours(x, ours)
+    return params, used
 
 
 def _init_params(paths: list[str], model: nn.Module, seed: int) -> dict[str, np.ndarray]:

@@ -119,17 +119,25 @@ class Entry:
         return self.kind.to_theirs(np.broadcast_to(np.float32(0), shape), vocab_size).shape
 
 
-def entries(config: BertConfig, ours: Mapping[str, object], head: str = '') -> Iterator[Entry]:
+def entries(
+    config: BertConfig, ours: Mapping[str, object], head: str = '', *, keep_unnamed: bool = True
+) -> Iterator[Entry]:
     """Yields an entry for each tensor of a model.
 
-    Paths without a name in transformers (for example in a BiLSTM) become names with dots. If the model does not use the
-    attention norm of the first block, there is no entry for it.
+    If the model does not use the attention norm of the first block, there is no entry for it.
 
     Args:
       config: The config of the model.
       ours: A mapping whose keys are our paths.
       head: The name of a task's head in transformers (Head.projection).
+      keep_unnamed: Whether paths without a name in transformers (those of a BiLSTM) become names with dots.
+
+    Raises:
+      KeyError: A path has no name in transformers, and `keep_unnamed` is False. An export would lose its tensor.
     """
+    unnamed = sorted(set(ours) - _TABLE_PATHS)
+    if unnamed and not keep_unnamed:
+        raise KeyError(f'convert/names.py has no name for {unnamed}')
     for path, theirs, kind in TABLE:
         if path not in ours:
             continue
@@ -139,20 +147,8 @@ def entries(config: BertConfig, ours: Mapping[str, object], head: str = '') -> I
                 yield Entry(path, i, theirs.format(i=i), kind)
         else:
             yield Entry(path, None, theirs.format(head=head or 'head'), kind)
-    for path in sorted(set(ours) - _TABLE_PATHS):
+    for path in unnamed:
         yield Entry(path, None, path.replace('/', '.'), SAME)
-
-
-def named_entries(config: BertConfig, ours: Mapping[str, object], head: str = '') -> list[Entry]:
-    """Returns the entries of a model whose paths all have names in transformers.
-
-    Raises:
-      KeyError: A path has no name in transformers, so an export would lose its tensor.
-    """
-    unknown = sorted(set(ours) - _TABLE_PATHS)
-    if unknown:
-        raise KeyError(f'convert/names.py has no name for {unknown}')
-    return list(entries(config, ours, head))
 
 
 def to_huggingface(
@@ -164,13 +160,9 @@ def to_huggingface(
       params: Our arrays by flat path, with stacked layers. Converted arrays are removed from the dictionary, because
         two copies of a large model may not fit in memory.
       config: The config of the model. Rows beyond its `vocab_size` are padding and are dropped.
-      head: See `entries`.
-      keep_unnamed: Whether to keep paths that have no name in transformers.
-
-    Raises:
-      KeyError: A path has no name in transformers, and `keep_unnamed` is False.
+      head, keep_unnamed: See `entries`, which may raise.
     """
-    all_entries = list(entries(config, params, head)) if keep_unnamed else named_entries(config, params, head)
+    all_entries = list(entries(config, params, head, keep_unnamed=keep_unnamed))
     tensors = {}
     for path, group in itertools.groupby(all_entries, key=lambda entry: entry.ours):
         x = params.pop(path)
@@ -178,35 +170,3 @@ def to_huggingface(
             part = x if entry.layer is None else x[entry.layer]
             tensors[entry.theirs] = np.ascontiguousarray(entry.kind.to_theirs(part, config.vocab_size))
     return tensors
-
-
-def from_huggingface(
-    tensors: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], config: BertConfig, head: str = ''
-) -> dict[str, np.ndarray]:
-    """Converts tensors of transformers to our arrays.
-
-    The result omits a path if any of its tensors is missing.
-
-    Args:
-      tensors: Their tensors by name, with the shapes of `Entry.their_shape`. Converted tensors are removed from the
-        dictionary, because two copies of a large model may not fit in memory.
-      shapes: The shapes of our arrays by path.
-      config: The config of the model.
-      head: See `entries`.
-
-    Returns:
-      Our arrays by flat path, with stacked layers.
-    """
-    params: dict[str, np.ndarray] = {}
-    expected = list(entries(config, shapes, head))
-    incomplete = {entry.ours for entry in expected if entry.theirs not in tensors}
-    available = [entry for entry in expected if entry.theirs in tensors]
-    for entry in available:
-        path, theirs = entry.ours, tensors.pop(entry.theirs)
-        if entry.layer is None:
-            params[path] = np.ascontiguousarray(entry.kind.to_ours(theirs, shapes[path]))
-        elif path not in incomplete:
-            if path not in params:
-                params[path] = np.ones(shapes[path], theirs.dtype)  # ones for a norm that is unused and has no entry
-            params[path][entry.layer] = entry.kind.to_ours(theirs, shapes[path][1:])
-    return params

@@ -49,11 +49,7 @@ outputs = dict(zip(names, session.run(names, dict(zip({names}, inputs)))))
 
 
 def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
-    """Checks that a model can be exported to ONNX. The check is cheap and runs before training starts.
-
-    Args:
-      config: The config of the encoder.
-      model: The model of a task; None for a pre-trained model.
+    """Checks that a pre-trained model, or the model of a task, can be exported to ONNX, before training starts.
 
     Raises:
       UserError: jax2onnx is not installed, the model has a BiLSTM (jax2onnx cannot convert a loop from right to left),
@@ -77,8 +73,7 @@ def export_onnx(content: ExportContent, directory: epath.PathLike) -> None:
     The model must have passed `check_onnx`. The files are in float32 for any dtype of the model. The local or remote
     directory appears atomically. Equal parameters give equal bytes.
     """
-    stacked = unflatten_dict(flat_stacked(content.params, content.config), sep='/')
-    unstacked = unstack_layers(stacked)
+    unstacked = unstack_layers(unflatten_dict(flat_stacked(content.params, content.config), sep='/'))
     changes = {'scan_layers': False, 'remat': 'none', 'dtype': 'float32', 'param_dtype': 'float32'}
     config = dataclasses.replace(content.config, **changes)  # jax2onnx cannot convert a scan.
     model, embeddings, outputs = content.module.clone(config=config), content.embeddings, {}

@@ -80,14 +80,21 @@ def recognises(directory: epath.Path) -> bool:
 
 
 def read(directory: epath.Path) -> CheckpointSource:
-    """Reads the description of a model, see formats.py."""
+    """Reads the description of a model, see load.py."""
     config_path = directory / MODEL
     facts = read_json_object(config_path, _AGAIN)
     head = facts.get('head', {})
     if not isinstance(head, dict) or not isinstance(head.get('task', {}), dict):
         raise UserError(str(config_path), 'a head or a task that is not an object', 'the metadata of an export', _AGAIN)
     values = {**head.get('task', {}), 'architectures': [head.get('architecture', 'BertForPreTraining')]}
-    config = _config(facts, config_path)
+    if 'vocab_size' not in facts:
+        raise UserError(str(config_path), 'no vocab_size', 'the fields of a BertConfig', _AGAIN)
+    config_fields = {field.name for field in dataclasses.fields(BertConfig)}
+    try:
+        config = BertConfig(**{name: value for name, value in facts.items() if name in config_fields})
+    except UserError as error:
+        found = f'{error.where.removeprefix("config.model.")} {error.found}'
+        raise UserError(str(config_path), found, error.expected, _AGAIN) from None
     field_names = fields_of(FieldKind.ARCHITECTURE, FieldKind.TRAINING).keys() - {'param_dtype'}
     dtypes: dict[str, str] = {}
 
@@ -98,17 +105,6 @@ def read(directory: epath.Path) -> CheckpointSource:
 
     fields = {name: getattr(config, name) for name in field_names}
     return CheckpointSource(str(directory), str(config_path), values, tensors, fields=fields, dtypes=dtypes)
-
-
-def _config(facts: Mapping[str, Any], config_path: epath.Path) -> BertConfig:
-    names_of_fields = [field.name for field in dataclasses.fields(BertConfig)]
-    if 'vocab_size' not in facts:
-        raise UserError(str(config_path), 'no vocab_size', 'the fields of a BertConfig', _AGAIN)
-    try:
-        return BertConfig(**{name: facts[name] for name in names_of_fields if name in facts})
-    except UserError as error:
-        found = f'{error.where.removeprefix("config.model.")} {error.found}'
-        raise UserError(str(config_path), found, error.expected, _AGAIN) from None
 
 
 def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict[str, np.ndarray]:
@@ -124,8 +120,7 @@ def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict
         raise UserError(str(folder / PARAMS), found, 'a complete export', _AGAIN) from None
     if read_json_object(directory / _CHECKSUM, _AGAIN).get('sha256') != _digest(flat_paths(params)):
         raise UserError(str(folder / PARAMS), 'values with another checksum', 'a complete export', _AGAIN)
-    flat = flat_stacked(params, config)
-    return names.to_huggingface(flat, config, projection, keep_unnamed=True)
+    return names.to_huggingface(flat_stacked(params, config), config, projection, keep_unnamed=True)
 
 
 def _digest(flat: Mapping[str, np.ndarray]) -> str:

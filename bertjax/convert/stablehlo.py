@@ -5,7 +5,7 @@ The weights are an argument of the functions, and are stored in one file that ot
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -19,8 +19,6 @@ from bertjax.convert.functions import describe_outputs, function_card, make_func
 from bertjax.convert.trees import flat_paths
 from bertjax.data.features import INPUTS
 from bertjax.files.atomic import write_atomic
-from bertjax.model.bert import BertForPreTraining
-from bertjax.model.heads import BertForTask
 
 PLATFORMS = ('cpu', 'cuda', 'tpu')
 FUNCTIONS, WEIGHTS = 'functions.json', 'weights.safetensors'
@@ -54,7 +52,11 @@ def export_stablehlo(content: ExportContent, directory: epath.PathLike) -> None:
     model, params = content.module, nn.unbox(jax.device_get(dict(content.params)))
     weights = {path: np.asarray(x) for path, x in flat_paths(params).items()}
     functions = make_functions(model, params.keys(), content.embeddings)
-    lowered = {name: _lower(function, weights, model) for name, function in functions.items()}
+    abstract, lowered = {path: jax.ShapeDtypeStruct(x.shape, x.dtype) for path, x in weights.items()}, {}
+    with _without_source_locations():
+        for name, function in functions.items():
+            lower = export.export(jax.jit(function), platforms=PLATFORMS)
+            lowered[name] = lower(abstract, *symbolic_inputs(model))
     outputs = {
         name: describe_outputs(jax.tree.unflatten(function.out_tree, function.out_avals))
         for name, function in lowered.items()
@@ -75,14 +77,6 @@ def export_stablehlo(content: ExportContent, directory: epath.PathLike) -> None:
         write_atomic(path / WEIGHTS, safetensors.numpy.save(weights))
         (path / 'README.md').write_text(function_card(_CARD, outputs, 'jax_export', model, **versions))
         (path / FUNCTIONS).write_text(json.dumps(facts, indent=2) + '\n')
-
-
-def _lower(
-    function: Callable, weights: Mapping[str, np.ndarray], model: BertForPreTraining | BertForTask
-) -> export.Exported:
-    shapes = {path: jax.ShapeDtypeStruct(x.shape, x.dtype) for path, x in weights.items()}
-    with _without_source_locations():
-        return export.export(jax.jit(function), platforms=PLATFORMS)(shapes, *symbolic_inputs(model))
 
 
 @contextlib.contextmanager

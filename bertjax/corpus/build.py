@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from absl import logging
 from etils import epath
 
-from bertjax.corpus import build_dir, identity, merge, partial, quality, reading, report, sources, store, workers
+from bertjax.corpus import build_dir, identity, merge, quality, reading, report, sources, store, workers
 from bertjax.corpus.backend import Backend, make_backend
+from bertjax.corpus.build_dir import BuildPlan, read_record
 from bertjax.corpus.identity import LogFunction
 from bertjax.corpus.overlap import check_outside
-from bertjax.corpus.partial import BuildPlan, read_record
 from bertjax.corpus.shards import cut_shards
 from bertjax.corpus.sources import CorpusOptions, TextSource
 from bertjax.errors import UserError
@@ -125,11 +125,11 @@ def _identity(text_sources: list[TextSource], tokenizer: Tokenizer, options: Cor
 
 def _make_plan(store_identity: dict, text_sources: list[TextSource], options: CorpusOptions) -> BuildPlan:
     """Decides how to read each source, and cuts the sources into shards."""
-    readings: list[reading.Reading] = []
+    readings: list[str] = []
     if options.format == 'auto':
         text_sources, readings = reading.choose_readings(text_sources)
     shards = cut_shards(text_sources, options.format)
-    return BuildPlan(store_identity, text_sources, shards, options.strict, list(map(str, readings)))
+    return BuildPlan(store_identity, text_sources, shards, options.strict, readings)
 
 
 def _build(
@@ -141,7 +141,8 @@ def _build(
     log: LogFunction,
     backend: Backend,
 ) -> dict:
-    plan, done = partial.prepare(directory, plan, log)
+    """Encodes the missing shards, and merges all shards. Returns the manifest."""
+    plan, done = build_dir.prepare_partial(directory, plan, log)
     for line in plan.readings:
         log(line)
     remaining = {number: parts for number, parts in enumerate(plan.shards) if number not in done}
@@ -153,30 +154,10 @@ def _build(
             log(f'{saving}: {INSTALL_FAST}')
         with workers.Progress(total, enabled=progress, in_bytes=in_bytes) as bar:
             backend.encode(directory, remaining, tokenizer, options, bar)
-    finished = [
-        merge.Shard(number, read_record(directory, number, parts), directory)
-        for number, parts in enumerate(plan.shards)
-    ]
-    return _merge(directory, finished, plan, tokenizer, options, backend)
-
-
-def _merge(
-    directory: pathlib.Path,
-    shards: list[merge.Shard],
-    plan: BuildPlan,
-    tokenizer: Tokenizer,
-    options: CorpusOptions,
-    backend: Backend,
-) -> dict:
-    records = [shard.record for shard in shards]
-    if not sum(record['documents'] for record in records):
-        dropped = report.add_counts(record['dropped'] for record in records)
-        reasons = ', '.join(f'{count} {kind}' for kind, count in dropped.items()) or 'no text'
-        fix = 'check the files, config.corpus_options.format and config.corpus_options.text_key'
-        problems = report.add_problems(record['problems'] for record in records)
-        first = next((lines[0] for lines in problems.values()), None)
-        found = f'no document at all ({reasons}{"; first: " + first if first else ""})'
-        raise UserError('config.corpus', found, 'at least one document', fix)
+    records = [read_record(directory, number, parts) for number, parts in enumerate(plan.shards)]
+    if not any(record['documents'] for record in records):
+        raise _no_document_error(records)
+    shards = [merge.Shard(number, record, directory) for number, record in enumerate(records)]
     repeats, distinct_lines = backend.compare(shards)
     threshold = merge.heldout_threshold(shards, options.heldout)
     destinations = merge.choose_destinations(shards, repeats, threshold, drop=options.drop_duplicates)
@@ -206,3 +187,13 @@ def _merge(
     identity.write_record(directory, content, identity.identify(plan.sources, digests), plan.readings)
     write_atomic(directory / 'manifest.json', store.manifest_text(manifest))
     return store.read_manifest(directory)
+
+
+def _no_document_error(records: list[dict]) -> UserError:
+    dropped = report.add_counts(record['dropped'] for record in records)
+    reasons = ', '.join(f'{count} {kind}' for kind, count in dropped.items()) or 'no text'
+    fix = 'check the files, config.corpus_options.format and config.corpus_options.text_key'
+    problems = report.add_problems(record['problems'] for record in records)
+    first = next((lines[0] for lines in problems.values()), None)
+    found = f'no document at all ({reasons}{"; first: " + first if first else ""})'
+    return UserError('config.corpus', found, 'at least one document', fix)

@@ -36,12 +36,6 @@ def slice_runs(runs: Sequence[np.ndarray], low: int, high: int) -> np.ndarray:
     return np.concatenate(pieces)
 
 
-def count_distinct(hashes: np.ndarray) -> int:
-    """Returns the number of distinct hashes."""
-    hashes = np.sort(hashes)
-    return int(np.count_nonzero(hashes[1:] != hashes[:-1])) + bool(len(hashes))
-
-
 def indices_between(hashes: np.ndarray, low: int, high: int) -> np.ndarray:
     """Returns the indices, int64, of the hashes in [low, high). The hashes need not be sorted."""
     return np.flatnonzero((hashes >= np.uint64(low)) & (hashes <= np.uint64(high - 1)))
@@ -58,7 +52,7 @@ def count_distinct_lines(shards: list[Shard]) -> int:
     """Returns the number of distinct lines of all shards."""
     runs = [run for shard in shards for run in sorted_runs(shard)]
     edges = bucket_edges(sum(map(len, runs)))
-    return sum(count_distinct(slice_runs(runs, low, high)) for low, high in itertools.pairwise(edges))
+    return sum(len(np.unique(slice_runs(runs, low, high))) for low, high in itertools.pairwise(edges))
 
 
 def find_repeats(shards: list[Shard]) -> np.ndarray:

@@ -128,11 +128,7 @@ def json_events(
 ) -> Iterator[Event]:
     """Yields the events of JSON lines, one document on each line.
 
-    Args:
-      lines: The lines.
-      pick: Selects the documents.
-      key: The JSON field with the text or the sequences.
-      sentences: A function that reads the sequences of a line; None if the field contains text.
+    The field `key` contains the text. If `sentences` is given, the field contains sequences, which this function reads.
     """
     for raw in lines:
         if raw.strip() and pick.start():
@@ -244,23 +240,16 @@ def _file_events(part: TextPart, key: str, progress: Progress, digest, segments:
             yield Document.END
 
 
-def _pydoc_events(part: TextPart, progress: Progress) -> Iterator[Event]:
-    for _, paragraphs in datasets.pydoc_documents():
+def _dataset_events(part: TextPart, key: str, progress: Progress) -> Iterator[Event]:
+    if part.kind == 'pydoc':
+        documents = (paragraphs for _, paragraphs in datasets.pydoc_documents())
+    else:
+        records = datasets.tfds_documents(part.path, key, part.begin, part.end)
+        texts = (decode(raw, index) for index, raw in records)
+        documents = ([text] if isinstance(text, Broken) else datasets.tfds_paragraphs(text) for text in texts)
+    for paragraphs in documents:
         yield Document.START
         yield from paragraphs
-        yield Document.END
-        if progress:
-            progress(1)
-
-
-def _tfds_events(part: TextPart, key: str, progress: Progress) -> Iterator[Event]:
-    for index, raw in datasets.tfds_documents(part.path, key, part.begin, part.end):
-        yield Document.START
-        text = decode(raw, index)
-        if isinstance(text, Broken):
-            yield text
-        else:
-            yield from datasets.tfds_paragraphs(text)
         yield Document.END
         if progress:
             progress(1)
@@ -279,8 +268,6 @@ def read_events(
       digest: A hash object that is updated with the bytes of a file, before decompression.
       segments: Whether to read the segment types of sequences; see sequences.py.
     """
-    if part.kind == 'pydoc':
-        return _pydoc_events(part, progress)
-    if part.kind == 'tfds':
-        return _tfds_events(part, text_key, progress)
-    return _file_events(part, text_key, progress, digest, segments)
+    if part.kind == 'file':
+        return _file_events(part, text_key, progress, digest, segments)
+    return _dataset_events(part, text_key, progress)

@@ -66,8 +66,7 @@ def collect_digests(read: Iterable[tuple[TextPart, str]]) -> dict[tuple[str, Ran
     for part, digest in read:
         if digests.setdefault((part.path, (part.begin, part.end)), digest) != digest:
             fix = 'start again when no program writes to the file'
-            found, expected = 'content that changed between two readings', 'a file that does not change'
-            raise UserError(part.path, found, expected, fix)
+            raise UserError(part.path, 'content that changed between two readings', 'a file that does not change', fix)
     return digests
 
 
@@ -160,19 +159,15 @@ def hash_ranges(ranges: Sequence[tuple[TextSource, Range]], log: LogFunction = l
         others = f' and {len(paths) - 1:,} other files' if len(paths) > 1 else ''
         log(f'{paths[0]}{others} may have changed (dates, path or inode differ): comparing the content')
     with concurrent.futures.ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
-        return list(pool.map(lambda pair: _digest_of(*pair), ranges))
-
-
-def _digest_of(source: TextSource, part: Range) -> str:
-    return _digest(source.path, file_facts(source), *part) if source.kind == 'file' else new_digest().hexdigest()
+        return [*pool.map(lambda pair: _digest(pair[0].kind, pair[0].path, file_facts(pair[0]), *pair[1]), ranges)]
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _digest(path: str, facts: tuple[int, str, int], begin: int, end: int) -> str:
-    """Returns the hash that `formats.read_events` computes for a range of a file. Reading stops at any damage."""
+def _digest(kind: str, path: str, facts: tuple[int, str, int], begin: int, end: int) -> str:
+    """Returns the hash that `formats.read_events` computes for a range of a source. Reading stops at any damage."""
     del facts  # part of the cache key
     digest = new_digest()
-    if begin == end:  # an empty file, or a pipe, for which reading would block
+    if kind != 'file' or begin == end:  # a dataset, an empty file, or a pipe, for which reading would block
         return digest.hexdigest()
     try:
         with open_file(path) as file:

@@ -8,7 +8,7 @@ from etils import epath
 
 from bertjax.corpus.sources import split_components
 from bertjax.errors import UserError
-from bertjax.files.paths import is_pattern, is_remote, would_match
+from bertjax.files.paths import is_hidden, is_pattern, is_remote, would_match
 
 # Examples of the paths that a store, a pre-training run and later verbs write: one of each kind and depth.
 _TOKENIZER = ['tokenizer/vocab.txt', 'tokenizer/tokenizer.json', 'tokenizer/tokenizer.model']
@@ -26,12 +26,7 @@ WORKDIR_FILES = [
 
 
 def check_outside(spec: str | Sequence[str], folder: epath.PathLike, written: Sequence[str] = STORE_FILES) -> None:
-    """Checks that the corpus does not include the files of an output folder.
-
-    Args:
-      spec: The specification of the corpus.
-      folder: The store, or the workdir of a run.
-      written: The files that the run will write into the folder.
+    """Checks that the corpus does not include the files that a run will write into an output folder.
 
     Raises:
       UserError: A component is a directory that contains the folder, or a glob that matches one of its files.
@@ -49,5 +44,5 @@ def _would_match_output(part: str, output: pathlib.Path, written: Sequence[str])
     if os.path.isdir(part):
         top = pathlib.Path(os.path.realpath(part))
         inside = output.relative_to(top).parts if output.is_relative_to(top) else ('.',)
-        return not any(name.startswith(('.', '_')) for name in inside)
+        return not is_hidden(inside)
     return is_pattern(part) and not os.path.exists(part) and any(would_match(part, output / name) for name in written)

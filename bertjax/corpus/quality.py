@@ -132,8 +132,7 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
             f'{share:.0%} of the tokens are held out instead of {options.heldout:.0%}, because there are only '
             f'{facts["documents"]:,} documents: cut them into smaller ones, for example chapters.'
         )
-    lost = sum(facts['dropped'].values())
-    broken = lost - facts['dropped'].get('empty document', 0)
+    broken = sum(facts['dropped'].values()) - facts['dropped'].get('empty document', 0)
     if broken:
         warnings.append(f'{broken:,} documents or files were broken and left out; the first of each kind are listed.')
     return warnings
@@ -193,18 +192,15 @@ def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
       if they were shuffled within documents. The second is None if there are too few pairs for it. If the split is too
       small for both ratios, the result is None.
     """
-    documents = _sample(split)
-    counts = collections.Counter(token for document in documents for ids in document for token in set(ids.tolist()))
+    documents = [[set(ids.tolist()) for ids in document] for document in _sample(split)]
+    counts = collections.Counter(token for document in documents for ids in document for token in ids)
     if not counts:
         return None
     sentences = sum(map(len, documents))
     common = {token for token, count in counts.items() if count > max(2, COMMON * sentences)}
+    documents = [[ids - common for ids in document] for document in documents]
     near, far, other_document = [], [], []
-    other = first = [set(ids.tolist()) - common for ids in documents[0]]
-    for following in [*documents[1:], None]:
-        document, other = other, first
-        if following is not None:
-            other = [set(ids.tolist()) - common for ids in following]
+    for document, other in zip(documents, [*documents[1:], documents[0]], strict=True):
         for index in range(len(document) - 1):
             a, b, c = document[index], document[index + 1], other[index % len(other)]
             d = document[(index + len(document) // 2) % len(document)]

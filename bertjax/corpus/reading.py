@@ -32,42 +32,11 @@ _HOW = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """The decision about the files of one component.
-
-    Attributes:
-      name: The name of the component, or the names of files that are not part of a directory or glob.
-      files: The number of files.
-      format: The format of most of the inspected files.
-      inspected: The number of inspected files.
-      against: The number of inspected files that seem to be 'files' if `format` is 'text', or the reverse.
-    """
-
-    name: str
-    files: int
-    format: str
-    inspected: int
-    against: int
-
-    def __str__(self) -> str:
-        counted = '1 file' if self.files == 1 else f'{self.files:,} files'
-        text = f'{self.name}: {counted}, read as {_HOW[self.format]}'
-        other = {'text': 'files', 'files': 'text'}.get(self.format)
-        if self.against and self.files == 1:
-            return f'{text}, although they look like paragraphs of one document: remove the blank lines inside it'
-        if self.against:
-            text += f' ({self.against} of {self.inspected} inspected files seem to be {_HOW[other]})'
-        if other and self.files > 1:
-            text += f'; --config.corpus_options.format={other} reads them as {_HOW[other]}'
-        return text
-
-
-def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], list[Reading]]:
+def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], list[str]]:
     """Sets the field `single` of each source by the content of files.
 
     Returns:
-      The sources with this field, and the decision for each component.
+      The sources with this field, and a line about the decision for each component.
     """
     by_path, readings = {}, []
     files = [source for source in sources if source.kind == 'file']
@@ -84,8 +53,21 @@ def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], li
             format = 'files' if format == 'text' and single else format
             name = component or ', '.join([source.name for source in members[:3]] + ['…'] * (len(members) > 3))
             against = labels.count('text' if single else 'files')
-            readings.append(Reading(name, len(members), format, len(inspected), against))
+            readings.append(_describe_reading(name, len(members), format, len(inspected), against))
     return [by_path.get(source.path, source) for source in sources], readings
+
+
+def _describe_reading(name: str, files: int, format: str, inspected: int, against: int) -> str:
+    """Returns the line about a component. `against` inspected files seem to have the other of 'text' and 'files'."""
+    text = f'{name}: {"1 file" if files == 1 else f"{files:,} files"}, read as {_HOW[format]}'
+    other = {'text': 'files', 'files': 'text'}.get(format)
+    if against and files == 1:
+        return f'{text}, although they look like paragraphs of one document: remove the blank lines inside it'
+    if against:
+        text += f' ({against} of {inspected} inspected files seem to be {_HOW[other]})'
+    if other and files > 1:
+        text += f'; --config.corpus_options.format={other} reads them as {_HOW[other]}'
+    return text
 
 
 def _sample_files(members: Sequence[TextSource]) -> list[TextSource]:

@@ -96,9 +96,7 @@ def _round(value: float) -> float:
 
 def add_counts(counters: Iterable[dict[str, int]]) -> dict[str, int]:
     """Returns the sum of counters, the largest count first."""
-    total: collections.Counter = collections.Counter()
-    for counter in counters:
-        total.update(counter)
+    total = sum(map(collections.Counter, counters), collections.Counter())
     return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
 
 

@@ -58,15 +58,7 @@ def list_fields(record: Mapping[str, Any]) -> str:
 def parse_sentences(
     text: str, number: int, key: str, *, format: str, segments: bool
 ) -> Iterator[SequenceSentence | Broken]:
-    """Yields the sentences of a line of JSON, or a `Broken` if the line is invalid.
-
-    Args:
-      text: The line.
-      number: The number of the line.
-      key: The field with the sentences.
-      format: One of FORMATS.
-      segments: Whether to read the field with segment types.
-    """
+    """Yields the sentences in the field `key` of a line of JSON, or a `Broken` if the line is invalid."""
     record = parse_json_object(text, number)
     if isinstance(record, Broken):
         yield record
@@ -102,50 +94,35 @@ def _is_symbol(item: object) -> bool:
     return isinstance(item, str) and item.split() == [item] and '\0' not in item and item.isprintable()
 
 
-class SentenceEncoder:
-    """Converts sentences to ids.
+def encode_sentence(
+    sentence: SequenceSentence, where: str, vocabulary: Mapping[str, int], unk_id: int, *, segments: int, strict: bool
+) -> np.ndarray:
+    """Returns the ids of a sentence, int32, one for each item.
 
     Args:
+      sentence: The sentence.
+      where: The file and line, for messages.
       vocabulary: {piece: id}.
       unk_id: The id of symbols that the vocabulary lacks.
       segments: The number of segment types; 0 for none.
       strict: Whether an unknown symbol is an error.
+
+    Raises:
+      UserError: An id is outside the vocabulary, a symbol is unknown (if strict), or the segment type is missing or
+        too large.
     """
-
-    def __init__(self, vocabulary: Mapping[str, int], unk_id: int, *, segments: int, strict: bool):
-        self._vocabulary, self._unk_id, self._segments, self._strict = vocabulary, unk_id, segments, strict
-
-    def ids(self, sentence: SequenceSentence, where: str) -> np.ndarray:
-        """Returns the ids of a sentence, int32, one for each item.
-
-        Args:
-          sentence: The sentence.
-          where: The file and line, for messages.
-
-        Raises:
-          UserError: An id is outside the vocabulary, a symbol is unknown (if strict), or the segment type is missing or
-            too large.
-        """
-        self._check_segment(sentence.segment, where)
-        size = len(self._vocabulary)
-        if isinstance(sentence.items[0], int):
-            if max(sentence.items) >= size:
-                found, fix = f'the id {max(sentence.items):,}', 'give the vocabulary to which the ids belong'
-                raise UserError(where, found, f'ids below {size:,}, the number of pieces of the vocabulary', fix)
-            return np.array(sentence.items, np.int32)
-        if self._strict:
-            unknown = next((item for item in sentence.items if item not in self._vocabulary), None)
-            if unknown is not None:
-                fix = 'add it to the vocabulary, or set config.corpus_options.strict=False to read it as [UNK]'
-                raise UserError(where, f'the symbol {unknown!r}', 'a symbol of the vocabulary', fix)
-        return np.array([self._vocabulary.get(item, self._unk_id) for item in sentence.items], np.int32)
-
-    def _check_segment(self, segment: int | None, where: str) -> None:
-        if not self._segments:
-            return
-        if segment is None:
-            raise UserError(where, f'no field {SEGMENTS!r}', 'a segment type for each sentence', _NO_SEGMENTS)
-        if segment >= self._segments:
-            expected = f'a type below config.corpus_options.segments = {self._segments}'
-            fix = 'raise this key and config.model.num_segments'
-            raise UserError(where, f'the segment type {segment}', expected, fix)
+    if segments and sentence.segment is None:
+        raise UserError(where, f'no field {SEGMENTS!r}', 'a segment type for each sentence', _NO_SEGMENTS)
+    if segments and sentence.segment >= segments:
+        expected = f'a type below config.corpus_options.segments = {segments}'
+        fix = 'raise this key and config.model.num_segments'
+        raise UserError(where, f'the segment type {sentence.segment}', expected, fix)
+    if isinstance(sentence.items[0], int):
+        if max(sentence.items) >= len(vocabulary):
+            found, fix = f'the id {max(sentence.items):,}', 'give the vocabulary to which the ids belong'
+            raise UserError(where, found, f'ids below {len(vocabulary):,}, the number of pieces of the vocabulary', fix)
+        return np.array(sentence.items, np.int32)
+    if strict and (unknown := next((item for item in sentence.items if item not in vocabulary), None)) is not None:
+        fix = 'add it to the vocabulary, or set config.corpus_options.strict=False to read it as [UNK]'
+        raise UserError(where, f'the symbol {unknown!r}', 'a symbol of the vocabulary', fix)
+    return np.array([vocabulary.get(item, unk_id) for item in sentence.items], np.int32)

@@ -16,16 +16,20 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bertjax.corpus.quality import MAX_PROBLEMS
-from bertjax.corpus.sequences import SentenceEncoder, SequenceSentence
+from bertjax.corpus.formats import Document, read_events
+from bertjax.corpus.identity import new_digest
+from bertjax.corpus.quality import MAX_PROBLEMS, broken_error
+from bertjax.corpus.sequences import FORMATS, SequenceSentence, encode_sentence
+from bertjax.corpus.sources import TextPart
 from bertjax.corpus.store import CHECKSUM, id_dtype
 from bertjax.files.atomic import AtomicFile, checksum, write_atomic
 from bertjax.files.streams import Broken
 from bertjax.text.hash_split import hash64, hash_threshold
-from bertjax.text.splitters import Splitter
+from bertjax.text.splitters import build_splitter
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.text.tokenizer_base import flatten
 
@@ -61,33 +65,21 @@ class ShardWriter:
     Args:
       directory: The directory of the store.
       shard: The number of the shard.
-      tokenizer: The tokenizer.
-      heldout: The share of held-out documents.
-      split: The sentence splitter.
-      encoder: The encoder of sequences that are not text; None if documents are text.
-      segments: Whether sentences have segment types.
+      tokenizer, settings, strict: See `encode_shard`.
     """
 
-    def __init__(
-        self,
-        directory: pathlib.Path,
-        shard: int,
-        tokenizer: Tokenizer,
-        *,
-        heldout: float,
-        split: Splitter,
-        encoder: SentenceEncoder | None = None,
-        segments: bool = False,
-    ):
-        partial = directory / 'partial'
-        name = f'{shard:05d}'
+    def __init__(self, directory: pathlib.Path, shard: int, tokenizer: Tokenizer, settings: dict, strict: bool):
+        partial, name = directory / 'partial', f'{shard:05d}'
+        splits, self._segments = settings['split_sentences'], settings.get('segments', 0)
+        self._split = build_splitter(settings['sentences']) if splits else lambda line: [line.strip()]
         self._train = AtomicFile(directory / f'train-{name}.tokens')
-        kinds = ('heldout', 'sentences', 'documents', 'lines', *(('segments',) if segments else ()))
+        kinds = ('heldout', 'sentences', 'documents', 'lines', *(('segments',) if self._segments else ()))
         self._files = {kind: AtomicFile(partial / f'{name}.{kind}') for kind in kinds}
-        self._segments = segments
-        self._encoder = encoder
         self._record = partial / f'{name}.json'
-        self._tokenizer, self._split, self._threshold = tokenizer, split, hash_threshold(heldout)
+        self._tokenizer, self._strict, self._threshold = tokenizer, strict, hash_threshold(settings['heldout'])
+        self._vocabulary: dict[str, int] = {}  # the ids of the pieces; empty if documents are text
+        if settings['format'] in FORMATS:
+            self._vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces)}
         self._dtype = id_dtype(tokenizer.vocab_size)
         self._batch: list = []  # sentences: texts, or arrays of ids
         self._finished: list[_Draft] = []
@@ -150,7 +142,9 @@ class ShardWriter:
         document = self._open
         if document.broken:
             return
-        self._batch.append(self._encoder.ids(sentence, where))
+        unk_id, segments = self._tokenizer.unk_id, self._segments
+        ids = encode_sentence(sentence, where, self._vocabulary, unk_id, segments=segments, strict=self._strict)
+        self._batch.append(ids)
         kind = f'{sentence.segment}:' if self._segments else ''
         data = (kind + ' '.join(map(str, sentence.items))).encode('utf-8')
         document.text.update(b' ' + data)
@@ -194,7 +188,7 @@ class ShardWriter:
 
     def _flush(self) -> None:
         """Encodes the batch. Writes finished documents to their files, and the open document to the train file."""
-        ids, lengths = flatten(self._batch) if self._encoder else self._tokenizer.encode_flat(self._batch)
+        ids, lengths = flatten(self._batch) if self._vocabulary else self._tokenizer.encode_flat(self._batch)
         flat = ids.astype(self._dtype)
         ends = np.concatenate([[0], np.cumsum(lengths)])
         unknown = np.concatenate([[0], np.cumsum(flat == self._tokenizer.unk_id)])
@@ -283,3 +277,62 @@ class ShardWriter:
         }
         write_atomic(self._record, json.dumps(record, indent=1) + '\n')
         return record
+
+
+def encode_shard(
+    directory: pathlib.Path,
+    shard: int,
+    parts: Sequence[TextPart],
+    tokenizer: Tokenizer,
+    settings: dict,
+    strict: bool,
+    progress: Callable[[int, int], None],
+) -> dict:
+    """Encodes one shard and writes its files.
+
+    Args:
+      directory: The directory of the store.
+      shard: The number of the shard.
+      parts: The parts of the corpus that the shard reads, in order.
+      tokenizer: The tokenizer.
+      settings: The result of `CorpusOptions.settings`.
+      strict: Whether to raise an error at the first broken input.
+      progress: A function that is called with a number of new documents, and a number of new bytes (before
+        decompression) or records.
+
+    Returns:
+      The record of the shard; see `shard_writer`.
+
+    Raises:
+      UserError: The input is broken (if strict), or a sentence is invalid (see `sequences.encode_sentence`).
+    """
+    writer, inputs = ShardWriter(directory, shard, tokenizer, settings, strict), []
+    for part in parts:
+        digest = new_digest()
+        documents = 0
+        events = read_events(
+            part,
+            text_key=settings['text_key'],
+            progress=lambda count: progress(0, count),
+            digest=digest,
+            segments=settings.get('segments', 0) > 0,
+        )
+        for event in events:
+            if type(event) is str:
+                writer.add_paragraph(event)
+            elif type(event) is SequenceSentence:
+                writer.add_sentence(event, f'{part.path}:{event.line}')
+            elif event is Document.START:
+                writer.start()
+            elif event is Document.END:
+                writer.end()
+                documents += 1
+                if documents % 256 == 0:
+                    progress(256, 0)
+            elif strict:
+                raise broken_error(part.path, event)
+            else:
+                writer.add_broken(f'{part.name}:{event.line}' if event.line else part.name, event)
+        progress(documents % 256, 0)
+        inputs.append([part.name, part.begin, part.end, part.of, part.stride, digest.hexdigest()])
+    return writer.close(inputs)

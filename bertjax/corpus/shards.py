@@ -10,7 +10,7 @@ from bertjax.corpus.sources import TextPart, TextSource
 from bertjax.files import streams
 from bertjax.remote.paths import open_file
 
-MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # in bytes; the bounds of `_target`
+MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # in bytes of plain text; the bounds of the target of a shard
 TARGET_SHARDS = 64  # enough that the cores of a large machine finish at about the same time
 FILES_A_SHARD = 10_000
 RECORDS_A_SHARD = 20_000  # the number of records of a tfds dataset
@@ -61,13 +61,10 @@ def _parts_of(source: TextSource, format_option: str, target: int) -> Iterator[t
 
     `format_option` is the value of config.corpus_options.format.
     """
-    if source.kind == 'pydoc':
-        yield TextPart('pydoc', source.path, source.name, 0, source.size), False
-        return
-    if source.kind == 'tfds':
-        for begin in range(0, source.size, RECORDS_A_SHARD):
-            end = min(begin + RECORDS_A_SHARD, source.size)
-            yield TextPart('tfds', source.path, source.name, begin, end), False
+    if source.kind != 'file':
+        step = RECORDS_A_SHARD if source.kind == 'tfds' else source.size  # Python's help is one part
+        for begin in range(0, source.size, step):
+            yield TextPart(source.kind, source.path, source.name, begin, min(begin + step, source.size)), False
         return
     format = source.format(format_option)
     full_file = TextPart('file', source.path, source.name, 0, source.size, format=format)
@@ -93,11 +90,6 @@ def _text_size(source: TextSource) -> float:
     return source.size * (EXPANSION if streams.has_compression_suffix(source.path) else 1)
 
 
-def _target(sources: list[TextSource]) -> int:
-    """Returns the estimated bytes of plain text that a shard should read."""
-    return int(min(MAX_SHARD, max(MIN_SHARD, sum(map(_text_size, sources)) / TARGET_SHARDS)))
-
-
 def cut_shards(sources: list[TextSource], format: str, *, in_order: bool = False) -> list[list[TextPart]]:
     """Cuts a corpus into shards of about equal size. Returns the parts of each shard, in order.
 
@@ -107,7 +99,8 @@ def cut_shards(sources: list[TextSource], format: str, *, in_order: bool = False
       in_order: Whether each shard is a contiguous piece of the text. Otherwise, large parts have separate shards, and
         several shards may read different documents of the same bytes.
     """
-    target = _target(sources)
+    # The estimated bytes of plain text that a shard should read.
+    target = int(min(MAX_SHARD, max(MIN_SHARD, sum(map(_text_size, sources)) / TARGET_SHARDS)))
     shards, group, size = [], [], 0.0
     for source in sources:
         for part, small in _parts_of(source, format, target):

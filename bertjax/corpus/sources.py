@@ -1,5 +1,6 @@
 """Resolves `config.corpus` to a list of files and datasets, and defines the options for reading them."""
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -245,21 +246,10 @@ def resolve_sources(spec: str | Sequence[str], text_key: str = 'text') -> list[T
     for source in sources:
         unique.setdefault(source.path, source)
     for source in unique.values():
-        if source.kind == 'file':
-            _check_not_sparse(source)
+        unwritten = 0  # The unwritten zeros of a sparse file are not text, and reading them could take hours.
+        with contextlib.suppress(OSError):  # the reader reports the error
+            unwritten = unwritten_bytes(source.path) if source.kind == 'file' else 0
+        if unwritten:
+            found = f'a sparse file: {unwritten:,} of its {source.size:,} bytes were never written'
+            raise UserError(source.path, found, 'text', 'copy it again, or remove it')
     return list(unique.values())
-
-
-def _check_not_sparse(source: TextSource) -> None:
-    """Checks that a file is not sparse. The unwritten zeros are not text, and reading them could take hours.
-
-    Raises:
-      UserError: The file is sparse.
-    """
-    try:
-        unwritten = unwritten_bytes(source.path)
-    except OSError:  # the reader reports the error
-        return
-    if unwritten:
-        found = f'a sparse file: {unwritten:,} of its {source.size:,} bytes were never written'
-        raise UserError(source.path, found, 'text', 'copy it again, or remove it')

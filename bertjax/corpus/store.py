@@ -22,6 +22,7 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files.atomic import checksum
 from bertjax.files.memory_map import map_array
+from bertjax.files.small_files import read_json_object
 
 STORE_FORMAT = 'bertjax token store'
 STORE_VERSION = 1
@@ -138,14 +139,9 @@ def read_manifest(directory: epath.PathLike) -> dict:
         found = 'no manifest.json'
         if path.parent.joinpath('partial').is_dir():
             found += ', and an unfinished build'
-        fix = 'run the command that builds it, or check the path'
-        raise UserError(str(directory), found, 'a token store', fix)
-    try:
-        manifest = json.loads(path.read_text('utf-8'))
-        known = isinstance(manifest, dict) and manifest.get('format') == STORE_FORMAT
-    except (ValueError, RecursionError) as error:
-        raise UserError(str(path), f'invalid JSON ({error})', 'the manifest of a token store', _REBUILD) from error
-    if not known:
+        raise UserError(str(directory), found, 'a token store', 'run the command that builds it, or check the path')
+    manifest = read_json_object(path, _REBUILD)
+    if manifest.get('format') != STORE_FORMAT:
         raise UserError(str(path), 'another file', f'the manifest of a {STORE_FORMAT}', 'check the path')
     if manifest.get('version') != STORE_VERSION:
         raise UserError(str(path), f'version {manifest.get("version")!r}', f'version {STORE_VERSION}', _REBUILD)

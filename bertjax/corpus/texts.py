@@ -1,6 +1,7 @@
 """Yields the paragraphs of a corpus in the order of its files, to train a vocabulary."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from bertjax.corpus import identity
 from bertjax.corpus.formats import read_events
@@ -31,49 +32,47 @@ def iter_texts(
     Raises:
       UserError: No file matches, there is no text, or the input is broken (if strict).
     """
-    empty, first_broken = True, ''
+    record = new_record()
     for source in resolve_sources(list_unweighted(spec), options.text_key):
-        digest, broken = identity.new_digest(), []
         part = TextPart(source.kind, source.path, source.name, 0, source.size, format=source.format(options.format))
-        for text in iter_part_texts(part, options, broken, digest, progress):
-            empty = False
-            yield text
-        first_broken = first_broken or next(iter(broken), '')
-        note(*identity.identify([source], {(source.path, (0, source.size)): digest.hexdigest()}))
-    if empty:
-        raise no_text_error(spec, first_broken)
+        yield from iter_part_texts([part], options, record, progress)
+        note(*identity.identify([source], {(source.path, (0, source.size)): record['digests'][-1]}))
+    if record['empty']:
+        raise no_text_error(spec, record['broken'])
+
+
+def new_record() -> dict[str, Any]:
+    """Returns a record for `iter_part_texts`: whether all parts are empty, their hashes, and the first broken input."""
+    return {'empty': True, 'digests': [], 'broken': ''}
 
 
 def iter_part_texts(
-    part: TextPart,
+    parts: Iterable[TextPart],
     options: CorpusOptions,
-    broken: list[str],
-    digest=None,
+    record: dict[str, Any],
     progress: Callable[[int], object] | None = None,
 ) -> Iterator[str]:
-    """Yields the paragraphs of a part of a corpus.
-
-    Args:
-      part: The part to read.
-      options: The options for reading text.
-      broken: A list that receives a description of the first broken input.
-      digest: A hash object that is updated with the bytes of the part.
-      progress: See `formats.read_events`.
+    """Yields the paragraphs of parts of a corpus, and updates `record`. For `progress`, see `formats.read_events`.
 
     Raises:
       UserError: The input is broken (if strict).
     """
     segments = options.segments > 0
-    for event in read_events(part, text_key=options.text_key, progress=progress, digest=digest, segments=segments):
-        if type(event) is str:
-            yield event
-        elif type(event) is SequenceSentence:
-            yield ' '.join(map(str, event.items))
-        elif type(event) is Broken and options.strict:
-            raise broken_error(part.path, event)
-        elif type(event) is Broken and not broken:
-            where = f'{part.name}:{event.line}' if event.line else part.name
-            broken.append(f' ({where}: {event.kind}: {event.detail})')
+    for part in parts:
+        digest = identity.new_digest()
+        for event in read_events(part, text_key=options.text_key, progress=progress, digest=digest, segments=segments):
+            if type(event) is str:
+                record['empty'] = False
+                yield event
+            elif type(event) is SequenceSentence:
+                record['empty'] = False
+                yield ' '.join(map(str, event.items))
+            elif type(event) is Broken and options.strict:
+                raise broken_error(part.path, event)
+            elif type(event) is Broken and not record['broken']:
+                where = f'{part.name}:{event.line}' if event.line else part.name
+                record['broken'] = f' ({where}: {event.kind}: {event.detail})'
+        record['digests'].append(digest.hexdigest())
 
 
 def no_text_error(spec: str | Sequence[str], broken: str) -> UserError:

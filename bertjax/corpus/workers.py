@@ -24,7 +24,7 @@ from rich import progress as rich_progress
 from rich.table import Column
 
 from bertjax.cores import available_cores
-from bertjax.corpus.encode import encode_shard
+from bertjax.corpus.shard_writer import encode_shard
 from bertjax.corpus.shards import EXPANSION
 from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource
 from bertjax.files.streams import has_compression_suffix
@@ -141,22 +141,14 @@ class Progress:
         return filesize.decimal(int(size)) if self._in_bytes else f'{size:,.0f} records'
 
 
-def _processes(shards: dict[int, list[TextPart]], requested: int) -> int:
-    """Returns the number of processes, at most one per shard. If `requested` is 0, a small text gets one process."""
-    size = text_bytes(itertools.chain.from_iterable(shards.values()))
-    return min(requested or (1 if size < SMALL else available_cores()), len(shards))
-
-
 def text_bytes(parts: Iterable[TextPart | TextSource]) -> float:
     """Returns the estimated bytes of text in parts of a corpus or in sources."""
-    return sum(map(_text_bytes, parts))
-
-
-def _text_bytes(part: TextPart | TextSource) -> float:
-    size = part.size if isinstance(part, TextSource) else (part.end - part.begin) / part.of
-    if part.kind == 'tfds':
-        return size * _RECORD
-    return size * (EXPANSION if has_compression_suffix(part.path) else 1)
+    total = 0.0
+    for part in parts:
+        size = part.size if isinstance(part, TextSource) else (part.end - part.begin) / part.of
+        factor = EXPANSION if has_compression_suffix(part.path) else 1
+        total += size * (_RECORD if part.kind == 'tfds' else factor)
+    return total
 
 
 @contextlib.contextmanager
@@ -180,24 +172,18 @@ def encode_shards(
     options: CorpusOptions,
     progress: Progress,
 ) -> None:
-    """Encodes shards in this process and in workers.
-
-    Args:
-      directory: The directory of the store.
-      shards: The shards, {number: parts}.
-      tokenizer: The tokenizer.
-      options: The options; `workers` is the number of processes, including this one.
-      progress: The `Progress` that receives the counts.
+    """Encodes the shards {number: parts} in this process and in workers.
 
     Raises:
-      UserError: See `encode.encode_shard`.
+      UserError: See `shard_writer.encode_shard`.
       RuntimeError: A worker died.
     """
 
     def encode(shard: int, parts: list[TextPart], count: Callable[[int, int], None]) -> None:
         encode_shard(directory, shard, parts, tokenizer, options.settings(), options.strict, count)
 
-    number = _processes(shards, options.workers)
+    size = text_bytes(itertools.chain.from_iterable(shards.values()))
+    number = min(options.workers or (1 if size < SMALL else available_cores()), len(shards))
     if number == 1:
         for shard, parts in shards.items():
             encode(shard, parts, progress.add)

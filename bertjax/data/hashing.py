@@ -47,14 +47,8 @@ class Stream(enum.IntEnum):
     AUGMENT_WORD = 32
 
 
-def _mix_int(x: int) -> int:
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _BITS
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _BITS
-    return x ^ (x >> 31)
-
-
 def _mix(x: np.ndarray) -> np.ndarray:
-    """Applies `_mix_int` to an array of uint64 in place."""
+    """Mixes an array of uint64 in place."""
     scratch = x >> np.uint64(30)
     x ^= scratch
     x *= np.uint64(0xBF58476D1CE4E5B9)
@@ -107,9 +101,9 @@ def hash_bits_ragged(
 
 def _keys(seed: int, stream: int, n: np.ndarray) -> np.ndarray:
     """Returns the start of the SplitMix64 sequence of each n, uint64."""
-    start = _mix_int((_mix_int(int(seed) & _BITS) + (int(stream) + 1) * _GOLDEN) & _BITS)
     # numpy warns about overflow of scalars but not of arrays, and the overflow is intended.
-    return _mix(np.atleast_1d(n) * np.uint64(_GOLDEN) + np.uint64(start))
+    start = _mix(np.array([int(seed) & _BITS], np.uint64)) + np.uint64((int(stream) + 1) * _GOLDEN & _BITS)
+    return _mix(np.atleast_1d(n) * np.uint64(_GOLDEN) + _mix(start))
 
 
 def _numbers(keys: np.ndarray, position: np.ndarray) -> np.ndarray:

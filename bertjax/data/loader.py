@@ -88,7 +88,7 @@ class Loader:
         self._first, self._batch_size = first, batch_size
         self._sharding = sharding
         self._rows = local_rows(sharding, batch_size)
-        self._ahead, self._max_threads = ahead, threads or _threads()
+        self._ahead, self._max_threads = ahead, threads or max(1, min(_MAX_THREADS, available_cores() // 2))
         self._changed = threading.Condition()
         self._ready: dict[int, NumberedBatch | BaseException] = {}  # by the index of the batch: 0, 1, 2, ...
         self._num_started = self._num_delivered = self._num_late = 0
@@ -151,7 +151,3 @@ class Loader:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
-
-
-def _threads() -> int:
-    return max(1, min(_MAX_THREADS, available_cores() // 2))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bertjax.data.hashing import hash_int, permute
+from bertjax.data.hashing import hash_bits, hash_int, permute
 from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.pretraining import PretrainingExamples
 
@@ -69,8 +69,7 @@ class MixedExamples:
         """Returns the component of each example, and the example's number in that component, int64 [B] each."""
         indices = np.asarray(indices, np.int64)
         block, slot = np.divmod(indices, BLOCK)
-        keys = np.array([hash_int(self._key, _ORDER, int(b)) for b in block], np.uint64)
-        slot = permute(slot, BLOCK, keys).astype(np.int64)
+        slot = permute(slot, BLOCK, hash_bits(self._key, _ORDER, block))
         component = np.searchsorted(self._ends, slot, side='right')
         rank = slot - (self._ends - self._counts)[component]
         return component, block * self._counts[component] + rank

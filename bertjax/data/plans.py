@@ -13,7 +13,7 @@ import numpy as np
 from bertjax.corpus.store import StoreSplit
 from bertjax.data import walking
 from bertjax.data.hashing import hash_bits, permute
-from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, check_split
+from bertjax.data.pairs import CHUNK, PairOptions, PairPlan
 from bertjax.files.atomic import checksum, write_atomic
 from bertjax.files.memory_map import register_mapped
 from bertjax.files.small_files import read_json_or_none
@@ -63,7 +63,6 @@ def load_plans(
     match is made again. Processes that make the same plan at the same time write the same bytes. If `cache_dir` is
     None, the plans stay in memory.
     """
-    check_split(split, options, seq_len)
     rules = [WALK_VERSION, split.sha, options.mode, seq_len, options.short_probability, options.balanced, seed]
     name = hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
     plans: list[PairPlan] = []

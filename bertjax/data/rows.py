@@ -19,7 +19,6 @@ class Segments:
       a_length, b_length: The numbers of tokens of A and B; `b_length` is 0 if there is no B.
       labels: 0 if B follows A, 1 if B is from elsewhere or A and B are swapped.
       paired: bool [B], whether there is a pair to classify.
-      a_document, b_document: The documents of A and B.
     """
 
     a_start: np.ndarray
@@ -28,8 +27,6 @@ class Segments:
     b_length: np.ndarray
     labels: np.ndarray
     paired: np.ndarray
-    a_document: np.ndarray
-    b_document: np.ndarray
 
 
 def draw_pairs(
@@ -51,14 +48,13 @@ def draw_pairs(
     offsets = split.sentence_offsets
     a_start, b_start, b_stop = offsets[start], offsets[start + a], offsets[start + a + b]
     a_length = b_start - a_start
-    b_document = document
     if mode == 'sop':
         paired = b > 0
         swapped = paired & (hash_bits(seed, Stream.SWAP, n) >> np.uint64(63) == 1)
         b_length = b_stop - b_start
         a_start, b_start = np.where(swapped, b_start, a_start), np.where(swapped, a_start, b_start)
         a_length, b_length = np.where(swapped, b_length, a_length), np.where(swapped, a_length, b_length)
-        return Segments(a_start, a_length, b_start, b_length, swapped.astype(np.int64), paired, document, b_document)
+        return Segments(a_start, a_length, b_start, b_length, swapped.astype(np.int64), paired)
     drawn = np.nonzero(b == 0)[0]
     if drawn.size:
         key = n[drawn]
@@ -69,10 +65,8 @@ def draw_pairs(
         begin = offsets[sentence]
         tokens_left = np.maximum(target[drawn] - a_length[drawn], 1)
         stop = np.minimum(np.searchsorted(offsets, begin + tokens_left), end)
-        b_document = document.copy()
-        b_document[drawn], b_start[drawn], b_stop[drawn] = other_document, begin, offsets[stop]
-    labels = (b == 0).astype(np.int64)
-    return Segments(a_start, a_length, b_start, b_stop - b_start, labels, np.ones(len(n), bool), document, b_document)
+        b_start[drawn], b_stop[drawn] = begin, offsets[stop]
+    return Segments(a_start, a_length, b_start, b_stop - b_start, (b == 0).astype(np.int64), np.ones(len(n), bool))
 
 
 def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray, separators: int = 1) -> Segments:

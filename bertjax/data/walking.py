@@ -19,26 +19,18 @@ from bertjax.data.batch import ordinals
 from bertjax.data.hashing import Stream, randint, uniform
 from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, draw_target_lengths
 
-# The number of sentences in memory at once. A longer document is still processed in one piece.
+# The number of sentences in memory at once, which does not change the result. A longer document is processed in one
+# piece.
 _BLOCK = 1 << 20
 
 
 def walk(
-    split: StoreSplit,
-    options: PairOptions,
-    seq_len: int,
-    seed: int,
-    plan: int,
-    next_probability: float = 0.5,
-    block: int = _BLOCK,
+    split: StoreSplit, options: PairOptions, seq_len: int, seed: int, plan: int, next_probability: float = 0.5
 ) -> PairPlan:
-    """Makes plan number `plan`.
-
-    `block`, the number of sentences in memory at once, does not change the result.
-    """
+    """Makes plan number `plan`."""
     walker = _walk_pairs if options.paired else _walk_sentences
     parts, one_sentence = [], 0
-    for chunks, single in walker(split, options, seq_len, seed, plan, next_probability, block):
+    for chunks, single in walker(split, options, seq_len, seed, plan, next_probability):
         parts.append(chunks)
         one_sentence += single
     return PairPlan(np.concatenate(parts), one_sentence, next_probability)
@@ -78,18 +70,18 @@ def _follow(successors: np.ndarray) -> np.ndarray:
     return np.array(visited, np.int64)
 
 
-def _document_blocks(split: StoreSplit, block: int) -> Iterator[tuple[int, int]]:
-    """Yields ranges (first, end) of documents with about `block` sentences each."""
+def _document_blocks(split: StoreSplit) -> Iterator[tuple[int, int]]:
+    """Yields ranges (first, end) of documents with about _BLOCK sentences each."""
     first = 0
     while first < split.num_documents:
-        end = int(np.searchsorted(split.document_offsets, int(split.document_offsets[first]) + block, 'right')) - 1
+        end = int(np.searchsorted(split.document_offsets, int(split.document_offsets[first]) + _BLOCK, 'right')) - 1
         end = min(max(end, first + 1), split.num_documents)
         yield first, end
         first = end
 
 
-def _walk_pairs(split, options, seq_len, seed, plan, next_probability, block) -> Iterator[tuple[np.ndarray, int]]:
-    for first_document, end_document in _document_blocks(split, block):
+def _walk_pairs(split, options, seq_len, seed, plan, next_probability) -> Iterator[tuple[np.ndarray, int]]:
+    for first_document, end_document in _document_blocks(split):
         documents = np.asarray(split.document_offsets[first_document : end_document + 1])
         base = int(documents[0])
         offsets = np.asarray(split.sentence_offsets[base : int(documents[-1]) + 1])
@@ -115,7 +107,7 @@ def _walk_pairs(split, options, seq_len, seed, plan, next_probability, block) ->
         yield chunks, int(np.count_nonzero(size[visited] == 1))
 
 
-def _walk_sentences(split, options, seq_len, seed, plan, next_probability, block) -> Iterator[tuple[np.ndarray, int]]:
+def _walk_sentences(split, options, seq_len, seed, plan, next_probability) -> Iterator[tuple[np.ndarray, int]]:
     """Yields chunks of contiguous sentences for rows [CLS] ... [SEP].
 
     A sentence that is longer than a row is cut into pieces that each fill a row and a shorter last piece, so no token
@@ -125,7 +117,7 @@ def _walk_sentences(split, options, seq_len, seed, plan, next_probability, block
     del next_probability  # there are no pairs
     capacity, crossing = seq_len - 2, options.mode == 'full_sentences'
     carried = 0  # the first token of the previous block's last row, which continues in this block
-    for first_document, end_document in _document_blocks(split, block):
+    for first_document, end_document in _document_blocks(split):
         if crossing:
             sentence = np.searchsorted(split.sentence_offsets, carried, 'right') - 1
             first_document = int(np.searchsorted(split.document_offsets, sentence, 'right')) - 1

@@ -21,10 +21,21 @@ from etils import epath
 
 from bertjax.errors import StoppedError, UserError
 from bertjax.files.disk import annotate_write_errors
-from bertjax.files.write_guard import writes_are_disabled
 
 _temporary_names = threading.local()  # `prefix`: the part of this thread's temporary names before the process id
 _ALGORITHMS = {'sha256': hashlib.sha256, 'blake2b-128': lambda: hashlib.blake2b(digest_size=16)}
+_writes_disabled = False
+
+
+def disable_writes() -> None:
+    """Makes this process discard all that it writes, and take no locks. Only the primary process of a run writes."""
+    global _writes_disabled
+    _writes_disabled = True
+
+
+def writes_are_disabled() -> bool:
+    """Returns whether `disable_writes` was called."""
+    return _writes_disabled
 
 
 @contextlib.contextmanager

@@ -43,12 +43,15 @@ def annotate_write_errors(path: str | os.PathLike, size: int) -> Iterator[None]:
         yield
     except Exception as error:  # tensorstore and safetensors raise their own types
         os_error = _find_os_error(error)
-        if os_error is None or (os_error is error and _is_bug(os_error, path)):
+        if os_error is None:
             raise
-        if os_error is not error:
-            raise _add_path(os_error, path, size) from error
-        _add_path(os_error, path, size)
-        raise
+        is_missing = os_error is error and error.errno == errno.ENOENT
+        if is_missing and pathlib.Path(os.fsdecode(error.filename or path)).absolute().parent.is_dir():
+            raise  # A file that is missing although its folder exists is a bug of the program.
+        os_error.filename, os_error.write_size = os_error.filename or os.fspath(path), size
+        if os_error is error:
+            raise
+        raise os_error from error
 
 
 def reraise_machine_errors(error: Exception, path: str | os.PathLike) -> None:
@@ -59,17 +62,6 @@ def reraise_machine_errors(error: Exception, path: str | os.PathLike) -> None:
     if isinstance(error, OSError) and error.errno is not None and error.errno not in _FILE_ERRORS:
         error.filename = error.filename or os.fspath(path)
         raise error
-
-
-def _is_bug(error: OSError, path: str | os.PathLike) -> bool:
-    """Returns whether a file is missing although its folder exists, which is a bug of the program."""
-    return error.errno == errno.ENOENT and pathlib.Path(os.fsdecode(error.filename or path)).absolute().parent.is_dir()
-
-
-def _add_path(error: OSError, path: str | os.PathLike, size: int) -> OSError:
-    error.filename = error.filename or os.fspath(path)
-    error.write_size = size
-    return error
 
 
 def _find_os_error(error: BaseException) -> OSError | None:
@@ -116,8 +108,7 @@ def _explain(error: OSError, workdir: str) -> UserError | None:
         expected = f'{size:,} bytes for {path}' if size else f'room for {path}'
         return UserError(str(folder), found, expected, 'make room, then start the same command again: it continues')
     if error.errno in _FIXES:
-        expected = 'a path that can be read and written'
-        return UserError(str(path), error.strerror.lower(), expected, _FIXES[error.errno])
+        return UserError(str(path), error.strerror.lower(), 'a path that can be read and written', _FIXES[error.errno])
     return None
 
 

@@ -200,6 +200,5 @@ def single_file(paths: Sequence[epath.Path], where: str, split: str, fix: str) -
       UserError: There are several files.
     """
     if len(paths) > 1:
-        names = ' and '.join(path.name for path in paths)
-        raise UserError(where, names, f'one file of the {split} split', fix)
+        raise UserError(where, ' and '.join(path.name for path in paths), f'one file of the {split} split', fix)
     return paths[0] if paths else None

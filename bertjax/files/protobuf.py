@@ -5,6 +5,7 @@ and some need a newer protobuf than others allow.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 _FIXED = {5: 4, 1: 8}  # {wire type: bytes}
 
@@ -34,6 +35,11 @@ def decode_fields(message: bytes) -> Iterator[tuple[int, int | bytes, int]]:
             if at > len(message):
                 raise ValueError('a field beyond the end of the message')
         yield tag >> 3, value, start
+
+
+def single_fields(message: bytes) -> dict[int, Any]:
+    """Returns {field number: value} of a message. If a field is repeated, only its last value is returned."""
+    return {number: value for number, value, _ in decode_fields(message)}
 
 
 def decode_varint(message: bytes, at: int) -> tuple[int, int]:

@@ -20,10 +20,6 @@ MAX_SETTINGS_BYTES = 1 << 30  # real files of settings or vocabularies are a tho
 def read_json_object(path: epath.PathLike, fix: str) -> dict[str, Any]:
     """Reads the object in a local JSON file, in UTF-8 with or without a byte order mark.
 
-    Args:
-      path: The path of an existing file.
-      fix: The fix in the error message.
-
     Raises:
       UserError: The file cannot be read, or does not contain a JSON object.
     """
@@ -83,12 +79,6 @@ def read_lines(path: epath.PathLike, content: str, key: str, fix: str) -> list[s
 
 def read_bytes(path: epath.PathLike, expected: str, fix: str, *, max_bytes: int | None = None) -> bytes:
     """Reads the bytes of a file.
-
-    Args:
-      path: The path of an existing file.
-      expected: The expected content, for the error message.
-      fix: The fix in the error message.
-      max_bytes: The maximum size of the file; None for no limit.
 
     Raises:
       UserError: The path is a folder, a pipe or a device, the file is too large, or it cannot be read.

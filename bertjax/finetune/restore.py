@@ -9,7 +9,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path
 
-from bertjax.checkpoint import Checkpoints
+from bertjax.checkpoint.checkpoints import Checkpoints
 from bertjax.config.check import config_keys
 from bertjax.config.plain import flatten, from_plain, to_plain
 from bertjax.config.schema import Trained

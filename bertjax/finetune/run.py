@@ -9,7 +9,7 @@ import pathlib
 import jax
 from jax.sharding import Mesh
 
-from bertjax.checkpoint import Checkpoints
+from bertjax.checkpoint.checkpoints import Checkpoints
 from bertjax.config.plain import to_plain
 from bertjax.data.length_buckets import BucketedExamples
 from bertjax.errors import UserError

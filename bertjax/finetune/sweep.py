@@ -16,7 +16,7 @@ import jax
 from absl import logging
 from jax.sharding import Mesh
 
-from bertjax.checkpoint import Checkpoints
+from bertjax.checkpoint.checkpoints import Checkpoints
 from bertjax.config.plain import dump, to_plain
 from bertjax.config.resume import changed_keys, place_of, without
 from bertjax.config.schema import MACHINE, VERB

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bertjax.data.features import INPUTS, FeatureBuilder
-from bertjax.data.masked_copies import masked_copies
+from bertjax.data.features import INPUTS, FeatureBuilder, masked_copies
 from bertjax.inference.encode import build_sequences
 from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, ensure_progress, scale_progress

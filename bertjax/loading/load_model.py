@@ -17,12 +17,11 @@ from jax.sharding import Mesh
 from bertjax.config.inference import ModelKeys
 from bertjax.config.plain import from_plain, to_plain
 from bertjax.config.recipes import finetuning_config, pretraining_config
-from bertjax.convert.formats import read_source
 from bertjax.convert.huggingface import read as huggingface
 from bertjax.convert.huggingface.read import CONFIG
 from bertjax.convert.huggingface.save import CARD
 from bertjax.convert.huggingface.sentence_transformers import MODULES, SentenceModules, read_sentence_modules
-from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
+from bertjax.convert.load import load_pretraining_model, load_task_model, read_config, read_source
 from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
 from bertjax.files.paths import is_remote
@@ -35,10 +34,10 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import replicated
 from bertjax.remote.paths import user_path
 from bertjax.tasks.exported import build_pair_task, build_recorded_task, build_task_for_class
-from bertjax.tasks.registry import options, options_with_kind
+from bertjax.tasks.registry import options_with_kind
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
-from bertjax.workdir.files import read_recorded_config, read_recorded_task
+from bertjax.workdir.files import read_recorded_config, read_recorded_task, task_options
 from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import PathKind, classify_path, huggingface_directory
 
@@ -157,15 +156,7 @@ def load_requested_model(settings: ModelKeys, workdir: pathlib.Path) -> LoadedMo
         fix = 'name a model with --config.init, or give the --workdir of a training'
         raise UserError('config.init', f'nothing, and no model in {workdir}', expected, fix)
     key = 'config.init' if settings.init else '--workdir'
-    return _print_summary(load_model(settings.init or workdir, step=settings.step, dtype=settings.dtype, key=key))
-
-
-def load_compared_model(path: str, dtype: str, key: str) -> LoadedModel:
-    """Loads a second model for a comparison. `key` is its config key, see `load_model`."""
-    return _print_summary(load_model(path, dtype=dtype, key=key))
-
-
-def _print_summary(model: LoadedModel) -> LoadedModel:
+    model = load_model(settings.init or workdir, step=settings.step, dtype=settings.dtype, key=key)
     print(model.summary)
     return model
 
@@ -247,24 +238,9 @@ def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None
     seq_len = facts.get('seq_len')  # The length in training.
     if type(seq_len) is not int or seq_len > longest:
         raise UserError(f'{path}: seq_len', repr(seq_len), f'at most {longest}, the positions of the model', _RESTORE)
-    task = build_recorded_task(_task_options(facts, path), seq_len)
+    task = build_recorded_task(task_options(facts, path), seq_len)
     task.restore(read_recorded_task(path, task)['learned'])
     return task, path.read_text(encoding='utf-8')
-
-
-def _task_options(facts: dict[str, Any], path: pathlib.Path) -> dict[str, Any]:
-    """Returns the options of the task in a task.json or config.json.
-
-    Raises:
-      UserError: The file has no task, or the task has an unknown option.
-    """
-    task = facts.get('task')
-    if not isinstance(task, dict) or not isinstance(task.get('kind'), str):
-        raise UserError(str(path), 'no kind of task', 'the task of a fine-tuning', _RESTORE)
-    unknown = sorted(task.keys() - options(task['kind']).keys() - {'kind'})
-    if unknown:
-        raise UserError(f'{path}: task', f'the key {unknown[0]}', f'the options of {task["kind"]}', _RESTORE)
-    return task
 
 
 def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedModel:
@@ -277,7 +253,7 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
     path = folder / CONFIG
     run_config = read_json_object(path, 'restore the file from a copy, or name the export')
     is_finetuning = 'task' in run_config
-    recipe = finetuning_config(_task_options(run_config, path)['kind']) if is_finetuning else pretraining_config()
+    recipe = finetuning_config(task_options(run_config, path)['kind']) if is_finetuning else pretraining_config()
     config = from_plain(read_recorded_config(path, to_plain(recipe)))
     config.mesh, config.step, config.model.dtype = from_plain(_DATA_MESH), step, dtype
     if is_finetuning:

@@ -22,7 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bertjax.errors import LostError, StoppedError, UserError
 from bertjax.files import disk
-from bertjax.files.write_guard import disable_writes
+from bertjax.files.atomic import disable_writes
 from bertjax.parallel.devices import claim_devices, leave_out_absent_tpus
 from bertjax.parallel.process_flags import ProcessFlags
 

@@ -8,8 +8,8 @@ import numpy as np
 from flax import linen as nn
 from jax.sharding import Mesh
 
+from bertjax.data.features import masked_copies
 from bertjax.data.length_buckets import choose_lengths
-from bertjax.data.masked_copies import masked_copies
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.tasks.minimal_pairs import MinimalPair, accuracies, deduplicate, encode_pairs, read_pairs
 from bertjax.text.tokenizer import Tokenizer

@@ -6,7 +6,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from bertjax.checkpoint import Checkpoints, SavedCheckpoint
+from bertjax.checkpoint.checkpoints import Checkpoints, SavedCheckpoint
 from bertjax.data.pairs import PairOptions
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig, FieldKind, fields_of

@@ -60,13 +60,7 @@ class MirrorRules:
 
 
 class Mirror:
-    """The local mirror of a workdir in a bucket.
-
-    Args:
-      folder: The local folder.
-      remote: The workdir in the bucket.
-      rules: Which files are mirrored, and how.
-    """
+    """The local mirror `folder` of a workdir `remote` in a bucket."""
 
     def __init__(self, folder: pathlib.Path, remote: RemoteFolder, rules: MirrorRules):
         self.folder, self.remote, self._rules = folder, remote, rules

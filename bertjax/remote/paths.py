@@ -36,11 +36,6 @@ def open_file(path: epath.PathLike) -> BinaryIO:
 def data_directory(data: str, expected: str, fix: str = 'check the path') -> epath.Path:
     """Returns the directory of config.data.
 
-    Args:
-      data: The value of config.data.
-      expected: The expected content for the message, such as 'a folder with …'.
-      fix: The next step for the message.
-
     Raises:
       UserError: The value is empty, or the directory does not exist.
     """

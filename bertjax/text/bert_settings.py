@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.text.special import SPECIAL_TOKENS, UNK, is_unused, make_added_tokens, pair_template
+from bertjax.text.special import SPECIAL_TOKENS, TOKENIZER_JSON, UNK, is_unused, make_added_tokens, pair_template
 
 PREFIX = '##'
 # Longer words become one [UNK]. The limit comes from Hugging Face's fast tokenizer, because the ids must be the same as
@@ -36,9 +36,7 @@ def bert_settings(
     names = {token: (names or {}).get(token, token) for token in SPECIAL_TOKENS}
     ids = {piece: index for index, piece in enumerate(pieces)}
     return {
-        'version': '1.0',
-        'truncation': None,
-        'padding': None,
+        **TOKENIZER_JSON,
         'added_tokens': make_added_tokens((ids[name], name) for name in names.values()),
         'normalizer': {
             'type': 'BertNormalizer',

@@ -5,9 +5,11 @@ import heapq
 import itertools
 from collections.abc import Mapping, Sequence
 
+from bertjax.text.bert_settings import PREFIX
+
 
 def learn_merges(
-    words: Mapping[str, int], start: Sequence[str], *, max_new_pieces: int, min_frequency: int, prefix: str = '##'
+    words: Mapping[str, int], start: Sequence[str], *, max_new_pieces: int, min_frequency: int
 ) -> list[str]:
     """Returns the pieces that byte-pair merges add to an alphabet, in the order of the merges.
 
@@ -21,10 +23,9 @@ def learn_merges(
       start: The existing pieces, including the alphabet (`a`, `##a`).
       max_new_pieces: The maximum number of pieces to add.
       min_frequency: The minimum count of a pair that is merged.
-      prefix: The prefix of a piece that continues a word.
     """
     pieces, ids = list(start), {piece: index for index, piece in enumerate(start)}
-    symbols, counts = _cut(words, ids, prefix)
+    symbols, counts = _cut(words, ids)
     pairs: collections.Counter[tuple[int, int]] = collections.Counter()
     where: dict[tuple[int, int], list[int]] = collections.defaultdict(list)
     for index, (word, count) in enumerate(zip(symbols, counts, strict=True)):
@@ -42,7 +43,7 @@ def learn_merges(
             if min_frequency <= current < -count:
                 heapq.heappush(heap, (-current, left, right, a, b))
             continue
-        piece = left + right.removeprefix(prefix)
+        piece = left + right.removeprefix(PREFIX)
         new = ids.setdefault(piece, len(pieces))
         if new == len(pieces):
             pieces.append(piece)
@@ -65,13 +66,13 @@ def learn_merges(
     return pieces[len(start) :]
 
 
-def _cut(words: Mapping[str, int], ids: Mapping[str, int], prefix: str) -> tuple[list[list[int]], list[int]]:
+def _cut(words: Mapping[str, int], ids: Mapping[str, int]) -> tuple[list[list[int]], list[int]]:
     """Returns each word as a list of the ids of its characters, and the counts.
 
     Words of one character, and words with a character outside the alphabet, are left out.
     """
     symbols, counts = [], []
-    continued = {piece.removeprefix(prefix): index for piece, index in ids.items() if len(piece) == len(prefix) + 1}
+    continued = {piece.removeprefix(PREFIX): index for piece, index in ids.items() if len(piece) == len(PREFIX) + 1}
     for word, count in words.items():
         word_ids = [ids.get(word[0]), *map(continued.get, word[1:])]
         if len(word_ids) > 1 and None not in word_ids:

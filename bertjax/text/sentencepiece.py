@@ -1,5 +1,6 @@
 """The tokenizer of SentencePiece models (unigram and BPE)."""
 
+import base64
 import multiprocessing
 from collections.abc import Sequence
 from typing import Any
@@ -9,10 +10,17 @@ import sentencepiece
 
 from bertjax.errors import UserError
 from bertjax.text.offsets import CharacterMap, PieceOffsets, repair_surrogates, trim_spans
-from bertjax.text.sentencepiece_proto import SPACE, read_settings, unicode_normalizer
-from bertjax.text.special import PAD, UNK, hash_settings, replace_surrogates
+from bertjax.text.sentencepiece_proto import BPE, SPACE, UNIGRAM, read_settings, unicode_normalizer, unicode_steps
+from bertjax.text.special import (
+    PAD,
+    TOKENIZER_JSON,
+    UNK,
+    hash_settings,
+    make_added_tokens,
+    pair_template,
+    replace_surrogates,
+)
 from bertjax.text.tokenizer_base import Tokenizer
-from bertjax.text.tokenizer_json import sentencepiece_settings
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -51,13 +59,11 @@ class SentencePieceTokenizer(Tokenizer):
         self.fingerprint = hash_settings({'family': self.family, 'model': model.hex()})
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """See Tokenizer."""
         return self._processor.encode(
             [self._prepare(text) for text in texts], return_type='numpy', num_threads=_threads()
         )
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        """See Tokenizer."""
         prepared = [self._prepare(text) for text in texts]
         rows = self._processor.encode(prepared, return_type='offset_mapping', num_threads=_threads())
         located = []
@@ -78,7 +84,6 @@ class SentencePieceTokenizer(Tokenizer):
             return self._unicode.normalize_str(replace_surrogates(text))
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """See Tokenizer."""
         special = set(self.special_ids.tolist())
         parts = (f' {self.pieces[i]} ' if i in special else self.pieces[i] for i in map(int, ids))
         return ' '.join(''.join(parts).replace(SPACE, ' ').split())
@@ -93,9 +98,54 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def _settings(self) -> dict[str, Any]:
+        """See Tokenizer.
+
+        Raises:
+          UserError: The model is of a kind that `vocabulary.build_sentencepiece` does not make.
+        """
+        model = read_settings(self._model)
+        if model.kind not in (UNIGRAM, BPE) or model.byte_fallback or not model.usual_spaces:
+            raise UserError(
+                self._where,
+                'a SentencePiece model with special settings (word or character model, byte fallback, extra spaces)',
+                'a unigram or BPE model with the default treatment of spaces',
+                'train one with --config.run=vocab, or turn the export off',
+            )
+        unk = self._names.get(UNK, UNK)
+        ids = {piece: index for index, piece in enumerate(self.pieces)}
         scores = [self._processor.get_score(index) for index in range(self.vocab_size)]
         special = self.special_ids.tolist()
-        return sentencepiece_settings(self._model, self.pieces, scores, special, self._names, self._where)
+        if model.kind == UNIGRAM:
+            vocab = [[piece, score] for piece, score in zip(self.pieces, scores, strict=True)]
+            model_settings = {'type': 'Unigram', 'unk_id': ids[unk], 'vocab': vocab, 'byte_fallback': False}
+        else:
+            model_settings = {
+                'type': 'BPE', 'dropout': None, 'unk_token': unk, 'continuing_subword_prefix': None,
+                'end_of_word_suffix': None, 'fuse_unk': True, 'byte_fallback': False, 'ignore_merges': False,
+                'vocab': ids, 'merges': _merges(self.pieces, scores, set(special)),
+            }  # fmt: skip
+        steps: list[dict[str, Any]] = [{'type': name} for name in unicode_steps(model.rule)]
+        if model.charsmap:
+            charsmap = base64.b64encode(model.charsmap).decode()
+            steps.append({'type': 'Precompiled', 'precompiled_charsmap': charsmap})
+        steps += [
+            # SentencePiece strips and merges only U+0020. Its character map turns all other white space into U+0020.
+            {'type': 'Replace', 'pattern': {'Regex': '^ +| +$'}, 'content': ''},
+            {'type': 'Replace', 'pattern': {'Regex': ' {2,}'}, 'content': ' '},
+            # Unlike Prepend, Metaspace adds no prefix to a text that starts with a literal U+2581.
+            {'type': 'Prepend', 'prepend': SPACE},
+            {'type': 'Replace', 'pattern': {'String': ' '}, 'content': SPACE},
+        ]
+        space = {'replacement': SPACE, 'split': True}
+        return {
+            **TOKENIZER_JSON,
+            'added_tokens': make_added_tokens((index, self.pieces[index]) for index in special),
+            'normalizer': {'type': 'Sequence', 'normalizers': steps},
+            'pre_tokenizer': {'type': 'Metaspace', 'prepend_scheme': 'never', **space},
+            'post_processor': pair_template(ids, self._names),
+            'decoder': {'type': 'Metaspace', 'prepend_scheme': 'always', **space},
+            'model': model_settings,
+        }
 
     def __reduce__(self):
         return SentencePieceTokenizer, (self._model, self._where)
@@ -104,3 +154,21 @@ class SentencePieceTokenizer(Tokenizer):
 def _threads() -> int:
     """Returns the number of threads: 1 in a worker process, and -1 (one for each core) in the main process."""
     return 1 if multiprocessing.parent_process() else -1
+
+
+def _merges(pieces: Sequence[str], scores: Sequence[float], special: set[int]) -> list[list[str]]:
+    """Returns the merges of a BPE model, by descending priority.
+
+    A SentencePiece model has no list of merges. Each step joins the neighbours that form the piece with the highest
+    score, so every way to cut a piece into two pieces is a merge. If two merges that form the same piece overlap in a
+    text, SentencePiece applies the left merge first. A tokenizer.json applies the first merge of the list, which has
+    the longer left half. The results differ only in texts such as `ababa`, where the halves overlap.
+    """
+    ordinary = {piece for index, piece in enumerate(pieces) if index not in special}
+    order = sorted((-scores[index], index) for index, piece in enumerate(pieces) if piece in ordinary)
+    return [
+        [piece[:cut], piece[cut:]]
+        for piece in (pieces[index] for _, index in order)
+        for cut in range(len(piece) - 1, 0, -1)
+        if piece[:cut] in ordinary and piece[cut:] in ordinary
+    ]

@@ -5,7 +5,7 @@ import struct
 
 from tokenizers import normalizers
 
-from bertjax.files.protobuf import decode_fields
+from bertjax.files.protobuf import decode_fields, single_fields
 
 SPACE = '▁'  # U+2581, which represents a space in pieces
 UNIGRAM, BPE = 1, 2
@@ -40,9 +40,8 @@ class ModelSettings:
 
 def read_settings(model: bytes) -> ModelSettings:
     """Reads the settings from the bytes of a *.model file."""
-    parts = {number: value for number, value, _ in decode_fields(model) if number != _PIECES}
-    trainer = {number: value for number, value, _ in decode_fields(parts.get(_TRAINER, b''))}
-    normalizer = {number: value for number, value, _ in decode_fields(parts.get(_NORMALIZER, b''))}
+    parts = single_fields(model)
+    trainer, normalizer = single_fields(parts.get(_TRAINER, b'')), single_fields(parts.get(_NORMALIZER, b''))
     return ModelSettings(
         kind=trainer.get(_MODEL_TYPE, UNIGRAM),
         byte_fallback=bool(trainer.get(_BYTE_FALLBACK, 0)),

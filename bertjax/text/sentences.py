@@ -125,12 +125,7 @@ def _ends_plainly(text: str, start: int, at: int) -> bool:
 def _ends(text: str, start: int, stop_at: int, stop: str, next_at: int) -> bool:
     """Returns whether the sentence that begins at `start` ends with the stop at `stop_at`.
 
-    Args:
-      text: The paragraph.
-      start: The index of the first character of the sentence.
-      stop_at: The index of the stop.
-      stop: The run of stops.
-      next_at: The index of the text after the stops and white space.
+    `stop` is the run of stops, and `next_at` is the index of the text after the stops and white space.
     """
     match = _NEXT_WORD.match(text, next_at)
     following = match[1]

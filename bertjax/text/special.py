@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from bertjax.config.ranges import format_value
@@ -13,6 +14,8 @@ from bertjax.errors import UserError
 # The order of BERT's vocabulary files (google-research/bert, vocab.txt of every release).
 PAD, UNK, CLS, SEP, MASK = '[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]'
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
+# The first keys of every tokenizer.json. Truncation and padding only apply to the input of a model.
+TOKENIZER_JSON = MappingProxyType({'version': '1.0', 'truncation': None, 'padding': None})
 _UNUSED = re.compile(r'\[unused\d+\]')
 
 
@@ -131,16 +134,15 @@ def pair_template(ids: Mapping[str, int], names: Mapping[str, str], separators: 
     """
     cls, sep = names.get(CLS, CLS), names.get(SEP, SEP)
 
-    def token(name: str, segment: int) -> dict[str, Any]:
-        return {'SpecialToken': {'id': name, 'type_id': segment}}
+    def part(kind: str, name: str, segment: int) -> dict[str, Any]:
+        return {kind: {'id': name, 'type_id': segment}}
 
-    def text(name: str, segment: int) -> dict[str, Any]:
-        return {'Sequence': {'id': name, 'type_id': segment}}
-
+    first, sep_after_a = [part('SpecialToken', cls, 0), part('Sequence', 'A', 0)], part('SpecialToken', sep, 0)
+    second = [part('Sequence', 'B', 1), part('SpecialToken', sep, 1)]
     return {
         'type': 'TemplateProcessing',
-        'single': [token(cls, 0), text('A', 0), token(sep, 0)],
-        'pair': [token(cls, 0), text('A', 0), *[token(sep, 0)] * separators, text('B', 1), token(sep, 1)],
+        'single': [*first, sep_after_a],
+        'pair': [*first, *[sep_after_a] * separators, *second],
         'special_tokens': {name: {'id': name, 'ids': [ids[name]], 'tokens': [name]} for name in (cls, sep)},
     }
 

@@ -16,6 +16,7 @@ from bertjax.text.long_words import MAX_WORD
 from bertjax.text.offsets import PieceOffsets, encode_batch, locate
 from bertjax.text.special import (
     SPECIAL_TOKENS,
+    TOKENIZER_JSON,
     UNK,
     check_ids,
     check_pieces,
@@ -60,11 +61,9 @@ class SymbolTokenizer(Tokenizer):
         self.fingerprint = hash_settings({'family': self.family, 'pieces': self.pieces})
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """See Tokenizer."""
         return encode_batch(self._tokenizer, texts)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        """See Tokenizer."""
         return locate(self._tokenizer, texts)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
@@ -79,9 +78,7 @@ def symbol_settings(pieces: Sequence[str]) -> dict[str, Any]:
     """Returns the tokenizer.json of a table of `pieces` (index = id). The pieces include BERT's special tokens."""
     ids = {piece: index for index, piece in enumerate(pieces)}
     return {
-        'version': '1.0',
-        'truncation': None,
-        'padding': None,
+        **TOKENIZER_JSON,
         'added_tokens': make_added_tokens((ids[name], name) for name in SPECIAL_TOKENS),
         'normalizer': None,
         'pre_tokenizer': {'type': 'WhitespaceSplit'},

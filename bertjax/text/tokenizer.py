@@ -10,12 +10,11 @@ from bertjax.files.paths import existing_files
 from bertjax.files.small_files import MAX_SETTINGS_BYTES, read_bytes, read_json_object
 from bertjax.remote.paths import user_path
 from bertjax.text.bert_settings import bert_settings, looks_lowercase, override_normalizer
-from bertjax.text.byte_bpe import byte_bpe_settings, read_merges
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, check_pieces, wrap_tokenizer_errors
 from bertjax.text.symbols import SymbolTokenizer
 from bertjax.text.tokenizer_base import Tokenizer as Tokenizer
-from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer
+from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer, byte_bpe_settings, read_merges
 from bertjax.text.wordpiece import WordPieceTokenizer
 
 

@@ -51,10 +51,7 @@ class Tokenizer(abc.ABC):
     def _set_pieces(self, pieces: list[str], other_special: Sequence[int] = (), kind: str = '') -> None:
         """Checks the pieces, and sets the attributes that depend only on the pieces and the names of special tokens.
 
-        Args:
-          pieces: The vocabulary, index = id.
-          other_special: The ids of other special tokens.
-          kind: The kind of pieces, for messages.
+        `other_special` are the ids of other special tokens, and `kind` is the kind of pieces, for messages.
 
         Raises:
           UserError: See `special.check_pieces`.

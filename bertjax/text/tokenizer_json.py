@@ -1,6 +1,5 @@
-"""The tokenizer of a tokenizer.json with a unigram or BPE model, and the export of SentencePiece models."""
+"""The tokenizer of a tokenizer.json with a unigram or BPE model, and the settings of RoBERTa's byte-level BPE."""
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -11,12 +10,13 @@ import tokenizers
 
 from bertjax.errors import UserError
 from bertjax.text.offsets import PieceOffsets, encode_batch, locate
-from bertjax.text.sentencepiece_proto import BPE, SPACE, UNIGRAM, read_settings, unicode_steps
+from bertjax.text.sentencepiece_proto import SPACE
 from bertjax.text.special import (
     CLS,
     MASK,
     PAD,
     SEP,
+    TOKENIZER_JSON,
     UNK,
     check_ids,
     count_separators,
@@ -105,18 +105,15 @@ class JsonTokenizer(Tokenizer):
         return text if splitter is None else ''.join(part for part, _ in splitter.pre_tokenize_str(text))
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """See Tokenizer."""
         return encode_batch(self._tokenizer, texts)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        """See Tokenizer."""
         # `tokenizers` puts a space before the text, and reports the offsets of the first character for this space.
         space = self._tokenizer.token_to_id(self._space)
         located = locate(self._tokenizer, texts, SPACE if self.family == 'sentencepiece' else ' ')
         return [(ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in located]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """See Tokenizer."""
         return self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=False)
 
     def _config(self) -> dict[str, Any]:
@@ -126,84 +123,65 @@ class JsonTokenizer(Tokenizer):
         return config
 
 
-def sentencepiece_settings(
-    model: bytes,
-    pieces: Sequence[str],
-    scores: Sequence[float],
-    special: Sequence[int],
-    names: Mapping[str, str],
-    where: str,
+def byte_bpe_settings(
+    vocab: Mapping[str, int],
+    merges: Sequence[Sequence[str]],
+    *,
+    names: Mapping[str, str] = ROBERTA_NAMES,
+    lowercase: bool = False,
+    prefix_space: bool = False,
+    mask_takes_space: bool = True,
+    unused: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Converts a SentencePiece model to a `tokenizer.json`.
+    """Makes the settings of a `tokenizer.json` with byte-level BPE, RoBERTa's tokenizer.
+
+    Every byte has a piece, so no text is unknown. A space belongs to the word after it and is written as Ġ (Radford et
+    al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2; RoBERTa, arXiv 1907.11692, section
+    4.4).
 
     Args:
-      model: The serialised ModelProto.
-      pieces: The pieces, index = id.
-      scores: The scores of the pieces.
-      special: The ids that no text produces.
-      names: The model's names of special tokens that differ from BERT's.
-      where: The file of the model, for messages.
+      vocab: The ids of the pieces, including special tokens.
+      merges: Pairs of pieces, by descending priority.
+      names: The vocabulary's names of BERT's special tokens.
+      lowercase: Whether text is lower-cased first.
+      prefix_space: Whether a space is put before the text, so that a word has the same pieces at the start of a text as
+        inside it.
+      mask_takes_space: Whether a mask token in a text includes the space before it, as in RoBERTa.
+      unused: The reserved pieces, which no text produces.
+    """
+    space = {'add_prefix_space': prefix_space, 'trim_offsets': True, 'use_regex': True}
+    special = [*(names[token] for token in (CLS, PAD, SEP, UNK, MASK)), *unused]
+    added = make_added_tokens((vocab[name], name) for name in special)
+    for token in added:
+        token['lstrip'] = mask_takes_space and token['content'] == names[MASK]
+    template = pair_template(vocab, names, separators=2)
+    return {
+        **TOKENIZER_JSON,
+        'added_tokens': added,
+        'normalizer': {'type': 'Lowercase'} if lowercase else None,
+        'pre_tokenizer': {'type': 'ByteLevel', **space},
+        'post_processor': {'type': 'Sequence', 'processors': [{'type': 'ByteLevel', **space}, template]},
+        'decoder': {'type': 'ByteLevel', **space},
+        'model': {
+            'type': 'BPE', 'dropout': None, 'unk_token': None, 'continuing_subword_prefix': None,
+            'end_of_word_suffix': None, 'fuse_unk': False, 'byte_fallback': False, 'ignore_merges': False,
+            'vocab': dict(vocab), 'merges': [list(pair) for pair in merges],
+        },
+    }  # fmt: skip
+
+
+def read_merges(text: str, where: str) -> list[list[str]]:
+    """Parses a merges.txt: an optional first line `#version`, then one pair of pieces on each line.
 
     Raises:
-      UserError: The model is of a kind that `vocabulary.build_sentencepiece` does not make.
+      UserError: A line is not a pair.
     """
-    settings = read_settings(model)
-    if settings.kind not in (UNIGRAM, BPE) or settings.byte_fallback or not settings.usual_spaces:
-        raise UserError(
-            where, 'a SentencePiece model with special settings (word or character model, byte fallback, extra spaces)',
-            'a unigram or BPE model with the default treatment of spaces',
-            'train one with --config.run=vocab, or turn the export off',
-        )  # fmt: skip
-    unk = names.get(UNK, UNK)
-    ids = {piece: index for index, piece in enumerate(pieces)}
-    if settings.kind == UNIGRAM:
-        vocab = [[piece, score] for piece, score in zip(pieces, scores, strict=True)]
-        model_settings = {'type': 'Unigram', 'unk_id': ids[unk], 'vocab': vocab, 'byte_fallback': False}
-    else:
-        model_settings = {
-            'type': 'BPE', 'dropout': None, 'unk_token': unk, 'continuing_subword_prefix': None,
-            'end_of_word_suffix': None, 'fuse_unk': True, 'byte_fallback': False, 'ignore_merges': False,
-            'vocab': ids, 'merges': _merges(pieces, scores, set(special)),
-        }  # fmt: skip
-    steps: list[dict[str, Any]] = [{'type': name} for name in unicode_steps(settings.rule)]
-    if settings.charsmap:
-        charsmap = base64.b64encode(settings.charsmap).decode()
-        steps.append({'type': 'Precompiled', 'precompiled_charsmap': charsmap})
-    steps += [
-        # SentencePiece strips and merges only U+0020. Its character map turns all other white space into U+0020.
-        {'type': 'Replace', 'pattern': {'Regex': '^ +| +$'}, 'content': ''},
-        {'type': 'Replace', 'pattern': {'Regex': ' {2,}'}, 'content': ' '},
-        # Unlike Prepend, Metaspace adds no prefix to a text that starts with a literal U+2581.
-        {'type': 'Prepend', 'prepend': SPACE},
-        {'type': 'Replace', 'pattern': {'String': ' '}, 'content': SPACE},
-    ]
-    space = {'replacement': SPACE, 'split': True}
-    return {
-        'version': '1.0',
-        'truncation': None,
-        'padding': None,
-        'added_tokens': make_added_tokens((index, pieces[index]) for index in special),
-        'normalizer': {'type': 'Sequence', 'normalizers': steps},
-        'pre_tokenizer': {'type': 'Metaspace', 'prepend_scheme': 'never', **space},
-        'post_processor': pair_template(ids, names),
-        'decoder': {'type': 'Metaspace', 'prepend_scheme': 'always', **space},
-        'model': model_settings,
-    }
-
-
-def _merges(pieces: Sequence[str], scores: Sequence[float], special: set[int]) -> list[list[str]]:
-    """Returns the merges of a BPE model, by descending priority.
-
-    A SentencePiece model has no list of merges. Each step joins the neighbours that form the piece with the highest
-    score, so every way to cut a piece into two pieces is a merge. If two merges that form the same piece overlap in a
-    text, SentencePiece applies the left merge first. A tokenizer.json applies the first merge of the list, which has
-    the longer left half. The results differ only in texts such as `ababa`, where the halves overlap.
-    """
-    ordinary = {piece for index, piece in enumerate(pieces) if index not in special}
-    order = sorted((-scores[index], index) for index, piece in enumerate(pieces) if piece in ordinary)
-    return [
-        [piece[:cut], piece[cut:]]
-        for piece in (pieces[index] for _, index in order)
-        for cut in range(len(piece) - 1, 0, -1)
-        if piece[:cut] in ordinary and piece[cut:] in ordinary
-    ]
+    pairs = []
+    for number, line in enumerate(text.replace('\r\n', '\n').split('\n'), 1):
+        if not line or (number == 1 and line.startswith('#version')):
+            continue
+        pair = line.split(' ')
+        if len(pair) != 2 or not all(pair):
+            raise UserError(f'{where}:{number}', repr(line), 'two pieces separated by a space', 'use the original file')
+        pairs.append(pair)
+    return pairs

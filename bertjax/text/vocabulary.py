@@ -15,7 +15,6 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertjax.errors import UserError
 from bertjax.text.bert_settings import MAX_CHARACTERS, PREFIX, bert_settings
-from bertjax.text.byte_bpe import byte_bpe_settings
 from bertjax.text.long_words import shorten_ascii_runs, shorten_runs
 from bertjax.text.merges import learn_merges
 from bertjax.text.sampling import MAX_SENTENCE, iter_sentences, sample
@@ -23,7 +22,7 @@ from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.sentencepiece_proto import round_scores, unicode_normalizer
 from bertjax.text.smoothing import smoothed_counts, smoothed_sample
 from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, replace_surrogates, special_layout
-from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer
+from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer, byte_bpe_settings
 from bertjax.text.wordpiece import WordPieceTokenizer
 
 # The maximum number of distinct words in memory (about 300 MB). If there are more, only the MAX_WORDS // 2 most
@@ -86,9 +85,7 @@ def build_wordpiece(
         )
     words = smoothed_counts(counts, smoothing) if len(counts) > 1 else counts[0]
     pieces = special + _alphabet(words, vocab_size - len(special), vocab_size)
-    pieces += learn_merges(
-        words, pieces, max_new_pieces=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX
-    )
+    pieces += learn_merges(words, pieces, max_new_pieces=vocab_size - len(pieces), min_frequency=min_frequency)
     _warn_when_small(len(pieces), vocab_size)
     return WordPieceTokenizer(bert_settings(pieces, lowercase=lowercase))
 

@@ -76,12 +76,10 @@ class WordPieceTokenizer(Tokenizer):
         self._fast, self._reference = _load_libraries(json.dumps(settings, ensure_ascii=False), where)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """See Tokenizer."""
         ids, lengths = self.encode_flat(texts)
         return [ids[start:end] for start, end in itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0))]
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """See Tokenizer."""
         texts = list(texts)
         if self._shortens_runs and max(map(len, texts), default=0) > MAX_WORD:  # a long run is one [UNK]
             texts = list(map(shorten_ascii_runs, texts))
@@ -94,7 +92,6 @@ class WordPieceTokenizer(Tokenizer):
         return rows.ids.astype(np.int32), np.diff(rows.offsets).astype(np.int64)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        """See Tokenizer."""
         if self._reference is None:  # nanotoken has no offsets
             with wrap_tokenizer_errors(self._where):
                 self._reference = tokenizers.Tokenizer.from_str(json.dumps(self._settings, ensure_ascii=False))

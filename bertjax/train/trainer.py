@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from absl import logging
 
-from bertjax.checkpoint import Checkpoints, Position, SavedCheckpoint
+from bertjax.checkpoint.checkpoints import Checkpoints, Position, SavedCheckpoint
 from bertjax.config.plain import dump
 from bertjax.config.resume import check_resume
 from bertjax.config.run import RunKeys

@@ -75,11 +75,6 @@ def check_formats(
 def write_exports(content: ExportContent, folder: pathlib.Path, formats: Collection[str]) -> list[pathlib.Path]:
     """Writes WORKDIR/export/FORMAT for each format.
 
-    Args:
-      content: The model to export.
-      folder: The workdir.
-      formats: The formats of config.export_formats.
-
     Returns:
       The folders that were written.
     """

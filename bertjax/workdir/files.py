@@ -31,31 +31,34 @@ def read_recorded_config(path: pathlib.Path, recipe: Mapping[str, Any]) -> dict[
         raise UserError(str(path), 'nothing', 'the config of the run', _RESTORE)
     saved = read_json_object(path, _RESTORE)
     if 'task' in recipe:
-        _check_task(saved, recipe, path)
+        task_options(saved, path, recipe['task']['kind'])
     elif 'task' in saved:
         raise UserError(str(path), "the key 'task'", 'the config of a pre-training', 'give the recipe of a task')
     check_recorded(saved, str(path), _RESTORE)
     return saved
 
 
-def _check_task(saved: Mapping[str, Any], recipe: Mapping[str, Any], path: pathlib.Path) -> None:
-    if 'task' not in saved:
-        raise UserError(str(path), 'no key task', 'the config of a fine-tuning', _RESTORE)
-    _check(saved['task'], {}, f'{path}: task')
-    kind = recipe['task']['kind']
-    check_kind(saved['task'], kind, path)
-    unknown = sorted(saved['task'].keys() - options(kind).keys() - {'kind'})
+def task_options(facts: Mapping[str, Any], path: pathlib.Path, kind: str | None = None) -> dict[str, Any]:
+    """Returns the kind and the options of the task in a task.json or config.json. Checks the kind if it is given.
+
+    Raises:
+      UserError: There is no task, or it is of another kind or has an unknown option.
+    """
+    if 'task' not in facts:
+        raise UserError(str(path), 'no key task', 'the task of a fine-tuning', _RESTORE)
+    task = facts['task']
+    if not isinstance(task, dict) or not isinstance(task.get('kind'), str):
+        raise UserError(f'{path}: task', format_value(task), 'the task of a fine-tuning', _RESTORE)
+    if kind is not None:
+        check_kind(task, kind, path)
+    unknown = sorted(task.keys() - options(task['kind']).keys() - {'kind'})
     if unknown:
-        raise UserError(f'{path}: task', f'the key {unknown[0]}', f'the options of {kind}', _RESTORE)
+        raise UserError(f'{path}: task', f'the key {unknown[0]}', f'the options of {task["kind"]}', _RESTORE)
+    return task
 
 
 def check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
     """Checks the kind of a recorded task.
-
-    Args:
-      task: The recorded options of the task.
-      kind: The expected kind.
-      path: The file that records the task.
 
     Raises:
       UserError: The task is of another kind.

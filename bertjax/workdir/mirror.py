@@ -100,7 +100,10 @@ def _publish_mirror(folder: pathlib.Path, remote: RemoteFolder, home: pathlib.Pa
 
     Only the primary process calls this function. It holds the lease of the workdir within the context.
     """
-    lease = Lease(remote, _mirror_id(home))
+    identity = home / 'identity'  # a random id of the mirror, because host names need not be unique
+    if not identity.exists():
+        write_atomic(identity, secrets.token_hex(8))
+    lease = Lease(remote, identity.read_text(encoding='utf-8'))
     publisher = Publisher(Mirror(folder, remote.with_check(lease.check), _RULES), lease)
     body_error = None
     with contextlib.ExitStack() as stack:
@@ -143,14 +146,6 @@ def _fetch_mirror(mirror: Mirror) -> Iterator[None]:
         pass
     if body_error is not None:
         raise body_error
-
-
-def _mirror_id(home: pathlib.Path) -> str:
-    """Returns a random id of the mirror. Host names are not used, because they need not be unique."""
-    path = home / 'identity'
-    if not path.exists():
-        write_atomic(path, secrets.token_hex(8))
-    return path.read_text(encoding='utf-8')
 
 
 def _finish(publisher: 'Publisher', body_error: BaseException | None) -> None:

@@ -3,8 +3,8 @@
 import enum
 import pathlib
 
-from bertjax.convert.formats import is_model
 from bertjax.convert.hub import hub_name, moved_name, pull
+from bertjax.convert.load import is_model
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_or_none
 from bertjax.remote.paths import user_path
@@ -16,7 +16,7 @@ from bertjax.workdir.tokenizer import check_export
 class PathKind(enum.Enum):
     """The kind of a path, in the order of the checks."""
 
-    MODEL = 'a model directory in any format of convert/formats.py'
+    MODEL = 'a model directory in any format of convert/load.py'
     EXPORT = 'a workdir with an export'
     CHECKPOINTS = 'a workdir with checkpoints, but no export'
     NO_MODEL_YET = 'a workdir without a model'
@@ -44,7 +44,7 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
     """Returns the folder of a model.
 
     Args:
-      init: A model directory in any format of convert/formats.py, a bertjax workdir, whose export is returned, or the
+      init: A model directory in any format of convert/load.py, a bertjax workdir, whose export is returned, or the
         name of a model on the hub, which is downloaded.
       where: The config key of `init`, for error messages.
 

@@ -123,10 +123,6 @@ def write_missing_checksums(workdir: pathlib.Path) -> None:
 def check_export(workdir: pathlib.Path, exported: pathlib.Path) -> None:
     """Checks that an export has the vocabulary of its run.
 
-    Args:
-      workdir: The workdir of the run.
-      exported: The folder of the export.
-
     Raises:
       UserError: A file differs from the one in WORKDIR/tokenizer.
     """

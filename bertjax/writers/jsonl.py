@@ -9,9 +9,8 @@ from typing import Any
 
 from absl import logging
 
-from bertjax.files.atomic import make_directory, sync_directory
+from bertjax.files.atomic import make_directory, sync_directory, writes_are_disabled
 from bertjax.files.disk import annotate_write_errors
-from bertjax.files.write_guard import writes_are_disabled
 
 
 class JsonLines:

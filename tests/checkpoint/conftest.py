@@ -3,7 +3,7 @@
 import pytest
 from checkpoint_states import CONFIG, state_at
 
-from bertjax.checkpoint import Checkpoints, Position
+from bertjax.checkpoint.checkpoints import Checkpoints, Position
 
 
 @pytest.fixture

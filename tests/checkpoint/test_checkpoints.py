@@ -8,7 +8,8 @@ import orbax.checkpoint as ocp
 import pytest
 from checkpoint_states import CONFIG, bits, mesh_of, state_at, template_on
 
-from bertjax.checkpoint import Checkpoints, Position, checksums
+from bertjax.checkpoint import checksums
+from bertjax.checkpoint.checkpoints import Checkpoints, Position
 from bertjax.errors import UserError
 
 

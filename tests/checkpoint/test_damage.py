@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from checkpoint_states import bits, mesh_of, state_at, template_on
 
-from bertjax.checkpoint import Position, checksums
+from bertjax.checkpoint import checksums
+from bertjax.checkpoint.checkpoints import Position
 from bertjax.errors import UserError
 
 

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from bertjax.checkpoint import Position, SavedCheckpoint
+from bertjax.checkpoint.checkpoints import Position, SavedCheckpoint
 from bertjax.config.plain import from_plain, to_plain
 from bertjax.config.recipes import finetuning_config, phase, pretraining_config
 from bertjax.config.resume import check_resume

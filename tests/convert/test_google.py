@@ -17,7 +17,6 @@ import pytest
 
 import bertjax
 from bertjax.convert.content import ExportContent
-from bertjax.convert.formats import read_source
 from bertjax.convert.google import table
 from bertjax.convert.google.bundle import Bundle, write_bundle
 from bertjax.convert.google.names import from_google, is_slot, to_google
@@ -25,7 +24,7 @@ from bertjax.convert.google.read import find_newest
 from bertjax.convert.google.save import check_google, export_google
 from bertjax.convert.heads import MULTIPLE_CHOICE, QUESTION_ANSWERING, SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION
 from bertjax.convert.huggingface.save import export_huggingface
-from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
+from bertjax.convert.load import load_pretraining_model, load_task_model, read_config, read_source
 from bertjax.errors import UserError
 from bertjax.model.bert import BertForPreTraining
 from bertjax.text.tokenizer import load_tokenizer

@@ -17,7 +17,7 @@ from bertjax.corpus import duplicates, shards
 from bertjax.corpus.backend import check_beam
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions, resolve_sources
-from bertjax.corpus.texts import iter_part_texts, iter_texts
+from bertjax.corpus.texts import iter_part_texts, iter_texts, new_record
 from bertjax.errors import UserError
 from bertjax.text.sampling import iter_sentences, sample
 from bertjax.text.symbols import count_symbols
@@ -49,7 +49,7 @@ def test_a_missing_package_is_an_error_with_a_fix(monkeypatch):
 def test_pieces_in_order_are_the_whole_text(corpus):
     pieces = shards.cut_shards(resolve_sources(corpus), 'auto', in_order=True)
     options = CorpusOptions()
-    texts = [text for piece in pieces for part in piece for text in iter_part_texts(part, options, [])]
+    texts = list(iter_part_texts([part for piece in pieces for part in piece], options, new_record()))
     assert len(pieces) > 5 and texts == list(iter_texts(corpus))
     sentences = list(iter_sentences(texts))
     drawn, count = sample(iter(sentences), 50, 3)

@@ -204,7 +204,7 @@ def _build_without_merge(corpus, store, vocabulary, monkeypatch):
     from bertjax.corpus import build
 
     with monkeypatch.context() as patch:
-        patch.setattr(build, '_merge', lambda *arguments: 1 / 0)
+        patch.setattr(build.merge, 'heldout_threshold', lambda *arguments: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             build_store(corpus, store, str(vocabulary), CorpusOptions(workers=1), progress=False)
 

@@ -157,7 +157,7 @@ def half_build(build, monkeypatch, tmp_path):
 
     def call(spec) -> list[list[str]]:
         with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-            patch.setattr(builder, '_merge', lambda *arguments: 1 / 0)
+            patch.setattr(builder.merge, 'heldout_threshold', lambda *arguments: 1 / 0)
             build(spec, workers=1)
         read.clear()
         return read

@@ -51,7 +51,8 @@ def _write_folder(folder, texts, suffix=''):
 
 
 def _formats(spec) -> list[str]:
-    return [one.format for one in reading.choose_readings(resolve_sources(str(spec)))[1]]
+    readings = reading.choose_readings(resolve_sources(str(spec)))[1]
+    return [next(format for format, how in reading._HOW.items() if f', read as {how}' in one) for one in readings]
 
 
 @pytest.mark.parametrize('suffix', ['', '.gz'])
@@ -79,18 +80,18 @@ def test_a_single_file_is_not_one_document(tmp_path):
     folder = _write_folder(tmp_path / 'one', [WRAPPED])
     for spec in (folder, folder / '0.txt'):
         (one,) = reading.choose_readings(resolve_sources(str(spec)))[1]
-        assert one.format == 'text' and 'look like paragraphs' in str(one)
+        assert 'read as documents with' in one and 'look like paragraphs' in one
 
 
 def test_the_majority_decides_and_the_others_are_counted(tmp_path):
     texts = [as_text(DOCS[:20]).decode()] * 3 + [WRAPPED] * 2 + ['The old mill.\n'] * 40
     (one,) = reading.choose_readings(resolve_sources(str(_write_folder(tmp_path / 'in', texts))))[1]
-    assert one.inspected == reading.MAX_INSPECTED and one.files == 45
+    assert ': 45 files, read as ' in one and f' of the {reading.MAX_INSPECTED} looked at ' in one
     (tmp_path / 'few').mkdir()
     for index in range(5):
         (tmp_path / 'in' / f'{index}.txt').rename(tmp_path / 'few' / f'{index}.txt')
     (one,) = reading.choose_readings(resolve_sources(str(tmp_path / 'few')))[1]
-    assert one.format == 'text' and '2 of 5 inspected files seem to be one document each' in str(one)
+    assert 'read as documents with' in one and '2 of 5 inspected files seem to be one document each' in one
 
 
 def test_documents_of_many_sentences_give_a_warning(tmp_path, vocabulary, monkeypatch):

@@ -34,6 +34,11 @@ class Source:
     b: tuple[int, int]
 
 
+def documents_of(split, tokens: np.ndarray) -> np.ndarray:
+    """The document of each token, given by its index in the split."""
+    return np.searchsorted(split.sentence_offsets[split.document_offsets], tokens, 'right') - 1
+
+
 def source_of(examples: PretrainingExamples, n: int) -> Source:
     """Returns the source of example `n`, with the steps of `PretrainingExamples.batch`."""
     slots = examples._locate(np.array([n]))
@@ -45,10 +50,12 @@ def source_of(examples: PretrainingExamples, n: int) -> Source:
                       a_drawn=row, b_drawn=none, a=row, b=none)  # fmt: skip
     drawn = examples._draw(slots)
     truncated = rows.truncate(drawn, examples.seq_len, examples.phase_seed, slots.key)
-    facts = {name: getattr(drawn, name)[0].item() for name in ('paired', 'a_document', 'b_document')}
+    a_document, b_document = (documents_of(examples.split, x)[0].item() for x in (drawn.a_start, drawn.b_start))
     return Source(
         **numbers,
-        **facts,
+        paired=drawn.paired[0].item(),
+        a_document=a_document,
+        b_document=b_document if drawn.b_length[0] else a_document,
         label=drawn.labels[0].item(),
         a_drawn=(drawn.a_start[0].item(), drawn.a_length[0].item()),
         b_drawn=(drawn.b_start[0].item(), drawn.b_length[0].item()),

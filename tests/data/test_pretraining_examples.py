@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from data_fakes import MemorySplit, synthetic_split
-from example_source import source_of
+from example_source import documents_of, source_of
 
 from bertjax.data import batch as batches
 from bertjax.data.masking import MaskOptions
@@ -172,7 +172,8 @@ def test_rows_contain_the_text_of_their_source(small, vocabulary, mode):
 def test_a_random_b_is_never_from_the_document_of_a(small, vocabulary):
     examples = examples_of(small, vocabulary)
     drawn = examples._draw(examples._locate(np.arange(examples.cycle_length)))
-    assert np.array_equal(drawn.a_document != drawn.b_document, drawn.labels == 1)
+    a_document, b_document = documents_of(small, drawn.a_start), documents_of(small, drawn.b_start)
+    assert np.array_equal(a_document != b_document, drawn.labels == 1)
 
 
 def test_only_dynamic_masks_differ_between_cycles(small, vocabulary):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from data_fakes import MemorySplit
+from example_source import documents_of
 from google_pairs import truncate as truncate_plainly
 
 from bertjax.data.hashing import Stream, hash_bits
@@ -21,7 +22,7 @@ from bertjax.data.walking import walk
 
 def segments_of(a: np.ndarray, b: np.ndarray) -> Segments:
     nothing = np.zeros(len(a), np.int64)
-    return Segments(nothing, a, nothing + 10_000, b, nothing, b > 0, nothing, nothing)
+    return Segments(nothing, a, nothing + 10_000, b, nothing, b > 0)
 
 
 def coins(stream: Stream, n: int):
@@ -76,12 +77,12 @@ def test_a_random_b_has_whole_sentences_of_another_document_up_to_the_target(spl
     offsets, bounds = split.sentence_offsets, split.document_offsets
     other = chunks['b'] == 0
     assert np.array_equal(drawn.labels, other)
-    assert (drawn.b_document[other] != drawn.a_document[other]).all()
-    assert (drawn.b_document[~other] == drawn.a_document[~other]).all()
+    a_document, b_document = documents_of(split, drawn.a_start), documents_of(split, drawn.b_start)
+    assert np.array_equal(b_document != a_document, other)
     stop = drawn.b_start + drawn.b_length
     assert np.isin(drawn.b_start, offsets).all() and np.isin(stop, offsets).all()
-    assert (drawn.b_start >= offsets[bounds[drawn.b_document]]).all()
-    assert (stop <= offsets[bounds[drawn.b_document + 1]]).all()
+    assert (drawn.b_start >= offsets[bounds[b_document]]).all()
+    assert (stop <= offsets[bounds[b_document + 1]]).all()
     # B ends with the first sentence that reaches the remaining target, or at the end of its document.
     remaining = np.maximum(61 - drawn.a_length, 1)[other]
     without_last = (offsets[np.searchsorted(offsets, stop) - 1] - drawn.b_start)[other]
@@ -100,17 +101,19 @@ def test_the_other_document_and_its_sentence_are_uniform():
     document = locate_documents(split, chunks, PairOptions())
     assert (document == 1).all()
     drawn = draw_pairs(split, chunks, np.full(30_000, 10), document, 'nsp', 5, np.arange(30_000))
-    counts = np.bincount(drawn.b_document, minlength=4)
+    b_document = documents_of(split, drawn.b_start)
+    counts = np.bincount(b_document, minlength=4)
     assert counts[1] == 0
     assert np.abs(counts[[0, 2, 3]] - 10_000).max() < 5 * np.sqrt(10_000 * 2 / 3)
-    sentence = drawn.b_start[drawn.b_document == 3] // 9 - 18
+    sentence = drawn.b_start[b_document == 3] // 9 - 18
     assert np.abs(np.bincount(sentence, minlength=6) - len(sentence) / 6).max() < 5 * np.sqrt(len(sentence) / 6)
 
 
 def test_two_documents_are_enough_for_random_pairs():
     split = MemorySplit([[[10] * 5] * 3, [[11] * 5] * 3])
     _, drawn = drawn_pairs(split, seq_len=16, repeats=50)
-    assert ((drawn.b_document == 1 - drawn.a_document) == (drawn.labels == 1)).all()
+    a_document, b_document = documents_of(split, drawn.a_start), documents_of(split, drawn.b_start)
+    assert ((b_document == 1 - a_document) == (drawn.labels == 1)).all()
 
 
 def test_the_order_is_swapped_half_of_the_time(split):
@@ -141,8 +144,6 @@ def test_pairs_are_laid_out():
         np.array([3, 4, 1]),
         np.array([3, 0, 0]),
         np.array([2, 0, 4]),
-        nothing,
-        nothing,
         nothing,
         nothing,
     )

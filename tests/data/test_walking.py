@@ -9,6 +9,7 @@ import pytest
 from data_fakes import MemorySplit, synthetic_split
 from google_pairs import google_pass
 
+from bertjax.data import walking
 from bertjax.data.hashing import Stream, randint, uniform
 from bertjax.data.pairs import MODES, PairOptions, check_split, draw_target_lengths
 from bertjax.data.walking import calibrate, walk
@@ -44,11 +45,12 @@ def test_pairs_equal_those_of_the_plain_loop(split, seq_len, mode):
 
 @pytest.mark.parametrize('mode', MODES)
 @pytest.mark.parametrize('seq_len', [16, 128])
-def test_the_block_size_changes_nothing(split, mode, seq_len):
+def test_the_block_size_changes_nothing(split, mode, seq_len, monkeypatch):
     options = PairOptions(mode=mode)
     whole = walk(split, options, seq_len, 0, 1)
     for block in (1, 50, 1000):
-        parts = walk(split, options, seq_len, 0, 1, block=block)
+        monkeypatch.setattr(walking, '_BLOCK', block)
+        parts = walk(split, options, seq_len, 0, 1)
         assert np.array_equal(parts.chunks, whole.chunks)
         assert parts.one_sentence == whole.one_sentence
 
@@ -122,7 +124,7 @@ def test_rows_of_sentences_are_full_and_break_between_sentences(split, mode):
 
 
 @pytest.mark.parametrize('seq_len', [8, 24, 512])
-def test_rows_of_one_sentence(split, seq_len):
+def test_rows_of_one_sentence(split, seq_len, monkeypatch):
     """Each sentence is one row. A sentence that does not fit has several rows, which are full except for the last."""
     chunks, begin, _ = rows_of(split, 'sentences', seq_len, 0)
     expected = [
@@ -132,7 +134,8 @@ def test_rows_of_one_sentence(split, seq_len):
     ]
     assert chunks.tolist() == expected
     assert (len(begin) == split.num_sentences) == (np.diff(split.sentence_offsets).max() <= seq_len - 2)
-    blocks = walk(split, PairOptions(mode='sentences'), seq_len, 4, 1, block=50)
+    monkeypatch.setattr(walking, '_BLOCK', 50)
+    blocks = walk(split, PairOptions(mode='sentences'), seq_len, 4, 1)
     assert blocks.chunks.tolist() == expected
 
 

@@ -4,10 +4,8 @@ The index is a table with one message per tensor. A message gives the position o
 (tensorflow/core/protobuf/tensor_bundle.proto, tensorflow/core/util/tensor_bundle/tensor_bundle.cc).
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -33,19 +31,6 @@ _EXPECTED = 'a complete checkpoint of TensorFlow'
 _AGAIN = 'copy all files of the checkpoint again'
 
 
-@dataclasses.dataclass(frozen=True)
-class _Entry:
-    """The position of a tensor. `dtype` is a number of DataType, and `crc` is the masked checksum of the bytes."""
-
-    dtype: int
-    shape: tuple[int, ...]
-    shard: int
-    offset: int
-    size: int
-    crc: int
-    sliced: bool
-
-
 class Bundle:
     """A checkpoint. Its tensors are read one at a time.
 
@@ -62,16 +47,17 @@ class Bundle:
         self._index = self._prefix.parent / (self._prefix.name + INDEX)
         try:
             table = read_table(read_bytes(self._index, _EXPECTED, _AGAIN))
-            header = {field: value for field, value, _ in protobuf.decode_fields(table.pop(_HEADER, b''))}
+            header = protobuf.single_fields(table.pop(_HEADER, b''))
             # The keys of slices of partitioned variables begin with a zero byte.
-            self._entries = {key.decode(): _entry(x) for key, x in table.items() if not key.startswith(b'\0')}
+            messages = {key.decode(): x for key, x in table.items() if not key.startswith(b'\0')}
+            self._entries = {name: protobuf.single_fields(message) for name, message in messages.items()}
+            self.shapes = {name: _shape(entry.get(_SHAPE, b'')) for name, entry in self._entries.items()}
         except (ValueError, TypeError) as error:
             raise UserError(str(self._index), str(error), _EXPECTED, _AGAIN) from None
         if header.get(_BIG_ENDIAN):
             fix = 'save it again on a little-endian machine'
             raise UserError(str(self._index), 'big-endian numbers', 'little-endian numbers', fix)
         self._shards = header.get(_SHARDS, 1)
-        self.shapes = {name: entry.shape for name, entry in self._entries.items()}
 
     def read(self, name: str) -> np.ndarray:
         """Reads a tensor in its saved dtype.
@@ -79,34 +65,31 @@ class Bundle:
         Raises:
           UserError: The tensor is not numeric, is saved in slices or truncated, or does not match its checksum.
         """
-        entry = self._entries[name]
-        where = f'{self._prefix}: {name}'
-        if entry.sliced:
+        entry, shape, where = self._entries[name], self.shapes[name], f'{self._prefix}: {name}'
+        kind, size = entry.get(_DTYPE, 0), entry.get(_SIZE, 0)
+        if _SLICES in entry:
             fix = 'save the checkpoint again without partitioned variables'
             raise UserError(where, 'a variable saved in slices', 'an unpartitioned variable', fix)
-        if entry.dtype not in _DTYPES:
-            found = f'values of type {entry.dtype} (tensorflow/core/framework/types.proto)'
+        if kind not in _DTYPES:
+            found = f'values of type {kind} (tensorflow/core/framework/types.proto)'
             raise UserError(where, found, 'numbers', 'give the checkpoint of a model')
-        dtype = np.dtype(_DTYPES[entry.dtype])
-        if entry.size != math.prod(entry.shape) * dtype.itemsize:
-            raise UserError(where, f'{entry.size:,} bytes for the shape {entry.shape}', _EXPECTED, _AGAIN)
-        data = self._bytes(entry)
-        if len(data) < entry.size:
-            found = f'the end of the data after {len(data):,} of {entry.size:,} bytes'
-            raise UserError(where, found, _EXPECTED, _AGAIN)
-        if masked_crc32c(data) != entry.crc:
-            raise UserError(where, 'values with another checksum', _EXPECTED, _AGAIN)
-        return np.frombuffer(data, dtype.newbyteorder('<')).reshape(entry.shape)
-
-    def _bytes(self, entry: _Entry) -> bytes:
-        file = self._prefix.parent / _data_file(self._prefix.name, entry.shard, self._shards)
+        dtype = np.dtype(_DTYPES[kind])
+        if size != math.prod(shape) * dtype.itemsize:
+            raise UserError(where, f'{size:,} bytes for the shape {shape}', _EXPECTED, _AGAIN)
+        file = self._prefix.parent / _data_file(self._prefix.name, entry.get(_SHARD, 0), self._shards)
         try:
-            with file.open('rb') as data:
-                data.seek(entry.offset)
-                return data.read(entry.size)
+            with file.open('rb') as stream:
+                stream.seek(entry.get(_OFFSET, 0))
+                data = stream.read(size)
         except OSError as error:
             found = 'nothing' if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
             raise UserError(str(file), found, f'the data of {self._index.name}', _AGAIN) from None
+        if len(data) < size:
+            found = f'the end of the data after {len(data):,} of {size:,} bytes'
+            raise UserError(where, found, _EXPECTED, _AGAIN)
+        if masked_crc32c(data).to_bytes(4, 'little') != entry.get(_CRC, bytes(4)):
+            raise UserError(where, 'values with another checksum', _EXPECTED, _AGAIN)
+        return np.frombuffer(data, dtype.newbyteorder('<')).reshape(shape)
 
 
 def write_bundle(prefix: epath.PathLike, tensors: Mapping[str, np.ndarray]) -> None:
@@ -141,18 +124,6 @@ def _data_file(name: str, shard: int, shards: int) -> str:
     return f'{name}.data-{shard:05d}-of-{shards:05d}'
 
 
-def _entry(message: bytes) -> _Entry:
-    values: dict[int, Any] = {field: value for field, value, _ in protobuf.decode_fields(message)}
-    lengths = []
-    for field, dimension, _ in protobuf.decode_fields(values.get(_SHAPE, b'')):
-        if field == _DIMENSION:
-            lengths.append(dict((f, v) for f, v, _ in protobuf.decode_fields(dimension)).get(_LENGTH, 0))
-    return _Entry(
-        dtype=values.get(_DTYPE, 0),
-        shape=tuple(lengths),
-        shard=values.get(_SHARD, 0),
-        offset=values.get(_OFFSET, 0),
-        size=values.get(_SIZE, 0),
-        crc=int.from_bytes(values.get(_CRC, bytes(4)), 'little'),
-        sliced=_SLICES in values,
-    )
+def _shape(message: bytes) -> tuple[int, ...]:
+    dimensions = (value for field, value, _ in protobuf.decode_fields(message) if field == _DIMENSION)
+    return tuple(protobuf.single_fields(dimension).get(_LENGTH, 0) for dimension in dimensions)

@@ -1,7 +1,6 @@
 """Exports a trained model as a checkpoint that the scripts of google-research/bert can load."""
 
 import json
-from typing import Any
 
 from etils import epath
 
@@ -68,15 +67,7 @@ def export_google(content: ExportContent, directory: epath.PathLike) -> None:
     with content.stage(directory) as path:
         theirs = {to_google(name): x for name, x in tensors.items()}
         write_bundle(path / NAME, {name: transpose_kernel(name, x) for name, x in theirs.items()})
-        (path / CONFIG).write_text(json.dumps(_bert_config(config), indent=2, sort_keys=True) + '\n')
-
-
-def _bert_config(config: BertConfig) -> dict[str, Any]:
-    """Returns the content of bert_config.json.
-
-    `hidden_act` 'gelu' means the tanh form of GELU. The additional key GELU marks the exact form. google-research/bert
-    ignores this key.
-    """
-    values = {theirs: getattr(config, ours) for ours, theirs in FIELDS if ours != 'layer_norm_eps'}
-    values['hidden_act'] = _ACTIVATIONS[config.mlp]
-    return {**values, **({GELU: 'erf'} if config.mlp == 'gelu' else {})}
+        values = {theirs: getattr(config, ours) for ours, theirs in FIELDS if ours != 'layer_norm_eps'}
+        # 'gelu' means the tanh form of GELU. The key GELU, which google-research/bert ignores, marks the exact form.
+        values |= {'hidden_act': _ACTIVATIONS[config.mlp], **({GELU: 'erf'} if config.mlp == 'gelu' else {})}
+        (path / CONFIG).write_text(json.dumps(values, indent=2, sort_keys=True) + '\n')

@@ -32,6 +32,7 @@ FIELDS = (
 # Older files may lack these keys. Our defaults then apply; they equal transformers'. Other keys are required.
 _OPTIONAL = {'type_vocab_size', 'hidden_dropout_prob', 'attention_probs_dropout_prob'}
 _OPTIONAL |= {'layer_norm_eps', 'initializer_range', 'max_position_embeddings'}
+_FIX = 'set --config.export_formats=orbax to train it anyway'
 
 
 def check_exportable(config: BertConfig, head: Head | None = None) -> None:
@@ -45,57 +46,51 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
       UserError: The model has features that BERT lacks and is not a ModernBERT, it has no segments and is not a
         DistilBERT, or no class of transformers has its pooler.
     """
-    fix = 'set --config.export_formats=orbax to train it anyway'
     if config.modern_fields:
         different = modernbert.misfit(config)
         if different is not None:
             name = config.modern_fields[0]
             found = f'{getattr(config, name)!r} with config.export on'
             expected = f'a value as in BERT, or a complete ModernBERT, which has {different[0]}={different[1]}'
-            raise UserError(f'config.model.{name}', found, expected, fix)
+            raise UserError(f'config.model.{name}', found, expected, _FIX)
         return
     if not config.num_segments:
         reason = 'as in DistilBERT, the export format of a model with config.model.num_segments=0'
         for name, theirs in (('causal', False), ('layer_norm_eps', dict(DISTILBERT.fixed)['layer_norm_eps'])):
             if getattr(config, name) != theirs:
                 found = f'{getattr(config, name)!r} with config.export on'
-                raise UserError(f'config.model.{name}', found, f'{theirs!r}, {reason}', fix)
+                raise UserError(f'config.model.{name}', found, f'{theirs!r}, {reason}', _FIX)
         if config.nsp and head is None:
             found = 'a pair head with config.export on'
-            raise UserError('config.pairs.mode', found, f"a mode without pairs such as 'doc_sentences', {reason}", fix)
+            raise UserError('config.pairs.mode', found, f"a mode without pairs such as 'doc_sentences', {reason}", _FIX)
     pooled = head.pools_cls if head else config.nsp
     theirs = 'tanh' if config.num_segments else 'relu'
     if pooled and config.pooler != theirs:
         found = f'{config.pooler!r} with config.model.num_segments={config.num_segments} and config.export on'
-        raise UserError('config.model.pooler', found, f"{theirs!r}, as in transformers' classes", fix)
+        raise UserError('config.model.pooler', found, f"{theirs!r}, as in transformers' classes", _FIX)
 
 
 def check_head_exportable(model: BertForTask, head: Head) -> None:
     """Checks that transformers can represent a task's model. The check is cheap and runs before training starts.
-
-    Args:
-      model: The task's model.
-      head: The head of the model.
 
     Raises:
       UserError: `check_exportable` fails, transformers lacks the head, the model has a BiLSTM or uses layers other than
         the last, or the head reads [CLS] of a left-to-right encoder.
     """
     check_exportable(model.config, head)
-    fix = 'set --config.export_formats=orbax to train it anyway'
     if not head.architecture:
         expected = f'False, because transformers has no class for the head {head.module.__name__}'
-        raise UserError('config.export', 'True', expected, fix)
+        raise UserError('config.export', 'True', expected, _FIX)
     for name, possible in (('bilstm_units', (0,)), ('layers', head.layers)):
         value = getattr(model, name)
         if value not in possible:
             expected = (
                 f"{possible[0]!r}, because the head of {head.architecture} is a projection of the last layer's states"
             )
-            raise UserError(f'config.task.{name}', f'{value!r} with config.export on', expected, fix)
+            raise UserError(f'config.task.{name}', f'{value!r} with config.export on', expected, _FIX)
     if model.config.causal and head.pools_cls:
         expected = f'False: {head.architecture} reads [CLS], which in a left-to-right encoder attends only to itself'
-        raise UserError('config.model.causal', 'True with config.export on', expected, fix)
+        raise UserError('config.model.causal', 'True with config.export on', expected, _FIX)
 
 
 def label_names(id2label: Any) -> tuple[str, ...]:
@@ -138,16 +133,12 @@ def to_json(
     """Returns the content of config.json.
 
     Args:
-      config: The config of the model.
+      config: The config of a model that has passed `check_exportable`.
       pad_id: The id of [PAD].
       head: The head of a task's model; None for a pre-trained model.
       task: The fields of the task in config.json (`id2label` ...).
       missing_parts: See `architecture`.
-
-    Raises:
-      UserError: See `check_exportable`.
     """
-    check_exportable(config, head)
     return {
         **task,
         'architectures': [head.architecture if head else architecture(config, missing_parts)],

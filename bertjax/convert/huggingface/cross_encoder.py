@@ -5,15 +5,19 @@ The formats come from sentence-transformers 2 to 6 (cross_encoder/model.py and b
 """
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 from etils import epath
 
 from bertjax.config.ranges import format_value
-from bertjax.convert.huggingface.sentence_transformers import ENCODER, MODULES, SETTINGS, read_max_length, read_settings
+from bertjax.convert.huggingface.sentence_transformers import (
+    ENCODER,
+    SETTINGS,
+    json_files,
+    read_max_length,
+    read_settings,
+)
 from bertjax.errors import UserError
 
 # {activation: its function from logits to scores}.
@@ -63,10 +67,8 @@ def read_cross_encoder(directory: epath.PathLike) -> CrossEncoder | None:
 
 
 def cross_encoder_files(settings: CrossEncoder) -> dict[str, bytes]:
-    """Returns the files of a CrossEncoder that transformers does not have: {name: content}."""
-    module = {'idx': 0, 'name': '0', 'path': '', 'type': 'sentence_transformers.models.Transformer'}
-    contents: dict[str, Any] = {
-        MODULES: [module],
+    """Returns the files of a CrossEncoder beside those of transformers: {name: content}."""
+    contents = {
         ENCODER: {
             'max_seq_length': settings.max_length,
             'transformer_task': 'sequence-classification',
@@ -75,4 +77,4 @@ def cross_encoder_files(settings: CrossEncoder) -> dict[str, bytes]:
         },
         SETTINGS: {'model_type': CROSS_ENCODER, 'activation_fn': _CLASSES[settings.activation], 'prompts': {}},
     }
-    return {name: (json.dumps(content, indent=2) + '\n').encode() for name, content in contents.items()}
+    return json_files([('', 'models.Transformer')], contents)

@@ -78,13 +78,8 @@ def choose_family(config: BertConfig, separators: int, *, pairs: bool) -> Family
     """Returns the family in which a model is exported.
 
     A model with features that BERT lacks is a ModernBERT. A model without segment embedding is a DistilBERT. A model
-    is a RoBERTa if it has one segment, two separators between the texts of a pair, the erf form of GELU, bidirectional
-    attention and no pair head. Other models are BERTs.
-
-    Args:
-      config: The config of the model.
-      separators: The number of separators that the tokenizer puts between the texts of a pair.
-      pairs: Whether the model has a pair head (NSP).
+    is a RoBERTa if it has one segment, two `separators` between the texts of a pair, the erf form of GELU,
+    bidirectional attention and no pair head (`pairs`). Other models are BERTs.
     """
     if config.modern_fields:
         return MODERNBERT

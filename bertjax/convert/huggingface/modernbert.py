@@ -81,10 +81,6 @@ def _is_plain(facts: Any) -> bool:
 def read_fields(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Returns the fields of BertConfig for which the config.json of a BERT has no key.
 
-    Args:
-      values: The content of a config.json.
-      where: The file, for messages.
-
     Raises:
       UserError: The model has features that bertjax lacks.
     """

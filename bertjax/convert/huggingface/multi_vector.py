@@ -9,7 +9,6 @@ stanford-futuredata/ColBERT (infra/config/settings.py, modeling/hf_colbert.py).
 """
 
 import dataclasses
-import json
 import string
 from typing import Any
 
@@ -22,6 +21,7 @@ from bertjax.convert.huggingface.sentence_transformers import (
     ENCODER,
     MODULES,
     SETTINGS,
+    json_files,
     read_max_length,
     read_modules,
     read_settings,
@@ -34,8 +34,12 @@ MULTI_VECTOR, _PYLATE = 'MultiVectorEncoder', 'ColBERT'  # values of model_type 
 METADATA, _STANFORD = 'artifact.metadata', 'HF_ColBERT'  # the original ColBERT's file of settings, and its class
 PROJECTION = '1_Dense/linear.weight'  # the name of the projection, see convert/names.py
 STANFORD_PROJECTION = 'linear.weight'  # the projection in a checkpoint of the original ColBERT
-_FOLDERS = ('', '1_Dense', '2_MultiVectorMask', '3_Normalize')
-_TYPES = ('base.modules', 'base.modules', 'multi_vector_encoder.modules', 'base.modules')
+_MODULES = (
+    ('', 'base.modules.Transformer'),
+    ('1_Dense', 'base.modules.Dense'),
+    ('2_MultiVectorMask', 'multi_vector_encoder.modules.MultiVectorMask'),
+    ('3_Normalize', 'base.modules.Normalize'),
+)
 _TOKENS = {'module_input_name': 'token_embeddings', 'module_output_name': 'token_embeddings'}
 _MARKERS = {'query': '[unused0]', 'doc': '[unused1]'}
 _FIX = 'give another model, or start from its encoder and train the projection'
@@ -89,11 +93,11 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
     kinds, modules = read_modules(folder, {'pylate.models.Dense.Dense': 'Dense'})
     given, encoder = read_settings(folder / SETTINGS), read_settings(folder / ENCODER)
     where = str(folder / MODULES)
-    expected = ['Transformer', 'Dense', 'MultiVectorMask', 'Normalize']
+    expected = [kind.rpartition('.')[2] for _, kind in _MODULES]
     if kinds != expected and not (given['model_type'] == _PYLATE and kinds == expected[:2]):
         raise UserError(where, f'the modules {", ".join(kinds)}', ', '.join(expected), _FIX)
-    if modules[1]['path'] != _FOLDERS[1]:
-        raise UserError(where, f'the projection in {modules[1]["path"]}', f'the folder {_FOLDERS[1]}', _FIX)
+    if modules[1]['path'] != '1_Dense':
+        raise UserError(where, f'the projection in {modules[1]["path"]}', 'the folder 1_Dense', _FIX)
     mask = modules[2] if len(modules) > 2 else {'skiplist_words': given.get('skiplist_words', list(PUNCTUATION))}
     older_length = given.get('query_length') or 32  # the default of PyLate and ColBERT
     older = {'strategy': 'fixed', 'attend': bool(given.get('attend_to_expansion_tokens')), 'length': older_length}
@@ -206,15 +210,9 @@ def multi_vector_files(settings: MultiVector, width: int, dim: int) -> dict[str,
       width: The width of the encoder.
       dim: The width of the projected vectors.
     """
-    kinds = ('Transformer', 'Dense', 'MultiVectorMask', 'Normalize')
-    modules = [
-        {'idx': i, 'name': str(i), 'path': path, 'type': f'sentence_transformers.{package}.{kind}'}
-        for i, (path, package, kind) in enumerate(zip(_FOLDERS, _TYPES, kinds, strict=True))
-    ]
     expansion = {'strategy': 'fixed', 'attend': settings.attend, 'token': None, 'length': settings.query_len}
     prompts = {'query': settings.query_prompt, 'document': settings.document_prompt}
-    contents: dict[str, Any] = {
-        MODULES: modules,
+    contents = {
         ENCODER: {
             'max_seq_length': max(settings.document_len, settings.query_len),
             'transformer_task': 'feature-extraction',
@@ -238,4 +236,4 @@ def multi_vector_files(settings: MultiVector, width: int, dim: int) -> dict[str,
         '2_MultiVectorMask/config.json': {'skiplist_words': list(settings.skiplist), 'skiplist_tasks': ['document']},
         '3_Normalize/config.json': _TOKENS,
     }
-    return {name: (json.dumps(content, indent=2) + '\n').encode() for name, content in contents.items()}
+    return json_files(_MODULES, contents)

@@ -19,8 +19,8 @@ from bertjax.convert.huggingface.read import CONFIG
 from bertjax.convert.huggingface.tensors import MODEL
 from bertjax.convert.trees import HostParams, stacked_shapes
 from bertjax.errors import UserError
+from bertjax.files.atomic import writes_are_disabled
 from bertjax.files.safetensors import Tensor, write_tensors
-from bertjax.files.write_guard import writes_are_disabled
 from bertjax.model.config import BertConfig
 from bertjax.text.special import to_json as to_text
 
@@ -78,7 +78,7 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
     unused = family.unused_positions(config_json, CONFIG)
     architecture = config_json['architectures'][0]
     parts: dict[str, list[Tensor]] = collections.defaultdict(list)  # in the order of names.TABLE
-    for entry in names.named_entries(config, shapes, content.projection):
+    for entry in names.entries(config, shapes, content.projection, keep_unnamed=False):
         tensor = _tensor(host, entry, config.vocab_size, unused if entry.theirs == POSITIONS else 0, content.dtype)
         parts[family.to_family_name(entry.theirs, architecture)].append(tensor)
     tensors = {name: _concatenate(tensors) for name, tensors in parts.items()}

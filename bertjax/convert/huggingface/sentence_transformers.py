@@ -7,7 +7,7 @@ modules.json and the files that it names define the modules. The formats come fr
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -131,12 +131,7 @@ def module_files(modules: SentenceModules, width: int, num_layers: int) -> dict[
         parts.append((folder, 'Dense', dense_settings(dense, width)))
         width = dense.width
     parts += [(f'{len(parts)}_Normalize', 'Normalize', {})] if modules.normalize else []
-    listed = [
-        {'idx': i, 'name': str(i), 'path': path, 'type': f'sentence_transformers.models.{kind}'}
-        for i, (path, kind, _) in enumerate(parts)
-    ]
-    contents: dict[str, Any] = {
-        MODULES: listed,
+    contents = {
         ENCODER: {'max_seq_length': modules.max_length, 'do_lower_case': modules.lowercase},
         SETTINGS: {
             'prompts': dict(modules.prompts),
@@ -146,10 +141,20 @@ def module_files(modules: SentenceModules, width: int, num_layers: int) -> dict[
         },
         **{f'{path}/config.json': settings for path, _, settings in parts if path},
     }
-    files = {name: (json.dumps(content, indent=2) + '\n').encode() for name, content in contents.items()}
+    files = json_files([(path, f'models.{kind}') for path, kind, _ in parts], contents)
     if count > 1:
         files[f'1_{_LAYERS}/model.safetensors'] = save({_WEIGHTS: np.ones(count, np.float32)})
     return files
+
+
+def json_files(modules: Sequence[tuple[str, str]], contents: Mapping[str, Any]) -> dict[str, bytes]:
+    """Returns modules.json for pairs (folder, type) and the JSON files `contents`, as {relative path: content}."""
+    listed = [
+        {'idx': i, 'name': str(i), 'path': folder, 'type': f'sentence_transformers.{kind}'}
+        for i, (folder, kind) in enumerate(modules)
+    ]
+    values = {MODULES: listed, **contents}
+    return {name: (json.dumps(value, indent=2) + '\n').encode() for name, value in values.items()}
 
 
 def read_settings(path: epath.Path) -> dict[str, Any]:
@@ -205,11 +210,14 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
             is_unit = kind == 'Normalize'
     if len(dense) > len(DENSE_FOLDERS):
         raise UserError(where, f'{len(dense)} Dense modules', f'at most {len(DENSE_FOLDERS)}', _NAME_POOL)
-    pool, (prompt, prompts) = _pool(where, settings[1]), _read_prompts(folder)
+    given = read_settings(folder / SETTINGS)
+    prompts, name = given.get('prompts'), given.get('default_prompt_name')
+    prompts = {key: x for key, x in prompts.items() if isinstance(x, str)} if isinstance(prompts, dict) else {}
+    prompt = prompts.get(name, '') if isinstance(name, str) else ''
     include_prompt = settings[1].get('include_prompt') is not False
     if prompt and not include_prompt:
         raise UserError(where, 'a prompt that is excluded from pooling', 'a prompt that is pooled', _NAME_POOL)
-    truncate_dim = read_settings(folder / SETTINGS).get('truncate_dim') or 0
+    truncate_dim = given.get('truncate_dim') or 0
     if type(truncate_dim) is not int or truncate_dim < 0:
         found = f'truncate_dim {format_value(truncate_dim)}'
         raise UserError(str(folder / SETTINGS), found, 'a number of dimensions', _NAME_POOL)
@@ -218,7 +226,7 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
         'prompts': prompts,
         'include_prompt': include_prompt,
         **layers,
-        'pool': pool,
+        'pool': _pool(where, settings[1]),
         'dense': tuple(layer.config for layer in dense),
         'dense_layers': tuple(dense),
         'normalize': is_unit,
@@ -276,11 +284,3 @@ def _pool(where: str, settings: Mapping[str, Any]) -> str:
     if not isinstance(modes, list) or len(modes) != 1 or modes[0] not in SENTENCE_POOL:
         raise UserError(where, f'the pooling {format_value(modes)}', f'one of {", ".join(SENTENCE_POOL)}', _NAME_POOL)
     return modes[0]
-
-
-def _read_prompts(folder: epath.Path) -> tuple[str, dict[str, str]]:
-    """Returns the default prompt of `SentenceTransformer.encode` ('' if there is none), and all prompts."""
-    settings = read_settings(folder / SETTINGS)
-    prompts, name = settings.get('prompts'), settings.get('default_prompt_name')
-    named = {key: x for key, x in prompts.items() if isinstance(x, str)} if isinstance(prompts, dict) else {}
-    return named.get(name, '') if isinstance(name, str) else '', named

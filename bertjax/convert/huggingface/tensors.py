@@ -58,7 +58,7 @@ def read_tensors(
     names_in_file: dict[str, str] = {}
     dtypes: dict[str, str] = {}
     for file in _files(directory):
-        for theirs, kind, x in _read(file):
+        for theirs, kind, x in (_read_torch if file.suffix == '.bin' else _read_safetensors)(file):
             parts = to_bert_names(_modernize_name(theirs))
             if parts[0] in _BUFFERS:
                 continue
@@ -102,8 +102,7 @@ def _shards(directory: epath.Path, index: str) -> list[epath.Path]:
     table = read_json_object(directory / index, _AGAIN).get('weight_map')
     names = list(table.values()) if isinstance(table, dict) else []
     if not names or not all(isinstance(name, str) and name == os.path.basename(name) != '' for name in names):
-        expected = 'a weight_map with the file of each tensor'
-        raise UserError(str(directory / index), 'other content', expected, _AGAIN)
+        raise UserError(str(directory / index), 'other content', 'a weight_map with the file of each tensor', _AGAIN)
     shards = sorted(set(names))
     for shard in shards:
         if not (directory / shard).exists():
@@ -112,10 +111,6 @@ def _shards(directory: epath.Path, index: str) -> list[epath.Path]:
 
 
 Tensor = tuple[str, str, np.ndarray]  # (name, dtype in safetensors' notation, values as float32).
-
-
-def _read(file: epath.Path) -> Iterator[Tensor]:
-    return _read_torch(file) if file.suffix == '.bin' else _read_safetensors(file)
 
 
 def _read_safetensors(file: epath.Path) -> Iterator[Tensor]:

@@ -158,8 +158,7 @@ def _check_scheduler(options: PipelineOptions) -> None:
         with distributed.Client(address, timeout=dask_options.timeout, set_as_default=False) as client:
             workers = client.scheduler_info()['workers']
     except (OSError, ValueError, TypeError, ImportError) as error:  # an unknown address, or TLS or UCX not set up
-        found = f'no Dask scheduler at {address} ({str(error).splitlines()[0]})'
-        raise UserError(KEY, found, expected, fix) from None
+        raise UserError(KEY, f'no Dask scheduler at {address} ({str(error).splitlines()[0]})', expected, fix) from None
     if not workers:
         text = 'The Dask scheduler at %s has no workers yet. The work begins when a worker joins.'
         absl_logging.log_first_n(absl_logging.WARNING, text, 1, address)

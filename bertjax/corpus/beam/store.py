@@ -23,9 +23,9 @@ from apache_beam.metrics import Metrics
 from bertjax.corpus import duplicates, merge
 from bertjax.corpus.backend import Backend
 from bertjax.corpus.beam.job import Job, Step, missing_results_error, run_pipeline
-from bertjax.corpus.encode import encode_shard
+from bertjax.corpus.build_dir import read_record
 from bertjax.corpus.merge import Shard
-from bertjax.corpus.partial import read_record
+from bertjax.corpus.shard_writer import encode_shard
 from bertjax.corpus.sources import CorpusOptions, TextPart
 from bertjax.corpus.workers import Progress
 from bertjax.files.atomic import write_atomic
@@ -87,7 +87,7 @@ def _compare_bucket(job: _StoreJob, element: tuple[_Bucket, Iterable[tuple[bytes
         repeats = np.sort(duplicates.find_later_equals(hashes, numbers))
         write_atomic(job.folder / f'repeats-{bucket:05d}', repeats.tobytes())
     else:
-        write_atomic(job.folder / f'distinct-{bucket:05d}', str(duplicates.count_distinct(hashes)))
+        write_atomic(job.folder / f'distinct-{bucket:05d}', str(len(np.unique(hashes))))
     return ()
 
 

@@ -27,7 +27,7 @@ from bertjax.corpus.beam.job import Job, Step, missing_results_error, run_pipeli
 from bertjax.corpus.identity import KnownText
 from bertjax.corpus.shards import cut_shards
 from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource, list_unweighted, resolve_sources
-from bertjax.corpus.texts import iter_part_texts, no_text_error
+from bertjax.corpus.texts import iter_part_texts, new_record, no_text_error
 from bertjax.files.atomic import write_atomic
 from bertjax.text.sampling import iter_sentences, sample
 
@@ -43,15 +43,9 @@ class _TextJob(Job):
         return CorpusOptions(**self.plan['options'])
 
     def texts(self, number: int, record: dict) -> Iterator[str]:
-        """Yields the paragraphs of a unit and fills `record`, which is complete after the last paragraph."""
-        record |= {'empty': True, 'digests': [], 'broken': ''}
-        for part in self.parts(number):
-            digest, broken = identity.new_digest(), []
-            for text in iter_part_texts(part, self.options, broken, digest):
-                record['empty'] = False
-                yield text
-            record['digests'].append(digest.hexdigest())
-            record['broken'] = record['broken'] or ''.join(broken)
+        """Returns the paragraphs of a unit. `record` is complete after the last paragraph."""
+        record |= new_record()
+        return iter_part_texts(self.parts(number), self.options, record)
 
     def record(self, number: int) -> pathlib.Path:
         return self.folder / f'{number:05d}.json'

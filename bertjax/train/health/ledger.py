@@ -6,7 +6,7 @@ import pathlib
 import re
 from collections.abc import Iterable
 
-from bertjax.checkpoint import Position
+from bertjax.checkpoint.checkpoints import Position
 
 _ROW = re.compile(rb'\{"step": (\d+), "phase": (\d+), "first": (\d+), "count": (\d+)\}\n')
 _MAX_RANGES = 5
