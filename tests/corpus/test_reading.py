@@ -86,7 +86,7 @@ def test_a_single_file_is_not_one_document(tmp_path):
 def test_the_majority_decides_and_the_others_are_counted(tmp_path):
     texts = [as_text(DOCS[:20]).decode()] * 3 + [WRAPPED] * 2 + ['The old mill.\n'] * 40
     (one,) = reading.choose_readings(resolve_sources(str(_write_folder(tmp_path / 'in', texts))))[1]
-    assert ': 45 files, read as ' in one and f' of the {reading.MAX_INSPECTED} looked at ' in one
+    assert ': 45 files, read as ' in one and f' of {reading.MAX_INSPECTED} inspected files ' in one
     (tmp_path / 'few').mkdir()
     for index in range(5):
         (tmp_path / 'in' / f'{index}.txt').rename(tmp_path / 'few' / f'{index}.txt')
