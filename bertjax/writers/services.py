@@ -66,7 +66,6 @@ class WandB(Service):
         return UserError('config.tracker', f"'wandb' and {found}", 'a login, or offline mode', fix)
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
-        """See Service."""
         import wandb
 
         run_id = run_id or secrets.token_hex(4)
@@ -94,11 +93,9 @@ class WandB(Service):
         return run_id
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """See Service."""
         self._run.log({**values, 'step': step})
 
     def finish(self) -> None:
-        """See Service."""
         self._run.finish()
 
 
@@ -109,7 +106,6 @@ class MLflow(Service):
     _MAX_CHARACTERS = 500  # the longest value of a parameter that every server version accepts
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
-        """See Service."""
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
@@ -127,14 +123,12 @@ class MLflow(Service):
         return self._id
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """See Service."""
         from mlflow.entities import Metric
 
         now = round(1000 * time.time())
         self._client.log_batch(self._id, metrics=[Metric(key, value, now, step) for key, value in values.items()])
 
     def finish(self) -> None:
-        """See Service."""
         self._client.set_terminated(self._id)
 
 
@@ -147,7 +141,6 @@ class Trackio(Service):
     """Trackio of Hugging Face. A run is identified by its name, which gets a random suffix."""
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
-        """See Service."""
         import trackio
 
         run_id = run_id or f'{name}-{secrets.token_hex(3)}'
@@ -163,11 +156,9 @@ class Trackio(Service):
         return run_id
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """See Service."""
         self._run.log(dict(values), step=step)
 
     def finish(self) -> None:
-        """See Service."""
         self._run.finish()
 
 

@@ -83,11 +83,9 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
 
     @property
     def objective(self) -> Objective:
-        """See Task."""
         return CHOICES if self._mixed else CLASSIFICATION
 
     def splits(self) -> Sequence[str]:
-        """See Task."""
         if self._one_file:
             return tuple(STEMS)
         return [split for split in STEMS if self._find(split) and self._has_labels(split)]
@@ -104,7 +102,6 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         return split_files(files.folder(self.data), split, suffixes=files.LAYOUTS[self.layout])
 
     def sources(self) -> str:
-        """See Task."""
         folder = files.folder(self.data)
         if self._one_file:
             shares = f'split by a hash of the prompt: dev {self.dev_share:g}, test {self.test_share:g}'
@@ -114,7 +111,6 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         return describe_splits(split_paths, folder, labelled=self.splits(), missing='labels')
 
     def records(self, split: str) -> Sequence[ChoiceQuestion]:
-        """See Task."""
         if split not in STEMS:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
         if self._one_file:
@@ -148,7 +144,6 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         return self.from_rows(parse_records(lines, where, 'jsonl'))
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion]:
-        """See Task."""
         return files.parse_questions(rows, labelled=False, keep_fields=True)
 
     def learn(self, records: Sequence[ChoiceQuestion]) -> None:
@@ -194,13 +189,11 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         return builder.build(notes=[note] if truncated else [])
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
-        """See Task."""
         return self.head.module(model_config)
 
     def predictions(
         self, records: Sequence[ChoiceQuestion], features: Features, outputs: Outputs
     ) -> list[ChoicePrediction]:
-        """See Task."""
         pairs = zip(records, outputs['logits'], strict=True)
         return [_predict(np.asarray(logits[: len(record.endings)], np.float64)) for record, logits in pairs]
 
@@ -244,7 +237,6 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
             yield row if record.label is None else {**row, 'true': record.label}
 
     def judgments(self, records: Sequence[ChoiceQuestion], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """See Task."""
         for record, row in zip(records, rows, strict=True):
             ending, probabilities = row['prediction'], row['probabilities']
             error = 1 + probabilities[ending] - probabilities[record.label] if ending != record.label else 0.0
@@ -255,7 +247,6 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     def baselines(
         self, train: Sequence[ChoiceQuestion], records: Sequence[ChoiceQuestion]
     ) -> dict[str, list[ChoicePrediction]]:
-        """See Task and baseline.py."""
         scores = ending_scores(train, records)
         return {name: [_predict(endings) for endings in record_scores] for name, record_scores in scores.items()}
 

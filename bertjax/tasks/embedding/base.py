@@ -90,15 +90,12 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         return {role: getattr(self, role, role) for role in files.ROLES}
 
     def splits(self) -> Sequence[str]:
-        """See Task."""
         return self._splits.names()
 
     def sources(self) -> str:
-        """See Task."""
         return self._splits.describe()
 
     def records(self, split: str) -> Records:
-        """See Task and splits.py."""
         return self._splits.records(split)
 
     @functools.cached_property
@@ -113,7 +110,6 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
             yield row if isinstance(row, Blank) else _pair(row)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[TextExample]:
-        """See Task."""
         return map(_pair, select_columns(rows, self._pair_columns))
 
     @property
@@ -165,11 +161,9 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
                 raise UserError(record.where, f'the score {record.score:g}', expected, fix)
 
     def learned_state(self) -> dict[str, Any]:
-        """See Task."""
         return {'form': self._form}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """See Task."""
         self._form = state['form']
 
     def metrics(self, records: Records, predictions: Predictions) -> dict[str, float | None]:

@@ -81,17 +81,14 @@ class EmbeddingTask(TextPairTask):
 
     @property
     def objective(self) -> Objective:
-        """See Task."""
         options = {name: getattr(self, name) for name in LOSSES[self._loss].options}
         return build_objective(self._loss, self.matryoshka_dims, **options)
 
     def learned_state(self) -> dict[str, Any]:
-        """See Task."""
         dense = {'dense': [*self._dense]} if self._dense else {}
         return {**super().learned_state(), 'pool': self._pool, **dense}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """See Task."""
         super().restore(state)
         self._pool = state['pool']
         self._dense = tuple(DenseConfig(*values) for values in state.get('dense', ()))
@@ -116,7 +113,6 @@ class EmbeddingTask(TextPairTask):
             print(f'{source} has the prompts {dict(modules.prompts)}: see config.task.query_prompt and document_prompt')
 
     def check_training(self, train: str) -> None:
-        """See Task."""
         if train == 'head':
             expected = "'all' or 'last_K', because the pooling has no parameters"
             raise UserError('config.trainable', "'head'", expected, 'choose a part of the encoder')
@@ -150,7 +146,6 @@ class EmbeddingTask(TextPairTask):
         return {} if self.layers == 'last' else {'output_hidden_states': True}
 
     def sentence_modules(self) -> SentenceModules:
-        """See Task."""
         prompts = {'query': self.query_prompt, 'document': self.document_prompt}
         layers = LAYER_NUMBERS[self.layers]
         options = {'pool': self._pool, 'dense': self._dense, 'normalize': self.normalize}

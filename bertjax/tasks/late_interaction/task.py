@@ -75,7 +75,6 @@ class LateInteractionTask(TextPairTask):
 
     @property
     def objective(self) -> Objective:
-        """See Task."""
         options = {name: getattr(self, name) for name in LOSSES[self._loss].options}
         return build_objective(self._loss, self.query_len, **options)
 
@@ -121,7 +120,6 @@ class LateInteractionTask(TextPairTask):
         return self.head.module(model_config, self.dim, attend=self.attend or not self.augment)
 
     def model_files(self, model_config: BertConfig) -> Mapping[str, bytes]:
-        """See Task."""
         return multi_vector_files(self._settings, model_config.width, self.dim)
 
     def predictions(self, records: Records, features: Features, outputs: Outputs) -> Predictions:

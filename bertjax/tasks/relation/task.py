@@ -76,26 +76,22 @@ class RelationTask(TextTask):
 
     @property
     def head(self) -> Head:
-        """See Task."""
         return ENTITY_STARTS if self.pool == 'starts' else SEQUENCE_CLASSIFICATION
 
     @property
     def objective(self) -> Objective:
-        """See Task."""
         return RELATIONS if self.pool == 'starts' else super().objective
 
     def _find(self, split: str) -> Files:
         return split_files(data_directory(self.data, 'a folder with train.json, or train.jsonl …'), split)
 
     def splits(self) -> Sequence[str]:
-        """See Task."""
         names = [split for split in STEMS if self._find(split)]
         if 'test' in names and next(self._rows('test')).label is None:
             names.remove('test')
         return names
 
     def sources(self) -> str:
-        """See Task."""
         folder = data_directory(self.data, 'a folder')
         return describe_splits(
             {split: self._find(split) for split in STEMS}, folder, labelled=self.splits(), missing='labels'
@@ -106,7 +102,6 @@ class RelationTask(TextTask):
         return parse_relations(read_records(self._find(split)), self.text_a, self.label, labels=labels)
 
     def records(self, split: str) -> Sequence[Relation]:
-        """See Task."""
         if split not in STEMS:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
         if not self._find(split):
@@ -119,7 +114,6 @@ class RelationTask(TextTask):
         return records
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Relation | Blank]:
-        """See Task and files.py."""
         return read_relations(lines, where, self.text_a)
 
     def example(
@@ -136,7 +130,6 @@ class RelationTask(TextTask):
         return Relation(*parse_marked_text(texts[0], where), label, where, fields)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Relation]:
-        """See Task."""
         return parse_relations(rows, self.text_a, self.label, labels='ignored', keep_fields=True)
 
     def features(self, records: Sequence[Relation], tokenizer: Tokenizer, *, training: bool) -> Features:
@@ -152,11 +145,9 @@ class RelationTask(TextTask):
         return find_fixed_tokens(records, tokenizer, seq_len=self.seq_len, markers=self.markers)
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
-        """See Task."""
         return self.head.module(model_config, len(self.labels))
 
     def metrics(self, records: Sequence[Relation], predictions: Sequence[Scores]) -> dict[str, float | None]:
-        """See Task and metrics/classification.py:relation_figures."""
         negative = self.labels.index(self.negative) if self.negative in self.labels else None
         values = relation_figures(self._confusion(records, predictions), negative)
         return {name: values[name] for name in self.measures}

@@ -62,7 +62,6 @@ class RerankTask(TextPairTask):
 
     @property
     def objective(self) -> Objective:
-        """See Task."""
         return build_objective(self._loss)
 
     @property
@@ -93,16 +92,13 @@ class RerankTask(TextPairTask):
         return records
 
     def learn(self, records: Sequence[TextExample]) -> None:
-        """See TextPairTask."""
         super().learn(records)
         self._learned_activation = self._learned_activation or ('sigmoid' if self._loss == 'bce' else 'identity')
 
     def learned_state(self) -> dict[str, Any]:
-        """See Task."""
         return {**super().learned_state(), 'activation': self._activation}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """See Task."""
         super().restore(state)
         self._learned_activation = state['activation']
 
@@ -118,15 +114,12 @@ class RerankTask(TextPairTask):
         return pair_features(groups, labels, tokenizer, seq_len=self.seq_len)
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
-        """See Task."""
         return self.head.module(model_config)
 
     def huggingface(self) -> dict[str, Any]:
-        """See Task."""
         return id2label(['LABEL_0'])
 
     def model_files(self, model_config: BertConfig) -> Mapping[str, bytes]:
-        """See Task."""
         return cross_encoder_files(CrossEncoder(self.seq_len, self._activation))
 
     def predictions(self, records: Records, features: Features, outputs: Outputs) -> Predictions:

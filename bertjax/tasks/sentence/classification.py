@@ -138,11 +138,9 @@ class ClassificationTask(TextTask):
 
     @property
     def objective(self) -> Objective:
-        """See Task."""
         return build_class_weighted(self._weights) if self._weights else super().objective
 
     def splits(self) -> Sequence[str]:
-        """See Task."""
         names = ['train']
         if self._files.find('dev') or self.dev_fraction:
             names.append('dev')
@@ -151,7 +149,6 @@ class ClassificationTask(TextTask):
         return names
 
     def records(self, split: str) -> Sequence[Example]:
-        """See Task."""
         if split not in STEMS:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
         shared = self._shares_dev and split != 'test'
@@ -213,7 +210,6 @@ class ClassificationTask(TextTask):
         return {f'{split}.txt': semeval_file(self.label, [record.index for record in records], answers)}
 
     def sources(self) -> str:
-        """See Task."""
         dev = f'a share of {self.dev_fraction:g} of train' if self._shares_dev else 'none'
         return self._files.describe(dev, self.splits())
 

@@ -55,7 +55,6 @@ class GlueTask(TextTask):
             self._rows['ax'] = TASKS['ax']
 
     def splits(self) -> Sequence[str]:
-        """See Task."""
         server_splits = [split for split, row in self._rows.items() if row.splits[split].server]
         labelled = [split for split in self._rows if split not in server_splits]
         if not self.data:
@@ -85,7 +84,6 @@ class GlueTask(TextTask):
         return [split for split in names if not self.data or self._find(split)[0]]
 
     def records(self, split: str) -> Sequence[Example]:
-        """See Task."""
         if split not in self._rows:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(self._rows), 'choose one of them')
         records = [self._example(row, split, number) for number, row in enumerate(self._read(split))]

@@ -67,16 +67,13 @@ class MultiLabelTask(ClassificationTask):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """See TextTask."""
         return tuple(dict.fromkeys((self.metric or MULTI_LABEL_METRICS[0], *MULTI_LABEL_METRICS)))
 
     @property
     def objective(self) -> Objective:
-        """See Task."""
         return build_label_weighted(self._weights) if self._weights else MULTI_LABEL
 
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
-        """See ClassificationTask."""
         names = self.label_columns or (self.label,)
         return tuple(Column((name,), required=required, join_list=False, list_as_json=True) for name in names)
 
@@ -137,11 +134,9 @@ class MultiLabelTask(ClassificationTask):
         self._set_class_weights(balanced_pos_weights([counts[label] for label in self.labels], len(records)))
 
     def learned_state(self) -> dict[str, Any]:
-        """See Task."""
         return {'labels': list(self.labels), 'separator': self._separator}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """See Task."""
         super().restore(state)
         self._separator = self.separator or state['separator']
 
@@ -186,7 +181,6 @@ class MultiLabelTask(ClassificationTask):
             yield row if record.label is None else {**row, 'true': list(record.label)}
 
     def judgments(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """See Task."""
         for record, row in zip(records, rows, strict=True):
             true, predicted, probabilities = set(record.label), set(row['labels']), row['probabilities']
             pairs = [(label if label in true else '', label if label in predicted else '') for label in self.labels]
@@ -196,9 +190,7 @@ class MultiLabelTask(ClassificationTask):
             yield Judgment(name_texts(record), *names, error, classes)
 
     def _baseline_outputs(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
-        """See TextTask."""
         return label_baselines(train, self._targets(train), records)
 
     def huggingface(self) -> dict[str, Any]:
-        """See Task."""
         return {**super().huggingface(), 'problem_type': 'multi_label_classification'}

@@ -125,26 +125,21 @@ class TextTask(Task[Example, Scores]):
 
     @property
     def score(self) -> str:
-        """See Task."""
         return self.measures[0]
 
     @property
     def complete(self) -> bool:
-        """See Task."""
         return self.regression or bool(self.labels)
 
     @property
     def objective(self) -> Objective:
-        """See Task."""
         return REGRESSION if self.regression else CLASSIFICATION
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Example | Blank]:
-        """See Task and input.py."""
         for row in read_input(lines, where, self.text_columns):
             yield row if isinstance(row, Blank) else self._unlabelled(row)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Example]:
-        """See Task."""
         return map(self._unlabelled, select_columns(rows, self.text_columns))
 
     def _unlabelled(self, row: Row) -> Example:
@@ -212,11 +207,9 @@ class TextTask(Task[Example, Scores]):
         print(describe_labels({label: counts[label] for label in self.labels}, records))
 
     def learned_state(self) -> dict[str, Any]:
-        """See Task."""
         return {'labels': self.labels}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """See Task."""
         self.labels = list(state['labels'])
 
     def features(self, records: Sequence[Example], tokenizer: Tokenizer, *, training: bool) -> Features:
@@ -244,12 +237,10 @@ class TextTask(Task[Example, Scores]):
         return np.array([number[record.label] for record in records], np.int32)
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
-        """See Task."""
         outputs = 1 if self.regression else len(self.labels)
         return self.head.module(model_config, outputs, bilstm_units=self.bilstm_units)
 
     def predictions(self, records: Sequence[Example], features: Features, outputs: Outputs) -> list[Scores]:
-        """See Task."""
         return [Scores(logits) for logits in average_rows(features, outputs['logits'], len(records))]
 
     def ensemble_predictions(
@@ -303,7 +294,6 @@ class TextTask(Task[Example, Scores]):
             yield row if record.label is None else {**row, 'true': record.label}
 
     def judgments(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """See Task."""
         for record, row in zip(records, rows, strict=True):
             if self.regression:
                 error = abs(record.label - row['score'])
@@ -316,7 +306,6 @@ class TextTask(Task[Example, Scores]):
             yield Judgment(name_texts(record), true, answer, error, [(true, predicted)])
 
     def baselines(self, train: Sequence[Example], records: Sequence[Example]) -> dict[str, list[Scores]]:
-        """See Task and baseline.py."""
         answers = self._baseline_outputs(train, records)
         return {name: [Scores(row) for row in rows] for name, rows in answers.items()}
 
@@ -327,6 +316,5 @@ class TextTask(Task[Example, Scores]):
         return class_baselines(train, self._targets(train), records, len(self.labels))
 
     def huggingface(self) -> dict[str, Any]:
-        """See Task."""
         kind = 'regression' if self.regression else 'single_label_classification'
         return {**id2label(self.labels or ['LABEL_0']), 'problem_type': kind}

@@ -102,7 +102,6 @@ class TaggingTask(Task[Sentence, Tags]):
 
     @property
     def complete(self) -> bool:
-        """See Task."""
         return bool(self.labels)
 
     @property
@@ -121,15 +120,12 @@ class TaggingTask(Task[Sentence, Tags]):
             )
 
     def splits(self) -> Sequence[str]:
-        """See Task."""
         return self._files.splits()
 
     def sources(self) -> str:
-        """See Task."""
         return self._files.describe()
 
     def records(self, split: str) -> Sequence[Sentence]:
-        """See Task."""
         return self._files.read(split)
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Sentence | Blank]:
@@ -137,7 +133,6 @@ class TaggingTask(Task[Sentence, Tags]):
         return files.read_input(lines, where, self.columns, self.input_format, self.labels, self._fields)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Sentence | Blank]:
-        """See Task."""
         return parse_sentences(rows, self._fields, tagged=False)
 
     def learn(self, records: Sequence[Sentence]) -> None:
@@ -155,15 +150,12 @@ class TaggingTask(Task[Sentence, Tags]):
         print(f'{len(records):,} sentences for training, {words:,} words: {kinds or "no entity"}')
 
     def learned_state(self) -> dict[str, Any]:
-        """See Task."""
         return {'labels': self.labels, 'scheme': self._file_scheme}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """See Task."""
         self.labels, self._file_scheme = list(state['labels']), state['scheme']
 
     def features(self, records: Sequence[Sentence], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task and features.py."""
         notes = self._check_tags(records, training)
         if self.context and len({record.document for record in records}) == 1 and len(records) > 1:
             notes.append(f'{records[0].where}: no {DOCSTART} lines, so all sentences are treated as a single document')
@@ -195,13 +187,11 @@ class TaggingTask(Task[Sentence, Tags]):
         return collections.Counter(tag for record in records for tag in record.tags or () if tag not in known)
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
-        """See Task."""
         return self.head.module(
             model_config, len(self.labels), bilstm_units=self.bilstm_units, layers=self.layers, frozen=self.frozen
         )
 
     def predictions(self, records: Sequence[Sentence], features: Features, outputs: Outputs) -> list[Tags]:
-        """See Task and predictions.py."""
         logits = gather_word_logits(records, features, outputs['token_logits'])
         return predict_tags(logits, self.labels, plain=self.plain)
 
@@ -276,7 +266,6 @@ class TaggingTask(Task[Sentence, Tags]):
         return {(span.start, span.end): span.type or 'entity' for span in spans(tags)}
 
     def baselines(self, train: Sequence[Sentence], records: Sequence[Sentence]) -> dict[str, list[Tags]]:
-        """See Task and baseline.py."""
         tags_by_name = frequent_tags(train, records)
         return {
             name: [make_prediction(tags, plain=self.plain) for tags in record_tags]
@@ -292,7 +281,6 @@ class TaggingTask(Task[Sentence, Tags]):
         return {f'{split}.txt': write_columns(records, tags, scheme=self._file_scheme)}
 
     def huggingface(self) -> dict[str, Any]:
-        """See Task."""
         return id2label(self.labels)
 
 
