@@ -6,17 +6,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from etils import epath
-
 from bertjax.errors import UserError
-from bertjax.remote.paths import data_directory
 from bertjax.tasks.reading.layout import Column, Record, TableLayout
 from bertjax.tasks.reading.records import FORMATS, NESTED, Files, read_records, read_rows
 from bertjax.tasks.reading.texts import check_text
 from bertjax.text.hash_split import hash64, hash_threshold
 
 # {layout: suffixes of its files}.
-LAYOUTS = {'swag': tuple(FORMATS), 'codah': ('.tsv',), 'jsonl': NESTED}
+LAYOUTS = {'swag': ('.csv', *FORMATS), 'codah': ('.tsv',), 'jsonl': NESTED}
 _ENDINGS = tuple(f'ending{i}' for i in range(4))
 _CODAH = ('category', 'prompt', *_ENDINGS, 'label')
 
@@ -134,16 +131,6 @@ def has_labels(files: Files) -> bool:
     """Whether the first row of a test file has a label that is neither empty nor -1."""
     label = next(read_records(files)).fields.get('label')
     return str(label if label is not None else '').strip() not in ('', '-1')
-
-
-def folder(data: str) -> epath.Path:
-    """Returns the path of the folder in config.data.
-
-    Raises:
-      UserError: config.data is not set, or the folder does not exist.
-    """
-    fix = 'give --config.data=DIR; tensorflow-datasets does not have these datasets'
-    return data_directory(data, 'a folder with the files', fix)
 
 
 def split_by_hash(

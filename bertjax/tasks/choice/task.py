@@ -23,8 +23,8 @@ from bertjax.tasks.choice.baseline import ending_scores
 from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Record
-from bertjax.tasks.reading.records import Files, parse_records, read_records
-from bertjax.tasks.reading.splits import STEMS, describe_files, describe_splits, split_files
+from bertjax.tasks.reading.records import parse_records, read_records
+from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, describe_files
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.task import Judgment, Outputs, Task, average_outputs
 from bertjax.tasks.truncation import truncate_longest_first
@@ -77,6 +77,9 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
             raise UserError('config.task.test_share', found, expected, 'leave both at 0.1')
         if self.seq_len < 5:
             raise UserError('config.seq_len', str(self.seq_len), 'at least 5', 'use 128')
+        has_labels = files.has_labels if self.layout != 'codah' else lambda _: True
+        fix = 'give --config.data=DIR; tensorflow-datasets does not have these datasets'
+        self._files = SplitFiles(self.data, has_labels, files.LAYOUTS[self.layout], fix)
         self._mixed = False
         folder_name = pathlib.PurePath(self.data).name or 'multiple choice'
         self.name = {'swag': 'SWAG', 'codah': 'CODAH'}.get(self.layout, folder_name)
@@ -88,47 +91,34 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     def splits(self) -> Sequence[str]:
         if self._one_file:
             return tuple(STEMS)
-        return [split for split in STEMS if self._find(split) and self._has_labels(split)]
-
-    def _has_labels(self, split: str) -> bool:
-        return split != 'test' or self.layout == 'codah' or files.has_labels(self._find(split))
+        return self._files.splits()
 
     @property
     def _one_file(self) -> bool:
         """Whether there is a single file that must be split."""
-        return self.layout == 'codah' and not self._find('train')
-
-    def _find(self, split: str) -> Files:
-        return split_files(files.folder(self.data), split, suffixes=files.LAYOUTS[self.layout])
+        return self.layout == 'codah' and not self._files.find('train')
 
     def sources(self) -> str:
-        folder = files.folder(self.data)
         if self._one_file:
             shares = f'split by a hash of the prompt: dev {self.dev_share:g}, test {self.test_share:g}'
-            paths = describe_files(sorted(folder.glob('*.tsv')))
+            paths = describe_files(sorted(self._files.folder.glob('*.tsv')))
             return f'{paths}: {shares}; config.task.dev_share and config.task.test_share set these shares'
-        split_paths = {split: self._find(split) for split in STEMS}
-        return describe_splits(split_paths, folder, labelled=self.splits(), missing='labels')
+        return self._files.describe()
 
     def records(self, split: str) -> Sequence[ChoiceQuestion]:
-        if split not in STEMS:
-            raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
+        check_split(split)
         if self._one_file:
             return self._split_single_file(split)
-        paths = self._find(split)
-        if not paths:
-            stem, suffix = 'val' if (split, self.layout) == ('dev', 'swag') else split, files.LAYOUTS[self.layout]
-            main_suffix = {'swag': '.csv', 'jsonl': '.jsonl'}.get(self.layout, suffix[0])
-            raise UserError(self.data, f'no file of the {split} split', f'{stem}{main_suffix}', 'add it')
+        paths = self._files.require(split)
         if self.layout == 'codah':
             return files.read_codah(paths)
-        labelled = self._has_labels(split)
+        labelled = self._files.is_labelled(split)
         if self.layout == 'swag':
             return files.read_swag(paths, labelled=labelled)
         return list(files.parse_questions(read_records(paths), labelled=labelled))
 
     def _split_single_file(self, split: str) -> Sequence[ChoiceQuestion]:
-        tables = sorted(files.folder(self.data).glob('*.tsv'))
+        tables = sorted(self._files.folder.glob('*.tsv'))
         if len(tables) != 1:
             found = ' and '.join(path.name for path in tables) or 'no .tsv'
             raise UserError(self.data, found, 'one .tsv, or train.tsv, dev.tsv and test.tsv', 'correct config.data')

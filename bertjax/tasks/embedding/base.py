@@ -90,7 +90,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         return {role: getattr(self, role, role) for role in files.ROLES}
 
     def splits(self) -> Sequence[str]:
-        return self._splits.names()
+        return self._splits.splits()
 
     def sources(self) -> str:
         return self._splits.describe()

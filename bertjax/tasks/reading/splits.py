@@ -1,12 +1,13 @@
 """Finds the files of each split in a folder by their usual names: single files, shards, or saved datasets."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix, has_compression_suffix
+from bertjax.remote.paths import data_directory
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import BINARY, FORMATS, Files
 from bertjax.tasks.reading.texts import quote_names
@@ -20,6 +21,68 @@ STEMS: Mapping[str, tuple[str, ...]] = {
 _SHARD = re.compile(r'(.+?)-(\d{5})-of-(\d{5})')
 # Metadata files that `datasets` and the Hugging Face Hub store in the folder of the data.
 _METADATA_FILES = ('dataset_info.json', 'dataset_infos.json', 'dataset_dict.json', 'state.json')
+
+
+class SplitFiles:
+    """The splits of a task in a folder.
+
+    Args:
+      data: config.data, the folder.
+      has_labels: A function that returns whether the records in the files of a test split have labels.
+      suffixes: The suffixes of the allowed formats. Messages name the first two.
+      fix: The next step for messages.
+    """
+
+    missing = 'labels'  # the part that an unlabelled test split lacks
+    _advice = 'add the file'
+
+    def __init__(self, data: str, has_labels: Callable[[Files], bool], suffixes: Sequence[str], fix: str = ''):
+        self._data, self._has_labels, self._suffixes, self._fix = data, has_labels, suffixes, fix
+
+    @property
+    def folder(self) -> epath.Path:
+        """The folder.
+
+        Raises:
+          UserError: The folder does not exist.
+        """
+        return data_directory(self._data, f'a folder with train{self._suffixes[0]} …', self._fix or 'check the path')
+
+    def find(self, split: str) -> Files:
+        """Returns the files of a split, or () if there are none; see `split_files`."""
+        return split_files(self.folder, split, suffixes=self._suffixes)
+
+    def require(self, split: str) -> Files:
+        """Returns the files of a split.
+
+        Raises:
+          UserError: There are no files, or `split` is not in STEMS.
+        """
+        check_split(split)
+        files = self.find(split)
+        if not files:
+            names = ', '.join(f'{split}{suffix}' for suffix in self._suffixes[:2])
+            raise UserError(self._data, f'no file of the {split} split', f'{names} …', self._advice.format(split=split))
+        return files
+
+    def is_labelled(self, split: str) -> bool:
+        """Whether the records of a split have labels. Only the records of 'test' may lack them."""
+        return split != 'test' or self._has_labels(self.find(split))
+
+    def splits(self) -> list[str]:
+        """Returns the names of the labelled splits."""
+        return [split for split in STEMS if self.find(split) and self.is_labelled(split)]
+
+    def describe(self) -> str:
+        """Returns a readable list of the splits and their files; see `describe_splits`."""
+        files = {split: self.find(split) for split in STEMS}
+        return describe_splits(files, self.folder, labelled=self.splits(), missing=self.missing)
+
+
+def check_split(split: str) -> None:
+    """Raises a UserError if config.split is not in STEMS."""
+    if split not in STEMS:
+        raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
 
 
 def split_files(

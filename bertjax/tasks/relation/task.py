@@ -15,16 +15,15 @@ from bertjax.losses import Objective
 from bertjax.metrics.classification import relation_figures
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
-from bertjax.remote.paths import data_directory
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Record
-from bertjax.tasks.reading.records import Files, read_records
-from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
+from bertjax.tasks.reading.records import FORMATS, Files, read_records
+from bertjax.tasks.reading.splits import SplitFiles
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.relation.features import MARKERS, describe_marks, find_fixed_tokens, relation_features
 from bertjax.tasks.relation.files import Relation, parse_marked_text, parse_relations, read_relations
 from bertjax.tasks.relation.head import ENTITY_STARTS, RELATIONS
-from bertjax.tasks.sentence.task import Scores, TextTask
+from bertjax.tasks.sentence.task import Scores, TextTask, check_all_or_none
 from bertjax.text.tokenizer import Tokenizer
 
 POOLS = ('cls', 'starts')
@@ -70,6 +69,8 @@ class RelationTask(TextTask):
         if self.labels and (len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)):
             fix = 'leave it empty to collect the labels from the data'
             raise UserError('config.task.labels', repr(tuple(self.labels)), 'two or more, all different', fix)
+        has_labels = lambda files: next(self._read(files, 'optional')).label is not None  # noqa: E731
+        self._files = SplitFiles(self.data, has_labels, ('.json', *FORMATS))
         self.name = pathlib.PurePath(self.data).name or 'relations'
         self.text_columns = (Column((self.text_a,)),)
         self.measures = tuple(dict.fromkeys((self.metric, *_METRICS)))
@@ -82,35 +83,18 @@ class RelationTask(TextTask):
     def objective(self) -> Objective:
         return RELATIONS if self.pool == 'starts' else super().objective
 
-    def _find(self, split: str) -> Files:
-        return split_files(data_directory(self.data, 'a folder with train.json, or train.jsonl …'), split)
-
     def splits(self) -> Sequence[str]:
-        names = [split for split in STEMS if self._find(split)]
-        if 'test' in names and next(self._rows('test')).label is None:
-            names.remove('test')
-        return names
+        return self._files.splits()
 
     def sources(self) -> str:
-        folder = data_directory(self.data, 'a folder')
-        return describe_splits(
-            {split: self._find(split) for split in STEMS}, folder, labelled=self.splits(), missing='labels'
-        )
+        return self._files.describe()
 
-    def _rows(self, split: str) -> Iterator[Relation]:
-        labels = 'optional' if split == 'test' else 'needed'
-        return parse_relations(read_records(self._find(split)), self.text_a, self.label, labels=labels)
+    def _read(self, files: Files, labels: str) -> Iterator[Relation]:
+        return parse_relations(read_records(files), self.text_a, self.label, labels=labels)
 
     def records(self, split: str) -> Sequence[Relation]:
-        if split not in STEMS:
-            raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
-        if not self._find(split):
-            fix = 'add the file, or check config.data'
-            raise UserError(self.data, f'no file of the {split} split', f'{split}.json, {split}.jsonl …', fix)
-        records = list(self._rows(split))
-        unlabelled = [record.where for record in records if record.label is None]
-        if unlabelled and len(unlabelled) < len(records):
-            raise UserError(unlabelled[0], 'no label', 'a label, as for other records', 'correct or remove the record')
+        records = list(self._read(self._files.require(split), 'optional' if split == 'test' else 'needed'))
+        check_all_or_none(records)
         return records
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Relation | Blank]:

@@ -14,12 +14,12 @@ from bertjax.metrics.classification import VALUE_METRICS
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import FORMATS, Row
-from bertjax.tasks.reading.splits import STEMS
+from bertjax.tasks.reading.splits import check_split
 from bertjax.tasks.sentence.class_weights import KEY, balanced_class_weights, check_class_weights, class_weights
 from bertjax.tasks.sentence.files import TableFiles
 from bertjax.tasks.sentence.labels import find_labels
 from bertjax.tasks.sentence.sick import ENTAILMENT, PAIR_ID, RELATEDNESS, is_sick, semeval_file
-from bertjax.tasks.sentence.task import Example, Scores, TextTask
+from bertjax.tasks.sentence.task import Example, Scores, TextTask, check_all_or_none
 from bertjax.text.hash_split import hash64, hash_threshold
 
 _SCORE_METRICS = ('spearman', 'pearson')  # the values of `metric` for a regression
@@ -149,8 +149,7 @@ class ClassificationTask(TextTask):
         return names
 
     def records(self, split: str) -> Sequence[Example]:
-        if split not in STEMS:
-            raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
+        check_split(split)
         shared = self._shares_dev and split != 'test'
         records = [self._example(row, split) for row in self._rows('train' if shared else split)]
         if shared:
@@ -162,9 +161,7 @@ class ClassificationTask(TextTask):
             )
             fix = 'add records or a dev file, or set another share such as 0.3; 0 for no dev split'
             raise UserError('config.task.dev_fraction', found, 'records in both splits', fix)
-        unlabelled = [record.where for record in records if record.label is None]
-        if unlabelled and len(unlabelled) < len(records):
-            raise UserError(unlabelled[0], 'no label', 'a label, as for other records', 'correct or remove the record')
+        check_all_or_none(records)
         return records
 
     @property

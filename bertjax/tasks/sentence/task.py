@@ -59,6 +59,13 @@ def name_texts(record: LabelledRecord) -> dict[str, str]:
     return {'text': record.first} if record.second is None else {'first': record.first, 'second': record.second}
 
 
+def check_all_or_none(records: Sequence[LabelledRecord]) -> None:
+    """Raises a UserError if only some of the records of a split have a label."""
+    unlabelled = [record.where for record in records if record.label is None]
+    if unlabelled and len(unlabelled) < len(records):
+        raise UserError(unlabelled[0], 'no label', 'a label, as for other records', 'correct or remove the record')
+
+
 @dataclasses.dataclass(frozen=True)
 class Scores:
     """The prediction for a record.
