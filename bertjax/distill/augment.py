@@ -98,7 +98,7 @@ def _load_masked_lm(distill: DistillationSettings, data: TaskData, mesh: Mesh) -
     imported = load_pretraining_model(directory, nsp=False, **teacher_config_changes('float32'))
     masked_lm = Teacher(directory, BertForPreTraining(imported.config), imported, mesh, _MODEL_KEY)
     masked_lm.check_head(('mlm',), 'a masked language model, which predicts the replacements')
-    masked_lm.check_length(data.settings.seq_len)
+    masked_lm.check_inputs(data.settings.seq_len)
     return masked_lm
 
 

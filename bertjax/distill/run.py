@@ -76,7 +76,7 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     labels = task.huggingface().get('id2label')
     imported = load_task_model(directory, module, task.head, id2label=labels, seed=data.settings.run_seeds.init)
     teacher = Teacher(directory, module, imported, mesh)
-    teacher.check_length(data.settings.seq_len)
+    teacher.check_inputs(data.settings.seq_len)
     if distill.soft:
         parts = ('pooler', 'head', 'mix', 'bilstm')
         teacher.check_head(parts, f'a model tuned to {task.name}, with the same labels')
@@ -109,8 +109,8 @@ def distill_pretraining(
     check_vocabulary(directory, tokenizer)
     student = settings.model_config(embedding_rows(settings, folder, tokenizer))
     teacher = _load_teacher(settings, distill, student, mesh)
-    teacher.check_length(max(phase.values['seq_len'] for phase in settings.phase_specs))
-    teacher.check_segments(settings.corpus_options.segments)
+    longest = max(phase.values['seq_len'] for phase in settings.phase_specs)
+    teacher.check_inputs(longest, settings.corpus_options.segments)
     if distill.soft:
         teacher.check_head(('mlm',), 'a masked language model')
     copied = distill.student_layers(teacher.config, student.num_layers)
