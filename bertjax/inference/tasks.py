@@ -17,9 +17,8 @@ from bertjax.tasks.late_interaction.task import LateInteractionTask
 from bertjax.tasks.reranking.task import RerankTask
 from bertjax.tasks.sentence.task import TextTask
 from bertjax.tasks.squad.task import SquadTask
-from bertjax.tasks.tagging.aggregation import STRATEGIES, aggregate
 from bertjax.tasks.tagging.columns import Sentence
-from bertjax.tasks.tagging.predictions import predict_tags
+from bertjax.tasks.tagging.predictions import STRATEGIES, aggregate, predict_tags
 from bertjax.tasks.tagging.raw_text import split_words
 from bertjax.tasks.tagging.task import TaggingTask, Tags
 from bertjax.tasks.task import Outputs, Task

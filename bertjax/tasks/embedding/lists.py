@@ -5,10 +5,14 @@ positive first; `present` is False for a negative that a query lacks.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from bertjax.data.features import INPUTS
+from bertjax.losses import Objective
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +32,20 @@ class RowLoss:
     options: tuple[str, ...] = ()
     needs_negatives: bool = False
     score_range: tuple[float, float] | None = None
+
+
+def make_objective(
+    total: Callable[[Any, Mapping[str, jax.Array]], jax.Array], inputs: Sequence[str] = INPUTS, **options: Any
+) -> Objective:
+    """Returns an objective with a single loss.
+
+    Args:
+      total: The function (outputs, batch) -> the sum of the losses of the rows, each multiplied by its weight.
+      inputs, **options: See Objective.
+    """
+    weights = lambda batch: {'loss': batch['weights'].sum()}  # noqa: E731
+    losses = lambda outputs, batch: {'loss': (total(outputs, batch), batch['weights'].sum())}  # noqa: E731
+    return Objective((*inputs,), losses, weights, **options)
 
 
 def mean_of(x: jax.Array, present: jax.Array) -> jax.Array:

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bertjax.data.features import INPUTS
 from bertjax.losses import Objective
 from bertjax.tasks.embedding import lists
 from bertjax.tasks.embedding.lists import RowLoss
@@ -136,9 +135,8 @@ def build_objective(loss: str, dims: Sequence[int] = (), **options: Any) -> Obje
     """
     rows = functools.partial(LOSSES[loss].rows, **options)
 
-    def losses(outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+    def total(outputs: Any, batch: Batch) -> jax.Array:
         x, weights = outputs['embeddings'].astype(jnp.float32), batch['weights']
-        total = sum((rows(normalize(x[..., :width]), batch) * weights).sum() for width in dims or (x.shape[-1],))
-        return {'loss': (total, weights.sum())}
+        return sum((rows(normalize(x[..., :width]), batch) * weights).sum() for width in dims or (x.shape[-1],))
 
-    return Objective(INPUTS, losses, lambda batch: {'loss': batch['weights'].sum()}, whole_batch=True)
+    return lists.make_objective(total, whole_batch=True)

@@ -70,9 +70,6 @@ def build_objective(loss: str, query_len: int, **options: Any) -> Objective:
       query_len: The maximum number of tokens of a query.
       **options: The options of the loss.
     """
-
-    def losses(outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        row_losses = LOSSES[loss].rows(outputs['token_vectors'], batch, query_len=query_len, **options)
-        return {'loss': ((row_losses * batch['weights']).sum(), batch['weights'].sum())}
-
-    return Objective((*INPUTS, ROLES), losses, lambda batch: {'loss': batch['weights'].sum()}, whole_batch=True)
+    rows = functools.partial(LOSSES[loss].rows, query_len=query_len, **options)
+    total = lambda outputs, batch: (rows(outputs['token_vectors'], batch) * batch['weights']).sum()  # noqa: E731
+    return lists.make_objective(total, (*INPUTS, ROLES), whole_batch=True)

@@ -65,10 +65,6 @@ class RelationTask(TextTask):
 
     def __post_init__(self):
         super().__post_init__()
-        self.labels = list(self.labels)
-        if self.labels and (len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)):
-            fix = 'leave it empty to collect the labels from the data'
-            raise UserError('config.task.labels', repr(tuple(self.labels)), 'two or more, all different', fix)
         has_labels = lambda files: next(self._read(files, 'optional')).label is not None  # noqa: E731
         self._files = SplitFiles(self.data, has_labels, ('.json', *FORMATS))
         self.name = pathlib.PurePath(self.data).name or 'relations'
@@ -82,12 +78,6 @@ class RelationTask(TextTask):
     @property
     def objective(self) -> Objective:
         return RELATIONS if self.pool == 'starts' else super().objective
-
-    def splits(self) -> Sequence[str]:
-        return self._files.splits()
-
-    def sources(self) -> str:
-        return self._files.describe()
 
     def _read(self, files: Files, labels: str) -> Iterator[Relation]:
         return parse_relations(read_records(files), self.text_a, self.label, labels=labels)

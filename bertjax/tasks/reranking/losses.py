@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bertjax.data.features import INPUTS
 from bertjax.losses import DistillLoss, Objective
 from bertjax.tasks.embedding import lists
 from bertjax.tasks.embedding.lists import RowLoss
@@ -52,9 +51,6 @@ def _distill(student: Any, teacher: Any, batch: Batch, temperature: float) -> ja
 
 def build_objective(loss: str) -> Objective:
     """Builds the objective of a loss of LOSSES."""
-
-    def losses(outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        row_losses, weights = LOSSES[loss].rows(outputs['logits'], batch), batch['weights']
-        return {'loss': ((row_losses * weights).sum(), weights.sum())}
-
-    return Objective(INPUTS, losses, lambda batch: {'loss': batch['weights'].sum()}, DistillLoss(_distill))
+    rows = LOSSES[loss].rows
+    total = lambda outputs, batch: (rows(outputs['logits'], batch) * batch['weights']).sum()  # noqa: E731
+    return lists.make_objective(total, distill_loss=DistillLoss(_distill))

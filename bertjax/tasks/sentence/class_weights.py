@@ -44,29 +44,6 @@ def class_weights(text: str, labels: Sequence[str], balanced: Sequence[float]) -
     return tuple(weights.get(label, 1.0) for label in labels)
 
 
-def balanced_class_weights(counts: Sequence[int]) -> list[float]:
-    """Returns the weight N / (C · n) of each of C classes, like class_weight='balanced' in scikit-learn.
-
-    The weight is 1 if n is 0.
-
-    Args:
-      counts: The number of records n of each class; their sum is N.
-    """
-    return [sum(counts) / (len(counts) * count) if count else 1.0 for count in counts]
-
-
-def balanced_pos_weights(counts: Sequence[int], records: int) -> list[float]:
-    """Returns the weight (N - n) / n of each label, or 1 if n is 0 or N.
-
-    The documentation of torch.nn.BCEWithLogitsLoss suggests this value for `pos_weight`.
-
-    Args:
-      counts: The number of records n with each label.
-      records: The number of all records N.
-    """
-    return [(records - count) / count if 0 < count < records else 1.0 for count in counts]
-
-
 def _parse(text: str) -> Mapping[str, float]:
     try:
         if text.startswith('{'):

@@ -15,13 +15,15 @@ from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import FORMATS, Row
 from bertjax.tasks.reading.splits import check_split
-from bertjax.tasks.sentence.class_weights import KEY, balanced_class_weights, check_class_weights, class_weights
+from bertjax.tasks.sentence.class_weights import KEY, check_class_weights, class_weights
 from bertjax.tasks.sentence.files import TableFiles
 from bertjax.tasks.sentence.labels import find_labels
-from bertjax.tasks.sentence.sick import ENTAILMENT, PAIR_ID, RELATEDNESS, is_sick, semeval_file
 from bertjax.tasks.sentence.task import Example, Scores, TextTask, check_all_or_none
 from bertjax.text.hash_split import hash64, hash_threshold
 
+# The columns of SICK, and the labels of those that are predicted, for task 1 of SemEval-2014.
+_PAIR_ID, _PREDICTED = 'pair_ID', ('entailment_judgment', 'relatedness_score')
+_SICK_LABELS = dict(zip(_PREDICTED, (['CONTRADICTION', 'ENTAILMENT', 'NEUTRAL'], []), strict=True))
 _SCORE_METRICS = ('spearman', 'pearson')  # the values of `metric` for a regression
 _UNLABELLED = '-1'  # the label of an unlabelled record in a test file
 
@@ -69,7 +71,6 @@ class ClassificationTask(TextTask):
 
     def __post_init__(self):
         super().__post_init__()
-        self.labels = list(self.labels)
         names = {'train': self.train, 'dev': self.dev, 'test': self.test}
         self._files = TableFiles(self.data, self.dataset, names, self.format)
         self._shared_records = 0  # the number of records in the file that train and dev share; 0 before it is read
@@ -83,10 +84,6 @@ class ClassificationTask(TextTask):
         if len(set(names)) < len(names):
             found = f'text_a={self.text_a!r}, text_b={self.text_b!r}, label={self.label!r}'
             raise UserError('config.task', found, 'different column names', 'use the names in your table')
-        if self.labels and (self.regression or len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)):
-            expected = 'nothing, because scores have no labels' if self.regression else 'two or more, all different'
-            fix = 'leave it empty to collect the labels from the data'
-            raise UserError('config.task.labels', repr(tuple(self.labels)), expected, fix)
         allowed = _SCORE_METRICS if self.regression else self._metric_names
         if self.metric and self.metric not in allowed:
             raise UserError('config.task.metric', repr(self.metric), 'one of ' + ', '.join(allowed), 'choose one')
@@ -111,7 +108,9 @@ class ClassificationTask(TextTask):
         super().learn(records)
         if not self.regression:
             counts = Counter(record.label for record in records)
-            self._set_class_weights(balanced_class_weights([counts[label] for label in self.labels]))
+            # The weight of a label in n of N records is N / (C · n), as with class_weight='balanced' in scikit-learn.
+            scaled = {label: len(self.labels) * counts[label] for label in self.labels}
+            self._set_class_weights([len(records) / count if count else 1.0 for count in scaled.values()])
         if self.metric == 'f1' and len(self.labels) != 2:
             found = f"'f1' with {len(self.labels)} labels"
             raise UserError('config.task.metric', found, "'macro_f1'", 'set config.task.metric=macro_f1')
@@ -183,7 +182,7 @@ class ClassificationTask(TextTask):
         return not label or (label == _UNLABELLED and bool(self.labels) and label not in self.labels)
 
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
-        return (Column((self.label,), required=required, join_list=False),)
+        return (Column((self.label,), required=required, lists='refuse'),)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
         """Combines the cells of the label columns into a single cell, or None if there is no label."""
@@ -195,16 +194,21 @@ class ClassificationTask(TextTask):
 
     def _index(self, row: Row) -> str:
         """See TextTask; the index is the pair_ID of a record of SICK."""
-        number = str((row.fields or {}).get(PAIR_ID, ''))
-        known = self.label in (ENTAILMENT, RELATEDNESS) and number.isascii() and number.isdecimal()
-        return number if known else ''
+        number = str((row.fields or {}).get(_PAIR_ID, ''))
+        return number if self.label in _PREDICTED and number.isascii() and number.isdecimal() else ''
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
-        """Returns the file for SemEval-2014 if the data are SICK, see sick.py, or {} for other data."""
-        if not is_sick(self.label, self.labels) or not all(record.index for record in records):
+        """Returns the input file of SemEval-2014's sick_evaluation.R if the data are SICK, or {} for other data.
+
+        The file has three columns, separated by tabs. The column that is not predicted is NA, as the script requires.
+        """
+        if _SICK_LABELS.get(self.label) != sorted(self.labels) or not all(record.index for record in records):
             return {}
-        answers = [f'{scores.value:.4f}' if self.regression else self.labels[scores.best] for scores in predictions]
-        return {f'{split}.txt': semeval_file(self.label, [record.index for record in records], answers)}
+        rows = [(_PAIR_ID, *_PREDICTED)]
+        for record, scores in zip(records, predictions, strict=True):
+            answer = f'{scores.value:.4f}' if self.regression else self.labels[scores.best]
+            rows.append((record.index, *(answer if name == self.label else 'NA' for name in _PREDICTED)))
+        return {f'{split}.txt': ''.join('\t'.join(row) + '\n' for row in rows)}
 
     def sources(self) -> str:
         dev = f'a share of {self.dev_fraction:g} of train' if self._shares_dev else 'none'

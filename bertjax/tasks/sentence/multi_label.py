@@ -12,10 +12,9 @@ from bertjax.config.ranges import list_of, number, text
 from bertjax.errors import UserError
 from bertjax.losses import MULTI_LABEL, Objective, build_label_weighted
 from bertjax.metrics.classification import MULTI_LABEL_METRICS, label_scores, multi_label_figures
+from bertjax.tasks.baselines import label_baselines
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column
-from bertjax.tasks.sentence.baseline import label_baselines
-from bertjax.tasks.sentence.class_weights import balanced_pos_weights
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.labels import find_labels
 from bertjax.tasks.sentence.report import describe_label_sets, label_report
@@ -48,6 +47,7 @@ class MultiLabelTask(ClassificationTask):
     threshold: float = option(0.5, number(0, 1, above=True, below=True), affects='reading')
 
     regression: ClassVar[bool] = False
+    learned: ClassVar[Mapping[str, str]] = {'labels': 'labels', 'separator': '_separator'}
     _metric_names: ClassVar[tuple[str, ...]] = MULTI_LABEL_METRICS
 
     def __post_init__(self):
@@ -75,7 +75,7 @@ class MultiLabelTask(ClassificationTask):
 
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
         names = self.label_columns or (self.label,)
-        return tuple(Column((name,), required=required, join_list=False, list_as_json=True) for name in names)
+        return tuple(Column((name,), required=required, lists='json') for name in names)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
         """See ClassificationTask; columns of 0 and 1 become a JSON list of the names of the columns with 1."""
@@ -131,14 +131,13 @@ class MultiLabelTask(ClassificationTask):
             self.labels = find_labels(Counter(label for record in all_records for label in record.label), all_records)
         counts = Counter(label for record in records for label in record.label)
         print(describe_label_sets({label: counts[label] for label in self.labels}, records))
-        self._set_class_weights(balanced_pos_weights([counts[label] for label in self.labels], len(records)))
-
-    def learned_state(self) -> dict[str, Any]:
-        return {'labels': list(self.labels), 'separator': self._separator}
+        # The documentation of torch.nn.BCEWithLogitsLoss suggests (N - n) / n as `pos_weight` of a label in n records.
+        total, with_label = len(records), [counts[label] for label in self.labels]
+        self._set_class_weights([(total - n) / n if 0 < n < total else 1.0 for n in with_label])
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
-        self._separator = self.separator or state['separator']
+        self._separator = self.separator or self._separator
 
     def _targets(self, records: Sequence[Example]) -> np.ndarray:
         """Returns an array that is 1 for the labels of a record and 0 elsewhere, float32 [N, C]."""

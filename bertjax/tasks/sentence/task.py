@@ -3,12 +3,11 @@
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bertjax.config.ranges import MANY, integer, one_of
-from bertjax.config.schema import check_fields
 from bertjax.convert.heads import SEQUENCE_CLASSIFICATION
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -17,11 +16,11 @@ from bertjax.metrics.classification import CLASS_METRICS, VALUE_METRICS, confusi
 from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
+from bertjax.tasks.baselines import class_baselines, score_baselines
 from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import Row, select_columns
 from bertjax.tasks.reading.texts import Blank, Line
-from bertjax.tasks.sentence.baseline import class_baselines, score_baselines
 from bertjax.tasks.sentence.features import LONG, average_rows, text_features
 from bertjax.tasks.sentence.input import read_input
 from bertjax.tasks.sentence.labels import LabelledRecord, find_labels
@@ -118,17 +117,22 @@ class TextTask(Task[Example, Scores]):
 
     head = SEQUENCE_CLASSIFICATION
     has_baselines = True
+    learned: ClassVar[Mapping[str, str]] = {'labels': 'labels'}
+    min_seq_len = 5
 
     def __post_init__(self):
-        check_fields(self, 'task')
-        if self.seq_len < 5:
-            raise UserError('config.seq_len', str(self.seq_len), 'at least 5', 'use 128')
+        super().__post_init__()
         if self.stride >= self.seq_len:
             expected = f'0 to {self.seq_len - 1}'
             raise UserError('config.task.stride', str(self.stride), expected, 'leave it at 0 for half a window')
         if self.stride and self.long != 'windows':
             fix = "set config.task.long='windows', or leave config.task.stride at 0"
             raise UserError('config.task.stride', f'{self.stride} with long={self.long!r}', "long='windows'", fix)
+        self.labels = list(self.labels)
+        if self.labels and (self.regression or len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)):
+            expected = 'nothing, because scores have no labels' if self.regression else 'two or more, all different'
+            fix = 'leave it empty to collect the labels from the data'
+            raise UserError('config.task.labels', repr(tuple(self.labels)), expected, fix)
 
     @property
     def score(self) -> str:
@@ -212,12 +216,6 @@ class TextTask(Task[Example, Scores]):
         if not self.labels:
             self.labels = find_labels(counts, records)
         print(describe_labels({label: counts[label] for label in self.labels}, records))
-
-    def learned_state(self) -> dict[str, Any]:
-        return {'labels': self.labels}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.labels = list(state['labels'])
 
     def features(self, records: Sequence[Example], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task; without `training`, the rows have `labels` only if every record has one."""

@@ -12,17 +12,11 @@ from bertjax.errors import UserError
 from bertjax.files import streams
 from bertjax.files.paths import existing_files
 from bertjax.remote.paths import user_path
-from bertjax.tasks.reading.records import FORMATS, NESTED, Files, read_records
+from bertjax.tasks.reading.records import FORMATS, NESTED, Files, parse_records, read_records
 from bertjax.tasks.reading.sources import read_dataset
 from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
-from bertjax.tasks.reading.texts import quote_names, read_text
-from bertjax.tasks.squad.questions import (
-    LocatedQuestion,
-    SquadQuestion,
-    check_questions,
-    parse_question_rows,
-    parse_squad_json,
-)
+from bertjax.tasks.reading.texts import number_lines, quote_names, read_text
+from bertjax.tasks.squad.questions import SquadQuestion, check_questions, parse_question_row, parse_squad_json
 
 _TFDS_SPLITS = {'train': 'train', 'dev': 'validation'}  # {split: its name in tensorflow-datasets}
 
@@ -98,16 +92,7 @@ class SquadFiles:
             raise UserError('config.split', repr(split), expected, 'set config.task.test_file to the test file')
         if not self._data and not files:
             rows = read_dataset(f'squad/v{self._version}', _TFDS_SPLITS[split])
-            return [
-                SquadQuestion(
-                    row['id'],
-                    row['question'],
-                    row['context'],
-                    tuple(row['answers']['text']),
-                    tuple(row['answers']['answer_start']),
-                )
-                for _, row in rows
-            ]
+            return [parse_question_row(row, at, 'needed') for at, row in rows]
         if not files:
             raise self._no_file_error(split)
         return read_questions(
@@ -125,31 +110,30 @@ def read_questions(files: Files, *, answerable: bool, labels: str) -> list[Squad
     Raises:
       UserError: A file does not exist, is damaged, is not UTF-8, or is in another format.
     """
-    located = [question for path in files for question in _read_file(epath.Path(path), labels)]
-    return check_questions(located, answerable=answerable, labels=labels)
+    questions = (question for path in files for question in _read_file(epath.Path(path), labels))
+    return check_questions(questions, answerable=answerable, labels=labels)
 
 
-def _read_file(path: epath.Path, labels: str) -> list[LocatedQuestion]:
+def _read_file(path: epath.Path, labels: str) -> list[SquadQuestion]:
     format = FORMATS.get(streams.bare_suffix(path.name), 'json')
+    rows = read_records([path], format)
     if path.is_file() and format == 'json':
-        format = _detect_row_format(path)
+        text = read_text(path)
+        format = _detect_row_format(text)
         if not format:
-            return parse_squad_json(read_text(path), str(path), labels)
-    return parse_question_rows(read_records([path], format), labels)
+            return parse_squad_json(text, str(path), labels)
+        rows = parse_records(number_lines(text), str(path), format)
+    return [parse_question_row(row, at, labels) for at, row in rows]
 
 
-def _detect_row_format(path: epath.Path) -> str:
+def _detect_row_format(text: str) -> str:
     """Detects the format of the rows of a .json file from its first line.
 
     Returns:
       'jsonl' for one row per line, as written by `datasets` and pandas; 'json' for a list; '' for SQuAD's JSON.
     """
-    try:
-        head = _read_head(path)
-    except streams.DAMAGE:
-        return ''  # the reader of SQuAD's JSON will report the damage
-    line, _, more = head.lstrip(b'\xef\xbb\xbf \r\n\t').partition(b'\n')
-    if line.startswith(b'['):
+    line, _, more = text.lstrip().partition('\n')
+    if line.startswith('['):
         return 'json'
     try:
         first = json.loads(line)
@@ -158,16 +142,12 @@ def _detect_row_format(path: epath.Path) -> str:
         return ''
 
 
-def _read_head(path: epath.Path) -> bytes:
-    with path.open('rb') as file:
-        reader = io.BufferedReader(streams.CountedFile(file), streams.CHUNK)
-        return next(streams.chunks(reader, streams.detect_compression(str(path), reader.peek(8)[:8])), b'')
-
-
 def is_squad_json(path: epath.Path) -> bool:
     """Whether a file has the layout of SQuAD's JSON, by its name and its beginning."""
     if streams.bare_suffix(path.name) != '.json' or not path.is_file():
         return False
-    with contextlib.suppress(*streams.DAMAGE):
-        return re.search(rb'"paragraphs"\s*:', _read_head(path)) is not None
+    with contextlib.suppress(*streams.DAMAGE), path.open('rb') as file:
+        reader = io.BufferedReader(streams.CountedFile(file), streams.CHUNK)
+        chunks = streams.chunks(reader, streams.detect_compression(str(path), reader.peek(8)[:8]))
+        return re.search(rb'"paragraphs"\s*:', next(chunks, b'')) is not None
     return False

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.config.ranges import MANY, integer, one_of
-from bertjax.config.schema import check_fields
 from bertjax.convert.heads import QUESTION_ANSWERING
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -77,7 +76,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
     thresholds = ('best_exact_thresh', 'best_f1_thresh', 'null_threshold')
 
     def __post_init__(self):
-        check_fields(self, 'task')
+        super().__post_init__()
         if self.max_query > self.seq_len - 4:
             raise UserError(
                 'config.task.max_query', f'{self.max_query} with config.seq_len={self.seq_len}',
@@ -93,12 +92,6 @@ class SquadTask(Task[SquadQuestion, Answers]):
     def nullable(self) -> bool:
         """Whether a question may have no answer."""
         return self.version == '2.0'
-
-    def splits(self) -> Sequence[str]:
-        return self._files.splits()
-
-    def sources(self) -> str:
-        return self._files.describe()
 
     def records(self, split: str) -> Sequence[SquadQuestion]:
         return self._files.read(split)

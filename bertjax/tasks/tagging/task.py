@@ -4,12 +4,11 @@ import collections
 import dataclasses
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bertjax.config.ranges import MANY, integer, list_of, one_of, text
-from bertjax.config.schema import check_fields
 from bertjax.convert.heads import TOKEN_CLASSIFICATION
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -17,11 +16,11 @@ from bertjax.losses import TOKENS
 from bertjax.metrics.entities import EntitySpan, score_entities, spans, split_tag, tag_accuracy, total_score
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import LAYERS, BertForTask
+from bertjax.tasks.baselines import tag_baselines
 from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.tagging import files
-from bertjax.tasks.tagging.baseline import frequent_tags
 from bertjax.tasks.tagging.blocks import DOCSTART
 from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, convert_to_file_scheme, file_tags, write_columns
 from bertjax.tasks.tagging.features import tagging_features
@@ -82,10 +81,12 @@ class TaggingTask(Task[Sentence, Tags]):
 
     head = TOKEN_CLASSIFICATION
     has_baselines = True
+    learned: ClassVar[Mapping[str, str]] = {'labels': 'labels', 'scheme': '_file_scheme'}
+    min_seq_len = 3
     objective = TOKENS
 
     def __post_init__(self):
-        check_fields(self, 'task')
+        super().__post_init__()
         self.columns = ColumnOptions(self.word_column, self.tag_column, self.comment, self.scheme)
         self._fields = TagFields(self.words, self.tags, tuple(self.tag_names))
         self._files = files.TaggedFiles(self.data, self.columns, self._fields)
@@ -94,8 +95,6 @@ class TaggingTask(Task[Sentence, Tags]):
         self.labels: list[str] = []
         self._file_scheme = ''
         max_pieces = self.seq_len - 2
-        if max_pieces < 1:
-            raise UserError('config.seq_len', str(self.seq_len), 'at least 3', 'use 128')
         if self.stride > max_pieces:
             expected = f'0 to {max_pieces}, which is config.seq_len without [CLS] and [SEP]'
             raise UserError('config.task.stride', str(self.stride), expected, 'leave it at 0 for half a window')
@@ -118,12 +117,6 @@ class TaggingTask(Task[Sentence, Tags]):
                 expected="'head', because the encoder is frozen",
                 fix='set config.task.frozen=False',
             )
-
-    def splits(self) -> Sequence[str]:
-        return self._files.splits()
-
-    def sources(self) -> str:
-        return self._files.describe()
 
     def records(self, split: str) -> Sequence[Sentence]:
         return self._files.read(split)
@@ -148,12 +141,6 @@ class TaggingTask(Task[Sentence, Tags]):
         words = sum(len(record.words) for record in records)
         kinds = ', '.join(f'{name or "entities"} {count:,}' for name, count in counts.most_common(20))
         print(f'{len(records):,} sentences for training, {words:,} words: {kinds or "no entity"}')
-
-    def learned_state(self) -> dict[str, Any]:
-        return {'labels': self.labels, 'scheme': self._file_scheme}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.labels, self._file_scheme = list(state['labels']), state['scheme']
 
     def features(self, records: Sequence[Sentence], tokenizer: Tokenizer, *, training: bool) -> Features:
         notes = self._check_tags(records, training)
@@ -266,7 +253,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return {(span.start, span.end): span.type or 'entity' for span in spans(tags)}
 
     def baselines(self, train: Sequence[Sentence], records: Sequence[Sentence]) -> dict[str, list[Tags]]:
-        tags_by_name = frequent_tags(train, records)
+        tags_by_name = tag_baselines(train, records)
         return {
             name: [make_prediction(tags, plain=self.plain) for tags in record_tags]
             for name, record_tags in tags_by_name.items()

@@ -13,9 +13,9 @@ from bertjax.losses import CHOICES, CLASSIFICATION, cross_entropy
 from bertjax.model.config import BertConfig
 from bertjax.tasks.choice.files import ChoiceQuestion, parse_questions, read_codah, read_swag
 from bertjax.tasks.choice.task import MultipleChoiceTask
+from bertjax.tasks.pairs import truncate_longest_first
 from bertjax.tasks.reading.records import parse_records
 from bertjax.tasks.reading.texts import number_lines
-from bertjax.tasks.truncation import truncate_longest_first
 from bertjax.text.tokenizer import Tokenizer
 
 HEADER = ',video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label'
@@ -215,7 +215,7 @@ def test_truncation_equals_longest_first_of_tokenizers(
                 assert truncate_longest_first(first, second, max_tokens) == (types.count('a'), types.count('b'))
     features = swag.features([question('abcdefghijkl', 'mnopqrstuvwx', 'y')], tokenizer, training=True)
     assert features.lengths.tolist() == [16]
-    assert features.notes == ('1 of 2 sequences are longer than config.seq_len=16 and are truncated',)
+    assert features.notes == ('1 of 2 pairs are longer than config.seq_len=16 and lose their end',)
 
 
 def test_predictions_metrics_and_files(swag: MultipleChoiceTask, tokenizer: Tokenizer):
