@@ -1,8 +1,9 @@
 """Entities in tag sequences: their spans, tag schemes, and scores as in conlleval."""
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+from bertjax.metrics.classification import ClassScores, scores_from_counts
 
 
 class EntitySpan(NamedTuple):
@@ -85,40 +86,10 @@ def to_scheme(tags: Sequence[str], scheme: str) -> list[str]:
     return new
 
 
-@dataclasses.dataclass(frozen=True)
-class EntityScore:
-    """Counts of entities, and the precision, recall and F1 computed from them.
+def score_entities(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, ClassScores]:
+    """Returns the scores of each entity type, {type: scores}, sorted by type.
 
-    The scores are 0 if their denominator is 0, as in conlleval and seqeval.
-
-    Attributes:
-      gold: The number of true entities.
-      predicted: The number of predicted entities.
-      right: The number of correct predictions: entities with the words and the type of a true entity.
-    """
-
-    gold: int
-    predicted: int
-    right: int
-
-    @property
-    def precision(self) -> float:
-        """The fraction of the predicted entities that are correct."""
-        return self.right / self.predicted if self.predicted else 0.0
-
-    @property
-    def recall(self) -> float:
-        """The fraction of the true entities that are predicted."""
-        return self.right / self.gold if self.gold else 0.0
-
-    @property
-    def f1(self) -> float:
-        """The harmonic mean of precision and recall."""
-        return 2 * self.right / (self.gold + self.predicted) if self.gold + self.predicted else 0.0
-
-
-def score_entities(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, EntityScore]:
-    """Returns the scores of each entity type, {type: score}, sorted by type.
+    A predicted entity is right if it has the words and the type of a true entity.
 
     Args:
       gold, predicted: The true and the predicted tags of each sentence.
@@ -131,16 +102,17 @@ def score_entities(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[s
         if len(true) != len(guessed):
             raise ValueError(f'{len(guessed)} predicted tags for {len(true)} words')
         true_spans, predicted_spans = set(spans(true)), set(spans(guessed))
-        for i, group in enumerate((true_spans, predicted_spans, true_spans & predicted_spans)):
+        for i, group in enumerate((true_spans & predicted_spans, true_spans, predicted_spans)):
             for span in group:
                 counts.setdefault(span.type, [0, 0, 0])[i] += 1
-    return {type: EntityScore(*counts[type]) for type in sorted(counts)}
+    return {type: scores_from_counts(*counts[type]) for type in sorted(counts)}
 
 
-def total_score(scores: dict[str, EntityScore]) -> EntityScore:
-    """Returns the micro average of the types, which is the score of their summed counts."""
-    parts = [(score.gold, score.predicted, score.right) for score in scores.values()]
-    return EntityScore(*(sum(column) for column in zip(*parts, strict=True))) if parts else EntityScore(0, 0, 0)
+def total_score(scores: dict[str, ClassScores]) -> ClassScores:
+    """Returns the micro average of the types, which has the scores of their summed counts."""
+    return scores_from_counts(
+        *(sum(getattr(score, count) for score in scores.values()) for count in ('right', 'true', 'predicted'))
+    )
 
 
 def tag_accuracy(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> float | None:

@@ -202,7 +202,7 @@ class TaggingTask(Task[Sentence, Tags]):
         if self.plain:
             return accuracy
         score = total_score(score_entities(gold, predicted))
-        return {'f1': score.f1, 'precision': score.precision, 'recall': score.recall, **accuracy}
+        return {name: float(getattr(score, name)) for name in ('f1', 'precision', 'recall')} | accuracy
 
     def collapsed(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> bool:
         """Whether all words have the same predicted tag."""
