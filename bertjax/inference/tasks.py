@@ -14,6 +14,7 @@ from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.embedding.files import TextExample
 from bertjax.tasks.embedding.task import EmbeddingTask
 from bertjax.tasks.late_interaction.task import LateInteractionTask
+from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reranking.task import RerankTask
 from bertjax.tasks.sentence.task import TextTask
 from bertjax.tasks.squad.task import SquadTask
@@ -82,7 +83,7 @@ def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Seq
     if pairs is None and len(task.text_columns) == 2:
         raise UserError(where, 'single texts', f'pairs, as in {task.name}', 'pass the second texts too')
     columns = zip(texts, pairs, strict=True) if pairs is not None else ((text,) for text in texts)
-    return [task.example(f'texts[{i}]', cells, None, '') for i, cells in enumerate(columns)]
+    return [task.example(Row(f'texts[{i}]', cells)) for i, cells in enumerate(columns)]
 
 
 def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> list[float] | None:

@@ -211,7 +211,14 @@ class Task(abc.ABC, Generic[Record, Prediction]):
           UserError: The models' logits are not comparable, for example because their tokenizers differ.
         """
         features = members[0][0] if self.same_rows else self._shared_features(members)
-        return self.predictions(records, features, average_outputs([outputs for _, outputs in members]))
+        mean = {
+            name: [
+                np.mean(rows, axis=0, dtype=np.float64)
+                for rows in zip(*(outputs[name] for _, outputs in members), strict=True)
+            ]
+            for name in members[0][1]
+        }
+        return self.predictions(records, features, mean)
 
     def _shared_features(self, members: Sequence[tuple[Features, Outputs]]) -> Features:
         """Returns the features that all models of an ensemble share.
@@ -277,17 +284,6 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     ) -> dict[str, str]:
         """Returns {file name: text} in the format of a benchmark's server or script, or {} if there is none."""
         return {}
-
-
-def average_outputs(members: Sequence[Outputs]) -> Outputs:
-    """Returns the float64 mean of the outputs of several models for the same rows."""
-    return {
-        name: [
-            np.mean(rows, axis=0, dtype=np.float64)
-            for rows in zip(*(outputs[name] for outputs in members), strict=True)
-        ]
-        for name in members[0]
-    }
 
 
 def id2label(labels: Sequence[str]) -> dict[str, Any]:

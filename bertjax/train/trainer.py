@@ -63,11 +63,11 @@ class Experiment(Protocol):
 
     def describe(self) -> str:
         """Returns a description, which is printed before training starts; '' for none."""
-        ...
+        return ''
 
     def details(self) -> str:
         """Returns lines for the log: the mesh, the attention implementation, the parameters with weight decay."""
-        ...
+        return ''
 
 
 def fit(

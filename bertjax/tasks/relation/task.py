@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Record
-from bertjax.tasks.reading.records import FORMATS, Files, read_records
+from bertjax.tasks.reading.records import FORMATS, Files, Row, read_records
 from bertjax.tasks.reading.splits import SplitFiles
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.relation.features import MARKERS, describe_marks, find_fixed_tokens, relation_features
@@ -90,18 +90,11 @@ class RelationTask(TextTask):
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Relation | Blank]:
         return read_relations(lines, where, self.text_a)
 
-    def example(
-        self,
-        where: str,
-        texts: Sequence[str | None],
-        label: str | None,
-        index: str,
-        fields: Mapping[str, Any] | None = None,
-    ) -> Relation:
+    def example(self, row: Row, label: str | None = None, index: str = '') -> Relation:
         """See TextTask; the single text has marks around its entities."""
-        if len(texts) != 1 or texts[0] is None:
-            raise UserError(where, 'a pair', 'a text with the marks << a >> and [[ b ]]', 'give a single text')
-        return Relation(*parse_marked_text(texts[0], where), label, where, fields)
+        if len(row.values) != 1 or row.values[0] is None:
+            raise UserError(row.where, 'a pair', 'a text with the marks << a >> and [[ b ]]', 'give a single text')
+        return Relation(*parse_marked_text(row.values[0], row.where), label, row.where, row.fields)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Relation]:
         return parse_relations(rows, self.text_a, self.label, labels='ignored', keep_fields=True)

@@ -175,7 +175,8 @@ class ClassificationTask(TextTask):
             raise UserError(row.where, 'no label', 'a string or a number', 'correct or remove the record')
         if split == 'test' and label is not None and self._means_no_label(label.strip()):
             label = None
-        return self.example(row.where, texts, label, self._index(row), row.fields if label is None else None)
+        fields = row.fields if label is None else None
+        return self.example(Row(row.where, texts, fields), label, self._index(row))
 
     def _means_no_label(self, label: str) -> bool:
         """Whether a label in a test file means 'no label': it is '', or -1 if -1 is not among the known labels."""

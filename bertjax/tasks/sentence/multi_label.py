@@ -17,7 +17,7 @@ from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.labels import find_labels
-from bertjax.tasks.sentence.report import describe_label_sets, label_report
+from bertjax.tasks.sentence.report import describe_labels, label_report
 from bertjax.tasks.sentence.task import Example, Scores, name_texts
 from bertjax.tasks.task import Judgment
 
@@ -130,7 +130,7 @@ class MultiLabelTask(ClassificationTask):
             all_records = self._read_shared_file() if self._shares_dev else records
             self.labels = find_labels(Counter(label for record in all_records for label in record.label), all_records)
         counts = Counter(label for record in records for label in record.label)
-        print(describe_label_sets({label: counts[label] for label in self.labels}, records))
+        print(describe_labels({label: counts[label] for label in self.labels}, records))
         # The documentation of torch.nn.BCEWithLogitsLoss suggests (N - n) / n as `pos_weight` of a label in n records.
         total, with_label = len(records), [counts[label] for label in self.labels]
         self._set_class_weights([(total - n) / n if 0 < n < total else 1.0 for n in with_label])

@@ -154,36 +154,28 @@ class TextTask(Task[Example, Scores]):
         return map(self._unlabelled, select_columns(rows, self.text_columns))
 
     def _unlabelled(self, row: Row) -> Example:
-        return self.example(row.where, row.values, None, self._index(row), row.fields)
+        return self.example(row, None, self._index(row))
 
     def _index(self, row: Row) -> str:
         """Returns the identifier of a row in an official file, or '' if it has none."""
         return ''
 
-    def example(
-        self,
-        where: str,
-        texts: Sequence[str | None],
-        label: str | None,
-        index: str,
-        fields: Mapping[str, Any] | None = None,
-    ) -> Example:
-        """Builds a record from the cells of a row.
+    def example(self, row: Row, label: str | None = None, index: str = '') -> Example:
+        """Builds a record from a row.
 
         Args:
-          where: The location of the row, 'file:line'.
-          texts: One or two texts; None for a missing text.
+          row: The row, whose values are one or two texts; None for a missing text.
           label: The content of the label cell; None if the record has no label.
-          index, fields: See Example.
+          index: See Example.
 
         Raises:
           UserError: A text is missing, the label is empty or not among the known labels, or the score is not a number.
         """
-        if None in texts:
-            raise UserError(where, 'no text', 'a string', 'correct or remove the record')
-        first, second = (*texts, None)[:2]
-        known = None if label is None else self._label(label.strip(), where)
-        return Example(first, second, known, index, where, fields)
+        if None in row.values:
+            raise UserError(row.where, 'no text', 'a string', 'correct or remove the record')
+        first, second = (*row.values, None)[:2]
+        known = None if label is None else self._label(label.strip(), row.where)
+        return Example(first, second, known, index, row.where, row.fields)
 
     def _label(self, label: str, where: str) -> str | float | tuple[str, ...]:
         if not label:
