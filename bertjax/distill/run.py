@@ -137,7 +137,7 @@ def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher
     student, spec = data.encoder, distill.make_spec(teacher.config, data.encoder)
 
     def stage(losses: tuple[str, ...], rate: float | None = None) -> DistillationStage:
-        part = spec.only(losses)
+        part = dataclasses.replace(spec, factors={loss: spec.factors[loss] for loss in losses})
         return DistillationStage(lambda base: distill_objective(base, part, teacher.module, student), rate)
 
     stages = [stage((*HIDDEN_LOSSES, *OUTPUT_LOSSES))]

@@ -28,8 +28,10 @@ def split_tag(tag: str) -> tuple[str, str]:
     return prefix, type
 
 
-def spans(tags: Sequence[str]) -> list[EntitySpan]:
+def spans(tags: Sequence[str], plain: bool = False) -> list[EntitySpan]:
     """Returns the entities of a sentence. The tags may follow any scheme and may be an invalid sequence.
+
+    If `plain` is True, each tag describes a single word, and its span is an entity.
 
     An entity begins at a B or S, and at an I or E that follows O, the end of an entity, or a tag of another type. It
     ends with an E or S, before an O, and before the next entity. M counts as I, L as E, and U as S.
@@ -37,6 +39,8 @@ def spans(tags: Sequence[str]) -> list[EntitySpan]:
     The rules for B, I and O are those of conlleval. conlleval does not know S, L, U and M, and starts no entity at a B
     after an E. The rules for E and S are those of seqeval.
     """
+    if plain:
+        return [EntitySpan(tag, i, i + 1) for i, tag in enumerate(tags)]
     entities: list[EntitySpan] = []
     start, inside = 0, None
     for i, tag in enumerate([*tags, 'O']):
@@ -86,13 +90,16 @@ def to_scheme(tags: Sequence[str], scheme: str) -> list[str]:
     return new
 
 
-def score_entities(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, ClassScores]:
+def score_entities(
+    gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]], plain: bool = False
+) -> dict[str, ClassScores]:
     """Returns the scores of each entity type, {type: scores}, sorted by type.
 
     A predicted entity is right if it has the words and the type of a true entity.
 
     Args:
       gold, predicted: The true and the predicted tags of each sentence.
+      plain: See `spans`.
 
     Raises:
       ValueError: `gold` and `predicted` differ in the number of sentences, or in the number of tags of a sentence.
@@ -101,7 +108,7 @@ def score_entities(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[s
     for true, guessed in zip(gold, predicted, strict=True):
         if len(true) != len(guessed):
             raise ValueError(f'{len(guessed)} predicted tags for {len(true)} words')
-        true_spans, predicted_spans = set(spans(true)), set(spans(guessed))
+        true_spans, predicted_spans = set(spans(true, plain)), set(spans(guessed, plain))
         for i, group in enumerate((true_spans & predicted_spans, true_spans, predicted_spans)):
             for span in group:
                 counts.setdefault(span.type, [0, 0, 0])[i] += 1

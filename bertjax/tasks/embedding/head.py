@@ -53,11 +53,12 @@ class BertForEmbedding(BertForTask):
         self.encoder = BertEncoder(self.config, self.packing)
         self.head = DenseModules(self.config, self.dense)
 
-    def __call__(
-        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, dropout: Dropout | None = None
-    ) -> dict[str, jax.Array]:
-        """Maps int32 inputs [B, S] or [B, C, S] to `embeddings`, float32 [B, D'] or [B, C, D']."""
-        shape, (ids, segments, mask), dropout = flatten_choices([input_ids, segment_ids, attention_mask], dropout)
+    def __call__(self, *inputs: jax.Array, dropout: Dropout | None = None) -> dict[str, jax.Array]:
+        """Maps int32 input_ids, segment_ids and attention_mask [B, S] or [B, C, S] to `embeddings`.
+
+        The embeddings are float32 [B, D'] or [B, C, D'].
+        """
+        shape, (ids, segments, mask), dropout = flatten_choices(inputs, dropout)
         hidden = self._hidden(ids, segments, mask, dropout, first_only=self.pool == 'cls')
         pooled = pool_tokens(hidden.astype(jnp.float32), mask, self.pool)
         pooled = jnp.where(mask[:, :1] > 0, pooled, 0.0)  # the maximum over an absent text would be -inf

@@ -66,7 +66,7 @@ class EmbeddingSplits(TableFiles):
 
     def describe(self) -> str:
         """Returns a readable list of the splits and their files, or '' for a BEIR folder or SQuAD's own names."""
-        return '' if self._beir is not None or any(map(self._official, STEMS)) else super().describe('', self.splits())
+        return '' if self._beir is not None or any(map(self._official, STEMS)) else super().describe()
 
     def queries(self, split: str) -> list[Query]:
         """Reads the pairs of a split as search queries.

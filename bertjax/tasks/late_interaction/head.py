@@ -31,26 +31,18 @@ class BertForLateInteraction(BertForTask):
         self.encoder = BertEncoder(self.config, self.packing)
         self.head = Projection(self.config, (self.outputs,), ('embed',), ('classes',), ('classes',), use_bias=False)
 
-    def __call__(
-        self,
-        input_ids: jax.Array,
-        segment_ids: jax.Array,
-        attention_mask: jax.Array,
-        token_roles: jax.Array,
-        *,
-        dropout: Dropout | None = None,
-    ) -> dict[str, jax.Array]:
+    def __call__(self, *inputs: jax.Array, dropout: Dropout | None = None) -> dict[str, jax.Array]:
         """Maps int32 inputs [B, S] or [B, C, S] to `token_vectors`, float32 [B, S, D] or [B, C, S, D].
 
-        Padding and skipped tokens have zero vectors. All other vectors have length 1.
+        The inputs are input_ids, segment_ids, attention_mask and token_roles. Padding and skipped tokens have zero
+        vectors. All other vectors have length 1.
         """
-        inputs = input_ids, segment_ids, attention_mask, token_roles
         _, (ids, segments, mask, roles), dropout = flatten_choices(inputs, dropout)
         key_mask = None if self.attend else jnp.where(roles == AUGMENTING, 0, mask)
         hidden = self._hidden(ids, segments, mask, dropout, key_mask=key_mask)
         compared = (mask > 0) & (roles != SKIPPED)  # [N, S]
         vectors = jnp.where(compared[..., None], self.head(hidden).astype(jnp.float32), 0.0)
-        return {'token_vectors': normalize(vectors).reshape(*input_ids.shape, -1)}
+        return {'token_vectors': normalize(vectors).reshape(*inputs[0].shape, -1)}
 
 
 LATE_INTERACTION = Head(

@@ -34,11 +34,6 @@ def max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:
     return jnp.where(present.any(-1), largest, 0.0).sum(-1)
 
 
-def list_scores(x: jax.Array, query_len: int) -> jax.Array:
-    """Computes the MaxSim [B, C - 1] of each row's query and its other texts, from token vectors [B, C, S, D]."""
-    return max_sim(x[:, :1, :query_len], x[:, 1:])
-
-
 def info_nce(x: jax.Array, batch: Batch, *, query_len: int, scale: float = 1.0) -> jax.Array:
     """Computes the cross entropy [B] of each query's positive among the texts of all rows; see embedding/losses.py."""
     documents = x[:, 1:].swapaxes(0, 1).reshape(-1, *x.shape[2:])  # [(C - 1)·B, S, D], positives first
@@ -50,7 +45,8 @@ def info_nce(x: jax.Array, batch: Batch, *, query_len: int, scale: float = 1.0) 
 
 
 def _list_loss(function: Any, x: jax.Array, batch: Batch, *, query_len: int) -> jax.Array:
-    return function(list_scores(x, query_len), batch[TEXT_IDS][:, 1:] > 0, batch.get('labels'))
+    scores = max_sim(x[:, :1, :query_len], x[:, 1:])  # [B, C - 1]
+    return function(scores, batch[TEXT_IDS][:, 1:] > 0, batch.get('labels'))
 
 
 # The first loss that accepts a form is the default for this form.

@@ -73,10 +73,34 @@ class SplitFiles:
         """Returns the names of the labelled splits."""
         return [split for split in STEMS if self.find(split) and self.is_labelled(split)]
 
-    def describe(self) -> str:
-        """Returns a readable list of the splits and their files; see `describe_splits`."""
+    @property
+    def searched_folder(self) -> epath.Path | None:
+        """The folder in which `describe` searches for unused files; None for no search."""
+        return self.folder
+
+    def describe(self, labelled: Collection[str] | None = None, **texts: str) -> str:
+        """Returns a readable list of the splits and their files. A second line lists unused data files, if any.
+
+        Args:
+          labelled: The labelled splits; None for those of `splits`.
+          **texts: The description of each split that has no files.
+        """
         files = {split: self.find(split) for split in STEMS}
-        return describe_splits(files, self.folder, labelled=self.splits(), missing=self.missing)
+        found = {split: x if isinstance(x, str) else describe_files(x) for split, x in files.items() if x}
+        if 'test' in found and 'test' not in (self.splits() if labelled is None else labelled):
+            found['test'] += f' (no {self.missing}; for prediction only)'
+        lines = [', '.join(f'{split}: {text}' for split in STEMS if (text := found.get(split) or texts.get(split)))]
+        used = {path for paths in files.values() if not isinstance(paths, str) for path in paths}
+        unused = [
+            path.name
+            for path in (sorted(self.searched_folder.iterdir()) if self.searched_folder else ())
+            if bare_suffix(path.name) in FORMATS
+            and not path.name.startswith(('.', '_'))
+            and path.name not in _METADATA_FILES
+            and path not in used
+            and path.is_file()
+        ]
+        return '\n'.join([*lines, f'not used: {quote_names(unused)}'] if unused else lines)
 
 
 def check_split(split: str) -> None:
@@ -150,35 +174,3 @@ def describe_files(files: Sequence[epath.Path]) -> str:
     """Returns the name of a single file, or the number of several files with the first and the last name."""
     names = [path.name for path in files]
     return names[0] if len(names) == 1 else f'{len(names)} files, {names[0]} to {names[-1]}'
-
-
-def describe_splits(
-    files: Mapping[str, Files | str], folder: epath.Path | None, *, labelled: Collection[str], missing: str
-) -> str:
-    """Returns a readable list of the splits and their files. A second line lists unused data files, if there are any.
-
-    Args:
-      files: The files of each split, or a description of them; empty if there are none.
-      folder: The folder in which to search for unused files; None for no search.
-      labelled: The labelled splits.
-      missing: The missing part of an unlabelled test split, such as 'labels'.
-    """
-    texts = {
-        split: paths if isinstance(paths, str) else describe_files(paths) for split, paths in files.items() if paths
-    }
-    if 'test' in texts and 'test' not in labelled:
-        texts['test'] += f' (no {missing}; for prediction only)'
-    lines = [', '.join(f'{split}: {text}' for split, text in texts.items())]
-    used = {path for paths in files.values() if not isinstance(paths, str) for path in paths or ()}
-    unused = [
-        path.name
-        for path in (sorted(folder.iterdir()) if folder else ())
-        if bare_suffix(path.name) in FORMATS
-        and not path.name.startswith(('.', '_'))
-        and path.name not in _METADATA_FILES
-        and path not in used
-        and path.is_file()
-    ]
-    if unused:
-        lines.append(f'not used: {quote_names(unused)}')
-    return '\n'.join(lines)

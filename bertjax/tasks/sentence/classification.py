@@ -155,9 +155,7 @@ class ClassificationTask(TextTask):
             self._shared_records = len(records)
             records = [record for record in records if is_held_out(record, self.dev_fraction) == (split == 'dev')]
         if not records:
-            found = (
-                f'{self.dev_fraction:g}, which leaves no record of {self._files.describe_files("train")} for {split}'
-            )
+            found = f'{self.dev_fraction:g}, which leaves no record of {self.data or self.dataset} for {split}'
             fix = 'add records or a dev file, or set another share such as 0.3; 0 for no dev split'
             raise UserError('config.task.dev_fraction', found, 'records in both splits', fix)
         check_all_or_none(records)
@@ -213,7 +211,7 @@ class ClassificationTask(TextTask):
 
     def sources(self) -> str:
         dev = f'a share of {self.dev_fraction:g} of train' if self._shares_dev else 'none'
-        return self._files.describe(dev, self.splits())
+        return self._files.describe(self.splits(), dev=dev)
 
 
 def is_held_out(record: Example, share: float) -> bool:

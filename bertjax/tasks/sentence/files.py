@@ -1,6 +1,6 @@
 """The files of the splits of a text task: a folder, a single file, or a dataset of tensorflow-datasets."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from etils import epath
 
@@ -10,7 +10,7 @@ from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.layout import TableLayout
 from bertjax.tasks.reading.records import Files, Row, read_rows, select_columns
 from bertjax.tasks.reading.sources import dataset_splits, read_dataset
-from bertjax.tasks.reading.splits import STEMS, SplitFiles, describe_files, describe_splits, split_files
+from bertjax.tasks.reading.splits import STEMS, SplitFiles, split_files
 
 
 class TableFiles(SplitFiles):
@@ -59,11 +59,6 @@ class TableFiles(SplitFiles):
         """Whether `data` is the training file or a saved dataset, not a folder of splits."""
         return self._path.is_file() or is_saved_dataset(self._path)
 
-    def describe_files(self, split: str) -> str:
-        """Returns a short description of the files of an existing split."""
-        source = self.find(split)
-        return source if isinstance(source, str) else describe_files(source)
-
     def rows(self, split: str, layout: TableLayout) -> Iterator[Row]:
         """Yields the rows of a split, in order.
 
@@ -79,16 +74,9 @@ class TableFiles(SplitFiles):
             return select_columns(read_dataset(self._dataset, source), layout.columns)
         return read_rows(source, layout, self._format)
 
-    def describe(self, dev: str, labelled: Collection[str]) -> str:
-        """Returns a readable list of the splits and their files.
-
-        Args:
-          dev: The description of dev if it has no files.
-          labelled: The labelled splits.
-        """
-        files = {split: self.find(split) for split in STEMS}
-        files['dev'] = files['dev'] or dev
-        folder = None
-        if self._data and (not self._one_file or self._path.stem in STEMS['train']):
-            folder = self._path.parent if self._one_file else self._path
-        return describe_splits(files, folder, labelled=labelled, missing='labels')
+    @property
+    def searched_folder(self) -> epath.Path | None:
+        """See SplitFiles. The folder of a single file is searched only if its name is a usual one."""
+        if not self._data or (self._one_file and self._path.stem not in STEMS['train']):
+            return None
+        return self._path.parent if self._one_file else self._path

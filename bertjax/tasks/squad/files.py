@@ -14,14 +14,14 @@ from bertjax.files.paths import existing_files
 from bertjax.remote.paths import user_path
 from bertjax.tasks.reading.records import FORMATS, NESTED, Files, parse_records, read_records
 from bertjax.tasks.reading.sources import read_dataset
-from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
+from bertjax.tasks.reading.splits import STEMS, SplitFiles, split_files
 from bertjax.tasks.reading.texts import number_lines, quote_names, read_text
 from bertjax.tasks.squad.questions import SquadQuestion, check_questions, parse_question_row, parse_squad_json
 
 _TFDS_SPLITS = {'train': 'train', 'dev': 'validation'}  # {split: its name in tensorflow-datasets}
 
 
-class SquadFiles:
+class SquadFiles(SplitFiles):
     """The splits of SQuAD in a folder, or in tensorflow-datasets.
 
     Args:
@@ -30,16 +30,16 @@ class SquadFiles:
       names: {split: name of its file}; '' searches for the official name and then for the usual names in splits.py.
     """
 
+    missing = 'answers'
+
     def __init__(self, data: str, version: str, names: Mapping[str, str]):
-        self._data, self._version, self._names = data, version, names
-        self._folder = user_path(data, 'config.data')
+        has_answers = lambda _: all(question.answers is not None for question in self.read('test'))  # noqa: E731
+        super().__init__(data, has_answers, NESTED)
+        self._version, self._names, self._folder = version, names, user_path(data, 'config.data')
 
     def splits(self) -> list[str]:
-        """Returns the names of the labelled splits."""
-        if not self.find('test'):
-            return ['train', 'dev']
-        labelled = all(question.answers is not None for question in self.read('test'))
-        return ['train', 'dev', 'test'] if labelled else ['train', 'dev']
+        """Returns the names of the labelled splits, whether or not the files of 'train' and 'dev' exist."""
+        return [split for split in STEMS if split != 'test' or (self.find('test') and self.is_labelled('test'))]
 
     def find(self, split: str) -> Files:
         """Returns the files of a split, or () if there are none.
@@ -72,13 +72,14 @@ class SquadFiles:
             f'check config.data and config.task.{split}_file, or download the file from SQuAD-explorer',
         )  # fmt: skip
 
+    @property
+    def searched_folder(self) -> epath.Path | None:
+        """See SplitFiles."""
+        return self._folder if self._folder.is_dir() else None
+
     def describe(self) -> str:
         """Returns a readable list of the splits and their files, or '' for tensorflow-datasets."""
-        if not self._data:
-            return ''
-        files = {split: self.find(split) for split in STEMS}
-        folder = self._folder if self._folder.is_dir() else None
-        return describe_splits(files, folder, labelled=self.splits(), missing='answers')
+        return super().describe() if self._data else ''
 
     def read(self, split: str) -> list[SquadQuestion]:
         """Reads the questions of a split, in order.

@@ -1,9 +1,7 @@
 """A text report on predicted tags."""
 
-from collections import Counter
 from collections.abc import Sequence
 
-from bertjax.metrics.classification import ClassScores, scores_from_counts
 from bertjax.metrics.entities import score_entities, total_score
 
 
@@ -19,11 +17,7 @@ def tagging_report(
       plain: True if each tag describes a single word, False if the tags mark entities.
       repaired: The number of entities that begin with I in the output of the model.
     """
-    if plain:
-        scores = _score_tags(gold, predicted)
-    else:
-        scores = score_entities(gold, predicted)
-        scores = {(name or '(no type)'): score for name, score in scores.items()}
+    scores = {(name or '(no type)'): score for name, score in score_entities(gold, predicted, plain).items()}
     order = sorted(scores, key=lambda name: (-scores[name].true, -scores[name].predicted, name))
     rows = [(name, scores[name]) for name in order] + [('all', total_score(scores))]
     width = max(len(name) for name, _ in rows)
@@ -37,10 +31,3 @@ def tagging_report(
             'replaced by B'
         )
     return '\n'.join(lines)
-
-
-def _score_tags(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, ClassScores]:
-    pairs = [(a, b) for true, guessed in zip(gold, predicted, strict=True) for a, b in zip(true, guessed, strict=True)]
-    in_gold, in_predicted = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
-    right = Counter(a for a, b in pairs if a == b)
-    return {tag: scores_from_counts(right[tag], in_gold[tag], in_predicted[tag]) for tag in in_gold | in_predicted}

@@ -248,9 +248,7 @@ class TaggingTask(Task[Sentence, Tags]):
 
     def _spans_to_names(self, tags: Sequence[str]) -> dict[tuple[int, int], str]:
         """Returns {(first word, end): entity type or tag}."""
-        if self.plain:
-            return {(i, i + 1): tag for i, tag in enumerate(tags)}
-        return {(span.start, span.end): span.type or 'entity' for span in spans(tags)}
+        return {(span.start, span.end): span.type or 'entity' for span in spans(tags, self.plain)}
 
     def baselines(self, train: Sequence[Sentence], records: Sequence[Sentence]) -> dict[str, list[Tags]]:
         tags_by_name = tag_baselines(train, records)
