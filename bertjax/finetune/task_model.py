@@ -18,7 +18,7 @@ from bertjax.model.config import train_flops_per_sequence
 from bertjax.model.row_packing import PackedLayout
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.optim.trainable import make_selection
-from bertjax.tasks.task import Outputs, Task
+from bertjax.tasks.task import Outputs
 from bertjax.train.evaluate import OnCompile
 from bertjax.train.phase import Phase
 from bertjax.train.predict import Predictor
@@ -183,11 +183,7 @@ class TaskEvaluator:
     split = 'dev'
 
     def __init__(self, task_model: TaskModel, split: TaskSplit):
-        self._task_model, self._split = task_model, split
-
-    @property
-    def _task(self) -> Task:
-        return self._task_model.data.task
+        self._task_model, self._task, self._split = task_model, task_model.data.task, split
 
     def run(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> dict[str, float | None]:
         """Returns all metrics of the task."""

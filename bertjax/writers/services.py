@@ -117,7 +117,9 @@ class MLflow(Service):
         existing = self._client.get_experiment_by_name(project)
         experiment = existing.experiment_id if existing else self._client.create_experiment(project)
         self._id = self._client.create_run(experiment, run_name=name).info.run_id
-        params = [Param(_plain_key(key), str(value)[: self._MAX_CHARACTERS]) for key, value in flatten(config).items()]
+        # MLflow does not allow brackets in names such as `phases[0].steps`.
+        values = {key.replace('[', '.').replace(']', ''): str(value) for key, value in flatten(config).items()}
+        params = [Param(key, value[: self._MAX_CHARACTERS]) for key, value in values.items()]
         for first in range(0, len(params), self._MAX_PARAMS):
             self._client.log_batch(self._id, params=params[first : first + self._MAX_PARAMS])
         return self._id
@@ -130,11 +132,6 @@ class MLflow(Service):
 
     def finish(self) -> None:
         self._client.set_terminated(self._id)
-
-
-def _plain_key(key: str) -> str:
-    """Converts `phases[0].steps` to `phases.0.steps`, because MLflow does not allow brackets in names."""
-    return key.replace('[', '.').replace(']', '')
 
 
 class Trackio(Service):

@@ -109,19 +109,17 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         if self._one_file:
             return self._split_single_file(split)
         paths = self._files.require(split)
-        if self.layout == 'codah':
-            return files.read_codah(paths)
         labelled = self._files.is_labelled(split)
-        if self.layout == 'swag':
-            return files.read_swag(paths, labelled=labelled)
-        return list(files.parse_questions(read_records(paths), labelled=labelled))
+        if self.layout == 'jsonl':
+            return list(files.parse_questions(read_records(paths), labelled=labelled))
+        return files.read_table(paths, self.layout, labelled=labelled)
 
     def _split_single_file(self, split: str) -> Questions:
         tables = sorted(self._files.folder.glob('*.tsv'))
         if len(tables) != 1:
             found = ' and '.join(path.name for path in tables) or 'no .tsv'
             raise UserError(self.data, found, 'one .tsv, or train.tsv, dev.tsv and test.tsv', 'correct config.data')
-        questions = files.read_codah((tables[0],))
+        questions = files.read_table((tables[0],), 'codah')
         selected = files.split_by_hash(questions, split, self.dev_share, self.test_share)
         if not selected:
             fix = 'add questions, or change config.task.dev_share and config.task.test_share'

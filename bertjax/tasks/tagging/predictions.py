@@ -65,17 +65,16 @@ def predict_tags(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain: 
     for word_logits in logits:
         if np.isnan(word_logits).any():
             raise ValueError('a word without a prediction in any window')
-        prediction = make_prediction([labels[i] for i in word_logits.argmax(-1)], plain=plain)
-        probabilities = tuple(softmax(word_logits).max(-1).tolist())
-        result.append(dataclasses.replace(prediction, probabilities=probabilities))
+        probabilities = softmax(word_logits).max(-1).tolist()
+        result.append(make_prediction([labels[i] for i in word_logits.argmax(-1)], probabilities, plain=plain))
     return result
 
 
-def make_prediction(raw: Sequence[str], *, plain: bool) -> Tags:
-    """Returns the prediction for the output tags `raw`, with probability 1 for each tag; see `predict_tags`."""
+def make_prediction(raw: Sequence[str], probabilities: Sequence[float], *, plain: bool) -> Tags:
+    """Returns the prediction for the output tags `raw`; see `predict_tags`."""
     tags = raw if plain else to_iob2(raw)
     repaired = sum(a != b for a, b in zip(raw, tags, strict=True))
-    return Tags(tuple(tags), (1.0,) * len(tags), repaired)
+    return Tags(tuple(tags), tuple(probabilities), repaired)
 
 
 def aggregate(

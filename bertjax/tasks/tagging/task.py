@@ -253,7 +253,7 @@ class TaggingTask(Task[Sentence, Tags]):
     def baselines(self, train: Sequence[Sentence], records: Sequence[Sentence]) -> dict[str, list[Tags]]:
         tags_by_name = tag_baselines(train, records)
         return {
-            name: [make_prediction(tags, plain=self.plain) for tags in record_tags]
+            name: [make_prediction(tags, (1.0,) * len(tags), plain=self.plain) for tags in record_tags]
             for name, record_tags in tags_by_name.items()
         }
 
