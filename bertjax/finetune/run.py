@@ -145,10 +145,15 @@ class Finetuning:
 
     def phases(self) -> list[Phase]:
         """Returns the phases of the training, one for each stage. A new run must call `init_state` first."""
-        phase = self._student_phase()
+        member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.run_seeds.dropout)
+        evaluator = TaskEvaluator(self.task_model, self.data.split('dev')) if 'dev' in self.data.eval_splits else None
+        steps, evaluate_first = self.settings.steps, not self._has_random_head
+        phase = self.task_model.phase(
+            [member], self._examples, steps, evaluator=evaluator, evaluate_first=evaluate_first
+        )
         if self._distillation is None:
             return [phase]
-        (run,), flops = phase.members, phase.flops_per_sequence
+        flops = phase.flops_per_sequence
         if flops:
             flops += self._distillation.forward_flops(round(self._examples.mean_length), 0)
         teacher = (self._distillation.params(),)
@@ -159,7 +164,7 @@ class Finetuning:
                     phase.settings, number=number, first_step=first, last_step=last, reset_optimizer=number > 0
                 ),
                 setup=setup,
-                members=[dataclasses.replace(run, learning_rate=rate)],
+                members=[dataclasses.replace(member, learning_rate=rate)],
                 flops_per_sequence=flops,
                 may_be_best=number == len(self._setups) - 1,  # the head is trained only in the last stage
                 teacher=teacher,
@@ -175,14 +180,6 @@ class Finetuning:
         rate = self.settings.learning_rate
         stages = () if self._distillation is None else self._distillation.stages
         return [stage.learning_rate or rate for stage in stages] or [rate]
-
-    def _student_phase(self) -> Phase:
-        member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.run_seeds.dropout)
-        evaluator = TaskEvaluator(self.task_model, self.data.split('dev')) if 'dev' in self.data.eval_splits else None
-        steps = self.settings.steps
-        return self.task_model.phase(
-            [member], self._examples, steps, evaluator=evaluator, evaluate_first=not self._has_random_head
-        )
 
     def describe(self) -> str:
         """Returns the description of the run that is printed before training starts."""

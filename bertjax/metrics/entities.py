@@ -58,10 +58,6 @@ def spans(tags: Sequence[str], plain: bool = False) -> list[EntitySpan]:
     return entities
 
 
-def _with_prefix(prefix: str, type: str) -> str:
-    return f'{prefix}-{type}' if type else prefix
-
-
 def to_iob2(tags: Sequence[str]) -> list[str]:
     """Converts tags to IOB2, where each entity begins with B. Valid IOB2 tags do not change."""
     return to_scheme(tags, 'iob2')
@@ -86,7 +82,7 @@ def to_scheme(tags: Sequence[str], scheme: str) -> list[str]:
         if scheme == 'ioe1' and (type, end) not in starts:
             last = only = 'I'
         letters = only if end - start == 1 else first + middle * (end - start - 2) + last
-        new[start:end] = [_with_prefix(letter, type) for letter in letters]
+        new[start:end] = [f'{letter}-{type}' if type else letter for letter in letters]
     return new
 
 

@@ -21,23 +21,21 @@ class EmbeddingSplits(TableFiles):
         files of a folder may be SQuAD's JSON. A folder may use SQuAD's own names such as dev-v1.1.json.
       names: {split: the name of its file}; '' for the usual names.
       columns, keys: See files.parse_examples.
+
+    Attributes:
+      is_beir: Whether the data are a BEIR folder.
     """
 
     def __init__(self, data: str, names: Mapping[str, str], columns: Mapping[str, str], keys: str = 'config.task'):
         super().__init__(data, '', names, 'auto')
         self._columns, self._keys = columns, keys
         self._advice = TableFiles._advice if keys == 'config.task' else SplitFiles._advice
-        self._beir = self._path if data and (self._path / 'corpus.jsonl').is_file() else None
-
-    @property
-    def is_beir(self) -> bool:
-        """Whether the data are a BEIR folder."""
-        return self._beir is not None
+        self.is_beir = bool(data) and (self._path / 'corpus.jsonl').is_file()
 
     def form_of(self, split: str) -> str:
         """Returns the form of a split, a key of files.FORMS, or '' if the split does not exist."""
-        if self._beir is not None:
-            return 'pairs' if (self._beir / 'qrels' / f'{split}.tsv').is_file() else ''
+        if self.is_beir:
+            return 'pairs' if (self._path / 'qrels' / f'{split}.tsv').is_file() else ''
         paths = self.find(split)
         if not paths:
             return ''
@@ -66,7 +64,7 @@ class EmbeddingSplits(TableFiles):
 
     def describe(self) -> str:
         """Returns a readable list of the splits and their files, or '' for a BEIR folder or SQuAD's own names."""
-        return '' if self._beir is not None or any(map(self._official, STEMS)) else super().describe()
+        return '' if self.is_beir or any(map(self._official, STEMS)) else super().describe()
 
     def queries(self, split: str) -> list[Query]:
         """Reads the pairs of a split as search queries.
@@ -76,10 +74,10 @@ class EmbeddingSplits(TableFiles):
         Raises:
           UserError: The split does not exist, has no pairs, or is malformed.
         """
-        if self._beir is not None:
-            queries = files.read_beir(self._beir, split)
+        if self.is_beir:
+            queries = files.read_beir(self._path, split)
             if not any(query.relevant for query in queries):
-                where = str(self._beir / 'qrels' / f'{split}.tsv')
+                where = str(self._path / 'qrels' / f'{split}.tsv')
                 raise UserError(where, 'no relevant document', 'rows with a score above 0', 'check the file')
             return queries
         paths = self.require(split)
@@ -99,7 +97,7 @@ class EmbeddingSplits(TableFiles):
           UserError: The split does not exist, or a row is malformed.
         """
         check_split(split)
-        if self._beir is not None or is_squad_json(self.require(split)[0]):
+        if self.is_beir or is_squad_json(self.require(split)[0]):
             queries = self.queries(split)
             if split != 'train':
                 return queries

@@ -11,16 +11,6 @@ BALANCED = 'balanced'
 _WEIGHTS = number(1e-9, 1e9)  # outside this range, the float32 sums of a batch lose all precision
 
 
-def check_class_weights(text: str) -> None:
-    """Checks the format of `text`, but not the names of the labels.
-
-    Raises:
-      UserError: The text is neither 'balanced' nor a list of weights by label.
-    """
-    if text not in ('', BALANCED):
-        _parse(text)
-
-
 def class_weights(text: str, labels: Sequence[str], balanced: Sequence[float]) -> tuple[float, ...]:
     """Returns a weight for each label.
 
@@ -37,14 +27,21 @@ def class_weights(text: str, labels: Sequence[str], balanced: Sequence[float]) -
     """
     if text == BALANCED:
         return tuple(balanced)
-    weights = _parse(text)
+    weights = parse_class_weights(text)
     for label in weights:
         if label not in labels:
             raise UserError(KEY, f'a weight of {label!r}', 'one of ' + ', '.join(labels[:30]), 'correct the label')
     return tuple(weights.get(label, 1.0) for label in labels)
 
 
-def _parse(text: str) -> Mapping[str, float]:
+def parse_class_weights(text: str) -> Mapping[str, float]:
+    """Returns the weights that `text` lists, by label; {} for '' and 'balanced'. The labels may be unknown.
+
+    Raises:
+      UserError: The text is neither 'balanced' nor a list of weights by label.
+    """
+    if text in ('', BALANCED):
+        return {}
     try:
         if text.startswith('{'):
             weights = {str(label): float(weight) for label, weight in json.loads(text).items()}

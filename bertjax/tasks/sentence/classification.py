@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import pathlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
@@ -15,9 +14,9 @@ from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import FORMATS, Row
 from bertjax.tasks.reading.splits import check_split
-from bertjax.tasks.sentence.class_weights import KEY, check_class_weights, class_weights
+from bertjax.tasks.sentence.class_weights import KEY, class_weights, parse_class_weights
 from bertjax.tasks.sentence.files import TableFiles
-from bertjax.tasks.sentence.labels import find_labels
+from bertjax.tasks.sentence.labels import count_labels, find_labels
 from bertjax.tasks.sentence.task import Example, Scores, TextTask, check_all_or_none
 from bertjax.text.hash_split import hash64, hash_threshold
 
@@ -89,7 +88,7 @@ class ClassificationTask(TextTask):
             raise UserError('config.task.metric', repr(self.metric), 'one of ' + ', '.join(allowed), 'choose one')
         if self.class_weights and self.regression:
             raise UserError(KEY, repr(self.class_weights), "'', because scores have no labels", 'leave it empty')
-        check_class_weights(self.class_weights)
+        parse_class_weights(self.class_weights)
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -103,14 +102,15 @@ class ClassificationTask(TextTask):
         """See TextTask; if dev is part of the training file, labels that only occur in dev are included."""
         self._print_dev_share(records)
         if self._shares_dev and not self.complete:
-            all_records = self._read_shared_file()
-            self.labels = find_labels(Counter(record.label for record in all_records), all_records)
+            all_records = [self._example(row, 'train') for row in self._rows('train')]
+            self.labels = find_labels(count_labels(all_records), all_records)
         super().learn(records)
-        if not self.regression:
-            counts = Counter(record.label for record in records)
-            # The weight of a label in n of N records is N / (C · n), as with class_weight='balanced' in scikit-learn.
-            scaled = {label: len(self.labels) * counts[label] for label in self.labels}
-            self._set_class_weights([len(records) / count if count else 1.0 for count in scaled.values()])
+        if self.class_weights:
+            counts = count_labels(records)
+            balanced = self._balanced_weights([counts[label] for label in self.labels], len(records))
+            self._weights = class_weights(self.class_weights, self.labels, balanced)
+            pairs = zip(self.labels, self._weights, strict=True)
+            print('weights in the loss: ' + ', '.join(f'{label} {weight:.4g}' for label, weight in pairs))
         if self.metric == 'f1' and len(self.labels) != 2:
             found = f"'f1' with {len(self.labels)} labels"
             raise UserError('config.task.metric', found, "'macro_f1'", 'set config.task.metric=macro_f1')
@@ -124,16 +124,9 @@ class ClassificationTask(TextTask):
             )
             print(f'dev is {dev_share}, selected by a hash of their text; {hint}')
 
-    def _read_shared_file(self) -> list[Example]:
-        """Returns all records of the training file, including the dev records."""
-        return [self._example(row, 'train') for row in self._rows('train')]
-
-    def _set_class_weights(self, balanced: Sequence[float]) -> None:
-        """Sets and prints the weights of the labels in the loss, if `class_weights` is set; see class_weights.py."""
-        if self.class_weights:
-            self._weights = class_weights(self.class_weights, self.labels, balanced)
-            pairs = zip(self.labels, self._weights, strict=True)
-            print('weights in the loss: ' + ', '.join(f'{label} {weight:.4g}' for label, weight in pairs))
+    def _balanced_weights(self, counts: Sequence[int], total: int) -> list[float]:
+        """Returns N / (C · n) for a label in n of N records, as class_weight='balanced' in scikit-learn; 1 for n = 0."""
+        return [total / (len(counts) * count) if count else 1.0 for count in counts]
 
     @property
     def objective(self) -> Objective:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -16,8 +15,7 @@ from bertjax.tasks.baselines import label_baselines
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column
 from bertjax.tasks.sentence.classification import ClassificationTask
-from bertjax.tasks.sentence.labels import find_labels
-from bertjax.tasks.sentence.report import describe_labels, label_report
+from bertjax.tasks.sentence.report import label_report
 from bertjax.tasks.sentence.task import Example, Scores, name_texts
 from bertjax.tasks.task import Judgment
 
@@ -123,17 +121,9 @@ class MultiLabelTask(ClassificationTask):
             print(f'the separator of the labels of a record is {self._separator!r}')
         return self._separator
 
-    def learn(self, records: Sequence[Example]) -> None:
-        """See TextTask; if dev is part of the training file, labels that only occur in dev are included."""
-        self._print_dev_share(records)
-        if not self.labels:
-            all_records = self._read_shared_file() if self._shares_dev else records
-            self.labels = find_labels(Counter(label for record in all_records for label in record.label), all_records)
-        counts = Counter(label for record in records for label in record.label)
-        print(describe_labels({label: counts[label] for label in self.labels}, records))
-        # The documentation of torch.nn.BCEWithLogitsLoss suggests (N - n) / n as `pos_weight` of a label in n records.
-        total, with_label = len(records), [counts[label] for label in self.labels]
-        self._set_class_weights([(total - n) / n if 0 < n < total else 1.0 for n in with_label])
+    def _balanced_weights(self, counts: Sequence[int], total: int) -> list[float]:
+        """Returns (N - n) / n, as the documentation of torch.nn.BCEWithLogitsLoss suggests; 1 if n is 0 or N."""
+        return [(total - count) / count if 0 < count < total else 1.0 for count in counts]
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)

@@ -23,7 +23,7 @@ from bertjax.tasks.reading.records import Row, select_columns
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.sentence.features import LONG, average_rows, text_features
 from bertjax.tasks.sentence.input import read_input
-from bertjax.tasks.sentence.labels import LabelledRecord, find_labels
+from bertjax.tasks.sentence.labels import LabelledRecord, count_labels, find_labels
 from bertjax.tasks.sentence.report import class_report, describe_labels, describe_values, value_report
 from bertjax.tasks.task import Judgment, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
@@ -202,9 +202,7 @@ class TextTask(Task[Example, Scores]):
         if self.regression:
             print(describe_values(records))
             return
-        counts = dict.fromkeys(self.labels, 0)
-        for record in records:
-            counts[record.label] = counts.get(record.label, 0) + 1
+        counts = count_labels(records)
         if not self.labels:
             self.labels = find_labels(counts, records)
         print(describe_labels({label: counts[label] for label in self.labels}, records))

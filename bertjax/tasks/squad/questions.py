@@ -58,10 +58,10 @@ def parse_squad_json(text: str, where: str, labels: str) -> list[SquadQuestion]:
         raise UserError(where, f'a JSON {type(root).__name__}', _FORM, _FIX)
     questions: list[SquadQuestion] = []
     for paragraph, location in _paragraphs(root, where):
-        context = _field(paragraph, location, 'context', str)
-        for i, qa in enumerate(_field(paragraph, location, 'qas', list)):
+        context = json_field(paragraph, location, 'context', str)
+        for i, qa in enumerate(json_field(paragraph, location, 'qas', list)):
             at = f'{location}.qas[{i}]'
-            questions.append(_question(_typed(qa, at, dict), at, context, labels))
+            questions.append(_question(json_value(qa, at, dict), at, context, labels))
     if not questions:
         raise UserError(where, 'no question', _FORM, _FIX)
     return questions
@@ -125,7 +125,7 @@ def parse_question_row(row: Mapping[str, Any], at: str, labels: str) -> SquadQue
     row = {**row, 'id': _identifier(row.get('id', at.rpartition('/')[2]), f'{at}.id')}
     answers = row.get('answers')
     if isinstance(answers, dict):
-        texts, starts = (_field(answers, f'{at}.answers', name, list) for name in ('text', 'answer_start'))
+        texts, starts = (json_field(answers, f'{at}.answers', name, list) for name in ('text', 'answer_start'))
         if len(texts) != len(starts):
             found = f'{len(texts)} texts and {len(starts)} answer_start'
             raise UserError(f'{at}.answers', found, 'equal numbers', _FIX)
@@ -133,11 +133,11 @@ def parse_question_row(row: Mapping[str, Any], at: str, labels: str) -> SquadQue
         row = {**row, 'answers': listed}
     elif answers is None:
         row.pop('answers', None)
-    return _question(row, at, _field(row, at, 'context', str), labels)
+    return _question(row, at, json_field(row, at, 'context', str), labels)
 
 
 def _identifier(value: Any, at: str) -> str:
-    return str(value) if type(value) is int else _typed(value, at, str)
+    return str(value) if type(value) is int else json_value(value, at, str)
 
 
 def parse_unlabelled_rows(records: Iterable[Record], *, unique_ids: bool) -> Iterator[SquadQuestion]:
@@ -156,7 +156,7 @@ def parse_unlabelled_rows(records: Iterable[Record], *, unique_ids: bool) -> Ite
     seen: dict[str, str] = {}
     for at, row in records:
         name = _identifier(row.get('id', _NUMBER.search(at)[0]), f'{at}.id')
-        question, context = (_field(row, at, key, str) for key in ('question', 'context'))
+        question, context = (json_field(row, at, key, str) for key in ('question', 'context'))
         parsed = SquadQuestion(name, question, context, fields=row, where=at)
         if unique_ids:
             _check_id(parsed, seen, 'remove the ids, or make them different')
@@ -204,25 +204,25 @@ def load_json(text: str, where: str) -> Any:
 
 def _paragraphs(root: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[str, Any], str]]:
     """Yields (paragraph, location) for each paragraph."""
-    for a, article in enumerate(_field(root, where, 'data', list, dot=False)):
+    for a, article in enumerate(json_field(root, where, 'data', list, dot=':')):
         location = f'{where}:data[{a}]'
-        for p, paragraph in enumerate(_field(_typed(article, location, dict), location, 'paragraphs', list)):
-            yield _typed(paragraph, f'{location}.paragraphs[{p}]', dict), f'{location}.paragraphs[{p}]'
+        for p, paragraph in enumerate(json_field(json_value(article, location, dict), location, 'paragraphs', list)):
+            yield json_value(paragraph, f'{location}.paragraphs[{p}]', dict), f'{location}.paragraphs[{p}]'
 
 
 def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> SquadQuestion:
-    name, question = (_field(qa, at, key, str) for key in ('id', 'question'))
-    impossible = _typed(qa.get('is_impossible') or False, f'{at}.is_impossible', bool)
+    name, question = (json_field(qa, at, key, str) for key in ('id', 'question'))
+    impossible = json_value(qa.get('is_impossible') or False, f'{at}.is_impossible', bool)
     if labels == 'ignored' or (labels == 'optional' and 'answers' not in qa and not impossible):
         return SquadQuestion(name, question, context, where=at)
-    answers = [] if impossible and 'answers' not in qa else _field(qa, at, 'answers', list)
+    answers = [] if impossible and 'answers' not in qa else json_field(qa, at, 'answers', list)
     if impossible and answers:
         raise UserError(f'{at}.answers', f'{len(answers)} answers and is_impossible', 'one of the two', _FIX)
     texts, starts = [], []
     for i, answer in enumerate(answers):
         location = f'{at}.answers[{i}]'
-        texts.append(_field(_typed(answer, location, dict), location, 'text', str))
-        starts.append(_field(answer, location, 'answer_start', int))
+        texts.append(json_field(json_value(answer, location, dict), location, 'text', str))
+        starts.append(json_field(answer, location, 'answer_start', int))
         last = len(context.encode())  # offsets may be in bytes or UTF-16 units; windows.py:find_answer corrects them
         if not 0 <= starts[-1] <= last:
             expected = f'an offset in the context, 0 to {last:,}'
@@ -230,16 +230,19 @@ def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> Squa
     return SquadQuestion(name, question, context, tuple(texts), tuple(starts), impossible, where=at)
 
 
-def _field(parent: Mapping[str, Any], at: str, name: str, kind: type, *, dot: bool = True) -> Any:
-    """Returns parent[name] after checking its type."""
+def json_field(
+    parent: Mapping[str, Any], at: str, name: str, kind: type, *, dot: str = '.', form: str = '', fix: str = _FIX
+) -> Any:
+    """Returns parent[name] after checking its type. `dot` separates `at` and `name` in the message."""
     if name not in parent:
         fields = ', '.join(map(repr, list(parent)[:8])) or 'nothing'
-        raise UserError(at, f'no {name!r} among {fields}', f'{name!r} with {_KINDS[kind]}', _FIX)
-    return _typed(parent[name], f'{at}.{name}' if dot else f'{at}:{name}', kind)
+        raise UserError(at, f'no {name!r} among {fields}', f'{name!r} with {_KINDS[kind]}{form}', fix)
+    return json_value(parent[name], f'{at}{dot}{name}', kind, form=form, fix=fix)
 
 
-def _typed(value: Any, at: str, kind: type) -> Any:
+def json_value(value: Any, at: str, kind: type, *, form: str = '', fix: str = _FIX) -> Any:
+    """Returns a JSON value after checking its type. The message has its location `at`, the `form` and the `fix`."""
     if type(value) is not kind:
         found = json.dumps(value)
-        raise UserError(at, found if len(found) < 60 else found[:57] + '…', _KINDS[kind], _FIX)
+        raise UserError(at, found if len(found) < 60 else found[:57] + '…', _KINDS[kind] + form, fix)
     return check_text(value, at) if kind is str else value
