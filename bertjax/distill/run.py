@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
 from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, DistillSpec, distill_objective
 from bertjax.distill.settings import DistillationSettings
-from bertjax.distill.teacher import KEY, Teacher, check_vocabulary, teacher_config_changes, teacher_directory
+from bertjax.distill.teacher import KEY, Teacher, check_vocabulary, teacher_config_changes
 from bertjax.errors import UserError
 from bertjax.finetune.task_data import TaskData
 from bertjax.model.bert import BertForPreTraining
@@ -38,7 +38,7 @@ def student_params(settings: PretrainingSettings, student: BertConfig) -> dict[s
 def _load_teacher(
     settings: PretrainingSettings, distill: DistillationSettings, student: BertConfig, mesh: Mesh | None
 ) -> Teacher:
-    directory = teacher_directory(distill.teacher)
+    directory = huggingface_directory(distill.teacher, f'config.{KEY}')
     changes = {'seed': settings.run_seeds.init, 'nsp': student.nsp, **teacher_config_changes(student.dtype)}
     imported = load_pretraining_model(directory, **changes)
     # A teacher can have more outputs than pieces, for example if its embedding table is padded. Its probabilities would
@@ -70,7 +70,7 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     Raises:
       UserError: The teacher has another vocabulary, lacks the task's head, or cannot be compared with the student.
     """
-    task, directory = data.task, teacher_directory(distill.teacher)
+    task, directory = data.task, huggingface_directory(distill.teacher, f'config.{KEY}')
     check_vocabulary(directory, data.tokenizer)
     module = task.build_module(read_config(directory, **teacher_config_changes(data.encoder.dtype)))
     labels = task.huggingface().get('id2label')
@@ -102,7 +102,7 @@ def distill_pretraining(
     Raises:
       UserError: The teacher has another vocabulary, lacks the MLM head, or cannot be compared with the student.
     """
-    directory = teacher_directory(distill.teacher)
+    directory = huggingface_directory(distill.teacher, f'config.{KEY}')
     if not settings.tokenizer and not settings.init:
         settings = dataclasses.replace(settings, tokenizer=directory)
     tokenizer = load_tokenizer(settings.tokenizer or huggingface_directory(settings.init))

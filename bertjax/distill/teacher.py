@@ -21,18 +21,8 @@ from bertjax.parallel.partition import mesh_context
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.settings import check_mesh
 from bertjax.train.state import abstract_state, put_like
-from bertjax.workdir.resolve_path import huggingface_directory
 
 KEY = 'distill.teacher'
-
-
-def teacher_directory(teacher: str) -> str:
-    """Returns the Hugging Face directory of config.distill.teacher.
-
-    Raises:
-      UserError: There is no such directory.
-    """
-    return huggingface_directory(teacher, f'config.{KEY}')
 
 
 def teacher_config_changes(dtype: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from bertjax.metrics.classification import VALUE_METRICS
 from bertjax.metrics.retrieval import CUTOFFS, retrieval_figures
 from bertjax.tasks.embedding import files
 from bertjax.tasks.embedding.files import Query, TextExample
-from bertjax.tasks.embedding.lists import RowLoss
+from bertjax.tasks.embedding.losses import RowLoss
 from bertjax.tasks.embedding.splits import EmbeddingSplits
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Record

@@ -1,7 +1,6 @@
 """MaxSim, and the losses of late interaction. The rows of a batch are groups of C texts: query, positive, negatives."""
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -9,13 +8,19 @@ import jax.numpy as jnp
 
 from bertjax.data.features import INPUTS
 from bertjax.losses import Objective
-from bertjax.tasks.embedding import lists
-from bertjax.tasks.embedding.lists import RowLoss
-from bertjax.tasks.embedding.losses import TEXT_IDS, in_batch_cross_entropy
+from bertjax.tasks.embedding.losses import (
+    TEXT_IDS,
+    Batch,
+    RowLoss,
+    in_batch_cross_entropy,
+    listwise_divergence,
+    listwise_margin_mse,
+    listwise_softmax,
+    make_objective,
+)
 
 ROLES = 'token_roles'
 _QUERIES = 8  # the queries that are compared with all documents at a time
-Batch = Mapping[str, jax.Array]
 
 
 def max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:
@@ -52,9 +57,9 @@ def _list_loss(function: Any, x: jax.Array, batch: Batch, *, query_len: int) -> 
 # The first loss that accepts a form is the default for this form.
 LOSSES = {
     'info_nce': RowLoss(info_nce, ('pairs',), ('scale',)),
-    'softmax': RowLoss(functools.partial(_list_loss, lists.listwise_softmax), ('pairs',), needs_negatives=True),
-    'kl': RowLoss(functools.partial(_list_loss, lists.divergence), ('distilled',), needs_negatives=True),
-    'margin_mse': RowLoss(functools.partial(_list_loss, lists.margin_mse), ('distilled',), needs_negatives=True),
+    'softmax': RowLoss(functools.partial(_list_loss, listwise_softmax), ('pairs',), needs_negatives=True),
+    'kl': RowLoss(functools.partial(_list_loss, listwise_divergence), ('distilled',), needs_negatives=True),
+    'margin_mse': RowLoss(functools.partial(_list_loss, listwise_margin_mse), ('distilled',), needs_negatives=True),
 }
 
 
@@ -68,4 +73,4 @@ def build_objective(loss: str, query_len: int, **options: Any) -> Objective:
     """
     rows = functools.partial(LOSSES[loss].rows, query_len=query_len, **options)
     total = lambda outputs, batch: (rows(outputs['token_vectors'], batch) * batch['weights']).sum()  # noqa: E731
-    return lists.make_objective(total, (*INPUTS, ROLES), whole_batch=True)
+    return make_objective(total, (*INPUTS, ROLES), whole_batch=True)

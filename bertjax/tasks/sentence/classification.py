@@ -125,7 +125,7 @@ class ClassificationTask(TextTask):
             print(f'dev is {dev_share}, selected by a hash of their text; {hint}')
 
     def _balanced_weights(self, counts: Sequence[int], total: int) -> list[float]:
-        """Returns N / (C · n) for a label in n of N records, as class_weight='balanced' in scikit-learn; 1 for n = 0."""
+        """Returns N / (C · n) for a label in n of N records, as scikit-learn's class_weight='balanced'; 1 for n = 0."""
         return [total / (len(counts) * count) if count else 1.0 for count in counts]
 
     @property

@@ -102,25 +102,16 @@ class GlueTask(TextTask):
         if label is None and not server:
             raise UserError(row.where, 'no label', 'a label', 'correct or remove the row')
         if label is not None and label.strip() and self.row.labels:
-            label = self._label_name(label.strip(), row.where)
+            label = label.strip()
+            if label in self.row.file_labels and label not in self.row.labels:  # not a name as in tensorflow-datasets
+                label = self.row.labels[self.row.file_labels.index(label)]
+            elif label not in self.row.labels:
+                expected = f'one of {", ".join(self.row.file_labels)}'
+                raise UserError(row.where, f'the label {label!r}', expected, 'correct the record')
         record = self.example(Row(row.where, tuple(texts)), label, str(number) if index is None else index)
         if self.regression and record.label is not None and not 0 <= record.label <= 5:
             raise UserError(row.where, f'the score {label}', '0 to 5', 'correct or remove the row')
         return record
-
-    def _label_name(self, label: str, where: str) -> str:
-        """Returns the name of a label.
-
-        Args:
-          label: One of the row's `file_labels`, or already a name, as in tensorflow-datasets.
-          where: The location of the record.
-        """
-        if label in self.row.labels:
-            return label
-        if label not in self.row.file_labels:
-            known = ', '.join(self.row.file_labels)
-            raise UserError(where, f'the label {label!r}', f'one of {known}', 'correct the record')
-        return self.row.labels[self.row.file_labels.index(label)]
 
     def _read(self, split: str) -> Iterator[Row]:
         """Yields the rows of a split. The values of a row are the texts, the label and the index."""

@@ -209,9 +209,9 @@ class TextTask(Task[Example, Scores]):
 
     def features(self, records: Sequence[Example], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task; without `training`, the rows have `labels` only if every record has one."""
-        if training and not all(record.label is not None for record in records):
-            raise ValueError('training records without labels')
         known = all(record.label is not None for record in records)
+        if training and not known:
+            raise ValueError('training records without labels')
         return text_features(
             [record.first for record in records],
             None if records[0].second is None else [record.second for record in records],
