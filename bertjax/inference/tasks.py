@@ -51,7 +51,7 @@ def _outputs(runner: Runner, records: Sequence[Any]) -> tuple[Features, Outputs]
 
 
 def tag_records(runner: Runner, records: Sequence[Sentence], strategy: str) -> list[dict[str, Any]]:
-    """Returns the rows of `answer_records`, with tags aggregated by a strategy of tasks/tagging/aggregation.py.
+    """Returns the rows of `answer_records`, with tags aggregated by a strategy of tasks/tagging/predictions.py.
 
     The model does not read sentences without words; their rows have empty lists.
 

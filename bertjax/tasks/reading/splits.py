@@ -18,6 +18,7 @@ STEMS: Mapping[str, tuple[str, ...]] = {
     'dev': ('dev', 'devel', 'valid', 'validation', 'val', 'eval'),
     'test': ('test',),
 }
+_FIX = 'check the path'
 _SHARD = re.compile(r'(.+?)-(\d{5})-of-(\d{5})')
 # Metadata files that `datasets` and the Hugging Face Hub store in the folder of the data.
 _METADATA_FILES = ('dataset_info.json', 'dataset_infos.json', 'dataset_dict.json', 'state.json')
@@ -30,13 +31,13 @@ class SplitFiles:
       data: config.data, the folder.
       has_labels: A function that returns whether the records in the files of a test split have labels.
       suffixes: The suffixes of the allowed formats. Messages name the first two.
-      fix: The next step for messages.
+      fix: The next step for the message if the folder does not exist.
     """
 
     missing = 'labels'  # the part that an unlabelled test split lacks
-    _advice = 'add the file'
+    _advice = 'add the file'  # the next step for the message if a split has no files
 
-    def __init__(self, data: str, has_labels: Callable[[Files], bool], suffixes: Sequence[str], fix: str = ''):
+    def __init__(self, data: str, has_labels: Callable[[Files], bool], suffixes: Sequence[str], fix: str = _FIX):
         self._data, self._has_labels, self._suffixes, self._fix = data, has_labels, suffixes, fix
 
     @property
@@ -46,7 +47,7 @@ class SplitFiles:
         Raises:
           UserError: The folder does not exist.
         """
-        return data_directory(self._data, f'a folder with train{self._suffixes[0]} …', self._fix or 'check the path')
+        return data_directory(self._data, f'a folder with train{self._suffixes[0]} …', self._fix)
 
     def find(self, split: str) -> Files:
         """Returns the files of a split, or () if there are none; see `split_files`."""

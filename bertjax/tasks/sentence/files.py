@@ -27,7 +27,7 @@ class TableFiles(SplitFiles):
     _advice = 'add the file, or name it in config.task.{split}'
 
     def __init__(self, data: str, dataset: str, names: Mapping[str, str], format: str):
-        super().__init__(data, lambda _: True, ('.csv', '.jsonl'))
+        super().__init__(data, lambda _: True, ('.csv', '.jsonl'), 'check the path; it may also be a single file')
         self._dataset, self._names, self._format = dataset, names, format
 
     def find(self, split: str) -> Files | str:
