@@ -13,10 +13,10 @@ from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.paths import display_path
 from bertjax.finetune.benchmark import (
-    find_benchmark_data,
     order_tasks,
     parse_task_overrides,
     parse_tasks,
+    read_benchmark_data,
     record_request,
     record_result,
 )
@@ -59,12 +59,14 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
             raise UserError(
                 'config.export', found, 'True, because these runs need the exported models', 'leave it True'
             )
-    data = find_benchmark_data(tasks, {task: one.build_task() for task, one in settings.items()}, config.data)
-    if data.missing_data:
-        titles = ', '.join(f'{TASKS[task].title} ({reason})' for task, reason in data.missing_data.items())
-        console.print(f'no data for {len(data.missing_data)} of {len(tasks)} tasks: {titles}', markup=False)
+    server_splits, missing_data = read_benchmark_data(
+        {task: one.build_task() for task, one in settings.items()}, config.data
+    )
+    if missing_data:
+        titles = ', '.join(f'{TASKS[task].title} ({reason})' for task, reason in missing_data.items())
+        console.print(f'no data for {len(missing_data)} of {len(tasks)} tasks: {titles}', markup=False)
         console.print('  the average will be over fewer tasks than GLUE has')
-    order = order_tasks(overrides, data.tasks)
+    order = order_tasks(overrides, list(server_splits))
     with lock_workdir(folder):
         finished = record_request(folder, {task: to_plain(configs[task]) for task in order})
         for number, task in enumerate(order, 1):
@@ -74,9 +76,9 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
             if task not in finished:
                 _remove_server_files(folder / task)
                 finetune.run(configs[task], str(folder / task), task_recipe)
-            _predict(configs[task], folder / task, data.server_splits[task], replace=task not in finished)
+            _predict(configs[task], folder / task, server_splits[task], replace=task not in finished)
             record_result(folder, task, to_plain(configs[task]))
-        _finish(folder, data.missing_data, data.server_splits, console)
+        _finish(folder, missing_data, server_splits, console)
     same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(display_path(folder))}'
     print_next_commands(
         console, [Command('a page about all tasks, and a page per task', f'{same_run} --config.run=report', 'report')]

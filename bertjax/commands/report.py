@@ -11,7 +11,7 @@ from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import display_path
-from bertjax.finetune.benchmark_table import is_benchmark
+from bertjax.finetune.benchmark_table import REQUEST
 from bertjax.pages.charts import check_plotly
 from bertjax.report.benchmark import benchmark_page
 from bertjax.report.build import build_page
@@ -35,7 +35,7 @@ def run(config: ConfigDict, workdir: str, recipe: str) -> None:
     """
     check_plotly()
     folder, values = pathlib.Path(workdir), to_plain(config)
-    if is_benchmark(folder):
+    if (folder / REQUEST).exists():  # a finished or unfinished benchmark
         _write(folder, benchmark_page(folder, _write_task_pages(values, folder, recipe)))
     else:
         _write(folder, build_page(read_run(values, folder, recipe)))

@@ -9,7 +9,6 @@ from bertjax.optim.schedules import DECAYS, SCHEDULES
 from bertjax.parallel.rules import PRESETS, mesh_axes
 from bertjax.parallel.zero1 import ZERO1
 from bertjax.writers.services import SERVICES
-from bertjax.writers.tracker import Tracking
 
 SEED = integer(0, 2**32 - 1)
 ROWS = integer(1, MANY)
@@ -161,11 +160,6 @@ class RunKeys:
     def mesh_axes(self) -> dict[str, int]:
         """The size of each mesh axis, {axis: size}; see `parallel.mesh.make_mesh`."""
         return mesh_axes(vars(self.mesh))
-
-    @property
-    def tracking(self) -> Tracking:
-        """The tracker, its project and the name of the run: config.tracker, tracker_project and tracker_run."""
-        return Tracking(self.tracker, self.tracker_project, self.tracker_run)
 
     @property
     def moments(self) -> int:

@@ -148,7 +148,7 @@ class FeatureBuilder:
     """A builder of `Features` that collects sequences one by one."""
 
     def __init__(self, choices: int = 1):
-        self._choices = choices
+        self.choices = choices
         self._tokens: list[np.ndarray] = []
         self._second: list[int] = []
         self._record: list[int] = []
@@ -173,8 +173,8 @@ class FeatureBuilder:
     def build(self, notes: Sequence[str] = ()) -> Features:
         """Returns the features of all rows. At least one row is required."""
         lengths = [len(tokens) for tokens in self._tokens]
-        if len(lengths) != len(self._record) * self._choices:
-            raise ValueError(f'{len(lengths)} sequences for {len(self._record)} rows of {self._choices}')
+        if len(lengths) != len(self._record) * self.choices:
+            raise ValueError(f'{len(lengths)} sequences for {len(self._record)} rows of {self.choices}')
         return Features(
             tokens=np.concatenate(self._tokens),
             offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
@@ -182,7 +182,7 @@ class FeatureBuilder:
             record=np.asarray(self._record, np.int32),
             row={name: np.stack([np.asarray(value) for value in values]) for name, values in self._row.items()},
             token={name: np.concatenate(values) for name, values in self._token.items()},
-            choices=self._choices,
+            choices=self.choices,
             notes=tuple(notes),
         )
 

@@ -27,7 +27,7 @@ from bertjax.data.loader import global_arrays, local_rows
 from bertjax.distill.objective import HAS_LABEL
 from bertjax.distill.run import student_encoder
 from bertjax.distill.settings import DistillationSettings
-from bertjax.distill.teacher import Teacher, check_vocabulary, teacher_config_changes, teacher_directory
+from bertjax.distill.teacher import KEY, Teacher, check_vocabulary, teacher_config_changes
 from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, data_from_source, learn_labels, read_encoder_config
@@ -56,7 +56,7 @@ def distillation_data(settings: FinetuningSettings, distill: DistillationSetting
     """
     if distill.student_init == 'init':
         return data_from_source(settings, folder)
-    directory = teacher_directory(distill.teacher)
+    directory = huggingface_directory(distill.teacher, f'config.{KEY}')
     tokenizer = load_tokenizer(settings.tokenizer or directory)
     encoder = student_encoder(distill, read_encoder_config(settings, directory))
     return learn_labels(TaskData(settings, folder, tokenizer, encoder, directory))
@@ -98,7 +98,7 @@ def _load_masked_lm(distill: DistillationSettings, data: TaskData, mesh: Mesh) -
     imported = load_pretraining_model(directory, nsp=False, **teacher_config_changes('float32'))
     masked_lm = Teacher(directory, BertForPreTraining(imported.config), imported, mesh, _MODEL_KEY)
     masked_lm.check_head(('mlm',), 'a masked language model, which predicts the replacements')
-    masked_lm.check_length(data.settings.seq_len)
+    masked_lm.check_inputs(data.settings.seq_len)
     return masked_lm
 
 

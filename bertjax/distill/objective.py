@@ -45,10 +45,6 @@ class DistillSpec:
     layers: tuple[int, ...]
     projection: bool
 
-    def only(self, parts: Sequence[str]) -> 'DistillSpec':
-        """Returns the spec with only the losses `parts`."""
-        return dataclasses.replace(self, factors={part: self.factors[part] for part in parts})
-
 
 def evenly_spaced_layers(count: int, num_layers: int) -> tuple[int, ...]:
     """Returns the indices of `count` evenly spaced blocks, including the first and the last of `num_layers` blocks.

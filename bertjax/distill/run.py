@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
 from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, DistillSpec, distill_objective
 from bertjax.distill.settings import DistillationSettings
-from bertjax.distill.teacher import KEY, Teacher, check_vocabulary, teacher_config_changes, teacher_directory
+from bertjax.distill.teacher import KEY, Teacher, check_vocabulary, teacher_config_changes
 from bertjax.errors import UserError
 from bertjax.finetune.task_data import TaskData
 from bertjax.model.bert import BertForPreTraining
@@ -38,7 +38,7 @@ def student_params(settings: PretrainingSettings, student: BertConfig) -> dict[s
 def _load_teacher(
     settings: PretrainingSettings, distill: DistillationSettings, student: BertConfig, mesh: Mesh | None
 ) -> Teacher:
-    directory = teacher_directory(distill.teacher)
+    directory = huggingface_directory(distill.teacher, f'config.{KEY}')
     changes = {'seed': settings.run_seeds.init, 'nsp': student.nsp, **teacher_config_changes(student.dtype)}
     imported = load_pretraining_model(directory, **changes)
     # A teacher can have more outputs than pieces, for example if its embedding table is padded. Its probabilities would
@@ -70,13 +70,13 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     Raises:
       UserError: The teacher has another vocabulary, lacks the task's head, or cannot be compared with the student.
     """
-    task, directory = data.task, teacher_directory(distill.teacher)
+    task, directory = data.task, huggingface_directory(distill.teacher, f'config.{KEY}')
     check_vocabulary(directory, data.tokenizer)
     module = task.build_module(read_config(directory, **teacher_config_changes(data.encoder.dtype)))
     labels = task.huggingface().get('id2label')
     imported = load_task_model(directory, module, task.head, id2label=labels, seed=data.settings.run_seeds.init)
     teacher = Teacher(directory, module, imported, mesh)
-    teacher.check_length(data.settings.seq_len)
+    teacher.check_inputs(data.settings.seq_len)
     if distill.soft:
         parts = ('pooler', 'head', 'mix', 'bilstm')
         teacher.check_head(parts, f'a model tuned to {task.name}, with the same labels')
@@ -102,15 +102,15 @@ def distill_pretraining(
     Raises:
       UserError: The teacher has another vocabulary, lacks the MLM head, or cannot be compared with the student.
     """
-    directory = teacher_directory(distill.teacher)
+    directory = huggingface_directory(distill.teacher, f'config.{KEY}')
     if not settings.tokenizer and not settings.init:
         settings = dataclasses.replace(settings, tokenizer=directory)
     tokenizer = load_tokenizer(settings.tokenizer or huggingface_directory(settings.init))
     check_vocabulary(directory, tokenizer)
     student = settings.model_config(embedding_rows(settings, folder, tokenizer))
     teacher = _load_teacher(settings, distill, student, mesh)
-    teacher.check_length(max(phase.values['seq_len'] for phase in settings.phase_specs))
-    teacher.check_segments(settings.corpus_options.segments)
+    longest = max(phase.values['seq_len'] for phase in settings.phase_specs)
+    teacher.check_inputs(longest, settings.corpus_options.segments)
     if distill.soft:
         teacher.check_head(('mlm',), 'a masked language model')
     copied = distill.student_layers(teacher.config, student.num_layers)
@@ -137,7 +137,7 @@ def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher
     student, spec = data.encoder, distill.make_spec(teacher.config, data.encoder)
 
     def stage(losses: tuple[str, ...], rate: float | None = None) -> DistillationStage:
-        part = spec.only(losses)
+        part = dataclasses.replace(spec, factors={loss: spec.factors[loss] for loss in losses})
         return DistillationStage(lambda base: distill_objective(base, part, teacher.module, student), rate)
 
     stages = [stage((*HIDDEN_LOSSES, *OUTPUT_LOSSES))]

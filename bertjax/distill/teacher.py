@@ -21,18 +21,8 @@ from bertjax.parallel.partition import mesh_context
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.settings import check_mesh
 from bertjax.train.state import abstract_state, put_like
-from bertjax.workdir.resolve_path import huggingface_directory
 
 KEY = 'distill.teacher'
-
-
-def teacher_directory(teacher: str) -> str:
-    """Returns the Hugging Face directory of config.distill.teacher.
-
-    Raises:
-      UserError: There is no such directory.
-    """
-    return huggingface_directory(teacher, f'config.{KEY}')
 
 
 def teacher_config_changes(dtype: str) -> dict[str, Any]:
@@ -115,25 +105,17 @@ class Teacher:
         """The parameters on the mesh."""
         return put_like(self.imported.params, self.abstract)
 
-    def check_length(self, seq_len: int) -> None:
-        """Checks that the teacher has positions for sequences of `seq_len` tokens.
+    def check_inputs(self, seq_len: int, segments: int = 1) -> None:
+        """Checks that the teacher has embeddings for `seq_len` positions and for `segments` segment types.
 
         Raises:
-          UserError: The teacher has fewer positions.
+          UserError: The teacher has fewer positions or segment types.
         """
-        longest = self.config.max_positions
+        longest, count = self.config.max_positions, self.config.num_segments
         if seq_len > longest:
             found = f'{self.directory}, which has {longest} positions'
             fix = f'set --config.seq_len={longest}, or name another model'
             raise UserError(f'config.{self.key}', found, f'{seq_len}, the length of the sequences', fix)
-
-    def check_segments(self, segments: int) -> None:
-        """Checks that the teacher has embeddings for all segment types of the corpus.
-
-        Raises:
-          UserError: The teacher has fewer segment types.
-        """
-        count = self.config.num_segments
         if segments > count:
             found, expected = f'{self.directory}, which has {count} segment types', f'{segments}, as in the corpus'
             raise UserError(f'config.{self.key}', found, expected, 'name another model')

@@ -1,6 +1,5 @@
 """The tasks of GLUE as one benchmark: their settings, their order, and a record of the finished tasks."""
 
-import dataclasses
 import json
 import pathlib
 import re
@@ -96,45 +95,29 @@ def order_tasks(overrides: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]
     return order
 
 
-@dataclasses.dataclass(frozen=True)
-class BenchmarkData:
-    """The existing and the missing data of a benchmark.
-
-    Attributes:
-      tasks: The tasks that have data for training and evaluation.
-      missing_data: {task without such data: a description of what is missing}.
-      server_splits: {task: its existing splits that the GLUE server scores}.
-    """
-
-    tasks: list[str]
-    missing_data: dict[str, str]
-    server_splits: dict[str, list[str]]
-
-
-def find_benchmark_data(names: Sequence[str], tasks: Mapping[str, GlueTask], data: str) -> BenchmarkData:
+def read_benchmark_data(tasks: Mapping[str, GlueTask], data: str) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Reads the files of all tasks, so that a mistake in any file is reported before training.
 
     `tasks` is {name: task}, and `data` is config.data, for error messages.
 
+    Returns:
+      {task with data for training and evaluation: its existing splits that the GLUE server scores}, and {task without
+      such data: a description of what is missing}.
+
     Raises:
       UserError: No task has data, or a row is malformed.
     """
-    missing_data: dict[str, str] = {}
-    for name in names:
-        missing = tasks[name].describe_missing()
-        if missing:
-            missing_data[name] = missing
-    complete = [name for name in names if name not in missing_data]
-    if not complete:
+    missing_data = {name: missing for name, task in tasks.items() if (missing := task.describe_missing())}
+    server_splits = {name: task.server_splits() for name, task in tasks.items() if name not in missing_data}
+    if not server_splits:
         titles = ', '.join(TASKS[name].title for name in missing_data)
         found = f'{data!r}, which lacks the training or dev data of {titles}'
         fix = "give the folder that GLUE's download script wrote"
         raise UserError('config.data', found, 'the files of at least one task', fix)
-    server_splits = {name: tasks[name].server_splits() for name in complete}
-    for name in complete:
-        for split in dict.fromkeys(('train', *tasks[name].splits(), *server_splits[name])):
+    for name, splits in server_splits.items():
+        for split in dict.fromkeys(('train', *tasks[name].splits(), *splits)):
             tasks[name].records(split)
-    return BenchmarkData(complete, missing_data, server_splits)
+    return server_splits, missing_data
 
 
 def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -> set[str]:

@@ -19,7 +19,6 @@ from bertjax.workdir.lock import TRIALS
 
 SUBMISSION = 'submission.zip'
 REQUEST = 'benchmark.json'  # the file in the workdir with the config of each task
-_TABLE = 'table.md'
 
 
 def is_finished(folder: pathlib.Path) -> bool:
@@ -69,13 +68,8 @@ def write_summary(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tupl
     lines = ['| task | dev | figures | score |', '|---|---|---|---|']
     lines += [f'| {" | ".join(row)} |' for row in rows]
     lines += [f'| | | {name} | {value} |' for name, value in averages(summary)]
-    write_atomic(folder / _TABLE, '\n'.join(lines) + '\n')
+    write_atomic(folder / 'table.md', '\n'.join(lines) + '\n')
     return summary, rows
-
-
-def is_benchmark(folder: pathlib.Path) -> bool:
-    """Returns whether the workdir has a finished or unfinished benchmark."""
-    return (folder / REQUEST).exists()
 
 
 def summarise(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tuple[dict[str, Any], list[list[str]]]:

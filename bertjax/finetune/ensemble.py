@@ -86,19 +86,14 @@ class Ensemble:
         """Whether all members are finished. Their thresholds are then already tuned."""
         return all(member.finished for member in self.members.values())
 
-    @functools.cached_property
-    def _member_splits(self) -> dict[int, list[TaskSplit]]:
-        """{id of a split of the first member: this split with the features of each member}."""
-        return {
-            id(split): [member.splits[name] for member in self.members.values()] for name, split in self.splits.items()
-        }
-
     def pair_members(self, split: TaskSplit) -> list[tuple[EvaluatedTask, TaskSplit]]:
         """Returns each member with the records of `split` and the features for this member."""
         members = list(self.members.values())
-        splits = self._member_splits.get(id(split))
-        if splits is None:  # the split is a batch of a stream
-            splits = [split, *(member.data.tokenise(split.records, cache=False) for member in members[1:])]
+        for name, other in self.splits.items():
+            if other is split:
+                return [(member, member.splits[name]) for member in members]
+        # The split is a batch of a stream.
+        splits = [split, *(member.data.tokenise(split.records, cache=False) for member in members[1:])]
         return list(zip(members, splits, strict=True))
 
     def predictions(self, split: TaskSplit) -> list[Any]:

@@ -61,7 +61,8 @@ def finish_task(
     """
     data, task = task_model.data, task_model.data.task
     console = Console(highlight=False, soft_wrap=True)
-    results: dict[str, Any] = {'task': task.name, 'score': task.score, **run_facts(config), 'collapsed': None}
+    facts = {key: config[key] for key in _FACTS}
+    results: dict[str, Any] = {'task': task.name, 'score': task.score, **facts, 'collapsed': None}
     if last != config['steps']:
         results[STOPPED] = last
     outputs = {name: task_model.outputs(params, data.split(name)) for name in data.eval_splits}
@@ -130,11 +131,6 @@ def evaluate_split(
     return {**evaluation, 'splits': figures, **({'parts': parts} if parts else {})}, predictions
 
 
-def run_facts(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of a resolved config that distinguish the runs of a task."""
-    return {key: config[key] for key in _FACTS}
-
-
 def export_task(
     folder: pathlib.Path,
     config: Mapping[str, Any],
@@ -152,7 +148,7 @@ def export_task(
     data = task_model.data
     card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
     card['name'] = config.get('push_to', '')
-    card |= {key.replace('_', ' '): value for key, value in run_facts(config).items() if key != 'init'}
+    card |= {key.replace('_', ' '): config[key] for key in _FACTS if key != 'init'}
     card |= distillation_facts(config)
     parts = results.get('parts', {})
     card |= {'stopped at step': results[STOPPED]} if STOPPED in results else {}

@@ -42,6 +42,7 @@ class Finetuning:
       settings: The settings of the run, with the values that depend on the data, and all durations in steps.
       folders: A list with the workdir.
       task_model, setup: The model of the task, and its setup in the first stage of the training.
+      template: The shapes, dtypes and shardings of the training state.
       values: A function that computes the values of a metrics row from sums of losses.
       resolved: The resolved config, which is saved in config.json and in every checkpoint.
       files: {'task.json': its content before any threshold is tuned on dev}.
@@ -76,6 +77,7 @@ class Finetuning:
             factors = {name: factor for setup in self._setups for name, factor in setup.objective.factors.items()}
             self.values = functools.partial(distillation_values, factors=factors)
         self.setup = self._setups[0]
+        self.template = self.setup.state
         self._examples = self.task_model.examples(self._train.features, settings.run_seeds.data)
         self._has_random_head = False
         self._stage_ends = [total]
@@ -117,11 +119,6 @@ class Finetuning:
         teacher = {} if self._distillation is None else {'teacher': self._distillation.fingerprint}
         return self.data.fingerprints() | {'batches': f'{self.settings.batch_size} rows of {lengths}', **teacher}
 
-    @property
-    def template(self) -> TrainState:
-        """The shapes, dtypes and shardings of the training state."""
-        return self.setup.state
-
     def init_state(self) -> TrainState:
         """Returns the training state at step 0.
 
@@ -148,10 +145,15 @@ class Finetuning:
 
     def phases(self) -> list[Phase]:
         """Returns the phases of the training, one for each stage. A new run must call `init_state` first."""
-        phase = self._student_phase()
+        member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.run_seeds.dropout)
+        evaluator = TaskEvaluator(self.task_model, self.data.split('dev')) if 'dev' in self.data.eval_splits else None
+        steps, evaluate_first = self.settings.steps, not self._has_random_head
+        phase = self.task_model.phase(
+            [member], self._examples, steps, evaluator=evaluator, evaluate_first=evaluate_first
+        )
         if self._distillation is None:
             return [phase]
-        (run,), flops = phase.members, phase.flops_per_sequence
+        flops = phase.flops_per_sequence
         if flops:
             flops += self._distillation.forward_flops(round(self._examples.mean_length), 0)
         teacher = (self._distillation.params(),)
@@ -162,7 +164,7 @@ class Finetuning:
                     phase.settings, number=number, first_step=first, last_step=last, reset_optimizer=number > 0
                 ),
                 setup=setup,
-                members=[dataclasses.replace(run, learning_rate=rate)],
+                members=[dataclasses.replace(member, learning_rate=rate)],
                 flops_per_sequence=flops,
                 may_be_best=number == len(self._setups) - 1,  # the head is trained only in the last stage
                 teacher=teacher,
@@ -178,14 +180,6 @@ class Finetuning:
         rate = self.settings.learning_rate
         stages = () if self._distillation is None else self._distillation.stages
         return [stage.learning_rate or rate for stage in stages] or [rate]
-
-    def _student_phase(self) -> Phase:
-        member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.run_seeds.dropout)
-        evaluator = TaskEvaluator(self.task_model, self.data.split('dev')) if 'dev' in self.data.eval_splits else None
-        steps = self.settings.steps
-        return self.task_model.phase(
-            [member], self._examples, steps, evaluator=evaluator, evaluate_first=not self._has_random_head
-        )
 
     def describe(self) -> str:
         """Returns the description of the run that is printed before training starts."""

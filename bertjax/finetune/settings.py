@@ -13,6 +13,7 @@ from bertjax.model.config import BertConfig
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
 from bertjax.train.settings import check_grad_accum_steps, check_memory
+from bertjax.writers.tracker import check_tracker
 
 
 class FinetuningSettings(FinetuningKeys):
@@ -80,7 +81,7 @@ class FinetuningSettings(FinetuningKeys):
         Raises:
           UserError: A value is invalid. The error names its key.
         """
-        self.tracking.check()
+        check_tracker(self.tracker)
         self.check_patience(self.eval_every)
         if self.patience and any(value for key, value in vars(self.sweep).items() if key != 'together'):
             fix = 'use config.patience only for single runs'

@@ -46,7 +46,7 @@ from bertjax.train.health.interrupt import Interrupt
 from bertjax.train.phase import Phase
 from bertjax.train.settings import resolve_durations
 from bertjax.train.state import TrainState, shardings_of
-from bertjax.train.trainer import resume_or_start
+from bertjax.train.trainer import Experiment, resume_or_start
 from bertjax.train.vmapped_runs import VmappedRun, select_run, stack_states, stacked_template
 from bertjax.workdir.exports import exported_model, push_export
 from bertjax.workdir.files import read_recorded_results
@@ -160,10 +160,11 @@ def _read_results(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
     return results
 
 
-class TrialGroup:
-    """A group of trials of one `Trial.shape` that are trained together, as a `trainer.Experiment`.
+class TrialGroup(Experiment):
+    """A group of trials of one `Trial.shape` that are trained together. `run_sweep` describes them.
 
     Attributes:
+      template: The shapes, dtypes and shardings of the training states of all trials, stacked.
       total, epochs: The length of each trial, in steps and in epochs.
     """
 
@@ -174,6 +175,7 @@ class TrialGroup:
         self.trials, self.task_model, self.setup = trials, task_model, task_model.setup
         self.folders = [folder / TRIALS / trial.name for trial in trials]
         self._folder = folder
+        self.template = stacked_template(self.setup.state, len(trials))
         self._settings: list[FinetuningSettings] = [trial.settings(settings) for trial in trials]
         seeds = [trial_settings.run_seeds.data for trial_settings in self._settings]
         self._examples = [task_model.examples(train.features, seed) for seed in seeds]
@@ -191,11 +193,6 @@ class TrialGroup:
             'members': [trial.name for trial in trials],
         }
 
-    @property
-    def template(self) -> TrainState:
-        """The shapes, dtypes and shardings of the training states of all trials, stacked."""
-        return stacked_template(self.setup.state, len(self.trials))
-
     def init_state(self) -> TrainState:
         """Returns the training states of all trials at step 0, stacked."""
         seeds = [settings.run_seeds.init for settings in self._settings]
@@ -209,14 +206,6 @@ class TrialGroup:
             for examples, settings in zip(self._examples, self._settings, strict=True)
         ]
         return [self.task_model.phase(members, self._examples[0], self.total, stacked=True)]
-
-    def describe(self) -> str:
-        """Returns '', because `run_sweep` describes all groups of a shape together."""
-        return ''
-
-    def details(self) -> str:
-        """Returns '', because `run_sweep` logs the details."""
-        return ''
 
     def run(self, interrupt: Interrupt) -> None:
         """Trains and evaluates the trials, and writes their results. An interrupted group is resumed."""

@@ -18,7 +18,7 @@ from bertjax.model.config import train_flops_per_sequence
 from bertjax.model.row_packing import PackedLayout
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.optim.trainable import make_selection
-from bertjax.tasks.task import Outputs, Task
+from bertjax.tasks.task import Outputs
 from bertjax.train.evaluate import OnCompile
 from bertjax.train.phase import Phase
 from bertjax.train.predict import Predictor
@@ -33,11 +33,18 @@ from bertjax.workdir.exports import check_formats
 class TaskModel:
     """The model of a task on a mesh, for training, evaluation and prediction.
 
-    Attributes:
+    Args:
       data: The data of the task.
+      mesh: The devices.
+      splits: The splits to train and evaluate on, at least one. They determine the padded lengths, and the first split
+        determines the arrays of a batch. If `layout` is set, the first split must be the training split.
+      length_count: The maximum number of padded lengths.
+      layout: The layout of packed training batches; None for one sequence per row.
+
+    Attributes:
+      data, layout: See Args.
       setup: The setup of the model.
       shapes: The padded lengths of batches. Packed training batches do not use them.
-      layout: The layout of packed training batches; None for one sequence per row.
       attention: A description of the attention implementation for batches of the longest rows.
     """
 
@@ -49,16 +56,6 @@ class TaskModel:
         length_count: int,
         layout: PackedLayout | None = None,
     ):
-        """Builds the setup.
-
-        Args:
-          data: The data of the task.
-          mesh: The devices.
-          splits: The splits to train and evaluate on, at least one. They determine the padded lengths, and the first
-            split determines the arrays of a batch. If `layout` is set, the first split must be the training split.
-          length_count: The maximum number of padded lengths.
-          layout: The layout of packed training batches; None for one sequence per row.
-        """
         settings = data.settings
         check_mesh(data.encoder, mesh)
         self.data, self.layout = data, layout
@@ -89,22 +86,11 @@ class TaskModel:
 
     def examples(self, features: Features, seed: int) -> BucketedExamples | StratifiedExamples:
         """Returns the training examples, in an order that depends on `seed`."""
+        options = {'batch_size': self.settings.batch_size, 'seed': seed, 'pad_id': self.data.tokenizer.pad_id}
         if self.layout is not None:
             (length,) = choose_lengths(features.lengths, count=1, max_length=self.data.encoder.max_positions)
-            return StratifiedExamples(
-                features,
-                batch_size=self.settings.batch_size,
-                length=length,
-                seed=seed,
-                pad_id=self.data.tokenizer.pad_id,
-            )
-        return BucketedExamples(
-            features,
-            batch_size=self.settings.batch_size,
-            shapes=self.shapes,
-            seed=seed,
-            pad_id=self.data.tokenizer.pad_id,
-        )
+            return StratifiedExamples(features, length=length, **options)
+        return BucketedExamples(features, shapes=self.shapes, **options)
 
     def predictor(self, members: int = 0) -> Predictor:
         """Returns the predictor for `members` stacked models, or for one model that is not stacked if `members` is 0.
@@ -197,11 +183,7 @@ class TaskEvaluator:
     split = 'dev'
 
     def __init__(self, task_model: TaskModel, split: TaskSplit):
-        self._task_model, self._split = task_model, split
-
-    @property
-    def _task(self) -> Task:
-        return self._task_model.data.task
+        self._task_model, self._task, self._split = task_model, task_model.data.task, split
 
     def run(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> dict[str, float | None]:
         """Returns all metrics of the task."""

@@ -14,12 +14,12 @@ from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.embedding.files import TextExample
 from bertjax.tasks.embedding.task import EmbeddingTask
 from bertjax.tasks.late_interaction.task import LateInteractionTask
+from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reranking.task import RerankTask
 from bertjax.tasks.sentence.task import TextTask
 from bertjax.tasks.squad.task import SquadTask
-from bertjax.tasks.tagging.aggregation import STRATEGIES, aggregate
 from bertjax.tasks.tagging.columns import Sentence
-from bertjax.tasks.tagging.predictions import predict_tags
+from bertjax.tasks.tagging.predictions import STRATEGIES, aggregate, predict_tags
 from bertjax.tasks.tagging.raw_text import split_words
 from bertjax.tasks.tagging.task import TaggingTask, Tags
 from bertjax.tasks.task import Outputs, Task
@@ -51,7 +51,7 @@ def _outputs(runner: Runner, records: Sequence[Any]) -> tuple[Features, Outputs]
 
 
 def tag_records(runner: Runner, records: Sequence[Sentence], strategy: str) -> list[dict[str, Any]]:
-    """Returns the rows of `answer_records`, with tags aggregated by a strategy of tasks/tagging/aggregation.py.
+    """Returns the rows of `answer_records`, with tags aggregated by a strategy of tasks/tagging/predictions.py.
 
     The model does not read sentences without words; their rows have empty lists.
 
@@ -86,7 +86,7 @@ def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Seq
     if pairs is not None and task.trained_texts == 1:
         raise UserError(where, 'pairs', f'single texts, as in {task.name}', 'give a model that was trained on pairs')
     columns = zip(texts, pairs, strict=True) if pairs is not None else ((text,) for text in texts)
-    return [task.example(f'texts[{i}]', cells, None, '') for i, cells in enumerate(columns)]
+    return [task.example(Row(f'texts[{i}]', cells)) for i, cells in enumerate(columns)]
 
 
 def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> list[float] | None:

@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 @dataclasses.dataclass(frozen=True)
 class ClassScores:
-    """The scores of C classes. All arrays are [C].
+    """The scores of C classes, as arrays [C], or of a single class, as numbers.
 
     Attributes:
-      precision, recall, f1: float64; 0 if undefined, as in scikit-learn.
+      precision, recall, f1: float64; 0 if undefined, as in scikit-learn, conlleval and seqeval.
+      right: int64, the number of correct predictions of each class.
       true: int64, the number of records of each class.
       predicted: int64, the number of records for which each class was predicted.
     """
@@ -22,6 +23,7 @@ class ClassScores:
     precision: np.ndarray
     recall: np.ndarray
     f1: np.ndarray
+    right: np.ndarray
     true: np.ndarray
     predicted: np.ndarray
 
@@ -43,10 +45,11 @@ def class_scores(table: np.ndarray) -> ClassScores:
     return scores_from_counts(table.diagonal(), table.sum(1), table.sum(0))
 
 
-def scores_from_counts(right: np.ndarray, true: np.ndarray, predicted: np.ndarray) -> ClassScores:
-    """Returns the scores of C classes from the numbers of correct, true and predicted records, int64 [C] each."""
+def scores_from_counts(right: npt.ArrayLike, true: npt.ArrayLike, predicted: npt.ArrayLike) -> ClassScores:
+    """Returns the scores of C classes from the numbers of correct, true and predicted records, int64 [C] or int."""
     share = lambda part, total: part / np.maximum(total, 1)  # noqa: E731
-    return ClassScores(share(right, predicted), share(right, true), share(2 * right, true + predicted), true, predicted)
+    f1 = share(2 * right, true + predicted)
+    return ClassScores(share(right, predicted), share(right, true), f1, right, true, predicted)
 
 
 def accuracy(table: np.ndarray) -> float | None:

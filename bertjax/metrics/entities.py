@@ -1,8 +1,9 @@
 """Entities in tag sequences: their spans, tag schemes, and scores as in conlleval."""
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+from bertjax.metrics.classification import ClassScores, scores_from_counts
 
 
 class EntitySpan(NamedTuple):
@@ -27,8 +28,10 @@ def split_tag(tag: str) -> tuple[str, str]:
     return prefix, type
 
 
-def spans(tags: Sequence[str]) -> list[EntitySpan]:
+def spans(tags: Sequence[str], plain: bool = False) -> list[EntitySpan]:
     """Returns the entities of a sentence. The tags may follow any scheme and may be an invalid sequence.
+
+    If `plain` is True, each tag describes a single word, and its span is an entity.
 
     An entity begins at a B or S, and at an I or E that follows O, the end of an entity, or a tag of another type. It
     ends with an E or S, before an O, and before the next entity. M counts as I, L as E, and U as S.
@@ -36,6 +39,8 @@ def spans(tags: Sequence[str]) -> list[EntitySpan]:
     The rules for B, I and O come from conlleval. conlleval does not know S, L, U and M, and starts no entity at a B
     after an E. The rules for E and S come from seqeval.
     """
+    if plain:
+        return [EntitySpan(tag, i, i + 1) for i, tag in enumerate(tags)]
     entities: list[EntitySpan] = []
     start, inside = 0, None
     for i, tag in enumerate([*tags, 'O']):
@@ -51,10 +56,6 @@ def spans(tags: Sequence[str]) -> list[EntitySpan]:
             entities.append(EntitySpan(type, start, i + 1))
             inside = None
     return entities
-
-
-def _with_prefix(prefix: str, type: str) -> str:
-    return f'{prefix}-{type}' if type else prefix
 
 
 def to_iob2(tags: Sequence[str]) -> list[str]:
@@ -81,47 +82,20 @@ def to_scheme(tags: Sequence[str], scheme: str) -> list[str]:
         if scheme == 'ioe1' and (type, end) not in starts:
             last = only = 'I'
         letters = only if end - start == 1 else first + middle * (end - start - 2) + last
-        new[start:end] = [_with_prefix(letter, type) for letter in letters]
+        new[start:end] = [f'{letter}-{type}' if type else letter for letter in letters]
     return new
 
 
-@dataclasses.dataclass(frozen=True)
-class EntityScore:
-    """Counts of entities, and the precision, recall and F1 computed from them.
+def score_entities(
+    gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]], plain: bool = False
+) -> dict[str, ClassScores]:
+    """Returns the scores of each entity type, {type: scores}, sorted by type.
 
-    The scores are 0 if their denominator is 0, as in conlleval and seqeval.
-
-    Attributes:
-      gold: The number of true entities.
-      predicted: The number of predicted entities.
-      right: The number of correct predictions: entities with the words and the type of a true entity.
-    """
-
-    gold: int
-    predicted: int
-    right: int
-
-    @property
-    def precision(self) -> float:
-        """The fraction of the predicted entities that are correct."""
-        return self.right / self.predicted if self.predicted else 0.0
-
-    @property
-    def recall(self) -> float:
-        """The fraction of the true entities that are predicted."""
-        return self.right / self.gold if self.gold else 0.0
-
-    @property
-    def f1(self) -> float:
-        """The harmonic mean of precision and recall."""
-        return 2 * self.right / (self.gold + self.predicted) if self.gold + self.predicted else 0.0
-
-
-def score_entities(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, EntityScore]:
-    """Returns the scores of each entity type, {type: score}, sorted by type.
+    A predicted entity is right if it has the words and the type of a true entity.
 
     Args:
       gold, predicted: The true and the predicted tags of each sentence.
+      plain: See `spans`.
 
     Raises:
       ValueError: `gold` and `predicted` differ in the number of sentences, or in the number of tags of a sentence.
@@ -130,17 +104,18 @@ def score_entities(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[s
     for true, guessed in zip(gold, predicted, strict=True):
         if len(true) != len(guessed):
             raise ValueError(f'{len(guessed)} predicted tags for {len(true)} words')
-        true_spans, predicted_spans = set(spans(true)), set(spans(guessed))
-        for i, group in enumerate((true_spans, predicted_spans, true_spans & predicted_spans)):
+        true_spans, predicted_spans = set(spans(true, plain)), set(spans(guessed, plain))
+        for i, group in enumerate((true_spans & predicted_spans, true_spans, predicted_spans)):
             for span in group:
                 counts.setdefault(span.type, [0, 0, 0])[i] += 1
-    return {type: EntityScore(*counts[type]) for type in sorted(counts)}
+    return {type: scores_from_counts(*counts[type]) for type in sorted(counts)}
 
 
-def total_score(scores: dict[str, EntityScore]) -> EntityScore:
-    """Returns the micro average of the types, which is the score of their summed counts."""
-    parts = [(score.gold, score.predicted, score.right) for score in scores.values()]
-    return EntityScore(*(sum(column) for column in zip(*parts, strict=True))) if parts else EntityScore(0, 0, 0)
+def total_score(scores: dict[str, ClassScores]) -> ClassScores:
+    """Returns the micro average of the types, which has the scores of their summed counts."""
+    return scores_from_counts(
+        *(sum(getattr(score, count) for score in scores.values()) for count in ('right', 'true', 'predicted'))
+    )
 
 
 def tag_accuracy(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> float | None:

@@ -90,24 +90,16 @@ class Evaluation:
             [max(overlap_f1(text, answer, empty_equal=True) for text in texts) for texts, answer in pairs]
         )
 
-    def figures(self, null_odds: Mapping[str, float] | None = None, threshold: float = 1.0) -> dict[str, float | None]:
+    def figures(self) -> dict[str, float | None]:
         """Returns `exact` and `f1` of all questions.
 
         The dictionary also has both metrics for answerable questions, with the prefix HasAns_, and for unanswerable
         questions, with the prefix NoAns_. A value is None if there are no such questions.
-
-        Args:
-          null_odds: {id: score of 'no answer' minus score of the predicted answer}. None keeps all predicted answers.
-          threshold: The null threshold. A predicted answer whose odds are above it is replaced by ''.
         """
-        exact, f1 = self._exact, self._f1
-        if null_odds is not None:
-            dropped = np.array([null_odds[question] > threshold for question in self._ids])
-            exact, f1 = (np.where(dropped, ~self._answerable, scores) for scores in (exact, f1))
         figures: dict[str, float | None] = {}
         groups = (('', slice(None)), ('HasAns_', self._answerable), ('NoAns_', ~self._answerable))
         for prefix, group in groups:
-            for name, scores in (('exact', exact[group]), ('f1', f1[group])):
+            for name, scores in (('exact', self._exact[group]), ('f1', self._f1[group])):
                 figures[prefix + name] = sum(scores.tolist()) / len(scores) if len(scores) else None
         return figures
 

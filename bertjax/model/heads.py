@@ -3,6 +3,8 @@
 The parameters `encoder` and `pooler` have the same tree as in pre-training. `head`, `mix` and `bilstm` are additional.
 """
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -203,6 +205,16 @@ class BertForSpans(BertForTask):
         return {'start_logits': start, 'end_logits': end}
 
 
+def flatten_choices(
+    inputs: Sequence[jax.Array], dropout: Dropout | None
+) -> tuple[list[int], list[jax.Array], Dropout | None]:
+    """Reshapes inputs [B, S] or [B, C, S] to [N, S]. Returns their shape without S, the inputs, and their dropout."""
+    *shape, S = inputs[0].shape
+    if dropout is not None and len(shape) > 1:
+        dropout = dropout.repeat(shape[1])
+    return shape, [x.reshape(-1, S) for x in inputs], dropout
+
+
 class BertForMultipleChoice(BertForClassification):
     """A model that chooses one of C endings (SWAG) by the score of each sequence."""
 
@@ -211,8 +223,9 @@ class BertForMultipleChoice(BertForClassification):
     smallest_inputs = ((1, 1, 1),) * 3
 
     def __call__(self, *inputs: jax.Array, dropout: Dropout | None = None) -> dict[str, jax.Array]:
-        """Maps int32 input_ids, segment_ids and attention_mask [B, C, S] to `logits`, float32 [B, C]."""
-        B, C, S = inputs[0].shape
-        flat = (x.reshape(B * C, S) for x in inputs)  # [B·C, S]
-        ending_dropout = None if dropout is None else dropout.repeat(C)
-        return {'logits': self._logits(*flat, ending_dropout).reshape(B, C)}  # [B, C]
+        """Maps int32 input_ids, segment_ids and attention_mask [B, C, S] to `logits`, float32 [B, C].
+
+        Inputs [B, S] have logits [B].
+        """
+        shape, flat, dropout = flatten_choices(inputs, dropout)
+        return {'logits': self._logits(*flat, dropout).reshape(shape)}

@@ -18,6 +18,7 @@ from bertjax.pretrain.phases import PhaseSpec, PretrainingPhase
 from bertjax.text.special import SPECIAL_TOKENS
 from bertjax.train.settings import check_memory, resolve_durations
 from bertjax.workdir.exports import check_formats
+from bertjax.writers.tracker import check_tracker
 
 
 class PretrainingSettings(PretrainingKeys):
@@ -208,7 +209,7 @@ class PretrainingSettings(PretrainingKeys):
         Raises:
           UserError: A value is invalid. The error names its key.
         """
-        self.tracking.check()
+        check_tracker(self.tracker)
         model_config = self.model_config(self.vocab.size)
         if self.corpus_options.segments > model_config.num_segments:
             found, fix = str(self.corpus_options.segments), f'raise num_segments to {self.corpus_options.segments}'

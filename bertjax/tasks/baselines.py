@@ -1,25 +1,150 @@
-"""Simple baselines with scikit-learn: TF-IDF features and logistic regression."""
+"""Simple baselines: the most frequent answers, and models of TF-IDF features with scikit-learn.
 
+A baseline is an entry of the returned dict {name: outputs}.
+"""
+
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bertjax.errors import UserError
+from bertjax.tasks.choice.files import ChoiceQuestion
+from bertjax.tasks.sentence.labels import LabelledRecord
+from bertjax.tasks.tagging.columns import Sentence
 
-MOST_FREQUENT, TFIDF = 'most frequent', 'TF-IDF'  # names of baselines
+MEAN, MOST_FREQUENT, TFIDF, OVERLAP = 'mean', 'most frequent', 'TF-IDF', 'TF-IDF overlap'
+# The baseline of CoNLL-2003 is similar, but looks up complete entities instead of words.
+MOST_FREQUENT_OF_WORD = 'most frequent of the word'
 _WORDS = r'(?u)\b\w+\b'
 _MAX_FEATURES = 50_000  # the maximum number of words and word pairs; rarer terms are dropped
 _LOG_ZERO = -50.0  # the value for the logarithm of probability 0
 _MIN_DF_TEXTS = 1000  # with at least this many texts, a term must occur in two texts
 
 
-def fit_vectorizer(texts: Sequence[str]) -> Any:
-    """Fits a TfidfVectorizer on the words and word bigrams of the texts.
+def class_baselines(
+    train: Sequence[LabelledRecord], targets: np.ndarray, records: Sequence[LabelledRecord], classes: int
+) -> dict[str, np.ndarray]:
+    """Returns the logits, float64 [M, C], of the most frequent class and of logistic regression on TF-IDF features.
+
+    Args:
+      train: The N training records.
+      targets: The number of the label of each training record, int [N].
+      records: The M records to predict.
+      classes: The number of classes C.
 
     Raises:
       UserError: scikit-learn is not installed, no text contains a word, or no two of many texts share a word.
     """
+    train_inputs, inputs = tfidf_features(train, records)
+    counts = np.bincount(targets, minlength=classes)
+    frequent = np.log(np.maximum(counts, 1e-4) / counts.sum())
+    return {
+        MOST_FREQUENT: np.tile(frequent, (len(records), 1)),
+        TFIDF: _fit_class_logits(train_inputs, targets, inputs, classes),
+    }
+
+
+def label_baselines(
+    train: Sequence[LabelledRecord], targets: np.ndarray, records: Sequence[LabelledRecord]
+) -> dict[str, np.ndarray]:
+    """Returns the logits of sigmoids, float64 [M, C], from the label frequencies and from logistic regression.
+
+    Args:
+      train, records: See `class_baselines`.
+      targets: 1 for each of C independent labels of a training record and 0 elsewhere, [N, C].
+    """
+    train_inputs, inputs = tfidf_features(train, records)
+    share = np.clip(targets.mean(0), 1e-4, 1 - 1e-4)
+    logits = [_fit_class_logits(train_inputs, column.astype(int), inputs, 2) for column in targets.T]
+    return {
+        MOST_FREQUENT: np.tile(np.log(share / (1 - share)), (len(records), 1)),
+        TFIDF: np.stack([label_logits[:, 1] - label_logits[:, 0] for label_logits in logits], axis=1),
+    }
+
+
+def score_baselines(
+    train: Sequence[LabelledRecord], targets: np.ndarray, records: Sequence[LabelledRecord]
+) -> dict[str, np.ndarray]:
+    """Returns the scores, float64 [M, 1], of the mean of `targets` and of ridge regression on TF-IDF features.
+
+    Args:
+      train, records: See `class_baselines`.
+      targets: The scores of the training records, float [N].
+    """
+    train_inputs, inputs = tfidf_features(train, records)
+
+    from sklearn.linear_model import Ridge
+
+    return {
+        MEAN: np.full((len(records), 1), targets.mean(), np.float64),
+        TFIDF: Ridge().fit(train_inputs, targets).predict(inputs).astype(np.float64)[:, None],
+    }
+
+
+def ending_baselines(train: Sequence[ChoiceQuestion], records: Sequence[ChoiceQuestion]) -> dict[str, list[np.ndarray]]:
+    """Returns the scores of each record's C endings, float64 [C].
+
+    For MOST_FREQUENT, the score of an ending is the number of training records whose correct ending has the same index.
+    For OVERLAP, it is the cosine of the TF-IDF vectors of the ending and the prompt. The weights of TF-IDF are fitted
+    to the training texts.
+    """
+    prompt = lambda question: f'{question.context} {question.start}'  # noqa: E731
+    label_counts = Counter(question.label for question in train)
+    vectors = _fit_vectorizer([text for question in train for text in (prompt(question), *question.endings)])
+    prompts = vectors.transform(map(prompt, records))
+    overlaps = []
+    for row, question in enumerate(records):
+        overlaps.append((vectors.transform(question.endings) @ prompts[row].T).toarray()[:, 0].astype(np.float64))
+    frequent = [np.array([label_counts[i] for i in range(len(question.endings))], np.float64) for question in records]
+    return {MOST_FREQUENT: frequent, OVERLAP: overlaps}
+
+
+def tag_baselines(train: Sequence[Sentence], records: Sequence[Sentence]) -> dict[str, list[list[str]]]:
+    """Returns the tags of each record: always the most frequent tag, or the most frequent tag of each word.
+
+    A word that does not occur in `train` gets the most frequent tag of all words. Equally frequent tags are ranked in
+    alphabetical order.
+    """
+    total: Counter[str] = Counter()
+    by_word: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for sentence in train:
+        total.update(sentence.tags)
+        for word, tag in zip(sentence.words, sentence.tags, strict=True):
+            by_word[word][tag] += 1
+    most_frequent = lambda counts: min(counts, key=lambda tag: (-counts[tag], tag))  # noqa: E731
+    default = most_frequent(total)
+    word_tag = {word: most_frequent(counts) for word, counts in by_word.items()}
+    return {
+        MOST_FREQUENT: [[default] * len(sentence.words) for sentence in records],
+        MOST_FREQUENT_OF_WORD: [[word_tag.get(word, default) for word in sentence.words] for sentence in records],
+    }
+
+
+def tfidf_features(train: Sequence[LabelledRecord], records: Sequence[LabelledRecord]) -> tuple[Any, Any]:
+    """Returns the TF-IDF features of the N training records and of M other records, sparse float32 [N, F] and [M, F].
+
+    The features of a pair are the features of both texts, the absolute difference of these features, and their cosine.
+    The last two let a linear model compare the texts.
+    """
+    vectors = _fit_vectorizer([text for record in train for text in (record.first, record.second) if text is not None])
+    return _inputs(vectors, train), _inputs(vectors, records)
+
+
+def _inputs(vectors: Any, records: Sequence[LabelledRecord]) -> Any:
+    from scipy import sparse
+
+    first = vectors.transform([record.first for record in records])
+    if records[0].second is None:
+        return first
+    second = vectors.transform([record.second for record in records])
+    cosine = sparse.csr_matrix(first.multiply(second).sum(1))
+    return sparse.hstack([first, second, abs(first - second), cosine], format='csr')
+
+
+def _fit_vectorizer(texts: Sequence[str]) -> Any:
+    """Fits a TfidfVectorizer on the words and word bigrams of the texts."""
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
     except ModuleNotFoundError:
@@ -42,17 +167,13 @@ def fit_vectorizer(texts: Sequence[str]) -> Any:
         raise UserError('config.data', found, 'words', 'check the text columns') from None
 
 
-def fit_class_logits(train: Any, targets: np.ndarray, inputs: Any, classes: int) -> np.ndarray:
-    """Fits a logistic regression and returns its log-probabilities.
+def _fit_class_logits(train: Any, targets: np.ndarray, inputs: Any, classes: int) -> np.ndarray:
+    """Fits a logistic regression and returns its log-probabilities, float64 [M, C]; -50 for an absent class.
 
     Args:
-      train: The training features [N, F], dense or sparse.
+      train, inputs: The features of the training records [N, F] and of the records to predict [M, F].
       targets: The class indices, int [N], each below `classes`.
-      inputs: The features [M, F] of the records to predict.
       classes: The number of classes C.
-
-    Returns:
-      The log-probabilities, float64 [M, C]; -50 for a class that does not occur in `targets`.
     """
     from sklearn.linear_model import LogisticRegression
 

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from bertjax.config.schema import check_fields
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.sentence_transformers import SentenceModules, module_files
 from bertjax.data.features import Features
@@ -15,6 +16,7 @@ from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.tasks.reading import layout
+from bertjax.tasks.reading.splits import SplitFiles
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.text.tokenizer import Tokenizer
 
@@ -58,7 +60,10 @@ class Task(abc.ABC, Generic[Record, Prediction]):
       complete: whether the size of the head is known. If not, `learn` or `restore` must precede `build_module`.
       score: the name of the metric that selects the best run; higher is better.
       thresholds: the names of the entries of `metrics` that are tuned thresholds, not measurements.
+      same_rows: whether the rows of the features are the same for any tokenizer and sequence length.
       has_baselines: whether the task has `baselines`.
+      learned: the learned state: {key in task.json: attribute}.
+      min_seq_len: the smallest value of `seq_len`.
     """
 
     name: str
@@ -68,15 +73,24 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     complete: bool = True
     score: str
     thresholds: Collection[str] = ()
+    same_rows: bool = False
     has_baselines: bool = False
+    learned: Mapping[str, str] = {}
+    min_seq_len: int = 1
+    _files: SplitFiles | None = None
 
-    @abc.abstractmethod
+    def __post_init__(self):
+        check_fields(self, 'task')
+        if self.seq_len < self.min_seq_len:
+            raise UserError('config.seq_len', str(self.seq_len), f'at least {self.min_seq_len}', 'use 128')
+
     def splits(self) -> Sequence[str]:
         """Returns the names of the labelled splits.
 
         They are 'dev', and 'train' and 'test' if their records have labels. MNLI also has 'dev_mismatched'. At its end,
         a run evaluates all of these splits except 'train'.
         """
+        return self._files.splits()
 
     @abc.abstractmethod
     def records(self, split: str) -> Sequence[Record]:
@@ -116,7 +130,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
 
     def sources(self) -> str:
         """Returns a readable list of the splits and their files, or '' if only official file names are possible."""
-        return ''
+        return self._files.describe() if self._files else ''
 
     def check_training(self, train: str) -> None:
         """Checks that config.trainable, the part of the model to train, fits the options of the task.
@@ -137,10 +151,12 @@ class Task(abc.ABC, Generic[Record, Prediction]):
 
     def learned_state(self) -> dict[str, Any]:
         """Returns the results of `learn` and `tune` as a JSON object, which is saved with the model."""
-        return {}
+        return {key: getattr(self, name) for key, name in self.learned.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores the results of `learn` and `tune` from the return value of `learned_state` in an earlier run."""
+        for key, name in self.learned.items():
+            setattr(self, name, state[key])
 
     def huggingface(self) -> dict[str, Any]:
         """Returns the task's fields of config.json, such as `id2label`, for an export to transformers."""
@@ -194,8 +210,15 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         Raises:
           UserError: The models' logits are not comparable, for example because their tokenizers differ.
         """
-        features = self._shared_features(members)
-        return self.predictions(records, features, average_outputs([outputs for _, outputs in members]))
+        features = members[0][0] if self.same_rows else self._shared_features(members)
+        mean = {
+            name: [
+                np.mean(rows, axis=0, dtype=np.float64)
+                for rows in zip(*(outputs[name] for _, outputs in members), strict=True)
+            ]
+            for name in members[0][1]
+        }
+        return self.predictions(records, features, mean)
 
     def _shared_features(self, members: Sequence[tuple[Features, Outputs]]) -> Features:
         """Returns the features that all models of an ensemble share.
@@ -261,17 +284,6 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     ) -> dict[str, str]:
         """Returns {file name: text} in the format of a benchmark's server or script, or {} if there is none."""
         return {}
-
-
-def average_outputs(members: Sequence[Outputs]) -> Outputs:
-    """Returns the float64 mean of the outputs of several models for the same rows."""
-    return {
-        name: [
-            np.mean(rows, axis=0, dtype=np.float64)
-            for rows in zip(*(outputs[name] for outputs in members), strict=True)
-        ]
-        for name in members[0]
-    }
 
 
 def id2label(labels: Sequence[str]) -> dict[str, Any]:

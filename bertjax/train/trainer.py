@@ -63,11 +63,11 @@ class Experiment(Protocol):
 
     def describe(self) -> str:
         """Returns a description, which is printed before training starts; '' for none."""
-        ...
+        return ''
 
     def details(self) -> str:
         """Returns lines for the log: the mesh, the attention implementation, the parameters with weight decay."""
-        ...
+        return ''
 
 
 def fit(
@@ -220,10 +220,11 @@ def resume_or_start(
 
 def _trackers(experiment: Experiment) -> list[Tracker]:
     """Returns a tracker for each run. The name of a trial begins with the name of its sweep."""
-    tracking, trackers = experiment.settings.tracking, []
-    for folder in experiment.folders if tracking.service and is_primary() else ():
+    settings, trackers = experiment.settings, []
+    for folder in experiment.folders if settings.tracker and is_primary() else ():
         path = folder.resolve()
         is_trial = path.parent.name == TRIALS
-        name = tracking.run or (path.parents[1] if is_trial else path).name
-        trackers.append(tracking.writer(folder, f'{name}/{path.name}' if is_trial else name, experiment.resolved))
+        name = settings.tracker_run or (path.parents[1] if is_trial else path).name
+        name = f'{name}/{path.name}' if is_trial else name
+        trackers.append(Tracker(settings.tracker, settings.tracker_project, folder, name, experiment.resolved))
     return trackers

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import mmap
 import os
 import pathlib
 from collections.abc import Mapping
@@ -63,32 +64,20 @@ class JsonLines:
         truncation removes them.
         """
         self.close()
-        if writes_are_disabled() or not self.path.exists():
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if writes_are_disabled() or not size:
             return 0
-        with self.path.open('rb') as file:
-            size = file.seek(0, os.SEEK_END)
-            cut = self._find_cut(file, size, step)
-        if cut < size:
-            os.truncate(self.path, cut)
-        return size - cut
-
-    @staticmethod
-    def _find_cut(file: Any, size: int, step: int, block: int = 1 << 16) -> int:
-        """Returns the size in bytes of the file after the truncation."""
-        start, end, tail = size, size, b''  # `tail` contains the bytes from `start` on; those from `end` on are removed
-        while end > 0:
-            newline = tail.rfind(b'\n', 0, max(end - start - 1, 0))  # the end of the line before the last
-            if newline < 0 and start > 0:
-                size_read = min(block, start)
-                start -= size_read
-                file.seek(start)
-                tail = file.read(size_read) + tail[: end - start - size_read]
-                continue
-            row = _parse_row(tail[newline + 1 : end - start])
-            if row is not None and row['step'] <= step:
-                return end
-            end = start + newline + 1
-        return 0
+        end = size
+        with self.path.open('rb') as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            while end:
+                start = data.rfind(b'\n', 0, end - 1) + 1
+                row = _parse_row(data[start:end])
+                if row is not None and row['step'] <= step:
+                    break
+                end = start
+        if end < size:
+            os.truncate(self.path, end)
+        return size - end
 
     def close(self) -> None:
         """Closes the file. The next write opens it again."""

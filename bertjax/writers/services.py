@@ -66,7 +66,6 @@ class WandB(Service):
         return UserError('config.tracker', f"'wandb' and {found}", 'a login, or offline mode', fix)
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
-        """See Service."""
         import wandb
 
         run_id = run_id or secrets.token_hex(4)
@@ -94,11 +93,9 @@ class WandB(Service):
         return run_id
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """See Service."""
         self._run.log({**values, 'step': step})
 
     def finish(self) -> None:
-        """See Service."""
         self._run.finish()
 
 
@@ -109,7 +106,6 @@ class MLflow(Service):
     _MAX_CHARACTERS = 500  # the longest value of a parameter that every server version accepts
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
-        """See Service."""
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
@@ -121,33 +117,27 @@ class MLflow(Service):
         existing = self._client.get_experiment_by_name(project)
         experiment = existing.experiment_id if existing else self._client.create_experiment(project)
         self._id = self._client.create_run(experiment, run_name=name).info.run_id
-        params = [Param(_plain_key(key), str(value)[: self._MAX_CHARACTERS]) for key, value in flatten(config).items()]
+        # MLflow does not allow brackets in names such as `phases[0].steps`.
+        values = {key.replace('[', '.').replace(']', ''): str(value) for key, value in flatten(config).items()}
+        params = [Param(key, value[: self._MAX_CHARACTERS]) for key, value in values.items()]
         for first in range(0, len(params), self._MAX_PARAMS):
             self._client.log_batch(self._id, params=params[first : first + self._MAX_PARAMS])
         return self._id
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """See Service."""
         from mlflow.entities import Metric
 
         now = round(1000 * time.time())
         self._client.log_batch(self._id, metrics=[Metric(key, value, now, step) for key, value in values.items()])
 
     def finish(self) -> None:
-        """See Service."""
         self._client.set_terminated(self._id)
-
-
-def _plain_key(key: str) -> str:
-    """Converts `phases[0].steps` to `phases.0.steps`, because MLflow does not allow brackets in names."""
-    return key.replace('[', '.').replace(']', '')
 
 
 class Trackio(Service):
     """Trackio of Hugging Face. A run is identified by its name, which gets a random suffix."""
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
-        """See Service."""
         import trackio
 
         run_id = run_id or f'{name}-{secrets.token_hex(3)}'
@@ -163,11 +153,9 @@ class Trackio(Service):
         return run_id
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """See Service."""
         self._run.log(dict(values), step=step)
 
     def finish(self) -> None:
-        """See Service."""
         self._run.finish()
 
 

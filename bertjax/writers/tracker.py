@@ -1,7 +1,6 @@
 """A writer that sends rows to an experiment tracker from a background thread, so that a step never waits for it."""
 
 import contextlib
-import dataclasses
 import importlib.util
 import json
 import math
@@ -23,57 +22,45 @@ _CLOSE_SECONDS = 60.0  # the longest wait for unsent rows at the end of a traini
 _MAX_QUEUED = 100_000  # the maximum number of rows that wait while a tracker does not answer
 
 
-@dataclasses.dataclass(frozen=True)
-class Tracking:
-    """The values of config.tracker, config.tracker_project and config.tracker_run."""
+def check_tracker(name: str) -> None:
+    """Checks that the tracker config.tracker can be used. Call it before any computation.
 
-    service: str
-    project: str
-    run: str
-
-    def check(self) -> None:
-        """Checks that the tracker can be used. Call it before any computation.
-
-        Raises:
-          UserError: The package of the tracker is not installed, or the tracker needs a login.
-        """
-        if not self.service:
-            return
-        if importlib.util.find_spec(self.service) is None:
-            fix = f"install the extra '{self.service}': pip install -e '.[{self.service}]'"
-            raise UserError('config.tracker', f'no {self.service}', f'the package {self.service}', fix)
-        refusal = SERVICES[self.service]().refusal()
-        if refusal:
-            raise refusal
-
-    def writer(self, folder: pathlib.Path, name: str, config: Mapping[str, Any]) -> 'Tracker':
-        """Returns the writer of a run.
-
-        Args:
-          folder: The workdir of the run or trial.
-          name: The name of the run in the tracker.
-          config: The resolved config.
-        """
-        return Tracker(SERVICES[self.service](), self, folder, name, config)
+    Raises:
+      UserError: The package of the tracker is not installed, or the tracker needs a login.
+    """
+    if not name:
+        return
+    if importlib.util.find_spec(name) is None:
+        fix = f"install the extra '{name}': pip install -e '.[{name}]'"
+        raise UserError('config.tracker', f'no {name}', f'the package {name}', fix)
+    refusal = SERVICES[name]().refusal()
+    if refusal:
+        raise refusal
 
 
 class Tracker(Writer):
     """A writer that sends the numbers of each row as `SPLIT/NAME`. A later process continues the same run.
 
     After a kill, the rows since the last checkpoint are sent twice, because trackers can only append.
+
+    Args:
+      tracker, project: config.tracker and config.tracker_project.
+      folder: The workdir of the run or trial.
+      name: The name of the run in the tracker.
+      config: The resolved config.
     """
 
-    def __init__(
-        self, service: Service, tracking: Tracking, folder: pathlib.Path, name: str, config: Mapping[str, Any]
-    ):
-        self._service, self._tracking, self._folder, self._name, self._config = service, tracking, folder, name, config
+    def __init__(self, tracker: str, project: str, folder: pathlib.Path, name: str, config: Mapping[str, Any]):
+        self._service: Service = SERVICES[tracker]()
+        self._identity = {'tracker': tracker, 'project': project}
+        self._folder, self._name, self._config = folder, name, config
         self._fresh = False
         self._rows: queue.Queue[Row | None] = queue.Queue(_MAX_QUEUED)
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
     def __str__(self) -> str:
-        return f'the tracker {self._tracking.service}'
+        return f'the tracker {self._identity["tracker"]}'
 
     def truncate_after(self, step: int) -> None:
         """Makes the first row start a new run of the tracker if `step` is below 0. Otherwise, sent rows stay."""
@@ -122,18 +109,14 @@ class Tracker(Writer):
 
     def _start(self) -> None:
         path = self._folder / FILE
-        identity = {'tracker': self._tracking.service, 'project': self._tracking.project}
         previous = read_json_or_none(path, lambda facts: {**facts, 'run': str(facts['run'])})
-        is_same = previous is not None and not self._fresh and {**previous, **identity} == previous
+        is_same = previous is not None and not self._fresh and {**previous, **self._identity} == previous
+        earlier_run = previous['run'] if is_same else ''
         run = self._service.start(
-            self._tracking.project,
-            self._name,
-            os.fspath(self._folder),
-            self._config,
-            previous['run'] if is_same else '',
+            self._identity['project'], self._name, os.fspath(self._folder), self._config, earlier_run
         )
         if not is_same or run != previous['run']:
-            write_atomic(path, json.dumps({**identity, 'run': run}, indent=2) + '\n')
+            write_atomic(path, json.dumps({**self._identity, 'run': run}, indent=2) + '\n')
 
 
 def _numbers(row: Row) -> dict[str, float]:

@@ -58,19 +58,15 @@ class Writers:
         self._writers = list(writers)
 
     def truncate_after(self, step: int) -> None:
-        """See Writer."""
         self._each(lambda writer: writer.truncate_after(step))
 
     def write(self, row: Row) -> None:
-        """See Writer."""
         self._each(lambda writer: writer.write(row))
 
     def sync(self) -> None:
-        """See Writer."""
         self._each(lambda writer: writer.sync())
 
     def close(self) -> None:
-        """See Writer."""
         self._each(lambda writer: writer.close())
 
     def _each(self, call: Callable[[Writer], None]) -> None:

@@ -37,15 +37,15 @@ def test_a_student_has_the_chosen_blocks_and_all_other_parameters(teacher, scan)
 
 
 def test_a_teacher_with_too_few_positions_is_refused(teacher):
-    teacher.check_length(8)
+    teacher.check_inputs(8)
     with pytest.raises(UserError, match=r'config\.distill\.teacher: found DIR, which has 8 positions, expected 9'):
-        teacher.check_length(9)
+        teacher.check_inputs(9)
 
 
 def test_a_teacher_with_too_few_segment_types_is_refused(teacher):
-    teacher.check_segments(2)
+    teacher.check_inputs(8, 2)
     with pytest.raises(UserError, match=r'found DIR, which has 2 segment types, expected 3, as in the corpus'):
-        teacher.check_segments(3)
+        teacher.check_inputs(8, 3)
 
 
 def test_the_fingerprint_of_a_teacher_covers_every_number(teacher):

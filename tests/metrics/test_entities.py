@@ -5,8 +5,8 @@ import warnings
 
 import pytest
 
+from bertjax.metrics.classification import scores_from_counts
 from bertjax.metrics.entities import (
-    EntityScore,
     EntitySpan,
     score_entities,
     spans,
@@ -71,15 +71,20 @@ def test_scores_equal_seqeval(seed: int):
             assert score.precision == pytest.approx(figures['precision'], abs=1e-12), name
             assert score.recall == pytest.approx(figures['recall'], abs=1e-12), name
             assert score.f1 == pytest.approx(figures['f1-score'], abs=1e-12), name
-            assert score.gold == figures['support'], name
+            assert score.true == figures['support'], name
     assert 0 < total_score(ours).f1 < 1
     assert tag_accuracy(gold, predicted) == pytest.approx(seqeval.accuracy_score(gold, predicted), abs=1e-12)
 
 
 def test_scores_without_entities():
-    assert total_score(score_entities([['O']], [['O']])) == EntityScore(0, 0, 0)
-    assert EntityScore(0, 0, 0).f1 == EntityScore(0, 0, 0).precision == EntityScore(0, 0, 0).recall == 0
-    assert score_entities([['B-X']], [['O']])['X'] == EntityScore(1, 0, 0)
+    assert total_score(score_entities([['O']], [['O']])) == scores_from_counts(0, 0, 0)
+    assert (
+        scores_from_counts(0, 0, 0).f1
+        == scores_from_counts(0, 0, 0).precision
+        == scores_from_counts(0, 0, 0).recall
+        == 0
+    )
+    assert score_entities([['B-X']], [['O']])['X'] == scores_from_counts(0, 1, 0)
     assert tag_accuracy([], []) is None
 
 

@@ -9,7 +9,7 @@ import transformers
 
 import bertjax
 from bertjax.errors import UserError
-from bertjax.tasks.tagging.aggregation import STRATEGIES
+from bertjax.tasks.tagging.predictions import STRATEGIES
 from bertjax.text.vocabulary import train_wordpiece
 
 TEXT = 'the river runs over old stone and a bird sings near the house'

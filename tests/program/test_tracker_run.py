@@ -10,7 +10,6 @@ from running import RUN, Program, copy_workdir, rows
 
 from bertjax.train.trainer import _trackers
 from bertjax.writers import tracker
-from bertjax.writers.tracker import Tracking
 
 
 class Fake:
@@ -59,8 +58,7 @@ def test_each_trial_is_a_tracker_run(tmp_path: pathlib.Path):
     names = []
     folders = [tmp_path / 'sweep' / 'cells' / name for name in ('lr=1', 'lr=2')]
     for name in ('', 'rte'):
-        tracking = Tracking('trackio', 'bert', name)
-        settings = types.SimpleNamespace(tracking=tracking)
+        settings = types.SimpleNamespace(tracker='trackio', tracker_project='bert', tracker_run=name)
         experiment = types.SimpleNamespace(settings=settings, folders=folders, resolved={})
         names += [writer._name for writer in _trackers(experiment)]
     assert names == ['sweep/lr=1', 'sweep/lr=2', 'rte/lr=1', 'rte/lr=2']

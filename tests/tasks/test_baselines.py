@@ -8,9 +8,9 @@ import pytest
 from text_world import MAILS
 
 from bertjax.errors import UserError
+from bertjax.tasks.baselines import tfidf_features
 from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.choice.task import MultipleChoiceTask
-from bertjax.tasks.sentence.baseline import tfidf_features
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.multi_label import MultiLabelTask
 from bertjax.tasks.sentence.task import Example

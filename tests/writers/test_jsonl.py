@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from bertjax.writers import jsonl
 from bertjax.writers.jsonl import JsonLines
 
 
@@ -27,20 +28,15 @@ def random_file(rng: random.Random) -> tuple[bytes, int]:
     data, step = b'', 0
     for _ in range(rng.choice([0, 1, 2, 7, 40])):
         step += rng.choice([0, 1, 1, 5])
-        # Some lengths are around the size of the blocks, some are much longer; some letters have several bytes.
+        # Some letters have several bytes.
         filler = rng.choice('xé字') * rng.choice([0, 1, 13, 60, 64, 65, 500])
         data += json.dumps({'step': step, 'text': filler}, ensure_ascii=False).encode() + b'\n'
     incomplete = json.dumps({'step': step + 1, 'text': 'half'}).encode()
     return data + incomplete[: rng.choice([0, 0, 1, 5, len(incomplete)])], step
 
 
-@pytest.mark.parametrize('block', [1, 7, 64, 1 << 16])
-def test_truncation_equals_a_plain_implementation(tmp_path, monkeypatch, block):
-    rng = random.Random(block)
-    find_cut = JsonLines._find_cut
-    monkeypatch.setattr(
-        JsonLines, '_find_cut', staticmethod(lambda file, size, step: find_cut(file, size, step, block))
-    )
+def test_truncation_equals_a_plain_implementation(tmp_path):
+    rng = random.Random(1)
     seen_cut = seen_whole = 0
     for i in range(150):
         data, last = random_file(rng)
@@ -57,32 +53,16 @@ def test_truncation_equals_a_plain_implementation(tmp_path, monkeypatch, block):
     assert seen_whole > 5
 
 
-class CountingFile:
-    """Counts the bytes that are read."""
-
-    def __init__(self, file):
-        self._file, self.bytes_read = file, 0
-
-    def read(self, size):
-        data = self._file.read(size)
-        self.bytes_read += len(data)
-        return data
-
-    def seek(self, *args):
-        return self._file.seek(*args)
-
-
-def test_the_cost_depends_only_on_the_removed_lines(tmp_path):
+def test_the_cost_depends_only_on_the_removed_lines(tmp_path, monkeypatch):
     path = tmp_path / 'ledger.jsonl'
     row = '{{"step": {}, "phase": 0, "first": {}, "count": 256}}\n'
     path.write_text(''.join(row.format(step, 256 * step) for step in range(1, 200_001)))
     size = path.stat().st_size
     assert size > 8e6
-    with path.open('rb') as file:
-        counting = CountingFile(file)
-        remaining = JsonLines._find_cut(counting, size, 199_997)
-    assert counting.bytes_read <= 1 << 17
-    assert JsonLines(path).truncate_after(199_997) == size - remaining
+    parsed, parse_row = [], jsonl._parse_row
+    monkeypatch.setattr(jsonl, '_parse_row', lambda line: parsed.append(line) or parse_row(line))
+    removed = JsonLines(path).truncate_after(199_997)
+    assert len(parsed) == 4 and removed == sum(map(len, parsed[:3])) == size - path.stat().st_size
     lines = path.read_text().splitlines()
     assert len(lines) == 199_997
     assert json.loads(lines[-1])['step'] == 199_997

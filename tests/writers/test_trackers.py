@@ -18,7 +18,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.writers import tracker
 from bertjax.writers.jsonl import JsonLines
-from bertjax.writers.tracker import Tracking
+from bertjax.writers.tracker import Tracker, check_tracker
 from bertjax.writers.writer import Writers
 
 CONFIG = {'learning_rate': 1e-3, 'model': {'width': 32}, 'phases': [{'steps': '90%'}], 'steps': 8}
@@ -32,7 +32,7 @@ SENT = [(0, 'heldout/mlm_loss', 7.5), (4, 'train/loss', 7.25), (8, 'heldout/mlm_
 
 def send(service: str, folder: pathlib.Path, rows: list[dict], step: int, name: str = 'tiny') -> dict:
     """Logs like a process that starts (step -1) or continues at `step`; returns the content of tracker.json."""
-    writer = Tracking(service, 'bert', '').writer(folder, name, CONFIG)
+    writer = Tracker(service, 'bert', folder, name, CONFIG)
     writer.truncate_after(step)
     for row in rows:
         writer.write(row)
@@ -103,7 +103,7 @@ def test_no_row_waits_for_the_tracker(
     fakes: list[FakeTracker], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     """If the network hangs, writing a row does not wait, and closing waits only for its timeout."""
-    writer = Tracking('trackio', 'bert', '').writer(tmp_path, 'tiny', CONFIG)
+    writer = Tracker('trackio', 'bert', tmp_path, 'tiny', CONFIG)
     fakes[0].may_log.clear()
     start = time.monotonic()
     for step in range(1000):
@@ -116,7 +116,7 @@ def test_no_row_waits_for_the_tracker(
 
 
 def test_a_failing_tracker_is_removed_with_one_warning(fakes: list[FakeTracker], tmp_path: pathlib.Path, caplog):
-    writer = Tracking('trackio', 'bert', '').writer(tmp_path, 'tiny', CONFIG)
+    writer = Tracker('trackio', 'bert', tmp_path, 'tiny', CONFIG)
     writers = Writers([writer, JsonLines(tmp_path / 'metrics.jsonl')])
     writers.write({**ROWS[0], 'step': 13})
     writer._thread.join(10)
@@ -130,7 +130,7 @@ def test_a_failing_tracker_is_removed_with_one_warning(fakes: list[FakeTracker],
 
 def test_the_queue_of_rows_is_bounded(fakes: list[FakeTracker], tmp_path: pathlib.Path, monkeypatch):
     monkeypatch.setattr(tracker, '_MAX_QUEUED', 3)
-    writer = Tracking('trackio', 'bert', '').writer(tmp_path, 'tiny', CONFIG)
+    writer = Tracker('trackio', 'bert', tmp_path, 'tiny', CONFIG)
     fakes[0].may_log.clear()
     with pytest.raises(queue.Full):
         for _ in range(9):
@@ -142,8 +142,8 @@ def test_the_queue_of_rows_is_bounded(fakes: list[FakeTracker], tmp_path: pathli
 def test_a_missing_package_is_an_error(service: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
     with pytest.raises(UserError, match=rf"config.tracker: found no {service}.*pip install -e '.\[{service}\]'"):
-        Tracking(service, 'bert', '').check()
-    Tracking('', 'bert', '').check()
+        check_tracker(service)
+    check_tracker('')
 
 
 @pytest.mark.slow
@@ -154,9 +154,9 @@ def test_wandb_without_a_key_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_pa
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv('NETRC', str(tmp_path / 'none'))
     with pytest.raises(UserError, match=r'no API key to log in with.*WANDB_MODE=offline'):
-        Tracking('wandb', 'bert', '').check()
+        check_tracker('wandb')
     monkeypatch.setenv('WANDB_MODE', 'offline')
-    Tracking('wandb', 'bert', '').check()
+    check_tracker('wandb')
 
 
 def _wandb_records(data: bytes) -> Iterator[bytes]:

@@ -6,19 +6,20 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from etils import epath
-
 from bertjax.errors import UserError
-from bertjax.remote.paths import data_directory
 from bertjax.tasks.reading.layout import Column, Record, TableLayout
 from bertjax.tasks.reading.records import FORMATS, NESTED, Files, read_records, read_rows
 from bertjax.tasks.reading.texts import check_text
 from bertjax.text.hash_split import hash64, hash_threshold
 
 # {layout: suffixes of its files}.
-LAYOUTS = {'swag': tuple(FORMATS), 'codah': ('.tsv',), 'jsonl': NESTED}
+LAYOUTS = {'swag': ('.csv', *FORMATS), 'codah': ('.tsv',), 'jsonl': NESTED}
 _ENDINGS = tuple(f'ending{i}' for i in range(4))
-_CODAH = ('category', 'prompt', *_ENDINGS, 'label')
+# {layout: the columns of a table}: the group, the first sequence, in SWAG the start of the endings, endings and label.
+_COLUMNS = {
+    'swag': ('gold-source', 'sent1', 'sent2', *_ENDINGS, 'label'),
+    'codah': ('category', 'prompt', *_ENDINGS, 'label'),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,40 +45,25 @@ class ChoiceQuestion:
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
-def read_swag(files: Files, *, labelled: bool) -> list[ChoiceQuestion]:
-    """Reads the questions of a table in the format of github.com/rowanz/swagaf, where test.csv has no `label`.
+def read_table(files: Files, layout: str, *, labelled: bool = True) -> list[ChoiceQuestion]:
+    """Reads the questions of tables.
 
     Args:
       files: The files of a split.
+      layout: 'swag' for the format of github.com/rowanz/swagaf, where test.csv has no `label`; 'codah' for that of
+        github.com/Websail-NU/CODAH, with neither a header nor quoting.
       labelled: Whether to read labels.
 
     Raises:
       UserError: A label is invalid, or a text is empty; see also records.py:read_records.
     """
-    names = ('sent1', 'sent2', *_ENDINGS)
-    columns = [Column((name,)) for name in names]
-    layout = TableLayout((*columns, Column(('label',), required=labelled), Column(('gold-source',), required=False)))
+    optional = {'gold-source'} if labelled else {'gold-source', 'label'}
+    columns = tuple(Column((name,), required=name not in optional) for name in _COLUMNS[layout])
     questions = []
-    for row in read_rows(files, layout):
-        context, start, *endings, label, group = row.values
+    for row in read_rows(files, TableLayout(columns, _COLUMNS[layout] if layout == 'codah' else ())):
+        group, context, *start, a, b, c, d, label = row.values
         known = (label or '') if labelled else None
-        questions.append(_question(row.where, context, start or '', endings, known, group or ''))
-    return questions
-
-
-def read_codah(files: Files) -> list[ChoiceQuestion]:
-    """Reads the questions of a TSV file in the format of github.com/Websail-NU/CODAH.
-
-    The columns are category, prompt, four endings, and label. There is neither a header nor quoting.
-
-    Raises:
-      UserError: A label is invalid, or a text is empty; see also records.py:read_records.
-    """
-    layout = TableLayout(tuple(Column((name,)) for name in _CODAH), headerless_columns=_CODAH)
-    questions = []
-    for row in read_rows(files, layout):
-        group, prompt, *endings, label = row.values
-        questions.append(_question(row.where, prompt, '', endings, label, group))
+        questions.append(_question(row.where, context, ''.join(filter(None, start)), (a, b, c, d), known, group or ''))
     return questions
 
 
@@ -134,16 +120,6 @@ def has_labels(files: Files) -> bool:
     """Whether the first row of a test file has a label that is neither empty nor -1."""
     label = next(read_records(files)).fields.get('label')
     return str(label if label is not None else '').strip() not in ('', '-1')
-
-
-def folder(data: str) -> epath.Path:
-    """Returns the path of the folder in config.data.
-
-    Raises:
-      UserError: config.data is not set, or the folder does not exist.
-    """
-    fix = 'give --config.data=DIR; tensorflow-datasets does not have these datasets'
-    return data_directory(data, 'a folder with the files', fix)
 
 
 def split_by_hash(

@@ -1,7 +1,6 @@
 """Multiple choice: selects the correct ending of a text, for SWAG, CODAH and user-defined questions."""
 
 import dataclasses
-import itertools
 import pathlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,24 +9,23 @@ from typing import Any
 import numpy as np
 
 from bertjax.config.ranges import number, one_of
-from bertjax.config.schema import check_fields
 from bertjax.convert.heads import MULTIPLE_CHOICE
-from bertjax.data.features import FeatureBuilder, Features
+from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import CHOICES, CLASSIFICATION, Objective
 from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
+from bertjax.tasks.baselines import ending_baselines
 from bertjax.tasks.choice import files
-from bertjax.tasks.choice.baseline import ending_scores
 from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.options import option
+from bertjax.tasks.pairs import pair_features
 from bertjax.tasks.reading.layout import Record
-from bertjax.tasks.reading.records import Files, parse_records, read_records
-from bertjax.tasks.reading.splits import STEMS, describe_files, describe_splits, split_files
+from bertjax.tasks.reading.records import parse_records, read_records
+from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, describe_files
 from bertjax.tasks.reading.texts import Line
-from bertjax.tasks.task import Judgment, Outputs, Task, average_outputs
-from bertjax.tasks.truncation import truncate_longest_first
+from bertjax.tasks.task import Judgment, Outputs, Task
 from bertjax.text.tokenizer import Tokenizer
 
 
@@ -42,6 +40,9 @@ class ChoicePrediction:
 
     ending: int
     probabilities: tuple[float, ...]
+
+
+Questions, Choices = Sequence[ChoiceQuestion], Sequence[ChoicePrediction]
 
 
 @dataclasses.dataclass
@@ -68,75 +69,57 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
 
     head = MULTIPLE_CHOICE
     has_baselines = True
+    same_rows = True
     score = 'accuracy'
+    min_seq_len = 5
 
     def __post_init__(self):
-        check_fields(self, 'task')
+        super().__post_init__()
         if self.dev_share + self.test_share >= 1:
             found, expected = f'{self.test_share} with dev_share={self.dev_share}', 'a sum below 1'
             raise UserError('config.task.test_share', found, expected, 'leave both at 0.1')
-        if self.seq_len < 5:
-            raise UserError('config.seq_len', str(self.seq_len), 'at least 5', 'use 128')
+        has_labels = files.has_labels if self.layout != 'codah' else lambda _: True
+        fix = 'give --config.data=DIR; tensorflow-datasets does not have these datasets'
+        self._files = SplitFiles(self.data, has_labels, files.LAYOUTS[self.layout], fix)
         self._mixed = False
         folder_name = pathlib.PurePath(self.data).name or 'multiple choice'
         self.name = {'swag': 'SWAG', 'codah': 'CODAH'}.get(self.layout, folder_name)
 
     @property
     def objective(self) -> Objective:
-        """See Task."""
         return CHOICES if self._mixed else CLASSIFICATION
 
     def splits(self) -> Sequence[str]:
-        """See Task."""
-        if self._one_file:
-            return tuple(STEMS)
-        return [split for split in STEMS if self._find(split) and self._has_labels(split)]
-
-    def _has_labels(self, split: str) -> bool:
-        return split != 'test' or self.layout == 'codah' or files.has_labels(self._find(split))
+        return tuple(STEMS) if self._one_file else super().splits()
 
     @property
     def _one_file(self) -> bool:
         """Whether there is a single file that must be split."""
-        return self.layout == 'codah' and not self._find('train')
-
-    def _find(self, split: str) -> Files:
-        return split_files(files.folder(self.data), split, suffixes=files.LAYOUTS[self.layout])
+        return self.layout == 'codah' and not self._files.find('train')
 
     def sources(self) -> str:
-        """See Task."""
-        folder = files.folder(self.data)
         if self._one_file:
             shares = f'split by a hash of the prompt: dev {self.dev_share:g}, test {self.test_share:g}'
-            paths = describe_files(sorted(folder.glob('*.tsv')))
+            paths = describe_files(sorted(self._files.folder.glob('*.tsv')))
             return f'{paths}: {shares}; config.task.dev_share and config.task.test_share set these shares'
-        split_paths = {split: self._find(split) for split in STEMS}
-        return describe_splits(split_paths, folder, labelled=self.splits(), missing='labels')
+        return super().sources()
 
-    def records(self, split: str) -> Sequence[ChoiceQuestion]:
-        """See Task."""
-        if split not in STEMS:
-            raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
+    def records(self, split: str) -> Questions:
+        check_split(split)
         if self._one_file:
             return self._split_single_file(split)
-        paths = self._find(split)
-        if not paths:
-            stem, suffix = 'val' if (split, self.layout) == ('dev', 'swag') else split, files.LAYOUTS[self.layout]
-            main_suffix = {'swag': '.csv', 'jsonl': '.jsonl'}.get(self.layout, suffix[0])
-            raise UserError(self.data, f'no file of the {split} split', f'{stem}{main_suffix}', 'add it')
-        if self.layout == 'codah':
-            return files.read_codah(paths)
-        labelled = self._has_labels(split)
-        if self.layout == 'swag':
-            return files.read_swag(paths, labelled=labelled)
-        return list(files.parse_questions(read_records(paths), labelled=labelled))
+        paths = self._files.require(split)
+        labelled = self._files.is_labelled(split)
+        if self.layout == 'jsonl':
+            return list(files.parse_questions(read_records(paths), labelled=labelled))
+        return files.read_table(paths, self.layout, labelled=labelled)
 
-    def _split_single_file(self, split: str) -> Sequence[ChoiceQuestion]:
-        tables = sorted(files.folder(self.data).glob('*.tsv'))
+    def _split_single_file(self, split: str) -> Questions:
+        tables = sorted(self._files.folder.glob('*.tsv'))
         if len(tables) != 1:
             found = ' and '.join(path.name for path in tables) or 'no .tsv'
             raise UserError(self.data, found, 'one .tsv, or train.tsv, dev.tsv and test.tsv', 'correct config.data')
-        questions = files.read_codah((tables[0],))
+        questions = files.read_table((tables[0],), 'codah')
         selected = files.split_by_hash(questions, split, self.dev_share, self.test_share)
         if not selected:
             fix = 'add questions, or change config.task.dev_share and config.task.test_share'
@@ -148,10 +131,9 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         return self.from_rows(parse_records(lines, where, 'jsonl'))
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion]:
-        """See Task."""
         return files.parse_questions(rows, labelled=False, keep_fields=True)
 
-    def learn(self, records: Sequence[ChoiceQuestion]) -> None:
+    def learn(self, records: Questions) -> None:
         """Prints statistics, and records whether questions differ in their number of endings.
 
         The head does not depend on the number of endings, because it scores each ending separately.
@@ -164,64 +146,36 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         if self._mixed:
             print(', '.join(f'{count:,} questions with {n} endings' for n, count in sorted(endings.items())))
 
-    def features(self, records: Sequence[ChoiceQuestion], tokenizer: Tokenizer, *, training: bool) -> Features:
+    def features(self, records: Questions, tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task; a row has C sequences and `labels`, int32. The row of an unlabelled record has weight 0.
 
         C is the maximum number of endings of a record. The row of a record with fewer endings is padded with empty
         sequences.
         """
-        choices = max(len(record.endings) for record in records)
-        builder = FeatureBuilder(choices=choices)
-        contexts = tokenizer.encode([record.context for record in records])
-        texts = [f'{record.start} {ending}'.strip() for record in records for ending in record.endings]
-        endings = iter(tokenizer.encode(texts))
-        cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
-        separators = sep * tokenizer.separators
-        max_pieces, truncated = self.seq_len - 2 - len(separators), 0
-        for i, record in enumerate(records):
-            for b in itertools.islice(endings, len(record.endings)):
-                n, m = truncate_longest_first(len(contexts[i]), len(b), max_pieces)
-                truncated += n + m < len(contexts[i]) + len(b)
-                tokens = np.concatenate([cls, contexts[i][:n], separators, b[:m], sep])
-                builder.add_sequence(tokens, second=1 + n + len(separators))
-            for _ in range(choices - len(record.endings)):
-                builder.add_sequence([])
-            known = record.label is not None
-            builder.add_row(i, labels=np.int32(record.label if known else 0), weights=np.float32(known))
-        note = (
-            f'{truncated:,} of {len(texts):,} sequences are longer than config.seq_len={self.seq_len} and are truncated'
-        )
-        return builder.build(notes=[note] if truncated else [])
+        groups = [
+            (record.context, [f'{record.start} {ending}'.strip() for ending in record.endings]) for record in records
+        ]
+        labels = np.int32([record.label or 0 for record in records])
+        known = np.float32([record.label is not None for record in records])
+        return pair_features(groups, {'labels': labels, 'weights': known}, tokenizer, self.seq_len)
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
-        """See Task."""
         return self.head.module(model_config)
 
-    def predictions(
-        self, records: Sequence[ChoiceQuestion], features: Features, outputs: Outputs
-    ) -> list[ChoicePrediction]:
-        """See Task."""
+    def predictions(self, records: Questions, features: Features, outputs: Outputs) -> list[ChoicePrediction]:
         pairs = zip(records, outputs['logits'], strict=True)
         return [_predict(np.asarray(logits[: len(record.endings)], np.float64)) for record, logits in pairs]
 
-    def ensemble_predictions(
-        self, records: Sequence[ChoiceQuestion], members: Sequence[tuple[Features, Outputs]]
-    ) -> list[ChoicePrediction]:
-        """See Task; the models may differ in their tokenizer and sequence length."""
-        return self.predictions(records, members[0][0], average_outputs([outputs for _, outputs in members]))
-
-    def metrics(
-        self, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]
-    ) -> dict[str, float | None]:
+    def metrics(self, records: Questions, predictions: Choices) -> dict[str, float | None]:
         """Returns the accuracy."""
         right = [record.label == choice.ending for record, choice in zip(records, predictions, strict=True)]
         return {'accuracy': sum(right) / len(right) if right else None}
 
-    def collapsed(self, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]) -> bool:
+    def collapsed(self, records: Questions, predictions: Choices) -> bool:
         """Whether all selected endings have the same index."""
         return len({choice.ending for choice in predictions}) == 1
 
-    def report(self, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]) -> str:
+    def report(self, records: Questions, predictions: Choices) -> str:
         """Returns the accuracy by group, by the index of the correct ending, and by the number of endings."""
         counts = [str(len(record.endings)) for record in records]
         tables = [_table('group', [record.group or '-' for record in records], records, predictions)]
@@ -229,9 +183,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         tables += [_table('endings', counts, records, predictions)] if len(set(counts)) > 1 else []
         return '\n\n'.join(tables)
 
-    def rows(
-        self, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]
-    ) -> Iterator[dict[str, Any]]:
+    def rows(self, records: Questions, predictions: Choices) -> Iterator[dict[str, Any]]:
         """Yields an object for each question: `prompt`, `start`, `endings`, `prediction`, `ending`, `probabilities`.
 
         `prediction` and `ending` are the index and the text of the selected ending. The object of a labelled question
@@ -243,8 +195,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
             row |= {'probabilities': choice.probabilities}
             yield row if record.label is None else {**row, 'true': record.label}
 
-    def judgments(self, records: Sequence[ChoiceQuestion], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """See Task."""
+    def judgments(self, records: Questions, rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         for record, row in zip(records, rows, strict=True):
             ending, probabilities = row['prediction'], row['probabilities']
             error = 1 + probabilities[ending] - probabilities[record.label] if ending != record.label else 0.0
@@ -252,16 +203,11 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
             predicted = f'{record.endings[ending]} ({probabilities[ending]:.2f})'
             yield Judgment(texts, record.endings[record.label], predicted, error)
 
-    def baselines(
-        self, train: Sequence[ChoiceQuestion], records: Sequence[ChoiceQuestion]
-    ) -> dict[str, list[ChoicePrediction]]:
-        """See Task and baseline.py."""
-        scores = ending_scores(train, records)
+    def baselines(self, train: Questions, records: Questions) -> dict[str, list[ChoicePrediction]]:
+        scores = ending_baselines(train, records)
         return {name: [_predict(endings) for endings in record_scores] for name, record_scores in scores.items()}
 
-    def official_files(
-        self, split: str, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]
-    ) -> dict[str, str]:
+    def official_files(self, split: str, records: Questions, predictions: Choices) -> dict[str, str]:
         """Returns a CSV file for the leaderboard of SWAG, or {} for other layouts.
 
         Its columns are the row number and `pred`, as in rowanz/swagaf:csv_predict.py.
@@ -277,9 +223,7 @@ def _predict(logits: np.ndarray) -> ChoicePrediction:
     return ChoicePrediction(int(probabilities.argmax()), tuple(probabilities.tolist()))
 
 
-def _table(
-    title: str, names: Sequence[str], records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]
-) -> str:
+def _table(title: str, names: Sequence[str], records: Questions, predictions: Choices) -> str:
     total, right = Counter(names), Counter[str]()
     for name, record, choice in zip(names, records, predictions, strict=True):
         right[name] += record.label == choice.ending

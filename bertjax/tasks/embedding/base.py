@@ -4,20 +4,18 @@ import dataclasses
 import functools
 import itertools
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from bertjax.config.ranges import number, text
-from bertjax.config.schema import check_fields
 from bertjax.errors import UserError
 from bertjax.metrics.classification import VALUE_METRICS
-from bertjax.metrics.retrieval import retrieval_figures
+from bertjax.metrics.retrieval import CUTOFFS, retrieval_figures
 from bertjax.tasks.embedding import files
 from bertjax.tasks.embedding.files import Query, TextExample
-from bertjax.tasks.embedding.lists import RowLoss
-from bertjax.tasks.embedding.ranking import Ranking
+from bertjax.tasks.embedding.losses import RowLoss
 from bertjax.tasks.embedding.splits import EmbeddingSplits
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Record
@@ -26,6 +24,15 @@ from bertjax.tasks.reading.splits import STEMS
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.sentence.input import read_input
 from bertjax.tasks.task import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranking:
+    """The most similar documents of a query, the best first: their indices in the corpus, and the cosines."""
+
+    documents: Sequence[int]
+    scores: Sequence[float]
+
 
 Records = Sequence[TextExample | Query]
 Predictions = list[float | Ranking]
@@ -51,7 +58,6 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
       train, dev, test: the file of the split; '' for the usual names.
       losses: {name: loss}. 'auto' chooses the first loss that accepts the form of the training records.
       pair_key: the key of the predicted similarity of a pair in a row of predictions.
-      min_seq_len: the smallest value of `seq_len`.
       default_name: the name of a task without data.
     """
 
@@ -71,18 +77,16 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
 
     losses: ClassVar[Mapping[str, RowLoss]]
     pair_key: ClassVar[str] = 'similarity'
-    min_seq_len: ClassVar[int]
+    learned: ClassVar[Mapping[str, str]] = {'form': '_form'}
     default_name: ClassVar[str]
     _form = ''  # the form of the training records, a key of files.FORMS
 
     def __post_init__(self):
-        check_fields(self, 'task')
-        if self.seq_len < self.min_seq_len:
-            raise UserError('config.seq_len', str(self.seq_len), f'at least {self.min_seq_len}', 'use 128')
+        super().__post_init__()
         self.name = pathlib.PurePath(self.data).name or self.default_name
 
     @functools.cached_property
-    def _splits(self) -> EmbeddingSplits:
+    def _files(self) -> EmbeddingSplits:
         return EmbeddingSplits(self.data, {split: getattr(self, split) for split in STEMS}, self._columns)
 
     @property
@@ -91,21 +95,16 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
 
     def splits(self) -> Sequence[str]:
         """See Task. Training records without scores cannot be evaluated."""
-        names = self._splits.names()
-        return names if self._splits.form_of('train') == 'scored' else [name for name in names if name != 'train']
-
-    def sources(self) -> str:
-        """See Task."""
-        return self._splits.describe()
+        names = self._files.splits()
+        return names if self._files.form_of('train') == 'scored' else [name for name in names if name != 'train']
 
     def records(self, split: str) -> Records:
-        """See Task and splits.py."""
-        return self._splits.records(split)
+        return self._files.records(split)
 
     @functools.cached_property
     def score(self) -> str:
         """See Task. The records of dev determine the metric, or the records of test if there is no dev."""
-        form = next(filter(None, map(self._splits.form_of, ('dev', 'test'))), 'pairs')
+        form = next(filter(None, map(self._files.form_of, ('dev', 'test'))), 'pairs')
         return 'spearman' if form == 'scored' else 'ndcg_10'
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[TextExample | Blank]:
@@ -114,12 +113,15 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
             yield row if isinstance(row, Blank) else _pair(row)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[TextExample]:
-        """See Task."""
         return map(_pair, select_columns(rows, self._pair_columns))
 
     @property
     def _pair_columns(self) -> tuple[Column, ...]:
         return tuple(Column((getattr(self, name),), key=f'config.task.{name}') for name in ('text_a', 'text_b'))
+
+    @property
+    def _loss_options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.losses[self._loss].options}
 
     @property
     def _loss(self) -> str:
@@ -165,14 +167,6 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
                 fix = 'set config.task.max_score, for example to 5 for STS-B'
                 raise UserError(record.where, f'the score {record.score:g}', expected, fix)
 
-    def learned_state(self) -> dict[str, Any]:
-        """See Task."""
-        return {'form': self._form}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """See Task."""
-        self._form = state['form']
-
     def metrics(self, records: Records, predictions: Predictions) -> dict[str, float | None]:
         """Returns the correlations of predictions and scores, or the metrics of a search (metrics/retrieval.py)."""
         if isinstance(records[0], Query):
@@ -209,6 +203,21 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
             for rank, (i, score) in enumerate(zip(ranking.documents, ranking.scores, strict=True), 1)
         ]
         return {f'{split}.trec': ''.join(lines)}
+
+
+def make_rankings(queries: Sequence[Query], search: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> list[Ranking]:
+    """Ranks the documents of a search for each query. As in BEIR, a document with the id of the query is left out.
+
+    Args:
+      queries: The Q queries of one corpus.
+      search: The function K -> indices and scores [Q, K] of the best K documents of each query, the best first.
+    """
+    count, rankings = max(CUTOFFS.values()), []
+    for query, *found in zip(queries, *search(count + 1), strict=True):
+        pairs = zip(*(x.tolist() for x in found), strict=True)
+        others = [(i, score) for i, score in pairs if query.corpus.ids[i] != query.id][:count]
+        rankings.append(Ranking([i for i, _ in others], [score for _, score in others]))
+    return rankings
 
 
 def _pair(row: Row) -> TextExample:

@@ -1,6 +1,6 @@
-"""Converts groups of texts, for training, or single texts to sequences of at most S tokens."""
+"""Converts texts to rows: a row of several sequences for each group of texts, or a row for each text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -8,6 +8,8 @@ from bertjax.data.features import FeatureBuilder, Features
 from bertjax.tasks.embedding.files import TextExample
 from bertjax.tasks.embedding.losses import TEXT_IDS
 from bertjax.text.tokenizer import Tokenizer
+
+EncodedText = tuple[np.ndarray, Mapping[str, np.ndarray]]  # the tokens of a text, and its token arrays by name
 
 
 def target_scores(records: Sequence[TextExample], max_score: float) -> np.ndarray | None:
@@ -27,60 +29,52 @@ def target_scores(records: Sequence[TextExample], max_score: float) -> np.ndarra
     return scores / np.float32(max_score)
 
 
-def number_texts(groups: Sequence[Sequence[str]]) -> np.ndarray:
-    """Returns int32 [N, C] for N groups of at most C texts: equal for equal texts, 0 for a missing text."""
-    numbers: dict[str, int] = {}
-    ids = np.zeros((len(groups), max(map(len, groups))), np.int32)
-    for row, group in zip(ids, groups, strict=True):
-        row[: len(group)] = [numbers.setdefault(text, len(numbers) + 1) for text in group]
-    return ids
+def encode_texts(texts: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> tuple[list[EncodedText], list[str]]:
+    """Returns the sequence `[CLS] … [SEP]` of each text, and a note if texts are longer than S and lose their end."""
+    encoded = tokenizer.encode(texts)
+    cls, sep = np.int32([tokenizer.cls_id]), np.int32([tokenizer.sep_id])
+    longer = sum(len(tokens) > seq_len - 2 for tokens in encoded)
+    notes = [f'{longer:,} of {len(texts):,} texts are longer than config.seq_len={seq_len} and lose their end']
+    sequences = [(np.concatenate([cls, tokens[: seq_len - 2], sep]), {}) for tokens in encoded]
+    return sequences, notes if longer else []
 
 
 def group_features(
     groups: Sequence[Sequence[str]],
     labels: np.ndarray | None,
-    tokenizer: Tokenizer,
-    *,
-    seq_len: int,
-    prompts: tuple[str, str] = ('', ''),
+    sequences: Iterator[EncodedText],
+    notes: Sequence[str] = (),
 ) -> Features:
-    """Builds a row of C sequences `[CLS] … [SEP]` for each group of texts. A missing text is an empty sequence.
+    """Builds a row of C sequences for each group of at most C texts. A missing text is an empty sequence.
 
     Args:
-      groups: The texts of each record, at most C.
+      groups: The texts of each of N records.
       labels: float32 [N, ...] for the row array `labels`; None for no such array.
-      tokenizer: The tokenizer.
-      seq_len: The maximum sequence length S; longer texts lose their end.
-      prompts: The prefix of the first text of each group, and the prefix of its other texts.
+      sequences: The sequences of all texts, group by group.
+      notes: The notes of the features.
 
     Returns:
-      Features with the row array `text_ids`, see `number_texts`.
+      Features with the row array `text_ids`, int32 [N, C]: equal numbers for equal texts, 0 for a missing text.
     """
-    texts = [prompts[i > 0] + text for group in groups for i, text in enumerate(group)]
-    sequences, notes = _tokenise(texts, tokenizer, seq_len)
-    text_ids, remaining = number_texts(groups), iter(sequences)
-    builder = FeatureBuilder(text_ids.shape[1])
-    for record, (group, ids) in enumerate(zip(groups, text_ids, strict=True)):
-        for i in range(len(ids)):
-            builder.add_sequence(next(remaining) if i < len(group) else np.zeros(0, np.int32))
-        builder.add_row(record, **{TEXT_IDS: ids}, **({} if labels is None else {'labels': labels[record]}))
+    numbers: dict[str, int] = {}
+    builder = FeatureBuilder(max(map(len, groups)))
+    for record, group in enumerate(groups):
+        text_ids = np.zeros(builder.choices, np.int32)
+        text_ids[: len(group)] = [numbers.setdefault(text, len(numbers) + 1) for text in group]
+        for number in text_ids:
+            if number:
+                tokens, arrays = next(sequences)
+            else:
+                tokens, arrays = tokens[:0], {name: x[:0] for name, x in arrays.items()}
+            builder.add_sequence(tokens, **arrays)
+        builder.add_row(record, **{TEXT_IDS: text_ids}, **({} if labels is None else {'labels': labels[record]}))
     return builder.build(notes)
 
 
-def text_features(texts: Sequence[str], tokenizer: Tokenizer, *, seq_len: int) -> Features:
-    """Builds a row `[CLS] … [SEP]` for each text."""
+def text_features(sequences: Iterable[EncodedText], notes: Sequence[str] = ()) -> Features:
+    """Builds a row for each text."""
     builder = FeatureBuilder()
-    sequences, notes = _tokenise(texts, tokenizer, seq_len)
-    for i, tokens in enumerate(sequences):
-        builder.add_sequence(tokens)
+    for i, (tokens, arrays) in enumerate(sequences):
+        builder.add_sequence(tokens, **arrays)
         builder.add_row(i)
     return builder.build(notes)
-
-
-def _tokenise(texts: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> tuple[list[np.ndarray], list[str]]:
-    encoded = tokenizer.encode(texts)
-    ends = np.int32([tokenizer.cls_id]), np.int32([tokenizer.sep_id])
-    longer = sum(len(tokens) > seq_len - 2 for tokens in encoded)
-    notes = [f'{longer:,} of {len(texts):,} texts are longer than config.seq_len={seq_len} and lose their end']
-    sequences = [np.concatenate([ends[0], tokens[: seq_len - 2], ends[1]]) for tokens in encoded]
-    return sequences, notes if longer else []

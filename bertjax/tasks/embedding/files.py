@@ -130,7 +130,7 @@ def describe_forms(forms: Collection[str], columns: Mapping[str, str]) -> str:
 
 
 def _text(fields: Mapping[str, Any], name: str, where: str, keys: str) -> str:
-    text = convert_to_text(fields.get(name), f'{where}, field {name}', join_list=False, key=keys)
+    text = convert_to_text(fields.get(name), f'{where}, field {name}', lists='refuse', key=keys)
     if not (text or '').strip():
         raise UserError(where, f'no text in the column {name}', 'a text', 'correct or remove the record')
     return text
@@ -138,14 +138,14 @@ def _text(fields: Mapping[str, Any], name: str, where: str, keys: str) -> str:
 
 def _negatives(value: Any, where: str, name: str, keys: str) -> list[str]:
     values = value if isinstance(value, list) else [value]
-    texts = [convert_to_text(item, f'{where}, field {name}', join_list=False, key=keys) for item in values]
+    texts = [convert_to_text(item, f'{where}, field {name}', lists='refuse', key=keys) for item in values]
     if any(text is not None and not text.strip() for text in texts) and isinstance(value, list):
         raise UserError(where, f'an empty text in the list {name}', 'texts', 'correct the record')
     return [text for text in texts if (text or '').strip()]
 
 
 def _score(value: Any, where: str) -> float | None:
-    text = convert_to_text(value, where, join_list=False)
+    text = convert_to_text(value, where, lists='refuse')
     if not (text or '').strip():
         return None
     try:

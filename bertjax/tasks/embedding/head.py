@@ -12,7 +12,7 @@ from bertjax.convert.huggingface.sentence_transformers import SentenceModules
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.encoder import BertEncoder
-from bertjax.model.heads import BertForTask
+from bertjax.model.heads import BertForTask, flatten_choices
 from bertjax.model.layers import Projection
 from bertjax.model.pooling import pool_tokens
 from bertjax.tasks.embedding.losses import normalize
@@ -53,14 +53,12 @@ class BertForEmbedding(BertForTask):
         self.encoder = BertEncoder(self.config, self.packing)
         self.head = DenseModules(self.config, self.dense)
 
-    def __call__(
-        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, dropout: Dropout | None = None
-    ) -> dict[str, jax.Array]:
-        """Maps int32 inputs [B, S] or [B, C, S] to `embeddings`, float32 [B, D'] or [B, C, D']."""
-        *shape, S = input_ids.shape
-        ids, segments, mask = (x.reshape(-1, S) for x in (input_ids, segment_ids, attention_mask))
-        if dropout is not None and len(shape) > 1:
-            dropout = dropout.repeat(shape[1])
+    def __call__(self, *inputs: jax.Array, dropout: Dropout | None = None) -> dict[str, jax.Array]:
+        """Maps int32 input_ids, segment_ids and attention_mask [B, S] or [B, C, S] to `embeddings`.
+
+        The embeddings are float32 [B, D'] or [B, C, D'].
+        """
+        shape, (ids, segments, mask), dropout = flatten_choices(inputs, dropout)
         hidden = self._hidden(ids, segments, mask, dropout, first_only=self.pool == 'cls')
         pooled = pool_tokens(hidden.astype(jnp.float32), mask, self.pool)
         pooled = jnp.where(mask[:, :1] > 0, pooled, 0.0)  # the maximum over an absent text would be -inf

@@ -1,10 +1,16 @@
-"""Losses of embeddings. Similarity is the cosine of the angle between two vectors.
+"""Losses of embeddings and of lists of scores.
 
-The rows of a batch are groups of C texts. Equal texts have equal entries in `text_ids`. An absent text has 0.
+Similarity is the cosine of the angle between two vectors. The rows of a batch are groups of C texts. Equal texts have
+equal entries in `text_ids`. An absent text has 0.
+
+Embeddings, rerankers and late interaction share the losses of lists, `listwise_…`. A list has M scores: of a query's
+positive, and of its M - 1 negatives. All arrays are [B, M], the positive first; `present` is False for a negative that
+a query lacks.
 """
 
+import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,11 +18,68 @@ import jax.numpy as jnp
 
 from bertjax.data.features import INPUTS
 from bertjax.losses import Objective
-from bertjax.tasks.embedding import lists
-from bertjax.tasks.embedding.lists import RowLoss
 
 TEXT_IDS = 'text_ids'
 Batch = Mapping[str, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class RowLoss:
+    """A loss of a task that compares texts.
+
+    Attributes:
+      rows: the function (vectors or scores from the model, batch, **options) -> the losses of B rows, float32 [B].
+      forms: the forms of the records that the loss accepts, keys of files.FORMS.
+      options: the options of the task that the loss uses.
+      needs_negatives: whether each record must have a negative.
+      score_range: the allowed range of a label divided by config.task.max_score; None for no limit.
+    """
+
+    rows: Callable[..., jax.Array]
+    forms: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    needs_negatives: bool = False
+    score_range: tuple[float, float] | None = None
+
+
+def make_objective(
+    total: Callable[[Any, Batch], jax.Array], inputs: Sequence[str] = INPUTS, **options: Any
+) -> Objective:
+    """Returns an objective with a single loss.
+
+    Args:
+      total: The function (outputs, batch) -> the sum of the losses of the rows, each multiplied by its weight.
+      inputs, **options: See Objective.
+    """
+    weights = lambda batch: {'loss': batch['weights'].sum()}  # noqa: E731
+    losses = lambda outputs, batch: {'loss': (total(outputs, batch), batch['weights'].sum())}  # noqa: E731
+    return Objective((*inputs,), losses, weights, **options)
+
+
+def mean_of(x: jax.Array, present: jax.Array) -> jax.Array:
+    """Averages [B, M] over the elements that are present -> [B]. The average of no elements is 0."""
+    return jnp.where(present, x, 0.0).sum(-1) / jnp.maximum(present.sum(-1), 1)
+
+
+def listwise_softmax(scores: jax.Array, present: jax.Array, teacher: jax.Array | None = None) -> jax.Array:
+    """Computes the cross entropy [B] of the positive among the texts of its list (ListNet with one relevant text)."""
+    del teacher
+    return jax.nn.logsumexp(jnp.where(present, scores, -1e9), axis=-1) - scores[:, 0]
+
+
+def listwise_divergence(scores: jax.Array, present: jax.Array, teacher: jax.Array) -> jax.Array:
+    """Computes KL(teacher ‖ student) [B] of the softmax over the texts of each list (arXiv 2112.01488, section 3.2)."""
+    student, teacher = (jax.nn.log_softmax(jnp.where(present, x, -1e9), axis=-1) for x in (scores, teacher))
+    return (jnp.exp(teacher) * (teacher - student)).sum(-1)
+
+
+def listwise_margin_mse(scores: jax.Array, present: jax.Array, teacher: jax.Array) -> jax.Array:
+    """Computes the mean squared difference [B] between the student's and the teacher's margins (arXiv 2010.02666).
+
+    A margin is the score of the positive minus the score of a negative.
+    """
+    margins, expected = (x[:, :1] - x[:, 1:] for x in (scores, teacher))
+    return mean_of(jnp.square(margins - expected), present[:, 1:])
 
 
 def normalize(x: jax.Array) -> jax.Array:
@@ -105,7 +168,7 @@ def cosine(x: jax.Array, batch: Batch) -> jax.Array:
 
 
 def margin_mse(x: jax.Array, batch: Batch, *, scale: float = 20.0) -> jax.Array:
-    """Computes `lists.margin_mse` [B] between similarities multiplied by `scale` and a teacher's scores.
+    """Computes `listwise_margin_mse` [B] between similarities multiplied by `scale` and a teacher's scores.
 
     Args:
       x: float32 [B, C, D], unit vectors of anchor, positive and C - 2 hard negatives of each row.
@@ -113,7 +176,7 @@ def margin_mse(x: jax.Array, batch: Batch, *, scale: float = 20.0) -> jax.Array:
       scale: The factor of the similarities.
     """
     similarity = scale * jnp.einsum('bd,bcd->bc', x[:, 0], x[:, 1:], precision='highest')
-    return lists.margin_mse(similarity, batch[TEXT_IDS][:, 1:] > 0, batch['labels'])
+    return listwise_margin_mse(similarity, batch[TEXT_IDS][:, 1:] > 0, batch['labels'])
 
 
 # The first loss that accepts a form is the default for this form.
@@ -136,9 +199,8 @@ def build_objective(loss: str, dims: Sequence[int] = (), **options: Any) -> Obje
     """
     rows = functools.partial(LOSSES[loss].rows, **options)
 
-    def losses(outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+    def total(outputs: Any, batch: Batch) -> jax.Array:
         x, weights = outputs['embeddings'].astype(jnp.float32), batch['weights']
-        total = sum((rows(normalize(x[..., :width]), batch) * weights).sum() for width in dims or (x.shape[-1],))
-        return {'loss': (total, weights.sum())}
+        return sum((rows(normalize(x[..., :width]), batch) * weights).sum() for width in dims or (x.shape[-1],))
 
-    return Objective(INPUTS, losses, lambda batch: {'loss': batch['weights'].sum()}, whole_batch=True)
+    return make_objective(total, whole_batch=True)

@@ -17,12 +17,11 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.model.pooling import SENTENCE_POOL
 from bertjax.tasks.embedding import files
-from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask
-from bertjax.tasks.embedding.features import group_features, target_scores, text_features
+from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask, make_rankings
+from bertjax.tasks.embedding.features import encode_texts, group_features, target_scores, text_features
 from bertjax.tasks.embedding.files import Query
 from bertjax.tasks.embedding.head import EMBEDDING, LAYER_NUMBERS
 from bertjax.tasks.embedding.losses import LOSSES, build_objective
-from bertjax.tasks.embedding.ranking import make_rankings
 from bertjax.tasks.embedding.search import search
 from bertjax.tasks.options import option
 from bertjax.tasks.task import Outputs
@@ -82,18 +81,14 @@ class EmbeddingTask(TextPairTask):
 
     @property
     def objective(self) -> Objective:
-        """See Task."""
-        options = {name: getattr(self, name) for name in LOSSES[self._loss].options}
-        return build_objective(self._loss, self.matryoshka_dims, **options)
+        return build_objective(self._loss, self.matryoshka_dims, **self._loss_options)
 
     def learned_state(self) -> dict[str, Any]:
-        """See Task."""
         dense = {'dense': [*self._dense]} if self._dense else {}
         truncation = {'truncate_dim': self._truncate_dim} if self._truncate_dim else {}
         return {**super().learned_state(), 'pool': self._pool, **dense, **truncation}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """See Task."""
         super().restore(state)
         self._pool = state['pool']
         self._dense = tuple(DenseConfig(*values) for values in state.get('dense', ()))
@@ -122,7 +117,6 @@ class EmbeddingTask(TextPairTask):
             print(f'{source} has the prompts {dict(modules.prompts)}: see config.task.query_prompt and document_prompt')
 
     def check_training(self, train: str) -> None:
-        """See Task."""
         if train == 'head':
             expected = "'all' or 'last_K', because the pooling has no parameters"
             raise UserError('config.trainable', "'head'", expected, 'choose a part of the encoder')
@@ -133,11 +127,12 @@ class EmbeddingTask(TextPairTask):
             texts = _texts(records)
             queries = len(records) if isinstance(records[0], Query) else len(texts)
             prompts = [self.query_prompt] * queries + [self.document_prompt] * (len(texts) - queries)
-            return text_features([*map(operator.add, prompts, texts)], tokenizer, seq_len=self.seq_len)
+            return text_features(*encode_texts([*map(operator.add, prompts, texts)], tokenizer, self.seq_len))
         groups = [record.texts * 2 if record.form == 'texts' else record.texts for record in records]
         prompts = self.query_prompt, self.document_prompt if records[0].form in files.GROUPS else self.query_prompt
-        labels = target_scores(records, self.max_score)
-        return group_features(groups, labels, tokenizer, seq_len=self.seq_len, prompts=prompts)
+        texts = [prompts[i > 0] + text for group in groups for i, text in enumerate(group)]
+        sequences, notes = encode_texts(texts, tokenizer, self.seq_len)
+        return group_features(groups, target_scores(records, self.max_score), iter(sequences), notes)
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
         """See Task.
@@ -156,7 +151,6 @@ class EmbeddingTask(TextPairTask):
         return {} if self.layers == 'last' else {'output_hidden_states': True}
 
     def sentence_modules(self) -> SentenceModules:
-        """See Task."""
         prompts = {'query': self.query_prompt, 'document': self.document_prompt}
         layers = LAYER_NUMBERS[self.layers]
         options = {'pool': self._pool, 'dense': self._dense, 'normalize': self.normalize}

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from bertjax.convert.heads import Head
 from bertjax.model.dropout import Dropout
 from bertjax.model.encoder import BertEncoder
-from bertjax.model.heads import BertForTask
+from bertjax.model.heads import BertForTask, flatten_choices
 from bertjax.model.layers import Projection
 from bertjax.tasks.embedding.losses import normalize
 
@@ -31,28 +31,18 @@ class BertForLateInteraction(BertForTask):
         self.encoder = BertEncoder(self.config, self.packing)
         self.head = Projection(self.config, (self.outputs,), ('embed',), ('classes',), ('classes',), use_bias=False)
 
-    def __call__(
-        self,
-        input_ids: jax.Array,
-        segment_ids: jax.Array,
-        attention_mask: jax.Array,
-        token_roles: jax.Array,
-        *,
-        dropout: Dropout | None = None,
-    ) -> dict[str, jax.Array]:
+    def __call__(self, *inputs: jax.Array, dropout: Dropout | None = None) -> dict[str, jax.Array]:
         """Maps int32 inputs [B, S] or [B, C, S] to `token_vectors`, float32 [B, S, D] or [B, C, S, D].
 
-        Padding and skipped tokens have zero vectors. All other vectors have length 1.
+        The inputs are input_ids, segment_ids, attention_mask and token_roles. Padding and skipped tokens have zero
+        vectors. All other vectors have length 1.
         """
-        *shape, S = input_ids.shape
-        ids, segments, mask, roles = (x.reshape(-1, S) for x in (input_ids, segment_ids, attention_mask, token_roles))
-        if dropout is not None and len(shape) > 1:
-            dropout = dropout.repeat(shape[1])
+        _, (ids, segments, mask, roles), dropout = flatten_choices(inputs, dropout)
         key_mask = None if self.attend else jnp.where(roles == AUGMENTING, 0, mask)
         hidden = self._hidden(ids, segments, mask, dropout, key_mask=key_mask)
         compared = (mask > 0) & (roles != SKIPPED)  # [N, S]
         vectors = jnp.where(compared[..., None], self.head(hidden).astype(jnp.float32), 0.0)
-        return {'token_vectors': normalize(vectors).reshape(*shape, S, -1)}
+        return {'token_vectors': normalize(vectors).reshape(*inputs[0].shape, -1)}
 
 
 LATE_INTERACTION = Head(

@@ -1,7 +1,6 @@
 """MaxSim, and the losses of late interaction. The rows of a batch are groups of C texts: query, positive, negatives."""
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -9,13 +8,19 @@ import jax.numpy as jnp
 
 from bertjax.data.features import INPUTS
 from bertjax.losses import Objective
-from bertjax.tasks.embedding import lists
-from bertjax.tasks.embedding.lists import RowLoss
-from bertjax.tasks.embedding.losses import TEXT_IDS, in_batch_cross_entropy
+from bertjax.tasks.embedding.losses import (
+    TEXT_IDS,
+    Batch,
+    RowLoss,
+    in_batch_cross_entropy,
+    listwise_divergence,
+    listwise_margin_mse,
+    listwise_softmax,
+    make_objective,
+)
 
 ROLES = 'token_roles'
 _QUERIES = 8  # the queries that are compared with all documents at a time
-Batch = Mapping[str, jax.Array]
 
 
 def max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:
@@ -34,11 +39,6 @@ def max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:
     return jnp.where(present.any(-1), largest, 0.0).sum(-1)
 
 
-def list_scores(x: jax.Array, query_len: int) -> jax.Array:
-    """Computes the MaxSim [B, C - 1] of each row's query and its other texts, from token vectors [B, C, S, D]."""
-    return max_sim(x[:, :1, :query_len], x[:, 1:])
-
-
 def info_nce(x: jax.Array, batch: Batch, *, query_len: int, scale: float = 1.0) -> jax.Array:
     """Computes the cross entropy [B] of each query's positive among the texts of all rows; see embedding/losses.py."""
     documents = x[:, 1:].swapaxes(0, 1).reshape(-1, *x.shape[2:])  # [(C - 1)·B, S, D], positives first
@@ -50,15 +50,16 @@ def info_nce(x: jax.Array, batch: Batch, *, query_len: int, scale: float = 1.0) 
 
 
 def _list_loss(function: Any, x: jax.Array, batch: Batch, *, query_len: int) -> jax.Array:
-    return function(list_scores(x, query_len), batch[TEXT_IDS][:, 1:] > 0, batch.get('labels'))
+    scores = max_sim(x[:, :1, :query_len], x[:, 1:])  # [B, C - 1]
+    return function(scores, batch[TEXT_IDS][:, 1:] > 0, batch.get('labels'))
 
 
 # The first loss that accepts a form is the default for this form.
 LOSSES = {
     'info_nce': RowLoss(info_nce, ('pairs',), ('scale',)),
-    'softmax': RowLoss(functools.partial(_list_loss, lists.listwise_softmax), ('pairs',), needs_negatives=True),
-    'kl': RowLoss(functools.partial(_list_loss, lists.divergence), ('distilled',), needs_negatives=True),
-    'margin_mse': RowLoss(functools.partial(_list_loss, lists.margin_mse), ('distilled',), needs_negatives=True),
+    'softmax': RowLoss(functools.partial(_list_loss, listwise_softmax), ('pairs',), needs_negatives=True),
+    'kl': RowLoss(functools.partial(_list_loss, listwise_divergence), ('distilled',), needs_negatives=True),
+    'margin_mse': RowLoss(functools.partial(_list_loss, listwise_margin_mse), ('distilled',), needs_negatives=True),
 }
 
 
@@ -70,9 +71,6 @@ def build_objective(loss: str, query_len: int, **options: Any) -> Objective:
       query_len: The maximum number of tokens of a query.
       **options: The options of the loss.
     """
-
-    def losses(outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        row_losses = LOSSES[loss].rows(outputs['token_vectors'], batch, query_len=query_len, **options)
-        return {'loss': ((row_losses * batch['weights']).sum(), batch['weights'].sum())}
-
-    return Objective((*INPUTS, ROLES), losses, lambda batch: {'loss': batch['weights'].sum()}, whole_batch=True)
+    rows = functools.partial(LOSSES[loss].rows, query_len=query_len, **options)
+    total = lambda outputs, batch: (rows(outputs['token_vectors'], batch) * batch['weights']).sum()  # noqa: E731
+    return make_objective(total, (*INPUTS, ROLES), whole_batch=True)

@@ -18,11 +18,10 @@ from bertjax.errors import UserError
 from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
-from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask
-from bertjax.tasks.embedding.features import target_scores
+from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask, make_rankings
+from bertjax.tasks.embedding.features import group_features, target_scores, text_features
 from bertjax.tasks.embedding.files import Query
-from bertjax.tasks.embedding.ranking import make_rankings
-from bertjax.tasks.late_interaction.features import Tokenization, group_features, text_features
+from bertjax.tasks.late_interaction.features import Tokenization
 from bertjax.tasks.late_interaction.head import LATE_INTERACTION
 from bertjax.tasks.late_interaction.losses import LOSSES, build_objective
 from bertjax.tasks.late_interaction.search import search
@@ -75,9 +74,7 @@ class LateInteractionTask(TextPairTask):
 
     @property
     def objective(self) -> Objective:
-        """See Task."""
-        options = {name: getattr(self, name) for name in LOSSES[self._loss].options}
-        return build_objective(self._loss, self.query_len, **options)
+        return build_objective(self._loss, self.query_len, **self._loss_options)
 
     @property
     def _settings(self) -> MultiVector:
@@ -104,8 +101,12 @@ class LateInteractionTask(TextPairTask):
         tokenization = Tokenization(tokenizer, self._settings)
         if training:
             groups = [record.texts for record in records]
-            return group_features(groups, target_scores(records, self.max_score), tokenization)
-        return text_features(*_texts(records), tokenization)
+            queries = iter(tokenization.queries([group[0] for group in groups]))
+            documents = iter(tokenization.documents([text for group in groups for text in group[1:]]))
+            sequences = (next(documents if i else queries) for group in groups for i in range(len(group)))
+            return group_features(groups, target_scores(records, self.max_score), sequences)
+        queries, documents = _texts(records)
+        return text_features([*tokenization.queries(queries), *tokenization.documents(documents)])
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
         """See Task.
@@ -125,7 +126,6 @@ class LateInteractionTask(TextPairTask):
         return self.head.module(model_config, self.dim, attend=self.attend or not self.augment)
 
     def model_files(self, model_config: BertConfig) -> Mapping[str, bytes]:
-        """See Task."""
         return multi_vector_files(self._settings, model_config.width, self.dim)
 
     def predictions(self, records: Records, features: Features, outputs: Outputs) -> Predictions:

@@ -37,16 +37,11 @@ def read_arrow(path: epath.Path) -> Iterator[Record]:
     if path.is_dir():
         state, features = _read_json(path / 'state.json'), _read_json(path / 'dataset_info.json').get('features') or {}
         parts = state.get('_data_files', [])
-        if not isinstance(parts, list) or not all(
-            isinstance(part, dict) and _is_text(part.get('filename')) for part in parts
-        ):
-            raise UserError(
-                str(path / 'state.json'),
-                found=f'_data_files {format_value(parts)}',
-                expected='a list of objects, each with a filename',
-                fix='save the dataset again',
-            )
-        files = [path / file['filename'] for file in parts]
+        try:
+            files = [path / part['filename'] for part in parts]
+        except (TypeError, KeyError):
+            found, expected = f'_data_files {format_value(parts)}', 'a list of objects, each with a filename'
+            raise UserError(str(path / 'state.json'), found, expected, 'save the dataset again') from None
     else:
         files, features = [path], {}
     for file in files:
@@ -123,10 +118,6 @@ class _ClassError(Exception):
     """Raised for a class number that has no name. Its arguments are the number and the range of valid numbers."""
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
 def _arrow_batches(pa: Any, file: Any) -> tuple[Any, Iterator[Any]]:
     """Returns the schema and the batches of an Arrow stream, which `datasets` writes, or an Arrow file (Feather)."""
     if file.read(6) == b'ARROW1':
@@ -164,7 +155,7 @@ def _converter(pa: Any, kind: Any, feature: Any, where: str) -> Callable[[Any], 
         return lambda value: None if value is None else {key: parts[key](item) for key, item in value.items()}
     if pa.types.is_integer(kind) and isinstance(feature, dict) and feature.get('_type') == 'ClassLabel':
         names = feature.get('names') or []
-        if not isinstance(names, list) or not all(map(_is_text, names)):
+        if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
             raise UserError(
                 where,
                 found=f'a ClassLabel with the names {format_value(names)}',

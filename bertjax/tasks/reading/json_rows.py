@@ -74,28 +74,25 @@ def _check_object(record: Any, where: str) -> dict[str, Any]:
     return record
 
 
-def convert_to_text(
-    value: Any, where: str, *, join_list: bool = True, list_as_json: bool = False, key: str = 'config.task'
-) -> str | None:
+def convert_to_text(value: Any, where: str, *, lists: str = 'join', key: str = 'config.task') -> str | None:
     """Converts a JSON value to text, and null to None. Numbers and booleans are written as in JSON.
 
     Args:
       value: The value of a field.
       where: The location of the field, for messages.
-      join_list: Whether to join a list of strings with spaces.
-      list_as_json: Whether to convert any list to JSON text.
+      lists: 'join' to join a list of strings with spaces, 'json' to convert any list to JSON text, or 'refuse'.
       key: The config key that names the field, for messages.
 
     Raises:
       UserError: The value is an object, a list that is not allowed, or a string that `check_text` rejects.
     """
-    if list_as_json and isinstance(value, list):
+    if lists == 'json' and isinstance(value, list):
         return check_text(json.dumps(value, ensure_ascii=False), where)
-    if join_list and isinstance(value, list) and all(isinstance(item, str) for item in value):
+    if lists == 'join' and isinstance(value, list) and all(isinstance(item, str) for item in value):
         value = ' '.join(value)
     if isinstance(value, dict | list):
         found = f'a JSON {type(value).__name__}'
-        expected = 'a string, a number or a list of strings' if join_list else 'a string or a number'
+        expected = 'a string, a number or a list of strings' if lists == 'join' else 'a string or a number'
         raise UserError(where, found, expected, f'name another field in {key}')
     if value is None:
         return None

@@ -19,15 +19,13 @@ class Column:
     Attributes:
       names: the possible names; the first that exists is used.
       required: whether a table without the column is an error.
-      join_list: whether a list of strings is joined with spaces; otherwise such a list is an error.
-      list_as_json: whether a list is converted to JSON text.
+      lists: the treatment of lists, see json_rows.py:convert_to_text.
       key: the config key that names the column, for messages.
     """
 
     names: tuple[str, ...]
     required: bool = True
-    join_list: bool = True
-    list_as_json: bool = False
+    lists: str = 'join'
     key: str = 'config.task'
 
 

@@ -143,9 +143,7 @@ def _value(fields: Mapping[str, Any], column: Column, where: str) -> str | None:
         if isinstance(value, str):  # the most frequent case, which does not need `location`
             return check_text(value, where)
         location = f'{where}, field {quote_names([name])}'
-        return convert_to_text(
-            value, location, join_list=column.join_list, list_as_json=column.list_as_json, key=column.key
-        )
+        return convert_to_text(value, location, lists=column.lists, key=column.key)
     if column.required:
         fix = f'correct the record, or name another field in {column.key}'
         raise UserError(where, f'the fields {quote_names(fields)}', ' or '.join(column.names), fix)

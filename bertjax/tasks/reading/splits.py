@@ -1,12 +1,13 @@
 """Finds the files of each split in a folder by their usual names: single files, shards, or saved datasets."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix, has_compression_suffix
+from bertjax.remote.paths import data_directory
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import BINARY, FORMATS, Files
 from bertjax.tasks.reading.texts import quote_names
@@ -17,9 +18,96 @@ STEMS: Mapping[str, tuple[str, ...]] = {
     'dev': ('dev', 'devel', 'valid', 'validation', 'val', 'eval'),
     'test': ('test',),
 }
+_FIX = 'check the path'
 _SHARD = re.compile(r'(.+?)-(\d{5})-of-(\d{5})')
 # Metadata files that `datasets` and the Hugging Face Hub store in the folder of the data.
 _METADATA_FILES = ('dataset_info.json', 'dataset_infos.json', 'dataset_dict.json', 'state.json')
+
+
+class SplitFiles:
+    """The splits of a task in a folder.
+
+    Args:
+      data: config.data, the folder.
+      has_labels: A function that returns whether the records in the files of a test split have labels.
+      suffixes: The suffixes of the allowed formats. Messages name the first two.
+      fix: The next step for the message if the folder does not exist.
+    """
+
+    missing = 'labels'  # the part that an unlabelled test split lacks
+    _advice = 'add the file'  # the next step for the message if a split has no files
+
+    def __init__(self, data: str, has_labels: Callable[[Files], bool], suffixes: Sequence[str], fix: str = _FIX):
+        self._data, self._has_labels, self._suffixes, self._fix = data, has_labels, suffixes, fix
+
+    @property
+    def folder(self) -> epath.Path:
+        """The folder.
+
+        Raises:
+          UserError: The folder does not exist.
+        """
+        return data_directory(self._data, f'a folder with train{self._suffixes[0]} …', self._fix)
+
+    def find(self, split: str) -> Files:
+        """Returns the files of a split, or () if there are none; see `split_files`."""
+        return split_files(self.folder, split, suffixes=self._suffixes)
+
+    def require(self, split: str) -> Files:
+        """Returns the files of a split.
+
+        Raises:
+          UserError: There are no files, or `split` is not in STEMS.
+        """
+        check_split(split)
+        files = self.find(split)
+        if not files:
+            names = ', '.join(f'{split}{suffix}' for suffix in self._suffixes[:2])
+            raise UserError(self._data, f'no file of the {split} split', f'{names} …', self._advice.format(split=split))
+        return files
+
+    def is_labelled(self, split: str) -> bool:
+        """Whether the records of a split have labels. Only the records of 'test' may lack them."""
+        return split != 'test' or self._has_labels(self.find(split))
+
+    def splits(self) -> list[str]:
+        """Returns the names of the labelled splits."""
+        return [split for split in STEMS if self.find(split) and self.is_labelled(split)]
+
+    @property
+    def searched_folder(self) -> epath.Path | None:
+        """The folder in which `describe` searches for unused files; None for no search."""
+        return self.folder
+
+    def describe(self, labelled: Collection[str] | None = None, **texts: str) -> str:
+        """Returns a readable list of the splits and their files. A second line lists unused data files, if any.
+
+        Args:
+          labelled: The labelled splits; None for those of `splits`.
+          **texts: The description of each split that has no files.
+        """
+        files = {split: self.find(split) for split in STEMS}
+        found = {split: x if isinstance(x, str) else describe_files(x) for split, x in files.items() if x}
+        if 'test' in found and 'test' not in (self.splits() if labelled is None else labelled):
+            found['test'] += f' (no {self.missing}; for prediction only)'
+        lines = [', '.join(f'{split}: {text}' for split in STEMS if (text := found.get(split) or texts.get(split)))]
+        used = {path for paths in files.values() if not isinstance(paths, str) for path in paths}
+        unused = [
+            path.name
+            for path in (sorted(self.searched_folder.iterdir()) if self.searched_folder else ())
+            if bare_suffix(path.name) in FORMATS
+            and not path.name.startswith(('.', '_'))
+            and path.name not in _METADATA_FILES
+            and path not in used
+            and path.is_file()
+        ]
+        return '\n'.join([*lines, f'not used: {quote_names(unused)}'] if unused else lines)
+
+
+def check_split(split: str) -> None:
+    """Raises a UserError if config.split is not in STEMS."""
+    if split not in STEMS:
+        raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
 
 
 def split_files(
@@ -87,35 +175,3 @@ def describe_files(files: Sequence[epath.Path]) -> str:
     """Returns the name of a single file, or the number of several files with the first and the last name."""
     names = [path.name for path in files]
     return names[0] if len(names) == 1 else f'{len(names)} files, {names[0]} to {names[-1]}'
-
-
-def describe_splits(
-    files: Mapping[str, Files | str], folder: epath.Path | None, *, labelled: Collection[str], missing: str
-) -> str:
-    """Returns a readable list of the splits and their files. A second line lists unused data files, if there are any.
-
-    Args:
-      files: The files of each split, or a description of them; empty if there are none.
-      folder: The folder in which to search for unused files; None for no search.
-      labelled: The labelled splits.
-      missing: The missing part of an unlabelled test split, such as 'labels'.
-    """
-    texts = {
-        split: paths if isinstance(paths, str) else describe_files(paths) for split, paths in files.items() if paths
-    }
-    if 'test' in texts and 'test' not in labelled:
-        texts['test'] += f' (no {missing}; for prediction only)'
-    lines = [', '.join(f'{split}: {text}' for split, text in texts.items())]
-    used = {path for paths in files.values() if not isinstance(paths, str) for path in paths or ()}
-    unused = [
-        path.name
-        for path in (sorted(folder.iterdir()) if folder else ())
-        if bare_suffix(path.name) in FORMATS
-        and not path.name.startswith(('.', '_'))
-        and path.name not in _METADATA_FILES
-        and path not in used
-        and path.is_file()
-    ]
-    if unused:
-        lines.append(f'not used: {quote_names(unused)}')
-    return '\n'.join(lines)

@@ -13,7 +13,10 @@ _Cells = Iterator[tuple[int, list[str]]]
 
 def table_records(lines: Iterable[Line], where: str, format: str, layout: TableLayout, blank: str) -> Iterator[Record]:
     """Yields the rows of a table in the format 'tsv' or 'csv'; see records.py:parse_records."""
-    cells = _csv_cells(lines, where) if format == 'csv' else _tsv_cells(lines)
+    if format == 'csv':
+        cells = _csv_cells(lines, where)
+    else:
+        cells = ((number, line.split('\t') if line.strip(' ') else []) for number, line in lines)
     return _records(_drop_blank(cells, where, blank), where, format, layout)
 
 
@@ -31,11 +34,6 @@ def _drop_blank(numbered: _Cells, where: str, blank: str) -> _Cells:
             raise UserError(f'{where}:{first_blank}', 'a blank line', 'a row', 'remove the line')
         else:
             yield number, cells
-
-
-def _tsv_cells(lines: Iterable[Line]) -> _Cells:
-    """Yields (number of the line, cells) for each line. A blank line has no cells."""
-    return ((number, line.split('\t') if line.strip(' ') else []) for number, line in lines)
 
 
 def _csv_cells(lines: Iterable[Line], where: str) -> _Cells:

@@ -2,7 +2,7 @@
 
 import io
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from etils import epath
@@ -93,8 +93,10 @@ def decode_file(file: BinaryIO, where: str) -> str:
         raise UserError(f'{where}:{line}', found, 'UTF-8', 'convert the file, for example with iconv') from None
 
 
-def peek_lines(lines: Iterable[Line], count: int = 1) -> tuple[Iterator[Line], list[str]]:
-    """Returns all lines, and the texts of the first `count` lines that are not blank.
+def peek_lines(
+    lines: Iterable[Line], count: int = 1, accept: Callable[[str], object] = str.strip
+) -> tuple[Iterator[Line], list[str]]:
+    """Returns all lines, and the texts of the first `count` lines that `accept` accepts, by default lines with text.
 
     There are fewer texts if the file has fewer such lines. The texts let the caller detect a format without waiting for
     further lines.
@@ -102,7 +104,7 @@ def peek_lines(lines: Iterable[Line], count: int = 1) -> tuple[Iterator[Line], l
     lines, read, texts = iter(lines), [], []
     for line in lines:
         read.append(line)
-        if line[1].strip():
+        if accept(line[1]):
             texts.append(line[1])
         if len(texts) == count:
             break

@@ -21,23 +21,13 @@ class BertForRelation(BertForTask):
 
     smallest_inputs = (*BertForTask.smallest_inputs, (1, 2))
 
-    def __call__(
-        self,
-        input_ids: jax.Array,
-        segment_ids: jax.Array,
-        attention_mask: jax.Array,
-        starts: jax.Array,
-        *,
-        dropout: Dropout | None = None,
-    ) -> dict[str, jax.Array]:
-        """Returns `logits`, float32 [B, outputs].
+    def __call__(self, *inputs: jax.Array, dropout: Dropout | None = None) -> dict[str, jax.Array]:
+        """Maps int32 input_ids, segment_ids and attention_mask [B, S], and starts [B, 2], to `logits`.
 
-        Args:
-          input_ids, segment_ids, attention_mask: int32 [B, S].
-          starts: int32 [B, 2], the positions of the first tokens of the two opening marks.
-          dropout: The source of dropout masks; None for no dropout.
+        `starts` has the positions of the first tokens of the two opening marks. The logits are float32 [B, outputs].
         """
-        hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout)
+        *tokens, starts = inputs
+        hidden = self._hidden(*tokens, dropout)
         states = gather_positions(hidden, starts)  # [B, 2, D]
         return {'logits': self._project(states.reshape(len(states), -1), dropout)}  # [B, outputs]
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,16 +15,15 @@ from bertjax.losses import Objective
 from bertjax.metrics.classification import relation_figures
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
-from bertjax.remote.paths import data_directory
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Record
-from bertjax.tasks.reading.records import Files, read_records
-from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
+from bertjax.tasks.reading.records import FORMATS, Files, Row, read_records
+from bertjax.tasks.reading.splits import SplitFiles
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.relation.features import MARKERS, describe_marks, find_fixed_tokens, relation_features
 from bertjax.tasks.relation.files import Relation, parse_marked_text, parse_relations, read_relations
 from bertjax.tasks.relation.head import ENTITY_STARTS, RELATIONS
-from bertjax.tasks.sentence.task import Scores, TextTask
+from bertjax.tasks.sentence.task import Scores, TextTask, check_all_or_none
 from bertjax.text.tokenizer import Tokenizer
 
 POOLS = ('cls', 'starts')
@@ -66,77 +65,38 @@ class RelationTask(TextTask):
 
     def __post_init__(self):
         super().__post_init__()
-        self.labels = list(self.labels)
-        if self.labels and (len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)):
-            fix = 'leave it empty to collect the labels from the data'
-            raise UserError('config.task.labels', repr(tuple(self.labels)), 'two or more, all different', fix)
+        has_labels = lambda files: next(self._read(files, 'optional')).label is not None  # noqa: E731
+        self._files = SplitFiles(self.data, has_labels, ('.json', *FORMATS))
         self.name = pathlib.PurePath(self.data).name or 'relations'
         self.text_columns = (Column((self.text_a,)),)
         self.measures = tuple(dict.fromkeys((self.metric, *_METRICS)))
 
     @property
     def head(self) -> Head:
-        """See Task."""
         return ENTITY_STARTS if self.pool == 'starts' else SEQUENCE_CLASSIFICATION
 
     @property
     def objective(self) -> Objective:
-        """See Task."""
         return RELATIONS if self.pool == 'starts' else super().objective
 
-    def _find(self, split: str) -> Files:
-        return split_files(data_directory(self.data, 'a folder with train.json, or train.jsonl …'), split)
-
-    def splits(self) -> Sequence[str]:
-        """See Task."""
-        names = [split for split in STEMS if self._find(split)]
-        if 'test' in names and next(self._rows('test')).label is None:
-            names.remove('test')
-        return names
-
-    def sources(self) -> str:
-        """See Task."""
-        folder = data_directory(self.data, 'a folder')
-        return describe_splits(
-            {split: self._find(split) for split in STEMS}, folder, labelled=self.splits(), missing='labels'
-        )
-
-    def _rows(self, split: str) -> Iterator[Relation]:
-        labels = 'optional' if split == 'test' else 'needed'
-        return parse_relations(read_records(self._find(split)), self.text_a, self.label, labels=labels)
+    def _read(self, files: Files, labels: str) -> Iterator[Relation]:
+        return parse_relations(read_records(files), self.text_a, self.label, labels=labels)
 
     def records(self, split: str) -> Sequence[Relation]:
-        """See Task."""
-        if split not in STEMS:
-            raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
-        if not self._find(split):
-            fix = 'add the file, or check config.data'
-            raise UserError(self.data, f'no file of the {split} split', f'{split}.json, {split}.jsonl …', fix)
-        records = list(self._rows(split))
-        unlabelled = [record.where for record in records if record.label is None]
-        if unlabelled and len(unlabelled) < len(records):
-            raise UserError(unlabelled[0], 'no label', 'a label, as for other records', 'correct or remove the record')
+        records = list(self._read(self._files.require(split), 'optional' if split == 'test' else 'needed'))
+        check_all_or_none(records)
         return records
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Relation | Blank]:
-        """See Task and files.py."""
         return read_relations(lines, where, self.text_a)
 
-    def example(
-        self,
-        where: str,
-        texts: Sequence[str | None],
-        label: str | None,
-        index: str,
-        fields: Mapping[str, Any] | None = None,
-    ) -> Relation:
+    def example(self, row: Row, label: str | None = None, index: str = '') -> Relation:
         """See TextTask; the single text has marks around its entities."""
-        if len(texts) != 1 or texts[0] is None:
-            raise UserError(where, 'a pair', 'a text with the marks << a >> and [[ b ]]', 'give a single text')
-        return Relation(*parse_marked_text(texts[0], where), label, where, fields)
+        if len(row.values) != 1 or row.values[0] is None:
+            raise UserError(row.where, 'a pair', 'a text with the marks << a >> and [[ b ]]', 'give a single text')
+        return Relation(*parse_marked_text(row.values[0], row.where), label, row.where, row.fields)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Relation]:
-        """See Task."""
         return parse_relations(rows, self.text_a, self.label, labels='ignored', keep_fields=True)
 
     def features(self, records: Sequence[Relation], tokenizer: Tokenizer, *, training: bool) -> Features:
@@ -152,11 +112,9 @@ class RelationTask(TextTask):
         return find_fixed_tokens(records, tokenizer, seq_len=self.seq_len, markers=self.markers)
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
-        """See Task."""
         return self.head.module(model_config, len(self.labels))
 
     def metrics(self, records: Sequence[Relation], predictions: Sequence[Scores]) -> dict[str, float | None]:
-        """See Task and metrics/classification.py:relation_figures."""
         negative = self.labels.index(self.negative) if self.negative in self.labels else None
         values = relation_figures(self._confusion(records, predictions), negative)
         return {name: values[name] for name in self.measures}

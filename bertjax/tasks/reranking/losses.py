@@ -1,18 +1,20 @@
 """Losses of rerankers. `logits` are [B] for scored pairs, or [B, M] for lists with the positive first."""
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from bertjax.data.features import INPUTS
 from bertjax.losses import DistillLoss, Objective
-from bertjax.tasks.embedding import lists
-from bertjax.tasks.embedding.lists import RowLoss
-
-Batch = Mapping[str, jax.Array]
+from bertjax.tasks.embedding.losses import (
+    Batch,
+    RowLoss,
+    listwise_margin_mse,
+    listwise_softmax,
+    make_objective,
+    mean_of,
+)
 
 
 def _present(batch: Batch) -> jax.Array:
@@ -27,7 +29,7 @@ def binary_cross_entropy(logits: jax.Array, batch: Batch) -> jax.Array:
 def squared_error(logits: jax.Array, batch: Batch) -> jax.Array:
     """Computes the squared error [B] to `labels`: to scores [B], or to a teacher's [B, M], averaged over each list."""
     error = jnp.square(logits - batch['labels'])
-    return error if error.ndim == 1 else lists.mean_of(error, _present(batch))
+    return error if error.ndim == 1 else mean_of(error, _present(batch))
 
 
 def _list_loss(function: Any, logits: jax.Array, batch: Batch) -> jax.Array:
@@ -37,10 +39,8 @@ def _list_loss(function: Any, logits: jax.Array, batch: Batch) -> jax.Array:
 # The default for a form of data is the first loss that supports the form.
 LOSSES = {
     'bce': RowLoss(binary_cross_entropy, ('scored',), score_range=(0, 1)),
-    'margin_mse': RowLoss(functools.partial(_list_loss, lists.margin_mse), ('distilled',), needs_negatives=True),
-    'softmax': RowLoss(
-        functools.partial(_list_loss, lists.listwise_softmax), ('pairs', 'distilled'), needs_negatives=True
-    ),
+    'margin_mse': RowLoss(functools.partial(_list_loss, listwise_margin_mse), ('distilled',), needs_negatives=True),
+    'softmax': RowLoss(functools.partial(_list_loss, listwise_softmax), ('pairs', 'distilled'), needs_negatives=True),
     'mse': RowLoss(squared_error, ('scored', 'distilled')),
 }
 
@@ -52,9 +52,6 @@ def _distill(student: Any, teacher: Any, batch: Batch, temperature: float) -> ja
 
 def build_objective(loss: str) -> Objective:
     """Builds the objective of a loss of LOSSES."""
-
-    def losses(outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        row_losses, weights = LOSSES[loss].rows(outputs['logits'], batch), batch['weights']
-        return {'loss': ((row_losses * weights).sum(), weights.sum())}
-
-    return Objective(INPUTS, losses, lambda batch: {'loss': batch['weights'].sum()}, DistillLoss(_distill))
+    rows = LOSSES[loss].rows
+    total = lambda outputs, batch: (rows(outputs['logits'], batch) * batch['weights']).sum()  # noqa: E731
+    return make_objective(total, distill_loss=DistillLoss(_distill))

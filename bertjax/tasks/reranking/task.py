@@ -15,16 +15,15 @@ from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.remote.paths import user_path
-from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask
+from bertjax.tasks.embedding.base import Predictions, Ranking, Records, TextPairTask
 from bertjax.tasks.embedding.features import target_scores
 from bertjax.tasks.embedding.files import Query, TextExample
-from bertjax.tasks.embedding.ranking import Ranking
 from bertjax.tasks.options import option
+from bertjax.tasks.pairs import pair_features
 from bertjax.tasks.reading.texts import read_lines
-from bertjax.tasks.reranking.features import pair_features
 from bertjax.tasks.reranking.head import RERANKING
 from bertjax.tasks.reranking.losses import LOSSES, build_objective
-from bertjax.tasks.task import Outputs, average_outputs, id2label
+from bertjax.tasks.task import Outputs, id2label
 from bertjax.text.tokenizer import Tokenizer
 
 _METRICS = ('ndcg_10', 'mrr_10')
@@ -56,13 +55,13 @@ class RerankTask(TextPairTask):
 
     head = RERANKING
     losses = LOSSES
+    same_rows = True
     pair_key = 'score'
     min_seq_len, default_name = 5, 'reranking'
     _learned_activation = ''
 
     @property
     def objective(self) -> Objective:
-        """See Task."""
         return build_objective(self._loss)
 
     @property
@@ -75,7 +74,7 @@ class RerankTask(TextPairTask):
         Raises:
           UserError: A query has no negatives to rank, or config.task.candidates does not fit the data.
         """
-        records, is_beir = super().records(split), self._splits.is_beir
+        records, is_beir = super().records(split), self._files.is_beir
         if not isinstance(records[0], Query):
             return records
         if is_beir != bool(self.candidates):
@@ -93,16 +92,13 @@ class RerankTask(TextPairTask):
         return records
 
     def learn(self, records: Sequence[TextExample]) -> None:
-        """See TextPairTask."""
         super().learn(records)
         self._learned_activation = self._learned_activation or ('sigmoid' if self._loss == 'bce' else 'identity')
 
     def learned_state(self) -> dict[str, Any]:
-        """See Task."""
         return {**super().learned_state(), 'activation': self._activation}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """See Task."""
         super().restore(state)
         self._learned_activation = state['activation']
 
@@ -115,18 +111,15 @@ class RerankTask(TextPairTask):
         """See Task. Without `training`, there is a row for each pair of `_pairs`."""
         groups = [(record.texts[0], record.texts[1:]) for record in records] if training else _pairs(records)
         labels = target_scores(records, self.max_score) if training else None
-        return pair_features(groups, labels, tokenizer, seq_len=self.seq_len)
+        return pair_features(groups, {} if labels is None else {'labels': labels}, tokenizer, self.seq_len)
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
-        """See Task."""
         return self.head.module(model_config)
 
     def huggingface(self) -> dict[str, Any]:
-        """See Task."""
         return id2label(['LABEL_0'])
 
     def model_files(self, model_config: BertConfig) -> Mapping[str, bytes]:
-        """See Task."""
         return cross_encoder_files(CrossEncoder(self.seq_len, self._activation))
 
     def predictions(self, records: Records, features: Features, outputs: Outputs) -> Predictions:
@@ -137,10 +130,6 @@ class RerankTask(TextPairTask):
             return scores.tolist()
         ends = np.cumsum([len(query.candidates) for query in records])
         return [_rank(query, part) for query, part in zip(records, np.split(scores, ends[:-1]), strict=True)]
-
-    def ensemble_predictions(self, records: Records, members: Sequence[tuple[Features, Outputs]]) -> Predictions:
-        """See Task. The models may differ in their tokenizer and sequence length."""
-        return self.predictions(records, members[0][0], average_outputs([outputs for _, outputs in members]))
 
     def metrics(self, records: Records, predictions: Predictions) -> dict[str, float | None]:
         """Returns the correlations with the scores, or nDCG@10 and MRR@10 of the lists."""

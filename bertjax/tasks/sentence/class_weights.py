@@ -11,16 +11,6 @@ BALANCED = 'balanced'
 _WEIGHTS = number(1e-9, 1e9)  # outside this range, the float32 sums of a batch lose all precision
 
 
-def check_class_weights(text: str) -> None:
-    """Checks the format of `text`, but not the names of the labels.
-
-    Raises:
-      UserError: The text is neither 'balanced' nor a list of weights by label.
-    """
-    if text not in ('', BALANCED):
-        _parse(text)
-
-
 def class_weights(text: str, labels: Sequence[str], balanced: Sequence[float]) -> tuple[float, ...]:
     """Returns a weight for each label.
 
@@ -37,37 +27,21 @@ def class_weights(text: str, labels: Sequence[str], balanced: Sequence[float]) -
     """
     if text == BALANCED:
         return tuple(balanced)
-    weights = _parse(text)
+    weights = parse_class_weights(text)
     for label in weights:
         if label not in labels:
             raise UserError(KEY, f'a weight of {label!r}', 'one of ' + ', '.join(labels[:30]), 'correct the label')
     return tuple(weights.get(label, 1.0) for label in labels)
 
 
-def balanced_class_weights(counts: Sequence[int]) -> list[float]:
-    """Returns the weight N / (C · n) of each of C classes, like class_weight='balanced' in scikit-learn.
+def parse_class_weights(text: str) -> Mapping[str, float]:
+    """Returns the weights that `text` lists, by label; {} for '' and 'balanced'. The labels may be unknown.
 
-    The weight is 1 if n is 0.
-
-    Args:
-      counts: The number of records n of each class; their sum is N.
+    Raises:
+      UserError: The text is neither 'balanced' nor a list of weights by label.
     """
-    return [sum(counts) / (len(counts) * count) if count else 1.0 for count in counts]
-
-
-def balanced_pos_weights(counts: Sequence[int], records: int) -> list[float]:
-    """Returns the weight (N - n) / n of each label, or 1 if n is 0 or N.
-
-    The documentation of torch.nn.BCEWithLogitsLoss suggests this value for `pos_weight`.
-
-    Args:
-      counts: The number of records n with each label.
-      records: The number of all records N.
-    """
-    return [(records - count) / count if 0 < count < records else 1.0 for count in counts]
-
-
-def _parse(text: str) -> Mapping[str, float]:
+    if text in ('', BALANCED):
+        return {}
     try:
         if text.startswith('{'):
             weights = {str(label): float(weight) for label, weight in json.loads(text).items()}

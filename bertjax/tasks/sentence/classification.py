@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import pathlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
@@ -14,14 +13,16 @@ from bertjax.metrics.classification import VALUE_METRICS
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import FORMATS, Row
-from bertjax.tasks.reading.splits import STEMS
-from bertjax.tasks.sentence.class_weights import KEY, balanced_class_weights, check_class_weights, class_weights
+from bertjax.tasks.reading.splits import check_split
+from bertjax.tasks.sentence.class_weights import KEY, class_weights, parse_class_weights
 from bertjax.tasks.sentence.files import TableFiles
-from bertjax.tasks.sentence.labels import find_labels
-from bertjax.tasks.sentence.sick import ENTAILMENT, PAIR_ID, RELATEDNESS, is_sick, semeval_file
-from bertjax.tasks.sentence.task import Example, Scores, TextTask
+from bertjax.tasks.sentence.labels import count_labels, find_labels
+from bertjax.tasks.sentence.task import Example, Scores, TextTask, check_all_or_none
 from bertjax.text.hash_split import hash64, hash_threshold
 
+# The columns of SICK, and the labels of those that are predicted, for task 1 of SemEval-2014.
+_PAIR_ID, _PREDICTED = 'pair_ID', ('entailment_judgment', 'relatedness_score')
+_SICK_LABELS = dict(zip(_PREDICTED, (['CONTRADICTION', 'ENTAILMENT', 'NEUTRAL'], []), strict=True))
 _SCORE_METRICS = ('spearman', 'pearson')  # the values of `metric` for a regression
 _UNLABELLED = '-1'  # the label of an unlabelled record in a test file
 
@@ -69,7 +70,6 @@ class ClassificationTask(TextTask):
 
     def __post_init__(self):
         super().__post_init__()
-        self.labels = list(self.labels)
         names = {'train': self.train, 'dev': self.dev, 'test': self.test}
         self._files = TableFiles(self.data, self.dataset, names, self.format)
         self._shared_records = 0  # the number of records in the file that train and dev share; 0 before it is read
@@ -83,16 +83,12 @@ class ClassificationTask(TextTask):
         if len(set(names)) < len(names):
             found = f'text_a={self.text_a!r}, text_b={self.text_b!r}, label={self.label!r}'
             raise UserError('config.task', found, 'different column names', 'use the names in your table')
-        if self.labels and (self.regression or len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)):
-            expected = 'nothing, because scores have no labels' if self.regression else 'two or more, all different'
-            fix = 'leave it empty to collect the labels from the data'
-            raise UserError('config.task.labels', repr(tuple(self.labels)), expected, fix)
         allowed = _SCORE_METRICS if self.regression else self._metric_names
         if self.metric and self.metric not in allowed:
             raise UserError('config.task.metric', repr(self.metric), 'one of ' + ', '.join(allowed), 'choose one')
         if self.class_weights and self.regression:
             raise UserError(KEY, repr(self.class_weights), "'', because scores have no labels", 'leave it empty')
-        check_class_weights(self.class_weights)
+        parse_class_weights(self.class_weights)
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -106,12 +102,15 @@ class ClassificationTask(TextTask):
         """See TextTask; if dev is part of the training file, labels that only occur in dev are included."""
         self._print_dev_share(records)
         if self._shares_dev and not self.complete:
-            all_records = self._read_shared_file()
-            self.labels = find_labels(Counter(record.label for record in all_records), all_records)
+            all_records = [self._example(row, 'train') for row in self._rows('train')]
+            self.labels = find_labels(count_labels(all_records), all_records)
         super().learn(records)
-        if not self.regression:
-            counts = Counter(record.label for record in records)
-            self._set_class_weights(balanced_class_weights([counts[label] for label in self.labels]))
+        if self.class_weights:
+            counts = count_labels(records)
+            balanced = self._balanced_weights([counts[label] for label in self.labels], len(records))
+            self._weights = class_weights(self.class_weights, self.labels, balanced)
+            pairs = zip(self.labels, self._weights, strict=True)
+            print('weights in the loss: ' + ', '.join(f'{label} {weight:.4g}' for label, weight in pairs))
         if self.metric == 'f1' and len(self.labels) != 2:
             found = f"'f1' with {len(self.labels)} labels"
             raise UserError('config.task.metric', found, "'macro_f1'", 'set config.task.metric=macro_f1')
@@ -125,24 +124,15 @@ class ClassificationTask(TextTask):
             )
             print(f'dev is {dev_share}, selected by a hash of their text; {hint}')
 
-    def _read_shared_file(self) -> list[Example]:
-        """Returns all records of the training file, including the dev records."""
-        return [self._example(row, 'train') for row in self._rows('train')]
-
-    def _set_class_weights(self, balanced: Sequence[float]) -> None:
-        """Sets and prints the weights of the labels in the loss, if `class_weights` is set; see class_weights.py."""
-        if self.class_weights:
-            self._weights = class_weights(self.class_weights, self.labels, balanced)
-            pairs = zip(self.labels, self._weights, strict=True)
-            print('weights in the loss: ' + ', '.join(f'{label} {weight:.4g}' for label, weight in pairs))
+    def _balanced_weights(self, counts: Sequence[int], total: int) -> list[float]:
+        """Returns N / (C · n) for a label in n of N records, as scikit-learn's class_weight='balanced'; 1 for n = 0."""
+        return [total / (len(counts) * count) if count else 1.0 for count in counts]
 
     @property
     def objective(self) -> Objective:
-        """See Task."""
         return build_class_weighted(self._weights) if self._weights else super().objective
 
     def splits(self) -> Sequence[str]:
-        """See Task."""
         names = ['train']
         if self._files.find('dev') or self.dev_fraction:
             names.append('dev')
@@ -151,23 +141,17 @@ class ClassificationTask(TextTask):
         return names
 
     def records(self, split: str) -> Sequence[Example]:
-        """See Task."""
-        if split not in STEMS:
-            raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
+        check_split(split)
         shared = self._shares_dev and split != 'test'
         records = [self._example(row, split) for row in self._rows('train' if shared else split)]
         if shared:
             self._shared_records = len(records)
             records = [record for record in records if is_held_out(record, self.dev_fraction) == (split == 'dev')]
         if not records:
-            found = (
-                f'{self.dev_fraction:g}, which leaves no record of {self._files.describe_files("train")} for {split}'
-            )
+            found = f'{self.dev_fraction:g}, which leaves no record of {self.data or self.dataset} for {split}'
             fix = 'add records or a dev file, or set another share such as 0.3; 0 for no dev split'
             raise UserError('config.task.dev_fraction', found, 'records in both splits', fix)
-        unlabelled = [record.where for record in records if record.label is None]
-        if unlabelled and len(unlabelled) < len(records):
-            raise UserError(unlabelled[0], 'no label', 'a label, as for other records', 'correct or remove the record')
+        check_all_or_none(records)
         return records
 
     @property
@@ -182,14 +166,15 @@ class ClassificationTask(TextTask):
             raise UserError(row.where, 'no label', 'a string or a number', 'correct or remove the record')
         if split == 'test' and label is not None and self._means_no_label(label.strip()):
             label = None
-        return self.example(row.where, texts, label, self._index(row), row.fields if label is None else None)
+        fields = row.fields if label is None else None
+        return self.example(Row(row.where, texts, fields), label, self._index(row))
 
     def _means_no_label(self, label: str) -> bool:
         """Whether a label in a test file means 'no label': it is '', or -1 if -1 is not among the known labels."""
         return not label or (label == _UNLABELLED and bool(self.labels) and label not in self.labels)
 
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
-        return (Column((self.label,), required=required, join_list=False),)
+        return (Column((self.label,), required=required, lists='refuse'),)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
         """Combines the cells of the label columns into a single cell, or None if there is no label."""
@@ -201,21 +186,25 @@ class ClassificationTask(TextTask):
 
     def _index(self, row: Row) -> str:
         """See TextTask; the index is the pair_ID of a record of SICK."""
-        number = str((row.fields or {}).get(PAIR_ID, ''))
-        known = self.label in (ENTAILMENT, RELATEDNESS) and number.isascii() and number.isdecimal()
-        return number if known else ''
+        number = str((row.fields or {}).get(_PAIR_ID, ''))
+        return number if self.label in _PREDICTED and number.isascii() and number.isdecimal() else ''
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
-        """Returns the file for SemEval-2014 if the data are SICK, see sick.py, or {} for other data."""
-        if not is_sick(self.label, self.labels) or not all(record.index for record in records):
+        """Returns the input file of SemEval-2014's sick_evaluation.R if the data are SICK, or {} for other data.
+
+        The file has three columns, separated by tabs. The column that is not predicted is NA, as the script requires.
+        """
+        if _SICK_LABELS.get(self.label) != sorted(self.labels) or not all(record.index for record in records):
             return {}
-        answers = [f'{scores.value:.4f}' if self.regression else self.labels[scores.best] for scores in predictions]
-        return {f'{split}.txt': semeval_file(self.label, [record.index for record in records], answers)}
+        rows = [(_PAIR_ID, *_PREDICTED)]
+        for record, scores in zip(records, predictions, strict=True):
+            answer = f'{scores.value:.4f}' if self.regression else self.labels[scores.best]
+            rows.append((record.index, *(answer if name == self.label else 'NA' for name in _PREDICTED)))
+        return {f'{split}.txt': ''.join('\t'.join(row) + '\n' for row in rows)}
 
     def sources(self) -> str:
-        """See Task."""
         dev = f'a share of {self.dev_fraction:g} of train' if self._shares_dev else 'none'
-        return self._files.describe(dev, self.splits())
+        return self._files.describe(self.splits(), dev=dev)
 
 
 def is_held_out(record: Example, share: float) -> bool:

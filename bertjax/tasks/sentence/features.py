@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bertjax.data.features import FeatureBuilder, Features
-from bertjax.tasks.truncation import truncate_longest_first
+from bertjax.tasks.pairs import join_pair, truncate_longest_first
 from bertjax.text.tokenizer import Tokenizer
 
 # {value of config.task.long: description of its effect on records that are too long}.
@@ -30,8 +30,6 @@ def text_features(
 ) -> Features:
     """Builds the rows of N records: `[CLS] A [SEP]`, or `[CLS] A [SEP] B [SEP]` for pairs.
 
-    With RoBERTa's tokenizer, two [SEP] separate A and B.
-
     Args:
       first: The N first texts.
       second: The N second texts; None if the records are not pairs.
@@ -52,7 +50,6 @@ def text_features(
     left = tokenizer.encode(first)
     right = [_EMPTY] * len(left) if second is None else tokenizer.encode(second)
     cls, sep = np.int32([tokenizer.cls_id]), np.int32([tokenizer.sep_id])
-    separators = np.repeat(sep, tokenizer.separators)
     builder = FeatureBuilder()
     num_long = sum(len(a) + len(b) > max_tokens for a, b in zip(left, right, strict=True))
     for record, (a, b) in enumerate(zip(left, right, strict=True)):
@@ -62,7 +59,7 @@ def text_features(
             if second is None:
                 builder.add_sequence(np.concatenate([cls, a, sep]))
             else:
-                builder.add_sequence(np.concatenate([cls, a, separators, b, sep]), 1 + len(a) + len(separators))
+                builder.add_sequence(*join_pair(a, b, tokenizer))
             builder.add_row(record, weights=np.float32(1 / len(parts)), **values)
     note = f'{num_long:,} of {len(left):,} records are longer than config.seq_len={seq_len} and {LONG[long]}'
     return builder.build(notes=[note] if num_long else [])

@@ -1,19 +1,19 @@
 """The files of the splits of a text task: a folder, a single file, or a dataset of tensorflow-datasets."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.remote.paths import data_directory, user_path
+from bertjax.remote.paths import user_path
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.layout import TableLayout
 from bertjax.tasks.reading.records import Files, Row, read_rows, select_columns
 from bertjax.tasks.reading.sources import dataset_splits, read_dataset
-from bertjax.tasks.reading.splits import STEMS, describe_files, describe_splits, split_files
+from bertjax.tasks.reading.splits import STEMS, SplitFiles, split_files
 
 
-class TableFiles:
+class TableFiles(SplitFiles):
     """The splits of a folder of tables, of a single table, or of a prepared dataset.
 
     Args:
@@ -24,11 +24,14 @@ class TableFiles:
       format: The format of files without a known suffix, see records.py:format_of.
     """
 
-    def __init__(self, data: str, dataset: str, names: Mapping[str, str], format: str):
-        self._data, self._dataset, self._names, self._format = data, dataset, names, format
+    _advice = 'add the file, or name it in config.task.{split}'
 
-    def find(self, split: str) -> Files | str | None:
-        """Returns the files of a split, or the name of the split in the dataset, or None if the split does not exist.
+    def __init__(self, data: str, dataset: str, names: Mapping[str, str], format: str):
+        super().__init__(data, lambda _: True, ('.csv', '.jsonl'), 'check the path; it may also be a single file')
+        self._dataset, self._names, self._format = dataset, names, format
+
+    def find(self, split: str) -> Files | str:
+        """Returns the files of a split, or the name of the split in the dataset.
 
         Raises:
           UserError: Several files match, the folder does not exist, or neither folder nor dataset is set.
@@ -39,13 +42,13 @@ class TableFiles:
                 fix = 'give --config.data=FOLDER, or --config.task.dataset=NAME of tensorflow-datasets'
                 raise UserError('config.data', 'nothing', 'a folder or file', fix)
             dataset_names = dataset_splits(self._dataset)
-            return named or next((stem for stem in STEMS[split] if stem in dataset_names), None)
+            return named or next((stem for stem in STEMS[split] if stem in dataset_names), '')
         if self._one_file:
-            path = self._path if split == 'train' else self._path.parent / named if named else None
-            return None if path is None else (path,)
-        folder = data_directory(self._data, 'a folder with train.csv, or a file')
+            if split == 'train':
+                return (self._path,)
+            return (self._path.parent / named,) if named else ()
         fix = f'name the right one in config.task.{split}'
-        return (folder / named,) if named else split_files(folder, split, fix=fix) or None
+        return (self.folder / named,) if named else split_files(self.folder, split, fix=fix)
 
     @property
     def _path(self) -> epath.Path:
@@ -55,11 +58,6 @@ class TableFiles:
     def _one_file(self) -> bool:
         """Whether `data` is the training file or a saved dataset, not a folder of splits."""
         return self._path.is_file() or is_saved_dataset(self._path)
-
-    def describe_files(self, split: str) -> str:
-        """Returns a short description of the files of an existing split."""
-        source = self.find(split)
-        return source if isinstance(source, str) else describe_files(source)
 
     def rows(self, split: str, layout: TableLayout) -> Iterator[Row]:
         """Yields the rows of a split, in order.
@@ -71,25 +69,14 @@ class TableFiles:
         Raises:
           UserError: The file does not exist; see also records.py:read_records.
         """
-        source = self.find(split)
-        if source is None:
-            names = ', '.join(f'{stem}.csv' for stem in STEMS[split])
-            fix = f'add the file, or name it in config.task.{split}'
-            raise UserError(self._data or self._dataset, f'no file for the {split} split', f'one of {names} …', fix)
+        source = self.require(split)
         if isinstance(source, str):
             return select_columns(read_dataset(self._dataset, source), layout.columns)
         return read_rows(source, layout, self._format)
 
-    def describe(self, dev: str, labelled: Collection[str]) -> str:
-        """Returns a readable list of the splits and their files.
-
-        Args:
-          dev: The description of dev if it has no files.
-          labelled: The labelled splits.
-        """
-        files = {split: self.find(split) for split in STEMS}
-        files['dev'] = files['dev'] or dev
-        folder = None
-        if self._data and (not self._one_file or self._path.stem in STEMS['train']):
-            folder = self._path.parent if self._one_file else self._path
-        return describe_splits(files, folder, labelled=labelled, missing='labels')
+    @property
+    def searched_folder(self) -> epath.Path | None:
+        """See SplitFiles. The folder of a single file is searched only if its name is a usual one."""
+        if not self._data or (self._one_file and self._path.stem not in STEMS['train']):
+            return None
+        return self._path.parent if self._one_file else self._path

@@ -61,20 +61,13 @@ class GlueTask(TextTask):
         self.labels = list(self.row.labels)
         self.measures = self.row.measures
         self.text_columns = tuple(map(Column, self.row.texts))
-        self._rows = {split: self.row for split in self.row.splits}
-        if name == 'mnli':
-            self._rows['ax'] = TASKS['ax']
+        rows = [self.row, TASKS['ax']] if name == 'mnli' else [self.row]
+        self._splits = {split: (row, source) for row in rows for split, source in row.splits.items()}
 
     def splits(self) -> Sequence[str]:
-        """See Task."""
-        server_splits = [split for split, row in self._rows.items() if row.splits[split].server]
-        labelled = [split for split in self._rows if split not in server_splits]
-        if not self.data:
-            return labelled
-        existing = [split for split in labelled if self._find(split)[0]]
-        return existing + [
-            split for split in server_splits if self._find(split)[0] and next(self._read(split)).values[-2] is not None
-        ]
+        names = self._existing(server=False)
+        is_labelled = lambda split: next(self._read(split)).values[-2] is not None  # noqa: E731
+        return names + list(filter(is_labelled, self.server_splits())) if self.data else names
 
     def describe_missing(self) -> str:
         """Returns a description of the missing files or the missing dataset of the task; '' if train and dev exist."""
@@ -92,15 +85,17 @@ class GlueTask(TextTask):
 
     def server_splits(self) -> list[str]:
         """Returns the existing splits that the GLUE server evaluates."""
-        names = [split for split, row in self._rows.items() if row.splits[split].server]
+        return self._existing(server=True)
+
+    def _existing(self, *, server: bool) -> list[str]:
+        names = [split for split, (_, source) in self._splits.items() if bool(source.server) == server]
         return [split for split in names if not self.data or self._find(split)[0]]
 
     def records(self, split: str) -> Sequence[Example]:
-        """See Task."""
-        if split not in self._rows:
-            raise UserError('config.split', repr(split), 'one of ' + ', '.join(self._rows), 'choose one of them')
+        if split not in self._splits:
+            raise UserError('config.split', repr(split), 'one of ' + ', '.join(self._splits), 'choose one of them')
         records = [self._example(row, split, number) for number, row in enumerate(self._read(split))]
-        if self._rows[split].splits[split].server:
+        if self._splits[split][1].server:
             seen: dict[str, str] = {}
             for record in records:
                 first = seen.setdefault(record.index, record.where)
@@ -111,37 +106,27 @@ class GlueTask(TextTask):
 
     def _example(self, row: Row, split: str, number: int) -> Example:
         *texts, label, index = row.values
-        server = self._rows[split].splits[split].server
+        server = self._splits[split][1].server
         if server and index is not None and not index.isdecimal():
             fix = 'correct the row, or the column names'
             raise UserError(row.where, f'the index {index[:40]!r}', 'a whole number', fix)
         if label is None and not server:
             raise UserError(row.where, 'no label', 'a label', 'correct or remove the row')
         if label is not None and label.strip() and self.row.labels:
-            label = self._label_name(label.strip(), row.where)
-        record = self.example(row.where, texts, label, str(number) if index is None else index)
+            label = label.strip()
+            if label in self.row.file_labels and label not in self.row.labels:  # not a name as in tensorflow-datasets
+                label = self.row.labels[self.row.file_labels.index(label)]
+            elif label not in self.row.labels:
+                expected = f'one of {", ".join(self.row.file_labels)}'
+                raise UserError(row.where, f'the label {label!r}', expected, 'correct the record')
+        record = self.example(Row(row.where, tuple(texts)), label, str(number) if index is None else index)
         if self.regression and record.label is not None and not 0 <= record.label <= 5:
             raise UserError(row.where, f'the score {label}', '0 to 5', 'correct or remove the row')
         return record
 
-    def _label_name(self, label: str, where: str) -> str:
-        """Returns the name of a label.
-
-        Args:
-          label: One of the row's `file_labels`, or already a name, as in tensorflow-datasets.
-          where: The location of the record.
-        """
-        if label in self.row.labels:
-            return label
-        if label not in self.row.file_labels:
-            known = ', '.join(self.row.file_labels)
-            raise UserError(where, f'the label {label!r}', f'one of {known}', 'correct the record')
-        return self.row.labels[self.row.file_labels.index(label)]
-
     def _read(self, split: str) -> Iterator[Row]:
         """Yields the rows of a split. The values of a row are the texts, the label and the index."""
-        row = self._rows[split]
-        source = row.splits[split]
+        row, source = self._splits[split]
         columns = (*map(Column, row.texts), Column(row.label, required=not source.server), _INDEX)
         files, official = self._find(split) if self.data else ((), False)
         if source.server and not official:  # unofficial files have -1 instead of the unpublished labels and scores
@@ -169,7 +154,7 @@ class GlueTask(TextTask):
         If there is no official file, the function looks for files from the Hugging Face Hub, whose splits have the same
         names as in tensorflow-datasets, and for JSON lines with the same columns.
         """
-        source, folder = self._rows[split].splits[split], self._folder()
+        (_, source), folder = self._splits[split], self._folder()
         official = next(existing_files(folder, source.files), None)
         if official:
             return (official,), True
@@ -177,7 +162,7 @@ class GlueTask(TextTask):
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
         """Returns the file of predictions for the server, with labels as in the files, or {} for other splits."""
-        if split not in self._rows or not self._rows[split].splits[split].server or not records[0].index:
+        if split not in self._splits or not self._splits[split][1].server or not records[0].index:
             return {}
         lines = ['index\tprediction\n']
         # The server expects the records in the order of their indices, which tensorflow-datasets does not preserve.
@@ -187,4 +172,4 @@ class GlueTask(TextTask):
             else:
                 answer = self.row.file_labels[prediction.best]
             lines.append(f'{record.index}\t{answer}\n')
-        return {self._rows[split].splits[split].server: ''.join(lines)}
+        return {self._splits[split][1].server: ''.join(lines)}

@@ -1,5 +1,6 @@
 """Collects the labels of a file, and checks for labels that are probably mistakes."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -18,6 +19,16 @@ class LabelledRecord(Protocol):
     second: str | None
     label: str | float | tuple[str, ...] | None
     where: str
+
+
+def labels_of(record: LabelledRecord) -> tuple[str, ...]:
+    """Returns the labels of a labelled record."""
+    return record.label if isinstance(record.label, tuple) else (record.label,)
+
+
+def count_labels(records: Sequence[LabelledRecord]) -> Counter[str]:
+    """Returns the number of records with each label."""
+    return Counter(label for record in records for label in labels_of(record))
 
 
 def find_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> list[str]:
@@ -39,16 +50,12 @@ def find_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) ->
         some = ', '.join(repr(label[:20]) for label in list(counts)[:3])
         fix = 'set config.task.label to the label column; for scores set config.task.regression=True'
         raise UserError(where, f'{len(counts):,} different labels: {some} …', 'several records for each label', fix)
-    _check_missing(counts, records)
-    _check_numbers(counts, records)
-    return sorted(counts, key=_numbers_first)
-
-
-def _check_missing(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> None:
     for label, count in counts.items():
         if label.lower() in _MISSING:
             fix = 'add the labels or remove the records; if it is a label, list all labels in config.task.labels'
             raise UserError(_first(label, records), f'the label {label!r} of {count:,} records', 'a label', fix)
+    _check_numbers(counts, records)
+    return sorted(counts, key=_numbers_first)
 
 
 def _check_numbers(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> None:
@@ -91,8 +98,7 @@ def find_odd_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]
 
 def _first(label: str, records: Sequence[LabelledRecord]) -> str:
     """Returns the location of the first record that has the label, alone or among other labels."""
-    labels = ((record, record.label if isinstance(record.label, tuple) else (record.label,)) for record in records)
-    return next(record.where for record, names in labels if label in names)
+    return next(record.where for record in records if label in labels_of(record))
 
 
 def _number(label: str) -> float | None:

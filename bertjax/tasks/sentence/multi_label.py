@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -12,13 +11,11 @@ from bertjax.config.ranges import list_of, number, text
 from bertjax.errors import UserError
 from bertjax.losses import MULTI_LABEL, Objective, build_label_weighted
 from bertjax.metrics.classification import MULTI_LABEL_METRICS, label_scores, multi_label_figures
+from bertjax.tasks.baselines import label_baselines
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column
-from bertjax.tasks.sentence.baseline import label_baselines
-from bertjax.tasks.sentence.class_weights import balanced_pos_weights
 from bertjax.tasks.sentence.classification import ClassificationTask
-from bertjax.tasks.sentence.labels import find_labels
-from bertjax.tasks.sentence.report import describe_label_sets, label_report
+from bertjax.tasks.sentence.report import label_report
 from bertjax.tasks.sentence.task import Example, Scores, name_texts
 from bertjax.tasks.task import Judgment
 
@@ -48,6 +45,7 @@ class MultiLabelTask(ClassificationTask):
     threshold: float = option(0.5, number(0, 1, above=True, below=True), affects='reading')
 
     regression: ClassVar[bool] = False
+    learned: ClassVar[Mapping[str, str]] = {'labels': 'labels', 'separator': '_separator'}
     _metric_names: ClassVar[tuple[str, ...]] = MULTI_LABEL_METRICS
 
     def __post_init__(self):
@@ -67,18 +65,15 @@ class MultiLabelTask(ClassificationTask):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """See TextTask."""
         return tuple(dict.fromkeys((self.metric or MULTI_LABEL_METRICS[0], *MULTI_LABEL_METRICS)))
 
     @property
     def objective(self) -> Objective:
-        """See Task."""
         return build_label_weighted(self._weights) if self._weights else MULTI_LABEL
 
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
-        """See ClassificationTask."""
         names = self.label_columns or (self.label,)
-        return tuple(Column((name,), required=required, join_list=False, list_as_json=True) for name in names)
+        return tuple(Column((name,), required=required, lists='json') for name in names)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
         """See ClassificationTask; columns of 0 and 1 become a JSON list of the names of the columns with 1."""
@@ -126,24 +121,13 @@ class MultiLabelTask(ClassificationTask):
             print(f'the separator of the labels of a record is {self._separator!r}')
         return self._separator
 
-    def learn(self, records: Sequence[Example]) -> None:
-        """See TextTask; if dev is part of the training file, labels that only occur in dev are included."""
-        self._print_dev_share(records)
-        if not self.labels:
-            all_records = self._read_shared_file() if self._shares_dev else records
-            self.labels = find_labels(Counter(label for record in all_records for label in record.label), all_records)
-        counts = Counter(label for record in records for label in record.label)
-        print(describe_label_sets({label: counts[label] for label in self.labels}, records))
-        self._set_class_weights(balanced_pos_weights([counts[label] for label in self.labels], len(records)))
-
-    def learned_state(self) -> dict[str, Any]:
-        """See Task."""
-        return {'labels': list(self.labels), 'separator': self._separator}
+    def _balanced_weights(self, counts: Sequence[int], total: int) -> list[float]:
+        """Returns (N - n) / n, as the documentation of torch.nn.BCEWithLogitsLoss suggests; 1 if n is 0 or N."""
+        return [(total - count) / count if 0 < count < total else 1.0 for count in counts]
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """See Task."""
         super().restore(state)
-        self._separator = self.separator or state['separator']
+        self._separator = self.separator or self._separator
 
     def _targets(self, records: Sequence[Example]) -> np.ndarray:
         """Returns an array that is 1 for the labels of a record and 0 elsewhere, float32 [N, C]."""
@@ -186,7 +170,6 @@ class MultiLabelTask(ClassificationTask):
             yield row if record.label is None else {**row, 'true': list(record.label)}
 
     def judgments(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """See Task."""
         for record, row in zip(records, rows, strict=True):
             true, predicted, probabilities = set(record.label), set(row['labels']), row['probabilities']
             pairs = [(label if label in true else '', label if label in predicted else '') for label in self.labels]
@@ -196,9 +179,7 @@ class MultiLabelTask(ClassificationTask):
             yield Judgment(name_texts(record), *names, error, classes)
 
     def _baseline_outputs(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
-        """See TextTask."""
         return label_baselines(train, self._targets(train), records)
 
     def huggingface(self) -> dict[str, Any]:
-        """See Task."""
         return {**super().huggingface(), 'problem_type': 'multi_label_classification'}

@@ -15,50 +15,35 @@ _BANDS = 5  # the number of intervals of the true score in `value_report`
 
 
 def describe_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> str:
-    """Returns a report on the counts of the labels, the accuracy of a constant prediction, and possible problems.
+    """Returns a report on the counts of the labels and possible problems.
 
-    Args:
-      counts: The number of records of each label.
-      records: The training records.
-    """
-    total = len(records)
-    order, lines = _count_labels(counts, total)
-    lines = [f'{total:,} records for training, {len(counts)} labels', *lines]
-    lines.append(f'always predicting {order[0]!r} would be correct for {counts[order[0]] / total:.1%}')
-    rarest = order[-1]
-    if counts[rarest] < _MIN_SHARE * total:
-        lines.append(
-            f'warning: only {counts[rarest]:,} of {total:,} records are {rarest!r}; check its recall, not the accuracy'
-        )
-    elif counts[rarest] < _MIN_RECORDS:
-        lines.append(f'warning: only {counts[rarest]:,} records are {rarest!r}, too few to learn it well')
-    return '\n'.join(lines + find_odd_labels(counts, records) + _text_warnings(records))
-
-
-def describe_label_sets(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> str:
-    """Returns a report on the counts of the labels and possible problems, for records with any number of labels.
+    If each record has a single label, the report has the accuracy of a constant prediction.
 
     Args:
       counts: The number of records with each label.
       records: The training records.
     """
-    total = len(records)
-    order, lines = _count_labels(counts, total)
-    per_record = sum(counts.values()) / total
-    lines = [f'{total:,} records for training, {len(counts)} labels, {per_record:.2f} per record', *lines]
-    unlabelled = sum(not record.label for record in records)
-    lines += [f'{unlabelled:,} records have no label'] if unlabelled else []
-    rarest = order[-1]
-    if counts[rarest] < _MIN_RECORDS:
-        lines.append(f'warning: only {counts[rarest]:,} of {total:,} records are {rarest!r}; check its recall')
-    return '\n'.join(lines + _text_warnings(records))
-
-
-def _count_labels(counts: Mapping[str, int], total: int) -> tuple[list[str], list[str]]:
-    """Returns the labels, the most frequent first, and a line for each label: its count and its share of `total`."""
-    width = max(map(len, counts))
+    total, has_sets, width = len(records), isinstance(records[0].label, tuple), max(map(len, counts))
     order = sorted(counts, key=lambda label: -counts[label])
-    return order, [f'  {label:{width}}  {counts[label]:>9,}  {counts[label] / total:6.1%}' for label in order]
+    rarest, fewest = order[-1], counts[order[-1]]
+    rare = f'warning: only {fewest:,} of {total:,} records are {rarest!r}'
+    per_record = f', {sum(counts.values()) / total:.2f} per record' if has_sets else ''
+    lines = [f'{total:,} records for training, {len(counts)} labels{per_record}']
+    lines += [f'  {label:{width}}  {counts[label]:>9,}  {counts[label] / total:6.1%}' for label in order]
+    if has_sets:
+        unlabelled = sum(not record.label for record in records)
+        lines += [f'{unlabelled:,} records have no label'] if unlabelled else []
+        if fewest < _MIN_RECORDS:
+            lines.append(f'{rare}; check its recall')
+        return '\n'.join(lines + _text_warnings(records))
+    lines.append(f'always predicting {order[0]!r} would be correct for {counts[order[0]] / total:.1%}')
+    if fewest < _MIN_SHARE * total:
+        lines.append(
+            f'warning: only {fewest:,} of {total:,} records are {rarest!r}; check its recall, not the accuracy'
+        )
+    elif fewest < _MIN_RECORDS:
+        lines.append(f'warning: only {fewest:,} records are {rarest!r}, too few to learn it well')
+    return '\n'.join(lines + find_odd_labels(counts, records) + _text_warnings(records))
 
 
 def describe_values(records: Sequence[LabelledRecord]) -> str:

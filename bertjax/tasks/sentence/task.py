@@ -3,12 +3,11 @@
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bertjax.config.ranges import MANY, integer, one_of
-from bertjax.config.schema import check_fields
 from bertjax.convert.heads import SEQUENCE_CLASSIFICATION
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -17,14 +16,14 @@ from bertjax.metrics.classification import CLASS_METRICS, VALUE_METRICS, confusi
 from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
+from bertjax.tasks.baselines import class_baselines, score_baselines
 from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import Row, select_columns
 from bertjax.tasks.reading.texts import Blank, Line
-from bertjax.tasks.sentence.baseline import class_baselines, score_baselines
 from bertjax.tasks.sentence.features import LONG, average_rows, text_features
 from bertjax.tasks.sentence.input import read_input
-from bertjax.tasks.sentence.labels import LabelledRecord, find_labels
+from bertjax.tasks.sentence.labels import LabelledRecord, count_labels, find_labels
 from bertjax.tasks.sentence.report import class_report, describe_labels, describe_values, value_report
 from bertjax.tasks.task import Judgment, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
@@ -57,6 +56,13 @@ class Example:
 def name_texts(record: LabelledRecord) -> dict[str, str]:
     """Returns the texts of a record by name, for the error report."""
     return {'text': record.first} if record.second is None else {'first': record.first, 'second': record.second}
+
+
+def check_all_or_none(records: Sequence[LabelledRecord]) -> None:
+    """Raises a UserError if only some of the records of a split have a label."""
+    unlabelled = [record.where for record in records if record.label is None]
+    if unlabelled and len(unlabelled) < len(records):
+        raise UserError(unlabelled[0], 'no label', 'a label, as for other records', 'correct or remove the record')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,73 +118,65 @@ class TextTask(Task[Example, Scores]):
     head = SEQUENCE_CLASSIFICATION
     has_baselines = True
     trained_texts = 0  # the texts of a record in the training of a regression; 0 if unknown, as for other models
+    learned: ClassVar[Mapping[str, str]] = {'labels': 'labels'}
+    min_seq_len = 5
 
     def __post_init__(self):
-        check_fields(self, 'task')
-        if self.seq_len < 5:
-            raise UserError('config.seq_len', str(self.seq_len), 'at least 5', 'use 128')
+        super().__post_init__()
         if self.stride >= self.seq_len:
             expected = f'0 to {self.seq_len - 1}'
             raise UserError('config.task.stride', str(self.stride), expected, 'leave it at 0 for half a window')
         if self.stride and self.long != 'windows':
             fix = "set config.task.long='windows', or leave config.task.stride at 0"
             raise UserError('config.task.stride', f'{self.stride} with long={self.long!r}', "long='windows'", fix)
+        self.labels = list(self.labels)
+        if self.labels and (self.regression or len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)):
+            expected = 'nothing, because scores have no labels' if self.regression else 'two or more, all different'
+            fix = 'leave it empty to collect the labels from the data'
+            raise UserError('config.task.labels', repr(tuple(self.labels)), expected, fix)
 
     @property
     def score(self) -> str:
-        """See Task."""
         return self.measures[0]
 
     @property
     def complete(self) -> bool:
-        """See Task."""
         return self.regression or bool(self.labels)
 
     @property
     def objective(self) -> Objective:
-        """See Task."""
         return REGRESSION if self.regression else CLASSIFICATION
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Example | Blank]:
-        """See Task and input.py."""
         for row in read_input(lines, where, self.text_columns):
             yield row if isinstance(row, Blank) else self._unlabelled(row)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Example]:
-        """See Task."""
         return map(self._unlabelled, select_columns(rows, self.text_columns))
 
     def _unlabelled(self, row: Row) -> Example:
-        return self.example(row.where, row.values, None, self._index(row), row.fields)
+        return self.example(row, None, self._index(row))
 
     def _index(self, row: Row) -> str:
         """Returns the identifier of a row in an official file, or '' if it has none."""
         return ''
 
-    def example(
-        self,
-        where: str,
-        texts: Sequence[str | None],
-        label: str | None,
-        index: str,
-        fields: Mapping[str, Any] | None = None,
-    ) -> Example:
-        """Builds a record from the cells of a row.
+    def example(self, row: Row, label: str | None = None, index: str = '') -> Example:
+        """Builds a record from a row.
 
         Args:
-          where: The location of the row, 'file:line'.
-          texts: One or two texts; None for a missing text.
+          row: The row, whose values are one or two texts; None for a missing text.
           label: The content of the label cell; None if the record has no label.
-          index, fields: See Example.
+          index: See Example.
 
         Raises:
           UserError: A text is missing, the label is empty or not among the known labels, or the score is not a number.
         """
-        if None in texts:
-            raise UserError(where, 'no text', 'a string', 'correct or remove the record')
-        first, second = (*texts, None)[:2]
-        known = None if label is None else self._label(label.strip(), where)
-        return Example(first, second, known, index, where, fields)
+        if None in row.values:
+            raise UserError(row.where, 'no text', 'a string', 'correct or remove the record')
+        first, second = (*row.values, None)[:2]
+        known = None if label is None else self._label(label.strip(), row.where)
+        return Example(first, second, known, index, row.where, row.fields)
 
     def _label(self, label: str, where: str) -> str | float | tuple[str, ...]:
         if not label:
@@ -206,27 +204,23 @@ class TextTask(Task[Example, Scores]):
             self.trained_texts = len(self.text_columns)
             print(describe_values(records))
             return
-        counts = dict.fromkeys(self.labels, 0)
-        for record in records:
-            counts[record.label] = counts.get(record.label, 0) + 1
+        counts = count_labels(records)
         if not self.labels:
             self.labels = find_labels(counts, records)
         print(describe_labels({label: counts[label] for label in self.labels}, records))
 
     def learned_state(self) -> dict[str, Any]:
-        """See Task."""
-        texts = {'texts': self.trained_texts} if self.trained_texts else {}
-        return {'labels': self.labels, **texts}
+        return super().learned_state() | ({'texts': self.trained_texts} if self.trained_texts else {})
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """See Task."""
-        self.labels, self.trained_texts = list(state['labels']), state.get('texts', 0)
+        super().restore(state)
+        self.trained_texts = state.get('texts', 0)
 
     def features(self, records: Sequence[Example], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task; without `training`, the rows have `labels` only if every record has one."""
-        if training and not all(record.label is not None for record in records):
-            raise ValueError('training records without labels')
         known = all(record.label is not None for record in records)
+        if training and not known:
+            raise ValueError('training records without labels')
         return text_features(
             [record.first for record in records],
             None if records[0].second is None else [record.second for record in records],
@@ -247,12 +241,10 @@ class TextTask(Task[Example, Scores]):
         return np.array([number[record.label] for record in records], np.int32)
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
-        """See Task."""
         outputs = 1 if self.regression else len(self.labels)
         return self.head.module(model_config, outputs, bilstm_units=self.bilstm_units)
 
     def predictions(self, records: Sequence[Example], features: Features, outputs: Outputs) -> list[Scores]:
-        """See Task."""
         return [Scores(logits) for logits in average_rows(features, outputs['logits'], len(records))]
 
     def ensemble_predictions(
@@ -306,7 +298,6 @@ class TextTask(Task[Example, Scores]):
             yield row if record.label is None else {**row, 'true': record.label}
 
     def judgments(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """See Task."""
         for record, row in zip(records, rows, strict=True):
             if self.regression:
                 error = abs(record.label - row['score'])
@@ -319,7 +310,6 @@ class TextTask(Task[Example, Scores]):
             yield Judgment(name_texts(record), true, answer, error, [(true, predicted)])
 
     def baselines(self, train: Sequence[Example], records: Sequence[Example]) -> dict[str, list[Scores]]:
-        """See Task and baseline.py."""
         answers = self._baseline_outputs(train, records)
         return {name: [Scores(row) for row in rows] for name, rows in answers.items()}
 
@@ -330,6 +320,5 @@ class TextTask(Task[Example, Scores]):
         return class_baselines(train, self._targets(train), records, len(self.labels))
 
     def huggingface(self) -> dict[str, Any]:
-        """See Task."""
         kind = 'regression' if self.regression else 'single_label_classification'
         return {**id2label(self.labels or ['LABEL_0']), 'problem_type': kind}

@@ -12,22 +12,16 @@ from bertjax.errors import UserError
 from bertjax.files import streams
 from bertjax.files.paths import existing_files
 from bertjax.remote.paths import user_path
-from bertjax.tasks.reading.records import FORMATS, NESTED, Files, read_records
+from bertjax.tasks.reading.records import FORMATS, NESTED, Files, parse_records, read_records
 from bertjax.tasks.reading.sources import read_dataset
-from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
-from bertjax.tasks.reading.texts import quote_names, read_text
-from bertjax.tasks.squad.questions import (
-    LocatedQuestion,
-    SquadQuestion,
-    check_questions,
-    parse_question_rows,
-    parse_squad_json,
-)
+from bertjax.tasks.reading.splits import STEMS, SplitFiles, split_files
+from bertjax.tasks.reading.texts import number_lines, quote_names, read_text
+from bertjax.tasks.squad.questions import SquadQuestion, check_questions, parse_question_row, parse_squad_json
 
 _TFDS_SPLITS = {'train': 'train', 'dev': 'validation'}  # {split: its name in tensorflow-datasets}
 
 
-class SquadFiles:
+class SquadFiles(SplitFiles):
     """The splits of SQuAD in a folder, or in tensorflow-datasets.
 
     Args:
@@ -36,16 +30,16 @@ class SquadFiles:
       names: {split: name of its file}; '' searches for the official name and then for the usual names in splits.py.
     """
 
+    missing = 'answers'
+
     def __init__(self, data: str, version: str, names: Mapping[str, str]):
-        self._data, self._version, self._names = data, version, names
-        self._folder = user_path(data, 'config.data')
+        has_answers = lambda _: all(question.answers is not None for question in self.read('test'))  # noqa: E731
+        super().__init__(data, has_answers, NESTED)
+        self._version, self._names, self._folder = version, names, user_path(data, 'config.data')
 
     def splits(self) -> list[str]:
-        """Returns the names of the labelled splits."""
-        if not self.find('test'):
-            return ['train', 'dev']
-        labelled = all(question.answers is not None for question in self.read('test'))
-        return ['train', 'dev', 'test'] if labelled else ['train', 'dev']
+        """Returns the names of the labelled splits, whether or not the files of 'train' and 'dev' exist."""
+        return [split for split in STEMS if split != 'test' or (self.find('test') and self.is_labelled('test'))]
 
     def find(self, split: str) -> Files:
         """Returns the files of a split, or () if there are none.
@@ -78,13 +72,14 @@ class SquadFiles:
             f'check config.data and config.task.{split}_file, or download the file from SQuAD-explorer',
         )  # fmt: skip
 
+    @property
+    def searched_folder(self) -> epath.Path | None:
+        """See SplitFiles."""
+        return self._folder if self._folder.is_dir() else None
+
     def describe(self) -> str:
         """Returns a readable list of the splits and their files, or '' for tensorflow-datasets."""
-        if not self._data:
-            return ''
-        files = {split: self.find(split) for split in STEMS}
-        folder = self._folder if self._folder.is_dir() else None
-        return describe_splits(files, folder, labelled=self.splits(), missing='answers')
+        return super().describe() if self._data else ''
 
     def read(self, split: str) -> list[SquadQuestion]:
         """Reads the questions of a split, in order.
@@ -98,16 +93,7 @@ class SquadFiles:
             raise UserError('config.split', repr(split), expected, 'set config.task.test_file to the test file')
         if not self._data and not files:
             rows = read_dataset(f'squad/v{self._version}', _TFDS_SPLITS[split])
-            return [
-                SquadQuestion(
-                    row['id'],
-                    row['question'],
-                    row['context'],
-                    tuple(row['answers']['text']),
-                    tuple(row['answers']['answer_start']),
-                )
-                for _, row in rows
-            ]
+            return [parse_question_row(row, at, 'needed') for at, row in rows]
         if not files:
             raise self._no_file_error(split)
         return read_questions(
@@ -125,31 +111,30 @@ def read_questions(files: Files, *, answerable: bool, labels: str) -> list[Squad
     Raises:
       UserError: A file does not exist, is damaged, is not UTF-8, or is in another format.
     """
-    located = [question for path in files for question in _read_file(epath.Path(path), labels)]
-    return check_questions(located, answerable=answerable, labels=labels)
+    questions = (question for path in files for question in _read_file(epath.Path(path), labels))
+    return check_questions(questions, answerable=answerable, labels=labels)
 
 
-def _read_file(path: epath.Path, labels: str) -> list[LocatedQuestion]:
+def _read_file(path: epath.Path, labels: str) -> list[SquadQuestion]:
     format = FORMATS.get(streams.bare_suffix(path.name), 'json')
+    rows = read_records([path], format)
     if path.is_file() and format == 'json':
-        format = _detect_row_format(path)
+        text = read_text(path)
+        format = _detect_row_format(text)
         if not format:
-            return parse_squad_json(read_text(path), str(path), labels)
-    return parse_question_rows(read_records([path], format), labels)
+            return parse_squad_json(text, str(path), labels)
+        rows = parse_records(number_lines(text), str(path), format)
+    return [parse_question_row(row, at, labels) for at, row in rows]
 
 
-def _detect_row_format(path: epath.Path) -> str:
+def _detect_row_format(text: str) -> str:
     """Detects the format of the rows of a .json file from its first line.
 
     Returns:
       'jsonl' for one row per line, as written by `datasets` and pandas; 'json' for a list; '' for SQuAD's JSON.
     """
-    try:
-        head = _read_head(path)
-    except streams.DAMAGE:
-        return ''  # the reader of SQuAD's JSON will report the damage
-    line, _, more = head.lstrip(b'\xef\xbb\xbf \r\n\t').partition(b'\n')
-    if line.startswith(b'['):
+    line, _, more = text.lstrip().partition('\n')
+    if line.startswith('['):
         return 'json'
     try:
         first = json.loads(line)
@@ -158,16 +143,12 @@ def _detect_row_format(path: epath.Path) -> str:
         return ''
 
 
-def _read_head(path: epath.Path) -> bytes:
-    with path.open('rb') as file:
-        reader = io.BufferedReader(streams.CountedFile(file), streams.CHUNK)
-        return next(streams.chunks(reader, streams.detect_compression(str(path), reader.peek(8)[:8])), b'')
-
-
 def is_squad_json(path: epath.Path) -> bool:
     """Whether a file has the layout of SQuAD's JSON, by its name and its beginning."""
     if streams.bare_suffix(path.name) != '.json' or not path.is_file():
         return False
-    with contextlib.suppress(*streams.DAMAGE):
-        return re.search(rb'"paragraphs"\s*:', _read_head(path)) is not None
+    with contextlib.suppress(*streams.DAMAGE), path.open('rb') as file:
+        reader = io.BufferedReader(streams.CountedFile(file), streams.CHUNK)
+        chunks = streams.chunks(reader, streams.detect_compression(str(path), reader.peek(8)[:8]))
+        return re.search(rb'"paragraphs"\s*:', next(chunks, b'')) is not None
     return False

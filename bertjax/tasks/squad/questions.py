@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bertjax.config.ranges import format_value
@@ -29,6 +29,7 @@ class SquadQuestion:
       starts: the `answer_start` of each answer, as in the file.
       impossible: whether the file marks the question as unanswerable.
       fields: all fields of the row, if `parse_unlabelled_rows` read it.
+      where: the location, 'file:line', 'file[row]' or 'file:path in JSON'.
     """
 
     id: str
@@ -38,13 +39,10 @@ class SquadQuestion:
     starts: tuple[int, ...] = ()
     impossible: bool = dataclasses.field(default=False, repr=False, compare=False)
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
+    where: str = dataclasses.field(default='', repr=False, compare=False)
 
 
-# (location, question). The location is 'file:line', 'file[row]' or 'file:path in JSON'.
-LocatedQuestion = tuple[str, SquadQuestion]
-
-
-def parse_squad_json(text: str, where: str, labels: str) -> list[LocatedQuestion]:
+def parse_squad_json(text: str, where: str, labels: str) -> list[SquadQuestion]:
     """Parses the questions of SQuAD's JSON, without the checks of `check_questions`.
 
     Args:
@@ -58,22 +56,22 @@ def parse_squad_json(text: str, where: str, labels: str) -> list[LocatedQuestion
     root = load_json(text, where)
     if not isinstance(root, dict):
         raise UserError(where, f'a JSON {type(root).__name__}', _FORM, _FIX)
-    questions: list[LocatedQuestion] = []
+    questions: list[SquadQuestion] = []
     for paragraph, location in _paragraphs(root, where):
-        context = _field(paragraph, location, 'context', str)
-        for i, qa in enumerate(_field(paragraph, location, 'qas', list)):
+        context = json_field(paragraph, location, 'context', str)
+        for i, qa in enumerate(json_field(paragraph, location, 'qas', list)):
             at = f'{location}.qas[{i}]'
-            questions.append((at, _question(_typed(qa, at, dict), at, context, labels)))
+            questions.append(_question(json_value(qa, at, dict), at, context, labels))
     if not questions:
         raise UserError(where, 'no question', _FORM, _FIX)
     return questions
 
 
-def check_questions(located: Sequence[LocatedQuestion], *, answerable: bool, labels: str) -> list[SquadQuestion]:
+def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, labels: str) -> list[SquadQuestion]:
     """Returns the questions of a split after checking their ids and answers.
 
     Args:
-      located: The questions of all files of the split, with their locations.
+      questions: The questions of all files of the split.
       answerable: Whether every labelled question must have an answer, as in v1.1.
       labels: The treatment of labels: 'needed' if every question must be labelled, 'optional' if either all questions
         or none must be labelled, or 'ignored'.
@@ -81,56 +79,53 @@ def check_questions(located: Sequence[LocatedQuestion], *, answerable: bool, lab
     Raises:
       UserError: Two questions have the same id, or a question lacks required answers.
     """
+    questions = list(questions)
     seen: dict[str, str] = {}
-    questions = []
     # An empty list of answers means 'unknown' in SQuAD 1.1, and if no question of the split has answers or
     # is_impossible.
-    has_labels = any(question.answers or question.impossible for _, question in located)
-    for at, question in located:
-        first = seen.setdefault(question.id, at)
-        if first != at:
-            raise _repeated_id_error(question.id, first, at, _FIX)
+    has_labels = any(question.answers or question.impossible for question in questions)
+    for i, question in enumerate(questions):
+        _check_id(question, seen, _FIX)
         if question.answers == () and (answerable or (not has_labels and labels != 'ignored')):
             if labels == 'needed':
                 raise UserError(
-                    f'{at}.answers', 'no answer' if has_labels else 'no answer in any question',
+                    f'{question.where}.answers', 'no answer' if has_labels else 'no answer in any question',
                     'at least one, as in SQuAD 1.1' if answerable else 'answers, or "is_impossible": true',
                     "for questions without an answer, set config.task.version='2.0'" if answerable else
                     'for prediction only, put unlabelled questions into config.task.test_file',
                 )  # fmt: skip
-            question = dataclasses.replace(question, answers=None)
-        questions.append(question)
-    pairs = zip(located, questions, strict=True)
-    unlabelled = next((at for (at, _), question in pairs if question.answers is None), '')
+            questions[i] = dataclasses.replace(question, answers=None)
+    unlabelled = next((question.where for question in questions if question.answers is None), '')
     if unlabelled and labels == 'optional' and any(question.answers is not None for question in questions):
         raise UserError(f'{unlabelled}.answers', 'none', 'answers for either all questions or none', _FIX)
     return questions
 
 
-def _repeated_id_error(name: str, first: str, at: str, fix: str) -> UserError:
-    return UserError(f'{at}.id', f'{name!r}, as in {first.rpartition("/")[2]}', 'a different id', fix)
+def _check_id(question: SquadQuestion, seen: dict[str, str], fix: str) -> None:
+    """Raises a UserError if `seen`, {id: location}, has the id of the question, and otherwise adds it."""
+    first = seen.setdefault(question.id, question.where)
+    if first != question.where:
+        found = f'{question.id!r}, as in {first.rpartition("/")[2]}'
+        raise UserError(f'{question.where}.id', found, 'a different id', fix)
 
 
-def parse_question_rows(records: Iterable[Record], labels: str) -> list[LocatedQuestion]:
-    """Parses the questions of rows {"id", "question", "context", "answers": {"text": [...], "answer_start": [...]}}.
+def parse_question_row(row: Mapping[str, Any], at: str, labels: str) -> SquadQuestion:
+    """Parses a row {"id", "question", "context", "answers": {"text": [...], "answer_start": [...]}}.
 
     `answers` may also be a list of {"text", "answer_start"}. A row without `id` gets its location as id.
 
     Args:
-      records: The rows.
+      row: The row.
+      at: The location of the row.
       labels: See `check_questions`.
 
     Raises:
-      UserError: A row is malformed.
+      UserError: The row is malformed.
     """
-    return [(at, _row_question(row, at, labels)) for at, row in records]
-
-
-def _row_question(row: Mapping[str, Any], at: str, labels: str) -> SquadQuestion:
     row = {**row, 'id': _identifier(row.get('id', at.rpartition('/')[2]), f'{at}.id')}
     answers = row.get('answers')
     if isinstance(answers, dict):
-        texts, starts = (_field(answers, f'{at}.answers', name, list) for name in ('text', 'answer_start'))
+        texts, starts = (json_field(answers, f'{at}.answers', name, list) for name in ('text', 'answer_start'))
         if len(texts) != len(starts):
             found = f'{len(texts)} texts and {len(starts)} answer_start'
             raise UserError(f'{at}.answers', found, 'equal numbers', _FIX)
@@ -138,11 +133,11 @@ def _row_question(row: Mapping[str, Any], at: str, labels: str) -> SquadQuestion
         row = {**row, 'answers': listed}
     elif answers is None:
         row.pop('answers', None)
-    return _question(row, at, _field(row, at, 'context', str), labels)
+    return _question(row, at, json_field(row, at, 'context', str), labels)
 
 
 def _identifier(value: Any, at: str) -> str:
-    return str(value) if type(value) is int else _typed(value, at, str)
+    return str(value) if type(value) is int else json_value(value, at, str)
 
 
 def parse_unlabelled_rows(records: Iterable[Record], *, unique_ids: bool) -> Iterator[SquadQuestion]:
@@ -161,11 +156,11 @@ def parse_unlabelled_rows(records: Iterable[Record], *, unique_ids: bool) -> Ite
     seen: dict[str, str] = {}
     for at, row in records:
         name = _identifier(row.get('id', _NUMBER.search(at)[0]), f'{at}.id')
-        question, context = (_field(row, at, key, str) for key in ('question', 'context'))
-        first = seen.setdefault(name, at) if unique_ids else at
-        if first != at:
-            raise _repeated_id_error(name, first, at, 'remove the ids, or make them different')
-        yield SquadQuestion(name, question, context, fields=row)
+        question, context = (json_field(row, at, key, str) for key in ('question', 'context'))
+        parsed = SquadQuestion(name, question, context, fields=row, where=at)
+        if unique_ids:
+            _check_id(parsed, seen, 'remove the ids, or make them different')
+        yield parsed
 
 
 def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
@@ -209,42 +204,45 @@ def load_json(text: str, where: str) -> Any:
 
 def _paragraphs(root: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[str, Any], str]]:
     """Yields (paragraph, location) for each paragraph."""
-    for a, article in enumerate(_field(root, where, 'data', list, dot=False)):
+    for a, article in enumerate(json_field(root, where, 'data', list, dot=':')):
         location = f'{where}:data[{a}]'
-        for p, paragraph in enumerate(_field(_typed(article, location, dict), location, 'paragraphs', list)):
-            yield _typed(paragraph, f'{location}.paragraphs[{p}]', dict), f'{location}.paragraphs[{p}]'
+        for p, paragraph in enumerate(json_field(json_value(article, location, dict), location, 'paragraphs', list)):
+            yield json_value(paragraph, f'{location}.paragraphs[{p}]', dict), f'{location}.paragraphs[{p}]'
 
 
 def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> SquadQuestion:
-    name, question = (_field(qa, at, key, str) for key in ('id', 'question'))
-    impossible = _typed(qa.get('is_impossible') or False, f'{at}.is_impossible', bool)
+    name, question = (json_field(qa, at, key, str) for key in ('id', 'question'))
+    impossible = json_value(qa.get('is_impossible') or False, f'{at}.is_impossible', bool)
     if labels == 'ignored' or (labels == 'optional' and 'answers' not in qa and not impossible):
-        return SquadQuestion(name, question, context)
-    answers = [] if impossible and 'answers' not in qa else _field(qa, at, 'answers', list)
+        return SquadQuestion(name, question, context, where=at)
+    answers = [] if impossible and 'answers' not in qa else json_field(qa, at, 'answers', list)
     if impossible and answers:
         raise UserError(f'{at}.answers', f'{len(answers)} answers and is_impossible', 'one of the two', _FIX)
     texts, starts = [], []
     for i, answer in enumerate(answers):
         location = f'{at}.answers[{i}]'
-        texts.append(_field(_typed(answer, location, dict), location, 'text', str))
-        starts.append(_field(answer, location, 'answer_start', int))
+        texts.append(json_field(json_value(answer, location, dict), location, 'text', str))
+        starts.append(json_field(answer, location, 'answer_start', int))
         last = len(context.encode())  # offsets may be in bytes or UTF-16 units; windows.py:find_answer corrects them
         if not 0 <= starts[-1] <= last:
             expected = f'an offset in the context, 0 to {last:,}'
             raise UserError(f'{location}.answer_start', format_value(starts[-1]), expected, _FIX)
-    return SquadQuestion(name, question, context, tuple(texts), tuple(starts), impossible)
+    return SquadQuestion(name, question, context, tuple(texts), tuple(starts), impossible, where=at)
 
 
-def _field(parent: Mapping[str, Any], at: str, name: str, kind: type, *, dot: bool = True) -> Any:
-    """Returns parent[name] after checking its type."""
+def json_field(
+    parent: Mapping[str, Any], at: str, name: str, kind: type, *, dot: str = '.', form: str = '', fix: str = _FIX
+) -> Any:
+    """Returns parent[name] after checking its type. `dot` separates `at` and `name` in the message."""
     if name not in parent:
         fields = ', '.join(map(repr, list(parent)[:8])) or 'nothing'
-        raise UserError(at, f'no {name!r} among {fields}', f'{name!r} with {_KINDS[kind]}', _FIX)
-    return _typed(parent[name], f'{at}.{name}' if dot else f'{at}:{name}', kind)
+        raise UserError(at, f'no {name!r} among {fields}', f'{name!r} with {_KINDS[kind]}{form}', fix)
+    return json_value(parent[name], f'{at}{dot}{name}', kind, form=form, fix=fix)
 
 
-def _typed(value: Any, at: str, kind: type) -> Any:
+def json_value(value: Any, at: str, kind: type, *, form: str = '', fix: str = _FIX) -> Any:
+    """Returns a JSON value after checking its type. The message has its location `at`, the `form` and the `fix`."""
     if type(value) is not kind:
         found = json.dumps(value)
-        raise UserError(at, found if len(found) < 60 else found[:57] + '…', _KINDS[kind], _FIX)
+        raise UserError(at, found if len(found) < 60 else found[:57] + '…', _KINDS[kind] + form, fix)
     return check_text(value, at) if kind is str else value

@@ -1,13 +1,16 @@
 """Text reports on the data and the results of SQuAD."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 from bertjax.metrics.squad import exact_match, overlap_f1
 from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.windows import find_answer, format_list
 
-_WORDS = ('what', 'who', 'when', 'where', 'which', 'how many', 'how much', 'how', 'why')
-
+_MARK = """[?,."']"""  # a mark before or after a word
+_WORD = re.compile(
+    rf'(?<!\S){_MARK}*(what|who|when|where|which|how{_MARK}*\s+{_MARK}*(many|much)|how|why){_MARK}*(?!\S)'
+)
 _DIFFERENCES = {
     'spaces': 'answers that differ in white space from the text at answer_start; this text is used',
     'elsewhere': 'answers that are not at answer_start; their nearest occurrence in the text is used',
@@ -34,15 +37,8 @@ def list_misplaced_answers(questions: Sequence[SquadQuestion]) -> list[str]:
 
 def find_question_word(question: str) -> str:
     """Returns the first question word of a question, or 'other' if there is none."""
-    words = question.lower().split()
-    positions = {}
-    for word in _WORDS:
-        parts = word.split()
-        for i in range(len(words) - len(parts) + 1):
-            if [text.strip('?,."\'') for text in words[i : i + len(parts)]] == parts:
-                positions.setdefault(i, word)  # 'how many' has priority over 'how', because it is earlier in _WORDS
-                break
-    return positions[min(positions)] if positions else 'other'
+    match = _WORD.search(question.lower())
+    return ' '.join(re.sub(_MARK, ' ', match[0]).split()) if match else 'other'
 
 
 def squad_report(questions: Sequence[SquadQuestion], texts: Mapping[str, str]) -> str:

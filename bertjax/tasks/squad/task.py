@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.config.ranges import MANY, integer, one_of
-from bertjax.config.schema import check_fields
 from bertjax.convert.heads import QUESTION_ANSWERING
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -77,7 +76,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
     thresholds = ('best_exact_thresh', 'best_f1_thresh', 'null_threshold')
 
     def __post_init__(self):
-        check_fields(self, 'task')
+        super().__post_init__()
         if self.max_query > self.seq_len - 4:
             raise UserError(
                 'config.task.max_query', f'{self.max_query} with config.seq_len={self.seq_len}',
@@ -94,16 +93,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         """Whether a question may have no answer."""
         return self.version == '2.0'
 
-    def splits(self) -> Sequence[str]:
-        """See Task."""
-        return self._files.splits()
-
-    def sources(self) -> str:
-        """See Task."""
-        return self._files.describe()
-
     def records(self, split: str) -> Sequence[SquadQuestion]:
-        """See Task."""
         return self._files.read(split)
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
@@ -111,7 +101,6 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return parse_input(lines, where)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[SquadQuestion]:
-        """See Task."""
         return parse_unlabelled_rows(rows, unique_ids=True)
 
     def learn(self, records: Sequence[SquadQuestion]) -> None:
@@ -123,25 +112,20 @@ class SquadTask(Task[SquadQuestion, Answers]):
             print(notice)
 
     def learned_state(self) -> dict[str, Any]:
-        """See Task."""
         return {'null_threshold': self.null_threshold} if self.nullable else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """See Task."""
         self.null_threshold = state.get('null_threshold', 0.0)
 
     def features(self, records: Sequence[SquadQuestion], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task and windows.py."""
         return squad_features(
             records, tokenizer, seq_len=self.seq_len, stride=self.stride, max_query=self.max_query, training=training
         )
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
-        """See Task."""
         return self.head.module(model_config, bilstm_units=self.bilstm_units)
 
     def predictions(self, records: Sequence[SquadQuestion], features: Features, outputs: Outputs) -> list[Answers]:
-        """See Task and answers.py."""
         return find_answers(
             records,
             features,
@@ -180,7 +164,6 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return len(predictions) > 1 and starts.most_common(1)[0][1] >= _COLLAPSED * len(predictions)
 
     def report(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> str:
-        """See Task."""
         text = squad_report(records, self._texts(records, predictions))
         return text + (f'null threshold {self.null_threshold:.4f}\n' if self.nullable else '')
 

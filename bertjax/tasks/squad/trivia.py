@@ -6,6 +6,7 @@ text around it does not necessarily answer the question.
 """
 
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,14 +15,16 @@ from typing import Any
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.texts import check_text, read_text
-from bertjax.tasks.squad.questions import load_json
+from bertjax.tasks.reading.texts import read_text
+from bertjax.tasks.squad.questions import json_field, json_value, load_json
 
 WORDS = 400  # the number of words at the start of a document that become a paragraph
 # {field of a question with a list of documents: folder of the texts of these documents}.
 EVIDENCE = {'EntityPages': 'evidence/wikipedia', 'SearchResults': 'evidence/web'}
 _FIX = 'give the folder of triviaqa-rc, with the original subfolders qa/ and evidence/'
 _FORM = '{"Data": [{"Question", "QuestionId", "Answer": {"Value", "Aliases"}, "EntityPages", "SearchResults"}]}'
+
+_checked = functools.partial(json_value, form=f', in {_FORM}', fix=_FIX)
 
 
 @dataclasses.dataclass
@@ -124,16 +127,7 @@ def find_aliases(context: str, pattern: re.Pattern) -> list[dict[str, Any]]:
 
 
 def _text(entry: Mapping[str, Any], at: str, name: str) -> str:
-    value = entry.get(name)
-    if not isinstance(value, str) or not value.strip():
-        found = f'{name} {value!r}'[:60] if name in entry else f'no {name}'
-        raise UserError(at, found, f'a text, in {_FORM}', _FIX)
-    return check_text(value, f'{at}.{name}')
-
-
-def _checked(value: Any, at: str, kind: type) -> Any:
-    if not isinstance(value, kind):
-        names = {dict: 'an object', list: 'a list', str: 'a text'}
-        found = 'nothing' if value is None else f'a JSON {type(value).__name__}'
-        raise UserError(at, found, f'{names[kind]}, in {_FORM}', _FIX)
+    value = json_field(entry, at, name, str, form=f', in {_FORM}', fix=_FIX)
+    if not value.strip():
+        raise UserError(f'{at}.{name}', repr(value), f'a text, in {_FORM}', _FIX)
     return value

@@ -11,13 +11,11 @@ import numpy as np
 
 from bertjax.data.features import FeatureBuilder, Features
 from bertjax.errors import UserError
+from bertjax.tasks.pairs import join_pair
 from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.text.tokenizer import Tokenizer
 
 _MAX_LISTED = 100
-# The results of a search for an answer: the answer is at the expected offset; it is there, but with different white
-# space; it is at another offset; it is not in the context.
-MATCH_KINDS = ('exact', 'spaces', 'elsewhere', 'missing')
 
 
 def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
@@ -32,7 +30,8 @@ def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
       start: The expected offset of the answer, in characters.
 
     Returns:
-      (one of MATCH_KINDS, first character, end); first character and end are 0 if the answer is missing.
+      The kind of the match, the first character, and the end. The kind is 'exact'; 'spaces' if the white space differs;
+      'elsewhere' if the answer is at another offset; or 'missing', with 0 as first character and end.
     """
     if answer.strip() and context.startswith(answer, start):
         return 'exact', start, start + len(answer)
@@ -132,14 +131,12 @@ def squad_features(
     contexts = list(dict.fromkeys(question.context for question in questions))
     pieces = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
     queries = tokenizer.encode([question.question for question in questions])
-    cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
-    separators = sep * tokenizer.separators
     truncated = [question.id for question, query in zip(questions, queries, strict=True) if len(query) > max_query]
     builder, unanswered = FeatureBuilder(), []
     for number, (question, query) in enumerate(zip(questions, queries, strict=True)):
         ids, firsts, lasts = pieces[question.context]
         query = query[:max_query]
-        head = 1 + len(query) + len(separators)
+        head = 1 + len(query) + tokenizer.separators
         answer, weight = None, np.float32(1)
         if question.answers:
             _, a, b = find_answer(question.context, question.answers[0], question.starts[0])
@@ -158,7 +155,7 @@ def squad_features(
                 begins = np.where(best[start:end] == window, firsts[start:end], np.int32(-1))
                 token_arrays['token_first'] = np.concatenate([outside, begins, after])
                 token_arrays['token_last'] = np.concatenate([outside, lasts[start:end], after])
-            builder.add_sequence(np.concatenate([cls, query, separators, ids[start:end], sep]), head, **token_arrays)
+            builder.add_sequence(*join_pair(query, ids[start:end], tokenizer), **token_arrays)
             inside = answer is not None and start <= answer[0] and answer[1] < end
             target = (answer[0] - start + head, answer[1] - start + head) if inside else (0, 0)
             builder.add_row(number, start=np.int32(target[0]), end=np.int32(target[1]), weights=weight)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.texts import Line
+from bertjax.tasks.reading.texts import Line, peek_lines
 
 DOCSTART = '-DOCSTART-'
 _BLANKS = re.compile('[ \t]+')  # other white space, such as a no-break space, may be part of a word
@@ -55,7 +55,11 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
     rows: list[tuple[int, tuple[str, ...]]] = []
     before: list[tuple[str, ...]] = []
     document, separator, count, first = 0, '', 0, 0
-    lines, first_separator, width = _peek_first_word(lines)
+    # The first line of a word, which is neither blank, nor a possible comment, nor a document boundary.
+    is_word = lambda line: line.strip(' \t') and not line.startswith('#') and not is_boundary(line)  # noqa: E731
+    lines, words = peek_lines(lines, accept=is_word)
+    first_separator = _separator(''.join(words))
+    width = len(split_columns(words[0], first_separator)) if words else 0
     for number, line in itertools.chain(lines, [(0, '')]):
         filled = line.strip(' \t') != ''
         boundary = filled and is_boundary(line)
@@ -69,7 +73,7 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
             before.append((line,) if comment else split_columns(line, ' ') if boundary else ())
             continue
         if not separator:
-            separator = '\t' if '\t' in line else ' '
+            separator = _separator(line)
         columns = split_columns(line, separator)
         if not count:
             count, first = len(columns), number
@@ -82,19 +86,8 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
         rows.append((number, columns))
 
 
-def _peek_first_word(lines: Iterable[Line]) -> tuple[Iterator[Line], str, int]:
-    """Detects the columns from the first line that is neither blank, nor a possible comment, nor a document boundary.
-
-    Returns:
-      All lines, the separator of the columns, and the number of columns; '' and 0 if there is no such line.
-    """
-    lines, seen = iter(lines), []
-    for line in lines:
-        seen.append(line)
-        if line[1].strip(' \t') and not line[1].startswith('#') and not is_boundary(line[1]):
-            separator = '\t' if '\t' in line[1] else ' '
-            return itertools.chain(seen, lines), separator, len(split_columns(line[1], separator))
-    return iter(seen), '', 0
+def _separator(line: str) -> str:
+    return '\t' if '\t' in line else ' '
 
 
 def _is_comment(line: str, prefix: str, separator: str, width: int) -> bool:

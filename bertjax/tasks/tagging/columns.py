@@ -133,22 +133,6 @@ def _locations(block: ColumnBlock, where: str) -> list[str]:
 
 def _sentence(block: ColumnBlock, where: str, options: ColumnOptions, *, tagged: bool) -> Sentence:
     columns, locations = tuple(columns for _, columns in block.rows), _locations(block, where)
-    words, tags = _words_and_tags(columns, locations, where, options, tagged=tagged)
-    return Sentence(
-        locations[0],
-        words,
-        tags,
-        block.document,
-        columns,
-        block.preceding_lines,
-        block.separator,
-        tag_column=options.tag_column,
-    )
-
-
-def _words_and_tags(
-    columns: Sequence[Sequence[str]], locations: Sequence[str], where: str, options: ColumnOptions, *, tagged: bool
-) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     width, word, tag = len(columns[0]), options.word_column, options.tag_column
     for name, column in (('word_column', word), ('tag_column', tag))[: 1 + tagged]:
         if not -width <= column < width:
@@ -164,7 +148,9 @@ def _words_and_tags(
     if '' in words:
         location = locations[words.index('')]
         raise UserError(location, 'an empty word', 'a word in its column', 'correct or remove the line')
-    return words, tuple(row[tag] for row in columns) if tagged else None
+    tags = tuple(row[tag] for row in columns) if tagged else None
+    rest = block.document, columns, block.preceding_lines, block.separator
+    return Sentence(locations[0], words, tags, *rest, tag_column=tag)
 
 
 def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], *, scheme: str) -> str:

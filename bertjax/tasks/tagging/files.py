@@ -5,15 +5,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from etils import epath
 
-from bertjax.errors import UserError
 from bertjax.files.paths import single_file
 from bertjax.files.streams import has_compression_suffix
-from bertjax.remote.paths import data_directory, user_path
 from bertjax.tasks.reading.json_rows import is_object
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import NESTED, Files, parse_records, read_records
 from bertjax.tasks.reading.sources import read_dataset
-from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
+from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, split_files
 from bertjax.tasks.reading.texts import Blank, Line, check_not_empty, peek_lines, read_lines, read_text
 from bertjax.tasks.tagging.blocks import is_boundary, read_blocks, split_columns
 from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, convert_to_iob2, read_columns, stream_columns
@@ -26,7 +24,7 @@ _CONLL_NAMES = {'train': (), 'dev': ('testa',), 'test': ('testb',)}
 _SUFFIXES = ('.txt', '.tsv', '.conll', '.conllu', '.iob', '.iob2', '.bio', '.bioes')
 
 
-class TaggedFiles:
+class TaggedFiles(SplitFiles):
     """The splits of a folder, or of CoNLL-2003 in tensorflow-datasets.
 
     Args:
@@ -36,33 +34,22 @@ class TaggedFiles:
       fields: The fields of JSON, Parquet and Arrow files.
     """
 
+    missing = 'tags'
+
     def __init__(self, data: str, options: ColumnOptions, fields: TagFields):
-        self._data, self._options, self._fields = data, options, fields
+        super().__init__(data, self._have_tags, ('.txt', '.conll'))
+        self._options, self._fields = options, fields
 
     def splits(self) -> list[str]:
-        """Returns the names of the splits that exist and have tags."""
-        if not self._data:
-            return list(STEMS)
-        return [split for split in STEMS if self.find(split) and (split != 'test' or self._test_has_tags())]
+        return super().splits() if self._data else list(STEMS)
 
     def find(self, split: str) -> Files:
-        """Returns the files of a split, or () if there are none.
-
-        Raises:
-          UserError: Several files match, or the folder does not exist.
-        """
-        folder = data_directory(self._data, 'a folder with train.txt, dev.txt …')
-        candidates = sorted(path for path in folder.iterdir() if _is_column_file(path, split))
-        columns = single_file(candidates, str(folder), split, 'move the others away')
-        return (columns,) if columns else split_files(folder, split, suffixes=NESTED)
+        candidates = sorted(path for path in self.folder.iterdir() if _is_column_file(path, split))
+        columns = single_file(candidates, str(self.folder), split, 'move the others away')
+        return (columns,) if columns else split_files(self.folder, split, suffixes=NESTED)
 
     def describe(self) -> str:
-        """Returns a readable list of the splits and their files, or '' for tensorflow-datasets."""
-        if not self._data:
-            return ''
-        files = {split: self.find(split) for split in STEMS}
-        folder = user_path(self._data, 'config.data')
-        return describe_splits(files, folder, labelled=self.splits(), missing='tags')
+        return super().describe() if self._data else ''
 
     def read(self, split: str) -> list[Sentence]:
         """Reads the sentences of a split in file order.
@@ -70,15 +57,10 @@ class TaggedFiles:
         Raises:
           UserError: The split or file does not exist, or a line or record is malformed.
         """
-        if split not in STEMS:
-            raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
+        check_split(split)
         if not self._data:
             return self._read_rows(read_dataset(DATASET, split), DATASET, TagFields(), tagged=True)
-        files = self.find(split)
-        if not files:
-            names = ' or '.join(f'{name}.txt' for name in STEMS[split])
-            raise UserError(self._data, f'no file of the {split} split', names, 'add it, or give another folder')
-        tagged = split != 'test' or self._test_has_tags()
+        files, tagged = self.require(split), self.is_labelled(split)
         if _has_columns(files):
             return read_columns(read_text(files[0]), str(files[0]), self._options, tagged=tagged)
         return self._read_rows(read_records(files), str(files[0]), self._fields, tagged=tagged)
@@ -93,14 +75,12 @@ class TaggedFiles:
         locations = [[sentence.where] * len(sentence.words) for sentence in sentences]
         return convert_to_iob2(sentences, locations, where, self._options) if tagged else sentences
 
-    def _test_has_tags(self) -> bool:
-        """Whether there is a test file with a column or a field of tags.
+    def _have_tags(self, test: Files) -> bool:
+        """Whether test files have a column or a field of tags.
 
         A test file with one column less than the training file has no tags.
         """
-        test, train = self.find('test'), self.find('train')
-        if not test:
-            return False
+        train = self.find('train')
         if not _has_columns(test):
             return self._fields.tags_of(next(read_records(test)).fields) is not None
         width = _count_columns(test[0], self._options)

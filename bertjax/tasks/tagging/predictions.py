@@ -1,4 +1,4 @@
-"""Predicts a tag for each word from the logits of windows."""
+"""Predicts a tag for each word, or each piece, from the logits of windows."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,7 +9,14 @@ from bertjax.data.features import Features
 from bertjax.metrics.entities import to_iob2
 from bertjax.metrics.softmax import softmax
 from bertjax.tasks.tagging.columns import Sentence
-from bertjax.tasks.tagging.features import WORDS
+from bertjax.tasks.tagging.features import WORDS, piece_offsets
+from bertjax.text.tokenizer import Tokenizer
+
+# The strategies of the token-classification pipeline of transformers.
+# With 'first', a word gets the tag of its first piece, as in training. With 'average', it gets the tag with the highest
+# mean probability over its pieces. With 'max', it gets the tag of its most confident piece. With 'simple', each piece
+# has a separate tag.
+STRATEGIES = ('first', 'average', 'max', 'simple')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,14 +65,82 @@ def predict_tags(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain: 
     for word_logits in logits:
         if np.isnan(word_logits).any():
             raise ValueError('a word without a prediction in any window')
-        prediction = make_prediction([labels[i] for i in word_logits.argmax(-1)], plain=plain)
-        probabilities = tuple(softmax(word_logits).max(-1).tolist())
-        result.append(dataclasses.replace(prediction, probabilities=probabilities))
+        probabilities = softmax(word_logits).max(-1).tolist()
+        result.append(make_prediction([labels[i] for i in word_logits.argmax(-1)], probabilities, plain=plain))
     return result
 
 
-def make_prediction(raw: Sequence[str], *, plain: bool) -> Tags:
-    """Returns the prediction for the output tags `raw`, with probability 1 for each tag; see `predict_tags`."""
+def make_prediction(raw: Sequence[str], probabilities: Sequence[float], *, plain: bool) -> Tags:
+    """Returns the prediction for the output tags `raw`; see `predict_tags`."""
     tags = raw if plain else to_iob2(raw)
     repaired = sum(a != b for a, b in zip(raw, tags, strict=True))
-    return Tags(tuple(tags), (1.0,) * len(tags), repaired)
+    return Tags(tuple(tags), tuple(probabilities), repaired)
+
+
+def aggregate(
+    sentences: Sequence[Sentence],
+    features: Features,
+    token_logits: Sequence[np.ndarray],
+    tokenizer: Tokenizer,
+    strategy: str,
+) -> tuple[list[Sentence], list[np.ndarray]]:
+    """Computes the logits of each word from the logits of its pieces; see STRATEGIES.
+
+    Args:
+      sentences: The N sentences; with 'simple', they must be raw text.
+      features: The features of the sentences, with R rows.
+      token_logits: R arrays [S, C], each as long as its row.
+      tokenizer: The tokenizer that produced the features.
+      strategy: One of STRATEGIES.
+
+    Returns:
+      The sentences and the logits of their words, float64 [W, C]. With 'simple', the words of a sentence are its
+      pieces.
+    """
+    offsets = [piece_offsets(sentence.words, tokenizer) for sentence in sentences]
+    pieces = _gather_piece_logits(features, token_logits, offsets)
+    if strategy != 'simple':
+        return list(sentences), [
+            np.stack([_word_logits(piece_logits, strategy) for piece_logits in words]) for words in pieces
+        ]
+    logits = [np.concatenate(words) for words in pieces]
+    triples = zip(sentences, offsets, pieces, strict=True)
+    return [
+        _split_into_pieces(sentence, word_offsets, [len(piece_logits) for piece_logits in words])
+        for sentence, word_offsets, words in triples
+    ], logits
+
+
+def _gather_piece_logits(
+    features: Features, token_logits: Sequence[np.ndarray], offsets: Sequence[Sequence[np.ndarray]]
+) -> list[list[np.ndarray]]:
+    """Returns the logits of the pieces of each word, [P, C], by sentence and word.
+
+    Pieces after the end of the window that tags the word are missing.
+    """
+    logits: list[list[np.ndarray]] = [[np.zeros(0)] * len(words) for words in offsets]
+    for row, sentence in enumerate(features.record.tolist()):
+        words = features.token[WORDS][features.offsets[row] : features.offsets[row + 1]]
+        for start in np.flatnonzero(words).tolist():
+            word = int(words[start]) - 1
+            end = min(start + len(offsets[sentence][word]), len(words) - 1)  # the last token is [SEP]
+            logits[sentence][word] = np.asarray(token_logits[row][start:end], np.float64)
+    return logits
+
+
+def _word_logits(logits: np.ndarray, strategy: str) -> np.ndarray:
+    """Combines the logits of the pieces of a word, [P, C] -> [C]."""
+    if strategy == 'average':
+        return np.log(softmax(logits).mean(0))
+    return logits[0 if strategy == 'first' else softmax(logits).max(-1).argmax()]
+
+
+def _split_into_pieces(sentence: Sentence, word_offsets: Sequence[np.ndarray], counts: Sequence[int]) -> Sentence:
+    """Returns the sentence with its pieces as words."""
+    offsets = tuple(
+        (begin + int(first), begin + int(end))
+        for (begin, _), pieces, count in zip(sentence.offsets, word_offsets, counts, strict=True)
+        for first, end in pieces[:count]
+    )
+    words = tuple(sentence.text[slice(*bounds)] for bounds in offsets)
+    return dataclasses.replace(sentence, words=words, offsets=offsets)

@@ -1,9 +1,8 @@
 """A text report on predicted tags."""
 
-from collections import Counter
 from collections.abc import Sequence
 
-from bertjax.metrics.entities import EntityScore, score_entities, total_score
+from bertjax.metrics.entities import score_entities, total_score
 
 
 def tagging_report(
@@ -18,28 +17,17 @@ def tagging_report(
       plain: True if each tag describes a single word, False if the tags mark entities.
       repaired: The number of entities that begin with I in the output of the model.
     """
-    if plain:
-        scores = _score_tags(gold, predicted)
-    else:
-        scores = score_entities(gold, predicted)
-        scores = {(name or '(no type)'): score for name, score in scores.items()}
-    order = sorted(scores, key=lambda name: (-scores[name].gold, -scores[name].predicted, name))
+    scores = {(name or '(no type)'): score for name, score in score_entities(gold, predicted, plain).items()}
+    order = sorted(scores, key=lambda name: (-scores[name].true, -scores[name].predicted, name))
     rows = [(name, scores[name]) for name in order] + [('all', total_score(scores))]
     width = max(len(name) for name, _ in rows)
     lines = [f'{"tag" if plain else "entity":{width}}  precision  recall      f1    gold    pred   right']
     for name, score in rows:
         figures = f'{score.precision:9.4f}{score.recall:8.4f}{score.f1:8.4f}'
-        lines.append(f'{name:{width}}  {figures}{score.gold:8,}{score.predicted:8,}{score.right:8,}')
+        lines.append(f'{name:{width}}  {figures}{score.true:8,}{score.predicted:8,}{score.right:8,}')
     if repaired:
         lines.append(
             f'{repaired:,} predicted entities began with I instead of B (after O or another type); each such I was '
             'replaced by B'
         )
     return '\n'.join(lines)
-
-
-def _score_tags(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, EntityScore]:
-    pairs = [(a, b) for true, guessed in zip(gold, predicted, strict=True) for a, b in zip(true, guessed, strict=True)]
-    in_gold, in_predicted = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
-    right = Counter(a for a, b in pairs if a == b)
-    return {tag: EntityScore(in_gold[tag], in_predicted[tag], right[tag]) for tag in in_gold | in_predicted}

@@ -4,12 +4,11 @@ import collections
 import dataclasses
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bertjax.config.ranges import MANY, integer, list_of, one_of, text
-from bertjax.config.schema import check_fields
 from bertjax.convert.heads import TOKEN_CLASSIFICATION
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -17,11 +16,11 @@ from bertjax.losses import TOKENS
 from bertjax.metrics.entities import EntitySpan, score_entities, spans, split_tag, tag_accuracy, total_score
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import LAYERS, BertForTask
+from bertjax.tasks.baselines import tag_baselines
 from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.tagging import files
-from bertjax.tasks.tagging.baseline import frequent_tags
 from bertjax.tasks.tagging.blocks import DOCSTART
 from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, convert_to_file_scheme, file_tags, write_columns
 from bertjax.tasks.tagging.features import tagging_features
@@ -82,10 +81,12 @@ class TaggingTask(Task[Sentence, Tags]):
 
     head = TOKEN_CLASSIFICATION
     has_baselines = True
+    learned: ClassVar[Mapping[str, str]] = {'labels': 'labels', 'scheme': '_file_scheme'}
+    min_seq_len = 3
     objective = TOKENS
 
     def __post_init__(self):
-        check_fields(self, 'task')
+        super().__post_init__()
         self.columns = ColumnOptions(self.word_column, self.tag_column, self.comment, self.scheme)
         self._fields = TagFields(self.words, self.tags, tuple(self.tag_names))
         self._files = files.TaggedFiles(self.data, self.columns, self._fields)
@@ -94,15 +95,12 @@ class TaggingTask(Task[Sentence, Tags]):
         self.labels: list[str] = []
         self._file_scheme = ''
         max_pieces = self.seq_len - 2
-        if max_pieces < 1:
-            raise UserError('config.seq_len', str(self.seq_len), 'at least 3', 'use 128')
         if self.stride > max_pieces:
             expected = f'0 to {max_pieces}, which is config.seq_len without [CLS] and [SEP]'
             raise UserError('config.task.stride', str(self.stride), expected, 'leave it at 0 for half a window')
 
     @property
     def complete(self) -> bool:
-        """See Task."""
         return bool(self.labels)
 
     @property
@@ -120,16 +118,7 @@ class TaggingTask(Task[Sentence, Tags]):
                 fix='set config.task.frozen=False',
             )
 
-    def splits(self) -> Sequence[str]:
-        """See Task."""
-        return self._files.splits()
-
-    def sources(self) -> str:
-        """See Task."""
-        return self._files.describe()
-
     def records(self, split: str) -> Sequence[Sentence]:
-        """See Task."""
         return self._files.read(split)
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Sentence | Blank]:
@@ -137,7 +126,6 @@ class TaggingTask(Task[Sentence, Tags]):
         return files.read_input(lines, where, self.columns, self.input_format, self.labels, self._fields)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Sentence | Blank]:
-        """See Task."""
         return parse_sentences(rows, self._fields, tagged=False)
 
     def learn(self, records: Sequence[Sentence]) -> None:
@@ -154,16 +142,7 @@ class TaggingTask(Task[Sentence, Tags]):
         kinds = ', '.join(f'{name or "entities"} {count:,}' for name, count in counts.most_common(20))
         print(f'{len(records):,} sentences for training, {words:,} words: {kinds or "no entity"}')
 
-    def learned_state(self) -> dict[str, Any]:
-        """See Task."""
-        return {'labels': self.labels, 'scheme': self._file_scheme}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """See Task."""
-        self.labels, self._file_scheme = list(state['labels']), state['scheme']
-
     def features(self, records: Sequence[Sentence], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task and features.py."""
         notes = self._check_tags(records, training)
         if self.context and len({record.document for record in records}) == 1 and len(records) > 1:
             notes.append(f'{records[0].where}: no {DOCSTART} lines, so all sentences are treated as a single document')
@@ -195,13 +174,11 @@ class TaggingTask(Task[Sentence, Tags]):
         return collections.Counter(tag for record in records for tag in record.tags or () if tag not in known)
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
-        """See Task."""
         return self.head.module(
             model_config, len(self.labels), bilstm_units=self.bilstm_units, layers=self.layers, frozen=self.frozen
         )
 
     def predictions(self, records: Sequence[Sentence], features: Features, outputs: Outputs) -> list[Tags]:
-        """See Task and predictions.py."""
         logits = gather_word_logits(records, features, outputs['token_logits'])
         return predict_tags(logits, self.labels, plain=self.plain)
 
@@ -225,7 +202,7 @@ class TaggingTask(Task[Sentence, Tags]):
         if self.plain:
             return accuracy
         score = total_score(score_entities(gold, predicted))
-        return {'f1': score.f1, 'precision': score.precision, 'recall': score.recall, **accuracy}
+        return {name: float(getattr(score, name)) for name in ('f1', 'precision', 'recall')} | accuracy
 
     def collapsed(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> bool:
         """Whether all words have the same predicted tag."""
@@ -271,15 +248,12 @@ class TaggingTask(Task[Sentence, Tags]):
 
     def _spans_to_names(self, tags: Sequence[str]) -> dict[tuple[int, int], str]:
         """Returns {(first word, end): entity type or tag}."""
-        if self.plain:
-            return {(i, i + 1): tag for i, tag in enumerate(tags)}
-        return {(span.start, span.end): span.type or 'entity' for span in spans(tags)}
+        return {(span.start, span.end): span.type or 'entity' for span in spans(tags, self.plain)}
 
     def baselines(self, train: Sequence[Sentence], records: Sequence[Sentence]) -> dict[str, list[Tags]]:
-        """See Task and baseline.py."""
-        tags_by_name = frequent_tags(train, records)
+        tags_by_name = tag_baselines(train, records)
         return {
-            name: [make_prediction(tags, plain=self.plain) for tags in record_tags]
+            name: [make_prediction(tags, (1.0,) * len(tags), plain=self.plain) for tags in record_tags]
             for name, record_tags in tags_by_name.items()
         }
 
@@ -292,7 +266,6 @@ class TaggingTask(Task[Sentence, Tags]):
         return {f'{split}.txt': write_columns(records, tags, scheme=self._file_scheme)}
 
     def huggingface(self) -> dict[str, Any]:
-        """See Task."""
         return id2label(self.labels)
 
 

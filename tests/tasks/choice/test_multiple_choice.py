@@ -11,11 +11,11 @@ import tokenizers
 from bertjax.errors import UserError
 from bertjax.losses import CHOICES, CLASSIFICATION, cross_entropy
 from bertjax.model.config import BertConfig
-from bertjax.tasks.choice.files import ChoiceQuestion, parse_questions, read_codah, read_swag
+from bertjax.tasks.choice.files import ChoiceQuestion, parse_questions, read_table
 from bertjax.tasks.choice.task import MultipleChoiceTask
+from bertjax.tasks.pairs import truncate_longest_first
 from bertjax.tasks.reading.records import parse_records
 from bertjax.tasks.reading.texts import number_lines
-from bertjax.tasks.truncation import truncate_longest_first
 from bertjax.text.tokenizer import Tokenizer
 
 HEADER = ',video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label'
@@ -89,7 +89,7 @@ def check_error(error: UserError, parts: tuple[str, ...]) -> None:
 )
 def test_malformed_swag_is_refused(tmp_path: pathlib.Path, text: str, parts: tuple[str, ...]):
     with pytest.raises(UserError) as error:
-        read_swag((write_file(tmp_path / 'f.csv', text),), labelled=True)
+        read_table((write_file(tmp_path / 'f.csv', text),), 'swag')
     check_error(error.value, parts)
 
 
@@ -101,7 +101,7 @@ def test_two_files_of_a_split_are_refused(swag: MultipleChoiceTask, tmp_path: pa
 
 def test_the_start_of_the_second_sentence_may_be_empty(tmp_path: pathlib.Path):
     path = write_file(tmp_path / 'f.csv', SWAG.replace('sits.,He,', 'sits.,,'))
-    assert read_swag((path,), labelled=True)[0].start == ''
+    assert read_table((path,), 'swag')[0].start == ''
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_the_start_of_the_second_sentence_may_be_empty(tmp_path: pathlib.Path):
 )
 def test_malformed_codah_is_refused(tmp_path: pathlib.Path, text: str, parts: tuple[str, ...]):
     with pytest.raises(UserError) as error:
-        read_codah((write_file(tmp_path / 'f.tsv', text),))
+        read_table((write_file(tmp_path / 'f.tsv', text),), 'codah')
     check_error(error.value, parts)
 
 
@@ -215,7 +215,7 @@ def test_truncation_equals_longest_first_of_tokenizers(
                 assert truncate_longest_first(first, second, max_tokens) == (types.count('a'), types.count('b'))
     features = swag.features([question('abcdefghijkl', 'mnopqrstuvwx', 'y')], tokenizer, training=True)
     assert features.lengths.tolist() == [16]
-    assert features.notes == ('1 of 2 sequences are longer than config.seq_len=16 and are truncated',)
+    assert features.notes == ('1 of 2 pairs are longer than config.seq_len=16 and lose their end',)
 
 
 def test_predictions_metrics_and_files(swag: MultipleChoiceTask, tokenizer: Tokenizer):

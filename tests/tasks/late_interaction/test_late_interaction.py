@@ -25,7 +25,7 @@ from bertjax.model.config import BertConfig
 from bertjax.tasks.embedding.files import TextExample
 from bertjax.tasks.late_interaction import search as module
 from bertjax.tasks.late_interaction.features import Tokenization
-from bertjax.tasks.late_interaction.losses import LOSSES, build_objective, max_sim
+from bertjax.tasks.late_interaction.losses import LOSSES, ROLES, build_objective, max_sim
 from bertjax.tasks.late_interaction.search import search
 from bertjax.tasks.late_interaction.task import LateInteractionTask
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
@@ -124,14 +124,14 @@ def pieces_of(tokenizer: Tokenizer, ids: np.ndarray) -> str:
 
 def test_queries_are_augmented_and_punctuation_is_skipped(marked: Tokenizer, tokenizer: Tokenizer):
     tokens = Tokenization(marked, SETTINGS)
-    (ids, roles), (longer, longer_roles) = tokens.queries(['a, b', 'a b c d e f'])
-    assert pieces_of(marked, ids) == 'CLS unused0 a , b SEP MASK MASK' and roles.tolist() == [0] * 6 + [2, 2]
-    assert pieces_of(marked, longer) == 'CLS unused0 a b c d e SEP' and not longer_roles.any()
-    ((ids, roles),) = tokens.documents(['a, b. c'])
-    assert pieces_of(marked, ids) == 'CLS unused1 a , b . SEP' and roles.tolist() == [0, 0, 0, 1, 0, 1, 0]
+    (ids, arrays), (longer, longer_arrays) = tokens.queries(['a, b', 'a b c d e f'])
+    assert pieces_of(marked, ids) == 'CLS unused0 a , b SEP MASK MASK' and arrays[ROLES].tolist() == [0] * 6 + [2, 2]
+    assert pieces_of(marked, longer) == 'CLS unused0 a b c d e SEP' and not longer_arrays[ROLES].any()
+    ((ids, arrays),) = tokens.documents(['a, b. c'])
+    assert pieces_of(marked, ids) == 'CLS unused1 a , b . SEP' and arrays[ROLES].tolist() == [0, 0, 0, 1, 0, 1, 0]
     plain = MultiVector('x ', '', 8, 7, False, False, ())
-    ((ids, roles),) = Tokenization(tokenizer, plain).queries(['a'])  # a marker that is an ordinary word
-    assert pieces_of(tokenizer, ids) == 'CLS x a SEP' and not roles.any()
+    ((ids, arrays),) = Tokenization(tokenizer, plain).queries(['a'])  # a marker that is an ordinary word
+    assert pieces_of(tokenizer, ids) == 'CLS x a SEP' and not arrays[ROLES].any()
 
 
 def write(folder: pathlib.Path, name: str, rows: list[dict]) -> None:

@@ -240,7 +240,7 @@ def test_the_metric_f1_needs_two_labels(tmp_path):
 
 def test_missing_files_are_errors(mails):
     task = ClassificationTask(str(mails), 32)
-    with pytest.raises(UserError, match='no file for the test split'):
+    with pytest.raises(UserError, match='no file of the test split'):
         task.records('test')
     with pytest.raises(UserError, match="'validation'"):
         task.records('validation')

@@ -100,11 +100,11 @@ def test_first_words_and_aliases():
 def test_malformed_files_are_errors_with_the_path_of_the_value(triviaqa: pathlib.Path):
     path = triviaqa / 'qa' / 'wikipedia-train.json'
     for changes, where, found in (
-        ({'Answer': None}, 'Data[1].Answer', 'nothing'),
-        ({'Answer': {'Value': ''}}, 'Data[1].Answer', "Value ''"),
-        ({'Question': 3}, 'Data[1]', 'Question 3'),
-        ({'EntityPages': {}}, 'Data[1].EntityPages', 'a JSON dict'),
-        ({'EntityPages': [{'Title': 'x'}]}, 'Data[1].EntityPages[0]', 'no Filename'),
+        ({'Answer': None}, 'Data[1].Answer', 'null'),
+        ({'Answer': {'Value': ''}}, 'Data[1].Answer.Value', "''"),
+        ({'Question': 3}, 'Data[1].Question', '3'),
+        ({'EntityPages': {}}, 'Data[1].EntityPages', '{}'),
+        ({'EntityPages': [{'Title': 'x'}]}, 'Data[1].EntityPages[0]', "no 'Filename' among 'Title'"),
         ({'EntityPages': [{'Filename': 'no.txt'}]}, 'Data[1].EntityPages[0].Filename', 'no file'),
     ):
         path.write_text(json.dumps({'Data': [QUESTION, {**QUESTION, **changes}]}))
