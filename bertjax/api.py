@@ -30,12 +30,7 @@ from bertjax.data.length_buckets import find_buckets
 from bertjax.errors import UserError
 from bertjax.files.disk import explain_os_error
 from bertjax.inference.apply import make_apply
-from bertjax.inference.arguments import (
-    Texts,
-    as_text_list,
-    check_count,
-    check_value,
-)
+from bertjax.inference.arguments import Texts, as_text_list, check_count, check_value
 from bertjax.inference.description import describe_model
 from bertjax.inference.masked_methods import MaskedMethods
 from bertjax.inference.runner import Runner

@@ -40,10 +40,6 @@ def run(config: ConfigDict, workdir: str) -> None:
     the positives and known negatives of all records, all documents, or all paragraphs. The result depends only on the
     model, the texts and the options. After a kill, the same command continues after the last saved part of the vectors.
 
-    Args:
-      config: The config of the recipe `mine_negatives`.
-      workdir: The workdir of the model, or a new folder.
-
     Raises:
       UserError: The model or a file does not exist, a record is malformed, the options contradict each other, or the
         results of another input would be replaced.

@@ -59,7 +59,6 @@ def modern_config(size: str, *, learning_rate: float, weight_decay: float = 1e-5
     Args:
       size: A row of `model.config.MODERN_SIZES`.
       learning_rate: The peak learning rate of the phases that do not set one.
-      weight_decay: The decoupled weight decay.
     """
     config = pretraining_config(packing=True, learning_rate=learning_rate, batch_size=4608)
     config.update(seq_len=1024, max_predictions=312)
@@ -113,7 +112,6 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     """Returns the base config of a recipe for a task; see `config.finetuning.FinetuningKeys`.
 
     Args:
-      kind: The kind of the task.
       **task: The options of config.task that differ from their defaults.
     """
     defaults = {name: option.default for name, option in options(kind).items()} if kind in KINDS else {}

@@ -15,8 +15,6 @@ def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict
     """Estimates the time and the traffic of a step from its optimized HLO; see docs/performance.md.
 
     Args:
-      text: The optimized HLO of the step, as printed by the compiler.
-      topology: The TPU slice or the GPUs that the program was compiled for.
       flops: The FLOPs per step and chip, computed from the shapes of the model.
       peak_flops: The peak FLOPs per second of a chip.
 

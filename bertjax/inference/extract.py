@@ -32,8 +32,6 @@ class Extractor:
     """Computes the features of texts, one part of a file at a time.
 
     Attributes:
-      runner: The runner of the model.
-      encoding: The definition of the features.
       max_length: The maximum length in tokens. Longer texts are truncated.
     """
 
@@ -112,10 +110,8 @@ def compute_vectors(extractor: Extractor, texts: Sequence[str], folder: pathlib.
 
     Args:
       extractor: The definition of the vectors, with pooling.
-      texts: N texts.
       folder: The folder of the finished parts. A part is named after its texts and the model, so a run reuses only
         identical parts of an earlier run.
-      advance: A function that is called with the number of newly finished texts.
     """
     vectors = np.empty((len(texts), extractor.width), np.float32)
     for begin in range(0, len(texts), PART_SIZE):

@@ -27,8 +27,6 @@ class MaskedText:
 
     Args:
       text: A text with at least one mask.
-      where: The location of the text, for error messages.
-      tokenizer: The tokenizer of the model.
       max_length: The maximum S. Longer texts are truncated at the end.
 
     Raises:
@@ -171,9 +169,6 @@ def extend(
     is cut off.
 
     Args:
-      runner: The runner of a model with an MLM head.
-      texts: The texts to continue.
-      tokens: The number of pieces to append.
       temperature: The sampling temperature; 0 always takes the most probable piece.
       top_k: The number of most probable pieces to sample from.
       seed: The sampling seed. The continuation of a text does not depend on the other texts.

@@ -20,8 +20,6 @@ def score_texts(
     """Computes pseudo-log-likelihoods by masking each piece in turn (Salazar et al. 2020, arXiv 1910.14659).
 
     Args:
-      runner: The runner of a model with an MLM head.
-      texts: The texts.
       max_length: The maximum length in tokens, including [CLS] and [SEP]. Longer texts are truncated.
       advance: A function that is called with the number of newly finished texts; None shows a progress bar.
 

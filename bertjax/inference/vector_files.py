@@ -20,9 +20,7 @@ def calibrated_ranges(key: str, x: np.ndarray, width: int) -> np.ndarray:
     """Returns the ranges of the dimensions of calibration vectors, float32 [2, width].
 
     Args:
-      key: The config key or the argument of the vectors, for the error message.
       x: The vectors, at least two.
-      width: Their expected width.
 
     Raises:
       UserError: `x` has another shape, or is not floating.

@@ -150,12 +150,7 @@ class BertForPreTraining(nn.Module):
         """
         layout = None if sequence_ids is None else BatchLayout(sequence_ids, position_ids, cls_positions)
         hidden, _ = self.encoder(
-            input_ids,
-            segment_ids,
-            attention_mask,
-            dropout=dropout,
-            layout=layout,
-            causal=causal,
+            input_ids, segment_ids, attention_mask, dropout=dropout, layout=layout, causal=causal
         )  # [B, S, D]
         outputs = {'mlm_logits': self.predict_tokens(hidden, masked_positions)}
         if self.config.nsp:

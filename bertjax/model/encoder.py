@@ -161,8 +161,7 @@ class EncoderBlock(nn.Module):
         if self.first_only and mask.layout and block_dropout is not None:
             gather = mask.layout.gather_cls
             output_dropout = block_dropout.replace(
-                example_ids=gather(block_dropout.example_ids),
-                positions=gather(block_dropout.positions),
+                example_ids=gather(block_dropout.example_ids), positions=gather(block_dropout.positions)
             )
         attention, mlp = SelfAttention(c, name='attention'), Mlp(c, name='mlp')
         attention_norm, mlp_norm = Norm(c, name='attention_norm'), Norm(c, name='mlp_norm')

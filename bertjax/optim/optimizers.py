@@ -106,8 +106,7 @@ def make_optimizer(
 
     Args:
       name: One of OPTIMIZERS.
-      b1: The decay rate of the first moment.
-      b2: The decay rate of the second moment.
+      b1, b2: The decay rates of the first and the second moment.
       eps: The number added to the root of the second moment.
       weight_decay: The weight decay rate: the update includes `weight_decay` times the parameter, except for biases and
         LayerNorm scales.

@@ -19,7 +19,6 @@ class ProcessFlags:
 
     Attributes:
       coordinator_address: HOST:PORT of the first process.
-      num_processes: The number of processes of the run.
       process_id: The number of this process, from 0.
     """
 

@@ -82,10 +82,6 @@ def ici_bandwidth(name: str, chips: int) -> float:
 
     A group of all chips sends along every side of the slice, and a smaller group along one side. Chips send in both
     directions along a ring, and in one direction otherwise.
-
-    Args:
-      name: The topology, such as 'v5e:4x4'.
-      chips: The number of chips of the group.
     """
     _, generation, shape = parse_topology(name)
     spec = generation_of(name)

@@ -81,14 +81,10 @@ class Pretraining:
     """A pre-training run in its workdir, which implements `trainer.Experiment`.
 
     Args:
-      settings: The settings of the run.
-      folder: The workdir.
-      mesh: The devices.
       distillation: The teacher and its losses; None without a teacher.
 
     Attributes:
       settings: The settings of the run, with all durations in steps.
-      folders: A list with the workdir.
       tokenizer, model_config, setup: The tokenizer, the config of the model, and the setup of the run.
       stores, examples: The token stores, and the examples made from them.
       values: A function that computes the values of a metrics row from sums of losses.

@@ -62,7 +62,6 @@ def finish_pretraining(
     """Exports the model, writes summary.json and prints the summary.
 
     Args:
-      folder: The workdir.
       config: The resolved config.
       model_config, tokenizer, params: The config, the tokenizer and the parameters of the trained model.
       heldout: Held-out examples, whose masks are filled for the summary; None without held-out text.

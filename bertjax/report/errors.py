@@ -23,7 +23,6 @@ def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') 
     """Returns the section that reviews a finished run's predictions for dev.
 
     Args:
-      run: The run in the workdir.
       task: The task with its learned labels.
       folder: The folder with results.json and predictions/: the workdir, or a trial of a sweep.
       about: A sentence about the source of the predictions; '' if the run itself made them.

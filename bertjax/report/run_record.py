@@ -29,11 +29,9 @@ class Run:
     """The content of a workdir.
 
     Attributes:
-      folder: the workdir.
       recipe: the recipe as the command line names it.
       config: the config in plain form: that of the run, or of a member of the ensemble, or of the command line.
       recorded: whether `config` is from config.json in `folder`.
-      rows: the rows of metrics.jsonl.
       models: the folders of the evaluated models; empty if the model is in `folder`.
     """
 
@@ -102,8 +100,6 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
 
     Args:
       config: the config of the command line, in plain form.
-      folder: the workdir.
-      recipe: the recipe as the command line names it.
 
     Raises:
       UserError: There is no run in the folder, or its config.json is damaged.

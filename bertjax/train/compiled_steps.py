@@ -109,7 +109,6 @@ class CompiledSteps(Mapping[int, Program]):
 
     Args:
       lower: length -> a function that compiles the lowered step.
-      lengths: All padded lengths.
       in_parallel: Whether to compile all lengths in parallel at the first use. This suits accelerators, whose host is
         idle. On CPU it would take time and memory from the training, for lengths that a short run may not use; see
         `compile_ahead`.

@@ -80,7 +80,6 @@ def check_memory(
       rows, parts: The number of rows and the number of parts of a batch.
       seq_len, predictions: The sequence length, and the number of predictions per row.
       moments: The number of optimiser arrays for each parameter; 0 if the encoder is not trained.
-      key: The config key of the batch size.
     """
     weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize * (1 + moments)
     weights //= mesh.shape['fsdp'] * mesh.shape['tensor']

@@ -69,9 +69,7 @@ class Setup:
 
     Attributes:
       module: The Flax module of the model, which takes `objective.inputs`.
-      objective: The training objective.
       optimizer: The optimiser, from optim.make_optimizer.
-      mesh: The devices of all arrays.
       trained: Selects the trained parameters.
       layer_decay: The learning rate factor per layer, see `optim.trainable.layer_rates`.
       init: key -> fresh state, boxed.

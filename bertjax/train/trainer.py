@@ -37,7 +37,6 @@ class Experiment(Protocol):
 
     Attributes:
       settings: The settings of the run, with `steps`, `eval_every` and `checkpoint_every` in steps.
-      setup: The model and the optimiser on the mesh.
       resolved: The settings in plain form, with fingerprints, for config.json and every checkpoint.
       folders: The folder of each run, for its rows and its ledger.
       template: The abstract state with its shardings.
@@ -71,17 +70,11 @@ class Experiment(Protocol):
 
 
 def fit(
-    folder: pathlib.Path,
-    experiment: Experiment,
-    *,
-    use_checkpoint: str = 'last',
-    time_limit: TimeLimit | None = None,
+    folder: pathlib.Path, experiment: Experiment, *, use_checkpoint: str = 'last', time_limit: TimeLimit | None = None
 ) -> tuple[TrainState, int]:
     """Trains a run to the end, from the newest complete checkpoint of its workdir or from the start.
 
     Args:
-      folder: The workdir.
-      experiment: The training of a single run.
       use_checkpoint: The state to return: 'last' for the last step, 'best' for the saved step with the best dev score.
       time_limit: The limit that determines the number of steps of the run; None if the config determines it.
 
@@ -144,9 +137,7 @@ def resume_or_start(
     """Resumes or starts a training, and runs it to the end of the last phase.
 
     Args:
-      experiment: The training of one run, or of several together.
       saved: The checkpoint to resume from; None to start.
-      interrupt: The signal handler, whose context has been entered.
       time_limit: See `fit`.
 
     Returns:

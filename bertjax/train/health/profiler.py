@@ -39,7 +39,6 @@ class Profiler:
 
     Args:
       steps: The steps to trace, from `profiled_steps`.
-      log: A function that logs a line.
     """
 
     def __init__(self, folder: pathlib.Path, steps: range, log: Callable[[str], None]):
