@@ -50,13 +50,9 @@ def run(config: ConfigDict, workdir: str) -> None:
         fix = 'give --config.input=FILE, or --config.attention.texts="(\'a text\',)"'
         raise UserError('config.input', 'nothing', 'texts to analyse', fix)
     if texts and not path and (options['field'] != 'text' or options['pair_field']):
-        fix = 'leave the names out, or set config.input to a file that has these fields'
-        raise UserError(
-            'config.attention.field, pair_field',
-            'names of fields',
-            'the defaults, because config.attention.texts has no fields',
-            fix,
-        )
+        where, found = 'config.attention.field, pair_field', 'names of fields'
+        expected = 'the defaults, because config.attention.texts has no fields'
+        raise UserError(where, found, expected, 'leave the names out, or set config.input to a file with these fields')
     check_replaceable(folder / 'attention', path)
     if options['compare']:
         check_plotly()

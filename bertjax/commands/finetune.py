@@ -61,6 +61,5 @@ def _check_folder(folder: pathlib.Path, *, sweeps: bool) -> None:
     """Raises a UserError if a run and a sweep would share the workdir, because both write config.json and export/."""
     new, existing = ('a sweep', 'a run') if sweeps else ('a run', 'a sweep')
     if has_checkpoints(folder) if sweeps else (folder / TRIALS).exists():
-        raise UserError(
-            '--workdir', f'{folder}, which has {existing}', f'another folder for {new}', 'give a new folder'
-        )
+        found, expected = f'{folder}, which has {existing}', f'another folder for {new}'
+        raise UserError('--workdir', found, expected, 'give a new folder')

@@ -215,7 +215,5 @@ def _convert(name: str, text: str, default: Any) -> Any:
             return {'true': True, '1': True, 'false': False, '0': False}[text.lower()]
         return type(default)(text)
     except (KeyError, ValueError):
-        kind = type(default).__name__
-        raise UserError(
-            '--config=FILE:ARGUMENT', f'{name}={text}', f'a value of type {kind}', f'for example {name}={default}'
-        ) from None
+        expected, fix = f'a value of type {type(default).__name__}', f'for example {name}={default}'
+        raise UserError('--config=FILE:ARGUMENT', f'{name}={text}', expected, fix) from None

@@ -46,7 +46,7 @@ from bertjax.train.health.interrupt import Interrupt
 from bertjax.train.phase import Phase
 from bertjax.train.settings import resolve_durations
 from bertjax.train.state import TrainState, shardings_of
-from bertjax.train.trainer import resume_or_start
+from bertjax.train.trainer import Experiment, resume_or_start
 from bertjax.train.vmapped_runs import VmappedRun, select_run, stack_states, stacked_template
 from bertjax.workdir.exports import exported_model, push_export
 from bertjax.workdir.files import read_recorded_results
@@ -160,8 +160,8 @@ def _read_results(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
     return results
 
 
-class TrialGroup:
-    """Trials of one `Trial.shape` that are trained together. It implements `trainer.Experiment`.
+class TrialGroup(Experiment):
+    """Trials of one `Trial.shape` that are trained together. `run_sweep` describes all groups of a shape together.
 
     Attributes:
       total, epochs: The length of each trial, in steps and in epochs.
@@ -209,14 +209,6 @@ class TrialGroup:
             for examples, settings in zip(self._examples, self._settings, strict=True)
         ]
         return [self.task_model.phase(members, self._examples[0], self.total, stacked=True)]
-
-    def describe(self) -> str:
-        """Returns '', because `run_sweep` describes all groups of a shape together."""
-        return ''
-
-    def details(self) -> str:
-        """Returns '', because `run_sweep` logs the details."""
-        return ''
 
     def run(self, interrupt: Interrupt) -> None:
         """Trains and evaluates the trials, and writes their results. An interrupted group is resumed."""

@@ -139,12 +139,9 @@ def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
     if not id:
         return texts
     if item.fields is None or id not in item.fields:
-        raise UserError(
-            item.where,
-            found='a plain line' if item.fields is None else f'the fields {quote_names(item.fields)}',
-            expected=f'the field {id!r} of config.extract.id',
-            fix='omit config.extract.id: the rows are in the order of the texts',
-        )
+        found = 'a plain line' if item.fields is None else f'the fields {quote_names(item.fields)}'
+        fix = 'omit config.extract.id: the rows are in the order of the texts'
+        raise UserError(item.where, found, f'the field {id!r} of config.extract.id', fix)
     value, where = item.fields[id], f'{item.where}, field {quote_names([id])}'
     if not isinstance(value, str | int | float | None):
         fix = 'name another field in config.extract.id'

@@ -72,12 +72,9 @@ class Embeddings(nn.Module):
     ) -> jax.Array:
         length = input_ids.shape[1] if layout is None else layout.longest
         if length > self.config.max_positions:
-            raise UserError(
-                'config.model.max_positions',
-                f'{self.config.max_positions} for sequences of {length} tokens',
-                f'at least {length}',
-                'raise config.model.max_positions or shorten the sequences',
-            )
+            found = f'{self.config.max_positions} for sequences of {length} tokens'
+            fix = 'raise config.model.max_positions or shorten the sequences'
+            raise UserError('config.model.max_positions', found, f'at least {length}', fix)
         # An id outside the table gives NaN, which is visible in the loss. Clipping would silently use the last row.
         lookup = sorted_lookup if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
         x = _constrain_hidden(lookup(self.token(), input_ids))  # [B, S, D]

@@ -75,12 +75,8 @@ class BertForTask(nn.Module):
         if self.layers not in LAYERS:
             raise UserError('config.task.layers', repr(self.layers), 'one of ' + ', '.join(LAYERS), fix)
         if LAYERS[self.layers] > self.config.num_layers:
-            raise UserError(
-                'config.task.layers',
-                found=f'{self.layers!r} with an encoder of {self.config.num_layers} layers',
-                expected=f'at least {LAYERS[self.layers]} layers',
-                fix=fix,
-            )
+            found = f'{self.layers!r} with an encoder of {self.config.num_layers} layers'
+            raise UserError('config.task.layers', found, f'at least {LAYERS[self.layers]} layers', fix)
         super().__post_init__()
 
     def setup(self):

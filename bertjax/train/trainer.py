@@ -3,7 +3,8 @@
 import contextlib
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any
 
 from absl import logging
 
@@ -32,14 +33,13 @@ from bertjax.writers.console import TrainingConsole
 from bertjax.writers.tracker import Tracker
 
 
-class Experiment(Protocol):
-    """A training: a pre-training, a fine-tuning, or several fine-tunings together.
+class Experiment:
+    """The base class of a training: a pre-training, a fine-tuning, or several fine-tunings together.
 
     Attributes:
       settings: The settings of the run, with `steps`, `eval_every` and `checkpoint_every` in steps.
       resolved: The settings in plain form, with fingerprints, for config.json and every checkpoint.
       folders: The folder of each run, for its rows and its ledger.
-      template: The abstract state with its shardings.
       values: A function from sums of training batches to the values of a row.
       files: {name in the workdir: text} of further files to write before the first step.
     """
@@ -48,25 +48,29 @@ class Experiment(Protocol):
     setup: Setup
     resolved: Mapping[str, Any]
     folders: Sequence[pathlib.Path]
-    template: TrainState
     values: Callable[[Sums], dict[str, float | None]]
-    files: Mapping[str, str]
+    files: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def template(self) -> TrainState:
+        """The abstract state: the shapes, dtypes and shardings of its arrays."""
+        return self.setup.state
 
     def init_state(self) -> TrainState:
         """Returns the state of step 0."""
-        ...
+        raise NotImplementedError
 
     def phases(self) -> Sequence[Phase]:
         """Returns the phases of the training loop."""
-        ...
+        raise NotImplementedError
 
     def describe(self) -> str:
         """Returns a description, which is printed before training starts; '' for none."""
-        ...
+        return ''
 
     def details(self) -> str:
         """Returns lines for the log: the mesh, the attention implementation, the parameters with weight decay."""
-        ...
+        return ''
 
 
 def fit(

@@ -70,12 +70,9 @@ def choose_attention(
         if reason is None:
             return AttentionChoice(candidate, refusals)
         refusals[candidate] = reason
-    raise UserError(
-        'config.model.attention',
-        found=f'{name!r} ({"; ".join(refusals.values())})',
-        expected='an implementation that supports this model, batch and device',
-        fix='set config.model.attention=auto',
-    )
+    found = f'{name!r} ({"; ".join(refusals.values())})'
+    expected = 'an implementation that supports this model, batch and device'
+    raise UserError('config.model.attention', found, expected, 'set config.model.attention=auto')
 
 
 def attend(
