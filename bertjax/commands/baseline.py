@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
-from rich import box
 from rich.table import Table
 
 from bertjax.config.verb import Verb
@@ -18,7 +17,7 @@ from bertjax.finetune.restore import merge_run_config
 from bertjax.finetune.results import RESULTS
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.task_data import sample
-from bertjax.terminal import Console
+from bertjax.terminal import Console, make_table
 from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import lock_workdir
 from bertjax.writers.console import format_value
@@ -88,11 +87,8 @@ def _model_figures(results: Mapping[str, Any], name: str) -> dict[str, Mapping[s
 
 def _table(title: str, score: str, rows: Mapping[str, Mapping[str, float | None]]) -> Table:
     """Returns a table with a row for each method and a column for each metric."""
-    table = Table(title=title, title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column('')
     names = list(next(iter(rows.values())))
-    for name in names:
-        table.add_column(f'{name} *' if name == score else name, justify='right')
+    table = make_table(title, '', *(f'{name} *' if name == score else name for name in names))
     for row, figures in rows.items():
         table.add_row(row, *(format_value(figures.get(name)) for name in names))
     return table
