@@ -255,8 +255,10 @@ class BertEncoder(nn.Module):
         keep_layers = all_layers or is_captured(self, HIDDEN)
         shorten = first_only and not is_captured(self, *CAPTURES)  # captured values cover all positions
         keys = attention_mask if key_mask is None else key_mask
-        mask = AttentionMask.from_layout(keys, layout, causal=c.causal)
-        mask = mask.replace(causal_queries=causal, hidden_queries=key_mask is not None)
+        mask = AttentionMask(keys, causal=c.causal, causal_queries=causal, hidden_queries=key_mask is not None)
+        if layout is not None:
+            is_fixed = isinstance(layout, PackedLayout)
+            mask = mask.replace(layout=layout) if is_fixed else mask.replace(sequence_ids=layout.sequence_ids)
         x = self.embeddings(input_ids, segment_ids, dropout, layout)  # [B, S, D]
         embedded, rotations = x, self._rotations(input_ids.shape[1], layout)
         block = EncoderBlock
