@@ -36,9 +36,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     The same call in the same workdir continues an interrupted run.
 
     Raises:
-      UserError: See docs/distillation.md.
-      PreemptedError: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.
-      NonFiniteError: The loss or the gradient was not finite in three steps in a row.
+      UserError, PreemptedError, NonFiniteError: See `program.train`.
     """
     distill = DistillationSettings(**config.distill)
     distill.check(config.init, flag_keys)

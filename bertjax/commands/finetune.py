@@ -29,9 +29,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     The same call in the same workdir continues an interrupted run.
 
     Raises:
-      UserError: See docs/finetuning.md.
-      PreemptedError: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.
-      NonFiniteError: The loss or the gradient was not finite in three steps in a row.
+      UserError, PreemptedError, NonFiniteError: See `program.train`.
     """
     settings, folder = finetuning_settings(config), pathlib.Path(workdir)
     trials = make_trials(settings)

@@ -29,9 +29,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     """Pre-trains a model. The same call in the same workdir continues an interrupted run.
 
     Raises:
-      UserError: The config, the corpus or the workdir is wrong.
-      PreemptedError: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.
-      NonFiniteError: Three steps in a row were not finite.
+      UserError, PreemptedError, NonFiniteError: See `program.train`.
     """
     folder = pathlib.Path(workdir)
     settings = with_architecture(pretraining_settings(config), folder, flag_keys)

@@ -77,8 +77,7 @@ class InputSource:
     def items(self, *, quiet: bool = False) -> Iterator[Item]:
         """Yields the items in order, including blank items. Each item is yielded as soon as it is read.
 
-        Args:
-          quiet: If False, the detected format is printed.
+        Unless `quiet` is true, the detected format is printed.
 
         Raises:
           UserError: The file does not exist or has no record, or a record is malformed. The message names the file and

@@ -142,8 +142,7 @@ def next_sentence_probabilities(
 ) -> np.ndarray:
     """Computes the probability that the second text of each pair follows the first text, float64 [N].
 
-    If the model was trained on sentence order (ALBERT's objective), the result is the probability that the texts are in
-    the right order. See `Runner.run` for `advance`.
+    See `masked_methods.MaskedMethods.next_sentence`, and `Runner.run` for `advance`.
     """
     features = build_sequences(runner.model.tokenizer, first, second, max_length)
     outputs = runner.run('pairs', _make_pairs, features, title='pairs', advance=advance)

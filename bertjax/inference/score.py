@@ -25,14 +25,11 @@ def score_texts(
 ) -> list[dict[str, Any]]:
     """Computes pseudo-log-likelihoods by masking each piece in turn (Salazar et al. 2020, arXiv 1910.14659).
 
-    Args:
-      max_length: The maximum length in tokens, including [CLS] and [SEP]. Longer texts are truncated.
-      advance: A function that is called with the number of newly finished texts; None shows a progress bar.
+    Texts with more than `max_length` tokens, including [CLS] and [SEP], are truncated. See `Runner.run` for `advance`.
 
     Returns:
-      For each text, a dict with `log_likelihood` in nats; `tokens`, the number of pieces without [CLS] and [SEP];
-      `words`, the number of whitespace-separated words that were read; and `perplexity`, exp(-log_likelihood / tokens),
-      or None for a text without pieces or if it overflows float64.
+      For each text, the result of `masked_methods.MaskedMethods.score`. `tokens` is the number of pieces without [CLS]
+      and [SEP], and `words` is the number of whitespace-separated words that were read.
     """
     if not texts:
         return []

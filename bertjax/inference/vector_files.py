@@ -106,10 +106,7 @@ class VectorShards:
 
 
 def load_vectors(path: str | os.PathLike) -> VectorShards:
-    """Opens the vectors that run=extract wrote, one per text, without reading them.
-
-    Args:
-      path: The description NAME.npy.json.
+    """Opens the vectors that NAME.npy.json of run=extract describes, one per text, without reading them.
 
     Raises:
       UserError: The file does not exist or does not describe vectors, or one of its files is missing.

@@ -23,16 +23,11 @@ _TIMEOUT = 3.0  # seconds; the server is on the same machine and answers within 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessFlags:
-    """The command line flags for a run with several processes, all None if the environment configures them.
+    """The command line flags for a run with several processes, all None if the environment configures them."""
 
-    Attributes:
-      coordinator_address: HOST:PORT of the first process.
-      process_id: The number of this process, from 0.
-    """
-
-    coordinator_address: str | None = None
+    coordinator_address: str | None = None  # HOST:PORT of the first process
     num_processes: int | None = None
-    process_id: int | None = None
+    process_id: int | None = None  # from 0
 
     def check(self) -> None:
         """Raises UserError unless all three flags are set to valid values, or none is set."""

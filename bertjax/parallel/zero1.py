@@ -83,11 +83,7 @@ def unshard(params: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class ShardedMoments:
-    """Shardings of moments over the data axis for parameters that are not sharded over it.
-
-    Attributes:
-      params: The abstract parameters, with shardings.
-    """
+    """Shardings of moments over the data axis for abstract parameters whose shardings do not split this axis."""
 
     params: Any
 

@@ -63,14 +63,14 @@ def finish_pretraining(
     settings, config, params = training.settings, training.resolved, fetch_to_all_hosts(params)
     model_config, tokenizer, heldout = training.model_config, training.tokenizer, training.heldout
     baselines = compute_chance_baselines(settings, training.stores, training.examples, settings.steps)
-    rows = read_heldout_rows(folder / 'metrics.jsonl')
+    all_rows = read_rows(folder / 'metrics.jsonl')
+    rows = [row for row in all_rows if row['split'] == 'heldout']
     if rows and rows[-1]['step'] != config['steps']:
         logging.warning('%s ends at step %d of %d.', folder / 'metrics.jsonl', rows[-1]['step'], config['steps'])
     if config['export']:
         formats = split_formats(config['export_formats'])
         export_pretraining(folder, config, model_config, tokenizer, params, rows, formats)
     filled = list(_filled_masks(params, model_config, tokenizer, heldout)) if fill_masks and heldout is not None else []
-    all_rows = read_rows(folder / 'metrics.jsonl')
     texts = {name: (rows[0], rows[-1]) for name, rows in group_rows_by_text(all_rows).items()}
     pairs = [row for row in all_rows if row['split'] == SPLIT]
     goodput = read_goodput(folder)
@@ -107,11 +107,6 @@ def finish_pretraining(
     print_next_commands(console, _next_commands(folder, config, recipe))
     if config['export']:  # the upload is last, because it may fail
         push_export(folder, config['push_to'], private=config['push_private'])
-
-
-def read_heldout_rows(metrics: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the held-out rows of a metrics.jsonl, in order."""
-    return [row for row in read_rows(metrics) if row['split'] == 'heldout']
 
 
 def export_pretraining(

@@ -128,10 +128,8 @@ class CompiledSteps(Mapping[int, Program]):
         """Compiles steps in a background thread, unless steps compile in parallel.
 
         The first compilation starts now. The others start in `compile_rest`, because on few cores they would delay the
-        first step. The program of a step does not depend on when it is compiled.
-
-        Args:
-          lengths: The padded lengths in the order of their first use.
+        first step. The program of a step does not depend on when it is compiled. `lengths` are in the order of their
+        first use.
         """
         if not self._in_parallel:
             self._postponed = list(lengths)  # never empty, because a finished phase is not started
