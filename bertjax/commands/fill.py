@@ -2,7 +2,7 @@
 
 import contextlib
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 from ml_collections import ConfigDict
@@ -11,7 +11,7 @@ from bertjax.config.inference import FillKeys, TextKeys, inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile
-from bertjax.finetune.results import json_lines, merge_fields
+from bertjax.finetune.results import json_lines, rows_of_items
 from bertjax.inference.fill_request import FillRequest, answer_table, check_options
 from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, make_columns, split_chunks
 from bertjax.inference.overwrite_guard import ResultFiles
@@ -92,7 +92,7 @@ def _answer_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource
             with contextlib.redirect_stdout(out):
                 _print(answers)
         else:
-            out.write(json_lines(_rows(items, answers)))
+            out.write(json_lines(rows_of_items(items, answers)))
             out.flush()
 
 
@@ -112,7 +112,7 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
             answers = request.answers(items, advance)
             if ask == 'score':
                 scores.append(corpus_score(answers))
-            file.write(json_lines(_rows(items, answers)).encode())
+            file.write(json_lines(rows_of_items(items, answers)).encode())
     if blank:
         print(f'{blank:,} of {total:,} texts are blank; the output marks them as skipped')
     print(files.target)
@@ -121,11 +121,3 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
         files.write_facts(**total_score)
         _print([{'text': source.path, **total_score}])
         print(files.facts)
-
-
-def _rows(items: Sequence[Item], answers: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yields a row per item: the record's fields, and the answer or, for a blank item, the reason and the place."""
-    remaining = iter(answers)
-    for item in items:
-        row = next(remaining) if isinstance(item, Row) else {'skipped': item.kind, 'where': item.where}
-        yield merge_fields(item.fields or {}, row)

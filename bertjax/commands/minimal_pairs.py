@@ -14,7 +14,7 @@ from rich.table import Table
 from bertjax.config.inference import inference_settings
 from bertjax.config.verb import Verb
 from bertjax.files.atomic import AtomicFile
-from bertjax.finetune.results import json_lines, merge_fields
+from bertjax.finetune.results import json_lines, rows_of_items
 from bertjax.inference.input import InputSource
 from bertjax.inference.overwrite_guard import ResultFiles
 from bertjax.inference.runner import Runner
@@ -61,18 +61,16 @@ def run(config: ConfigDict, workdir: str) -> None:
                 runner = Runner(model, batch_size=settings.batch_size)
                 log_likelihoods = compute_scores(runner, sequences, files.parts, advance)
             results = accuracies(pairs, log_likelihoods)
+            scores = (
+                {'good_score': good, 'bad_score': bad, 'correct': good > bad} for good, bad in log_likelihoods.tolist()
+            )
             with AtomicFile(files.target) as file:
-                file.write(json_lines(map(_row, pairs, log_likelihoods.tolist())).encode())
+                file.write(json_lines(rows_of_items(pairs, scores)).encode())
             files.write_facts(model=model.where, **results, identity=identity)
         Console(highlight=False).print(_table(pairs, results))
         if results['ties']:
             print(f'{results["ties"]:,} of {len(pairs):,} pairs have equal scores and count as wrong')
         print(f'{files.target}\n{files.facts}')
-
-
-def _row(pair: MinimalPair, scores: Sequence[float]) -> dict[str, Any]:
-    good, bad = scores
-    return merge_fields(pair.fields, {'good_score': good, 'bad_score': bad, 'correct': good > bad})
 
 
 def _table(pairs: Sequence[MinimalPair], results: Mapping[str, Any]) -> Table:
