@@ -30,12 +30,7 @@ from bertjax.data.length_buckets import find_buckets
 from bertjax.errors import UserError
 from bertjax.files.disk import explain_os_error
 from bertjax.inference.apply import make_apply
-from bertjax.inference.arguments import (
-    Texts,
-    as_text_list,
-    check_count,
-    check_value,
-)
+from bertjax.inference.arguments import Texts, as_text_list, check_count, check_value
 from bertjax.inference.description import describe_model
 from bertjax.inference.masked_methods import MaskedMethods
 from bertjax.inference.runner import Runner
@@ -81,9 +76,8 @@ def load(
       UserError: The model does not exist or is of an unsupported kind. The one-line message names the fix.
     """
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        raise UserError(
-            'path', format_value(path), 'a path, or a name on the hub', "for example bertjax.load('out/tiny')"
-        )
+        fix = "for example bertjax.load('out/tiny')"
+        raise UserError('path', format_value(path), 'a path, or a name on the hub', fix)
     arguments = {'step': step, 'dtype': dtype, 'batch_size': batch_size, 'max_length': max_length}
     keys, fix = keys_of(TextKeys), 'leave it out for the default'
     step, dtype, batch_size, max_length = (

@@ -67,7 +67,9 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if recipes:
         recipe = find_recipe(recipes[0])
         recipe_keys = flatten(load_recipe(recipe))  # Loaded before absl, which hides errors in it.
-        _check_keys(argv, recipe_keys)
+        for argument in argv[1:]:
+            if match := re.match(r'--?(?:no)?config\.([^=]*)', argument):
+                check_key(match[1], recipe_keys)
         argv = [f'--config={recipe}' if re.match(r'--?config=', a) else a for a in argv]
     sys.argv = long_form  # ml_collections reads the changes from it.
     try:
@@ -155,13 +157,6 @@ def _check_names(argv: Sequence[str]) -> None:
         if not argument.isprintable() and any('\udc80' <= char <= '\udcff' for char in argument):
             fix = 'rename the file, or give its folder; if the name is UTF-8, set PYTHONUTF8=1'
             raise UserError('command line', argument, f'a name in {sys.getfilesystemencoding()}', fix)
-
-
-def _check_keys(argv: Sequence[str], recipe_keys: Collection[str]) -> None:
-    """Raises a UserError for a flag whose key is not in `recipe_keys`, the keys of the recipe."""
-    for argument in argv[1:]:
-        if match := re.match(r'--?(?:no)?config\.([^=]*)', argument):
-            check_key(match[1], recipe_keys)
 
 
 def no_recipe_error() -> UserError:

@@ -50,11 +50,7 @@ from bertjax.usage import load_verb, verbs
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs the verb of the parsed flags, together with the other processes of the run.
-
-    Args:
-      argv: The result of `parse_flags`.
-    """
+    """Runs the verb of the parsed flags, the result of `parse_flags`, together with the other processes of the run."""
     run_verb(read_recipe(), WORKDIR.value, functools.partial(_prepare, argv[1:]))
 
 

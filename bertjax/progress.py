@@ -23,8 +23,6 @@ def make_bar(*columns: ProgressColumn, console: Console, **options: Any) -> Prog
     """Makes a progress bar in the common style: description, bar, `columns`, remaining time.
 
     Args:
-      columns: Further columns.
-      console: The console to draw on.
       options: See rich.progress.Progress.
     """
     first = (TextColumn('{task.description}'), BarColumn(bar_width=30))
@@ -77,7 +75,6 @@ def scale_progress(advance: Advance, total: int, steps: int) -> Advance:
     """Returns a function that converts finished steps to finished items, and passes the items to `advance`.
 
     Args:
-      advance: The function that is called with the number of newly finished items.
       total: The number of items, such as texts.
       steps: The number of steps for all items, such as the masks of the texts.
     """

@@ -6,7 +6,6 @@ import os
 import pathlib
 import types
 from collections.abc import Callable
-from typing import Any
 
 from bertjax import memory
 from bertjax.config.check import check_ranges
@@ -55,7 +54,10 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
             from bertjax.workdir.rows import write_rows
 
             recipe = write_rows(recipe, pathlib.Path(folder))
-        module.run(recipe.config, folder, **_arguments(module.run, recipe))
+        # `config.verb.Verb` describes these arguments.
+        names = [name for name in inspect.signature(module.run).parameters if name not in ('config', 'workdir')]
+        arguments = {name: recipe.name if name == 'recipe' else getattr(recipe, name) for name in names}
+        module.run(recipe.config, folder, **arguments)
 
 
 def explain_error(error: Exception, workdir: str | None) -> UserError | None:
@@ -90,13 +92,3 @@ def _find_verb(recipe: Recipe) -> types.ModuleType:
         fix = 'leave out --config.run, or give a recipe without a teacher'
         raise UserError(f'--config.run={name}', 'a recipe with config.distill', '--config.run=distill', fix)
     return module
-
-
-def _arguments(run: Callable[..., None], recipe: Recipe) -> dict[str, Any]:
-    """Returns the values for the parameters of a verb's `run`; see `config.verb.Verb`."""
-    getters = {
-        'recipe': lambda: recipe.name,
-        'flag_keys': lambda: recipe.flag_keys,
-        'command_line_keys': lambda: recipe.command_line_keys,
-    }
-    return {name: getters[name]() for name in inspect.signature(run).parameters if name in getters}

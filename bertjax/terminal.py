@@ -10,10 +10,12 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
-from typing import TextIO
+from typing import Any, TextIO
 
 import absl.logging
 import rich.console
+from rich import box
+from rich.table import Table
 from rich.text import Text
 
 _NOTEBOOK = 'JPY_PARENT_PID'  # An environment variable of Jupyter kernels and of the programs that their cells start.
@@ -53,6 +55,15 @@ class Console(rich.console.Console):
     def render_str(self, text: str, **style) -> Text:
         """Escapes control characters. rich calls this method for every string, also in tables."""
         return super().render_str(text.translate(_ESCAPES), **style)
+
+
+def make_table(title: str, *columns: str, **style: Any) -> Table:
+    """Makes a table with a column of names, and further columns of figures, which are aligned to the right."""
+    style = {'box': box.SIMPLE_HEAD, 'padding': (0, 1, 0, 0), **style}
+    table = Table(title=title, title_justify='left', **style)
+    for number, name in enumerate(columns):
+        table.add_column(name, justify='right' if number else 'left')
+    return table
 
 
 class _OutputBytes(io.FileIO):

@@ -57,7 +57,6 @@ def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chun
 
     Args:
       source: The texts, or a CoNLL-U file, which `has_trees` recognizes by its name.
-      size: The maximum size of a chunk.
       quiet: Whether not to print the detected format.
 
     Raises:

@@ -22,10 +22,6 @@ _OUTPUTS = (PAGE, HEADS, RELATIONS, CHANGES, WEIGHTS)
 def check_replaceable(folder: pathlib.Path, path: str) -> None:
     """Checks that replacing the output folder does not delete files of the user.
 
-    Args:
-      folder: The output folder, WORKDIR/attention.
-      path: The path of the input.
-
     Raises:
       UserError: The folder has files of the user, or the input file.
     """
@@ -42,13 +38,7 @@ def check_replaceable(folder: pathlib.Path, path: str) -> None:
 
 
 def write_findings(folder: pathlib.Path, results: Findings, shown_texts: Sequence[ShownText], title: str) -> None:
-    """Writes the JSON files, the weights and the page into a new folder, which replaces `folder`.
-
-    Args:
-      folder: The output folder, WORKDIR/attention.
-      shown_texts: The texts to show on the page.
-      title: The title of the page, which names the model.
-    """
+    """Writes the JSON files, the weights and the page into a new folder, which replaces `folder`."""
     counts = {'unit': results.unit, 'texts': results.texts, 'positions': results.positions}
     counts |= {'cut': results.cut, 'left_out': results.left_out}
     files: dict[str, Any] = {HEADS: {**counts, 'heads': head_rows(results.means)}}

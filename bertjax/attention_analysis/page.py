@@ -19,13 +19,7 @@ _ARROW = dict(zip(DIRECTIONS, ('dependent → head', 'head → dependent'), stri
 
 
 def attention_page(title: str, about: str, findings: Findings, shown_texts: Sequence[ShownText]) -> str:
-    """Returns the text of the HTML file.
-
-    Args:
-      title, about: The title of the page and the sentence below the title.
-      findings: The statistics of the heads.
-      shown_texts: The texts to show, with their attention.
-    """
+    """Returns the text of the HTML file."""
     sections = [_texts_section(shown_texts, findings)] if shown_texts else []
     sections += [_heads_section(findings.means)]
     sections += [_relations_section(findings.relations)] if findings.relations else []

@@ -38,9 +38,7 @@ def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], uni
     Texts are truncated to MAX_SHOWN_TOKENS tokens. Trees with more than MAX_SHOWN_TOKENS tokens are skipped.
 
     Args:
-      chunk: The texts or trees.
       relations: The relations of the trees; () for texts.
-      unit: The unit of the attention, 'piece' or 'word'.
       count: The maximum number of texts or trees.
     """
     tokenizer, longest = runner.model.tokenizer, min(MAX_SHOWN_TOKENS, runner.model.config.max_positions)

@@ -42,7 +42,6 @@ def make_tree_features(
     Args:
       trees: The trees. Trees with more than `max_length` tokens are skipped, because a tree cannot be truncated.
       relations: The names of the relations. The number of a relation is its index plus 1.
-      max_length: The maximum number of tokens.
 
     Returns:
       The features with a row per remaining tree; None if no tree remains.

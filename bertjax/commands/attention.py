@@ -25,13 +25,14 @@ from bertjax.loading.load_model import LoadedModel, load_model, load_requested_m
 from bertjax.pages.charts import check_plotly
 from bertjax.progress import show_progress
 from bertjax.remote.paths import user_path
-from bertjax.terminal import Console
+from bertjax.terminal import Console, make_table
 from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb()
 
 _CHUNK = 1024  # The maximum number of texts that are processed at once.
 _MIN_WORDS = 100  # The terminal shows relations with at least this many words.
+_PLAIN = {'box': None, 'padding': (0, 1)}  # The style of the tables.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
@@ -50,13 +51,9 @@ def run(config: ConfigDict, workdir: str) -> None:
         fix = 'give --config.input=FILE, or --config.attention.texts="(\'a text\',)"'
         raise UserError('config.input', 'nothing', 'texts to analyse', fix)
     if texts and not path and (options['field'] != 'text' or options['pair_field']):
-        fix = 'leave the names out, or set config.input to a file that has these fields'
-        raise UserError(
-            'config.attention.field, pair_field',
-            'names of fields',
-            'the defaults, because config.attention.texts has no fields',
-            fix,
-        )
+        where, found = 'config.attention.field, pair_field', 'names of fields'
+        expected = 'the defaults, because config.attention.texts has no fields'
+        raise UserError(where, found, expected, 'leave the names out, or set config.input to a file with these fields')
     check_replaceable(folder / 'attention', path)
     if options['compare']:
         check_plotly()
@@ -128,16 +125,8 @@ def _print_findings(findings: Findings) -> None:
         console.print(_changes_table(findings))
 
 
-def _make_table(title: str, *columns: str) -> Table:
-    table = Table(*columns, title=title, title_justify='left', box=None)
-    for column in table.columns:
-        column.justify = 'right'
-    return table
-
-
 def _extremes_table(findings: Findings) -> Table:
-    table = _make_table('the most pronounced heads', 'looks at', 'mean of all', 'most', 'by head')
-    table.columns[0].justify = 'left'
+    table = make_table('the most pronounced heads', 'looks at', 'mean of all', 'most', 'by head', **_PLAIN)
     for name, (title, _, unit) in MEASURES.items():
         if unit == 'share':
             x = findings.means[name]
@@ -147,10 +136,8 @@ def _extremes_table(findings: Findings) -> Table:
 
 
 def _relations_table(rows: Sequence[dict]) -> Table:
-    table = _make_table(
-        'heads that find the syntactic head', 'relation', 'words', 'head', 'right', 'best offset', 'right by offset'
-    )
-    table.columns[0].justify = 'left'
+    names = ('relation', 'words', 'head', 'right', 'best offset', 'right by offset')
+    table = make_table('heads that find the syntactic head', *names, **_PLAIN)
     frequent = [row for row in rows if row['words'] >= _MIN_WORDS] or rows
     for row in frequent:
         offset, head = f'{row["offset"]:+d}', f'{row["layer"]}-{row["head"]}'
@@ -164,7 +151,8 @@ def _relations_table(rows: Sequence[dict]) -> Table:
 
 
 def _changes_table(findings: Findings) -> Table:
-    table = _make_table('how far each layer moved', 'layer', 'parameters', 'hidden states, 1 - cos', 'attention, bits')
+    names = ('layer', 'parameters', 'hidden states, 1 - cos', 'attention, bits')
+    table = make_table('how far each layer moved', *names, **_PLAIN)
     for row in findings.changes:
         attention = f'{row["attention"]:.4f}' if 'attention' in row else ''
         table.add_row(str(row['layer']), f'{row["parameters"]["whole"]:.4f}', f'{row["hidden"]:.4f}', attention)

@@ -4,11 +4,10 @@ import itertools
 import json
 import pathlib
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
-from rich import box
 from rich.table import Table
 
 from bertjax.config.verb import Verb
@@ -17,8 +16,8 @@ from bertjax.files.atomic import write_atomic
 from bertjax.finetune.restore import merge_run_config
 from bertjax.finetune.results import RESULTS
 from bertjax.finetune.settings import finetuning_settings
-from bertjax.finetune.task_data import sample
-from bertjax.terminal import Console
+from bertjax.finetune.task_data import sample_records
+from bertjax.terminal import Console, make_table
 from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import lock_workdir
 from bertjax.writers.console import format_value
@@ -49,8 +48,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     names = [name for name in task.splits() if name != 'train']
     if not names:
         raise UserError('config.data', 'no labelled split except train', 'a split to score on', 'add a dev file')
-    train = _sample_records(train, settings.max_train_records)
-    splits = {name: _sample_records(task.records(name), settings.max_eval_records) for name in names}
+    train = sample_records(train, settings.max_train_records)
+    splits = {name: sample_records(task.records(name), settings.max_eval_records) for name in names}
     print(f'training simple methods on {len(train):,} records; with many records, TF-IDF takes minutes …', flush=True)
     begin = time.perf_counter()
     answers = task.baselines(train, [record for records in splits.values() for record in records])
@@ -71,11 +70,6 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     console.print(f'learned from {len(train):,} records in {seconds:.1f} s: see {folder / BASELINES}', markup=False)
 
 
-def _sample_records(records: Sequence[Any], limit: int) -> Sequence[Any]:
-    """Returns at most `limit` records, the same sample as a fine-tuning with this limit; 0 means all records."""
-    return records if not 0 < limit < len(records) else [records[i] for i in sample(len(records), limit)]
-
-
 def _model_figures(results: Mapping[str, Any], name: str) -> dict[str, Mapping[str, Any]]:
     """Returns {title: metrics} of the workdir's model on the split `name`; {} if no metrics are recorded.
 
@@ -88,11 +82,8 @@ def _model_figures(results: Mapping[str, Any], name: str) -> dict[str, Mapping[s
 
 def _table(title: str, score: str, rows: Mapping[str, Mapping[str, float | None]]) -> Table:
     """Returns a table with a row for each method and a column for each metric."""
-    table = Table(title=title, title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column('')
     names = list(next(iter(rows.values())))
-    for name in names:
-        table.add_column(f'{name} *' if name == score else name, justify='right')
+    table = make_table(title, '', *(f'{name} *' if name == score else name for name in names))
     for row, figures in rows.items():
         table.add_row(row, *(format_value(figures.get(name)) for name in names))
     return table

@@ -56,9 +56,8 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         one.check()
         if not one.export and (make_trials(one) or any(values.get('init') in TASKS for values in overrides.values())):
             found = 'False with a sweep, or with a task that starts from the model of another task'
-            raise UserError(
-                'config.export', found, 'True, because these runs need the exported models', 'leave it True'
-            )
+            expected = 'True, because these runs need the exported models'
+            raise UserError('config.export', found, expected, 'leave it True')
     server_splits, missing_data = read_benchmark_data(
         {task: one.build_task() for task, one in settings.items()}, config.data
     )

@@ -44,9 +44,8 @@ def _check_target(folder: pathlib.Path, formats: tuple[str, ...], has_init: bool
     export = folder / 'export'
     if has_init and (has_run(folder) or (folder / 'config.json').exists() or export.exists()):
         found = f'{display_path(folder)}, which has a model already'
-        raise UserError(
-            '--workdir', found, 'a new folder', 'give another folder, or leave config.init out to convert this model'
-        )
+        fix = 'give another folder, or leave config.init out to convert this model'
+        raise UserError('--workdir', found, 'a new folder', fix)
     for name in formats:
         if (export / name).exists():
             fix = 'remove the folder, or leave this format out'

@@ -5,7 +5,6 @@ from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
-from bertjax.commands import pretrain
 from bertjax.config.verb import Verb
 from bertjax.distill.augment import add_augmented, distillation_data
 from bertjax.distill.run import distill_pretraining, distill_task, task_teacher
@@ -19,6 +18,7 @@ from bertjax.parallel.distributed import primary_first
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
+from bertjax.pretrain.summary import finish_pretraining
 from bertjax.pretrain.warm_start import with_architecture
 from bertjax.train.health.gradient_check import training_devices
 from bertjax.train.settings import check_row_count
@@ -36,9 +36,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     The same call in the same workdir continues an interrupted run.
 
     Raises:
-      UserError: See docs/distillation.md.
-      PreemptedError: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.
-      NonFiniteError: The loss or the gradient was not finite in three steps in a row.
+      UserError, PreemptedError, NonFiniteError: See `program.train`.
     """
     distill = DistillationSettings(**config.distill)
     distill.check(config.init, flag_keys)
@@ -65,7 +63,7 @@ def _distil_general(
             training = Pretraining(settings, folder, mesh, distillation)
         state, _ = fit(folder, training)
         trains_head = bool(distill.soft or distill.hard)
-        pretrain.finish(folder, training, without_aux(state.eval_params), recipe, fill_masks=trains_head)
+        finish_pretraining(folder, training, without_aux(state.eval_params), recipe, fill_masks=trains_head)
 
 
 def _check_initial_weights(settings: PretrainingSettings, distill: DistillationSettings) -> None:

@@ -55,13 +55,7 @@ def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str
 
 
 def _config_checks(
-    config: ConfigDict,
-    folder: pathlib.Path,
-    flag_keys: Collection[str],
-    done: int,
-    total: int | None,
-    *,
-    at_work: bool,
+    config: ConfigDict, folder: pathlib.Path, flag_keys: Collection[str], done: int, total: int | None, *, at_work: bool
 ) -> Iterator[Iterable[Check]]:
     """Yields the checks of a config that trains a model; none for other configs."""
     if 'distill' in config:

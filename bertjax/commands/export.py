@@ -14,11 +14,12 @@ from bertjax.finetune.settings import finetuning_settings
 from bertjax.memory import return_freed_memory
 from bertjax.pretrain.restore import load_pretraining
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.pretrain.summary import export_pretraining, read_heldout_rows
+from bertjax.pretrain.summary import export_pretraining
 from bertjax.pretrain.warm_start import with_architecture
 from bertjax.workdir.exports import check_formats, check_push_to, push_export, split_formats
 from bertjax.workdir.files import read_recorded_config, read_recorded_results
 from bertjax.workdir.lock import has_checkpoints, lock_workdir
+from bertjax.writers.jsonl import read_rows
 
 VERB = Verb()
 
@@ -84,7 +85,8 @@ def _export_pretraining(
     about = {name: value for name, value in to_plain(settings.card).items() if value}
     recorded = {**model.checkpoint.config, 'steps': step, 'card': {**model.checkpoint.config.get('card', {}), **about}}
     recorded['push_to'] = settings.push_to
-    rows = [row for row in read_heldout_rows(folder / 'metrics.jsonl') if row['step'] <= step]
+    rows = read_rows(folder / 'metrics.jsonl')
+    rows = [row for row in rows if row['split'] == 'heldout' and row['step'] <= step]
     check_formats(formats, model.config, vocabulary=model.tokenizer.family)
     written = export_pretraining(folder, recorded, model.config, model.tokenizer, model.params, rows, formats)
     return f'step {step}', written

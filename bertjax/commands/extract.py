@@ -52,9 +52,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     streaming = settings.input == STANDARD_INPUT and not options['format']
     if streaming and options['part']:
         found = f'{options["part"]}, but texts are processed as they arrive'
-        raise UserError(
-            'config.extract.part', found, '0', 'set config.extract.format to write a file, or leave this key at 0'
-        )
+        fix = 'set config.extract.format to write a file, or leave this key at 0'
+        raise UserError('config.extract.part', found, '0', fix)
     storage = _make_storage(options, streaming)
     if options['format'] == 'parquet':
         import_arrow()

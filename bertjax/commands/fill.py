@@ -1,9 +1,8 @@
 """run=fill: fill masks, score texts, predict whether a sentence follows another, or continue a text."""
 
 import contextlib
-import json
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 from ml_collections import ConfigDict
@@ -11,11 +10,11 @@ from ml_collections import ConfigDict
 from bertjax.config.inference import FillKeys, TextKeys, inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
-from bertjax.files.atomic import AtomicFile, write_atomic
-from bertjax.finetune.results import json_lines, merge_fields
+from bertjax.files.atomic import AtomicFile
+from bertjax.finetune.results import json_lines, rows_of_items
 from bertjax.inference.fill_request import FillRequest, answer_table, check_options
 from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, make_columns, split_chunks
-from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
+from bertjax.inference.overwrite_guard import ResultFiles
 from bertjax.inference.runner import Runner
 from bertjax.inference.score import corpus_score
 from bertjax.loading.load_model import load_requested_model
@@ -93,45 +92,32 @@ def _answer_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource
             with contextlib.redirect_stdout(out):
                 _print(answers)
         else:
-            out.write(json_lines(_rows(items, answers)))
+            out.write(json_lines(rows_of_items(items, answers)))
             out.flush()
 
 
 def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) -> None:
     request, ask = _make_request(settings, folder), settings.options['ask']
     kind, total, blank = 'jointly' if ask == 'masks' and settings.options['jointly'] else ask, 0, 0
-    target = folder / 'fill' / f'{source.name}.{kind}.jsonl'
-    facts = target.with_suffix('.json')
-    # Without a metadata file, an existing file of answers may be overwritten.
-    known = recorded_files([facts]) or {target.name}
-    check_overwrite([facts], source.origin, [target], known)
+    files = ResultFiles(folder / 'fill', f'{source.name}.{kind}', source.origin)
     for items in split_chunks(source.items(), _CHUNK):
         request.check_texts(items)
         total, blank = total + len(items), blank + sum(not isinstance(item, Row) for item in items)
-    description = {INPUT: source.origin, FILES: [target.name]}
-    write_atomic(facts, json.dumps(description, indent=2) + '\n')
-    for partial in target.parent.glob('.*.tmp-*'):  # Incomplete files of a killed run.
+    files.write_facts()
+    for partial in files.target.parent.glob('.*.tmp-*'):  # Incomplete files of a killed run.
         partial.unlink()
     scores: list[dict[str, Any]] = []
-    with AtomicFile(target) as file, show_progress('texts', total - blank, lines=True) as advance:
+    with AtomicFile(files.target) as file, show_progress('texts', total - blank, lines=True) as advance:
         for items in split_chunks(source.items(quiet=True), _CHUNK):
             answers = request.answers(items, advance)
             if ask == 'score':
                 scores.append(corpus_score(answers))
-            file.write(json_lines(_rows(items, answers)).encode())
+            file.write(json_lines(rows_of_items(items, answers)).encode())
     if blank:
         print(f'{blank:,} of {total:,} texts are blank; the output marks them as skipped')
-    print(target)
+    print(files.target)
     if ask == 'score':
         total_score = corpus_score(scores)
-        write_atomic(facts, json.dumps({**description, **total_score}, indent=2) + '\n')
+        files.write_facts(**total_score)
         _print([{'text': source.path, **total_score}])
-        print(facts)
-
-
-def _rows(items: Sequence[Item], answers: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yields a row per item: the record's fields, and the answer or, for a blank item, the reason and the place."""
-    remaining = iter(answers)
-    for item in items:
-        row = next(remaining) if isinstance(item, Row) else {'skipped': item.kind, 'where': item.where}
-        yield merge_fields(item.fields or {}, row)
+        print(files.facts)

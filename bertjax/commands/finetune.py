@@ -29,9 +29,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     The same call in the same workdir continues an interrupted run.
 
     Raises:
-      UserError: See docs/finetuning.md.
-      PreemptedError: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.
-      NonFiniteError: The loss or the gradient was not finite in three steps in a row.
+      UserError, PreemptedError, NonFiniteError: See `program.train`.
     """
     settings, folder = finetuning_settings(config), pathlib.Path(workdir)
     trials = make_trials(settings)
@@ -61,6 +59,5 @@ def _check_folder(folder: pathlib.Path, *, sweeps: bool) -> None:
     """Raises a UserError if a run and a sweep would share the workdir, because both write config.json and export/."""
     new, existing = ('a sweep', 'a run') if sweeps else ('a run', 'a sweep')
     if has_checkpoints(folder) if sweeps else (folder / TRIALS).exists():
-        raise UserError(
-            '--workdir', f'{folder}, which has {existing}', f'another folder for {new}', 'give a new folder'
-        )
+        found, expected = f'{folder}, which has {existing}', f'another folder for {new}'
+        raise UserError('--workdir', found, expected, 'give a new folder')

@@ -4,20 +4,18 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-import shutil
 
 from ml_collections import ConfigDict
 
 from bertjax.config.inference import MineNegativesKeys, inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
-from bertjax.files.atomic import AtomicFile, write_atomic
-from bertjax.files.small_files import read_json_or_none
+from bertjax.files.atomic import AtomicFile
 from bertjax.finetune.results import json_lines
 from bertjax.inference.encode import DOCUMENT, QUERY, find_prompt, resolve_encoding
 from bertjax.inference.extract import Extractor, compute_vectors
 from bertjax.inference.input import InputSource, make_columns
-from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
+from bertjax.inference.overwrite_guard import ResultFiles
 from bertjax.inference.runner import Runner
 from bertjax.loading.load_model import load_requested_model
 from bertjax.progress import show_progress
@@ -39,10 +37,6 @@ def run(config: ConfigDict, workdir: str) -> None:
     paragraphs of a SQuAD file. The negatives come from config.mine_negatives.corpus and from the texts of config.input:
     the positives and known negatives of all records, all documents, or all paragraphs. The result depends only on the
     model, the texts and the options. After a kill, the same command continues after the last saved part of the vectors.
-
-    Args:
-      config: The config of the recipe `mine_negatives`.
-      workdir: The workdir of the model, or a new folder.
 
     Raises:
       UserError: The model or a file does not exist, a record is malformed, the options contradict each other, or the
@@ -70,9 +64,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     queries = [query.text for query in queries]
     with lock_workdir(folder, results_only=True):
         model = load_requested_model(settings, folder)
-        target = folder / 'negatives' / f'{source.name}.jsonl'
-        facts, parts = target.with_suffix('.json'), target.with_suffix('.parts')
-        check_overwrite([facts], source.origin, [target], recorded_files([facts]) or {target.name})
+        files = ResultFiles(folder / 'negatives', source.name, source.origin)
         length, prompts = settings.truncation_length(model.config, model.max_length), (QUERY, DOCUMENT)
         default = {'pool': 'auto', 'normalize': None, 'layers': (-1,)}
         try:
@@ -83,28 +75,26 @@ def run(config: ConfigDict, workdir: str) -> None:
         extractors = [Extractor(runner, encoding, length) for encoding in encodings]
         content = json.dumps([queries, documents, relevant, dataclasses.asdict(options)]).encode()
         identity = hashlib.sha256(b''.join(extractor.identity for extractor in extractors) + content).hexdigest()
-        if target.exists() and read_json_or_none(facts, lambda found: found['identity'] == identity):
-            print(f'{target} exists already, with the negatives of these texts by this model')
+        if files.read(identity):
+            print(f'{files.target} exists already, with the negatives of these texts by this model')
             return
         with show_progress('texts', len(queries) + len(documents), lines=True) as advance:
             vectors = [
-                compute_vectors(extractor, texts, parts, advance)
+                compute_vectors(extractor, texts, files.parts, advance)
                 for extractor, texts in zip(extractors, (queries, documents), strict=True)
             ]
         counts = []
-        with AtomicFile(target) as file:
+        with AtomicFile(files.target) as file:
             for record in mine_negatives(queries, documents, relevant, *vectors, options):
                 counts.append(len(record[options.negative]))
                 file.write(json_lines([record]).encode())
         few = sum(count < options.num_negatives for count in counts)
         results = {'queries': len(queries), 'documents': len(documents), 'pairs': len(counts), 'negatives': sum(counts)}
-        description = {INPUT: source.origin, FILES: [target.name], 'model': model.where, **results, 'incomplete': few}
-        write_atomic(facts, json.dumps({**description, 'identity': identity}, indent=2) + '\n')
-        shutil.rmtree(parts)
+        files.write_facts(model=model.where, **results, incomplete=few, identity=identity)
         print(f'{sum(counts):,} negatives of {len(counts):,} pairs, from {len(documents):,} different texts')
         if few:
             print(f'{few:,} pairs have fewer than {options.num_negatives} negatives: see corpus, range_max and margins')
-        print(f'{target}\n{facts}')
+        print(f'{files.target}\n{files.facts}')
 
 
 def _read_corpus(options: MineNegativesKeys) -> list[str]:

@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 import pathlib
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,13 +13,12 @@ from rich.table import Table
 
 from bertjax.config.inference import inference_settings
 from bertjax.config.verb import Verb
-from bertjax.files.atomic import AtomicFile, write_atomic
-from bertjax.files.small_files import read_json_or_none
-from bertjax.finetune.results import json_lines, merge_fields
+from bertjax.files.atomic import AtomicFile
+from bertjax.finetune.results import json_lines, rows_of_items
 from bertjax.inference.input import InputSource
-from bertjax.inference.minimal_pairs import compute_scores
-from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
+from bertjax.inference.overwrite_guard import ResultFiles
 from bertjax.inference.runner import Runner
+from bertjax.inference.score import compute_scores
 from bertjax.loading.load_model import load_requested_model
 from bertjax.progress import show_progress
 from bertjax.tasks.minimal_pairs import MinimalPair, accuracies, encode_pairs, read_pairs
@@ -53,34 +51,26 @@ def run(config: ConfigDict, workdir: str) -> None:
         model = load_requested_model(settings, folder)
         model.require('mlm', 'run=minimal_pairs')
         sequences = encode_pairs(pairs, model.tokenizer, model.config.max_positions)
-        target = folder / 'minimal_pairs' / f'{source.name}.jsonl'
-        facts, parts = target.with_suffix('.json'), target.with_suffix('.parts')
-        # Without a metadata file, an existing file of scores may be overwritten.
-        check_overwrite([facts], source.origin, [target], recorded_files([facts]) or {target.name})
+        files = ResultFiles(folder / 'minimal_pairs', source.name, source.origin)
         records = json.dumps([settings.options, [pair.fields for pair in pairs]])
         identity = hashlib.sha256(model.fingerprint + records.encode()).hexdigest()
-        results = read_json_or_none(facts, lambda found: found if found['identity'] == identity else None)
-        if results and target.exists():
-            print(f'{facts} exists already, with the accuracies of this model on these pairs')
+        if results := files.read(identity):
+            print(f'{files.facts} exists already, with the accuracies of this model on these pairs')
         else:
             with show_progress('pairs', len(pairs), lines=True) as advance:
                 runner = Runner(model, batch_size=settings.batch_size)
-                log_likelihoods = compute_scores(runner, sequences, parts, advance)
+                log_likelihoods = compute_scores(runner, sequences, files.parts, advance)
             results = accuracies(pairs, log_likelihoods)
-            with AtomicFile(target) as file:
-                file.write(json_lines(map(_row, pairs, log_likelihoods.tolist())).encode())
-            description = {INPUT: source.origin, FILES: [target.name], 'model': model.where, **results}
-            write_atomic(facts, json.dumps({**description, 'identity': identity}, indent=2) + '\n')
-            shutil.rmtree(parts)
+            scores = (
+                {'good_score': good, 'bad_score': bad, 'correct': good > bad} for good, bad in log_likelihoods.tolist()
+            )
+            with AtomicFile(files.target) as file:
+                file.write(json_lines(rows_of_items(pairs, scores)).encode())
+            files.write_facts(model=model.where, **results, identity=identity)
         Console(highlight=False).print(_table(pairs, results))
         if results['ties']:
             print(f'{results["ties"]:,} of {len(pairs):,} pairs have equal scores and count as wrong')
-        print(f'{target}\n{facts}')
-
-
-def _row(pair: MinimalPair, scores: Sequence[float]) -> dict[str, Any]:
-    good, bad = scores
-    return merge_fields(pair.fields, {'good_score': good, 'bad_score': bad, 'correct': good > bad})
+        print(f'{files.target}\n{files.facts}')
 
 
 def _table(pairs: Sequence[MinimalPair], results: Mapping[str, Any]) -> Table:

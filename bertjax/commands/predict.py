@@ -9,12 +9,12 @@ from ml_collections import ConfigDict
 
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
-from bertjax.files.streams import has_compression_suffix
 from bertjax.finetune.ensemble import EnsembleRequest, load_models, member_folders
 from bertjax.finetune.restore import merge_run_config
 from bertjax.finetune.results import json_lines, prediction_rows, write_predictions
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.task_data import TaskData, TaskSplit
+from bertjax.inference.input import InputSource
 from bertjax.remote.paths import user_path
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import is_binary, read_records
@@ -82,8 +82,7 @@ def _predict_file(request: EnsembleRequest, folder: pathlib.Path) -> None:
     blank = sum(isinstance(item, Blank) for item in items)
     if blank:
         print(f'{settings.input}: {blank:,} lines or records are blank; the predictions mark them as skipped')
-    path = pathlib.Path(settings.input)
-    name = pathlib.Path(path.stem).stem if has_compression_suffix(path.name) else path.stem
+    name = InputSource(settings.input, ()).name
     task, split = tuned.data.task, tuned.splits['']
     # The folder `input` prevents conflicts with the predictions for a split of the same name, such as dev.
     for path in write_predictions(folder / 'predictions' / 'input', task, name, split, predictions, items):

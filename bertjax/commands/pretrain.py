@@ -2,16 +2,14 @@
 
 import pathlib
 from collections.abc import Collection
-from typing import Any
 
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bertjax.config.verb import Verb
-from bertjax.parallel.distributed import fetch_to_all_hosts, is_primary, primary_first
+from bertjax.parallel.distributed import is_primary, primary_first
 from bertjax.parallel.mesh import make_mesh
 from bertjax.pretrain.budget import make_plan
-from bertjax.pretrain.chance_baselines import compute_chance_baselines
 from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.summary import finish_pretraining
@@ -31,9 +29,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     """Pre-trains a model. The same call in the same workdir continues an interrupted run.
 
     Raises:
-      UserError: The config, the corpus or the workdir is wrong.
-      PreemptedError: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.
-      NonFiniteError: Three steps in a row were not finite.
+      UserError, PreemptedError, NonFiniteError: See `program.train`.
     """
     folder = pathlib.Path(workdir)
     settings = with_architecture(pretraining_settings(config), folder, flag_keys)
@@ -45,15 +41,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     settings.check_memory(mesh)
     with lock_workdir(folder):
         training, state = _train(settings, folder, mesh, flag_keys)
-        finish(folder, training, state.eval_params, recipe)
-
-
-def finish(folder: pathlib.Path, training: Pretraining, params: Any, recipe: str, *, fill_masks: bool = True) -> None:
-    """Exports the parameters of a finished pre-training and prints its summary, with filled masks if `fill_masks`."""
-    settings = training.settings
-    baselines = compute_chance_baselines(settings, training.stores, training.examples, settings.steps)
-    model = training.resolved, training.model_config, training.tokenizer, fetch_to_all_hosts(params)
-    finish_pretraining(folder, *model, training.heldout if fill_masks else None, recipe, baselines)
+        finish_pretraining(folder, training, state.eval_params, recipe)
 
 
 def _train(

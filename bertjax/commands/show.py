@@ -11,13 +11,7 @@ from bertjax.config.verb import Verb
 from bertjax.errors import printable
 from bertjax.files.paths import display_path
 from bertjax.train.health.goodput import read_goodput
-from bertjax.workdir.differences import (
-    align_columns,
-    comparable_keys,
-    find_differences,
-    format_literal,
-    resolve_like,
-)
+from bertjax.workdir.differences import align_columns, comparable_keys, find_differences, format_literal, resolve_like
 from bertjax.workdir.files import read_recorded_config
 
 VERB = Verb(devices=False, workdir=False, bucket='look')

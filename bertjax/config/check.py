@@ -65,11 +65,6 @@ def check_ranges(config: Mapping[str, Any]) -> None:
 def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:
     """Checks a config that a run recorded. The config must have all its keys, and may also have COMPUTED_KEYS.
 
-    Args:
-      config: The recorded config.
-      where: The path of the recorded config, for the error.
-      fix: The instruction at the end of the error.
-
     Raises:
       UserError: A key is missing, unknown or outside its range. The error names the file and the first such key.
     """

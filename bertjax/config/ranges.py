@@ -59,8 +59,7 @@ def one_of(names: Iterable[str]) -> Range:
     """Allows the words in `names`."""
     names = tuple(names)
     return Range(
-        'one of ' + ', '.join(name or "''" for name in names),
-        lambda value: isinstance(value, str) and value in names,
+        'one of ' + ', '.join(name or "''" for name in names), lambda value: isinstance(value, str) and value in names
     )
 
 

@@ -59,7 +59,6 @@ def modern_config(size: str, *, learning_rate: float, weight_decay: float = 1e-5
     Args:
       size: A row of `model.config.MODERN_SIZES`.
       learning_rate: The peak learning rate of the phases that do not set one.
-      weight_decay: The decoupled weight decay.
     """
     config = pretraining_config(packing=True, learning_rate=learning_rate, batch_size=4608)
     config.update(seq_len=1024, max_predictions=312)
@@ -113,7 +112,6 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     """Returns the base config of a recipe for a task; see `config.finetuning.FinetuningKeys`.
 
     Args:
-      kind: The kind of the task.
       **task: The options of config.task that differ from their defaults.
     """
     defaults = {name: option.default for name, option in options(kind).items()} if kind in KINDS else {}
@@ -217,7 +215,5 @@ def _convert(name: str, text: str, default: Any) -> Any:
             return {'true': True, '1': True, 'false': False, '0': False}[text.lower()]
         return type(default)(text)
     except (KeyError, ValueError):
-        kind = type(default).__name__
-        raise UserError(
-            '--config=FILE:ARGUMENT', f'{name}={text}', f'a value of type {kind}', f'for example {name}={default}'
-        ) from None
+        expected, fix = f'a value of type {type(default).__name__}', f'for example {name}={default}'
+        raise UserError('--config=FILE:ARGUMENT', f'{name}={text}', expected, fix) from None

@@ -77,7 +77,6 @@ def key(
     """Returns a dataclass field that declares a config key.
 
     Args:
-      default: The value in a base config.
       allowed: The range; None allows True and False if the default is a bool, and any text if it is a string.
       about: One line of documentation; '' means the field's entry in the docstring of its class.
       change, trained: See Key; None means the value that the group of the key declares.
@@ -130,7 +129,6 @@ def keys_of(
 
     Args:
       record: The class, or an instance whose values are the defaults.
-      prefix: The text before each name.
       change, trained: The values for keys that do not declare these themselves; None means the defaults of Key.
     """
     keys: dict[str, Key] = {}

@@ -98,8 +98,6 @@ def nearest_name(
     """Returns the known name that the user probably meant; '' if no known name is similar.
 
     Args:
-      name: The unknown name.
-      known: The known names.
       others: {name in another program: names in bertjax}; the first known name is returned.
       similarity: The minimal similarity, from 0 to 1 (see difflib).
     """

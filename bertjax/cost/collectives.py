@@ -54,12 +54,7 @@ def is_collective(instruction: Instruction) -> bool:
 
 
 def find_collectives(computation: Computation, chips: int) -> list[Collective]:
-    """Returns the collectives of a computation and of its fusions, without those inside its loops.
-
-    Args:
-      computation: A computation of the program.
-      chips: The number of chips that run the program.
-    """
+    """Returns the collectives of a computation and of its fusions, without those inside its loops."""
     collectives_by_key: dict[str, Collective] = {}
     start_keys: dict[str, str] = {}  # name of the starting instruction -> key
     for instruction in computation.instructions.values():

@@ -20,8 +20,6 @@ class Instruction:
     """An instruction: one line of a computation.
 
     Attributes:
-      computation: The computation that contains it.
-      is_root: Whether it is the computation's result.
       name: The name, which is unique in the program.
       shape: The shape of the result as text, with its layout.
       opcode: The opcode, such as 'fusion', 'while' or 'all-reduce-start'.
@@ -123,7 +121,6 @@ def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
     """Returns the bytes of all arrays in a shape such as `f32[64,128]{1,0:T(8,128)}`, or in a tuple of such shapes.
 
     Args:
-      shape: The shape as text.
       hbm_only: Whether to ignore arrays in other memory spaces than HBM, for example on the chip (`S(1)`).
     """
     total = 0

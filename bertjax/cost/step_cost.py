@@ -3,20 +3,18 @@
 import collections
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from bertjax.cost.estimate import EFFICIENCY, Estimate, Rates, estimate
 from bertjax.cost.hlo import parse
 from bertjax.parallel.topology import generation_of, ici_bandwidth, slice_chips
+from bertjax.terminal import make_table
 
 
 def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict[str, Any]:
     """Estimates the time and the traffic of a step from its optimized HLO; see docs/performance.md.
 
     Args:
-      text: The optimized HLO of the step, as printed by the compiler.
-      topology: The TPU slice or the GPUs that the program was compiled for.
       flops: The FLOPs per step and chip, computed from the shapes of the model.
       peak_flops: The peak FLOPs per second of a chip.
 
@@ -93,21 +91,14 @@ def cost_tables(result: dict[str, Any]) -> list[Table]:
     step = result.get('estimated_step_s')
     if not step:
         return []
-    parts = _make_table('where the time goes (estimated)', 'part of the step', 'ms', 'share')
+    parts = make_table('where the time goes (estimated)', 'part of the step', 'ms', 'share')
     for row in result['groups']:
         parts.add_row(row['group'], f'{1e3 * row["seconds"]:.2f}', f'{100 * row["seconds"] / step:.1f} %')
     names = ('collective', 'chips', 'per step', 'async', 'MB sent', 'ms', 'ms not overlapped')
-    sent = _make_table('between the chips (estimated)', *names)
+    sent = make_table('between the chips (estimated)', *names)
     for row in result['sent']:
         figures = (row['bytes'] / 1e6, 1e3 * row['seconds'], 1e3 * row['exposed_s'])
         counts = (row['chips'], row['count'], row['async'])
         kind = f'{row["kind"]}, between slices' if row['network'] else row['kind']
         sent.add_row(kind, *map(str, counts), *(f'{figure:.2f}' for figure in figures))
     return [table for table in (parts, sent) if table.row_count]
-
-
-def _make_table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in columns:
-        table.add_column(name, justify='left' if name == columns[0] else 'right')
-    return table

@@ -78,7 +78,6 @@ def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Ite
     """Compiles each remaining phase for config.topology, checks that it fits in memory, and estimates the hours.
 
     Args:
-      settings: The pre-training settings.
       done: The number of finished steps, which are not counted in the hours.
       total: The total number of steps; None if the corpus determines it.
     """

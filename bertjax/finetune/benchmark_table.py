@@ -5,7 +5,6 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from bertjax.files.atomic import write_atomic, write_zip
@@ -14,6 +13,7 @@ from bertjax.finetune.results import RESULTS, STEP
 from bertjax.finetune.sweep import SWEEP
 from bertjax.metrics.glue import OFFICIAL, Figures, official_average, paper_average, task_figures, task_score
 from bertjax.tasks.sentence.glue_table import TASKS
+from bertjax.terminal import make_table
 from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
 
@@ -121,9 +121,8 @@ def averages(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def benchmark_table(rows: Sequence[Sequence[str]], summary: Mapping[str, Any]) -> Table:
     """Returns a table with a row for each task and each average, in per cent."""
-    table = Table(title='GLUE, dev', title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ('task', 'dev', 'figures', 'score'):
-        table.add_column(name, justify='right' if name in ('dev', 'score') else 'left')
+    table = make_table('GLUE, dev', 'task', 'dev', 'figures', 'score')
+    table.columns[2].justify = 'left'
     for row in rows:
         table.add_row(*row)
     table.add_section()

@@ -9,7 +9,6 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from bertjax.errors import UserError
@@ -20,6 +19,7 @@ from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.remote.paths import user_path
 from bertjax.tasks.options import options_of
 from bertjax.tasks.task import Task
+from bertjax.terminal import make_table
 from bertjax.writers.console import format_value
 
 KEY = 'config.ensemble'
@@ -124,10 +124,7 @@ def ensemble_table(
       member_scores: {split: the result of `Ensemble.member_scores`}.
       ensemble_figures: {split: the metrics of the ensemble}.
     """
-    table = Table(title=score, title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column('')
-    for name in ensemble_figures:
-        table.add_column(name, justify='right')
+    table = make_table(score, '', *ensemble_figures)
     for folder in next(iter(member_scores.values())):
         table.add_row(folder, *(format_value(member_scores[name][folder]) for name in ensemble_figures))
     table.add_row('together', *(format_value(figures[score]) for figures in ensemble_figures.values()), style='bold')

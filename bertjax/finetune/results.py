@@ -204,18 +204,23 @@ def write_predictions(
 
 
 def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Yields a row for each record or blank line in `items`.
-
-    The row of a record has its fields and the prediction. The row of a blank line has its position in the file.
-    """
+    """Returns a row for each record or blank line in `items`; see `rows_of_items`."""
     records = [item for item in items if not isinstance(item, Blank)]
-    rows = task.rows(records, predictions)
+    return rows_of_items(items, task.rows(records, predictions))
+
+
+def rows_of_items(items: Iterable[Any], answers: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yields a row for each record or blank line in `items`. `answers` has an answer for each record.
+
+    The row of a record has its fields and the answer. The row of a blank line has its position in the file.
+    """
+    answers = iter(answers)
     for item in items:
-        row = {'skipped': item.kind, 'where': item.where} if isinstance(item, Blank) else next(rows)
-        yield merge_fields(getattr(item, 'fields', None) or {}, row)
+        row = {'skipped': item.kind, 'where': item.where} if isinstance(item, Blank) else next(answers)
+        yield _merge_fields(getattr(item, 'fields', None) or {}, row)
 
 
-def merge_fields(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_fields(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of a record and then its prediction `row`.
 
     A field NAME that is also a key of the prediction becomes input_NAME, or is left out if the two values are equal.

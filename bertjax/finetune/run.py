@@ -26,11 +26,12 @@ from bertjax.train.phase import Phase
 from bertjax.train.settings import resolve_durations
 from bertjax.train.setup import Setup, build_setup
 from bertjax.train.state import TrainState, without_aux
+from bertjax.train.trainer import Experiment
 from bertjax.train.vmapped_runs import VmappedRun
 
 
-class Finetuning:
-    """A fine-tuning run in its workdir. It implements `trainer.Experiment`.
+class Finetuning(Experiment):
+    """A fine-tuning run in its workdir.
 
     Args:
       data: The data of the task.
@@ -182,7 +183,7 @@ class Finetuning:
         return [stage.learning_rate or rate for stage in stages] or [rate]
 
     def describe(self) -> str:
-        """Returns the description of the run that is printed before training starts."""
+        """See `Experiment`."""
         settings, data, setup = self.settings, self.data, self.setup
         encoder, params = data.encoder, without_aux(setup.state.params)
         splits = ', '.join(f'{len(data.split(name).records):,} {name}' for name in data.eval_splits)
@@ -207,7 +208,7 @@ class Finetuning:
         return '\n'.join(lines)
 
     def details(self) -> str:
-        """Returns lines for the log: the mesh, the attention implementation, and the parameters with weight decay."""
+        """See `Experiment`."""
         trained, _ = partition(without_aux(self.setup.state.params), self.setup.trained)
         return f'{self.setup.describe()}, attention: {self.task_model.attention}\n{describe_decay(trained)}'
 

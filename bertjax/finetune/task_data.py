@@ -132,7 +132,7 @@ class TaskData:
             records = self._records.pop(name, None) or self.task.records(name)
             key = 'max_train_records' if name == 'train' else 'max_eval_records'
             limit = 0 if all_records else getattr(self.settings, key)
-            part = records if not 0 < limit < len(records) else [records[i] for i in sample(len(records), limit)]
+            part = sample_records(records, limit)
             split = self.tokenise(part, training=training)
             if len(part) < len(records):
                 split = dataclasses.replace(split, population=len(records))
@@ -221,14 +221,16 @@ def task_json(
     return json.dumps(facts, indent=2, ensure_ascii=False) + '\n'
 
 
-def sample(count: int, size: int) -> list[int]:
-    """Returns a random sample of `size` indices below `count`, in ascending order.
+def sample_records(records: Sequence[Any], limit: int) -> Sequence[Any]:
+    """Returns a random sample of `limit` records in their order, or all records if there are fewer or `limit` is 0.
 
     A smaller sample is a subset of a larger one. The sample does not depend on a seed, so that runs are compared on the
     same records.
     """
-    order = np.argsort(hash_bits(0, Stream.SAMPLE, np.arange(count)), kind='stable')
-    return np.sort(order[:size]).tolist()
+    if not 0 < limit < len(records):
+        return records
+    order = np.argsort(hash_bits(0, Stream.SAMPLE, np.arange(len(records))), kind='stable')
+    return [records[i] for i in np.sort(order[:limit]).tolist()]
 
 
 def read_encoder_config(settings: FinetuningSettings, source: str) -> BertConfig:

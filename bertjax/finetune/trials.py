@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.table import Table
 
 from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
+from bertjax.terminal import make_table
 from bertjax.writers.console import format_value
 
 # {key of config.sweep: (field of a trial, type of its values)}. The name of a field is the config key that it sets.
@@ -123,9 +123,8 @@ def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> di
 def sweep_table(summary: Mapping[str, Any]) -> Table:
     """Returns a table with a row for each setting."""
     # The table must fit in 80 columns, the width that rich assumes for a pipe or a file.
-    table = Table(title=f'{summary["score"]} on dev', title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ('trainable', 'batch', 'epochs', 'rate', 'runs', 'median', 'mean', 'sd', 'best', 'collapsed'):
-        table.add_column(name, justify='left' if name == 'trainable' else 'right')
+    names = ('trainable', 'batch', 'epochs', 'rate', 'runs', 'median', 'mean', 'sd', 'best', 'collapsed')
+    table = make_table(f'{summary["score"]} on dev', *names)
     for line in summary['settings']:
         figures = (format_value(line[key]) for key in ('median', 'mean', 'sd', 'best'))
         epochs = f'{line["epochs"]:g}' if line['epochs'] else '-'

@@ -82,7 +82,6 @@ def check_values(verb: str, values: Mapping[str, Any], **names: str) -> dict[str
     """Converts arguments to Python values and checks them against the ranges of the config keys config.VERB.NAME.
 
     Args:
-      verb: The verb, such as 'fill'.
       values: {argument: value}.
       **names: argument=NAME, for each argument whose config key has another NAME.
 

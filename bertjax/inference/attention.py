@@ -40,11 +40,8 @@ def apply_encoder(
     """
     inputs = [batch[name] for name in INPUTS]
     capture = (PROBABILITIES, HIDDEN) if hidden else (PROBABILITIES,)
-    return apply_capturing(module, params, *inputs, capture=capture, method=_encoder)[1]
-
-
-def _encoder(model: nn.Module, input_ids: jax.Array, segment_ids: jax.Array, mask: jax.Array) -> jax.Array:
-    return model.encoder(input_ids, segment_ids, mask)[0]
+    encode = lambda model, *inputs: model.encoder(*inputs)[0]  # noqa: E731
+    return apply_capturing(module, params, *inputs, capture=capture, method=encode)[1]
 
 
 def max_batch_size(config: BertConfig, length: int) -> int:

@@ -32,8 +32,6 @@ class Extractor:
     """Computes the features of texts, one part of a file at a time.
 
     Attributes:
-      runner: The runner of the model.
-      encoding: The definition of the features.
       max_length: The maximum length in tokens. Longer texts are truncated.
     """
 
@@ -112,10 +110,8 @@ def compute_vectors(extractor: Extractor, texts: Sequence[str], folder: pathlib.
 
     Args:
       extractor: The definition of the vectors, with pooling.
-      texts: N texts.
       folder: The folder of the finished parts. A part is named after its texts and the model, so a run reuses only
         identical parts of an earlier run.
-      advance: A function that is called with the number of newly finished texts.
     """
     vectors = np.empty((len(texts), extractor.width), np.float32)
     for begin in range(0, len(texts), PART_SIZE):
@@ -143,12 +139,9 @@ def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
     if not id:
         return texts
     if item.fields is None or id not in item.fields:
-        raise UserError(
-            item.where,
-            found='a plain line' if item.fields is None else f'the fields {quote_names(item.fields)}',
-            expected=f'the field {id!r} of config.extract.id',
-            fix='omit config.extract.id: the rows are in the order of the texts',
-        )
+        found = 'a plain line' if item.fields is None else f'the fields {quote_names(item.fields)}'
+        fix = 'omit config.extract.id: the rows are in the order of the texts'
+        raise UserError(item.where, found, f'the field {id!r} of config.extract.id', fix)
     value, where = item.fields[id], f'{item.where}, field {quote_names([id])}'
     if not isinstance(value, str | int | float | None):
         fix = 'name another field in config.extract.id'

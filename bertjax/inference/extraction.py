@@ -45,7 +45,6 @@ class Extraction:
     records prevent a run from replacing the features of another input.
 
     Attributes:
-      extractor: The extractor that computes a part.
       source: The texts, in a file or spooled from standard input.
       target: The path of the output file. Its suffix selects the format: .npy, .safetensors, .parquet or .jsonl.
       id: The name of the field that identifies a record; '' for none.
@@ -126,9 +125,6 @@ class Extraction:
     def compute(self, advance: Callable[[int], object]) -> None:
         """Computes the missing parts, and removes the parts of other texts or another model.
 
-        Args:
-          advance: A function that is called with the number of newly finished texts.
-
         Raises:
           UserError: The input has changed since `read`.
         """
@@ -153,9 +149,6 @@ class Extraction:
 
     def write(self, options: Mapping[str, Any]) -> Iterator[str]:
         """Writes the target, its accompanying files and its metadata, and removes the parts.
-
-        Args:
-          options: The options of the extraction, for the metadata.
 
         Yields:
           Messages for the user.

@@ -38,11 +38,7 @@ def output_files(
     .safetensors file.
 
     Args:
-      path: The path of the output.
-      per_token: Whether there is one vector per token.
-      id: Whether the records have ids.
       shards: The number of .npy files that replace `path`; 0 for none.
-      ranges: Whether to write the ranges of int8 vectors.
     """
     arrays = path.suffix in ('.npy', '.safetensors')
     files = [path.with_name(f'{path.stem}-{i:05d}-of-{shards:05d}.npy') for i in range(shards)] or [path]
@@ -63,7 +59,6 @@ def write_vectors(
 
     Args:
       paths: The files. Each gets the next `shard` vectors.
-      parts: The paths of the parts.
       size: The number of vectors in each part but the last.
       shard: The number of vectors in each file but the last.
       precision, ranges: See `model.quantization.quantize`.
@@ -121,12 +116,6 @@ def write_jsonl(
 
     An object has the labels of the text and `features`, which is null for a blank text. Objects with per-token features
     also have the lists `pieces`, `segments`, `starts` and `ends`.
-
-    Args:
-      path: The path of the file.
-      parts: The paths of the parts.
-      labels: The labels of the rows of each part.
-      pieces: The pieces of the tokenizer.
     """
     with AtomicFile(path) as file:
         for part, rows in zip(parts, labels, strict=True):

@@ -27,8 +27,6 @@ class MaskedText:
 
     Args:
       text: A text with at least one mask.
-      where: The location of the text, for error messages.
-      tokenizer: The tokenizer of the model.
       max_length: The maximum S. Longer texts are truncated at the end.
 
     Raises:
@@ -168,20 +166,9 @@ def extend(
 
     The method follows Wang and Cho 2019 ("BERT has a Mouth, and It Must Speak", arXiv 1902.04094). It is slow, and the
     continuations are poor, because masked language models are not trained for it. If a text is too long, its beginning
-    is cut off.
+    is cut off. The continuation of a text does not depend on the other texts.
 
-    Args:
-      runner: The runner of a model with an MLM head.
-      texts: The texts to continue.
-      tokens: The number of pieces to append.
-      temperature: The sampling temperature; 0 always takes the most probable piece.
-      top_k: The number of most probable pieces to sample from.
-      seed: The sampling seed. The continuation of a text does not depend on the other texts.
-      max_length: The maximum sequence length in tokens.
-      advance: See `Runner.run`.
-
-    Returns:
-      The texts with their continuations.
+    See `masked_methods.MaskedMethods.extend` for the options, and `Runner.run` for `advance`.
 
     Raises:
       UserError: `tokens` exceeds `max_length` - 2, the length without [CLS] and [SEP].

@@ -48,9 +48,7 @@ class FillRequest:
     """A request to a masked language model about texts.
 
     Attributes:
-      runner: The runner of the model.
       max_length: The maximum length in tokens. Longer texts are truncated.
-      options: The options of the request.
 
     Raises:
       UserError: The model lacks the head that the request needs.

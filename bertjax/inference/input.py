@@ -77,8 +77,7 @@ class InputSource:
     def items(self, *, quiet: bool = False) -> Iterator[Item]:
         """Yields the items in order, including blank items. Each item is yielded as soon as it is read.
 
-        Args:
-          quiet: If False, the detected format is printed.
+        Unless `quiet` is true, the detected format is printed.
 
         Raises:
           UserError: The file does not exist or has no record, or a record is malformed. The message names the file and
@@ -132,9 +131,7 @@ def make_columns(field: str, second: str, where: str) -> tuple[Column, ...]:
     """Returns the columns of the texts.
 
     Args:
-      field: The value of config.VERB.field.
       second: The value of config.VERB.pair_field; '' for single texts.
-      where: The config key config.VERB, for error messages.
     """
     pair = (Column((second,), key=f'{where}.pair_field'),) if second else ()
     return (Column((field,), key=f'{where}.field'), *pair)

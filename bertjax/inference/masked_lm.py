@@ -43,7 +43,6 @@ def predict_pieces(
     """Predicts the most probable pieces at given positions of sequences.
 
     Args:
-      runner: The runner of a model with an MLM head.
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       positions: The positions in each sequence, at least one per sequence.
       top_k: The number of pieces. K is smaller if there are fewer candidates.
@@ -106,7 +105,6 @@ def pseudo_log_likelihoods(
     thousands at a time.
 
     Args:
-      runner: The runner of a model with an MLM head.
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       advance: A function that is called with the approximate number of newly finished texts; None shows a progress bar.
       lengths: The padded lengths; see `choose_score_lengths`. None to choose them for these sequences.
@@ -143,8 +141,7 @@ def next_sentence_probabilities(
 ) -> np.ndarray:
     """Computes the probability that the second text of each pair follows the first text, float64 [N].
 
-    If the model was trained on sentence order (ALBERT's objective), the result is the probability that the texts are in
-    the right order. See `Runner.run` for `advance`.
+    See `masked_methods.MaskedMethods.next_sentence`, and `Runner.run` for `advance`.
     """
     features = build_sequences(runner.model.tokenizer, first, second, max_length)
     outputs = runner.run('pairs', _make_pairs, features, title='pairs', advance=advance)

@@ -1,9 +1,13 @@
 """Keeps a run from overwriting results of another input, because inputs of the same name have the same result files."""
 
+import json
 import pathlib
+import shutil
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from bertjax.errors import UserError
+from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_or_none
 
 INPUT, FILES = 'input', 'files'  # keys of the metadata of results: their input, and the names of their files
@@ -22,7 +26,6 @@ def check_overwrite(
     Args:
       facts: The paths of the JSON metadata files of results, which record the input. The files need not exist.
       origin: The identity of this run's input, as recorded in the metadata.
-      files: The paths of the files to write.
       known: The names of the files that may be replaced.
 
     Raises:
@@ -36,3 +39,31 @@ def check_overwrite(
     for path in files:
         if path.exists() and path.name not in known:
             raise UserError(str(path), 'a file of another input or of unknown origin', 'no file of this name', fix)
+
+
+class ResultFiles:
+    """The files of a verb's results: FOLDER/NAME.jsonl, its metadata NAME.json, and the saved parts in NAME.parts.
+
+    Attributes:
+      target, facts, parts: The three paths.
+
+    Raises:
+      UserError: See `check_overwrite`.
+    """
+
+    def __init__(self, folder: pathlib.Path, name: str, origin: str):
+        self.target, self.facts, self.parts = (folder / f'{name}.{suffix}' for suffix in ('jsonl', 'json', 'parts'))
+        self._origin = origin
+        # Without a metadata file, an existing file of results may be overwritten.
+        check_overwrite([self.facts], origin, [self.target], recorded_files([self.facts]) or {self.target.name})
+
+    def read(self, identity: str) -> dict[str, Any] | None:
+        """Returns the metadata if the files have the results with this identity, else None."""
+        facts = read_json_or_none(self.facts, lambda found: found if found['identity'] == identity else None)
+        return facts if self.target.exists() else None
+
+    def write_facts(self, **facts: Any) -> None:
+        """Writes the metadata, and removes the saved parts."""
+        content = {INPUT: self._origin, FILES: [self.target.name], **facts}
+        write_atomic(self.facts, json.dumps(content, indent=2) + '\n')
+        shutil.rmtree(self.parts, ignore_errors=True)

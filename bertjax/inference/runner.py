@@ -38,7 +38,6 @@ class Runner:
     """Runs forward functions of a model on sequences.
 
     Args:
-      model: The model. Its parameters are passed to the functions.
       batch_size: The maximum batch size, rounded up to a multiple of the row shards. A CPU computes long rows in
         smaller batches.
     """
@@ -80,7 +79,6 @@ class Runner:
           make_forward: A function that returns (params, batch) -> {output name: array} for a module. The module is
             `model.module`, with `packing` set for packed rows. The first dimension of an output is the rows.
           features: The rows. No sequence may be longer than the model's number of positions.
-          inputs: The names of the batch arrays that the function uses.
           per_token: The names of the outputs whose second dimension is the positions. Their padding is removed.
           max_rows: The maximum batch size; 0 for the runner's. If > 0, sequences are not packed. Large
             outputs and outputs from inside the encoder need this.

@@ -1,17 +1,23 @@
-"""Scores texts with a masked language model: pseudo-log-likelihood and pseudo-perplexity."""
+"""Scores texts and minimal pairs with a masked language model: pseudo-log-likelihood and pseudo-perplexity."""
 
+import hashlib
 import math
+import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from bertjax.files.atomic import AtomicFile
 from bertjax.inference.encode import build_sequences
-from bertjax.inference.masked_lm import pseudo_log_likelihoods
+from bertjax.inference.masked_lm import choose_score_lengths, pseudo_log_likelihoods
 from bertjax.inference.runner import Runner
-from bertjax.progress import Advance
+from bertjax.progress import Advance, scale_progress
+from bertjax.tasks.minimal_pairs import deduplicate
 
 _MAX_EXPONENT = 709  # exp of a larger number overflows float64
+_VERSION = 1  # increase this number if a change of the code changes the scores of the same sentences
+_PART = 1024  # the number of pairs in a part; a part takes some seconds with a small model
 
 
 def score_texts(
@@ -19,16 +25,11 @@ def score_texts(
 ) -> list[dict[str, Any]]:
     """Computes pseudo-log-likelihoods by masking each piece in turn (Salazar et al. 2020, arXiv 1910.14659).
 
-    Args:
-      runner: The runner of a model with an MLM head.
-      texts: The texts.
-      max_length: The maximum length in tokens, including [CLS] and [SEP]. Longer texts are truncated.
-      advance: A function that is called with the number of newly finished texts; None shows a progress bar.
+    Texts with more than `max_length` tokens, including [CLS] and [SEP], are truncated. See `Runner.run` for `advance`.
 
     Returns:
-      For each text, a dict with `log_likelihood` in nats; `tokens`, the number of pieces without [CLS] and [SEP];
-      `words`, the number of whitespace-separated words that were read; and `perplexity`, exp(-log_likelihood / tokens),
-      or None for a text without pieces or if it overflows float64.
+      For each text, the result of `masked_methods.MaskedMethods.score`. `tokens` is the number of pieces without [CLS]
+      and [SEP], and `words` is the number of whitespace-separated words that were read.
     """
     if not texts:
         return []
@@ -65,3 +66,45 @@ def corpus_score(scores: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _perplexity(log_likelihood: float, count: int) -> float | None:
     return math.exp(-log_likelihood / count) if -log_likelihood < _MAX_EXPONENT * count else None
+
+
+def compute_scores(
+    runner: Runner, sequences: Sequence[np.ndarray], folder: pathlib.Path, advance: Advance
+) -> np.ndarray:
+    """Computes the pseudo-log-likelihoods of N pairs, float64 [N, 2], in parts that are saved one by one.
+
+    Args:
+      sequences: The 2 N sequences of `tasks.minimal_pairs.encode_pairs`.
+      folder: The folder for finished parts. The name of a part contains a hash of its sentences and the model, so a run
+        reuses only identical parts of an earlier run.
+
+    Returns:
+      The scores of the good and the bad sentence of each pair.
+    """
+    scores, lengths = [], choose_score_lengths(runner, sequences)
+    for start in range(0, len(sequences), 2 * _PART):
+        part = sequences[start : start + 2 * _PART]
+        digest = hashlib.sha256(b'%d' % _VERSION + runner.model.fingerprint)
+        for ids in part:
+            digest.update(b'%d ' % len(ids) + ids.tobytes())
+        path = folder / f'{start // (2 * _PART):06d}-{digest.hexdigest()[:32]}.npy'
+        if path.exists():
+            advance(len(part) // 2)
+        else:
+            with AtomicFile(path) as file:
+                np.save(file, score_pairs(runner, part, lengths, advance))
+        scores.append(np.load(path))
+    return np.concatenate(scores)
+
+
+def score_pairs(
+    runner: Runner, sequences: Sequence[np.ndarray], lengths: tuple[int, ...], advance: Advance
+) -> np.ndarray:
+    """Computes the pseudo-log-likelihoods of N pairs at once, float64 [N, 2].
+
+    See `compute_scores`, and `choose_score_lengths` for `lengths`.
+    """
+    distinct, index = deduplicate(sequences)
+    step = scale_progress(advance, len(sequences) // 2, len(distinct))
+    scores = pseudo_log_likelihoods(runner, distinct, step, lengths=lengths)
+    return np.array([piece_scores.sum(dtype=np.float64) for piece_scores in scores])[index].reshape(-1, 2)

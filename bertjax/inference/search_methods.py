@@ -146,10 +146,8 @@ class SearchMethods(EncodeMethods):
         """Encodes texts in the width of other vectors, and in their precision unless it is int8.
 
         Args:
-          texts: One text or several.
           like: The other vectors; None for the width of the model, and float32.
           prompts: Names of prompts. The first name that the model has is used; () for the default prompt.
-          ranges: The ranges of int8 vectors, or None.
         """
         prompt = find_prompt(self._model, prompts) if prompts else None
         if like is None:

@@ -93,7 +93,6 @@ def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> l
     """Scores N pairs of a query and a text with a reranker, by late interaction, or by a regression of pairs.
 
     Args:
-      runner: The runner of the model.
       texts, pairs: The N queries, and the N texts.
 
     Returns:

@@ -20,9 +20,7 @@ def calibrated_ranges(key: str, x: np.ndarray, width: int) -> np.ndarray:
     """Returns the ranges of the dimensions of calibration vectors, float32 [2, width].
 
     Args:
-      key: The config key or the argument of the vectors, for the error message.
       x: The vectors, at least two.
-      width: Their expected width.
 
     Raises:
       UserError: `x` has another shape, or is not floating.
@@ -108,10 +106,7 @@ class VectorShards:
 
 
 def load_vectors(path: str | os.PathLike) -> VectorShards:
-    """Opens the vectors that run=extract wrote, one per text, without reading them.
-
-    Args:
-      path: The description NAME.npy.json.
+    """Opens the vectors that NAME.npy.json of run=extract describes, one per text, without reading them.
 
     Raises:
       UserError: The file does not exist or does not describe vectors, or one of its files is missing.

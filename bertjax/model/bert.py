@@ -141,8 +141,7 @@ class BertForPreTraining(nn.Module):
           sequence_ids, position_ids: int32 [B, S], for packed rows; see `BatchLayout`.
           cls_positions: int32 [B, E], for packed rows: the first position of each of the E sequences. Unused entries
             may be any position.
-          causal: int32 [B, S], 1 for tokens that cannot attend to later tokens; None if there are no such tokens.
-          dropout: The dropout of a training step, or None for no dropout.
+          causal, dropout: See `BertEncoder`.
 
         Returns:
           mlm_logits: float32 [B, P, padded vocabulary], -1e9 for the padding.
@@ -150,12 +149,7 @@ class BertForPreTraining(nn.Module):
         """
         layout = None if sequence_ids is None else BatchLayout(sequence_ids, position_ids, cls_positions)
         hidden, _ = self.encoder(
-            input_ids,
-            segment_ids,
-            attention_mask,
-            dropout=dropout,
-            layout=layout,
-            causal=causal,
+            input_ids, segment_ids, attention_mask, dropout=dropout, layout=layout, causal=causal
         )  # [B, S, D]
         outputs = {'mlm_logits': self.predict_tokens(hidden, masked_positions)}
         if self.config.nsp:

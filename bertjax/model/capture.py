@@ -35,9 +35,7 @@ def apply_capturing(
 
     Args:
       model: BertForPreTraining or a model of heads.py.
-      *inputs: The positional arguments of the model.
       capture: The names to capture, from CAPTURES.
-      **options: Keyword arguments of `model.apply` and of the model (`dropout`).
 
     Returns:
       The outputs, as without capture, and a dict with an entry for each captured name:

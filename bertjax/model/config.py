@@ -168,12 +168,8 @@ class BertConfig:
     def __post_init__(self):
         check_fields(self, 'model')
         if self.width % self.num_heads:
-            raise UserError(
-                'config.model.num_heads',
-                found=str(self.num_heads),
-                expected=f'a divisor of width {self.width}',
-                fix='set config.model.num_heads to a divisor of config.model.width',
-            )
+            fix = 'set config.model.num_heads to a divisor of config.model.width'
+            raise UserError('config.model.num_heads', str(self.num_heads), f'a divisor of width {self.width}', fix)
         for name, value, requirement, is_met in (
             ('first_attention_norm', False, 'pre_norm=True', self.pre_norm),
             ('pooler', 'transform', 'config.pairs.mode=doc_sentences', not self.nsp),

@@ -72,12 +72,9 @@ class Embeddings(nn.Module):
     ) -> jax.Array:
         length = input_ids.shape[1] if layout is None else layout.longest
         if length > self.config.max_positions:
-            raise UserError(
-                'config.model.max_positions',
-                f'{self.config.max_positions} for sequences of {length} tokens',
-                f'at least {length}',
-                'raise config.model.max_positions or shorten the sequences',
-            )
+            found = f'{self.config.max_positions} for sequences of {length} tokens'
+            fix = 'raise config.model.max_positions or shorten the sequences'
+            raise UserError('config.model.max_positions', found, f'at least {length}', fix)
         # An id outside the table gives NaN, which is visible in the loss. Clipping would silently use the last row.
         lookup = sorted_lookup if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
         x = _constrain_hidden(lookup(self.token(), input_ids))  # [B, S, D]
@@ -161,8 +158,7 @@ class EncoderBlock(nn.Module):
         if self.first_only and mask.layout and block_dropout is not None:
             gather = mask.layout.gather_cls
             output_dropout = block_dropout.replace(
-                example_ids=gather(block_dropout.example_ids),
-                positions=gather(block_dropout.positions),
+                example_ids=gather(block_dropout.example_ids), positions=gather(block_dropout.positions)
             )
         attention, mlp = SelfAttention(c, name='attention'), Mlp(c, name='mlp')
         attention_norm, mlp_norm = Norm(c, name='attention_norm'), Norm(c, name='mlp_norm')
@@ -259,8 +255,10 @@ class BertEncoder(nn.Module):
         keep_layers = all_layers or is_captured(self, HIDDEN)
         shorten = first_only and not is_captured(self, *CAPTURES)  # captured values cover all positions
         keys = attention_mask if key_mask is None else key_mask
-        mask = AttentionMask.from_layout(keys, layout, causal=c.causal)
-        mask = mask.replace(causal_queries=causal, hidden_queries=key_mask is not None)
+        mask = AttentionMask(keys, causal=c.causal, causal_queries=causal, hidden_queries=key_mask is not None)
+        if layout is not None:
+            is_fixed = isinstance(layout, PackedLayout)
+            mask = mask.replace(layout=layout) if is_fixed else mask.replace(sequence_ids=layout.sequence_ids)
         x = self.embeddings(input_ids, segment_ids, dropout, layout)  # [B, S, D]
         embedded, rotations = x, self._rotations(input_ids.shape[1], layout)
         block = EncoderBlock

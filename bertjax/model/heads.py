@@ -60,7 +60,7 @@ class BertForTask(nn.Module):
       packing: See `BertEncoder`.
 
     Raises:
-      UserError: `layers` is not in LAYERS, or the encoder has too few layers for it.
+      UserError: The encoder has too few layers for `layers`.
     """
 
     config: BertConfig
@@ -73,16 +73,10 @@ class BertForTask(nn.Module):
     smallest_inputs = ((1, 1),) * 3  # the smallest input shapes, for init
 
     def __post_init__(self):
-        fix = 'change it, for example --config.task.layers=last'
-        if self.layers not in LAYERS:
-            raise UserError('config.task.layers', repr(self.layers), 'one of ' + ', '.join(LAYERS), fix)
         if LAYERS[self.layers] > self.config.num_layers:
-            raise UserError(
-                'config.task.layers',
-                found=f'{self.layers!r} with an encoder of {self.config.num_layers} layers',
-                expected=f'at least {LAYERS[self.layers]} layers',
-                fix=fix,
-            )
+            found = f'{self.layers!r} with an encoder of {self.config.num_layers} layers'
+            fix = 'change it, for example --config.task.layers=last'
+            raise UserError('config.task.layers', found, f'at least {LAYERS[self.layers]} layers', fix)
         super().__post_init__()
 
     def setup(self):

@@ -43,16 +43,12 @@ def rotate(width: int, x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Arra
     )(x, cos, sin)
 
 
-def _forward(width: int, x: jax.Array, cos: jax.Array, sin: jax.Array) -> tuple[jax.Array, tuple]:
-    return rotate(width, x, cos, sin), (cos, sin)
-
-
 def _backward(width: int, residuals: tuple, cotangent: jax.Array) -> tuple:
     cos, sin = residuals  # the inverse of a rotation is its transpose
     return rotate(width, cotangent, cos, -sin), None, None
 
 
-rotate.defvjp(_forward, _backward)
+rotate.defvjp(lambda width, x, cos, sin: (rotate(width, x, cos, sin), (cos, sin)), _backward)
 
 
 def register_columns(cos: jax.Array, sin: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -37,7 +37,6 @@ def scale_by_muon(momentum: float, b1: float, b2: float, eps: float) -> optax.Gr
 
     Args:
       momentum: The momentum of Muon, in [0, 1).
-      b1, b2, eps: The parameters of Adam.
     """
     muon, adam = optax.trace(momentum, nesterov=True), optax.scale_by_adam(b1, b2, eps)
 

@@ -104,16 +104,8 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Builds a chain of gradient clipping, moments, decoupled weight decay and, for LAMB, the trust ratio.
 
-    Args:
-      name: One of OPTIMIZERS.
-      b1: The decay rate of the first moment.
-      b2: The decay rate of the second moment.
-      eps: The number added to the root of the second moment.
-      weight_decay: The weight decay rate: the update includes `weight_decay` times the parameter, except for biases and
-        LayerNorm scales.
-      clip_norm: The maximum global norm of the gradient; 0 for no clipping.
-      momentum: For 'muon' only: the momentum for the matrices of the blocks.
-      adam_lr_ratio: For 'muon' only: the learning rate of all other parameters as a multiple of Muon's.
+    The arguments are the keys of the group config.optimizer, see `config.run.Optimizer`. The update includes
+    `weight_decay` times the parameter, except for biases and LayerNorm scales.
     """
     moments = {
         'bert_adam': scale_by_bert_adam,

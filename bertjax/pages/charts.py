@@ -33,7 +33,6 @@ class Curve:
 
     Attributes:
       name: the entry in the legend.
-      x, y: the coordinates of the points.
       color: a color of style.css, `--NAME`.
       kind: 'line', 'dots' (a line with its points), 'level' (a dashed line) or 'points' (no line).
       text: the hover text of each point; by default its coordinates.
@@ -52,7 +51,6 @@ class Chart:
     """Curves over a common x axis.
 
     Attributes:
-      title: the heading.
       curves: the curves, in the order of the legend.
       y, x: the titles of the axes.
       ticks: the ticks of a logarithmic x axis; without ticks the axis is linear.
@@ -89,7 +87,6 @@ class BarChart:
     """Horizontal bars.
 
     Attributes:
-      title: the heading.
       bars: {name: (length, text at its end)}.
     """
 

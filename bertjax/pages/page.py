@@ -76,9 +76,6 @@ def render_page(
 
     Args:
       template: a file of this folder that has a macro for each section.
-      title: the title of the page.
-      about: a sentence under the title.
-      sections: the parts of the page, in order.
       charts: whether a section has charts, which make the file two megabytes larger.
       assets: the names of further pairs of files, NAME.css and NAME.js, for this page.
 

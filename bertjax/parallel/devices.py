@@ -88,12 +88,9 @@ def claim_devices() -> list[jax.Device]:
     enable_compile_cache()
     devices = jax.devices()
     if jax.process_count() > 1 and not jax.distributed.is_initialized():
-        raise UserError(
-            'this process',
-            found=f'devices of {jax.process_count()} processes, but no connection to the other processes',
-            expected='a process that is connected to the others',
-            fix='give --coordinator_address, --num_processes and --process_id, see docs/scaling.md',
-        )
+        found = f'devices of {jax.process_count()} processes, but no connection to the other processes'
+        fix = 'give --coordinator_address, --num_processes and --process_id, see docs/scaling.md'
+        raise UserError('this process', found, 'a process that is connected to the others', fix)
     if devices[0].platform == 'cpu' and platform.libc_ver()[0] == 'glibc':
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_MAX, 0)

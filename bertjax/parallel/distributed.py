@@ -256,12 +256,8 @@ def check_shared_folder(folder: pathlib.Path) -> None:
     if is_primary():
         mark.unlink()
     if len(not_shared):
-        raise UserError(
-            '--workdir',
-            found=f'{folder}, in which process {not_shared[0]} does not see the files of process 0',
-            expected='one folder for all processes',
-            fix='give a folder on a shared file system',
-        )
+        found = f'{folder}, in which process {not_shared[0]} does not see the files of process 0'
+        raise UserError('--workdir', found, 'one folder for all processes', 'give a folder on a shared file system')
 
 
 def fetch_to_all_hosts(tree: Any) -> Any:

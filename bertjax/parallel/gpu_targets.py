@@ -65,10 +65,7 @@ UNTIMED = {'xla_gpu_autotune_level': 0}
 
 
 def gpu_devices(name: str, count: int) -> list[Any]:
-    """Creates the abstract devices of a machine with `count` GPUs, for `.lower().compile()` only.
-
-    Args:
-      name: 'h200', 'h100' or 'a100'.
+    """Creates the abstract devices of a machine with `count` GPUs of GPUS, for `.lower().compile()` only.
 
     Raises:
       RuntimeError: JAX's plug-in for CUDA is not installed.

@@ -54,11 +54,9 @@ def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
         grid = np.asarray(devices).reshape(shape)
     elif (slices := slice_count(devices)) > 1:
         if shape[0] % slices:
+            expected = f'a multiple of the number of slices, {slices}'
             raise UserError(
-                'config.mesh.data',
-                found=str(shape[0]),
-                expected=f'a multiple of the number of slices, {slices}',
-                fix=f'set config.mesh.data to a multiple of {slices}',
+                'config.mesh.data', str(shape[0]), expected, f'set config.mesh.data to a multiple of {slices}'
             )
         inside = (shape[0] // slices, *shape[1:])
         grid = mesh_utils.create_hybrid_device_mesh(inside, (slices, 1, 1), devices, allow_split_physical_axes=True)

@@ -58,21 +58,11 @@ def mesh_context(mesh: Mesh) -> Iterator[None]:
 
 def platform() -> str:
     """Returns the platform of the trace: 'tpu', 'gpu' or 'cpu'. The devices of the mesh may be abstract."""
-    mesh = _MESH.get()
-    return jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+    return traced_device().platform
 
 
-def device_kind() -> str:
-    """Returns JAX's name for the kind of the devices of the trace, such as 'TPU v5 lite'."""
-    return _device().device_kind
-
-
-def compute_capability() -> float:
-    """Returns the CUDA compute capability of the GPUs of the trace, such as 9.0 for Hopper."""
-    return float(_device().compute_capability)
-
-
-def _device() -> jax.Device:
+def traced_device() -> jax.Device:
+    """Returns the first device of the trace, which may be abstract. All devices of a trace are of the same kind."""
     mesh = _MESH.get()
     return jax.devices()[0] if mesh is None else mesh.devices.flat[0]
 

@@ -1,31 +1,33 @@
-"""The command line flags for runs with several processes, and the supervision of each process."""
+"""Runs with several processes: their command line flags, their number, and the supervision of each process."""
 
 import ctypes
 import dataclasses
+import http.client
 import os
 import signal
 import sys
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 
+from absl import logging
+
 from bertjax.errors import LostError, UserError
-from bertjax.parallel.tpu_processes import count_tpu_processes
+from bertjax.parallel.devices import may_have_tpu
 
 _PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
+_TRIES = 3  # of queries of the metadata server
+_TIMEOUT = 3.0  # seconds; the server is on the same machine and answers within milliseconds
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessFlags:
-    """The command line flags for a run with several processes, all None if the environment configures them.
+    """The command line flags for a run with several processes, all None if the environment configures them."""
 
-    Attributes:
-      coordinator_address: HOST:PORT of the first process.
-      num_processes: The number of processes of the run.
-      process_id: The number of this process, from 0.
-    """
-
-    coordinator_address: str | None = None
+    coordinator_address: str | None = None  # HOST:PORT of the first process
     num_processes: int | None = None
-    process_id: int | None = None
+    process_id: int | None = None  # from 0
 
     def check(self) -> None:
         """Raises UserError unless all three flags are set to valid values, or none is set."""
@@ -34,31 +36,71 @@ class ProcessFlags:
         if len(missing) == len(flags):
             return
         if missing:
-            raise UserError(
-                next(name for name in flags if name not in missing),
-                found=f'no {" and no ".join(missing)}',
-                expected='all three flags or none of them',
-                fix=f'also give {" and ".join(missing)} (docs/scaling.md)',
-            )
+            given, found = next(name for name in flags if name not in missing), f'no {" and no ".join(missing)}'
+            fix = f'also give {" and ".join(missing)} (docs/scaling.md)'
+            raise UserError(given, found, 'all three flags or none of them', fix)
         if self.num_processes < 1 or not 0 <= self.process_id < self.num_processes:
-            raise UserError(
-                '--process_id',
-                found=str(self.process_id),
-                expected=f'a number below --num_processes={self.num_processes}',
-                fix='number the processes from 0',
-            )
+            expected = f'a number below --num_processes={self.num_processes}'
+            raise UserError('--process_id', str(self.process_id), expected, 'number the processes from 0')
         if not self.coordinator_address.rpartition(':')[2].isdigit():
-            raise UserError(
-                '--coordinator_address',
-                found=self.coordinator_address,
-                expected='HOST:PORT of the first process',
-                fix='for example --coordinator_address=10.0.0.2:8476',
-            )
+            expected, fix = 'HOST:PORT of the first process', 'for example --coordinator_address=10.0.0.2:8476'
+            raise UserError('--coordinator_address', self.coordinator_address, expected, fix)
 
     def is_one_of_several(self, environment: Mapping[str, str] = os.environ) -> bool:
         """Returns whether the flags or the environment (srun, TPU hosts, a GKE JobSet) set several processes."""
         slurm = 'SLURM_PROCID' in environment and int(environment.get('SLURM_STEP_NUM_TASKS') or '1') > 1
-        return self.coordinator_address is not None or slurm or count_tpu_processes(environment) > 1
+        return self.coordinator_address is not None or slurm or _count_tpu_processes(environment) > 1
+
+
+def _count_tpu_processes(environment: Mapping[str, str]) -> int:
+    """Counts the processes of the TPU slices of this run, or returns 1 without any sign of other processes.
+
+    JAX itself determines the number only when it connects the processes.
+
+    The number is in the environment on GKE, and on Google's metadata server on TPU VMs. The server is queried only if
+    JAX has found TPU chips, so that other machines do not wait for it. Without chips, the import of JAX sets
+    TPU_SKIP_MDS_QUERY.
+    """
+    hosts = environment.get('TPU_PROCESS_ADDRESSES', environment.get('TPU_WORKER_HOSTNAMES'))
+    slices = environment.get('MEGASCALE_NUM_SLICES')
+    if hosts is None and 'TPU_SKIP_MDS_QUERY' not in environment and may_have_tpu():
+        try:
+            hosts = _read_attribute('worker-network-endpoints', environment)
+            if slices is None:
+                slices = _parse_value('MEGASCALE_NUM_SLICES', _read_attribute('tpu-env', environment))
+        except (OSError, http.client.HTTPException) as error:
+            # A single host may be outside Google's cloud. If there are several hosts, `devices.claim_devices` raises.
+            logging.warning('cannot query the number of machines of the TPU slice, assuming 1: %s', error)
+    return len((hosts or '').split(',')) * int(slices or '1')
+
+
+def _read_attribute(name: str, environment: Mapping[str, str]) -> str:
+    """Reads an attribute of this machine from the metadata server, or '' if it does not exist.
+
+    Raises:
+      OSError, HTTPException: The server does not answer.
+    """
+    server = environment.get('GCE_METADATA_IP', 'metadata.google.internal')  # as in JAX
+    address = f'http://{server}/computeMetadata/v1/instance/attributes/{name}'
+    request = urllib.request.Request(address, headers={'Metadata-Flavor': 'Google'})
+    tries = 0
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
+                return response.read().decode()
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, urllib.error.HTTPError) and error.code == 404:
+                return ''
+            tries += 1
+            if tries == _TRIES:
+                raise
+            time.sleep(0.5)
+
+
+def _parse_value(key: str, lines: str) -> str | None:
+    """Returns the value of a key in lines such as `MEGASCALE_NUM_SLICES: '2'`, or None."""
+    pairs = (line.partition(':') for line in lines.splitlines())
+    return next((value.strip().strip("'") for name, _, value in pairs if name.strip() == key), None)
 
 
 def supervise() -> None:

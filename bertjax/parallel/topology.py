@@ -82,10 +82,6 @@ def ici_bandwidth(name: str, chips: int) -> float:
 
     A group of all chips sends along every side of the slice, and a smaller group along one side. Chips send in both
     directions along a ring, and in one direction otherwise.
-
-    Args:
-      name: The topology, such as 'v5e:4x4'.
-      chips: The number of chips of the group.
     """
     _, generation, shape = parse_topology(name)
     spec = generation_of(name)
@@ -118,9 +114,8 @@ def topology_devices(name: str) -> list[Any]:
         return _make_gpus(name, example)
     if slices > 1 and not GENERATIONS[generation].network_bandwidth:
         generations = ', '.join(key for key, spec in GENERATIONS.items() if spec.network_bandwidth)
-        raise UserError(
-            'config.topology', repr(name), f'several slices of {generations}', 'choose one of them, or one slice'
-        )
+        expected, fix = f'several slices of {generations}', 'choose one of them, or one slice'
+        raise UserError('config.topology', repr(name), expected, fix)
     os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')  # without it, libtpu waits for a cloud metadata server
     os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')  # compiling does not use a chip of another process
     from jax.experimental import topologies

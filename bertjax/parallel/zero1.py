@@ -36,7 +36,6 @@ def should_shard(choice: str, mesh: Mesh) -> bool:
 
     Args:
       choice: One of ZERO1.
-      mesh: The mesh of the state.
     """
     pays = is_data_parallel(mesh) and slice_count(mesh.devices.flat) == 1
     return mesh.shape[AXIS] > 1 and (choice == 'on' or (choice == 'auto' and pays))
@@ -84,11 +83,7 @@ def unshard(params: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class ShardedMoments:
-    """Shardings of moments over the data axis for parameters that are not sharded over it.
-
-    Attributes:
-      params: The abstract parameters, with shardings.
-    """
+    """Shardings of moments over the data axis for abstract parameters whose shardings do not split this axis."""
 
     params: Any
 
@@ -130,7 +125,6 @@ class GradientExchange:
         Args:
           function: (parameter shards, rows, *values) -> (sums over all devices, gradient shards).
           specs: The PartitionSpecs of the gradients.
-          num_values: The number of replicated values.
         """
         replicated = PartitionSpec()
         in_specs = (self.specs, PartitionSpec(AXIS), *[replicated] * num_values)

@@ -23,7 +23,6 @@ def read_embeddings(path: str, tokenizer: Tokenizer, width: int) -> tuple[np.nda
 
     Args:
       path: A .npy file, or a .safetensors file with one tensor.
-      tokenizer: The tokenizer of the run.
       width: The width of the model, D.
 
     Returns:

@@ -25,10 +25,7 @@ class StoreExamples:
     """The examples of a pre-training run by shape, split and phase. Each is built once.
 
     Args:
-      settings: The settings of the run.
       stores: The token stores: one, or one for each part of a mixture.
-      tokenizer: The tokenizer of the stores.
-      cache_dir: The folder where pairing plans are cached.
       texts: {name: split}, the texts of config.heldout_texts.
     """
 
@@ -63,7 +60,6 @@ class StoreExamples:
         Args:
           shape: (S, P), the sequence length and the maximum number of predictions of training examples.
           split: 'train' or 'heldout'.
-          phase: The number of the phase.
 
         Raises:
           UserError: See `PretrainingExamples`.

@@ -25,9 +25,6 @@ class SavedPretraining:
     """A checkpoint of a pre-training run, with its parameters on the mesh.
 
     Attributes:
-      config: The config of the model.
-      mesh: The devices.
-      tokenizer: The tokenizer of the workdir.
       params: The parameters, sharded over the mesh.
       checkpoint: The step and the config of the checkpoint.
     """

@@ -5,8 +5,6 @@ import functools
 import itertools
 import math
 import pathlib
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -40,6 +38,7 @@ from bertjax.train.settings import check_mesh, check_row_count, resolve_duration
 from bertjax.train.setup import Setup, build_setup
 from bertjax.train.state import TrainState
 from bertjax.train.step import make_eval_step
+from bertjax.train.trainer import Experiment
 from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats
 from bertjax.workdir.lock import has_checkpoints
@@ -77,25 +76,19 @@ def _objective(student: Objective, distillation: Distillation | None) -> Objecti
     return student if distillation is None else distillation.stages[0].objective(student)
 
 
-class Pretraining:
-    """A pre-training run in its workdir, which implements `trainer.Experiment`.
+class Pretraining(Experiment):
+    """A pre-training run in its workdir.
 
     Args:
-      settings: The settings of the run.
-      folder: The workdir.
-      mesh: The devices.
       distillation: The teacher and its losses; None without a teacher.
 
     Attributes:
       settings: The settings of the run, with all durations in steps.
-      folders: A list with the workdir.
       tokenizer, model_config, setup: The tokenizer, the config of the model, and the setup of the run.
       stores, examples: The token stores, and the examples made from them.
       values: A function that computes the values of a metrics row from sums of losses.
       resolved: The resolved config, which is saved in config.json and in every checkpoint.
     """
-
-    files: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self, settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh, distillation: Distillation | None = None
@@ -135,11 +128,6 @@ class Pretraining:
         fingerprints |= {} if distillation is None else {'teacher': distillation.fingerprint}
         self.resolved = {**to_plain(self.settings), 'fingerprints': fingerprints}
         self.resolved['model']['vocab_size'] = self.model_config.vocab_size
-
-    @property
-    def template(self) -> TrainState:
-        """The shapes, dtypes and shardings of the training state."""
-        return self.setup.state
 
     @property
     def heldout(self) -> Examples | None:
@@ -229,7 +217,7 @@ class Pretraining:
         return [PairsEvaluator(self._pairs, self.tokenizer, self.setup.module, **options)]
 
     def describe(self) -> str:
-        """Returns the description of the run that is printed before training starts."""
+        """See `Experiment`."""
         model_config, tokenizer = self.model_config, self.tokenizer
         tokens = sum(weighted.store.split('train').num_tokens for weighted in self.stores)
         heldout = sum(weighted.store.split('heldout').num_documents for weighted in self.stores)
@@ -274,7 +262,7 @@ class Pretraining:
         return '\n'.join([*lines, *map(_describe_pairs, parts), *filter(None, map(_warn_of_pairs, parts))])
 
     def details(self) -> str:
-        """Returns lines for the log: the mesh, the attention implementation, and the parameters with weight decay."""
+        """See `Experiment`."""
         return f'{self.setup.describe()}, attention: {self._attention}\n{describe_decay(self.setup.state.params)}'
 
 

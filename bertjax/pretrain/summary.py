@@ -20,9 +20,11 @@ from bertjax.losses import PRETRAINING
 from bertjax.metrics.softmax import softmax
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
-from bertjax.pretrain.chance_baselines import ChanceBaselines
+from bertjax.parallel.distributed import fetch_to_all_hosts
+from bertjax.pretrain.chance_baselines import ChanceBaselines, compute_chance_baselines
 from bertjax.pretrain.heldout_pairs import SPLIT
 from bertjax.pretrain.heldout_texts import group_rows_by_text
+from bertjax.pretrain.run import Pretraining
 from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.health.goodput import read_goodput
@@ -50,33 +52,25 @@ _NUM_FILLED = 4  # the number of held-out examples in which a mask is filled
 
 
 def finish_pretraining(
-    folder: pathlib.Path,
-    config: Mapping[str, Any],
-    model_config: BertConfig,
-    tokenizer: Tokenizer,
-    params: Any,
-    heldout: Examples | None,
-    recipe: str,
-    baselines: ChanceBaselines,
+    folder: pathlib.Path, training: Pretraining, params: Any, recipe: str, *, fill_masks: bool = True
 ) -> None:
-    """Exports the model, writes summary.json and prints the summary.
+    """Exports the trained parameters, writes summary.json and prints the summary.
 
     Args:
-      folder: The workdir.
-      config: The resolved config.
-      model_config, tokenizer, params: The config, the tokenizer and the parameters of the trained model.
-      heldout: Held-out examples, whose masks are filled for the summary; None without held-out text.
       recipe: The value of --config.
-      baselines: The chance baselines, which are printed below the held-out metrics.
+      fill_masks: Whether the summary shows filled masks of held-out examples.
     """
-    rows = read_heldout_rows(folder / 'metrics.jsonl')
+    settings, config, params = training.settings, training.resolved, fetch_to_all_hosts(params)
+    model_config, tokenizer, heldout = training.model_config, training.tokenizer, training.heldout
+    baselines = compute_chance_baselines(settings, training.stores, training.examples, settings.steps)
+    all_rows = read_rows(folder / 'metrics.jsonl')
+    rows = [row for row in all_rows if row['split'] == 'heldout']
     if rows and rows[-1]['step'] != config['steps']:
         logging.warning('%s ends at step %d of %d.', folder / 'metrics.jsonl', rows[-1]['step'], config['steps'])
     if config['export']:
         formats = split_formats(config['export_formats'])
         export_pretraining(folder, config, model_config, tokenizer, params, rows, formats)
-    filled = list(_filled_masks(params, model_config, tokenizer, heldout)) if heldout is not None else []
-    all_rows = read_rows(folder / 'metrics.jsonl')
+    filled = list(_filled_masks(params, model_config, tokenizer, heldout)) if fill_masks and heldout is not None else []
     texts = {name: (rows[0], rows[-1]) for name, rows in group_rows_by_text(all_rows).items()}
     pairs = [row for row in all_rows if row['split'] == SPLIT]
     goodput = read_goodput(folder)
@@ -113,11 +107,6 @@ def finish_pretraining(
     print_next_commands(console, _next_commands(folder, config, recipe))
     if config['export']:  # the upload is last, because it may fail
         push_export(folder, config['push_to'], private=config['push_private'])
-
-
-def read_heldout_rows(metrics: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the held-out rows of a metrics.jsonl, in order."""
-    return [row for row in read_rows(metrics) if row['split'] == 'heldout']
 
 
 def export_pretraining(

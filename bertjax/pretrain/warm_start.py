@@ -43,10 +43,8 @@ def with_architecture(
     model without segment ids is trained without pairs, unless the command line sets config.pairs.mode.
 
     Args:
-      settings: The settings of the pre-training run.
-      folder: The workdir.
-      flag_keys: The config keys that the command line sets. Their values must equal the values in the
-        checkpoint, while default values may differ.
+      flag_keys: The config keys that the command line sets. Their values must equal those of the checkpoint, while
+        default values may differ.
 
     Raises:
       UserError: config.init has no checkpoint, or a value of config.model differs from the checkpoint.

@@ -16,7 +16,6 @@ def benchmark_page(folder: pathlib.Path, linked: Collection[str]) -> str:
     """Returns the page of a benchmark as HTML. The page lists all tasks, finished or not.
 
     Args:
-      folder: The workdir.
       linked: The tasks with a page TASK/report.html.
     """
     lacking = read_json_or_none(folder / RESULTS, lambda summary: dict(summary['lacking'])) or {}

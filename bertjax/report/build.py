@@ -34,9 +34,8 @@ _MAX_TOKENIZED = 16  # the maximum number of records to tokenize for the rows on
 def build_page(run: Run) -> str:
     """Returns the page of a run, as HTML."""
     sections = _task_sections(run) if run.is_task else _pretraining_sections(run)
-    sections += (
-        [speed_section(run), config_section(run)] if len(run.models) < 2 else []
-    )  # the members of an ensemble have separate reports
+    if len(run.models) < 2:  # the members of an ensemble have separate reports
+        sections += [speed_section(run), config_section(run)]
     title = f'{_kind(run)}: {run.folder.resolve().name}'
     return render_page(TEMPLATE, title, _about(run), [part for part in sections if part is not None], charts=True)
 
@@ -78,11 +77,7 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
     except UserError as error:  # show the metrics, which do not need the text
         baselines = ChanceBaselines(pair_name(run.config['pairs']['mode']))
         note = f'The text and its examples are no longer available: {error}'
-        return [
-            overview_section(run, baselines),
-            curves_section(run, baselines),
-            Section('corpus', 'Corpus', note=note),
-        ]
+        return [*_metrics_sections(run, baselines), Section('corpus', 'Corpus', note=note)]
     names = [spec for spec, _ in parse_mixture(settings.corpus)] if not settings.data else [settings.data]
     get = lambda split: examples.get(settings.first_shape, split, 0)  # noqa: E731
     filled = None
@@ -95,13 +90,11 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
         filled = Section('fillings', 'Held-out masks', note='No document is held out.')
     mode = settings.pair_options.mode
     rows = _or_note('examples', 'Examples', lambda: pretraining_examples(get('train'), tokenizer, mode))
-    return [
-        overview_section(run, baselines),
-        curves_section(run, baselines),
-        filled,
-        rows,
-        corpus_section(stores, names),
-    ]
+    return [*_metrics_sections(run, baselines), filled, rows, corpus_section(stores, names)]
+
+
+def _metrics_sections(run: Run, baselines: ChanceBaselines) -> list[Section | None]:
+    return [overview_section(run, baselines), curves_section(run, baselines)]
 
 
 def _task_sections(run: Run) -> list[Section | None]:

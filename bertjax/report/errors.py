@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.finetune.task_data import sample
+from bertjax.finetune.task_data import sample_records
 from bertjax.metrics.classification import scores_from_counts
 from bertjax.pages.page import Section, Token
 from bertjax.report.run_record import Run, quiet, read_lines
-from bertjax.tasks.task import Judgment, Task
+from bertjax.tasks.task import Task
 
 _WORST = 12
 _MATRIX = 20  # the maximum number of classes in a confusion table
@@ -23,7 +23,6 @@ def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') 
     """Returns the section that reviews a finished run's predictions for dev.
 
     Args:
-      run: The run in the workdir.
       task: The task with its learned labels.
       folder: The folder with results.json and predictions/: the workdir, or a trial of a sweep.
       about: A sentence about the source of the predictions; '' if the run itself made them.
@@ -45,10 +44,7 @@ def _review(run: Run, task: Task, path: pathlib.Path) -> dict[str, Any] | str:
     if rows is None:
         return 'There are no predictions for dev yet: a finished run writes them.'
     with quiet():
-        records = task.records('dev')
-    limit = run.config['max_eval_records']
-    if 0 < limit < len(records):
-        records = [records[i] for i in sample(len(records), limit)]
+        records = sample_records(task.records('dev'), run.config['max_eval_records'])
     if len(records) != len(rows):
         return f'{len(rows):,} predictions for {len(records):,} records of dev: the data has changed.'
     try:
@@ -61,7 +57,10 @@ def _review(run: Run, task: Task, path: pathlib.Path) -> dict[str, Any] | str:
         **_classes(counts, task),
         'records': len(judgments),
         'wrong': len(wrong),
-        'worst': [(_answers(judgment), judgment.texts) for judgment in wrong[:_WORST]],
+        'worst': [
+            ([Token(judgment.true, 'right', 'true'), Token(judgment.predicted, 'wrong', 'predicted')], judgment.texts)
+            for judgment in wrong[:_WORST]
+        ],
     }
 
 
@@ -84,7 +83,3 @@ def _classes(counts: Mapping[tuple[str, str], int], task: Task) -> dict[str, Any
         for title, *cells in zip(titles, shares, table.tolist(), strict=True)
     }
     return {'classes': rows, 'titles': titles, 'confusion': matrix if len(axis) <= _MATRIX else {}}
-
-
-def _answers(judgment: Judgment) -> list[Token]:
-    return [Token(judgment.true, 'right', 'true'), Token(judgment.predicted, 'wrong', 'predicted')]

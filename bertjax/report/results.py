@@ -83,6 +83,7 @@ def sweep_section(run: Run, finished: Finished) -> Section:
     ordered = sorted(finished, key=lambda item: -dev_score(item[1]))
     scores = {trial: dev_score(results) for trial, results in finished}
     best = ordered[0][0]
+    of_best = {name: value for name, value in vars(best).items() if name != 'seed'}
     splits = list(dict.fromkeys(split for _, results in finished for split in results['splits']))
     data = {
         'tiles': {f'best {score} on dev': (format_value(scores[best]), best.name), 'runs': (len(finished), 'finished')},
@@ -97,7 +98,7 @@ def sweep_section(run: Run, finished: Finished) -> Section:
             *_loss_charts(run, list(scores)),
         ],
         'settings': zip(*(column.cells for column in sweep_table(summary).columns), strict=True),
-        'best_setting': [i for i, setting in enumerate(summary['settings']) if _values(setting) == best.without_seed],
+        'best_setting': [i for i, setting in enumerate(summary['settings']) if of_best.items() <= setting.items()],
         'heads': ['run', *(f'{score} on {split}' for split in splits)],
         'trials': [
             (trial.name, *(format_value(results['splits'].get(split, {}).get(score)) for split in splits))
@@ -105,10 +106,6 @@ def sweep_section(run: Run, finished: Finished) -> Section:
         ],
     }
     return Section('sweep', 'Sweep', data)
-
-
-def _values(setting: Mapping[str, Any]) -> tuple:
-    return tuple(setting[key] for key in ('trainable', 'batch_size', 'epochs', 'learning_rate'))
 
 
 def _score_curves(settings: Sequence[Mapping[str, Any]], scores: Mapping[Trial, float]) -> list[Curve]:

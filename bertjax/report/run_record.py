@@ -29,11 +29,9 @@ class Run:
     """The content of a workdir.
 
     Attributes:
-      folder: the workdir.
       recipe: the recipe as the command line names it.
       config: the config in plain form, from the run, from a member of the ensemble, or from the command line.
       recorded: whether `config` is from config.json in `folder`.
-      rows: the rows of metrics.jsonl.
       models: the folders of the evaluated models; empty if the model is in `folder`.
     """
 
@@ -102,8 +100,6 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
 
     Args:
       config: the config of the command line, in plain form.
-      folder: the workdir.
-      recipe: the recipe as the command line names it.
 
     Raises:
       UserError: There is no run in the folder, or its config.json is damaged.
@@ -115,9 +111,8 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
         return Run(folder, recipe, config, False, [])
     if (folder / RESULTS).exists():
         return _read_evaluation(config, folder, recipe)
-    raise UserError(
-        '--workdir', f'no run and no corpus in {folder}', 'the workdir of a run', 'train first, in this --workdir'
-    )
+    found, fix = f'no run and no corpus in {folder}', 'train first, in this --workdir'
+    raise UserError('--workdir', found, 'the workdir of a run', fix)
 
 
 def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
@@ -129,9 +124,8 @@ def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: st
         return Run(folder, recipe, _recorded_config(path), False, [], members)
     if 'task' not in config:
         expected = f'the recipe of the task {results.get("task", "")}, which was evaluated in {folder}'
-        raise UserError(
-            '--config', f'{recipe}, a recipe without a task', expected, 'give that recipe, with --config.data'
-        )
+        found, fix = f'{recipe}, a recipe without a task', 'give that recipe, with --config.data'
+        raise UserError('--config', found, expected, fix)
     init = results.get('init') or config['init']
     return Run(folder, recipe, {**config, 'init': init}, False, [], [pathlib.Path(init)] if init else [])
 

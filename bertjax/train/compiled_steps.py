@@ -109,7 +109,6 @@ class CompiledSteps(Mapping[int, Program]):
 
     Args:
       lower: length -> a function that compiles the lowered step.
-      lengths: All padded lengths.
       in_parallel: Whether to compile all lengths in parallel at the first use. This suits accelerators, whose host is
         idle. On CPU it would take time and memory from the training, for lengths that a short run may not use; see
         `compile_ahead`.
@@ -129,10 +128,8 @@ class CompiledSteps(Mapping[int, Program]):
         """Compiles steps in a background thread, unless steps compile in parallel.
 
         The first compilation starts now. The others start in `compile_rest`, because on few cores they would delay the
-        first step. The program of a step does not depend on when it is compiled.
-
-        Args:
-          lengths: The padded lengths in the order of their first use.
+        first step. The program of a step does not depend on when it is compiled. `lengths` are in the order of their
+        first use.
         """
         if not self._in_parallel:
             self._postponed = list(lengths)  # never empty, because a finished phase is not started

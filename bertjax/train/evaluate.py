@@ -1,6 +1,7 @@
 """Evaluation on held-out examples. Every evaluation uses the same examples and masks."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,45 +19,34 @@ from bertjax.parallel.zero1 import unshard
 OnCompile = Callable[[str], contextlib.AbstractContextManager[None]]
 
 
+@dataclasses.dataclass
 class Evaluator:
     """Computes mean losses over the first `count` examples, for any batch size and mesh.
 
-    Args:
+    Attributes:
       eval_step: (params, batch) -> {name: (sum, weight)}, jitted (train/step.py).
       examples: The examples; example n is a pure function of n.
       batch_size: The number of rows of a batch; the last batch is padded with rows of weight 0.
-      mesh: The mesh of parameters and rows.
       values: A function from sums and weights to the values of a metrics row.
       split: The name of the examples in metrics rows.
     """
 
-    def __init__(
-        self,
-        eval_step: Callable[[Any, Mapping[str, jax.Array]], dict[str, tuple[jax.Array, jax.Array]]],
-        examples: Examples,
-        *,
-        count: int,
-        batch_size: int,
-        mesh: Mesh,
-        values: Callable[[Sums], dict[str, float | None]] = pretraining_values,
-        split: str = 'heldout',
-    ):
-        self.split = split
-        self._eval_step = eval_step
-        self._examples = examples
-        self.count = count
-        self._batch_size = batch_size
-        self._mesh = mesh
-        self._values = values
-        self._new = True  # whether the evaluation is not compiled yet
+    eval_step: Callable[[Any, Mapping[str, jax.Array]], dict[str, tuple[jax.Array, jax.Array]]]
+    examples: Examples
+    count: int
+    batch_size: int
+    mesh: Mesh
+    values: Callable[[Sums], dict[str, float | None]] = pretraining_values
+    split: str = 'heldout'
+    _is_compiled: bool = dataclasses.field(default=False, init=False)
 
     def batches(self) -> Iterator[dict[str, jax.Array]]:
         """Yields the batches on the mesh, in order."""
-        sharding = batch_sharding(self._mesh)
-        local = local_rows(sharding, self._batch_size)
-        for first in range(0, self.count, self._batch_size):
+        sharding = batch_sharding(self.mesh)
+        local = local_rows(sharding, self.batch_size)
+        for first in range(0, self.count, self.batch_size):
             numbers = first + local.astype(np.int64)
-            rows = self._examples.batch(np.minimum(numbers, self.count - 1))
+            rows = self.examples.batch(np.minimum(numbers, self.count - 1))
             is_padding = numbers >= self.count
             if is_padding.any():
                 empty = padding_rows({name: (x.shape, x.dtype) for name, x in rows.items()})
@@ -64,21 +54,21 @@ class Evaluator:
                     name: np.where(is_padding.reshape(-1, *[1] * (x.ndim - 1)), empty[name], x)
                     for name, x in rows.items()
                 }
-            yield global_arrays(rows, sharding, self._batch_size)
+            yield global_arrays(rows, sharding, self.batch_size)
 
     def sums(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> dict[str, tuple[float, float]]:
         """Computes {name: (sum, weight)} over all examples, with a single transfer from the devices."""
         parts, params = [], unshard(params)
-        with mesh_context(self._mesh):
+        with mesh_context(self.mesh):
             for batch in self.batches():
-                with on_compile('the evaluation') if self._new else contextlib.nullcontext():
-                    parts.append(self._eval_step(params, batch))
-                self._new = False
+                with contextlib.nullcontext() if self._is_compiled else on_compile('the evaluation'):
+                    parts.append(self.eval_step(params, batch))
+                self._is_compiled = True
         return add_sums(jax.device_get(parts))
 
     def run(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> dict[str, float | None]:
         """Computes the values of a metrics row."""
-        return self._values(self.sums(params, on_compile))
+        return self.values(self.sums(params, on_compile))
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
         """Returns the held-out loss."""

@@ -31,8 +31,6 @@ class Loop:
       settings: The settings, with `eval_every` and `checkpoint_every` in steps (0 for never), and `checkpoint_minutes`,
         the maximum time between checkpoints (0 for no limit).
       recorder: The recorder of the example numbers and metrics of each step, and of the evaluations.
-      config: The resolved config, which is saved with every checkpoint.
-      interrupt: The signal handler, which records requests to stop.
       early_stopping: The early stopping of the last phase. If it has a limit, each new best state is saved.
       time_limit: The limit that ends a phase by the clock; None for none.
     """

@@ -41,10 +41,8 @@ class TrainStep:
     """The compiled train step, (state, batch) -> (state, metrics), which donates the state.
 
     Args:
-      programs: The compiled step for each padded length.
       rate: The peak learning rate, float32: a scalar, or one per member.
       seed: The dropout seed, uint32: a scalar, or one per member.
-      on_compile: The callback that reports each compilation.
       teacher: (teacher parameters,) if the objective has a `teacher_fn`, else ().
     """
 
@@ -82,8 +80,6 @@ class Phase:
     """A part of the training with its own learning rate schedule. It trains one run, or several runs together.
 
     Attributes:
-      settings: The settings of the phase.
-      setup: The setup of the run.
       members: The runs that are trained together; often only one.
       batches: {padded length S: shapes and dtypes of a batch of one member}.
       stacked: Whether state and batches have an axis for the members.
@@ -150,8 +146,5 @@ class Phase:
         examples = StackedExamples(member_examples) if self.stacked else member_examples[0]
         examples.batch(np.asarray([first]))  # makes the pairing plans before the throughput is measured
         return Loader(
-            examples,
-            first=first,
-            batch_size=self.settings.batch_size,
-            sharding=batch_sharding(self.setup.mesh),
+            examples, first=first, batch_size=self.settings.batch_size, sharding=batch_sharding(self.setup.mesh)
         )

@@ -31,11 +31,7 @@ def no_op(rows: int) -> None:
 
 
 def make_token_scores(module: nn.Module) -> Forward:
-    """Makes the function (params, batch) -> `log_probabilities` of `masked_ids`, float32 [B, P].
-
-    Args:
-      module: BertForPreTraining.
-    """
+    """Makes the function (params, batch) -> `log_probabilities` of `masked_ids`, float32 [B, P], of an MLM `module`."""
 
     def forward(params: Any, batch: Batch) -> dict[str, jax.Array]:
         inputs = [batch[name] for name in (*INPUTS, 'masked_positions')]
@@ -52,11 +48,9 @@ class Predictor:
     Args:
       forward: (params, batch) -> {name: output}, with the rows of the batch along the first axis.
       mesh: The mesh; its data axes split the rows.
-      inputs: The batch arrays that `forward` takes.
       per_token: The names of outputs with a value per token, from which padding is cut off.
       batch_size: The number of rows of a batch, rounded up to a multiple of the mesh's row shards.
       shapes: The padded lengths, ascending; no row is longer than the last length.
-      pad_id: The id of [PAD].
       members: If > 0, the number of models whose parameters and outputs are stacked along a first axis.
     """
 
@@ -93,7 +87,6 @@ class Predictor:
         """Computes the outputs of all rows.
 
         Args:
-          on_compile: The callback that reports each compilation.
           advance: A callback that is called after each batch with its number of rows.
           batches: The (row indices, padded length) of each batch, with index -1 for an empty slot. The batches contain
             every row of `features`. None to sort the rows by length.

@@ -47,8 +47,6 @@ class Recorder:
     Args:
       values: A function from sums of training batches to the values of a metrics row.
       log_every: The number of steps between training rows.
-      total: The last step.
-      profiled: The steps to trace.
       stacked: Whether the leaves of the metrics have the runs along the first axis.
       failed: Whether each run had failed at the checkpoint; all False by default.
       trackers: A tracker per run, or empty.
@@ -117,11 +115,7 @@ class Recorder:
         self.run_clock.write()  # so that repeated work can be attributed to exact steps
 
     def begin_phase(self, flops_per_sequence: float) -> None:
-        """Starts to measure the time of a phase.
-
-        Args:
-          flops_per_sequence: FLOPs of a training step per row; 0 if unknown.
-        """
+        """Starts to measure the time of a phase, whose steps need these FLOPs per row (0 if unknown)."""
         self._stopwatch.flops_per_sequence = flops_per_sequence
         self._stopwatch.restart()
         self.run_clock.begin()
@@ -162,7 +156,6 @@ class Recorder:
           position: The position after the update.
           metrics: The metrics of the update, on the devices.
           waited: The seconds that the loop waited for the batch.
-          saving: Whether a checkpoint is being written at the same time.
         """
         numbers = {'first': batch.first, 'count': batch.count}
         for ledger in self._ledgers:

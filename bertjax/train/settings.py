@@ -38,12 +38,9 @@ def check_mesh(model: BertConfig, mesh: Mesh) -> None:
         ('fsdp', 'config.model.width', model.width),
     ):
         if size % mesh.shape[axis]:
-            raise UserError(
-                f'config.mesh.{axis}',
-                str(mesh.shape[axis]),
-                f'a divisor of {what} = {size}, which the axis splits',
-                f'lower config.mesh.{axis}, and leave the other devices to config.mesh.data=-1',
-            )
+            expected = f'a divisor of {what} = {size}, which the axis splits'
+            fix = f'lower config.mesh.{axis}, and leave the other devices to config.mesh.data=-1'
+            raise UserError(f'config.mesh.{axis}', str(mesh.shape[axis]), expected, fix)
 
 
 def check_row_count(batch_size: int, grad_accum_steps: int, row_shards: int, key: str = 'batch_size') -> None:
@@ -51,12 +48,9 @@ def check_row_count(batch_size: int, grad_accum_steps: int, row_shards: int, key
     rows = batch_size // grad_accum_steps
     if rows % row_shards:
         parts = f' / grad_accum_steps {grad_accum_steps}' if grad_accum_steps > 1 else ''
-        raise UserError(
-            f'config.{key}',
-            f'{batch_size}{parts} = {rows} rows on {row_shards} devices (mesh data x fsdp)',
-            f'a multiple of {row_shards}',
-            f'try {max(rows // row_shards, 1) * row_shards * grad_accum_steps}',
-        )
+        found = f'{batch_size}{parts} = {rows} rows on {row_shards} devices (mesh data x fsdp)'
+        fix = f'try {max(rows // row_shards, 1) * row_shards * grad_accum_steps}'
+        raise UserError(f'config.{key}', found, f'a multiple of {row_shards}', fix)
 
 
 def check_memory(
@@ -80,7 +74,6 @@ def check_memory(
       rows, parts: The number of rows and the number of parts of a batch.
       seq_len, predictions: The sequence length, and the number of predictions per row.
       moments: The number of optimiser arrays for each parameter; 0 if the encoder is not trained.
-      key: The config key of the batch size.
     """
     weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize * (1 + moments)
     weights //= mesh.shape['fsdp'] * mesh.shape['tensor']

@@ -38,10 +38,7 @@ class PhaseSettings:
       last_step: The step of the run at which the phase ends.
       batch_size: Rows per update, over all devices.
       grad_accum_steps: The number of parts of a batch, which are processed one after the other.
-      schedule: The name of the schedule, see `optim.schedules.make_schedule`.
-      warmup_fraction: The share of the phase's steps for the warm-up.
-      power: The exponent of the polynomial schedule.
-      decay, decay_fraction: The form of the decay of 'wsd', and its share of the phase's steps.
+      schedule, warmup_fraction, power, decay, decay_fraction: See `optim.schedules.make_schedule`.
       reset_optimizer: Whether the phase begins with a fresh optimiser.
       layout: The slots of packed sequences if they are the same in every batch, else None.
       schedule_steps: The steps of the run at which the schedule begins and ends, if these settings are for a part of a
@@ -69,9 +66,7 @@ class Setup:
 
     Attributes:
       module: The Flax module of the model, which takes `objective.inputs`.
-      objective: The training objective.
       optimizer: The optimiser, from optim.make_optimizer.
-      mesh: The devices of all arrays.
       trained: Selects the trained parameters.
       layer_decay: The learning rate factor per layer, see `optim.trainable.layer_rates`.
       init: key -> fresh state, boxed.

@@ -97,11 +97,9 @@ def make_init(
     """Builds a function from a key to a fresh state, in boxes with the logical axes.
 
     Args:
-      optimizer: The optimiser, from optim.make_optimizer.
       inputs: The shapes and dtypes of the model's inputs; their first dimension does not matter.
       trained: Selects the parameters for which the optimiser has moments.
       init_aux: See `losses.Objective`.
-      ema: Whether the state has an average of the weights.
     """
 
     def init(key: jax.Array) -> TrainState:

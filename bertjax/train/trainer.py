@@ -3,7 +3,8 @@
 import contextlib
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any
 
 from absl import logging
 
@@ -32,15 +33,13 @@ from bertjax.writers.console import TrainingConsole
 from bertjax.writers.tracker import Tracker
 
 
-class Experiment(Protocol):
-    """A training: a pre-training, a fine-tuning, or several fine-tunings together.
+class Experiment:
+    """The base class of a training: a pre-training, a fine-tuning, or several fine-tunings together.
 
     Attributes:
       settings: The settings of the run, with `steps`, `eval_every` and `checkpoint_every` in steps.
-      setup: The model and the optimiser on the mesh.
       resolved: The settings in plain form, with fingerprints, for config.json and every checkpoint.
       folders: The folder of each run, for its rows and its ledger.
-      template: The abstract state with its shardings.
       values: A function from sums of training batches to the values of a row.
       files: {name in the workdir: text} of further files to write before the first step.
     """
@@ -49,17 +48,21 @@ class Experiment(Protocol):
     setup: Setup
     resolved: Mapping[str, Any]
     folders: Sequence[pathlib.Path]
-    template: TrainState
     values: Callable[[Sums], dict[str, float | None]]
-    files: Mapping[str, str]
+    files: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def template(self) -> TrainState:
+        """The abstract state: the shapes, dtypes and shardings of its arrays."""
+        return self.setup.state
 
     def init_state(self) -> TrainState:
         """Returns the state of step 0."""
-        ...
+        raise NotImplementedError
 
     def phases(self) -> Sequence[Phase]:
         """Returns the phases of the training loop."""
-        ...
+        raise NotImplementedError
 
     def describe(self) -> str:
         """Returns a description, which is printed before training starts; '' for none."""
@@ -71,17 +74,11 @@ class Experiment(Protocol):
 
 
 def fit(
-    folder: pathlib.Path,
-    experiment: Experiment,
-    *,
-    use_checkpoint: str = 'last',
-    time_limit: TimeLimit | None = None,
+    folder: pathlib.Path, experiment: Experiment, *, use_checkpoint: str = 'last', time_limit: TimeLimit | None = None
 ) -> tuple[TrainState, int]:
     """Trains a run to the end, from the newest complete checkpoint of its workdir or from the start.
 
     Args:
-      folder: The workdir.
-      experiment: The training of a single run.
       use_checkpoint: The state to return: 'last' for the last step, 'best' for the saved step with the best dev score.
       time_limit: The limit that determines the number of steps of the run; None if the config determines it.
 
@@ -144,9 +141,7 @@ def resume_or_start(
     """Resumes or starts a training, and runs it to the end of the last phase.
 
     Args:
-      experiment: The training of one run, or of several together.
       saved: The checkpoint to resume from; None to start.
-      interrupt: The signal handler, whose context has been entered.
       time_limit: See `fit`.
 
     Returns:

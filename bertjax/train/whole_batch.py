@@ -44,7 +44,6 @@ def whole_batch_gradients(
     Args:
       forward: (parameters, rows) -> outputs of these rows.
       loss: (outputs of all rows, `compared` of all rows) -> (loss, sums).
-      params: The trained parameters.
       rows: The rows, or inside `exchange.over_devices` the rows of this device.
       compared: The arrays of the rows that the loss reads.
       parts: The number of parts A in which the rows are computed.

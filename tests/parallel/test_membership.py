@@ -6,13 +6,13 @@ import time
 import pytest
 from metadata_server import serve
 
-from bertjax.parallel import tpu_processes
+from bertjax.parallel import process_flags
 from bertjax.parallel.process_flags import ProcessFlags
 
 
 @pytest.fixture
 def tpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tpu_processes, 'may_have_tpu', lambda: True)
+    monkeypatch.setattr(process_flags, 'may_have_tpu', lambda: True)
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,11 @@ def test_a_busy_server_is_queried_again(tpu_here: None):
 def test_only_a_machine_with_a_tpu_queries_the_server(monkeypatch: pytest.MonkeyPatch):
     with serve({'worker-network-endpoints': '10.0.0.2,10.0.0.3'}) as server:
         environment = {'GCE_METADATA_IP': server.address}
-        monkeypatch.setattr(tpu_processes, 'may_have_tpu', lambda: True)
+        monkeypatch.setattr(process_flags, 'may_have_tpu', lambda: True)
         assert not ProcessFlags().is_one_of_several(environment | {'TPU_SKIP_MDS_QUERY': '1'})
         # On GKE, the environment contains all facts.
         assert not ProcessFlags().is_one_of_several(environment | {'TPU_WORKER_HOSTNAMES': 'localhost'})
-        monkeypatch.setattr(tpu_processes, 'may_have_tpu', lambda: False)
+        monkeypatch.setattr(process_flags, 'may_have_tpu', lambda: False)
         assert not ProcessFlags().is_one_of_several(environment)
         assert not server.requests
 

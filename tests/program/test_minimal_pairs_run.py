@@ -10,7 +10,7 @@ import pytest
 from running import RUN, Program, assert_one_line, rows
 
 import bertjax
-from bertjax.inference import minimal_pairs
+from bertjax.inference import score
 
 RECIPE = {'recipe': 'configs/minimal_pairs.py', 'small': False}
 WORDS = ('the', 'river', 'stone', 'bird', 'light', 'old', 'green', 'runs', 'sings', 'falls', 'under', 'over', 'near')
@@ -80,10 +80,10 @@ def test_accuracies_follow_from_the_scores(program: Program, trained, pairs, tmp
 def test_parts_are_computed_once_and_other_results_are_not_replaced(
     program: Program, trained, pairs, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(minimal_pairs, '_PART', 16)
+    monkeypatch.setattr(score, '_PART', 16)
     command = (f'--config.init={trained}', f'--config.input={pairs}')
     program.run(f'--workdir={tmp_path}/whole', *command, **RECIPE)
-    compute, calls = minimal_pairs.score_pairs, []
+    compute, calls = score.score_pairs, []
 
     def interrupt_third(*arguments):
         calls.append(arguments)
@@ -91,7 +91,7 @@ def test_parts_are_computed_once_and_other_results_are_not_replaced(
             raise KeyboardInterrupt
         return compute(*arguments)
 
-    monkeypatch.setattr(minimal_pairs, 'score_pairs', interrupt_third)
+    monkeypatch.setattr(score, 'score_pairs', interrupt_third)
     command = (f'--workdir={tmp_path}/killed', *command)
     program.run(*command, status=None, **RECIPE)
     assert len(list((tmp_path / 'killed' / 'minimal_pairs').rglob('*.npy'))) == 2

@@ -20,7 +20,7 @@ from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.data.features import INPUTS, FeatureBuilder, Features
 from bertjax.errors import UserError
-from bertjax.finetune.task_data import sample
+from bertjax.finetune.task_data import sample_records
 from bertjax.losses import Objective
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
@@ -193,7 +193,7 @@ def test_a_new_kind_is_trained_on_a_sample_of_its_records(
     assert json.loads((tmp_path / 'run' / 'results.json').read_text())['parts'] == {'dev': '5 of 12 records'}
     words = (tmp_path / 'dev.txt').read_text().split()
     chosen = [row['word'] for row in lines(tmp_path / 'run' / 'predictions' / 'dev.jsonl')]
-    assert chosen == [words[i] for i in sample(12, 5)] and set(sample(12, 5)) < set(sample(12, 8)) != set(range(8))
+    assert chosen == sample_records(words, 5) and set(chosen) < set(sample_records(words, 8)) != set(words[:8])
 
 
 @pytest.mark.slow

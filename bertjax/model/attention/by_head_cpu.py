@@ -63,12 +63,6 @@ def _attend(
     return _by_head(attend_head, (query, key, value), words, mask, (query,))[0]
 
 
-def _forward(
-    rate: float, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, words: jax.Array
-) -> tuple[jax.Array, tuple]:
-    return _attend(rate, query, key, value, mask, words), (query, key, value, mask, words)
-
-
 def _gradient(rate: float, residuals: tuple, cotangent: jax.Array) -> tuple:
     query, key, value, mask, words = residuals
 
@@ -79,7 +73,7 @@ def _gradient(rate: float, residuals: tuple, cotangent: jax.Array) -> tuple:
     return *_by_head(attend_head, (query, key, value), words, mask, (cotangent, key, value)), None, None
 
 
-_attend.defvjp(_forward, _gradient)
+_attend.defvjp(lambda rate, *inputs: (_attend(rate, *inputs), inputs), _gradient)
 
 
 def _attend_head(

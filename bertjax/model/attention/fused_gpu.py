@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from bertjax.model.attention.implementation import Implementation, Kernel, KernelOptions, refuse_length
 from bertjax.model.attention.mask import AttentionMask
-from bertjax.parallel.partition import compute_capability
+from bertjax.parallel.partition import traced_device
 
 MIN_CAPABILITY = 8.0  # compute capability of Ampere, the first architecture with bfloat16 matrix products
 BLOCKS = (128, 64, 32, 16)  # block sizes in positions: the first that divides S is used
@@ -31,8 +31,9 @@ class GpuImplementation(Implementation):
     PLATFORM = 'gpu'
 
     def _refuse_device(self, query: jax.Array) -> str | None:
-        if compute_capability() < MIN_CAPABILITY:
-            return f'a GPU of compute capability {compute_capability()}, but it needs {MIN_CAPABILITY}'
+        capability = float(traced_device().compute_capability)
+        if capability < MIN_CAPABILITY:
+            return f'a GPU of compute capability {capability}, but it needs {MIN_CAPABILITY}'
         return None if query.dtype == jnp.bfloat16 else f'it computes in bfloat16, not {query.dtype}'
 
 

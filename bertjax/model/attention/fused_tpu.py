@@ -16,7 +16,7 @@ import jax
 
 from bertjax.model.attention.implementation import Implementation, Kernel, KernelOptions, refuse_length
 from bertjax.model.attention.mask import AttentionMask
-from bertjax.parallel.partition import device_kind, shard_count
+from bertjax.parallel.partition import shard_count, traced_device
 
 UNSUPPORTED_KINDS = ('TPU v2', 'TPU v3')  # Mosaic does not compile for these
 MAX_LENGTH = 512  # tokens: the backward kernel needs about nine float32 [S, S] arrays, 9 MiB of the 16 available
@@ -31,7 +31,7 @@ class TpuImplementation(Implementation):
 
     def _refuse_device(self, query: jax.Array) -> str | None:
         del query
-        kind = device_kind()
+        kind = traced_device().device_kind
         return f'it is a kernel for TPU v4 and later, not for {kind}' if kind in UNSUPPORTED_KINDS else None
 
     def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:

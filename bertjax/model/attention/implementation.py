@@ -19,7 +19,6 @@ class KernelOptions:
     """The static options of a kernel.
 
     Attributes:
-      rate: The dropout rate.
       packed: Whether a row holds several sequences.
       causal: Whether to hide the keys to the right of a query.
       program: The size of a program. On TPU, it is the number of heads. On GPU, it is the number of positions, a power

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from bertjax.model.row_packing import BatchLayout, PackedLayout
+from bertjax.model.row_packing import PackedLayout
 
 
 class AttentionMask(struct.PyTreeNode):
@@ -42,15 +42,6 @@ class AttentionMask(struct.PyTreeNode):
     window: int = struct.field(pytree_node=False, default=0)
     hidden_queries: bool = struct.field(pytree_node=False, default=False)
     layout: PackedLayout | None = struct.field(pytree_node=False, default=None)
-
-    @classmethod
-    def from_layout(
-        cls, key_mask: jax.Array, layout: BatchLayout | PackedLayout | None, *, causal: bool
-    ) -> 'AttentionMask':
-        """Creates the mask of rows with this layout, or of rows with one sequence each if `layout` is None."""
-        if isinstance(layout, PackedLayout):
-            return cls(key_mask, causal=causal, layout=layout)
-        return cls(key_mask, None if layout is None else layout.sequence_ids, causal)
 
     @property
     def groups(self) -> jax.Array:

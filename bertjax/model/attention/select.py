@@ -59,7 +59,6 @@ def choose_attention(
 
     Args:
       name: `config.model.attention`: 'auto' or the name of an implementation.
-      query, key, mask, dropout_rate: As in `Implementation.supports`.
 
     Raises:
       UserError: The named implementation does not support the call.
@@ -71,12 +70,9 @@ def choose_attention(
         if reason is None:
             return AttentionChoice(candidate, refusals)
         refusals[candidate] = reason
-    raise UserError(
-        'config.model.attention',
-        found=f'{name!r} ({"; ".join(refusals.values())})',
-        expected='an implementation that supports this model, batch and device',
-        fix='set config.model.attention=auto',
-    )
+    found = f'{name!r} ({"; ".join(refusals.values())})'
+    expected = 'an implementation that supports this model, batch and device'
+    raise UserError('config.model.attention', found, expected, 'set config.model.attention=auto')
 
 
 def attend(
@@ -211,7 +207,6 @@ def describe_attention(
     """Describes the attention implementation of a training step on [rows, seq_len] tokens.
 
     Args:
-      rows, seq_len: The number and the length of rows.
       packed: Whether a row holds several sequences.
       causal_rows: Whether some of the rows are causal.
 

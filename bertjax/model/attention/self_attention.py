@@ -38,8 +38,6 @@ class SelfAttention(nn.Module):
           queries: [B, Q, D], the first Q positions of x, or the first position of each sequence.
           layer: The index of the layer, from 0; None only if all layers are alike.
           mask: The mask without a window. This layer adds its window.
-          rotary: The rotations of queries and keys, or None.
-          dropout: The dropout of the layer, or None.
 
         Returns:
           [B, Q, D].

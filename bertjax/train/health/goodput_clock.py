@@ -58,10 +58,6 @@ class GoodputClock:
     `began`, the start of the process in seconds since 1970. A row with `slow` describes one slow step: its seconds by
     kind, and the `median` of the previous steps. If a write fails, the clock warns and writes no more rows.
 
-    Args:
-      folder: The folder of the log.
-      step: The current step of the run.
-
     Attributes:
       doing: The current kind.
       moves: A counter of steps and changes of kind.

@@ -23,12 +23,9 @@ def profiled_steps(profile: str) -> range:
         return range(0)
     first, end = map(int, profile.split(':'))
     if not 1 <= first < end:
-        raise UserError(
-            'config.profile',
-            found=repr(profile),
-            expected='FIRST:END with FIRST at least 1 and END above FIRST',
-            fix='for example --config.profile=100:105, the steps 100 to 104',
-        )
+        expected = 'FIRST:END with FIRST at least 1 and END above FIRST'
+        fix = 'for example --config.profile=100:105, the steps 100 to 104'
+        raise UserError('config.profile', repr(profile), expected, fix)
     return range(first, end)
 
 
@@ -39,7 +36,6 @@ class Profiler:
 
     Args:
       steps: The steps to trace, from `profiled_steps`.
-      log: A function that logs a line.
     """
 
     def __init__(self, folder: pathlib.Path, steps: range, log: Callable[[str], None]):

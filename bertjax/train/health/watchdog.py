@@ -35,9 +35,7 @@ def watch_for_hangs(
     """A context in which a thread ends the process with status 4 if the run makes no progress for too long.
 
     Args:
-      run_clock: The clock of the run, whose `moves` change as the run progresses.
       minutes: The limit during steps, see LIMIT_FACTORS; 0 for no watchdog.
-      folder: The workdir, for the file HANG.
       leave: A function (exit status) that ends the process.
     """
     if not minutes:
