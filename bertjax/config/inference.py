@@ -137,7 +137,7 @@ class FillKeys:
     pair_field: str = key('pair', _FIELD, '`pairs`, records: the field with the second text')
     top_k: int = key(5, integer(1, 1000), '`masks`: the number of predictions per mask')
     jointly: bool = key(
-        False, about='`masks`: fill the masks of a text one by one, the most certain first, given the earlier pieces'
+        False, about='`masks`: fill one mask after the other, most certain first, given the earlier pieces'
     )
     tokens: int = key(20, integer(1, MANY), '`continue`: the number of pieces to append')
     temperature: float = key(
