@@ -53,9 +53,9 @@ def test_each_notebook_has_small_settings_and_a_badge():
 
 
 @pytest.fixture(scope='module')
-def environment(one_device: dict[str, str], no_torch: pathlib.Path) -> dict[str, str]:
+def environment(one_device: dict[str, str]) -> dict[str, str]:
     """The environment variables of a notebook, which imports the package from this checkout."""
-    path = os.pathsep.join([str(no_torch), str(COLAB.parent.parent), os.environ.get('PYTHONPATH', '')])
+    path = os.pathsep.join([str(COLAB.parent.parent), os.environ.get('PYTHONPATH', '')])
     return one_device | {'PYTHONPATH': path}
 
 
