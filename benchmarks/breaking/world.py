@@ -74,12 +74,12 @@ class World:
         self.folder, self.repository = folder, repository
         if not (folder / 'data').exists():
             write_data(folder / 'data')
-        os.environ['XLA_FLAGS'] = XLA_FLAGS
+        os.environ.setdefault('XLA_FLAGS', XLA_FLAGS)
         os.environ['PYTHONPATH'] = str(repository)
-        os.environ['JAX_COMPILATION_CACHE_DIR'] = str(folder / 'compiled')
+        compiled = os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(folder / 'compiled'))
         os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
         os.environ['JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES'] = '-1'
-        jax.config.update('jax_compilation_cache_dir', str(folder / 'compiled'))
+        jax.config.update('jax_compilation_cache_dir', compiled)
         jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
         jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 

@@ -276,6 +276,8 @@ class BertEncoder(nn.Module):
                 in_axes=(0, nn.broadcast, nn.broadcast, nn.broadcast),
                 length=c.num_layers,
                 metadata_params={nn.PARTITION_NAME: 'layers'},
+                # The check traces the block twice. Without it, Flax would draw other initial parameters.
+                check_constancy_invariants=self.is_initializing(),
             )
             indices = None if c.layers_alike and dropout is None else jnp.arange(c.num_layers)
             # layers [L, B, S, D]

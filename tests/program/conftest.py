@@ -34,12 +34,10 @@ def corpus(once: Once) -> pathlib.Path:
 
 @pytest.fixture(scope='session')
 def program(
-    repository: pathlib.Path, corpus: pathlib.Path, one_device: dict[str, str], once: Once
+    repository: pathlib.Path, corpus: pathlib.Path, one_device: dict[str, str], no_torch: pathlib.Path
 ) -> Iterator[Program]:
     """The program; its processes have one device and share the compilation cache of the session."""
-    # Hides torch: tensorboardX imports it if possible, and the import takes longer than everything else.
-    hidden = once('no_torch', lambda folder: (folder / 'torch.py').write_text('raise ModuleNotFoundError(__name__)\n'))
-    path = os.pathsep.join([str(hidden), os.environ.get('PYTHONPATH', '')]).rstrip(os.pathsep)
+    path = os.pathsep.join([str(no_torch), os.environ.get('PYTHONPATH', '')]).rstrip(os.pathsep)
     environment = one_device | {'PYTHONPATH': path}
     template = Template(environment, repository)
     yield Program(repository, corpus, environment, template=template)

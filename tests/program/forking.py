@@ -21,10 +21,13 @@ MODULES = (
     'bertjax.main',
     'bertjax.commands.finetune',
     'bertjax.commands.pretrain',
+    'bertjax.convert.huggingface.save',
     'bertjax.pretrain.chance_baselines',
     'bertjax.pretrain.run',
     'bertjax.pretrain.summary',
     'bertjax.train.trainer',
+    'jaxlib.mlir.dialects.mhlo',
+    'tensorboardX',
 )
 # The variable with the path of code that a process runs before the program; see `Program.with_startup`.
 STARTUP = 'BERTJAX_TEST_STARTUP'

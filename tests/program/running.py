@@ -66,6 +66,7 @@ TUNE = (
     '--config.log_every=12',
     '--config.checkpoint_keep=2',
 )
+ONE_LENGTH = '--config.max_padded_lengths=1'  # compiles half the programs of TUNE
 SWEEP = ('--config.sweep.learning_rate=(3e-3,1e-5)', '--config.sweep.seeds=(0,1)', '--config.sweep.together=2')
 GLUE = {'recipe': 'configs/glue.py:rte', 'small': False}
 EXTRACT = {'recipe': 'configs/extract.py', 'small': False}

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from running import GLUE, RUN, TUNE, Program, results, rows
+from running import GLUE, ONE_LENGTH, RUN, TUNE, Program, results, rows
 
 import bertjax
 from bertjax.api import Bert
@@ -18,7 +18,6 @@ from bertjax.workdir.lock import TRIALS
 
 pytestmark = pytest.mark.slow
 AVERAGE = '--config.ema_decay=0.9'
-ONE_LENGTH = '--config.max_padded_lengths=1'
 
 
 def assert_has_average(model: Bert, state: dict) -> None:
@@ -79,7 +78,7 @@ def test_a_finetuning_is_evaluated_and_exported_with_its_average(
 
 def test_every_run_of_a_sweep_has_its_average(program: Program, tune: tuple[str, ...], tmp_path: pathlib.Path):
     """Runs have the same results whether they train together or one by one."""
-    sweep = ('--config.sweep.seeds=(0,1)', AVERAGE, ONE_LENGTH, '--config.epochs=4')
+    sweep = ('--config.sweep.seeds=(0,1)', AVERAGE, ONE_LENGTH, '--config.epochs=4', '--config.export=False')
     for together in (1, 2):
         folder = tmp_path / str(together)
         program.run(f'--workdir={folder}', *tune, *sweep, f'--config.sweep.together={together}', **GLUE)

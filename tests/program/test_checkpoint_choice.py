@@ -7,7 +7,7 @@ import shutil
 from unittest import mock
 
 import pytest
-from running import GLUE, Program, results, rows
+from running import GLUE, ONE_LENGTH, Program, results, rows
 from test_tasks import SHORT, write_squad
 
 from bertjax.train.health.interrupt import Interrupt
@@ -28,7 +28,7 @@ def stopped(program: Program, tune, tmp_path_factory: pytest.TempPathFactory) ->
     """The workdir of a fine-tuning that was stopped after step 30 of 72, with the checkpoints 12, 24 and 30."""
     workdir = tmp_path_factory.mktemp('stopped')
     with stop_after(30):
-        program.run(f'--workdir={workdir}', *tune, '--config.checkpoint_keep=9', status=75, **GLUE)
+        program.run(f'--workdir={workdir}', *tune, ONE_LENGTH, '--config.checkpoint_keep=9', status=75, **GLUE)
     return workdir
 
 
@@ -60,7 +60,7 @@ def test_a_stopped_run_can_predict_and_export(program: Program, stopped: pathlib
         other = (f'--workdir={tmp_path / str(step)}', '--config.run=predict', '--config.split=dev')
         data = json.loads((workdir / 'config.json').read_text())['data']
         model = (f'--config.init={workdir / "export" / "hf"}', f'--config.data={data}', '--config.seq_len=24')
-        program.run(*other, *model, **GLUE)
+        program.run(*other, *model, ONE_LENGTH, **GLUE)
         assert rows(tmp_path / str(step) / 'predictions' / 'dev.jsonl') == predictions
 
 
@@ -78,7 +78,7 @@ def test_a_stopped_run_resumes_and_its_final_results_count(
 ):
     workdir = shutil.copytree(stopped, tmp_path / 'own')
     program.run(f'--workdir={workdir}', '--config.run=evaluate', **GLUE)
-    out = program.run(f'--workdir={workdir}', *tune, '--config.checkpoint_keep=9', **GLUE).stdout
+    out = program.run(f'--workdir={workdir}', *tune, ONE_LENGTH, '--config.checkpoint_keep=9', **GLUE).stdout
     assert 'continuing at step 30 of 72' in out and 'changed since' not in out
     final = results(workdir)
     assert 'step' not in final and 'finished' not in json.loads((workdir / 'task.json').read_text())

@@ -7,7 +7,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from json_tokenizers import write_modernbert
-from running import Program, results, rows
+from running import ONE_LENGTH, Program, results, rows
 from test_embed_run import sentences, write_rows
 from test_rerank_run import lists, losses, scored, scores, train
 
@@ -75,8 +75,8 @@ def test_packed_rows_have_the_losses_of_padded_ones(program: Program, trained: p
         with alone if name == 'alone' else mock.patch.dict({}):
             given = (f'--workdir={data.parent / "run"}', f'--config.init={trained}', f'--config.data={data}')
             sizes = ('--config.seq_len=32', '--config.steps=4', '--config.log_every=1', '--config.learning_rate=1e-3')
-            one_length = '--config.max_padded_lengths=1'
-            program.run(*given, *sizes, one_length, *QUICK, *changes, recipe=RECIPE, small=False,
+            sizes += (ONE_LENGTH, '--config.export=False')
+            program.run(*given, *sizes, *QUICK, *changes, recipe=RECIPE, small=False,
                         devices=8 if name == 'devices' else 1)  # fmt: skip
         found.append(losses(data.parent / 'run'))
     np.testing.assert_allclose(found[0], found[1], rtol=1e-4)

@@ -196,7 +196,7 @@ def test_a_run_continues_as_its_full_disk_grows(program: Program, trained: pathl
     """Each time the disk is full, there is a one-line error; the final bits are those of an undisturbed run."""
     lines = []
     with small_disk(tmp_path / 'disk', 'size=100k'):
-        for size in (100, 200, 400, 800, 1200, 1600, 2400, 3200, 4800, 6400, 20_000):
+        for size in (100, 400, 1200, 2400, 4800, 20_000):
             subprocess.run(['mount', '-o', f'remount,size={size}k', tmp_path / 'disk'], check=True)
             process = program.start(f'--workdir={tmp_path / "disk" / "run"}', *RUN)
             out, err = process.communicate(timeout=300)
@@ -206,7 +206,7 @@ def test_a_run_continues_as_its_full_disk_grows(program: Program, trained: pathl
             lines.append(assert_one_line(subprocess.CompletedProcess([], 2, out, err)))
             assert 'found a full disk with ' in lines[-1] and str(tmp_path / 'disk') in lines[-1]
         assert_same_run(tmp_path / 'disk' / 'run', trained)
-    assert len(lines) > 4 and any('checkpoints' in line for line in lines)
+    assert len(lines) > 2 and any('checkpoints' in line for line in lines)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from browsing import NARROW, Browser
 from golden_runs import COLORS, PLACES
 from json_tokenizers import write_modernbert
-from running import GLUE, SMALL, TUNE, Program, copy_workdir, results, rows
+from running import GLUE, ONE_LENGTH, SMALL, TUNE, Program, copy_workdir, results, rows
 from safetensors.numpy import load_file, save_file
 from test_checkpoint_choice import stop_after
 from test_tasks import write_columns, write_squad
@@ -134,7 +134,7 @@ def test_a_student_learns_the_answers_of_its_teacher(
     program: Program, rte: pathlib.Path, tuned: pathlib.Path, tmp_path: pathlib.Path
 ):
     flags = (f'--workdir={tmp_path}', f'--config.data={rte}', *TUNE, teacher(tuned), '--config.distill.hard=0')
-    flags += ('--config.max_padded_lengths=1', '--config.eval_every=0', '--config.checkpoint_every=0', RANDOM)
+    flags += (ONE_LENGTH, '--config.eval_every=0', '--config.checkpoint_every=0', RANDOM)
     out = program.run(*flags, **TASK).stdout
     assert 'starting from random weights' in out and 'losses: 1 x soft; temperature 2' in out
     trained_on = rows(tmp_path / 'metrics.jsonl', 'train')
@@ -248,7 +248,7 @@ def test_a_stopped_run_with_augmented_rows_ends_in_the_same_bits(
     recipe = {'recipe': 'configs/tinybert.py:glue:rte', 'small': False}
     more = ('--config.epochs=1', '--config.checkpoint_every=3', '--config.distill.intermediate=50%')
     more += ('--config.distill.augment=2', f'--config.distill.augment_model={trained}', f'--config.init={trained}')
-    more += ('--config.use_checkpoint=best', '--config.eval_every=3', '--config.log_every=3')
+    more += ('--config.use_checkpoint=best', '--config.eval_every=3', '--config.log_every=3', ONE_LENGTH)
     for name in ('whole', 'stopped'):
         flags = (f'--workdir={tmp_path / name}', f'--config.data={rte}', *TUNE, teacher(tuned), *more)
         if name == 'stopped':

@@ -4,12 +4,12 @@ import pathlib
 import shutil
 
 import pytest
-from running import GLUE, Program, results, rows
+from running import GLUE, ONE_LENGTH, Program, results, rows
 from test_checkpoint_choice import stop_after
 
 # With this learning rate no evaluation is better than the first at step 2; three more end at step 8.
 FLAT = ('--config.learning_rate=1e-12', '--config.steps=40', '--config.eval_every=2', '--config.checkpoint_every=3')
-FLAT += ('--config.patience=3', '--config.log_every=1')
+FLAT += ('--config.patience=3', '--config.log_every=1', ONE_LENGTH)
 
 
 def steps(workdir: pathlib.Path) -> list[int]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import jax
 import numpy as np
 import pytest
-from running import GLUE, SWEEP, Program, results, rows
+from running import GLUE, ONE_LENGTH, SWEEP, Program, results, rows
 
 from bertjax.config.recipes import pretraining_config
 from bertjax.cost.collectives import find_collectives
@@ -164,7 +164,7 @@ def test_another_dropout_seed_gives_other_losses(training, single_device):
 def test_a_fine_tuning_and_a_sweep_agree_with_one_device(
     program: Program, tune: tuple[str, ...], tmp_path: pathlib.Path
 ):
-    short = (*tune, '--config.epochs=2', '--config.max_padded_lengths=1', '--config.eval_every=12')
+    short = (*tune, '--config.epochs=2', ONE_LENGTH, '--config.eval_every=12', '--config.export=False')
     sweep = (*short, SWEEP[0], SWEEP[2], '--config.sweep.seeds=(1,)')
     for name, devices in (('alone', 1), ('swept', 8)):
         program.run(f'--workdir={tmp_path / name}', *sweep, devices=devices, **GLUE)

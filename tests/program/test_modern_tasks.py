@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from json_tokenizers import write_modernbert
 from marks import slow
-from running import GLUE, TUNE, Program, rows
+from running import GLUE, ONE_LENGTH, TUNE, Program, rows
 from test_tasks import write_columns, write_squad
 
 import bertjax
 
 transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
-FEW = (*TUNE, '--config.steps=6', '--config.epochs=1', '--config.eval_every=6', '--config.checkpoint_every=6')
+FEW = (*TUNE, ONE_LENGTH, '--config.steps=6', '--config.epochs=1', '--config.eval_every=6')
 
 
 def _start(kind: str, corpus: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
@@ -107,7 +107,7 @@ def test_other_tasks_agree_with_transformers(
         '--config.seq_len=48',
         '--config.batch_size=4',
         '--config.steps=4',
-        '--config.max_padded_lengths=2',
+        ONE_LENGTH,
     )
     program.run(
         f'--config.init={start}', f'--config.data={data}', f'--workdir={workdir}', *sizes, recipe=recipe, small=False

@@ -15,7 +15,7 @@ from unittest import mock
 import jax
 import numpy as np
 import pytest
-from running import GLUE, PRETRAIN, RUN, SMALL, SWEEP, TUNE, Program, rows
+from running import GLUE, ONE_LENGTH, PRETRAIN, RUN, SMALL, SWEEP, TUNE, Program, rows
 
 import bertjax
 import bertjax.train.loop  # The package has the same name as the function bertjax.train.
@@ -26,7 +26,7 @@ from bertjax.workdir.rows import write_rows
 
 # The keys of a row with measured times or memory.
 MACHINE = re.compile('per_s|second|wait|memory|bytes|mfu')
-SHORT = (*TUNE, '--config.epochs=2', '--config.eval_every=6')
+SHORT = (*TUNE, ONE_LENGTH, '--config.epochs=2', '--config.eval_every=6')
 
 
 def keys(*flags: str) -> dict:

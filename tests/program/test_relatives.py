@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from running import GLUE, TUNE, Program, rows
+from running import GLUE, ONE_LENGTH, TUNE, Program, rows
 
 BPE = (
     '--config.vocab.family=bpe',
@@ -14,7 +14,7 @@ BPE = (
     '--config.model.num_segments=1',
     '--config.model.layer_norm_eps=1e-5',
 )
-FEW = (*TUNE, '--config.steps=6', '--config.epochs=1', '--config.eval_every=6', '--config.checkpoint_every=6')
+FEW = (*TUNE, ONE_LENGTH, '--config.steps=6', '--config.epochs=1', '--config.eval_every=6')
 
 
 def _predict_with_transformers(directory: pathlib.Path, pairs: list[tuple[str, str]]) -> np.ndarray:

@@ -118,7 +118,8 @@ def test_ctrl_c_saves_at_the_next_step(program: Program, trained: pathlib.Path, 
 
 
 @pytest.mark.slow
-def test_a_third_signal_ends_the_process_at_once(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_third_signal_ends_the_process_at_once(program: Program, tmp_path: pathlib.Path):
+    """For the next run this end is the same as `kill -9`."""
     workdir = tmp_path / 'run'
     process = slow_to_seal(program, tmp_path / 'slow', workdir, 60.0).start(f'--workdir={workdir}', *RUN)
     wait_for_step(process, workdir, 2)
@@ -128,8 +129,6 @@ def test_a_third_signal_ends_the_process_at_once(program: Program, trained: path
     _, err = process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGTERM and 'Traceback' not in err
     assert 'stop requested again: ' in err
-    program.spawn(f'--workdir={workdir}', *RUN)
-    assert_same_run(workdir, trained)
 
 
 @pytest.mark.slow
