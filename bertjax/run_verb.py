@@ -54,8 +54,8 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
             from bertjax.workdir.rows import write_rows
 
             recipe = write_rows(recipe, pathlib.Path(folder))
-        # `config.verb.Verb` describes these arguments.
-        names = [name for name in inspect.signature(module.run).parameters if name not in ('config', 'workdir')]
+        # `config.verb.Verb` describes the arguments after the config and the workdir.
+        names = [*inspect.signature(module.run).parameters][2:]
         arguments = {name: recipe.name if name == 'recipe' else getattr(recipe, name) for name in names}
         module.run(recipe.config, folder, **arguments)
 

@@ -78,7 +78,6 @@ class Finetuning(Experiment):
             factors = {name: factor for setup in self._setups for name, factor in setup.objective.factors.items()}
             self.values = functools.partial(distillation_values, factors=factors)
         self.setup = self._setups[0]
-        self.template = self.setup.state
         self._examples = self.task_model.examples(self._train.features, settings.run_seeds.data)
         self._has_random_head = False
         self._stage_ends = [total]

@@ -153,7 +153,7 @@ def test_the_parts_and_the_recomputing_that_fit(program: Program, tmp_path: path
         'config.topology=v5e:2x2: found phase 0 with batch 64 x 32, which needs 50.00 GiB per chip, expected at most 16'
         in line
     )
-    assert line.endswith('fits: --config.grad_accum_steps=4 (14.00 GiB); or --config.model.remat=full (8.00 GiB)')
+    assert line.endswith('fit: --config.grad_accum_steps=4 (14.00 GiB); or --config.model.remat=full (8.00 GiB)')
     assert [(tried['flags'], tried['fits']) for tried in report['tried']] == [
         ('--config.grad_accum_steps=2', False), ('--config.grad_accum_steps=4', True),
         ('--config.model.remat=elementwise', False), ('--config.model.remat=dots', False),
@@ -215,7 +215,7 @@ def test_the_report_works_without_a_time_estimate(
 def test_large_weights_are_sharded(program: Program, tmp_path: pathlib.Path, compiler):
     compiler(fixed=20, row=0.25)
     result, report = _compile_64_rows(program, tmp_path)
-    assert assert_one_line(result).endswith('and fits: --config.mesh.fsdp=2 (14.00 GiB)')
+    assert assert_one_line(result).endswith('and fit: --config.mesh.fsdp=2 (14.00 GiB)')
     assert sum(tried['fits'] for tried in report['tried']) == 1
 
 
@@ -223,7 +223,7 @@ def test_all_settings_are_combined_if_none_is_enough(program: Program, tmp_path:
     fake = compiler(fixed=40, row=40)
     result, _ = _compile_64_rows(program, tmp_path, '--config.mesh.data=4')
     everything = '--config.grad_accum_steps=16 --config.model.remat=full --config.mesh.fsdp=4 --config.mesh.data=1'
-    assert assert_one_line(result).endswith(f'and fits: {everything} (15.00 GiB)')
+    assert assert_one_line(result).endswith(f'and fit: {everything} (15.00 GiB)')
     assert fake.count <= 1 + 3 * memory_search.TRIES
     compiler(fixed=400, row=400)
     assert 'none of the other ways that were compiled fits' in assert_one_line(_compile_64_rows(program, tmp_path)[0])

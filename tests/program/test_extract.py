@@ -27,7 +27,7 @@ def test_the_rows_have_the_order_of_the_lines(extract, bert, tmp_path):
     """Parts are sorted by length inside; a blank line keeps its row; a second run computes nothing."""
     (tmp_path / 'texts.txt').write_text('\n'.join([*TEXTS[:5], '', *TEXTS[5:], '']))
     out = extract(tmp_path / 'texts.txt', '--config.extract.part=7', '--config.batch_size=4')
-    assert '1 of 24 are blank' in out and 'features of 24 texts, width 32' in out
+    assert '1 of 24 texts are blank' in out and 'features of 24 texts, width 32' in out
     found = np.load(tmp_path / 'features' / 'texts.npy', mmap_mode='r')
     assert found.dtype == np.float32 and np.isnan(found[5]).all()
     np.testing.assert_allclose(np.delete(found, 5, axis=0), bert.encode(TEXTS), atol=1e-5)

@@ -18,7 +18,7 @@ import bertjax.commands.pretrain as verb
 
 distributed._LEAVING, distributed.HEARTBEAT = {leaving}, 5
 
-def run(config, folder, **options):
+def run(config, folder):
 {body}
 
 verb.run = run
