@@ -120,8 +120,8 @@ def train(
       workdir: The path of the workdir, or its address in a bucket.
       on_row: A function that is called with each new row of metrics.jsonl, a dict, after the row is written. In a sweep
         the row also has `trial`. If the function raises an error, a warning is logged and it is not called again.
-      quiet: Whether to print only warnings. During the call, standard output of the whole process is discarded, except
-        in `on_row`.
+      quiet: Whether to print only warnings. If True, standard output of the whole process is discarded during the call,
+        except in `on_row`.
       **keys: Further values of keys of the recipe.
 
     Returns:

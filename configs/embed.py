@@ -2,8 +2,8 @@
 
     python -m bertjax.main --config=configs/embed.py --workdir=out/embed --config.init=CHECKPOINT --config.data=DIR
 
-DIR has train.jsonl and, if available, dev.jsonl and test.jsonl (or .csv, .tsv, .parquet …). The columns determine the
-loss and the metric. Keys such as config.task.anchor=question name other columns:
+DIR has train.jsonl and, if available, dev.jsonl and test.jsonl (or .csv, .tsv, .parquet …). Keys such as
+config.task.anchor=question name other columns. The columns determine the loss and the metric:
 
 | columns                          | training                                        | dev and test                 |
 |----------------------------------|-------------------------------------------------|------------------------------|

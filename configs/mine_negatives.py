@@ -5,7 +5,7 @@
 
 Any model that bertjax.load accepts can be CHECKPOINT. A model trained on the pairs finds the hardest negatives.
 The input is a file of pairs, as for configs/embed.py:pairs, a BEIR folder with qrels/train.tsv, or a SQuAD file.
-Negatives come from all positives, documents or paragraphs of the input, and from
+Negatives come from all positives, known negatives, documents or paragraphs of the input, and from
 --config.mine_negatives.corpus=FILE, which has a text per line or records with a field `text`. Every
 text that is a positive of the anchor in any record is excluded.
 

@@ -1,9 +1,9 @@
-"""Rerankers (cross-encoders): scores of a query with each of its texts, from lists, scored pairs or a teacher's scores.
+"""Rerankers (cross-encoders) that score a text for a query, trained on lists, scored pairs or a teacher's scores.
 
     python -m bertjax.main --config=configs/rerank.py --workdir=out/rerank --config.init=CHECKPOINT --config.data=DIR
 
-DIR holds train.jsonl and, if available, dev.jsonl and test.jsonl (or .csv, .tsv, .parquet …). The columns determine
-the loss and the metric. Keys such as config.task.anchor=question name other columns:
+DIR holds train.jsonl and, if available, dev.jsonl and test.jsonl (or .csv, .tsv, .parquet …). Keys such as
+config.task.anchor=question name other columns. The columns determine the loss and the metric:
 
 | columns                           | training                                                   | dev and test    |
 |-----------------------------------|------------------------------------------------------------|-----------------|
@@ -21,10 +21,10 @@ Arguments, as in --config=configs/rerank.py:stsb
 
 | argument  | meaning                                                                                                |
 |-----------|--------------------------------------------------------------------------------------------------------|
-| stsb      | GLUE's STS-B: the columns sentence1, sentence2 and score of its TSV, divided by 5                      |
+| stsb      | GLUE's STS-B: the columns sentence1, sentence2 and score (divided by 5) of its TSV                     |
 | seq=N     | tokens of the longest pair; default: 256. Longer pairs lose the end of their longer text               |
 
-A trained reranker with the same tokenizer can also be a teacher during the training: configs/distilbert.py:rerank.
+A trained reranker can also teach a smaller one with the same tokenizer: configs/distilbert.py:rerank.
 
 Hardware: any; STS-B with a model of 6 layers and width 384 takes minutes on 2 CPU cores. Expected results (not run
 here): a Spearman correlation of 0.858 on STS-B's test set with BERT-base (arXiv 1810.04805, table 1).
@@ -42,5 +42,5 @@ def get_config(argument: str = '') -> ConfigDict:
     chosen = parse_argument(argument, data=tuple(_COLUMNS), seq=256)
     config = finetuning_config('rerank', **_COLUMNS[chosen.data])
     config.seq_len = chosen.seq
-    config.batch_size = 32 if chosen.data else 16  # of lists, each of several sequences
+    config.batch_size = 32 if chosen.data else 16  # a list has several sequences
     return config

@@ -15,9 +15,9 @@ minimise the hidden losses at 5e-5, then 3 epochs learn the teacher's outputs at
 --config.distill.augment=20 --config.distill.augment_model=CHECKPOINT adds the paper's augmentation, 20 copies of each
 row; docs/distillation.md lists the differences.
 
-Hardware: tested on CPUs only. Expected results of both steps together (the paper's table 1, GLUE's test, with its
-teacher, BERT-base, in parentheses): 96.8 % of base, 7.5 times smaller, 9.4 times as fast; MNLI-m 82.5 (83.9), SST-2
-92.6 (93.4), RTE 66.6 (67.0), average 77.0 (79.5). Not run here.
+Hardware: tested on CPUs only. Expected results of both steps together on GLUE's test sets (the paper's table 1;
+its BERT-base teacher in parentheses): 96.8 % of the teacher, 7.5 times smaller, 9.4 times as fast; MNLI-m 82.5 (83.9),
+SST-2 92.6 (93.4), RTE 66.6 (67.0), average 77.0 (79.5). Not run here.
 """
 
 from ml_collections import ConfigDict

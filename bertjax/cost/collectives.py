@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from bertjax.cost.hlo import Computation, Instruction, shape_bytes
 
-# For each collective, a function of the number of chips n: the bytes that each chip sends in a ring, the optimal
-# algorithm, divided by the bytes of its operands or of its results, whichever are larger.
+# {collective: share}. In a ring of n chips, each chip sends share(n) of the bytes of the operands or of the results,
+# whichever are larger. The ring is the optimal algorithm.
 # Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009.
 SENT_SHARES = {
     'all-reduce': lambda n: 2 * (n - 1) / n,
@@ -88,7 +88,7 @@ def _make_collective(instruction: Instruction, inner: Instruction, chips: int) -
 def _make_key(instruction: Instruction, inner: Instruction) -> str:
     """Returns a key that all parts of a collective share.
 
-    The key of a part in a fusion has the chain too, because collectives in `shard_map` may share a channel.
+    In a fusion, the key has the channel and the chain, because collectives in `shard_map` may share a channel.
     """
     channel = inner.find(r'channel_id=(\d+)')
     in_parts = instruction.opcode == 'fusion' and channel

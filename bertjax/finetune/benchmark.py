@@ -63,7 +63,7 @@ def parse_task_overrides(text: str, tasks: Sequence[str]) -> dict[str, dict[str,
             key, equals, value = (text.strip() for text in item.partition('='))
             if key not in _TASK_KEYS or not equals:
                 fix = suggestion(key, _TASK_KEYS) or 'leave it out'
-                raise UserError(_KEY, repr(item), 'one of ' + ', '.join(_TASK_KEYS) + ' and its value', fix)
+                raise UserError(_KEY, repr(item), 'KEY=VALUE with KEY in (' + ', '.join(_TASK_KEYS) + ')', fix)
             try:
                 parsed = type(_TASK_KEYS[key].default)(value)
             except ValueError:
@@ -123,8 +123,8 @@ def read_benchmark_data(tasks: Mapping[str, GlueTask], data: str) -> tuple[dict[
 def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """Records the config of each task, and returns the tasks that have finished with this config.
 
-    A finished task that must run again keeps its old record until `record_result` is called, so that it also runs
-    again after a kill. `folder` is the workdir of the benchmark.
+    A finished task that must run again keeps the record of its old config until `record_result` is called. It thus
+    runs again even after a kill. `folder` is the workdir of the benchmark.
 
     Raises:
       UserError: A task has finished with other settings.
@@ -138,7 +138,7 @@ def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]
         changed = changed_keys(recorded[task], config) if task in recorded else {}
         changed = {key: values for key, values in changed.items() if values[2] not in (MACHINE, VERB)}
         for key, (old, new, change) in changed.items():
-            if change is not OUTPUT and not key.startswith('sweep.'):  # changes of these keys only add work to a task
+            if change is not OUTPUT and not key.startswith('sweep.'):  # OUTPUT and sweep keys only add work to a task
                 fix = f'restore the old value, or move {folder / task} away to run it again'
                 raise UserError(f'config.{key}', f'{new!r} for {task}', f'{old!r}, as when the task was finished', fix)
         (outdated if changed else finished).add(task)

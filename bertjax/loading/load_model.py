@@ -61,7 +61,7 @@ class Origin:
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
     def with_changed_params(self) -> 'Origin':
-        """Returns the origin for other parameters of the model: with dtype 'float32' and without the model card."""
+        """Returns the origin after the parameters have changed: with dtype 'float32' and without the model card."""
         files = {name: content for name, content in self.files.items() if name != CARD}
         return dataclasses.replace(self, dtype='float32', files=files)
 
@@ -196,7 +196,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
     task, task_text = _read_task(pathlib.Path(directory), config)
     if task is None:
         imported = load_pretraining_model(directory, dtype=dtype)
-        # `encode` applies the modules of sentence-transformers, whose tensors have names with a folder.
+        # The tensors of sentence-transformers modules have a folder in their names. `encode` uses them.
         unused = [name for name in imported.unused if '/' not in name]
         imported = dataclasses.replace(imported, unused=unused)
         module = BertForPreTraining(imported.config)
@@ -217,7 +217,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
     summary += f'\nfrom its {MODULES}: {modules.describe()}' if modules else ''
     task_modules = task.sentence_modules() if task else None
     if modules and task_modules and modules.dense == task_modules.dense:
-        modules = dataclasses.replace(modules, dense_layers=())  # the parameters of the model have their tensors
+        modules = dataclasses.replace(modules, dense_layers=())  # the model's parameters include these layers
     modules = modules or task_modules
     return LoadedModel(where, module, params, tokenizer, task, mesh, missing, unused, summary, origin, modules)
 

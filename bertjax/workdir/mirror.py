@@ -1,6 +1,6 @@
 """The local mirror of a workdir in a bucket. The program works in the mirror.
 
-Before a verb starts, the mirror is made equal to the bucket. Changes are published while the verb runs and at its end.
+Before a verb starts, the mirror fetches changes from the bucket. Changes are published during the verb and at its end.
 Each process of a run has its own mirror. The primary process publishes changes, and the other processes fetch them.
 """
 

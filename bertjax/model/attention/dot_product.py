@@ -12,7 +12,7 @@ from bertjax.parallel.partition import platform
 
 
 class DotProduct(Implementation):
-    """softmax(Q Kᵀ / √K + bias) V with the softmax in float32, for every call."""
+    """softmax(Q Kᵀ / √K + bias) V with the softmax in float32. It supports every call."""
 
     SUPPORTS_ANY_MASK = True
 

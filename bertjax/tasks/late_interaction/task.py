@@ -34,13 +34,13 @@ from bertjax.text.tokenizer import Tokenizer
 class LateInteractionTask(TextPairTask):
     """Trains a model that maps each token to a vector. A pair's score sums each query token's highest cosine (MaxSim).
 
-    The columns of a file are as in EmbeddingTask, except for single texts. Scored pairs serve only for evaluation.
+    The columns of a file are as in EmbeddingTask, but single texts are refused. Scored pairs serve only for evaluation.
 
     Attributes:
       seq_len: the maximum length S of a document in tokens, including [CLS] and [SEP].
       query_len: the maximum length of a query in tokens.
       dim: the width of the vectors.
-      loss: the loss, see losses.py; 'auto' for 'kl' with a teacher's scores, else 'info_nce'.
+      loss: the loss, see losses.py; 'auto' chooses 'kl' for a teacher's scores, else 'info_nce'.
       scale: the factor of the scores in 'info_nce'.
       query_prompt, document_prompt: the prefix that marks a query or a document. If the first word is a
         vocabulary piece, this word becomes one token.

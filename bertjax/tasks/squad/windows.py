@@ -110,8 +110,8 @@ def squad_features(
     The row arrays `start` and `end`, int32, are the positions of the first and the last piece of the first answer. Both
     are 0, the position of [CLS], if there is no answer or the window does not contain the complete answer.
 
-    A question whose answer is not in the context, or has no piece, has no rows if `training` is True, and otherwise
-    rows with weight 0. The notes list these questions and the truncated questions.
+    If an answer is not in the context or has no piece, training skips the question. Evaluation gives its rows weight 0.
+    The notes list these questions and the truncated questions.
 
     If `training` is False, there are two token arrays. `token_first`, int32, is the first character of the piece in the
     context, or -1 if no answer may start at the piece, for example if the piece has more context in another window.

@@ -1,7 +1,7 @@
 """Records what the training thread does and for how long, for goodput, reports of slow steps and the watchdog.
 
-The clock writes `WORKDIR/time.jsonl`. Every process of a run appends to this file and no process truncates it, so
-`goodput.py` can compute the time that a kill has cost.
+The clock writes `WORKDIR/time.jsonl`. A restarted run appends to this file and removes no complete row, so `goodput.py`
+can compute the time that a kill has cost.
 """
 
 import collections
@@ -38,7 +38,7 @@ def recorded_until() -> float:
     """Returns the time.perf_counter at which the record of the current training begins.
 
     This is the later of the end of the previous training and the last call of `begin_recording`. Without
-    both, it is the start of the process.
+    either, it is the start of the process.
     """
     if _recorded_until is not None:
         return _recorded_until
@@ -54,9 +54,9 @@ def begin_recording() -> None:
 class GoodputClock:
     """Measures the wall time of each activity of a run. The current activity is one of KINDS, at first START.
 
-    A row of time.jsonl has the `seconds` of each kind from step `after` to `step`. The first row of a process also has
-    `began`, the start of the process in seconds since 1970. A row with `slow` describes one slow step: its seconds by
-    kind, and the `median` of the previous steps. If a write fails, the clock warns and writes no more rows.
+    A row of time.jsonl has the `seconds` of each kind from step `after` to `step`. The first row of a clock also
+    has `began`, the start of its record in seconds since 1970. A row with `slow` describes one slow step: its seconds
+    by kind, and the `median` of the previous steps. If a write fails, the clock warns and writes no more rows.
 
     Attributes:
       doing: The current kind.
@@ -102,8 +102,8 @@ class GoodputClock:
           saving: Whether a checkpoint is being written at the same time.
 
         Returns:
-          A line about the step if it was slow, else None. A step is slow if its time without compilation and
-          evaluation, which have other lines, is at least 0.5 s and SLOW times the median.
+          A line about the step if it was slow, else None. Compilation and evaluation have other lines. The rest of a
+          slow step takes at least 0.5 s and SLOW times the median.
         """
         self._switch_to(STEP)
         seconds, self._step_seconds, self._step = self._step_seconds, {}, step
