@@ -164,7 +164,6 @@ class TrialGroup(Experiment):
     """A group of trials of one `Trial.shape` that are trained together. `run_sweep` describes them.
 
     Attributes:
-      template: The shapes, dtypes and shardings of the training states of all trials, stacked.
       total, epochs: The length of each trial, in steps and in epochs.
     """
 
@@ -175,7 +174,6 @@ class TrialGroup(Experiment):
         self.trials, self.task_model, self.setup = trials, task_model, task_model.setup
         self.folders = [folder / TRIALS / trial.name for trial in trials]
         self._folder = folder
-        self.template = stacked_template(self.setup.state, len(trials))
         self._settings: list[FinetuningSettings] = [trial.settings(settings) for trial in trials]
         seeds = [trial_settings.run_seeds.data for trial_settings in self._settings]
         self._examples = [task_model.examples(train.features, seed) for seed in seeds]
@@ -192,6 +190,11 @@ class TrialGroup(Experiment):
             'fingerprints': task_model.data.fingerprints(),
             'members': [trial.name for trial in trials],
         }
+
+    @property
+    def template(self) -> TrainState:
+        """See Experiment; the states of all trials are stacked."""
+        return stacked_template(self.setup.state, len(self.trials))
 
     def init_state(self) -> TrainState:
         """Returns the training states of all trials at step 0, stacked."""
