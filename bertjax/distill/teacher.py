@@ -105,7 +105,7 @@ class Teacher:
         """The parameters on the mesh."""
         return put_like(self.imported.params, self.abstract)
 
-    def check_inputs(self, seq_len: int, segments: int = 1) -> None:
+    def check_inputs(self, seq_len: int, segments: int = 0) -> None:
         """Checks that the teacher has embeddings for `seq_len` positions and for `segments` segment types.
 
         Raises:

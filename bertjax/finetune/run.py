@@ -43,7 +43,6 @@ class Finetuning(Experiment):
       settings: The settings of the run, with the values that depend on the data, and all durations in steps.
       folders: A list with the workdir.
       task_model, setup: The model of the task, and its setup in the first stage of the training.
-      template: The shapes, dtypes and shardings of the training state.
       values: A function that computes the values of a metrics row from sums of losses.
       resolved: The resolved config, which is saved in config.json and in every checkpoint.
       files: {'task.json': its content before any threshold is tuned on dev}.

@@ -74,7 +74,7 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
 
 def _check_names(splits: Mapping[str, Any], files: Collection[str]) -> Mapping[str, Any]:
     """Checks that each name is a usual name of a split, such as dev or dev_matched, or the name of one of `files`."""
-    usual = {*itertools.chain(*STEMS.values()), 'diagnostic'}
+    usual = {*itertools.chain(*STEMS.values()), 'ax'}
     for name in splits:
         is_valid = isinstance(name, str) and re.fullmatch(r'[\w.-]+', name)
         if not is_valid or (re.split('[._-]', name)[0] not in usual and not {name, f'{name}.jsonl'} & {*files}):

@@ -48,6 +48,11 @@ def test_a_teacher_with_too_few_segment_types_is_refused(teacher):
         teacher.check_inputs(8, 3)
 
 
+def test_a_teacher_without_segment_embeddings_is_accepted(teacher):
+    config = dataclasses.replace(CONFIG, num_segments=0)  # as in DistilBERT
+    dataclasses.replace(teacher, module=types.SimpleNamespace(config=config)).check_inputs(8)
+
+
 def test_the_fingerprint_of_a_teacher_covers_every_number(teacher):
     before = teacher.fingerprint
     changed = jax.tree.map(np.copy, teacher.imported.params)

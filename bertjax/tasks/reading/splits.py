@@ -41,6 +41,11 @@ class SplitFiles:
         self._data, self._has_labels, self._suffixes, self._fix = data, has_labels, suffixes, fix
 
     @property
+    def _where(self) -> str:
+        """The name of the data for messages."""
+        return self._data
+
+    @property
     def folder(self) -> epath.Path:
         """The folder.
 
@@ -63,7 +68,9 @@ class SplitFiles:
         files = self.find(split)
         if not files:
             names = ', '.join(f'{split}{suffix}' for suffix in self._suffixes[:2])
-            raise UserError(self._data, f'no file of the {split} split', f'{names} …', self._advice.format(split=split))
+            raise UserError(
+                self._where, f'no file of the {split} split', f'{names} …', self._advice.format(split=split)
+            )
         return files
 
     def is_labelled(self, split: str) -> bool:

@@ -51,6 +51,10 @@ class TableFiles(SplitFiles):
         return (self.folder / named,) if named else split_files(self.folder, split, fix=fix)
 
     @property
+    def _where(self) -> str:
+        return self._data or self._dataset
+
+    @property
     def _path(self) -> epath.Path:
         return user_path(self._data, 'config.data')
 

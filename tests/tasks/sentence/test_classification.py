@@ -238,6 +238,12 @@ def test_the_metric_f1_needs_two_labels(tmp_path):
         learned(tmp_path, metric='f1', dev_fraction=0.0)
 
 
+def test_the_error_of_a_missing_split_names_the_dataset(monkeypatch):
+    monkeypatch.setattr('bertjax.tasks.sentence.files.dataset_splits', lambda name: {'train': 3})
+    with pytest.raises(UserError, match=r'^imdb: found no file of the test split'):
+        ClassificationTask('', 32, dataset='imdb').records('test')
+
+
 def test_missing_files_are_errors(mails):
     task = ClassificationTask(str(mails), 32)
     with pytest.raises(UserError, match='no file of the test split'):
