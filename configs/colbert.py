@@ -7,10 +7,10 @@ Keys such as config.task.anchor=question name other columns. The columns determi
 
 | columns                          | training                                                 | dev and test           |
 |----------------------------------|----------------------------------------------------------|------------------------|
-| anchor, positive, maybe negative | in-batch negatives; config.task.loss=softmax: only its   | search by exact MaxSim |
-| (text or list)                   | own negatives                                            | among all their texts  |
+| anchor, positive, maybe negative | in-batch negatives; with config.task.loss=softmax, only  | search among all other |
+| (text or list)                   | the anchor's own                                         | texts by exact MaxSim  |
 | the same, and score: a teacher's | KL divergence of the scores of each list, or             | search                 |
-| scores of all texts              | config.task.loss=margin_mse                              |                        |
+| scores of positive and negatives | config.task.loss=margin_mse                              |                        |
 | text_a, text_b, score            | -                                                        | Spearman               |
 
 Arguments, as in --config=configs/colbert.py:seq=300
@@ -21,8 +21,8 @@ Arguments, as in --config=configs/colbert.py:seq=300
 | query=N  | tokens of a query, filled with [MASK]; default: 32         |
 | dim=N    | the width of the vectors; default: 128                     |
 
-Markers of queries and documents are [unused0] and [unused1], or other texts in config.task.query_prompt and
-document_prompt. A batch of thousands of rows fits in memory with config.grad_accum_steps.
+[unused0] marks a query, and [unused1] a document; config.task.query_prompt and document_prompt set other markers. A
+batch of thousands of rows fits in memory with config.grad_accum_steps.
 
 Hardware: one accelerator; not run here at the size of MS MARCO. The batch of 32 is the paper's (section 4.1). Expected
 results (not run here): an MRR@10 of 0.349 on MS MARCO's dev queries, reranking the first 1,000 (table 1).

@@ -5,7 +5,7 @@
     python -m bertjax.main --config=configs/distilbert.py:glue:rte --workdir=out/rte_student --config.data=glue \
         --config.distill.teacher=out/rte
 
-The first command is the general distillation, on text. The student starts from every second block of its teacher. Its
+The first command is the general distillation, on text. The student starts from every second block of its teacher. The
 loss is 5 x the divergence from the teacher's distributions at a temperature of 2, plus 2 x the MLM loss, plus 1 x the
 cosine loss of the last hidden states. There are no sentence pairs. The student trains for three passes over Wikipedia
 and books, with batches of 4,096 sequences of 512 and Adam at 5e-4. Unlike in the original, only masked positions have

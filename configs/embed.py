@@ -1,4 +1,4 @@
-"""Embeddings: vectors of texts for search and similarity, from pairs, triplets, scored pairs or plain texts.
+"""Embeddings: vectors of texts for search and similarity, trained on pairs, triplets, scored pairs or plain texts.
 
     python -m bertjax.main --config=configs/embed.py --workdir=out/embed --config.init=CHECKPOINT --config.data=DIR
 
@@ -7,25 +7,25 @@ config.task.anchor=question name other columns. The columns determine the loss a
 
 | columns                          | training                                        | dev and test                 |
 |----------------------------------|-------------------------------------------------|------------------------------|
-| anchor, positive, maybe negative | in-batch negatives; `negative` may be a list    | search among all their texts |
+| anchor, positive, maybe negative | in-batch negatives; `negative` may be a list    | search among all other texts |
 | text_a, text_b, score            | CoSENT, or config.task.loss=cosine              | Spearman's correlation       |
-| text                             | SimCSE: a text and itself with other dropout    | -                            |
+| text                             | SimCSE: a text is its own positive, new dropout | -                            |
 
-DIR can also be a folder of BEIR with corpus.jsonl, queries.jsonl and qrels/train.tsv, dev.tsv and test.tsv, or have
-SQuAD's files, whose questions search their paragraphs.
+DIR can also be a folder of BEIR with corpus.jsonl, queries.jsonl and qrels/train.tsv, dev.tsv and test.tsv, or of
+SQuAD's files, where each question searches all paragraphs of its split.
 
 Arguments, as in --config=configs/embed.py:stsb
 
 | argument | meaning                                                                                                 |
 |----------|---------------------------------------------------------------------------------------------------------|
 | pairs    | default: pairs, with or without negatives (configs/mine_negatives.py finds some); batches of 64         |
-| stsb     | GLUE's STS-B: the columns sentence1, sentence2 and score of its TSV                                     |
-| nli      | NLI triplets: the columns anchor, positive, negative; batches of 128                                    |
+| stsb     | GLUE's STS-B, a TSV with the columns sentence1, sentence2 and score                                     |
+| nli      | NLI triplets in the columns anchor, positive, negative; batches of 128                                  |
 | simcse   | unlabelled text: one epoch, batches of 64, learning rate 3e-5 (arXiv 2104.08821)                        |
 | pool=HOW | mean, cls, max …; the default is mean, or the pooling of a sentence-transformers CHECKPOINT             |
 | seq=N    | tokens of the longest text; default: 128                                                                |
 
-With config.grad_accum_steps, batches of thousands of rows fit in memory, and all their texts are still negatives.
+With config.grad_accum_steps, batches of thousands of rows fit in memory, and all texts of a batch are still negatives.
 
 Hardware: any; STS-B with a model of 6 layers and width 384 takes minutes on 2 CPU cores. Expected results (not run
 here): a Spearman correlation of 0.847 on STS-B's test set with BERT-base (arXiv 1908.10084, table 2).

@@ -7,8 +7,8 @@ lines with the fields of BLiMP (arXiv 1912.00582), or with the fields that the k
 score of a sentence is its pseudo-log-likelihood (arXiv 1910.14659): each piece is masked in turn. Equal scores count as
 wrong.
 
-The accuracy by set, by phenomenon and over all sets, with standard errors, is printed and written to
-WORKDIR/minimal_pairs/NAME.json; NAME.jsonl has the scores of each pair. After an interruption the same command
+The run prints the accuracy by set, by phenomenon and over all sets, with standard errors, and writes them to
+WORKDIR/minimal_pairs/NAME.json. NAME.jsonl has the scores of each pair. After an interruption the same command
 continues.
 
 Hardware: any; scoring computes one masked copy of a sentence per piece. A CPU core computes 600 to 800 copies per

@@ -10,9 +10,9 @@ Arguments, as in --config=configs/relation.py:starts,markers=typed
 
 | argument    | meaning                                                                                               |
 |-------------|-------------------------------------------------------------------------------------------------------|
-| markers=HOW | how to mark entities. entity (default): [unusedN] pieces around them (arXiv 1906.03158); typed: also  |
-|             | the type, as in @ * person * Ann @ (arXiv 2102.01373); mask: the type instead of the words; words:    |
-|             | << >> and [[ ]] as words                                                                              |
+| markers=HOW | how to mark entities. entity (default): [unusedN] pieces around them (arXiv 1906.03158); typed: @, #  |
+|             | and the type, as in @ * person * Ann @ (arXiv 2102.01373); mask: the type instead of the words;       |
+|             | words: << >> and [[ ]] as words                                                                       |
 | starts      | the head reads the outputs at both opening markers instead of [CLS] (arXiv 1906.03158, its best       |
 |             | variant); transformers has no such class, so there is no export to Hugging Face                       |
 | seq=N       | tokens of the longest sequence; default: 128                                                          |

@@ -21,7 +21,7 @@ Arguments, as in --config=configs/rerank.py:stsb
 
 | argument  | meaning                                                                                                |
 |-----------|--------------------------------------------------------------------------------------------------------|
-| stsb      | GLUE's STS-B: the columns sentence1, sentence2 and score (divided by 5) of its TSV                     |
+| stsb      | GLUE's STS-B, a TSV with sentence1, sentence2 and score; the scores are divided by 5                   |
 | seq=N     | tokens of the longest pair; default: 256. Longer pairs lose the end of their longer text               |
 
 A trained reranker can also teach a smaller one with the same tokenizer: configs/distilbert.py:rerank.

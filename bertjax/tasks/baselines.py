@@ -1,6 +1,6 @@
 """Simple baselines: the most frequent answers, and models of TF-IDF features with scikit-learn.
 
-A baseline is an entry of the returned dict {name: outputs}.
+The functions of baselines return {name of a baseline: outputs for the records}.
 """
 
 from collections import Counter, defaultdict
@@ -26,7 +26,7 @@ _MIN_DF_TEXTS = 1000  # with at least this many texts, a term must occur in two 
 def class_baselines(
     train: Sequence[LabelledRecord], targets: np.ndarray, records: Sequence[LabelledRecord], classes: int
 ) -> dict[str, np.ndarray]:
-    """Returns the logits, float64 [M, C], of the most frequent class and of logistic regression on TF-IDF features.
+    """Returns the logits, float64 [M, C], from the class frequencies and from logistic regression on TF-IDF features.
 
     Args:
       train: The N training records.
@@ -49,11 +49,11 @@ def class_baselines(
 def label_baselines(
     train: Sequence[LabelledRecord], targets: np.ndarray, records: Sequence[LabelledRecord]
 ) -> dict[str, np.ndarray]:
-    """Returns the logits of sigmoids, float64 [M, C], from the label frequencies and from logistic regression.
+    """Returns sigmoid logits, float64 [M, C], from the label frequencies and from logistic regression.
 
     Args:
       train, records: See `class_baselines`.
-      targets: 1 for each of C independent labels of a training record and 0 elsewhere, [N, C].
+      targets: The labels of the training records, [N, C]: 1 if a record has the label, else 0.
     """
     train_inputs, inputs = tfidf_features(train, records)
     share = np.clip(targets.mean(0), 1e-4, 1 - 1e-4)
@@ -67,7 +67,7 @@ def label_baselines(
 def score_baselines(
     train: Sequence[LabelledRecord], targets: np.ndarray, records: Sequence[LabelledRecord]
 ) -> dict[str, np.ndarray]:
-    """Returns the scores, float64 [M, 1], of the mean of `targets` and of ridge regression on TF-IDF features.
+    """Predicts scores, float64 [M, 1], by the mean of `targets` and by ridge regression on TF-IDF features.
 
     Args:
       train, records: See `class_baselines`.

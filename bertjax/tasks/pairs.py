@@ -34,9 +34,10 @@ def join_pair(first: np.ndarray, second: np.ndarray, tokenizer: Tokenizer) -> tu
 def pair_features(
     groups: Sequence[tuple[str, Sequence[str]]], arrays: Mapping[str, np.ndarray], tokenizer: Tokenizer, seq_len: int
 ) -> Features:
-    """Builds a row of C sequences for each first text, a sequence for each of its at most C second texts.
+    """Builds a row for each first text, with a sequence for each of its second texts.
 
-    A pair that is too long loses the end of its longer text. A missing text has an empty sequence.
+    Empty sequences pad all rows to the same number of sequences. A pair that is too long loses the end of its
+    longer text.
 
     Args:
       groups: The first texts, each with its second texts.

@@ -163,7 +163,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         return {}
 
     def sentence_modules(self) -> SentenceModules | None:
-        """Returns the steps from a text to its vector, or None unless the task trains vectors of texts."""
+        """Returns the steps from a text to its vector, or None if the task trains no vectors of texts."""
         return None
 
     def model_files(self, model_config: BertConfig) -> Mapping[str, bytes]:

@@ -62,7 +62,7 @@ class Loop:
         """
         self._state, self._position, stopping = state, position, self._early_stopping
         total = self._phases[-1].settings.last_step
-        # A request before the first step of this process: there is nothing new to save.
+        # After a request before the first step of this process, there is nothing new to save.
         if broadcast_from_primary(self._interrupt.requested()) and position.step < total and not stopping.should_stop:
             raise self._stopped()
         for phase in self._phases:

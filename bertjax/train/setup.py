@@ -159,7 +159,7 @@ def build_setup(
       zero1: Whether to shard the state over the data axis, one of `parallel.zero1.ZERO1`.
     """
     inputs = [jax.ShapeDtypeStruct(*batch[name]) for name in objective.inputs]
-    # As a jitted function it is traced once, although `abstract_state` and `Setup.create` both trace its callers.
+    # A jitted `init` is traced only once, although `abstract_state` and `Setup.create` both trace its callers.
     init = jax.jit(make_init(module, optimizer, inputs, trained, objective.init_aux, ema=ema_decay > 0), inline=True)
     with mesh_context(mesh):
         state = abstract_state(init, mesh)

@@ -1,6 +1,6 @@
-"""Exact gradients of losses that compare the rows of a batch, with the outputs of all parts and devices.
+"""Exact gradients of losses that compare all rows of a batch, across its parts and the devices.
 
-Source: gradient caching (Gao et al. 2021, arXiv 2101.06983). If a batch has several parts, each is computed
+Source: gradient caching (Gao et al. 2021, arXiv 2101.06983). If a batch has several parts, each part is computed
 twice. The first pass computes the outputs of all parts, which are small, and then the gradient of the loss with respect
 to these outputs. The second pass computes the gradient of the parameters. Dropout depends only on the example number,
 so both passes drop the same values.
@@ -20,7 +20,7 @@ Rows = tuple[Mapping[str, jax.Array], jax.Array]  # the arrays of a batch, and t
 def split_rows(rows: Any, parts: int) -> Any:
     """Splits arrays [B, ...] into A parts [A, B/A, ...].
 
-    Row r goes to part r % A, so that each device keeps its rows. Part r // (B / A) would move rows between devices.
+    Row r goes to part r % A, so that each device keeps its rows. With r // (B / A), rows would move between devices.
     """
     return jax.tree.map(lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), rows)
 

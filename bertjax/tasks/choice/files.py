@@ -15,7 +15,7 @@ from bertjax.text.hash_split import hash64, hash_threshold
 # {layout: suffixes of its files}.
 LAYOUTS = {'swag': ('.csv', *FORMATS), 'codah': ('.tsv',), 'jsonl': NESTED}
 _ENDINGS = tuple(f'ending{i}' for i in range(4))
-# {layout: the columns of a table}: the group, the first sequence, in SWAG the start of the endings, endings and label.
+# {layout: the columns of a table}: the group, the context, the start of the endings (SWAG), the endings, the label.
 _COLUMNS = {
     'swag': ('gold-source', 'sent1', 'sent2', *_ENDINGS, 'label'),
     'codah': ('category', 'prompt', *_ENDINGS, 'label'),

@@ -28,7 +28,7 @@ from bertjax.tasks.task import Task
 
 @dataclasses.dataclass(frozen=True)
 class Ranking:
-    """The most similar documents of a query, the best first: their indices in the corpus, and the cosines."""
+    """The best documents of a query, the best first: their indices in the corpus, and their scores."""
 
     documents: Sequence[int]
     scores: Sequence[float]

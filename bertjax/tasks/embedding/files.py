@@ -124,7 +124,7 @@ def find_form(record: Record, columns: Mapping[str, str], keys: str = 'config.ta
 
 
 def describe_forms(forms: Collection[str], columns: Mapping[str, str]) -> str:
-    """Returns the columns of each form; 'distilled' is a kind of 'pairs'. For the arguments see `parse_examples`."""
+    """Returns the columns of each form but 'distilled', a kind of 'pairs'. For the arguments see `parse_examples`."""
     needed = [roles for form, roles in FORMS.items() if form in forms and form != 'distilled']
     return ', or '.join(' and '.join(map(columns.get, roles)) for roles in needed if columns.keys() >= {*roles})
 
@@ -181,7 +181,7 @@ def pairs_as_queries(examples: Sequence[TextExample]) -> list[Query]:
 
 
 def questions_as_queries(questions: Sequence[SquadQuestion]) -> list[Query]:
-    """Returns queries over all paragraphs of SQuAD: the questions that have an answer."""
+    """Returns the questions that have an answer, as queries over all paragraphs of SQuAD."""
     corpus = _make_corpus(question.context for question in questions)
     index = {text: i for i, text in enumerate(corpus.texts)}
     queries: dict[str, Query] = {}

@@ -3,9 +3,9 @@
 Similarity is the cosine of the angle between two vectors. The rows of a batch are groups of C texts. Equal texts have
 equal entries in `text_ids`. An absent text has 0.
 
-Embeddings, rerankers and late interaction share the losses of lists, `listwise_…`. A list has M scores: of a query's
-positive, and of its M - 1 negatives. All arrays are [B, M], the positive first; `present` is False for a negative that
-a query lacks.
+Embeddings, rerankers and late interaction share the losses of lists, `listwise_…`. A list has the scores of
+M texts: a query's positive and its M - 1 negatives. All arrays are [B, M], the positive first; `present` is False for a
+negative that a query lacks.
 """
 
 import dataclasses
@@ -133,7 +133,7 @@ def in_batch_cross_entropy(
 
 
 def _cross_entropy(similarity: jax.Array, excluded: jax.Array, *, scale: float, margin: float) -> jax.Array:
-    """Computes the cross entropy [B] of column i of each row i [M], among the columns that are not excluded."""
+    """Computes the cross entropy [B] of column i in each row i of [B, M], among the columns that are not excluded."""
     own = jnp.eye(*similarity.shape, dtype=bool)
     positive = jnp.where(own, similarity, 0.0).sum(-1)
     if margin:

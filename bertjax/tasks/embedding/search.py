@@ -9,7 +9,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from bertjax.model.quantization import cosine_similarity
 
-# The rows of a block of queries and of a block of documents; two blocks have 64 MiB of similarities.
+# The rows of a block of queries and of a block of documents. Their similarities take 64 MiB.
 QUERIES, DOCUMENTS = 1024, 16384
 
 

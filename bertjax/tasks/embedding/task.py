@@ -97,7 +97,7 @@ class EmbeddingTask(TextPairTask):
     def adopt(self, source: str) -> None:
         """See Task. If `pool` is 'auto', a folder of sentence-transformers sets the modules and `truncate_dim`.
 
-        As in sentence-transformers, the losses use all dimensions, and the evaluation uses the first ones.
+        As in sentence-transformers, the losses use all dimensions, and the evaluation the first `truncate_dim`.
         """
         modules = read_sentence_modules(source)
         if modules is None or self.pool != 'auto':

@@ -20,7 +20,7 @@ from bertjax.tasks.embedding.losses import (
 )
 
 ROLES = 'token_roles'
-_QUERIES = 8  # the queries that are compared with all documents at a time
+_QUERIES = 8  # the number of queries that are compared with all documents at once
 
 
 def max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:
@@ -43,7 +43,7 @@ def info_nce(x: jax.Array, batch: Batch, *, query_len: int, scale: float = 1.0) 
     """Computes the cross entropy [B] of each query's positive among the texts of all rows; see embedding/losses.py."""
     documents = x[:, 1:].swapaxes(0, 1).reshape(-1, *x.shape[2:])  # [(C - 1)·B, S, D], positives first
 
-    # The products of all tokens may not fit in memory: few queries at a time, and recomputation for the gradient.
+    # The products of all tokens may not fit in memory, so they are computed in blocks, and again for the gradient.
     score = jax.checkpoint(lambda query: max_sim(query, documents))
     similarity = jax.lax.map(score, x[:, 0, :query_len], batch_size=_QUERIES)  # [B, (C - 1)·B]
     return in_batch_cross_entropy(similarity, batch[TEXT_IDS], scale=scale)

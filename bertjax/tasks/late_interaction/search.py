@@ -9,7 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.tasks.late_interaction.losses import max_sim
 
-QUERIES, DOCUMENTS, LENGTHS = 16, 256, 32  # rows of a block of queries, of documents; divisor of padded lengths
+QUERIES, DOCUMENTS, LENGTHS = 16, 256, 32  # rows of a block of queries and of documents; divisor of lengths
 
 
 def search(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Late interaction (ColBERT): training from pairs, hard negatives or a teacher's scores, evaluation by exact MaxSim."""
+"""Late interaction (ColBERT): training on pairs, hard negatives or a teacher's scores, evaluation by exact MaxSim."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -55,7 +55,7 @@ def is_binary(path: epath.PathLike) -> bool:
 def format_of(path: epath.PathLike, format: str = '') -> str:
     """Returns the format of a file: `format`, or the format of the file's suffix if `format` is 'auto' or ''.
 
-    The suffix of a binary file always determines its format. 'auto' means that the task has the key config.task.format.
+    The suffix of a binary file always determines its format. With 'auto', the error names the key config.task.format.
 
     Raises:
       UserError: The suffix is unknown.

@@ -1,1 +1,1 @@
-"""Rerankers: scores of a query with each of its texts, which one encoder reads together."""
+"""Rerankers: an encoder reads a query and a text together, and scores the pair."""

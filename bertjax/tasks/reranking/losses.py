@@ -27,7 +27,7 @@ def binary_cross_entropy(logits: jax.Array, batch: Batch) -> jax.Array:
 
 
 def squared_error(logits: jax.Array, batch: Batch) -> jax.Array:
-    """Computes the squared error [B] to `labels`: to scores [B], or to a teacher's [B, M], averaged over each list."""
+    """Computes the squared error [B] to `labels` [B], or the mean over each list of the errors to `labels` [B, M]."""
     error = jnp.square(logits - batch['labels'])
     return error if error.ndim == 1 else mean_of(error, _present(batch))
 
@@ -36,7 +36,7 @@ def _list_loss(function: Any, logits: jax.Array, batch: Batch) -> jax.Array:
     return function(logits, _present(batch), batch.get('labels'))
 
 
-# The default for a form of data is the first loss that supports the form.
+# The first loss that accepts a form is the default for this form.
 LOSSES = {
     'bce': RowLoss(binary_cross_entropy, ('scored',), score_range=(0, 1)),
     'margin_mse': RowLoss(functools.partial(_list_loss, listwise_margin_mse), ('distilled',), needs_negatives=True),

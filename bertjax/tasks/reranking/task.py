@@ -1,4 +1,4 @@
-"""Rerankers (cross-encoders), trained from scored pairs, or from lists with or without a teacher's scores."""
+"""Rerankers (cross-encoders), trained on scored pairs, or on lists with or without a teacher's scores."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -20,7 +20,7 @@ from bertjax.tasks.sentence.labels import count_labels, find_labels
 from bertjax.tasks.sentence.task import Example, Scores, TextTask, check_all_or_none
 from bertjax.text.hash_split import hash64, hash_threshold
 
-# The columns of SICK, and the labels of those that are predicted, for task 1 of SemEval-2014.
+# SICK (SemEval-2014, task 1): the column of the ids, the predicted columns, and the labels of each predicted column.
 _PAIR_ID, _PREDICTED = 'pair_ID', ('entailment_judgment', 'relatedness_score')
 _SICK_LABELS = dict(zip(_PREDICTED, (['CONTRADICTION', 'ENTAILMENT', 'NEUTRAL'], []), strict=True))
 _SCORE_METRICS = ('spearman', 'pearson')  # the values of `metric` for a regression

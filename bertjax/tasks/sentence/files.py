@@ -19,8 +19,8 @@ class TableFiles(SplitFiles):
     Args:
       data: The folder, or the training file; '' to use `dataset`.
       dataset: The name of a dataset in tensorflow-datasets.
-      names: {split: name of its file, or of a split of `dataset`}. '' selects the usual names, or no file
-        beside a single table.
+      names: {split: name of its file, or of a split of `dataset`}. '' selects the usual names if `data` is
+        a folder, and no file if it is a single table.
       format: The format of files without a known suffix, see records.py:format_of.
     """
 
@@ -80,7 +80,7 @@ class TableFiles(SplitFiles):
 
     @property
     def searched_folder(self) -> epath.Path | None:
-        """See SplitFiles. The folder of a single file is searched only if its name is a usual one."""
+        """See SplitFiles. The folder of a single file is searched only if the file has a usual name."""
         if not self._data or (self._one_file and self._path.stem not in STEMS['train']):
             return None
         return self._path.parent if self._one_file else self._path

@@ -117,7 +117,7 @@ class TextTask(Task[Example, Scores]):
 
     head = SEQUENCE_CLASSIFICATION
     has_baselines = True
-    trained_texts = 0  # the texts of a record in the training of a regression; 0 if unknown, as for other models
+    trained_texts = 0  # the number of texts per training record of a regression; 0 if unknown or for other tasks
     learned: ClassVar[Mapping[str, str]] = {'labels': 'labels'}
     min_seq_len = 5
 

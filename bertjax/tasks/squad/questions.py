@@ -81,8 +81,8 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, lab
     """
     questions = list(questions)
     seen: dict[str, str] = {}
-    # An empty list of answers means 'unknown' in SQuAD 1.1, and if no question of the split has answers or
-    # is_impossible.
+    # An empty list of answers means 'unknown' if all questions must have answers, or if no question of the split has
+    # answers or is_impossible.
     has_labels = any(question.answers or question.impossible for question in questions)
     for i, question in enumerate(questions):
         _check_id(question, seen, _FIX)

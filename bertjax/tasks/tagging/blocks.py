@@ -55,7 +55,7 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
     rows: list[tuple[int, tuple[str, ...]]] = []
     before: list[tuple[str, ...]] = []
     document, separator, count, first = 0, '', 0, 0
-    # The first line of a word, which is neither blank, nor a possible comment, nor a document boundary.
+    # The line of a word is neither blank, nor a possible comment, nor a document boundary.
     is_word = lambda line: line.strip(' \t') and not line.startswith('#') and not is_boundary(line)  # noqa: E731
     lines, words = peek_lines(lines, accept=is_word)
     first_separator = _separator(''.join(words))

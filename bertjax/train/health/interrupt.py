@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from bertjax.train.caller import current_caller
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_LAST = 3  # the number of signals that end a training at once
+_LAST = 3  # this many signals end a training at once
 
 
 class Interrupt:
     """A context that records SIGTERM and SIGINT. The third signal ends the process with status 128 + signal number.
 
-    A separate thread answers signals, even while the main thread runs compiled code or waits for a disk. A context that
-    is entered outside of the main thread, where Python allows no signal handlers, records nothing.
+    A separate thread answers signals, even while the main thread runs compiled code or waits for a disk. Outside
+    of the main thread, where Python allows no signal handlers, the context records nothing.
 
     Attributes:
       doing: A description of the current activity, for the answer to the second signal.

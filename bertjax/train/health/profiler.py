@@ -78,6 +78,6 @@ class Profiler:
         try:
             jax.profiler.start_trace(self._folder)
             self._is_tracing = True
-        except Exception as error:  # as above: another trace may be running
+        except Exception as error:  # any error, for example because another trace is running
             logging.warning('no trace for config.profile: %s', error)
             self._steps = range(0)
