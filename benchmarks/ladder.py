@@ -216,6 +216,7 @@ class Peer(Run):
         """Trains, loads the model into a run of bertjax, which evaluates it, and returns the time of the training."""
         folder = self.folder.with_name(f'{self.name}-trainer')
         seconds = self._train(folder, steps)
+        self.keys = {key: value for key, value in self.keys.items() if not key.startswith('model.')}
         mode = {'pairs.mode': 'full_sentences', 'model.num_segments': 0 if self.rung.peer == 'modernbert' else 2}
         self.train(self.folder, 1, init=folder / 'model', architecture_from='init', learning_rate=1e-12, **mode)
         return seconds

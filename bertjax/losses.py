@@ -231,7 +231,8 @@ def multi_label_losses(outputs: Arrays, batch: Arrays, positive: Sequence[float]
     decisions at a probability of 0.5; the metrics of the task may use another threshold.
 
     Args:
-      outputs, batch: See Objective.
+      outputs: See Objective.
+      batch: See Objective.
       positive: The weights of the C labels where they are 1 (torch's pos_weight); None for weights of 1.
     """
     logits, labels, weights = outputs['logits'].astype(jnp.float32), batch['labels'], batch['weights']

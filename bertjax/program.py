@@ -87,7 +87,8 @@ def run(
       verb: The verb, such as 'evaluate', 'predict', 'plot' or 'report'; see --help.
       recipe: The recipe, or its name.
       workdir: The workdir; None if the verb needs none.
-      on_row, quiet: See `train`.
+      on_row: See `train`.
+      quiet: See `train`.
       **keys: Further values of keys of the recipe.
 
     Raises:

@@ -160,7 +160,8 @@ def to_huggingface(
       params: Our arrays by flat path, with stacked layers. Converted arrays are removed from the dictionary, because
         two copies of a large model may not fit in memory.
       config: The config of the model. Rows beyond its `vocab_size` are padding and are dropped.
-      head, keep_unnamed: See `entries`, which may raise.
+      head: See `entries`, which may raise.
+      keep_unnamed: See `entries`, which may raise.
     """
     all_entries = list(entries(config, params, head, keep_unnamed=keep_unnamed))
     tensors = {}

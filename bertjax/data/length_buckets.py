@@ -27,7 +27,8 @@ def best_length_count(
       lengths: int [N], the lengths of the rows.
       cost: A function from a padded length to the total cost of one row over all epochs.
       compile_cost: The cost of compiling one more length, in the same unit.
-      max_length, multiple: See `choose_lengths`.
+      max_length: See `choose_lengths`.
+      multiple: See `choose_lengths`.
       max_count: The maximum number of padded lengths.
     """
 

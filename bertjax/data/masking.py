@@ -119,7 +119,8 @@ def mask_batch(
       mask_id: The id of [MASK].
       allowed_ids: int32, the ids of random replacements; see `replacement_ids`.
       continues_word: bool [V], whether a piece continues the word before it.
-      seed, n: The keys of the random draws; n is int64 [B].
+      seed: The first key of the random draws.
+      n: The second key, int64 [B].
       within_budget: Whether a row never exceeds its budget: if all its words are longer than the budget, only a part of
         the shortest word is masked.
       rates: float64 [B], the rate of each row, which replaces the rate of the options.

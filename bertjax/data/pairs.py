@@ -108,7 +108,8 @@ def draw_target_lengths(
     instead drawn uniformly from 2 to S - 3.
 
     Args:
-      document, plan: int64, the numbers of documents and plans, which broadcast against each other.
+      document: int64, the numbers of documents, which broadcast against `plan`.
+      plan: int64, the numbers of plans.
       options: The options of pairing.
       seq_len: S.
       seed: The seed of the draws.

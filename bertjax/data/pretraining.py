@@ -45,7 +45,8 @@ class PretrainingExamples:
       max_predictions: The maximum number P of predicted positions in a row.
       pairs: The options of pairing.
       masking: The options of masking.
-      seed, phase: Integers. An example depends only on these, its number, the text and the options.
+      seed: An integer. An example depends only on it, `phase`, its number, the text and the options.
+      phase: An integer.
       cache_dir: A local directory for the plans; None keeps them in memory.
 
     Raises:

@@ -191,7 +191,9 @@ def token_spans(
     """Returns the character span of each token in its text.
 
     Args:
-      tokenizer, texts, pairs: The arguments of `build_sequences`.
+      tokenizer: See `build_sequences`.
+      texts: See `build_sequences`.
+      pairs: See `build_sequences`.
       features: The result of `build_sequences`, with T tokens.
 
     Returns:

@@ -168,7 +168,9 @@ class Runner:
         """Sums the outputs of `forward` over all batches, without copying the outputs to the host.
 
         Args:
-          name, features, inputs: See `run`.
+          name: See `run`.
+          features: See `run`.
+          inputs: See `run`.
           forward: A function (params, batch) -> {output name: sum over the rows of the batch}. Padding rows must not
             contribute to the sums.
           max_rows: A function that returns the maximum batch size for a padded length; None for the runner's.

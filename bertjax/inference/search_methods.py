@@ -43,7 +43,8 @@ class SearchMethods(EncodeMethods):
         """Computes the cosines of texts or vectors.
 
         Args:
-          a, b: One text or several, or vectors: [D], or [N, D] and [M, D].
+          a: One text or several, or vectors: [D] or [N, D].
+          b: As `a`, with vectors [D] or [M, D].
           calibration: The `calibration` with which `encode` made the int8 vectors.
 
         Returns:

@@ -84,7 +84,8 @@ def add_bias(x: jax.Array, bias: jax.Array, sum_by_matmul: bool) -> jax.Array:
     """Adds bias [D] to x [..., D], in the dtype of x. The gradient of the bias is summed in float32.
 
     Args:
-      x, bias: Any floating dtype.
+      x: Any floating dtype.
+      bias: Any floating dtype.
       sum_by_matmul: Whether to sum the gradient by a matmul with ones. On TPU, this is faster if a Pallas kernel
         computes the gradient of x. The compiler cannot fuse a sum into a Pallas kernel, so the sum would read the
         gradient from memory once more, which takes much longer than the matmul. On CPU, it is faster if D is large.
@@ -209,7 +210,8 @@ def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: 
 
     Args:
       x: [..., D].
-      scale, bias: [D]; `bias` may be None for no bias.
+      scale: [D].
+      bias: [D], or None for no bias.
     """
     return _layer_norm(x, scale, bias, epsilon)[0]
 

@@ -168,7 +168,8 @@ def train_sentencepiece(
     """Draws a sample of sentences from each corpus, and calls `build_sentencepiece`.
 
     Args:
-      texts, others: The texts of each corpus, read once.
+      texts: The texts of the first corpus, read once.
+      *others: The texts of each further corpus, read once.
       seed: The seed of the samples.
       sample_sentences: The maximum number of sentences of a sample. Unigram training needs 3 KB of memory for each
         English sentence.
@@ -196,7 +197,9 @@ def build_sentencepiece(
 
     Args:
       drawn: The result of `sampling.sample` for each corpus of a mixture.
-      vocab_size, unused, smoothing: See `build_wordpiece`.
+      vocab_size: See `build_wordpiece`.
+      unused: See `build_wordpiece`.
+      smoothing: See `build_wordpiece`.
       model_type: The type of the model: 'unigram' (Kudo 2018) or 'bpe'.
       lowercase: Whether case is folded.
       sample_sentences: The maximum number of sentences of a mixture.
@@ -253,7 +256,9 @@ def train_byte_bpe(
 
     Args:
       texts: The texts, read once.
-      vocab_size, unused, min_frequency: See `build_wordpiece`.
+      vocab_size: See `build_wordpiece`.
+      unused: See `build_wordpiece`.
+      min_frequency: See `build_wordpiece`.
       lowercase: Whether text is lower-cased.
 
     Raises:

@@ -154,7 +154,14 @@ def build_setup(
     """Builds a setup with the shapes and shardings of all arrays, but without arrays.
 
     Args:
-      module, objective, optimizer, mesh, trained, layer_decay, ema_decay, teacher: See `Setup`.
+      module: See `Setup`.
+      objective: See `Setup`.
+      optimizer: See `Setup`.
+      mesh: See `Setup`.
+      trained: See `Setup`.
+      layer_decay: See `Setup`.
+      ema_decay: See `Setup`.
+      teacher: See `Setup`.
       batch: The shapes and dtypes of a batch of the run, with any number of rows and any length.
       zero1: Whether to shard the state over the data axis, one of `parallel.zero1.ZERO1`.
     """
