@@ -10,17 +10,17 @@ Differences from the original: The learning rate is constant in the second phase
 phase has 30 % masks (original: 15 % in the last phase). A batch has the same number of tokens in every phase. The
 global RoPE theta is 160,000 from the start.
 
-Hardware: a slice of TPU v5e with 64 chips, in bfloat16. The step and its memory are the compiler's estimates for rows of
-1,024 (`--config.run=compile --config.topology=v5e:8x8`; 26 November 2026; not run). The hours follow from the step:
+Hardware: a slice of TPU v5e with 64 chips, in bfloat16. The step and its memory are the compiler's estimates for rows
+of 1,024 (`--config.run=compile --config.topology=v5e:8x8`; 26 November 2026; not run). The hours follow from the step:
 
-| argument | layers / width / heads | learning rate, decay | step, MFU       | GiB per chip | hours for 1,700 billion tokens |
-|----------|------------------------|----------------------|-----------------|--------------|--------------------------------|
-| 17m      | 7 / 256 / 4            | 3e-3, 3e-4           | 117 ms, 19 %    | 2.4          | 12                             |
-| 32m      | 10 / 384 / 6           | 3e-3, 3e-4           | 182 ms, 27 %    | 3.4          | 18                             |
-| 68m      | 19 / 512 / 8           | 3e-3, 3e-4           | 391 ms, 34 %    | 6.3          | 39                             |
-| 150m     | 22 / 768 / 12          | 8e-4, 1e-5           | 667 ms, 46 %    | 10.0         | 67                             |
-| 400m     | 28 / 1024 / 16         | 5e-4, 1e-5           | 1,399 ms, 62 %  | 8.4          | 140                            |
-| 1b       | 28 / 1792 / 28         | 5e-4, 5e-5           | 3,340 ms, 68 %  | 14.8         | 334                            |
+| argument | layers / width / heads | learning rate, decay | step, MFU       | GiB per chip | hours, 1,700 B tokens |
+|----------|------------------------|----------------------|-----------------|--------------|------------------------|
+| 17m      | 7 / 256 / 4            | 3e-3, 3e-4           | 117 ms, 19 %    | 2.4          | 12                     |
+| 32m      | 10 / 384 / 6           | 3e-3, 3e-4           | 182 ms, 27 %    | 3.4          | 18                     |
+| 68m      | 19 / 512 / 8           | 3e-3, 3e-4           | 391 ms, 34 %    | 6.3          | 39                     |
+| 150m     | 22 / 768 / 12          | 8e-4, 1e-5           | 667 ms, 46 %    | 10.0         | 67                     |
+| 400m     | 28 / 1024 / 16         | 5e-4, 1e-5           | 1,399 ms, 62 %  | 8.4          | 140                    |
+| 1b       | 28 / 1792 / 28         | 5e-4, 5e-5           | 3,340 ms, 68 %  | 14.8         | 334                    |
 
 On these chips, `1b` needs `--config.model.remat=dots` for the rows of 8,192.
 """
