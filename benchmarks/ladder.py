@@ -132,7 +132,9 @@ class Run:
         self.probe = pathlib.Path(_OUT.value) / f'{slug}-probe'
         self.kept, self.folder = pathlib.Path(_KEPT.value) / f'{self.name}.json', pathlib.Path(_OUT.value) / self.name
 
-    def train(self, folder: pathlib.Path, steps: int, **more: Any) -> float:
+    def train(
+        self, folder: pathlib.Path, steps: int, recipe: str = 'configs/pretrain_tiny.py:adam', **more: Any
+    ) -> float:
         """Trains in `folder`, unless the run is finished, and returns the used processor time in seconds."""
         vocabulary = pathlib.Path(_OUT.value) / f'text-{self.keys["vocab.size"]}'
         shared = {'tokenizer': vocabulary / 'tokenizer', 'data': vocabulary / 'store'}
@@ -143,13 +145,7 @@ class Run:
             'eval_every': 0, 'checkpoint_every': 0, 'checkpoint_minutes': 10, 'eval_examples': 2048,
             'pair_plans': 2, **({} if folder == vocabulary else shared), **more,
         }  # fmt: skip
-        command = [
-            sys.executable,
-            '-m',
-            'bertjax.main',
-            '--config=configs/pretrain_tiny.py:adam',
-            f'--workdir={folder}',
-        ]
+        command = [sys.executable, '-m', 'bertjax.main', f'--config={recipe}', f'--workdir={folder}']
         return _processor_time([*command, *(f'--config.{key}={value}' for key, value in keys.items())])
 
     def seconds_per_step(self) -> float:
@@ -218,7 +214,7 @@ class Peer(Run):
         seconds = self._train(folder, steps)
         self.keys = {key: value for key, value in self.keys.items() if not key.startswith('model.')}
         mode = {'pairs.mode': 'full_sentences', 'model.num_segments': 0 if self.rung.peer == 'modernbert' else 2}
-        self.train(self.folder, 1, init=folder / 'model', architecture_from='init', learning_rate=1e-12, **mode)
+        self.train(self.folder, 1, 'configs/adapt.py', init=folder / 'model', learning_rate=1e-12, **mode)
         return seconds
 
     def _train(self, folder: pathlib.Path, steps: int) -> float:
