@@ -3,18 +3,17 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import pathlib
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from etils import epath
 
 from bertjax.checkpoint import checksums, steps
+from bertjax.checkpoint.readback import Structure, check_readable, structure
 from bertjax.checkpoint.steps import DAMAGED, Steps
 from bertjax.errors import UserError
 from bertjax.files.atomic import make_directory
@@ -28,8 +27,6 @@ from bertjax.parallel.distributed import (
     primary_first,
     raise_together,
 )
-
-Structure = dict[str, tuple[tuple[int, ...], str]]  # {path: (shape, dtype)} of arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,7 +229,7 @@ class Checkpoints:
         with annotate_write_errors(self.directory, size):
             # Without `force`, Orbax skips a step if any folder, even an unfinished one, has a higher number.
             self._manager.save(step, args=args, force=True)
-        finish = (step, cost, size, _structure(state), items)
+        finish = (step, cost, size, structure(state), items)
         self._finisher = threading.Thread(target=self._finish, args=finish, name='checkpoint')
         self._finisher.start()
 
@@ -252,7 +249,7 @@ class Checkpoints:
             with annotate_write_errors(self.directory, size):
                 self._manager.wait_until_finished()
             if is_primary():
-                _check_readable(pathlib.Path(self._manager.directory, str(step)), written, items)
+                check_readable(pathlib.Path(self._manager.directory, str(step)), written, items)
                 with annotate_write_errors(self.directory, size):
                     checksums.write_checksums(self.directory / str(step), cost)
                 steps.unmark(self.directory, step)
@@ -341,37 +338,3 @@ def _copy_on_cpu(x: Any) -> Any:
 def _restore_gigabytes(template: Any) -> float:
     """Returns the gigabytes that Orbax may read at once: a little more than the largest array, which must fit."""
     return (1.01 * max(x.size * max(x.dtype.itemsize, 4) for x in jax.tree.leaves(template)) + 2**20) / 1e9
-
-
-def _structure(tree: Any) -> Structure:
-    """Returns {path: (shape, dtype)} of the arrays, or abstract arrays, in a tree."""
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    name = functools.partial(jax.tree_util.keystr, simple=True, separator='/')
-    return {name(path): (tuple(x.shape), str(x.dtype)) for path, x in leaves}
-
-
-def _check_readable(step_dir: pathlib.Path, state: Structure, items: Mapping[str, Any]) -> None:
-    """Checks that the structure of a step and its JSON items can be read as another process would read them.
-
-    Args:
-      step_dir: The folder of the step, as a path that Orbax accepts.
-      state: The structure of the saved state.
-      items: {name: saved JSON value}.
-
-    Raises:
-      UserError: The structure or an item cannot be read, or differs from what was saved.
-    """
-    try:
-        restored = _structure(ocp.StandardCheckpointHandler().metadata(epath.Path(step_dir, 'state')).tree)
-        differences = sorted(restored.items() ^ state.items())
-        for name, saved in items.items():
-            read = ocp.JsonCheckpointHandler().restore(epath.Path(step_dir, name))
-            if json.dumps(read, sort_keys=True) != json.dumps(saved, sort_keys=True):
-                differences.append((name, 'another value'))
-    except Exception as error:  # Orbax and tensorstore raise many types.
-        differences = [(type(error).__name__, ' '.join(str(error).split())[:200])]
-    if differences:
-        name, reason = differences[0]
-        found = f'a save that cannot be read back ({name}: {reason})'
-        fix = 'check the disk, then start the same command again: earlier checkpoints are kept'
-        raise UserError(f'checkpoint {step_dir.name}', found, 'the values that were saved', fix)
