@@ -88,7 +88,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """Returns the names of the labelled splits.
 
         They are 'dev', and 'train' and 'test' if their records have labels. MNLI also has 'dev_mismatched'. At its end,
-        a run evaluates all of these splits except 'train'.
+        a run evaluates all of these splits except 'train'. A subclass without `_files` overrides this method.
         """
         return self._files.splits()
 

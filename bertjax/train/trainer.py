@@ -1,5 +1,6 @@
 """The trainer, which starts or resumes a training of any kind in its workdir, and records and saves it."""
 
+import abc
 import contextlib
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +34,7 @@ from bertjax.writers.console import TrainingConsole
 from bertjax.writers.tracker import Tracker
 
 
-class Experiment:
+class Experiment(abc.ABC):
     """The base class of a training: a pre-training, a fine-tuning, or several fine-tunings together.
 
     Attributes:
@@ -56,13 +57,13 @@ class Experiment:
         """The abstract state: the shapes, dtypes and shardings of its arrays."""
         return self.setup.state
 
+    @abc.abstractmethod
     def init_state(self) -> TrainState:
         """Returns the state of step 0."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def phases(self) -> Sequence[Phase]:
         """Returns the phases of the training loop."""
-        raise NotImplementedError
 
     def describe(self) -> str:
         """Returns a description, which is printed before training starts; '' for none."""
