@@ -46,7 +46,8 @@ def _review(run: Run, task: Task, path: pathlib.Path) -> dict[str, Any] | str:
     with quiet():
         records = sample_records(task.records('dev'), run.config['max_eval_records'])
     if len(records) != len(rows):
-        return f'{len(rows):,} predictions for {len(records):,} records of dev: the data has changed.'
+        counts = f'{len(rows):,} predictions for {len(records):,} records of dev'
+        return f'{counts}: the data or config.max_eval_records has changed.'
     try:
         judgments = list(task.judgments(records, rows))
     except (LookupError, TypeError, ValueError):

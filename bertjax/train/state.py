@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 from flax import struct
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.losses import AUX
 from bertjax.model.stacking import init_params
@@ -128,7 +128,10 @@ def fresh_state(
 
 def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> TrainState:
     """Computes shape, dtype and sharding of each leaf, without arrays. Call it within `mesh_context(mesh)`."""
-    boxed = jax.eval_shape(lambda: init(jax.random.key(0)))  # eval_shape does not need the devices
+    key = jax.eval_shape(lambda: jax.random.key(0))  # eval_shape does not need the devices
+    # JAX traces a jitted `init` again for a key without a sharding on the mesh.
+    key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=NamedSharding(mesh, PartitionSpec()))
+    boxed = jax.eval_shape(init, key)
     shardings = state_shardings(boxed, mesh)
     # nn.unbox would apply sharding constraints, which needs arrays.
     bare = jax.tree.map(lambda x: x.value if isinstance(x, _Box) else x, boxed, is_leaf=lambda x: isinstance(x, _Box))

@@ -8,6 +8,7 @@ import pytest
 from jax.sharding import PartitionSpec
 from train_fakes import MESH_RECIPE, NO_DROPOUT, B, RandomExamples, Run, host, loss_of, tiny_config
 
+from bertjax.model.stacking import init_params
 from bertjax.optim.masks import path_names
 
 # Both ways to shard weights; tests/program/test_meshes.py tests other meshes.
@@ -20,10 +21,10 @@ def on_mesh():
     """(run, initial state on the host, metrics of the steps, final state on the mesh)."""
     run = Run(tiny_config(mesh=MESH, **MESH_RECIPE))
     assert run.mesh.size == 8
-    state = run.init()
-    first = host(state)
-    state, rows = run.steps(state, 0, STEPS)
-    return run, first, rows, state
+    initial = run.init()
+    first = host(initial)
+    final, rows = run.steps(initial, 0, STEPS)
+    return run, first, rows, final
 
 
 def test_the_losses_with_dropout_agree_with_one_device(one_device_rows, on_mesh):
@@ -45,6 +46,14 @@ def test_the_losses_with_dropout_agree_with_one_device(one_device_rows, on_mesh)
 def test_the_initial_state_does_not_depend_on_the_mesh(fresh, on_mesh):
     for x, y in zip(jax.tree.leaves(on_mesh[1]), jax.tree.leaves(fresh), strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+def test_the_initial_state_is_traced_once(monkeypatch):
+    """Although the shapes and shardings are computed before the state."""
+    traces = []
+    monkeypatch.setattr('bertjax.train.state.init_params', lambda *inputs: traces.append(1) or init_params(*inputs))
+    Run(tiny_config(mesh=MESH, **MESH_RECIPE)).init()
+    assert len(traces) == 1
 
 
 # Mesh axes of the sharded parameters, without the layer axis; all other parameters are replicated.

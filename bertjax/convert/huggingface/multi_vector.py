@@ -121,8 +121,11 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
         if value:
             raise UserError(where, f'{name} {format_value(value)}', "ColBERT's settings", _FIX)
     limit, prompts = read_max_length(folder, encoder) or longest, given.get('prompts') or {}
-    # The limit applies to queries or documents only if no length is set for them.
-    length = lambda name: min(encoder.get(name) or given.get(name) or limit, longest)  # noqa: E731
+
+    def length(name: str) -> int:
+        # The limit applies to queries or documents only if no length is set for them.
+        value, file = encoder.get(name) or given.get(name) or limit, ENCODER if encoder.get(name) else SETTINGS
+        return _parse_length(value, name, str(folder / file), longest)
 
     def prompt(side: str) -> str:
         prefix = given.get(f'{side}_prefix') or ''
@@ -147,15 +150,18 @@ def _read_metadata(folder: epath.Path, longest: int) -> MultiVector:
             raise UserError(where, f'{name} {format_value(given[name])}', f"'{expected}'", _FIX)
 
     def length(name: str, default: int) -> int:
-        value = default if given.get(name) is None else given[name]
-        if type(value) is not int or value < 4:
-            raise UserError(where, f'{name} {format_value(value)}', 'a number of tokens, at least 4', _FIX)
-        return min(value, longest)
+        return _parse_length(default if given.get(name) is None else given[name], name, where, longest)
 
     prompts = [f'{given.get(f"{side}_token_id") or marker} ' for side, marker in _MARKERS.items()]
     skiplist = PUNCTUATION if given.get('mask_punctuation', True) else ()
     attend = bool(given.get('attend_to_mask_tokens'))
     return MultiVector(*prompts, length('query_maxlen', 32), length('doc_maxlen', 220), True, attend, skiplist)
+
+
+def _parse_length(value: Any, name: str, where: str, longest: int) -> int:
+    if type(value) is not int or value < 4:
+        raise UserError(where, f'{name} {format_value(value)}', 'a number of tokens, at least 4', _FIX)
+    return min(value, longest)
 
 
 def read_projection(directory: epath.PathLike) -> np.ndarray:

@@ -230,6 +230,9 @@ def test_settings_of_a_folder(tmp_path: pathlib.Path):
         (tmp_path / 'sentence_bert_config.json').write_text(json.dumps({'query_expansion': expansion}))
         with pytest.raises(UserError, match=r'sentence_bert_config.json: found query_expansion .*an object with'):
             read_multi_vector(tmp_path, 64)
+    (tmp_path / 'sentence_bert_config.json').write_text(json.dumps({'document_length': '20'}))
+    with pytest.raises(UserError, match=r"sentence_bert_config.json: found document_length '20'"):
+        read_multi_vector(tmp_path, 64)
     (tmp_path / 'sentence_bert_config.json').write_text(json.dumps({'max_seq_length': 50, 'document_length': 20}))
     plain = read_multi_vector(tmp_path, 64)
     assert (plain.query_len, plain.document_len, plain.augment) == (50, 20, False)
