@@ -36,7 +36,7 @@ from bertjax.files.paths import is_remote
 from bertjax.files.small_files import read_json_object
 from bertjax.parallel import distributed
 from bertjax.parallel.process_flags import ProcessFlags
-from bertjax.remote.paths import user_path
+from bertjax.remote.paths import find_objects, user_path
 from bertjax.run_verb import explain_error, run_verb
 from bertjax.terminal import is_shown
 from bertjax.train.caller import Caller, called_by
@@ -165,7 +165,11 @@ class FinishedRun:
         The rows of a sweep are the rows of its trials, with a field `trial`.
         """
         paths = [self._file('metrics.jsonl')]
-        if not is_remote(self._workdir):
+        if is_remote(self._workdir):
+            with contextlib.suppress(UserError):  # not a sweep
+                trials, _ = find_objects(f'{self._workdir}/{TRIALS}/*/metrics.jsonl', 'workdir')
+                paths += [self._file(address.removeprefix(f'{self._workdir}/')) for address, _, _ in trials]
+        else:
             paths += sorted(pathlib.Path(self._workdir).glob(f'{TRIALS}/*/metrics.jsonl'))
         rows = [{**row, **trial_fields(path.parent)} for path in paths for row in read_rows(path)]
         return [row for row in rows if split in (None, row['split'])]

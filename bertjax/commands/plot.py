@@ -36,7 +36,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        fix = "install the extra 'plot': pip install -e '.[plot]'"
+        fix = "install the extra 'plot': pip install 'bertjax[plot]'"
         raise UserError('--config.run=plot', 'no matplotlib', 'the package matplotlib', fix) from None
     folder = pathlib.Path(workdir)
     rows = _rows(folder / 'metrics.jsonl')

@@ -23,6 +23,7 @@ _FIXES = {
     errno.ENOTDIR: 'move the file that is in its way, or give another path',
     errno.EEXIST: 'move the file that is in its way, or give another path',
     errno.EISDIR: 'move the folder that is in its way, or give another path',
+    errno.ENFILE: 'close other programs, or raise the limit fs.file-max of the system; the same command continues',
     errno.ENAMETOOLONG: 'give a shorter path',
     errno.ELOOP: 'fix the links, or give another path',
 }
@@ -86,8 +87,9 @@ def explain_os_error(error: BaseException, workdir: str) -> UserError | None:
 
 def _explain(error: OSError, workdir: str) -> UserError | None:
     path = pathlib.Path(os.fsdecode(error.filename or workdir)).absolute()
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return _too_few_files(f'more open files than the {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} allowed')
+    if error.errno == errno.EMFILE:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return _too_few_files(f'more open files than the {limit} allowed', 4 * limit)
     if error.errno == errno.EFBIG:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         limiter, fix = f'limit (ulimit -f) of {limit:,} bytes', 'run this first: ulimit -f unlimited'
@@ -124,8 +126,8 @@ def check_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
         soft = allowed
     if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
-        raise _too_few_files(f'{soft} open files allowed')
+        raise _too_few_files(f'{soft} open files allowed', 1024)
 
 
-def _too_few_files(found: str) -> UserError:
-    return UserError('ulimit -n', found, f'at least {OPEN_FILES}', 'run this first: ulimit -n 1024')
+def _too_few_files(found: str, limit: int) -> UserError:
+    return UserError('ulimit -n', found, 'a higher limit', f'run this first: ulimit -n {limit}')

@@ -137,7 +137,7 @@ def check_plotly() -> None:
     try:
         import plotly  # noqa: F401
     except ImportError:
-        fix = "install the extra 'report': pip install -e '.[report]'"
+        fix = "install the extra 'report': pip install 'bertjax[report]'"
         raise UserError('this page', 'no plotly', 'plotly to draw its charts', fix) from None
 
 

@@ -131,7 +131,7 @@ def topology_devices(name: str) -> list[Any]:
     except Exception as error:  # libtpu raises several kinds of RuntimeError
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if importlib.util.find_spec('libtpu') is None:
-            fix = "install the extra 'tpu': pip install -e '.[tpu]'"
+            fix = "install the extra 'tpu': pip install 'bertjax[tpu]'"
             raise UserError('config.topology', reason, 'libtpu, the TPU compiler', fix) from None
         raise UserError('config.topology', f'{name!r} ({reason})', example, 'correct the name') from None
     return list(topology.devices)
@@ -145,5 +145,5 @@ def _make_gpus(name: str, example: str) -> list[Any]:
         return gpu_devices(gpu, int(count))
     except Exception as error:  # the plug-in raises various errors
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        fix = "install the extra 'cuda': pip install -e '.[cuda]'"
+        fix = "install the extra 'cuda': pip install 'bertjax[cuda]'"
         raise UserError('config.topology', f'{name!r} ({reason})', "JAX's compiler for CUDA", fix) from None

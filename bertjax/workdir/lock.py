@@ -9,7 +9,7 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import lock_directory
 from bertjax.parallel.distributed import check_shared_folder
 
-TRIALS = 'cells'  # The folder with the trials in the workdir of a sweep.
+TRIALS = 'trials'  # The folder with the trials in the workdir of a sweep.
 EXPORTED = 'export/cell.txt'  # The file in the workdir of a sweep that names the exported trial.
 
 

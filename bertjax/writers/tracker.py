@@ -31,7 +31,7 @@ def check_tracker(name: str) -> None:
     if not name:
         return
     if importlib.util.find_spec(name) is None:
-        fix = f"install the extra '{name}': pip install -e '.[{name}]'"
+        fix = f"install the extra '{name}': pip install 'bertjax[{name}]'"
         raise UserError('config.tracker', f'no {name}', f'the package {name}', fix)
     refusal = SERVICES[name]().refusal()
     if refusal:

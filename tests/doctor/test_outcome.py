@@ -137,12 +137,12 @@ def test_seeds_that_collapsed(tmp_path: pathlib.Path):
     check = only(outcome.collapsed(run))
     assert check.status == FAIL and 'the same answer' in check.message and 'a higher rate' in check.fix
     for seed in range(3):
-        trial = tmp_path / 'cells' / f'seed{seed}'
+        trial = tmp_path / 'trials' / f'seed{seed}'
         trial.mkdir(parents=True)
         (trial / 'results.json').write_text(json.dumps({**results, 'collapsed': seed == 1}))
     check = only(outcome.collapsed(run))
     assert check.status == WARN and check.message == '1 of 3 runs learned nothing: seed1'
-    (tmp_path / 'cells' / 'seed1' / 'results.json').write_text(json.dumps({**results, 'collapsed': False}))
+    (tmp_path / 'trials' / 'seed1' / 'results.json').write_text(json.dumps({**results, 'collapsed': False}))
     assert only(outcome.collapsed(run)).status == OK
 
 

@@ -51,7 +51,8 @@ def test_other_errors_are_unchanged(tmp_path):
         (errno.EACCES, 'permissions'),
         (errno.EIO, 'check the disk'),
         (errno.ENOTDIR, 'in its way'),
-        (errno.EMFILE, 'ulimit -n 1024'),
+        (errno.ENFILE, 'fs.file-max'),
+        (errno.EMFILE, f'ulimit -n {4 * resource.getrlimit(resource.RLIMIT_NOFILE)[0]}'),
     ],
 )
 def test_the_explanation_has_a_fix(tmp_path, number, fix):

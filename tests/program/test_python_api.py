@@ -20,6 +20,7 @@ from running import GLUE, ONE_LENGTH, PRETRAIN, RUN, SMALL, SWEEP, TUNE, Program
 import bertjax
 import bertjax.train.loop  # The package has the same name as the function bertjax.train.
 from bertjax.config.recipes import phase
+from bertjax.program import FinishedRun
 from bertjax.train.caller import Caller, called_by
 from bertjax.train.health.interrupt import Interrupt
 from bertjax.workdir.rows import write_rows
@@ -166,7 +167,7 @@ def test_rows_of_a_sweep_name_their_trial(tune, tmp_path, program_environment):
     request = bertjax.recipe('glue:rte', **keys(*tune, *SWEEP, '--config.epochs=1', '--config.eval_every=0'))
     seen: list[dict] = []
     run = bertjax.train(request, tmp_path, on_row=seen.append, quiet=True)
-    trials = sorted(path.name for path in (tmp_path / 'cells').iterdir())
+    trials = sorted(path.name for path in (tmp_path / 'trials').iterdir())
     assert len(trials) == 4 and {row['trial'] for row in seen} == {*trials}
     assert sorted(map(str, run.metrics())) == sorted(map(str, seen))
     assert run.summary['best'] in trials and run.model.task is not None
@@ -179,6 +180,13 @@ def write_training_rows(folder: pathlib.Path, data: object) -> bytes:
     recipe = write_rows(bertjax.recipe('classify', data=data), folder)
     assert not recipe.rows and recipe.config.data.startswith(str(folder / 'rows'))
     return (pathlib.Path(recipe.config.data) / 'train.jsonl').read_bytes()
+
+
+def test_a_sweep_in_a_bucket_has_the_rows_of_its_trials(bucket):
+    bucket.put({f'out/trials/{name}/metrics.jsonl': b'{"split": "dev", "step": 1}\n' for name in ('a', 'b')})
+    run = FinishedRun(bertjax.recipe('glue:rte'), 's3://bucket/out')
+    assert run.metrics('dev') == [{'split': 'dev', 'step': 1, 'trial': name} for name in ('a', 'b')]
+    assert FinishedRun(run.recipe, 's3://bucket/other').metrics() == []
 
 
 def test_rows_become_a_file(tmp_path):

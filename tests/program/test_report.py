@@ -173,4 +173,4 @@ def test_the_page_of_a_sweep_shows_its_trials(
 def test_a_missing_plotly_is_an_error(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch):
     monkeypatch.setitem(__import__('sys').modules, 'plotly', None)
     message = program.error(f'--workdir={tmp_path}', '--config.run=report')
-    assert "pip install -e '.[report]'" in message
+    assert "pip install 'bertjax[report]'" in message

@@ -69,5 +69,5 @@ def test_a_missing_package_is_an_error_before_anything_is_written(
 ):
     monkeypatch.setattr('importlib.util.find_spec', lambda name: None if name == 'mlflow' else name)
     message = program.error(f'--workdir={tmp_path / "new"}', '--config.tracker=mlflow')
-    assert "pip install -e '.[mlflow]'" in message and not (tmp_path / 'new').exists()
+    assert "pip install 'bertjax[mlflow]'" in message and not (tmp_path / 'new').exists()
     assert 'config.tracker' in program.error(f'--workdir={tmp_path}', '--config.tracker=aim')

@@ -174,7 +174,7 @@ def read_max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
     """
     length = encoder.get('max_seq_length')
     if length is None:
-        length = read_settings(folder / 'tokenizer_config.json').get('model_max_length', 0)
+        length = read_settings(folder / 'tokenizer_config.json').get('model_max_length') or 0
     if not isinstance(length, int | float) or not (length == 0 or length >= 4):
         raise UserError(f'{folder}: max_seq_length', format_value(length), 'a number of tokens, at least 4', _AGAIN)
     return int(min(length, 2**31 - 1))
