@@ -33,7 +33,7 @@ class Findings:
       unit: 'piece' or 'word'.
       texts, positions: The numbers of measured texts and positions. A position is a `unit` or a special token.
       cut: The number of texts that were truncated.
-      left_out: The number of trees that were too long.
+      left_out: The number of trees that were skipped because they were too long.
       means: The mean of each measure in `heads.MEASURES` by name, float64 [L, H].
       relations: The rows of `relation_table`; empty for texts.
       changes: The rows of `change_rows`; empty without a model to compare with.

@@ -75,7 +75,7 @@ class Checkpoints:
       read_only: Whether to leave the folder unchanged, for verbs that only read a run.
 
     Raises:
-      UserError: `keep` is below 1, or a file is in the place of the folder.
+      UserError: `keep` is below 1, or `directory` is a file.
     """
 
     def __init__(
@@ -170,7 +170,10 @@ class Checkpoints:
             return latest if lowest is None else self._load_saved(lowest)
         if step not in self.steps() or not self._steps.is_undamaged(step):
             available = ', '.join(map(str, self.steps()))
-            found, expected = f'{step}, which {self.directory} does not have', f'one of {available or "none"}'
+            found, expected = (
+                f'{step}, but {self.directory} has no undamaged checkpoint of this step',
+                f'one of the saved steps ({available or "none"})',
+            )
             fix = 'choose one of them, or 0 for the newest' if available else 'train first'
             raise UserError('config.step', found, expected, fix)
         return self._load_saved(step)
