@@ -27,10 +27,10 @@ class ExportContent:
       card, about, figures: The content of the model card, see `convert/huggingface/card.py`.
       head: The head of a task's model; None for a pre-trained model.
       task: The task's fields of config.json: `id2label` with a name for each output, `label2id` and `problem_type`.
-      extra_files: {name: text} of further files of the model, in all formats.
+      extra_files: {name: text} of further files, which all formats get.
       dtype: The dtype of the tensors in a Hugging Face directory: 'float32', 'float16' or 'bfloat16'.
       values: The config.json of the Hugging Face directory from which the model was read; empty for other models. The
-        exported directory keeps its family, and its keys that the export does not set.
+        exported directory keeps the family, and the keys that the export does not set.
       files: Additional files of a Hugging Face directory, {relative path: content}. They replace files of the export,
         except config.json and the tensors.
       embeddings: The module that computes vectors of texts, exported as a function to StableHLO and ONNX; None if there

@@ -88,7 +88,7 @@ def pull(name: str, where: str) -> str:
         fix = f'accept its terms at {_endpoint()}/{repository}, and {_LOG_IN}'
         raise make_error('a gated model that you have no access to', fix) from None
     except RevisionNotFoundError:
-        raise make_error(f'without a revision {revision!r}', 'give a branch, a tag or a commit of the model') from None
+        raise make_error(f'a model without the revision {revision!r}', 'give a branch, a tag or a commit') from None
     except RepositoryNotFoundError:
         raise make_error('unknown or private', f'check the path or the name; for a private model, {_LOG_IN}') from None
     except Exception as error:  # The class of a network error depends on huggingface_hub's HTTP library.

@@ -44,7 +44,7 @@ def read_tensors(
       directory: The directory of the files.
       to_bert_names: A function from a name in the file, with or without prefix, to a tuple of names in BERT. Several
         names split the tensor into equal parts along its first axis.
-      tied: Whether the output embedding is the input embedding. If not, it is read as a separate tensor.
+      tied: Whether the output embedding is the input embedding. If False, the output embedding is a separate tensor.
 
     Returns:
       Three dicts whose keys are the names in BERT: the tensors, their names in the file, and the NumPy names of their
@@ -102,7 +102,7 @@ def _shards(directory: epath.Path, index: str) -> list[epath.Path]:
     table = read_json_object(directory / index, _AGAIN).get('weight_map')
     names = list(table.values()) if isinstance(table, dict) else []
     if not names or not all(isinstance(name, str) and name == os.path.basename(name) != '' for name in names):
-        raise UserError(str(directory / index), 'other content', 'a weight_map with the file of each tensor', _AGAIN)
+        raise UserError(str(directory / index), 'no valid weight_map', 'the file of each tensor', _AGAIN)
     shards = sorted(set(names))
     for shard in shards:
         if not (directory / shard).exists():
