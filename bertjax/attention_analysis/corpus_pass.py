@@ -1,4 +1,4 @@
-"""Measures attention heads in one pass over a corpus, in memory that does not grow with the corpus."""
+"""Measures attention heads in one pass over a corpus. The memory does not grow with the corpus."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,7 +63,7 @@ def measure(
 
     Args:
       chunks: The texts or trees, which may be read lazily.
-      unit: The unit of the measures of heads, 'piece' or 'word'.
+      unit: The unit of the positions, 'piece' or 'word'.
       max_length: The maximum sequence length. Longer texts are truncated, and longer trees are skipped.
       relations: The relations of the trees; () for texts.
       before: The model to compare with; None for no comparison.

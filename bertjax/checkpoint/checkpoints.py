@@ -159,7 +159,7 @@ class Checkpoints:
 
         Args:
           step: The step; 0 for the best or the newest checkpoint.
-          best: Whether step 0 means the best checkpoint, if a cost was measured, instead of the newest.
+          best: Whether step 0 selects the best checkpoint instead of the newest, if a cost was measured.
 
         Raises:
           UserError: There is no undamaged checkpoint of that step. For step 0, also see `latest`.
@@ -237,7 +237,7 @@ class Checkpoints:
         self._finisher.start()
 
     def _is_finished(self, step: int) -> bool:
-        """Returns whether a step is finished. If not, sets an old folder aside, and marks the step."""
+        """Returns whether a step is finished. If not, sets aside any old folder of the step, and marks the step."""
         if step in self.steps():
             return True
         if (self.directory / str(step)).exists():

@@ -17,7 +17,7 @@ _MOVED = {
 }
 # The files that describe a model and its tokenizer.
 _DESCRIPTION_SUFFIXES = ('.json', '.txt', '.model', 'artifact.metadata')
-# The file names of the formats of weights. Only the first format that a repository has is downloaded.
+# The file names of each format of weights. Only the first format that a repository has is downloaded.
 _WEIGHTS = (
     r'model\.safetensors',
     r'model-\d+-of-\d+\.safetensors',
@@ -25,7 +25,7 @@ _WEIGHTS = (
     r'.*\.ckpt.*|checkpoint',
 )
 _MODULE = r'\d+_\w+/[^/]+'  # A file of a sentence-transformers module, such as 1_Pooling/config.json.
-# A push removes these files of an earlier model if it does not overwrite them, because readers would mix the models.
+# A push removes these files of an earlier model if it does not overwrite them, because readers would mix the two.
 _STALE = ['model.safetensors', 'model.safetensors.index.json', 'model-?????-of-?????.safetensors']
 _STALE += ['pytorch_model.bin', 'pytorch_model.bin.index.json', 'pytorch_model-?????-of-?????.bin']
 _STALE += ['tf_model.h5', 'flax_model.msgpack', 'task.json', 'generation_config.json', 'tokenizer.json']

@@ -166,7 +166,7 @@ _UNREADABLE = (zipfile.BadZipFile, zlib.error, RuntimeError)
 
 
 def _damaged_entry(data: io.BytesIO) -> str | None:
-    """Returns the name of the first entry whose CRC-32 is wrong, or None. PyTorch does not check it.
+    """Returns the name of the first entry whose CRC-32 is wrong, or None. PyTorch does not check the CRC-32.
 
     The result is also None if there are no checksums. The format before PyTorch 1.6 is not an archive, and
     `torch.serialization.set_crc32_options(False)` sets every CRC-32 to 0.
