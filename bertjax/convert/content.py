@@ -1,4 +1,4 @@
-"""The content of an export, which the writers of all formats take."""
+"""The content of an export, which is the input of the writers of all formats."""
 
 import contextlib
 import dataclasses
@@ -64,7 +64,7 @@ class ExportContent:
 
     @contextlib.contextmanager
     def stage(self, directory: epath.PathLike) -> Iterator[epath.Path]:
-        """Yields a new directory with the tokenizer and the extra files, which then replaces `directory` atomically."""
+        """Yields a directory with the tokenizer and the extra files. It then replaces `directory` atomically."""
         with atomic_directory(directory) as staging:
             self.tokenizer.save(staging)
             for name, text in self.extra_files.items():

@@ -22,7 +22,7 @@ def make_functions(
     parts: Collection[str] = ('mlm', 'pooler', 'nsp'),
     embeddings: BertForTask | None = None,
 ) -> dict[str, Function]:
-    """Returns the functions `encoder` and `mlm` of a pre-trained model, or `task` of a task's model.
+    """Returns the functions `encoder` and `mlm` of a pre-trained model, or the function `task` of a task's model.
 
     Args:
       model: The model with its config.

@@ -55,8 +55,8 @@ def read(path: epath.Path) -> CheckpointSource:
 def find_newest(folder: epath.Path) -> epath.Path:
     """Returns the prefix of the newest checkpoint of a folder.
 
-    The file 'checkpoint' names the newest checkpoint. Without this file, the result is the checkpoint of the published
-    name (NAME), else the checkpoint with the largest step, else the only checkpoint.
+    The file 'checkpoint' names the newest checkpoint. Without this file, the result is the checkpoint NAME, else the
+    checkpoint with the largest step, else the only checkpoint.
 
     Raises:
       UserError: The folder has no checkpoint, lacks the named checkpoint, or has several, not all with a step.

@@ -74,8 +74,8 @@ def check_head_exportable(model: BertForTask, head: Head) -> None:
     """Checks that transformers can represent a task's model. The check is cheap and runs before training starts.
 
     Raises:
-      UserError: `check_exportable` fails, transformers lacks the head, the model has a BiLSTM or uses layers other than
-        the last, or the head reads [CLS] of a left-to-right encoder.
+      UserError: `check_exportable` fails, transformers lacks the head, the model has a BiLSTM or unsupported `layers`,
+        or the head reads [CLS] of a left-to-right encoder.
     """
     check_exportable(model.config, head)
     if not head.architecture:

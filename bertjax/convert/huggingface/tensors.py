@@ -34,11 +34,10 @@ _TIED = (
 def read_tensors(
     directory: epath.Path, to_bert_names: Callable[[str], tuple[str, ...]], *, tied: bool = True
 ) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, str]]:
-    """Reads all tensors as float32, with the names of transformers' BertForPreTraining.
+    """Reads all tensors as float32, and renames them with `to_bert_names`.
 
-    The files are model.safetensors or pytorch_model.bin, possibly in shards. A missing prefix `bert.` (BertModel) is
-    added. LayerNorm's `gamma` and `beta` become `weight` and `bias`. A tensor that is tied to another must equal it
-    and is dropped.
+    The files are model.safetensors or pytorch_model.bin, possibly in shards. LayerNorm's `gamma` and `beta` become
+    `weight` and `bias`. A tensor that is tied to another must equal it and is dropped.
 
     Args:
       directory: The directory of the files.
@@ -51,7 +50,7 @@ def read_tensors(
       dtypes in the file.
 
     Raises:
-      UserError: A file is missing or damaged, a dtype is not float, the embeddings are not tied, or PyTorch is not
+      UserError: A file is missing or damaged, a dtype is not float, two tied tensors differ, or PyTorch is not
         installed for pytorch_model.bin.
     """
     tensors: dict[str, np.ndarray] = {}
