@@ -89,7 +89,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def to_flags(argv: Sequence[str]) -> list[str]:
-    """Returns the arguments as flags of the form --NAME=VALUE. The flags in a file replace its --flagfile.
+    """Returns the arguments as flags of the form --NAME=VALUE. A --flagfile is replaced by its flags.
 
     The word RECIPE is short for --config=RECIPE, and KEY=VALUE for --config.KEY=VALUE. KEY may also be a flag
     such as `workdir`, or one of `ALIASES`.

@@ -75,7 +75,7 @@ class Checkpoints:
       read_only: Whether to leave the folder unchanged, for verbs that only read a run.
 
     Raises:
-      UserError: `keep` is below 1, or `directory` is a file.
+      UserError: `keep` is below 1, or `directory` or a parent of it is a file.
     """
 
     def __init__(

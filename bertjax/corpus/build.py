@@ -51,8 +51,7 @@ def build_store(
       options: See `CorpusOptions`.
       progress: Whether to report progress: with a bar on a terminal, with occasional lines elsewhere.
       replace: Whether to replace a finished store of other text or settings. If False, such a store is an error.
-      other_fix: Another fix for the message of that error, which begins with ', or '. The message appends it to
-        'restore …'.
+      other_fix: Another fix, which begins with ', or '. The message of that error appends it to 'restore …'.
       log: A function that logs how files are read, and which files are compared with earlier text.
       beam: The flags of Apache Beam, which writes the same files; '' for a build on this machine.
 

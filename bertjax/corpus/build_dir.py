@@ -71,7 +71,7 @@ def check_directory(directory: pathlib.Path) -> None:
     """Checks that a directory is absent or empty, or contains a store or an unfinished store.
 
     Raises:
-      UserError: The path is a file, or a directory with other files but no store, or `partial` has other files.
+      UserError: The path is a file, or a directory with other files but no store, or its `partial` has other files.
     """
     if not directory.exists():
         return
