@@ -70,10 +70,11 @@ def load(
       batch_size: The maximum batch size.
       max_length: The length in tokens to which texts are truncated. 0 uses the limit that a folder of
         sentence-transformers sets, or else the model's number of positions. With 0, the methods for a task use the
-        length of the fine-tuning.
+        sequence length of the fine-tuning.
 
     Raises:
-      UserError: The model does not exist or is of an unsupported kind. The one-line message names the fix.
+      UserError: The model does not exist or is not supported, or an argument is invalid. The one-line message names the
+        fix.
     """
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         fix = "for example bertjax.load('out/tiny')"
@@ -104,17 +105,17 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
       missing: The paths of parameters that the model's files lack. They were initialized at random.
       apply: The model as a pure function (params, batch, rngs=None) -> {output name: array}. `batch` is a dict of
         arrays from the method `batch`. Dropout is active only with rngs={'dropout': key}. A model that was only
-        pre-trained returns `hidden` [B, S, D]; with a pair head also `pooled` [B, D] and `nsp_logits` [B, 2] (0: the
-        second text follows); and with `masked_positions` [B, P] also `mlm_logits` [B, P, V]. A model for a task returns
-        the outputs of its head, for example `logits`, or both `start_logits` and `end_logits`, or
-        `embeddings`, which are not normalized.
+        pre-trained returns `hidden` [B, S, D]. If it has a pair head, it also returns `pooled` [B, D] and `nsp_logits`
+        [B, 2] (0: the second text follows). If the batch has `masked_positions` [B, P], it also returns `mlm_logits`
+        [B, P, V]. A model for a task returns the outputs of its head, for example `logits`, or both `start_logits` and
+        `end_logits`, or `embeddings`, which are not normalized.
     """
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0):
         longest = model.config.max_positions
         if not (max_length == 0 or 4 <= max_length <= longest):
             fix = 'leave it out for the default of the model'
-            raise UserError('max_length', str(max_length), f'4 to {longest}, the positions of the model', fix)
+            raise UserError('max_length', str(max_length), f"4 to {longest}, the model's number of positions", fix)
         if max_length and model.task is not None:
             model = dataclasses.replace(model, task=with_seq_len(model.task, max_length))
         self._model, self._max_length = model, max_length or model.max_length
@@ -178,16 +179,19 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         Returns:
           A dict of `input_ids`, `segment_ids` and `attention_mask`, int32 [B, S], for `[CLS] A [SEP]` or
           `[CLS] A [SEP] B [SEP]`. For a multiple-choice model the shape is [B, C, S], where C is the largest number of
-          endings. S is one of a few padded lengths, the smallest that fits all texts, so that a jitted function
-          is compiled only a few times for each number of texts.
+          endings. S is the smallest of a few padded lengths that fits all texts. A jitted function is therefore
+          compiled only a few times for each number of texts.
 
         Raises:
-          UserError: There are no texts, or no endings for a multiple-choice model, or the model has further inputs.
+          UserError: There are no texts, or no endings for a multiple-choice model, or the model reads other inputs too.
         """
         if not as_text_list(texts):
             raise UserError('texts', 'no texts', 'at least one text', 'pass a text')
         if self.task is not None and (further := [name for name in self.task.objective.inputs if name not in INPUTS]):
-            found, expected = f'a model that also reads {", ".join(further)}', f'a model that reads {", ".join(INPUTS)}'
+            found, expected = (
+                f'a model that also reads {", ".join(further)}',
+                f'a model that reads only {", ".join(INPUTS)}',
+            )
             raise UserError(self._model.where, found, expected, 'train it with its recipe, or give another model')
         if isinstance(self.task, MultipleChoiceTask):
             features = self._choices(self.task, texts, pairs)

@@ -20,10 +20,10 @@ from bertjax.parallel.process_flags import ProcessFlags
 from bertjax.usage import example_recipe, program_help, recipe_help, verbs
 
 CONFIG = config_flags.DEFINE_config_file(
-    'config', None, 'The recipe: NAME or FILE.py, and perhaps :ARGUMENT.', lock_config=True
+    'config', None, 'The recipe: NAME or FILE.py, optionally with :ARGUMENT.', lock_config=True
 )
 WORKDIR = flags.DEFINE_string('workdir', None, 'The folder of the run; it is created if needed.')
-# A run with several processes needs these flags if its environment does not have the addresses (docs/scaling.md).
+# A run with several processes needs these flags if its environment does not give the addresses (docs/scaling.md).
 _COORDINATOR = flags.DEFINE_string('coordinator_address', None, 'HOST:PORT of the first process.')
 _COUNT = flags.DEFINE_integer('num_processes', None, 'The number of processes of the run.')
 _NUMBER = flags.DEFINE_integer('process_id', None, 'The index of this process, from 0.')
@@ -43,7 +43,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     """Parses the flags as absl does, but raises every mistake as a UserError with a fix.
 
     Returns:
-      The name of the program. If the command line has the short form, the flags in full follow.
+      The name of the program, followed by the flags in full if the command line has the short form.
     """
     if any(argument in ('--help', '-h', '-help', '--helpshort') for argument in argv[1:]):
         recipes = _recipes(to_flags(argv))
@@ -57,7 +57,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     argv = long_form = to_flags(argv)
     recipes, recipe_keys = _recipes(argv), {}
     if len(recipes) > 1:
-        found, fix = f'{recipes[0]} and {recipes[1]}', 'leave all but one out'
+        found, fix = f'{recipes[0]} and {recipes[1]}', 'keep only one of them'
         raise UserError('--config', found, 'one recipe', fix)
     first = next((a for a in argv if re.match(r'--?(no)?config\b', a)), '')
     if re.match(r'--?(no)?config\.', first):
@@ -66,12 +66,12 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         raise UserError(first, 'a change before --config', '--config before the changes', 'put --config=… first')
     if recipes:
         recipe = find_recipe(recipes[0])
-        recipe_keys = flatten(load_recipe(recipe))  # Loaded before absl, which hides errors in it.
+        recipe_keys = flatten(load_recipe(recipe))  # Loaded before absl loads it and hides its errors.
         for argument in argv[1:]:
             if match := re.match(r'--?(?:no)?config\.([^=]*)', argument):
                 check_key(match[1], recipe_keys)
         argv = [f'--config={recipe}' if re.match(r'--?config=', a) else a for a in argv]
-    sys.argv = long_form  # ml_collections reads the changes from it.
+    sys.argv = long_form  # ml_collections reads the changed keys from it.
     try:
         rest = flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as e:
@@ -89,13 +89,13 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def to_flags(argv: Sequence[str]) -> list[str]:
-    """Returns the arguments as flags of the form --NAME=VALUE. The flags in a --flagfile replace it.
+    """Returns the arguments as flags of the form --NAME=VALUE. A --flagfile is replaced by its flags.
 
     The word RECIPE is short for --config=RECIPE, and KEY=VALUE for --config.KEY=VALUE. KEY may also be a flag
     such as `workdir`, or one of `ALIASES`.
 
     Raises:
-      UserError: A word is neither a recipe nor KEY=VALUE, or the file of --flagfile is wrong.
+      UserError: A word is neither a recipe nor KEY=VALUE, or the file of --flagfile cannot be read.
     """
     try:
         expanded = flags.FLAGS.read_flags_from_files(list(argv[1:]), force_gnu=False)

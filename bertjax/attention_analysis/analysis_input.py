@@ -21,7 +21,7 @@ Chunk = Texts | list[Tree]
 
 
 def has_trees(path: str) -> bool:
-    """Returns whether a file, plain or compressed, has the name suffix of CoNLL-U."""
+    """Returns whether the name of a file, plain or compressed, has a suffix of CoNLL-U."""
     return bare_suffix(path) in ('.conllu', '.conll-u')
 
 
@@ -29,7 +29,7 @@ def inspect_input(source: InputSource) -> tuple[list[str], int, int]:
     """Reads a file to its end, to report mistakes before anything is computed.
 
     Returns:
-      The sorted relations of a treebank, [] for other files; the number of texts or sentences; and the number of blank
+      The sorted relations of a treebank ([] for other files), the number of texts or sentences, and the number of blank
       lines.
 
     Raises:

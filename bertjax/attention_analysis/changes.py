@@ -70,7 +70,7 @@ def _encoder(params: Any) -> dict[str, Any]:
 def change_sums(
     before: Mapping[str, jax.Array], after: Mapping[str, jax.Array], mask: jax.Array
 ) -> dict[str, jax.Array]:
-    """Sums over the tokens of a batch how far the hidden states and the attention of two models differ.
+    """Sums the differences between two models, in hidden states and in attention, over the tokens of a batch.
 
     Args:
       before, after: The outputs of `attention.apply_encoder` for the two models: `hidden` [L + 1, B, S, D] and
@@ -117,8 +117,9 @@ def change_means(sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def change_rows(parameters: list[dict[str, float]], means: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """Makes a row per layer, starting with the embeddings.
 
-    A row has `layer`, `parameters` (the distances of `parameter_changes`), and the means `hidden` and `hidden_cls`. The
-    row of a block also has the mean `attention` of all heads, and the list `attention_of_heads`.
+    A row has `layer`, `parameters` (the distances of `parameter_changes`), and `hidden` and `hidden_cls`, which are the
+    means of 1 - cosine over all tokens and over [CLS]. The row of a block also has `attention_of_heads`, the mean
+    divergence of each head, and `attention`, the mean of all heads.
     """
     rows = []
     for i, distances in enumerate(parameters):

@@ -76,7 +76,7 @@ def _add_line(
     if span := _RANGE.fullmatch(identifier):
         first, last = map(int, span.groups())
         if first != next_number or last <= first:
-            expected = f'a multiword token that begins with word {next_number}'
+            expected = f'a multiword token from word {next_number} to a later word'
             raise UserError(where, f'the multiword token {identifier}', expected, _FIX)
         ranges[last] = line
         return

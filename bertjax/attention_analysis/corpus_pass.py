@@ -1,4 +1,4 @@
-"""Measures attention heads in one pass over a corpus, in memory that does not grow with the corpus."""
+"""Measures attention heads in one pass over a corpus. The memory does not grow with the corpus."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ class Findings:
       unit: 'piece' or 'word'.
       texts, positions: The numbers of measured texts and positions. A position is a `unit` or a special token.
       cut: The number of texts that were truncated.
-      left_out: The number of trees that were too long.
+      left_out: The number of trees that were skipped because they were too long.
       means: The mean of each measure in `heads.MEASURES` by name, float64 [L, H].
       relations: The rows of `relation_table`; empty for texts.
       changes: The rows of `change_rows`; empty without a model to compare with.
@@ -63,7 +63,7 @@ def measure(
 
     Args:
       chunks: The texts or trees, which may be read lazily.
-      unit: The unit of the measures of heads, 'piece' or 'word'.
+      unit: The unit of the positions, 'piece' or 'word'.
       max_length: The maximum sequence length. Longer texts are truncated, and longer trees are skipped.
       relations: The relations of the trees; () for texts.
       before: The model to compare with; None for no comparison.

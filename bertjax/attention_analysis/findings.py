@@ -20,10 +20,10 @@ _OUTPUTS = (PAGE, HEADS, RELATIONS, CHANGES, WEIGHTS)
 
 
 def check_replaceable(folder: pathlib.Path, path: str) -> None:
-    """Checks that replacing the output folder does not delete files of the user.
+    """Checks that replacing the output folder does not delete the input file `path` or other files of the user.
 
     Raises:
-      UserError: The folder has files of the user, or the input file.
+      UserError: The folder has the input file or another file of the user.
     """
     if not folder.is_dir():
         return

@@ -31,7 +31,7 @@ def head_sums(weights: jax.Array, mask: jax.Array, separators: jax.Array) -> dic
       separators: float32 [B, S], 1 for [SEP].
 
     Returns:
-      A dict with the sum of each measure in MEASURES, float32 [L, H], and with the numbers `positions` and `texts`,
+      A dict with the sum of each measure in MEASURES, float32 [L, H], and the counts `positions` and `texts`,
       int32 [].
     """
     S = weights.shape[-1]

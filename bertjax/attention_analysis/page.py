@@ -40,8 +40,8 @@ def _texts_section(shown_texts: Sequence[ShownText], findings: Findings) -> Sect
     about = (
         'Each small square is a head. A row shows what a position attends to; the color strength is the square root of '
         'the weight. Choose a head, then point at a word or use the arrow keys; a click keeps the word selected. '
-        f'The page has the first {count}, each up to {MAX_SHOWN_TOKENS} tokens, with weights that are rounded by up to '
-        '0.004; weights.safetensors has the exact weights.'
+        f'The page has the first {count}, each up to {MAX_SHOWN_TOKENS} tokens. Its weights are rounded by up to '
+        '0.004. The exact weights are in weights.safetensors.'
     )
     return Section('texts', 'Attention in texts', data, about)
 

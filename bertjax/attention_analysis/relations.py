@@ -1,9 +1,9 @@
 """Finds the attention head that best predicts each syntactic relation, and compares it with the best fixed offset.
 
-The method follows Clark et al. 2019 (arXiv 1906.04341, section 4.2 and table 1). For each word, an attention head
-predicts another word of the sentence as its syntactic head: the word that it attends to most ('dependent to head'), or
-the word that attends most to it ('head to dependent'). [CLS], [SEP] and the word itself are not candidates. Roots have
-no head and are not counted.
+The method follows Clark et al. 2019 (arXiv 1906.04341, section 4.2 and table 1). An attention head predicts the
+syntactic head of each word w. The prediction is the other word of the sentence to which w attends most ('dependent to
+head'), or the other word that attends most to w ('head to dependent'). [CLS] and [SEP] are not candidates. Roots
+have no head and are not counted.
 """
 
 import collections
@@ -38,11 +38,11 @@ def predict_heads(weights: jax.Array, words: jax.Array) -> jax.Array:
 
 
 def relation_sums(weights: jax.Array, heads: jax.Array, relations: jax.Array, count: int) -> jax.Array:
-    """Counts for each relation the words with a correctly predicted head, int32 [2, L, H, R].
+    """Counts the words whose head is predicted correctly, for each relation: int32 [2, L, H, R].
 
     Args:
       weights: See `predict_heads`.
-      heads: int32 [B, U], the unit of each word's head; 0 for none.
+      heads: int32 [B, U], the unit of each word's head; 0 for units without a head.
       relations: int32 [B, U], the relation of each word, from 1; 0 for units that are not words.
       count: R, the number of relations.
     """
@@ -71,9 +71,9 @@ def relation_table(correct: np.ndarray, names: Sequence[str], offsets: Offsets) 
       offsets: The head offsets of the same trees, see `count_offsets`.
 
     Returns:
-      The rows. A row has `relation` and `words`; the best attention head as `layer` and `head` (from 1), `direction`
-      and `accuracy`; and the best fixed offset from a word to its syntactic head as `offset`, with its accuracy
-      `baseline`.
+      The rows. A row has `relation` and its number of `words`. The best attention head is given by `layer` and `head`
+      (from 1) and `direction`, and `accuracy` is its accuracy. The best fixed offset from a word to its syntactic head
+      is `offset`, and `baseline` is its accuracy.
     """
     index = {name: i for i, name in enumerate(names)}
     by_frequency = sorted(offsets, key=lambda name: (-offsets[name].total(), name))

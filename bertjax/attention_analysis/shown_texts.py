@@ -16,7 +16,7 @@ from bertjax.attention_analysis.words import UNIT, merge_units
 from bertjax.inference.attention import compute_attention
 from bertjax.inference.runner import Runner
 
-MAX_SHOWN_TOKENS = 64  # The maximum number of tokens of a text on the page, so that the page is readable.
+MAX_SHOWN_TOKENS = 64  # The maximum number of tokens of a text on the page. More would be unreadable.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +77,7 @@ def to_safetensors(shown_texts: Sequence[ShownText]) -> bytes:
 
 
 def encode_for_page(text: ShownText) -> dict[str, Any]:
-    """Encodes a text for the page: its `units`, and its `weights` as base64 of gzip-compressed bytes, one per weight.
+    """Encodes a text for the page: its `units`, and its `weights` with one byte per weight, gzip-compressed, in base64.
 
     The byte of a weight w is 255·√w, rounded, so the error of w is at most 0.004 and small weights are distinguishable.
     """

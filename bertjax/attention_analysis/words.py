@@ -14,8 +14,8 @@ from bertjax.tasks.tagging.features import word_pieces
 from bertjax.text.tokenizer import Tokenizer
 
 # The names of batch arrays, int32 [B, S]. UNIT has the unit (a word or a special token) of each position, from 0.
-# Entry u of HEAD is the head of unit u, as a unit, or 0 if there is no head. Entry u of RELATION is the number of unit
-# u's relation, from 1, or 0 if unit u is not a word.
+# Entry u of HEAD is the unit of unit u's head, or 0 if there is no head. Entry u of RELATION is the number of unit u's
+# relation, from 1, or 0 if unit u is not a word.
 UNIT, HEAD, RELATION = 'token_unit', 'token_head', 'token_relation'
 
 
@@ -24,7 +24,7 @@ def make_text_features(
 ) -> Features:
     """Makes the features of texts or pairs with `encode.build_sequences`, and adds UNIT."""
     features = build_sequences(tokenizer, texts, pairs, max_length)
-    # The piece after a special token starts a word, even without the mark of a word start, as in byte-level BPE.
+    # The piece after a special token starts a word. In byte-level BPE, this piece may lack the mark of a word start.
     special = np.isin(features.tokens, (tokenizer.cls_id, tokenizer.sep_id))
     continues = tokenizer.continues_word[features.tokens] & ~special & ~np.roll(special, 1)
     starts = np.cumsum(~continues)

@@ -1,1 +1,1 @@
-"""Saving and restoring checkpoints by Orbax, with checksums to detect damage."""
+"""Saves and restores checkpoints with Orbax, and detects damage with checksums."""

@@ -75,7 +75,7 @@ class Checkpoints:
       read_only: Whether to leave the folder unchanged, for verbs that only read a run.
 
     Raises:
-      UserError: `keep` is below 1, or a file is in the place of the folder.
+      UserError: `keep` is below 1, or `directory` or a parent of it is a file.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Checkpoints:
 
         Args:
           step: The step; 0 for the best or the newest checkpoint.
-          best: Whether step 0 means the best checkpoint, if a cost was measured, instead of the newest.
+          best: Whether step 0 selects the best checkpoint instead of the newest, if a cost was measured.
 
         Raises:
           UserError: There is no undamaged checkpoint of that step. For step 0, also see `latest`.
@@ -170,7 +170,10 @@ class Checkpoints:
             return latest if lowest is None else self._load_saved(lowest)
         if step not in self.steps() or not self._steps.is_undamaged(step):
             available = ', '.join(map(str, self.steps()))
-            found, expected = f'{step}, which {self.directory} does not have', f'one of {available or "none"}'
+            found, expected = (
+                f'{step}, but {self.directory} has no undamaged checkpoint of this step',
+                f'one of the saved steps ({available or "none"})',
+            )
             fix = 'choose one of them, or 0 for the newest' if available else 'train first'
             raise UserError('config.step', found, expected, fix)
         return self._load_saved(step)
@@ -234,7 +237,7 @@ class Checkpoints:
         self._finisher.start()
 
     def _is_finished(self, step: int) -> bool:
-        """Returns whether a step is finished. If not, sets an old folder aside, and marks the step."""
+        """Returns whether a step is finished. If not, sets aside any old folder of the step, and marks the step."""
         if step in self.steps():
             return True
         if (self.directory / str(step)).exists():

@@ -69,5 +69,5 @@ def find_damage(step_dir: pathlib.Path) -> str | None:
         if path.stat().st_size != recorded['bytes']:
             return f'{name} has {path.stat().st_size} bytes instead of {recorded["bytes"]}'
         if checksum(path) != recorded['sha256']:
-            return f'{name} has another checksum than when it was written'
+            return f'{name} does not match its checksum'
     return None

@@ -63,7 +63,7 @@ def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> No
             shutil.rmtree(path)
         elif mark_match and path.is_file():
             step = directory / mark_match[1]
-            # A sealed, undamaged step is kept: the kill came after the seal was written, or before files were removed.
+            # A sealed, undamaged step is kept: the process was killed after writing the seal, or before removing files.
             if step.is_dir() and not (checksums.is_finished(step) and checksums.find_damage(step) is None):
                 log(f'checkpoint {step.name} is incomplete: it is removed')
                 shutil.rmtree(step)

@@ -1,4 +1,4 @@
-"""The content of an export, which the writers of all formats take."""
+"""The content of an export, which is the input of the writers of all formats."""
 
 import contextlib
 import dataclasses
@@ -27,10 +27,10 @@ class ExportContent:
       card, about, figures: The content of the model card, see `convert/huggingface/card.py`.
       head: The head of a task's model; None for a pre-trained model.
       task: The task's fields of config.json: `id2label` with a name for each output, `label2id` and `problem_type`.
-      extra_files: {name: text} of further files of the model, in all formats.
+      extra_files: {name: text} of further files, which all formats get.
       dtype: The dtype of the tensors in a Hugging Face directory: 'float32', 'float16' or 'bfloat16'.
       values: The config.json of the Hugging Face directory from which the model was read; empty for other models. The
-        exported directory keeps its family, and its keys that the export does not set.
+        exported directory keeps the family, and the keys that the export does not set.
       files: Additional files of a Hugging Face directory, {relative path: content}. They replace files of the export,
         except config.json and the tensors.
       embeddings: The module that computes vectors of texts, exported as a function to StableHLO and ONNX; None if there
@@ -64,7 +64,7 @@ class ExportContent:
 
     @contextlib.contextmanager
     def stage(self, directory: epath.PathLike) -> Iterator[epath.Path]:
-        """Yields a new directory with the tokenizer and the extra files, which then replaces `directory` atomically."""
+        """Yields a directory with the tokenizer and the extra files. It then replaces `directory` atomically."""
         with atomic_directory(directory) as staging:
             self.tokenizer.save(staging)
             for name, text in self.extra_files.items():

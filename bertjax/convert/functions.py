@@ -22,7 +22,7 @@ def make_functions(
     parts: Collection[str] = ('mlm', 'pooler', 'nsp'),
     embeddings: BertForTask | None = None,
 ) -> dict[str, Function]:
-    """Returns the functions `encoder` and `mlm` of a pre-trained model, or `task` of a task's model.
+    """Returns the functions `encoder` and `mlm` of a pre-trained model, or the function `task` of a task's model.
 
     Args:
       model: The model with its config.
@@ -77,9 +77,9 @@ def function_card(
     """Fills in a template of a README.md.
 
     Args:
-      template: The text, with the fields {functions}, {first}, {inputs}, {example} and those in `values`.
+      template: The text. Its fields are {functions}, {first}, {inputs}, {example} and the names in `values`.
       outputs: {name of a function: the result of `describe_outputs`}.
-      suffix: The suffix of the file of a function.
+      suffix: The file name suffix of the functions.
       model: The model with its config.
       **values: The values of other fields.
     """

@@ -19,7 +19,7 @@ class Head:
       pipeline: The pipeline tag on the hub.
       projection: The name that the class of transformers gives to our linear layer `head`. If the layer is a module of
         sentence-transformers, the name begins with the folder of the module.
-      id2label: Whether `id2label` in the config.json of this class has an entry for each output.
+      id2label: Whether `id2label` in the config.json of `architecture` has an entry for each output.
       pools_cls: Whether the head reads only the first position.
       layers: The values of the module's field `layers` that transformers or sentence-transformers can represent.
     """

@@ -17,7 +17,7 @@ _MOVED = {
 }
 # The files that describe a model and its tokenizer.
 _DESCRIPTION_SUFFIXES = ('.json', '.txt', '.model', 'artifact.metadata')
-# The file names of the formats of weights. Only the first format that a repository has is downloaded.
+# The file names of each format of weights. Only the first format that a repository has is downloaded.
 _WEIGHTS = (
     r'model\.safetensors',
     r'model-\d+-of-\d+\.safetensors',
@@ -25,7 +25,7 @@ _WEIGHTS = (
     r'.*\.ckpt.*|checkpoint',
 )
 _MODULE = r'\d+_\w+/[^/]+'  # A file of a sentence-transformers module, such as 1_Pooling/config.json.
-# A push removes these files of an earlier model if it does not overwrite them, because readers would mix the models.
+# A push removes these files of an earlier model if it does not overwrite them, because readers would mix the two.
 _STALE = ['model.safetensors', 'model.safetensors.index.json', 'model-?????-of-?????.safetensors']
 _STALE += ['pytorch_model.bin', 'pytorch_model.bin.index.json', 'pytorch_model-?????-of-?????.bin']
 _STALE += ['tf_model.h5', 'flax_model.msgpack', 'task.json', 'generation_config.json', 'tokenizer.json']
@@ -88,7 +88,7 @@ def pull(name: str, where: str) -> str:
         fix = f'accept its terms at {_endpoint()}/{repository}, and {_LOG_IN}'
         raise make_error('a gated model that you have no access to', fix) from None
     except RevisionNotFoundError:
-        raise make_error(f'without a revision {revision!r}', 'give a branch, a tag or a commit of the model') from None
+        raise make_error(f'a model without the revision {revision!r}', 'give a branch, a tag or a commit') from None
     except RepositoryNotFoundError:
         raise make_error('unknown or private', f'check the path or the name; for a private model, {_LOG_IN}') from None
     except Exception as error:  # The class of a network error depends on huggingface_hub's HTTP library.

@@ -63,7 +63,7 @@ def _norm(ours: str, theirs: str) -> list[tuple[str, str, TensorKind]]:
 _BLOCK = 'bert.encoder.layer.{i}.'
 
 # (our path, Hugging Face's name, kind). BERT has no gate, no norms of queries and keys, and no final norm. We chose the
-# names of these tensors, and convert/huggingface/families.py maps them to the names in other families.
+# names of these tensors, and convert/huggingface/modernbert.py maps the gate and the final norm to ModernBERT's names.
 TABLE: tuple[tuple[str, str, TensorKind], ...] = (
     ('encoder/embeddings/token/embedding', 'bert.embeddings.word_embeddings.weight', ROWS),
     ('encoder/embeddings/position/embedding', 'bert.embeddings.position_embeddings.weight', SAME),
@@ -130,7 +130,7 @@ def entries(
       config: The config of the model.
       ours: A mapping whose keys are our paths.
       head: The name of a task's head in transformers (Head.projection).
-      keep_unnamed: Whether paths without a name in transformers (those of a BiLSTM) become names with dots.
+      keep_unnamed: Whether paths without a name in transformers, such as a BiLSTM's, become names with dots.
 
     Raises:
       KeyError: A path has no name in transformers, and `keep_unnamed` is False. An export would lose its tensor.
@@ -160,8 +160,10 @@ def to_huggingface(
       params: Our arrays by flat path, with stacked layers. Converted arrays are removed from the dictionary, because
         two copies of a large model may not fit in memory.
       config: The config of the model. Rows beyond its `vocab_size` are padding and are dropped.
-      head: See `entries`, which may raise.
-      keep_unnamed: See `entries`, which may raise.
+      head, keep_unnamed: See `entries`.
+
+    Raises:
+      KeyError: See `entries`.
     """
     all_entries = list(entries(config, params, head, keep_unnamed=keep_unnamed))
     tensors = {}

@@ -49,7 +49,7 @@ outputs = dict(zip(names, session.run(names, dict(zip({names}, inputs)))))
 
 
 def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
-    """Checks that a pre-trained model, or the model of a task, can be exported to ONNX, before training starts.
+    """Checks, before training starts, that a pre-trained model or a task's model can be exported to ONNX.
 
     Raises:
       UserError: jax2onnx is not installed, the model has a BiLSTM (jax2onnx cannot convert a loop from right to left),

@@ -48,7 +48,7 @@ def export_orbax(content: ExportContent, directory: pathlib.Path) -> None:
 
 
 def _head_facts(content: ExportContent) -> dict[str, Any]:
-    """Returns the metadata of a task's model: its class, its arguments except `config` and `packing`, and its head."""
+    """Returns the class of a task's model, the arguments of the class except `config` and `packing`, and the head."""
     excluded = ('config', 'packing', 'parent', 'name')
     arguments = [field.name for field in dataclasses.fields(content.module) if field.name not in excluded]
     return {
@@ -119,7 +119,7 @@ def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict
         found = f'files that Orbax cannot read ({line})'
         raise UserError(str(folder / PARAMS), found, 'a complete export', _AGAIN) from None
     if read_json_object(directory / _CHECKSUM, _AGAIN).get('sha256') != _digest(flat_paths(params)):
-        raise UserError(str(folder / PARAMS), 'values with another checksum', 'a complete export', _AGAIN)
+        raise UserError(str(folder / PARAMS), 'values that do not match their checksum', 'a complete export', _AGAIN)
     return names.to_huggingface(flat_stacked(params, config), config, projection, keep_unnamed=True)
 
 

@@ -24,8 +24,8 @@ class CheckpointSource:
         {name: name in the format}.
       fields: The fields of a BertConfig, if `values` cannot represent them all (Orbax, ModernBERT); else empty.
       unused_content: A description of unused content of the directory, such as the variables of an optimizer.
-      dtypes: The NumPy names of the stored dtypes by tensor name. `read` adds them. Tensors without an
-        entry are float32.
+      dtypes: The NumPy names of the stored dtypes by tensor name. `read` adds them. Tensors without an entry are
+        float32.
     """
 
     where: str

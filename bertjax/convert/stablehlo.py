@@ -1,4 +1,4 @@
-"""Exports a model with `jax.export` and symbolic sizes as functions that JAX programs run without bertjax.
+"""Exports a model as functions with symbolic sizes (`jax.export`), which JAX programs run without bertjax.
 
 The weights are an argument of the functions, and are stored in one file that other programs can also read.
 """

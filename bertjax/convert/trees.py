@@ -31,7 +31,7 @@ class HostParams:
     This avoids a second copy of the model in memory.
 
     Args:
-      params: The parameters, on devices or on the host, stacked or not as in the config; may be boxed.
+      params: The parameters, on devices or on the host, boxed or not. The layers are stacked if the config says so.
       config: The config of the model.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Changes the token embedding of a model: adds rows for new pieces, or sets rows."""
+"""Changes the token embedding of a model: adds rows for new pieces, or replaces rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -15,7 +15,7 @@ from bertjax.errors import UserError
 
 
 class Backend:
-    """Runs on this machine the steps of a build that are separate for each shard or each bucket of hashes."""
+    """Runs, on this machine, the steps of a build that are separate for each shard or each bucket of hashes."""
 
     encode = staticmethod(workers.encode_shards)
 

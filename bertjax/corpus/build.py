@@ -51,7 +51,7 @@ def build_store(
       options: See `CorpusOptions`.
       progress: Whether to report progress: with a bar on a terminal, with occasional lines elsewhere.
       replace: Whether to replace a finished store of other text or settings. If False, such a store is an error.
-      other_fix: Text with another fix, which this error appends to 'restore …'. It begins with ', or '.
+      other_fix: Another fix, which begins with ', or '. The message of that error appends it to 'restore …'.
       log: A function that logs how files are read, and which files are compared with earlier text.
       beam: The flags of Apache Beam, which writes the same files; '' for a build on this machine.
 
@@ -59,9 +59,9 @@ def build_store(
       The corpus report, which the manifest also contains.
 
     Raises:
-      UserError: No file matches, no document is left, the input is broken (if strict), the directory is remote,
-        contains other files or overlaps the corpus, another process builds the store, the store may not be replaced,
-        the flags of Beam are invalid, or a pipeline failed.
+      UserError: No file matches, no document is left, or the input is broken (if strict). Or the directory is remote,
+        contains other files or overlaps the corpus. Or another process builds the store, or the store may not be
+        replaced. Or the flags of Beam are invalid, or a pipeline failed.
       RuntimeError: A worker process died.
     """
     backend = make_backend(beam)
@@ -93,7 +93,7 @@ def build_store(
 
 
 def _check_not_broken(corpus_report: dict, options: CorpusOptions) -> None:
-    """Checks that no broken input was dropped from a finished store, if strict."""
+    """If `options.strict`, checks that no broken input was dropped from a finished store."""
     if options.strict and corpus_report['problems']:
         kind, lines = next(iter(corpus_report['problems'].items()))
         fix = 'correct the input, or set config.corpus_options.strict=False'

@@ -1,9 +1,8 @@
 """The directory of a build: a finished store, or the partial work of an unfinished build (its plan and its shards).
 
 A process may be killed between any two file operations. So the manifest is removed before any other file of a store,
-the plan is written before the partial work, and the manifest is written after all other files. A
-directory then always contains a complete store, partial work that matches its plan, or leftovers that no manifest or
-plan lists.
+the plan is written before the partial work, and the manifest is written after all other files. A directory then always
+contains a complete store, partial work that matches its plan, or leftovers that no manifest or plan lists.
 """
 
 import dataclasses
@@ -34,7 +33,7 @@ class BuildPlan:
     """The plan of a build, stored as partial/plan.json.
 
     Attributes:
-      store_identity: The values that determine the store's bytes and are known before the text is read; from `build`.
+      store_identity: The values that determine the store's bytes and are known before the text is read.
       sources: The sources of the text.
       shards: The parts of the sources that each shard reads.
       strict: Whether broken input stops the build.
@@ -72,7 +71,7 @@ def check_directory(directory: pathlib.Path) -> None:
     """Checks that a directory is absent or empty, or contains a store or an unfinished store.
 
     Raises:
-      UserError: The path is a file, or a directory with other files but no store.
+      UserError: The path is a file, or a directory with other files but no store, or its `partial` has other files.
     """
     if not directory.exists():
         return
@@ -88,7 +87,7 @@ def check_directory(directory: pathlib.Path) -> None:
 
 
 def _belongs_to_store(path: pathlib.Path) -> bool:
-    """Returns whether a path beside a manifest belongs to the store, a run's pairing plans, or a store of a mixture."""
+    """Returns whether a path belongs to a store or to the pairing plans of a run, or is a store of a mixture."""
     if not path.is_dir():
         return _STORE_FILES.fullmatch(path.name) is not None
     if path.name == 'partial':
@@ -112,7 +111,7 @@ def find_finished_store(
 
     Args:
       directory: The directory of the store.
-      expected: The values that determine the store's bytes, from `build`.
+      expected: See `BuildPlan.store_identity`.
       sources: The sources of the text.
       make_plan: A function that returns the `BuildPlan` of the sources.
       replace: Whether a store of other text or settings may be replaced.

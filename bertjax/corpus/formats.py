@@ -128,7 +128,7 @@ def json_events(
 ) -> Iterator[Event]:
     """Yields the events of JSON lines, one document on each line.
 
-    The field `key` contains the text. If `sentences` is given, the field contains sequences, which this function reads.
+    The field `key` contains the text. If `sentences` is given, the field contains sequences, which `sentences` reads.
     """
     for raw in lines:
         if raw.strip() and pick.start():

@@ -1,4 +1,4 @@
-"""Decides whether a text has the same content as when it was read before. Paths, dates and folder names may differ.
+"""Decides whether a text still has the content that was read earlier. Paths, dates and folder names may differ.
 
 The record of what was read is a list of `KnownText`, stored in `inputs.json` beside the manifest of a store. A file of
 another size has changed. A file of the same size is read again, to compare its hash, only if its modification time or

@@ -34,11 +34,11 @@ def write_seal(data):
 
 
 DAMAGES = {
-    'one bit of an array': (in_state(flip_bit), 'another checksum'),
+    'one bit of an array': (in_state(flip_bit), 'does not match its checksum'),
     'a truncated file': (in_state(truncate), 'bytes instead of'),
     'an emptied file': (in_state(lambda path: path.write_bytes(b'')), '0 bytes instead of'),
     'a missing file': (in_state(lambda path: path.unlink()), 'is missing'),
-    'one bit of the position': (lambda directory: flip_bit(largest(directory / 'position')), 'another checksum'),
+    'one bit of the position': (lambda directory: flip_bit(largest(directory / 'position')), 'not match its checksum'),
     'no JSON': (write_seal(b'\xff{'), 'damaged or missing'),
     'an empty record': (write_seal(b''), 'damaged or missing'),
     'a record without end': (write_seal(b'[' * 100_000), 'damaged or missing'),

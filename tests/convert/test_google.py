@@ -260,7 +260,7 @@ def test_damaged_data_is_detected(exported):
     whole = path.read_bytes()
     for at in range(0, len(whole), len(whole) // 20):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
-        with pytest.raises(UserError, match=rf'{NAME}: (bert|cls)/\S+: found values with another checksum'):
+        with pytest.raises(UserError, match=rf'{NAME}: (bert|cls)/\S+: found values that do not match their checksum'):
             load_pretraining_model(folder)
     path.write_bytes(whole[:-3])
     with pytest.raises(UserError, match='found the end of the data after'):

@@ -141,7 +141,7 @@ def test_models_that_cannot_be_pulled_are_errors(hub, tmp_path):
     assert (
         'on the hub it is a gated model that you have no access to' in said[1] and 'accept its terms at http' in said[1]
     )
-    assert "on the hub it is without a revision 'v7'" in said[2]
+    assert "on the hub it is a model without the revision 'v7'" in said[2]
     assert (
         'found out/my--run, which is not a local path; on the hub it is not a valid name' in said[3]
         and 'check the path' in said[3]

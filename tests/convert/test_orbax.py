@@ -87,7 +87,7 @@ def test_damage_is_detected(tokenizer, small_config, make_params, assert_same_pa
                 assert error.where == str(folder / 'params')
                 errors.add(error.found)
         path.write_bytes(whole)
-    assert 'values with another checksum' in errors
+    assert 'values that do not match their checksum' in errors
     for text in ('[]', '{}', '{"head": 3}', '{"vocab_size": "x"}', '{"vocab_size": 5, "width": 3}'):
         (folder / 'model.json').write_text(text)
         with pytest.raises(UserError, match=r'model\.json: found '):

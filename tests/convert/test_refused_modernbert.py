@@ -76,7 +76,7 @@ def test_a_class_name_replaces_a_missing_model_type(write):
         ({'attention_bias': [1]}, r'found attention_bias \[1\], mlp_bias False'),
         (
             {'layer_types': [SLIDING] * 3 + [FULL]},
-            f"found layer_types .* expected 4 names, '{FULL}' for every n-th layer",
+            f"found layer_types .* expected 4 names: '{FULL}' for the first and every n-th",
         ),
         ({'layer_types': [FULL, SLIDING, SLIDING, 'x']}, 'found layer_types'),
         ({'layer_types': [FULL]}, 'found layer_types'),

@@ -124,7 +124,7 @@ def test_checkpoints_of_a_run_can_be_loaded(trained):
     )
     np.testing.assert_allclose(last, finished, atol=1e-6)
     assert np.abs(earlier - finished).max() > 1e-4
-    with pytest.raises(UserError, match='does not have'):
+    with pytest.raises(UserError, match='no undamaged checkpoint of this step'):
         bertjax.load(trained, step=7)
 
 

@@ -46,7 +46,7 @@ def test_pairs_with_negatives(program: Program, trained: pathlib.Path, tmp_path:
         np.testing.assert_allclose([x['score'] for x in row['documents']], mine[order][:10], rtol=1e-5)
     np.testing.assert_allclose(scores(bertjax.load(workdir, step=20), texts[:3], texts[3:6]),
                                scores(bert, texts[:3], texts[3:6]), rtol=1e-6)  # fmt: skip
-    with pytest.raises(UserError, match='found a model that also reads token_roles, expected a model that reads input'):
+    with pytest.raises(UserError, match='found a model that also reads token_roles, expected a model that reads only'):
         bert.batch(texts)
     with pytest.raises(UserError, match=r'max_length: found 8, .* the task allows \(config.task.query_len: found 12, '):
         bertjax.load(workdir, max_length=8)

@@ -88,7 +88,7 @@ class Bundle:
             found = f'the end of the data after {len(data):,} of {size:,} bytes'
             raise UserError(where, found, _EXPECTED, _AGAIN)
         if masked_crc32c(data).to_bytes(4, 'little') != entry.get(_CRC, bytes(4)):
-            raise UserError(where, 'values with another checksum', _EXPECTED, _AGAIN)
+            raise UserError(where, 'values that do not match their checksum', _EXPECTED, _AGAIN)
         return np.frombuffer(data, dtype.newbyteorder('<')).reshape(shape)
 
 

@@ -1,6 +1,6 @@
 """Converts variable names of google-research/bert to names of transformers and back.
 
-The names are those in modeling.py, run_pretraining.py, run_classifier.py and run_squad.py of google-research/bert. Each
+The names come from modeling.py, run_pretraining.py, run_classifier.py and run_squad.py of google-research/bert. Each
 `kernel` is the transpose of PyTorch's weight. `output_weights` are not transposed.
 """
 
@@ -55,5 +55,5 @@ def to_google(name: str) -> str:
 
 
 def transpose_kernel(name: str, x: np.ndarray) -> np.ndarray:
-    """Transposes a kernel, which converts it in either direction. Other variables are returned unchanged."""
+    """Converts a kernel in either direction by transposing it. Other variables are returned unchanged."""
     return x.T if name.endswith('/kernel') else x

@@ -55,11 +55,11 @@ def read(path: epath.Path) -> CheckpointSource:
 def find_newest(folder: epath.Path) -> epath.Path:
     """Returns the prefix of the newest checkpoint of a folder.
 
-    The file 'checkpoint' names the newest checkpoint. Without this file, the newest checkpoint has the published name
-    (NAME), or else the largest step, or else it is the only checkpoint.
+    The file 'checkpoint' names the newest checkpoint. Without this file, the result is the checkpoint NAME, else the
+    checkpoint with the largest step, else the only checkpoint.
 
     Raises:
-      UserError: The folder has no checkpoint, lacks the named checkpoint, or has several without a step.
+      UserError: The folder has no checkpoint, lacks the named checkpoint, or has several, not all with a step.
     """
     if (folder / _NEWEST).exists():
         data = read_bytes(folder / _NEWEST, 'the name of a checkpoint', _AGAIN, max_bytes=1 << 20)

@@ -31,8 +31,8 @@ def check_google(config: BertConfig, head: Head | None = None, vocabulary: str =
       vocabulary: The family of the tokenizer.
 
     Raises:
-      UserError: The model has features that BERT lacks, is left-to-right, or has no segment embedding; its epsilon or
-        pooler differs from BERT's; or google-research/bert lacks its head or its family of tokenizers.
+      UserError: The model has features that BERT lacks, is left-to-right, or has no segment embedding. Or its epsilon
+        or pooler differs from BERT's. Or google-research/bert lacks its head or its family of tokenizers.
     """
     for name in config.modern_fields:
         found = f'{getattr(config, name)} with google in {_KEY}'

@@ -134,7 +134,7 @@ def model_card(
       architecture: The class of transformers that loads the model.
       card: Facts about the training in display order. A value that is a mapping becomes a section with a table. There
         are three special keys: 'title' is the heading, 'name' is the model's name on the hub, if it has one, and 'made'
-        replaces the words 'pre-trained' and 'fine-tuned'. Equal runs must give equal values, so values contain no times
+        replaces the word 'pre-trained' or 'fine-tuned'. Equal runs must give equal values, so values contain no times
         and no paths.
       parameters: The number of parameters.
       pipeline: The hub's pipeline tag of a task's model; '' for a pre-trained model.

@@ -29,7 +29,7 @@ FIELDS = (
     ('layer_norm_eps', 'layer_norm_eps'),
     ('init_stddev', 'initializer_range'),
 )
-# Older files may lack these keys. Our defaults then apply; they equal transformers'. Other keys are required.
+# Older files may lack these keys. Then our defaults apply, which equal transformers'. Other keys are required.
 _OPTIONAL = {'type_vocab_size', 'hidden_dropout_prob', 'attention_probs_dropout_prob'}
 _OPTIONAL |= {'layer_norm_eps', 'initializer_range', 'max_position_embeddings'}
 _FIX = 'set --config.export_formats=orbax to train it anyway'
@@ -74,8 +74,8 @@ def check_head_exportable(model: BertForTask, head: Head) -> None:
     """Checks that transformers can represent a task's model. The check is cheap and runs before training starts.
 
     Raises:
-      UserError: `check_exportable` fails, transformers lacks the head, the model has a BiLSTM or uses layers other than
-        the last, or the head reads [CLS] of a left-to-right encoder.
+      UserError: `check_exportable` fails, transformers lacks the head, the model has a BiLSTM or unsupported `layers`,
+        or the head reads [CLS] of a left-to-right encoder.
     """
     check_exportable(model.config, head)
     if not head.architecture:

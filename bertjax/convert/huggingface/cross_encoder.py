@@ -1,4 +1,4 @@
-"""Reads and writes the files that make a folder of transformers a CrossEncoder of sentence-transformers.
+"""Reads and writes the files that turn a folder of transformers into a CrossEncoder of sentence-transformers.
 
 A CrossEncoder scores pairs of texts. Here it is a model for sequence classification with one output and an activation.
 The formats come from sentence-transformers 2 to 6 (cross_encoder/model.py and base/modules/transformer.py).
@@ -67,7 +67,7 @@ def read_cross_encoder(directory: epath.PathLike) -> CrossEncoder | None:
 
 
 def cross_encoder_files(settings: CrossEncoder) -> dict[str, bytes]:
-    """Returns the files of a CrossEncoder beside those of transformers: {name: content}."""
+    """Returns the files that a CrossEncoder adds to the files of transformers: {name: content}."""
     contents = {
         ENCODER: {
             'max_seq_length': settings.max_length,

@@ -51,9 +51,7 @@ def _global_every(values: Mapping[str, Any], where: str) -> int:
     fits = isinstance(types, list) and len(types) == num_layers
     found = next((n for n in range(num_layers + 1) if types == _layer_types(num_layers, n)), None) if fits else None
     if found is None:
-        expected = (
-            f'{num_layers} names, {_FULL!r} for every n-th layer, from the first, and {_SLIDING!r} for the others'
-        )
+        expected = f'{num_layers} names: {_FULL!r} for the first and every n-th layer after it, else {_SLIDING!r}'
         raise UserError(where, f'layer_types {types!r}', expected, _FIX)
     return found
 

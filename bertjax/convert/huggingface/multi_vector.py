@@ -1,7 +1,7 @@
 """Reads and writes the files of a ColBERT, which sentence-transformers loads as a MultiVectorEncoder.
 
 Its modules are Transformer, Dense (the projection of token vectors), MultiVectorMask and Normalize. Two other forms are
-only read. PyLate 3 lists only the first two modules, and stores the settings of the others in
+read, but not written. PyLate 3 lists only the first two modules, and stores the settings of the others in
 config_sentence_transformers.json. The original ColBERT has no modules.json: the projection is a tensor of the
 checkpoint, and artifact.metadata contains the settings. Sources: sentence-transformers 6
 (multi_vector_encoder/model.py and modules/multi_vector_mask.py, base/modules/transformer.py) and
@@ -228,7 +228,7 @@ def multi_vector_files(settings: MultiVector, width: int, dim: int) -> dict[str,
             'document_length': settings.document_len,
             'query_expansion': expansion if settings.augment else None,
         },
-        # The prompts are also given as prefixes: the first word of a prefix is one token if the vocabulary has it.
+        # The prompts are also written as prefixes, whose first word becomes one token if the vocabulary has it.
         SETTINGS: {
             'model_type': MULTI_VECTOR,
             'prompts': prompts,

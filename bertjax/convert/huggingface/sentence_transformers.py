@@ -54,7 +54,7 @@ class SentenceModules:
       prompt: The default prefix of texts; '' if there is none.
       prompts: All prefixes with a name, {name: prefix}. Typical names are 'query' and 'document'.
       include_prompt: Whether the tokens of a prompt are pooled.
-      layers: The hidden states that are pooled, numbered from the last, -1.
+      layers: The layers whose hidden states are pooled; -1 is the last layer.
       weights: The weight of each of these layers; () for their mean.
       pool: The pooling, one of `model.pooling.SENTENCE_POOL`.
       dense: The Dense modules that are applied to the pooled vector.
@@ -181,7 +181,7 @@ def read_max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
 
 
 def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of SentenceModules from `prompt` to `normalize`."""
+    """Returns the fields of SentenceModules from `prompt` to `truncate_dim`."""
     kinds, settings = read_modules(folder)
     where, layers = str(folder / MODULES), {}
     if kinds[1:2] == [_LAYERS]:

@@ -34,24 +34,23 @@ _TIED = (
 def read_tensors(
     directory: epath.Path, to_bert_names: Callable[[str], tuple[str, ...]], *, tied: bool = True
 ) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, str]]:
-    """Reads all tensors as float32, with the names of transformers' BertForPreTraining.
+    """Reads all tensors as float32, and renames them with `to_bert_names`.
 
-    The files are model.safetensors or pytorch_model.bin, possibly in shards. A missing prefix `bert.` (BertModel) is
-    added. LayerNorm's `gamma` and `beta` become `weight` and `bias`. A tensor that is tied to another must equal it
-    and is dropped.
+    The files are model.safetensors or pytorch_model.bin, possibly in shards. LayerNorm's `gamma` and `beta` become
+    `weight` and `bias`. A tensor that is tied to another must equal it and is dropped.
 
     Args:
       directory: The directory of the files.
       to_bert_names: A function from a name in the file, with or without prefix, to a tuple of names in BERT. Several
         names split the tensor into equal parts along its first axis.
-      tied: Whether the output embedding is the input embedding. If not, it is read as a separate tensor.
+      tied: Whether the output embedding is the input embedding. If False, the output embedding is a separate tensor.
 
     Returns:
       Three dicts whose keys are the names in BERT: the tensors, their names in the file, and the NumPy names of their
       dtypes in the file.
 
     Raises:
-      UserError: A file is missing or damaged, a dtype is not float, the embeddings are not tied, or PyTorch is not
+      UserError: A file is missing or damaged, a dtype is not float, two tied tensors differ, or PyTorch is not
         installed for pytorch_model.bin.
     """
     tensors: dict[str, np.ndarray] = {}
@@ -102,7 +101,7 @@ def _shards(directory: epath.Path, index: str) -> list[epath.Path]:
     table = read_json_object(directory / index, _AGAIN).get('weight_map')
     names = list(table.values()) if isinstance(table, dict) else []
     if not names or not all(isinstance(name, str) and name == os.path.basename(name) != '' for name in names):
-        raise UserError(str(directory / index), 'other content', 'a weight_map with the file of each tensor', _AGAIN)
+        raise UserError(str(directory / index), 'no valid weight_map', 'the file of each tensor', _AGAIN)
     shards = sorted(set(names))
     for shard in shards:
         if not (directory / shard).exists():
@@ -166,7 +165,7 @@ _UNREADABLE = (zipfile.BadZipFile, zlib.error, RuntimeError)
 
 
 def _damaged_entry(data: io.BytesIO) -> str | None:
-    """Returns the name of the first entry whose CRC-32 is wrong, or None. PyTorch does not check it.
+    """Returns the name of the first entry whose CRC-32 is wrong, or None. PyTorch does not check the CRC-32.
 
     The result is also None if there are no checksums. The format before PyTorch 1.6 is not an archive, and
     `torch.serialization.set_crc32_options(False)` sets every CRC-32 to 0.

@@ -120,8 +120,8 @@ class BeamTextStatistics:
       corpora: The specifications of each corpus, as for `build.build_store`.
       options: The options for reading text.
       flags: The value of config.beam.
-      folder: The folder of the job. Each method removes it at its start, because a killed run may have left files,
-        and at its end.
+      folder: The folder of the job. Each method removes the folder at the start, because a killed run may have left
+        files, and at the end.
 
     Raises:
       UserError: A specification matches nothing.
