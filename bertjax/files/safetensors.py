@@ -1,4 +1,4 @@
-"""Write a safetensors file one tensor at a time, because the safetensors library needs all tensors in memory."""
+"""Write a safetensors file part by part, because the safetensors library needs all tensors in memory."""
 
 import json
 import math
@@ -60,4 +60,4 @@ def write_tensors(
                 file.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
                 written += part.nbytes
             if written != tensor.size:
-                raise ValueError(f'{name}: {written} bytes, where {tensor.kind} {tensor.shape} has {tensor.size}')
+                raise ValueError(f'{name}: {written} bytes written, but {tensor.kind} {tensor.shape} has {tensor.size}')

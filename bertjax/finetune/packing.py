@@ -41,7 +41,10 @@ class PackingChoice:
 
 
 def recorded_packing(folder: pathlib.Path) -> str:
-    """Returns the recorded config.packing of the workdir's run, which determines the order of rows; else 'off'."""
+    """Returns config.packing of the run in the workdir, or 'off' if it is unknown.
+
+    A resumed run must keep the value, because the order of its rows depends on it.
+    """
     with contextlib.suppress(UserError, OSError):  # if the file is damaged, a later check reports it
         return read_json_object(folder / 'config.json', '').get('packing', 'off')
     return 'off'
