@@ -98,7 +98,7 @@ def load_task(
     Args:
       settings: The settings of the config that `merge_run_config` returns.
       folder: The workdir.
-      splits_of: A function that returns the tokenised splits. The task in its argument already knows its labels.
+      splits_of: A function that returns the tokenised splits of a TaskData, whose task already knows its labels.
 
     Raises:
       UserError: Neither the workdir nor config.init has a model for this task, or config.step names no checkpoint.

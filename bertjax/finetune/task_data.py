@@ -192,7 +192,7 @@ class TaskData:
         )
 
     def fingerprints(self) -> dict[str, str]:
-        """Returns hashes or descriptions of the encoder, tokenizer, labels and data. A resumed run must not change them."""
+        """Returns hashes or texts of the encoder, tokenizer, labels and data, which a resumed run must not change."""
         encoder = self.encoder
         sizes = (encoder.num_layers, encoder.width, encoder.num_heads, encoder.mlp_dim, encoder.max_positions)
         rows = self.split('train', training=True).features

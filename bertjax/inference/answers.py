@@ -1,4 +1,4 @@
-"""The types of the results of `api.Bert`, for type checkers and editors."""
+"""Types for the return values of the methods of `api.Bert`, for type checkers and editors."""
 
 from collections.abc import Sequence
 from typing import NotRequired, TypedDict

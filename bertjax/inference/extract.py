@@ -109,7 +109,7 @@ def compute_vectors(extractor: Extractor, texts: Sequence[str], folder: pathlib.
     """Computes the vectors of N texts, float32 [N, D], in parts that are saved one by one.
 
     Args:
-      extractor: The definition of the vectors, with pooling.
+      extractor: An extractor that computes one vector per text.
       folder: The folder of the finished parts. A part is named after its texts and the model, so a run reuses only
         identical parts of an earlier run.
     """
