@@ -158,7 +158,7 @@ def match_files(pattern: str) -> tuple[epath.Path, list[epath.Path]]:
 
 
 def would_match(pattern: str, path: pathlib.Path) -> bool:
-    """Returns whether `match_files` would return this local path if it were a file. The path must have no links."""
+    """Returns whether `match_files` would return this local path if it were a file. The path must contain no links."""
     root, parts = split_pattern(pattern)
     top = os.path.realpath(root)
     names = path.relative_to(top).parts if path.is_relative_to(top) else ()
@@ -177,7 +177,7 @@ def is_hidden(names: Sequence[str]) -> bool:
 
 
 def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Returns whether the components of a path match a pattern. A final `**` also matches any file."""
+    """Returns whether the components of a path match a pattern. A final `**` matches every file."""
     if not names or not pattern:
         return not names and not pattern
     if pattern[0] == '**':

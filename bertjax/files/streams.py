@@ -86,7 +86,7 @@ def chunks(raw: io.BufferedIOBase, compression: str) -> Iterator[bytes]:
     """Yields the decompressed bytes of an open file.
 
     Raises:
-      one of DAMAGE: The file is damaged. All bytes before the damage were yielded.
+      one of DAMAGE: The file is damaged. All bytes before the damage have been yielded.
     """
     if compression == 'zstd':
         yield from _join_pieces(_zstd_pieces(raw))
@@ -146,7 +146,7 @@ class CountedFile(io.RawIOBase):
 
 
 def read_range(path: str, file, begin: int, end: int, progress=None, digest=None) -> Iterator[bytes]:
-    """Yields the decompressed bytes of a range of an open file. A compressed file is read to its end.
+    """Yields the decompressed bytes of a range of an open file. A compressed file is always read to its end.
 
     All chunks except the last have at least CHUNK bytes, so that the first chunk is enough to recognise a format.
 

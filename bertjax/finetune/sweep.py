@@ -144,7 +144,7 @@ def _passes(settings: FinetuningSettings, train: TaskSplit) -> float:
 
 
 def _length_count(settings: FinetuningSettings) -> int:
-    """Returns the maximum number of padded lengths. Its default is high: many trials share the compiled steps."""
+    """Returns the maximum number of padded lengths, by default a high number, because trials share compiled steps."""
     return settings.max_padded_lengths or MAX_LENGTHS
 
 

@@ -55,7 +55,7 @@ class TaskData:
 
     Attributes:
       settings: The settings of the run.
-      source: The Hugging Face directory with the initial or final weights; None if the weights are in a checkpoint.
+      source: The Hugging Face directory with the initial or final weights, or the workdir if a checkpoint has them.
       task: The task of config.task.
       tokenizer: The tokenizer, which is also saved to WORKDIR/tokenizer.
       encoder: The config of the encoder.

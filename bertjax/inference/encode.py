@@ -1,4 +1,4 @@
-"""Features of texts: selects hidden states, combines several layers, and pools over the tokens of each text."""
+"""Computes features of texts: selects hidden states, combines several layers, and pools over tokens."""
 
 import dataclasses
 import functools
@@ -219,7 +219,7 @@ def check_encoding(model: LoadedModel, encoding: Encoding) -> None:
     """
     width, count = dataclasses.replace(encoding, truncate_dim=0).width(model.config), model.config.num_layers
     if encoding.truncate_dim > width:
-        expected = f'at most {width}, the width of the vectors'
+        expected = f"at most {width}, the width of the model's vectors"
         raise UserError('truncate_dim', str(encoding.truncate_dim), expected, 'choose a smaller number')
     for layer in encoding.layers:
         if not -count - 1 <= layer <= count:

@@ -38,9 +38,9 @@ from bertjax.tasks.reading.records import Row
 class Extraction:
     """Converts a file of texts to a file of features in constant memory.
 
-    The input is read three times: to check it, to compute the features, and to write the other columns. The parts are
-    stored in a folder next to the target until the target is written. The name of a part is derived from its texts, the
-    model and the options. A run therefore reuses only identical parts of an earlier run. The metadata file
+    The input is read up to three times: to check it, to compute the features, and to write the other columns. The parts
+    are stored in a folder next to the target until the target is written. The name of a part is derived from its texts,
+    the model and the options. A run therefore reuses only identical parts of an earlier run. The metadata file
     NAME.FORMAT.json records the input. Before it exists, input.json in the folder of the parts records the input. These
     records prevent a run from replacing the features of another input.
 

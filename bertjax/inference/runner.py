@@ -69,7 +69,7 @@ class Runner:
         title: str = '',
         advance: Advance | None = None,
     ) -> dict[str, list[np.ndarray]]:
-        """Computes a forward function for each row. Other rows change the outputs of a row only by rounding.
+        """Computes a forward function for each row. The other rows of a batch change its outputs only by rounding.
 
         Short sequences are packed into shared rows if packing saves padding (data/packing_plan.py). The layout depends
         only on the arguments, the runner and, on a CPU, the number of cores.

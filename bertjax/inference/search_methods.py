@@ -196,8 +196,8 @@ def _check_match(name: str, x: Vectors, y: Vectors, ranges: np.ndarray | None) -
             raise UserError(name, f'{side.dtype} {list(side.shape)}', 'vectors [N, D]', 'pass what `encode` returns')
     kinds = {_precision(x), _precision(y)}
     if x.shape[-1] != y.shape[-1] or (len(kinds) > 1 and (ranges is None or 'binary' in kinds)):
-        found = f'vectors {x.dtype} of width {x.shape[-1]} and {y.dtype} of width {y.shape[-1]}'
-        raise UserError(name, found, 'the same precision and width', 'encode both sides with the same arguments')
+        found = f'{x.dtype} vectors of width {x.shape[-1]} and {y.dtype} vectors of width {y.shape[-1]}'
+        raise UserError(name, found, 'the same precision and width', 'encode both with the same arguments')
 
 
 def _hits(indices: Sequence[int], scores: Sequence[float], texts: Sequence[str] | None) -> list[SearchHit]:

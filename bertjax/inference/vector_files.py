@@ -1,4 +1,4 @@
-"""The vectors that run=extract writes as .npy files: how they are stored, and how they are read again."""
+"""The .npy files of run=extract with one vector per text: the options for storing them, and a reader."""
 
 import dataclasses
 import itertools
