@@ -104,8 +104,8 @@ class Objective:
     Attributes:
       inputs: The batch arrays that the model takes, in the order of its arguments.
       losses: (outputs, batch) -> {name: (sum, weight)}, the reported losses and accuracies of a batch.
-      weights: batch -> {name: weight} of the losses that are minimised. The minimised function is the sum of their
-        means times `factors`. The weights depend only on the batch.
+      weights: batch -> {name: weight} of the losses that are minimised. The minimised function is the sum of the
+        means of these losses times their `factors`. The weights depend only on the batch.
       distill_loss: The loss between the outputs of student and teacher; None if the head does not support one.
       factors: {name: factor} of the minimised losses; the default factor is 1.
       capture: The intermediate values to capture (model/capture.py). They are passed to `losses` among the outputs.

@@ -166,7 +166,10 @@ def would_match(pattern: str, path: pathlib.Path) -> bool:
 
 
 def name_matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Returns whether a path matches a pattern. Both are components relative to the directory from `split_pattern`."""
+    """Returns whether a path matches a pattern.
+
+    Both are lists of components below the directory that `split_pattern` returns.
+    """
     is_skipped = '**' in pattern and is_hidden(names)
     return not is_skipped and _matches(names, pattern)
 

@@ -123,8 +123,8 @@ def read_benchmark_data(tasks: Mapping[str, GlueTask], data: str) -> tuple[dict[
 def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """Records the config of each task, and returns the tasks that an earlier run finished with the same config.
 
-    A finished task that must run again keeps the record of its old config until `record_result` is called. So it also
-    runs again if the process is killed before. `folder` is the workdir of the benchmark.
+    A finished task that must run again keeps the record of its old config until `record_result` is called. If the
+    process is killed before, the task therefore runs again. `folder` is the workdir of the benchmark.
 
     Raises:
       UserError: A task has finished with other settings.

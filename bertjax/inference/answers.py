@@ -22,7 +22,7 @@ class JointFilling(TypedDict):
 
 
 class Score(TypedDict):
-    """The pseudo-log-likelihood of a text, in nats."""
+    """The pseudo-log-likelihood of a text in nats, its numbers of pieces and words, and its pseudo-perplexity."""
 
     log_likelihood: float
     tokens: int

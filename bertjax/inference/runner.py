@@ -80,8 +80,8 @@ class Runner:
             `model.module`, with `packing` set for packed rows. The first dimension of an output is the rows.
           features: The rows. No sequence may be longer than the model's number of positions.
           per_token: The names of the outputs whose second dimension is the positions. Their padding is removed.
-          max_rows: The maximum batch size; 0 for the runner's. If > 0, sequences are not packed. Set it
-            for large outputs and for outputs from inside the encoder.
+          max_rows: The maximum batch size; 0 for the `batch_size` of the runner. If > 0, sequences are not packed. Set
+            it for large outputs and for outputs from inside the encoder.
           lengths: Padded lengths from `choose_lengths`; sequences are then not packed. () for the lengths in LENGTHS.
           title: The title of the progress bar, which appears after two seconds; '' for no bar.
           advance: A function that is called after each batch with the number of newly finished rows. It replaces the
@@ -173,7 +173,7 @@ class Runner:
           inputs: See `run`.
           forward: A function (params, batch) -> {output name: sum over the rows of the batch}. Padding rows must not
             contribute to the sums.
-          max_rows: A function that returns the maximum batch size for a padded length; None for the runner's.
+          max_rows: A function that returns the maximum batch size for a padded length; None for `batch_size`.
           params: The parameters for `forward`; None for the parameters of the model.
           advance: A function that is called after each batch with the number of newly finished rows.
 

@@ -88,9 +88,9 @@ class SearchMethods(EncodeMethods):
 
         Args:
           queries: One text or several, which get the model's prompt 'query', if it has one; or vectors [Q, D].
-          corpus: Texts, which get the prompt 'document', if the model has one; or their vectors [N, D]. The search
-            reads vectors in blocks, so they may be a memory map or the result of `load_vectors`. Text queries
-            get the width of the vectors, and their precision unless it is int8.
+          corpus: Texts, which get the model's prompt 'document', 'passage' or 'corpus', if it has one; or their vectors
+            [N, D]. The search reads vectors in blocks, so they may be a memory map or the result of `load_vectors`.
+            Text queries get the width of the vectors, and their precision unless it is int8.
           top_k: The number of texts per query.
           calibration: The `calibration` with which `encode` made the int8 vectors.
 

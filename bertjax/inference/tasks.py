@@ -77,8 +77,8 @@ def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Seq
     """Makes records of texts or text pairs for classification or regression.
 
     Raises:
-      UserError: The model is for another kind of task, it needs pairs and `pairs` is None, or it was trained as a
-        regression of single texts and `pairs` is not None.
+      UserError: The model is for another kind of task, it needs pairs but `pairs` is None, or it is a regression of
+        single texts but `pairs` is given.
     """
     task = check_kind(task, TextTask, where)
     if pairs is None and len(task.text_columns) == 2:

@@ -71,7 +71,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
             raise _format_error(error, format, where) from None
     excluded = {name.partition('/')[0] for name in model.missing}
     if find_family(origin.values.get('model_type', BERT.name)) is not BERT:
-        excluded.add('nsp')  # RoBERTa and DistilBERT have no class with a pair head.
+        excluded.add('nsp')  # transformers has no RoBERTa or DistilBERT with a head for pairs.
     dtype = 'bfloat16' if origin.dtype == 'bfloat16' else 'float32'  # BertConfig.param_dtype cannot be float16.
     params = {part: tree for part, tree in model.params.items() if part not in excluded}
     config = dataclasses.replace(model.config, param_dtype=dtype)
