@@ -104,13 +104,13 @@ class Objective:
     Attributes:
       inputs: The batch arrays that the model takes, in the order of its arguments.
       losses: (outputs, batch) -> {name: (sum, weight)}, the reported losses and accuracies of a batch.
-      weights: batch -> {name: weight} of the losses that are minimised. The minimised function is the sum of their
-        means times `factors`. The weights depend only on the batch.
-      distill_loss: The loss on the outputs of a teacher; None if there is none for this head.
+      weights: batch -> {name: weight} of the losses that are minimised. The minimised function is the sum of the
+        means of these losses times their `factors`. The weights depend only on the batch.
+      distill_loss: The loss between the outputs of student and teacher; None if the head does not support one.
       factors: {name: factor} of the minimised losses; the default factor is 1.
       capture: The intermediate values to capture (model/capture.py). They are passed to `losses` among the outputs.
       teacher_fn: (teacher parameters, batch) -> teacher outputs. They are passed to `losses` as `batch['teacher']`.
-      init_aux: key -> boxed parameters of the objective. They are trained with the parameters of the model, stored
+      init_aux: PRNG key -> boxed parameters of the objective. They are trained with the parameters of the model, stored
         beside them under AUX, and passed to `losses` among the outputs.
       keywords: The batch arrays that the model takes as keyword arguments.
       whole_batch: Whether `losses` compares the rows of a batch with each other. It then gets the outputs of the rows
@@ -200,7 +200,8 @@ def classification_losses(outputs: Arrays, batch: Arrays) -> Losses:
 def build_class_weighted(class_weights: Sequence[float]) -> Objective:
     """Builds CLASSIFICATION with a weight per class: Σ w ℓ / Σ w, as in torch's CrossEntropyLoss(weight=w).
 
-    The accuracy does not use the class weights. Only the ratios of the weights matter, so their minimum is scaled to 1.
+    Here w is the weight of a row's class, and ℓ is the loss of the row. The accuracy does not use the class weights.
+    Only the ratios of the weights matter, so their minimum is scaled to 1.
     """
     table = tuple(weight / min(class_weights) for weight in class_weights)
 
@@ -233,7 +234,7 @@ def multi_label_losses(outputs: Arrays, batch: Arrays, positive: Sequence[float]
     Args:
       outputs: See Objective.
       batch: See Objective.
-      positive: The weights of the C labels where they are 1 (torch's pos_weight); None for weights of 1.
+      positive: The weight of each label in the rows that have it, C floats (torch's pos_weight); None for weights of 1.
     """
     logits, labels, weights = outputs['logits'].astype(jnp.float32), batch['labels'], batch['weights']
     targets = labels if positive is None else labels * jnp.asarray(positive, jnp.float32)  # [B, C]

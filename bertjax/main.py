@@ -50,7 +50,7 @@ from bertjax.usage import load_verb, verbs
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs the verb of the parsed flags, the result of `parse_flags`, together with the other processes of the run."""
+    """Runs the verb that the parsed flags name, together with the other processes. `parse_flags` returned `argv`."""
     run_verb(read_recipe(), WORKDIR.value, functools.partial(_prepare, argv[1:]))
 
 
@@ -123,8 +123,8 @@ def _print_unraisable(fault: Any) -> None:
 def _reduce_gc() -> None:
     """Runs the garbage collector less often.
 
-    Tracing a step creates a million objects and hardly any garbage. The collector takes a seventh of the time until
-    the first step.
+    Tracing a step creates a million objects and hardly any garbage. With the default thresholds, the collector takes a
+    seventh of the time until the first step.
     """
     gc.freeze()  # Imported objects are never garbage.
     gc.set_threshold(50_000, 20, 50)
@@ -136,7 +136,7 @@ def console() -> None:
     guard_streams()
     logging.set_verbosity(logging.WARNING)
     logging.use_absl_handler()
-    logging.get_absl_handler().python_handler.setStream(sys.stderr)  # `guard_streams` has replaced it.
+    logging.get_absl_handler().python_handler.setStream(sys.stderr)  # `guard_streams` has replaced sys.stderr.
     logging.get_absl_handler().setFormatter(_PlainFormatter('%(message)s'))
     logging.get_absl_handler().addFilter(is_shown)
     sys.unraisablehook = _print_unraisable

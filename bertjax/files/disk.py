@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from bertjax.errors import UserError
 
-OPEN_FILES = 128  # a lower limit of open files is an error
+OPEN_FILES = 128  # bertjax refuses to run if fewer open files are allowed
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# {another error that the user can fix: the fix}.
+# {number of an error without a message of its own: the fix}.
 _FIXES = {
     errno.EROFS: 'give a --workdir on a disk that can be written to',
     errno.EACCES: 'change its permissions, or give another path',
@@ -36,9 +36,9 @@ _NATIVE = re.compile(r"os_error_code='(\d+)'|\(os error (\d+)\)")
 
 @contextlib.contextmanager
 def annotate_write_errors(path: str | os.PathLike, size: int) -> Iterator[None]:
-    """Adds the path, and `size` in bytes as `write_size`, to an OSError that the body raises.
+    """Adds `path`, and `size` in bytes as `write_size`, to an OSError that the with block raises.
 
-    Errors of tensorstore and safetensors become an OSError.
+    An error of tensorstore or safetensors that contains an error number is raised as an OSError.
     """
     try:
         yield
@@ -58,7 +58,8 @@ def annotate_write_errors(path: str | os.PathLike, size: int) -> Iterator[None]:
 def reraise_machine_errors(error: Exception, path: str | os.PathLike) -> None:
     """Raises a read error again, with the path, if it concerns the machine and not this file.
 
-    The callers skip the damaged rest of a file. When a disk is unmounted, for example, this would silently lose text.
+    For all other read errors, the callers skip the rest of the file. If they did so after a disk was unmounted, for
+    example, text would be lost silently.
     """
     if isinstance(error, OSError) and error.errno is not None and error.errno not in _FILE_ERRORS:
         error.filename = error.filename or os.fspath(path)
@@ -76,7 +77,7 @@ def _find_os_error(error: BaseException) -> OSError | None:
 
 
 def explain_os_error(error: BaseException, workdir: str) -> UserError | None:
-    """Returns the UserError for an exception that an error of the operating system caused; None for any other."""
+    """Returns a UserError if the exception comes from an error of the operating system with a known fix, else None."""
     while error is not None:
         os_error = _find_os_error(error)
         if os_error is not None:

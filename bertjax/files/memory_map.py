@@ -18,7 +18,7 @@ _sizes: dict[str, int] = {}  # {path of a mapped file: its size in bytes}
 
 
 def map_array(path: str | os.PathLike, dtype: str | np.dtype) -> np.ndarray:
-    """Memory-maps a file of numbers as a plain array, because slicing an np.memmap is several times slower.
+    """Memory-maps a file of numbers as a plain np.ndarray, because slicing an np.memmap is several times slower.
 
     Raises:
       UserError: The file no longer exists.
@@ -38,10 +38,10 @@ def register_mapped(path: str | os.PathLike, size: int) -> None:
 
 
 def explain_bus_errors() -> None:
-    """Installs a SIGBUS handler that prints which file was truncated, and exits with the status of a UserError.
+    """Installs a SIGBUS handler that prints the cause as a UserError and exits with its status.
 
-    C's `signal` installs the handler. Python would call a handler of its own `signal` only after the current bytecode
-    instruction, which cannot finish.
+    The handler is installed with `signal` of the C library. Python calls the handlers of `signal.signal` only after the
+    current bytecode instruction, which a SIGBUS prevents from finishing.
     """
     global _handler
 

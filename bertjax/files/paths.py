@@ -1,4 +1,4 @@
-"""Find files by pattern, below a directory or by name, and classify paths."""
+"""Find files by name, by pattern or below a directory, and classify paths."""
 
 import contextlib
 import errno
@@ -28,7 +28,7 @@ def is_remote(path: epath.PathLike) -> bool:
 def check_address(path: str, where: str) -> None:
     """Raises a UserError for a URL other than gs://BUCKET… and s3://BUCKET…"""
     if is_remote(path) and not _IN_BUCKET.match(path):
-        expected, fix = 'a path on this machine, gs://… or s3://…', 'fetch it first, and give the path of the file'
+        expected, fix = 'a path on this machine, gs://… or s3://…', 'download it first, and give the path of the file'
         raise UserError(where, f'the address {path!r}', expected, fix)
 
 
@@ -82,7 +82,7 @@ def unusual_kind(path: epath.PathLike) -> str:
 
 
 def unwritten_bytes(path: epath.PathLike) -> int:
-    """Returns the number of bytes of a sparse file that were never written; 0 if it is below a GiB."""
+    """Returns the number of bytes of a sparse file that were never written; 0 if fewer than 1 GiB."""
     facts = None if is_remote(path) else os.stat(path)
     if facts is None or facts.st_size - 512 * facts.st_blocks < _MIN_UNWRITTEN or not hasattr(os, 'SEEK_HOLE'):
         return 0
@@ -145,7 +145,7 @@ def split_pattern(pattern: str) -> tuple[str, list[str]]:
 
 
 def match_files(pattern: str) -> tuple[epath.Path, list[epath.Path]]:
-    """Returns the directory before a pattern's first wildcard, and the files that match it, sorted.
+    """Returns the directory before a pattern's first wildcard, and the sorted files that match the pattern.
 
     `**` matches any number of the folders that `walk_files` visits.
     """
@@ -158,7 +158,7 @@ def match_files(pattern: str) -> tuple[epath.Path, list[epath.Path]]:
 
 
 def would_match(pattern: str, path: pathlib.Path) -> bool:
-    """Returns whether `match_files` would return this local path if it were a file. The path must have no links."""
+    """Returns whether `match_files` would return this local path if it were a file. The path must contain no links."""
     root, parts = split_pattern(pattern)
     top = os.path.realpath(root)
     names = path.relative_to(top).parts if path.is_relative_to(top) else ()
@@ -166,7 +166,10 @@ def would_match(pattern: str, path: pathlib.Path) -> bool:
 
 
 def name_matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Returns whether a path matches a pattern. Both are given as components below the directory of `split_pattern`."""
+    """Returns whether a path matches a pattern.
+
+    Both are lists of components below the directory that `split_pattern` returns.
+    """
     is_skipped = '**' in pattern and is_hidden(names)
     return not is_skipped and _matches(names, pattern)
 
@@ -177,7 +180,7 @@ def is_hidden(names: Sequence[str]) -> bool:
 
 
 def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Returns whether the components of a path match a pattern. A final `**` also matches any file."""
+    """Returns whether the components of a path match a pattern. A final `**` matches every file."""
     if not names or not pattern:
         return not names and not pattern
     if pattern[0] == '**':

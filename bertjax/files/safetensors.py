@@ -1,4 +1,4 @@
-"""Write a safetensors file one tensor at a time, because the safetensors library needs all tensors in memory."""
+"""Write a safetensors file part by part, because the safetensors library needs all tensors in memory."""
 
 import json
 import math
@@ -38,7 +38,7 @@ def write_tensors(
     """Writes tensors atomically, in their order, with one part of a tensor in memory at a time.
 
     The format (README of safetensors) is the length of the header as a little-endian uint64, the header as JSON, and
-    the bytes of the tensors. The safetensors library would write tensors of one dtype in the order of their names.
+    the bytes of the tensors. The safetensors library would sort tensors of the same dtype by name.
 
     Raises:
       ValueError: The parts do not have the size of their tensor.
@@ -60,4 +60,4 @@ def write_tensors(
                 file.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
                 written += part.nbytes
             if written != tensor.size:
-                raise ValueError(f'{name}: {written} bytes, where {tensor.kind} {tensor.shape} has {tensor.size}')
+                raise ValueError(f'{name}: {written} bytes written, but {tensor.kind} {tensor.shape} has {tensor.size}')

@@ -1,6 +1,6 @@
 """Read small files into memory.
 
-If a file cannot be read or parsed, the functions raise a UserError that names the file or return None.
+If a file cannot be read or parsed, `read_json_or_none` returns None, and the other functions raise a UserError.
 """
 
 import json
@@ -81,7 +81,7 @@ def read_bytes(path: epath.PathLike, expected: str, fix: str, *, max_bytes: int 
     """Reads the bytes of a file.
 
     Raises:
-      UserError: The path is a folder, a pipe or a device, the file is too large, or it cannot be read.
+      UserError: The path is a folder, a pipe or a device, or the file is too large or cannot be read.
     """
     path = pathlib.Path(path)
     kind = 'a folder' if path.is_dir() else unusual_kind(path)
@@ -90,7 +90,7 @@ def read_bytes(path: epath.PathLike, expected: str, fix: str, *, max_bytes: int 
     try:
         size = path.stat().st_size
         if max_bytes is not None and size > max_bytes:
-            raise UserError(str(path), f'a file of {size:,} bytes', f'{expected} of up to {max_bytes:,}', fix)
+            raise UserError(str(path), f'a file of {size:,} bytes', f'{expected} of up to {max_bytes:,} bytes', fix)
         return path.read_bytes()
     except OSError as error:
         raise UserError(str(path), (error.strerror or str(error)).lower(), expected, fix) from None

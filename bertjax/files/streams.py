@@ -1,6 +1,6 @@
 """Read plain or compressed files as chunks or lines, in bounded memory.
 
-A damaged file first yields all bytes before the damage, then raises one of `DAMAGE`.
+For a damaged file, the iterators first yield all bytes before the damage, then raise one of `DAMAGE`.
 """
 
 import bz2
@@ -30,7 +30,7 @@ class DamagedFileError(Exception):
     """A compressed file is truncated, but its library raises no error."""
 
 
-# Decompressors raise an OSError without a number. `disk.reraise_machine_errors` handles each OSError with a number.
+# Decompressors raise an OSError without a number. An OSError with a number goes to `disk.reraise_machine_errors`.
 DAMAGE = (DamagedFileError, EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 
 
@@ -86,7 +86,7 @@ def chunks(raw: io.BufferedIOBase, compression: str) -> Iterator[bytes]:
     """Yields the decompressed bytes of an open file.
 
     Raises:
-      one of DAMAGE: The file is damaged. All bytes before the damage were yielded.
+      one of DAMAGE: The file is damaged. All bytes before the damage have been yielded.
     """
     if compression == 'zstd':
         yield from _join_pieces(_zstd_pieces(raw))
@@ -114,7 +114,7 @@ class CountedFile(io.RawIOBase):
 
     Args:
       file: An open, seekable file.
-      begin, end: The range in bytes; None as `end` is the end of the file.
+      begin, end: The range in bytes. If `end` is None, the range ends at the end of the file.
       progress: A function that is called with the number of bytes of each read. If it raises an OSError, the read
         raises a RuntimeError.
       digest: A hash object that is updated with the bytes.
@@ -146,7 +146,7 @@ class CountedFile(io.RawIOBase):
 
 
 def read_range(path: str, file, begin: int, end: int, progress=None, digest=None) -> Iterator[bytes]:
-    """Yields the decompressed bytes of a range of an open file. A compressed file is read to its end.
+    """Yields the decompressed bytes of a range of an open file. A compressed file is always read to its end.
 
     All chunks except the last have at least CHUNK bytes, so that the first chunk is enough to recognise a format.
 
@@ -166,7 +166,7 @@ class Lines:
       source: The chunks.
       cut: Whether to yield a line of more than MAX_LINE bytes in several pieces, which have the same number. If False,
         TOO_LONG is yielded for a line of more than MAX_RECORD bytes.
-      merge_blank: Whether to yield one blank line for a chunk of only blank lines. `number` counts all lines.
+      merge_blank: Whether a chunk that has only blank lines yields a single blank line. `number` counts all lines.
 
     Attributes:
       number: The 1-based number of the last line yielded.

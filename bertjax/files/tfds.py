@@ -1,4 +1,4 @@
-"""Read prepared datasets of tensorflow-datasets (tfds) by name and index. Nothing is downloaded."""
+"""Read the records of prepared tensorflow-datasets (tfds) datasets. Nothing is downloaded."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -8,7 +8,7 @@ from typing import Any
 MIN_LOSS_CHANGE = 0.1  # a smaller relative change of the training loss is noise
 MAX_WEIGHT_CHANGE = 0.2  # a larger relative change of the weights may lose the knowledge from pre-training
 FEW_STEPS = 100  # most tasks need more steps
-_END = 0.25  # the final loss is the mean loss of this last share of the rows
+_END = 0.25  # the final loss is the mean over this last fraction of the rows
 
 
 def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
@@ -30,7 +30,10 @@ def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
     if len(losses) == 1:
         figures = f'{first:.3f} over all {rows[-1]["step"]} steps'
     if last > (1 + MIN_LOSS_CHANGE) * min(losses):
-        return f'The training loss rose, {figures}: a lower rate ({lower}) or a larger config.warmup_fraction helps'
+        return (
+            f'The training loss ended above its minimum, {figures}: a lower rate ({lower}) or a larger '
+            'config.warmup_fraction helps'
+        )
     if last < (1 - MIN_LOSS_CHANGE) * first:
         return (
             f'The training loss fell, {figures}, but the model may only have learned the frequencies of the labels: '

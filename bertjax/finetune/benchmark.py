@@ -101,8 +101,8 @@ def read_benchmark_data(tasks: Mapping[str, GlueTask], data: str) -> tuple[dict[
     `tasks` is {name: task}, and `data` is config.data, for error messages.
 
     Returns:
-      {task with data for training and evaluation: its existing splits that the GLUE server scores}, and {task without
-      such data: a description of what is missing}.
+      {task with training and dev data: its existing splits that the GLUE server scores}, and {other task: a description
+      of the missing data}.
 
     Raises:
       UserError: No task has data, or a row is malformed.
@@ -121,10 +121,10 @@ def read_benchmark_data(tasks: Mapping[str, GlueTask], data: str) -> tuple[dict[
 
 
 def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Records the config of each task, and returns the tasks that have finished with this config.
+    """Records the config of each task, and returns the tasks that an earlier run finished with the same config.
 
-    A finished task that must run again keeps the record of its old config until `record_result` is called. It thus
-    runs again even after a kill. `folder` is the workdir of the benchmark.
+    A finished task that must run again keeps the record of its old config until `record_result` is called. If the
+    process is killed before, the task therefore runs again. `folder` is the workdir of the benchmark.
 
     Raises:
       UserError: A task has finished with other settings.

@@ -41,11 +41,11 @@ def write_submission(folder: pathlib.Path, server_splits: Mapping[str, Sequence[
 
     Args:
       folder: The workdir of the benchmark.
-      server_splits: {task of this run: the splits that the server scores}. For other tasks, the zip includes all
-        existing predictions.
+      server_splits: {task of this run: the splits that the server scores}. For other finished tasks, the zip includes
+        all existing predictions.
 
     Returns:
-      The names of the files that the server expects but that are missing in the zip.
+      The names of the files that the server expects but the zip lacks.
     """
     server_files, texts = {}, {}
     for task, row in TASKS.items():
@@ -108,7 +108,7 @@ def _row(figures: Figures, task: str, results: Mapping[str, Any]) -> list[str]:
 
 
 def averages(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns (name, percentage) of each average. The name of the GLUE score tells whether tasks are missing."""
+    """Returns (name, percentage) of each average. The name of an incomplete GLUE score has the number of its tasks."""
     count = summary['averaged_tasks']
     incomplete = '' if count == len(OFFICIAL) else f', ONLY {count} of {len(OFFICIAL)} tasks'
     names = {

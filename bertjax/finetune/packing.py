@@ -41,7 +41,10 @@ class PackingChoice:
 
 
 def recorded_packing(folder: pathlib.Path) -> str:
-    """Returns the recorded config.packing of the workdir's run, which determines the order of rows; else 'off'."""
+    """Returns config.packing of the run in the workdir, or 'off' if it is unknown.
+
+    A resumed run must keep the value, because the order of its rows depends on it.
+    """
     with contextlib.suppress(UserError, OSError):  # if the file is damaged, a later check reports it
         return read_json_object(folder / 'config.json', '').get('packing', 'off')
     return 'off'
@@ -50,7 +53,8 @@ def recorded_packing(folder: pathlib.Path) -> str:
 def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, recorded: str = '') -> PackingChoice:
     """Decides whether rows are packed.
 
-    If config.packing is 'auto', a resumed run keeps its choice, and a new run makes the cheaper choice.
+    If config.packing is 'auto', a resumed run keeps its choice. A new run packs rows if this is cheaper, but only on a
+    CPU and without config.max_padded_lengths.
 
     Args:
       data: The data of the task, with the settings of the run.

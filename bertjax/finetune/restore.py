@@ -35,7 +35,7 @@ from bertjax.workdir.tokenizer import load_workdir_tokenizer
 
 
 def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys: Collection[str] = ()) -> ConfigDict:
-    """Returns the config that the workdir's model was trained with, updated by the command line.
+    """Returns the config that the workdir's model was trained with, updated by the recipe and the command line.
 
     If the workdir has no run, the result is `config`, and the model will come from config.init.
 
@@ -96,12 +96,12 @@ def load_task(
     """Loads the model of the workdir, whose run may be unfinished. Without a run, loads the model of config.init.
 
     Args:
-      settings: The settings of the result of `merge_run_config`.
+      settings: The settings of the config that `merge_run_config` returns.
       folder: The workdir.
-      splits_of: A function that reads and tokenises the splits. The task already knows its labels.
+      splits_of: A function that returns the tokenised splits of a TaskData, whose task already knows its labels.
 
     Raises:
-      UserError: Neither the workdir nor config.init has a model for this task, or config.step has no checkpoint.
+      UserError: Neither the workdir nor config.init has a model for this task, or config.step names no checkpoint.
     """
     settings = dataclasses.replace(settings, zero1='off')  # nothing is trained
     settings.check()
@@ -138,11 +138,11 @@ def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> tuple[Task
 
 
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
-    """Returns the data of the task, with the learned state from task.json in the workdir or in config.init."""
+    """Returns the data of the task. The labels and thresholds come from task.json in the workdir or in config.init."""
     exported = exported_model(folder)
     has_model = exported is not None or has_checkpoints(folder)
     if not has_model and (folder / 'config.json').exists():
-        fix = 'start the training again, which saves a model with its first checkpoint'
+        fix = 'start the training again, and wait for its first checkpoint'
         raise UserError('--workdir', f'no model in {folder} yet', 'a checkpoint or an export', fix)
     if not has_model and not settings.init:
         fix = 'fine-tune first, or name a fine-tuned model with --config.init'
@@ -197,7 +197,7 @@ def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, in
         finally:
             checkpoints.close()
     elif settings.step:
-        fix = 'leave config.step 0'
+        fix = 'leave config.step at 0'
         raise UserError('config.step', str(settings.step), f'0, because {folder} has no checkpoints', fix)
     source, task = data.source, data.task
     imported = load_task_model(source, setup.module, task.head, id2label=task.huggingface().get('id2label'))

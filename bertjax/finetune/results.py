@@ -212,7 +212,7 @@ def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]
 def rows_of_items(items: Iterable[Any], answers: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yields a row for each record or blank line in `items`. `answers` has an answer for each record.
 
-    The row of a record has its fields and the answer. The row of a blank line has its position in the file.
+    The row of a record has the fields of the record and the answer. The row of a blank line has its file and line.
     """
     answers = iter(answers)
     for item in items:

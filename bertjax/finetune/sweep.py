@@ -144,7 +144,7 @@ def _passes(settings: FinetuningSettings, train: TaskSplit) -> float:
 
 
 def _length_count(settings: FinetuningSettings) -> int:
-    """Returns the maximum number of padded lengths. Its default is high: many trials share the compiled steps."""
+    """Returns the maximum number of padded lengths, by default a high number, because trials share compiled steps."""
     return settings.max_padded_lengths or MAX_LENGTHS
 
 
@@ -161,7 +161,7 @@ def _read_results(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
 
 
 class TrialGroup(Experiment):
-    """A group of trials of one `Trial.shape` that are trained together. `run_sweep` describes them.
+    """A group of trials of one `Trial.shape` that are trained together. `run_sweep` prints their description.
 
     Attributes:
       total, epochs: The length of each trial, in steps and in epochs.
@@ -203,7 +203,7 @@ class TrialGroup(Experiment):
         return jax.device_put(states, shardings_of(self.template))
 
     def phases(self) -> list[Phase]:
-        """Returns the single phase of all trials. It has no evaluation: `run` evaluates the trials after it."""
+        """Returns the single phase of all trials. It has no evaluation, because `run` evaluates the trials later."""
         members = [
             VmappedRun(examples, settings.learning_rate, settings.run_seeds.dropout)
             for examples, settings in zip(self._examples, self._settings, strict=True)

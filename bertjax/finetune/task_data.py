@@ -25,12 +25,12 @@ from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import set_workdir_tokenizer
 
 # COMPILE_TIME and FLOPS were measured on CPUs with encoders of 2 to 12 blocks (x86-64 with AVX-512, jax 0.10.2,
-# docs/performance.md). Accelerators compile all lengths in parallel and compute faster, but use the same constants, so
-# that a run has the same batches on all platforms.
+# docs/performance.md). Accelerators compile all lengths in parallel and compute faster. The constants are used for them
+# too, so that a run has the same batches on all platforms.
 # The CPU time to compile one more padded length: {whether training: (fixed seconds, seconds per block)}.
 COMPILE_TIME = {True: (3.0, 0.35), False: (0.5, 0.08)}
-FLOPS = 1e11  # the FLOPs of a step per CPU second
-TASK_FILE = 'task.json'  # the file in the workdir and in exports with the options and learned state of the task
+FLOPS = 1e11  # the FLOPs that a training step computes per CPU second
+TASK_FILE = 'task.json'  # the file in the workdir and in exports with the options, labels and thresholds of the task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +55,11 @@ class TaskData:
 
     Attributes:
       settings: The settings of the run.
-      source: The Hugging Face directory with the initial or final weights; None if the weights are in a checkpoint.
+      source: The Hugging Face directory with the initial or final weights, or the workdir if a checkpoint has them.
       task: The task of config.task.
       tokenizer: The tokenizer, which is also saved to WORKDIR/tokenizer.
       encoder: The config of the encoder.
-      finished: Whether the learned state of the task comes from a finished run.
+      finished: Whether the labels and thresholds of the task come from a finished run.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class TaskData:
         )
 
     def fingerprints(self) -> dict[str, str]:
-        """Returns hashes or texts of the parts that a resumed run must not change."""
+        """Returns hashes or texts of the encoder, tokenizer, labels and data, which a resumed run must not change."""
         encoder = self.encoder
         sizes = (encoder.num_layers, encoder.width, encoder.num_heads, encoder.mlp_dim, encoder.max_positions)
         rows = self.split('train', training=True).features

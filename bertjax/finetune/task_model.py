@@ -200,8 +200,8 @@ def prepare(
 ) -> tuple[TaskSplit, TaskModel]:
     """Tokenises all splits and builds the model, so that every mistake is reported before training.
 
-    For `length_count` and `layout`, see `TaskModel`. `selection_key` is the config key that requires a dev score to
-    select a model; '' for none.
+    For `length_count` and `layout`, see `TaskModel`. `selection_key` is the config key that selects a model by its
+    dev score; '' for none.
 
     Returns:
       The training split and the model.

@@ -1,4 +1,4 @@
-"""The types of the results of `api.Bert`, for type checkers and editors."""
+"""Types for the return values of the methods of `api.Bert`, for type checkers and editors."""
 
 from collections.abc import Sequence
 from typing import NotRequired, TypedDict
@@ -22,7 +22,7 @@ class JointFilling(TypedDict):
 
 
 class Score(TypedDict):
-    """The pseudo-log-likelihood of a text, in nats."""
+    """The pseudo-log-likelihood of a text in nats, its numbers of pieces and words, and its pseudo-perplexity."""
 
     log_likelihood: float
     tokens: int

@@ -34,7 +34,7 @@ def check_list(name: str, values: Any, expected: str = 'a list') -> None:
     """Checks that `values` is a sequence, such as a list, a one-dimensional array or a column of a table.
 
     Raises:
-      UserError: `values` has another type, such as a generator or a mapping, or is an array of another dimension.
+      UserError: `values` has another type, such as a generator or a mapping, or is not one-dimensional.
     """
     is_list = isinstance(values, Sized) and hasattr(values, '__getitem__') and not isinstance(values, Mapping)
     if not is_list or getattr(values, 'ndim', 1) != 1:
@@ -50,13 +50,13 @@ def check_count(name: str, values: Sequence[Any] | None, texts: Sequence[Any]) -
     """Checks that `values` is None or a list with one entry per text.
 
     Raises:
-      UserError: `values` is not a list, or its length differs.
+      UserError: `values` is not a list, or its length differs from the number of texts.
     """
     if values is None:
         return
     check_list(name, values)
     if len(values) != len(texts):
-        raise UserError(name, f'{len(values)} for {len(texts)} texts', 'one for each text', 'pass one for each text')
+        raise UserError(name, f'{len(values)} entries for {len(texts)} texts', 'one for each text', 'correct the list')
 
 
 def to_python(value: Any) -> Any:
@@ -83,7 +83,7 @@ def check_values(verb: str, values: Mapping[str, Any], **names: str) -> dict[str
 
     Args:
       values: {argument: value}.
-      **names: argument=NAME, for each argument whose config key has another NAME.
+      **names: argument=NAME for each argument whose name differs from NAME.
 
     Raises:
       UserError: A value is outside its range.

@@ -14,7 +14,7 @@ from bertjax.inference.runner import Forward, Runner
 from bertjax.model.capture import HIDDEN, PROBABILITIES, apply_capturing
 from bertjax.model.config import BertConfig
 
-_MAX_BYTES = 1 << 28  # the maximum size of a batch's attention weights; computing them needs a few times this memory
+_MAX_BYTES = 1 << 28  # the maximum bytes of a batch's attention weights; computing them takes a few times more memory
 
 
 class Attention(NamedTuple):
@@ -33,7 +33,7 @@ class Attention(NamedTuple):
 def apply_encoder(
     module: nn.Module, params: Any, batch: Mapping[str, jax.Array], *, hidden: bool = False
 ) -> dict[str, jax.Array]:
-    """Returns intermediate values of a model's encoder, as in model/capture.py.
+    """Returns the attention probabilities and, if requested, the hidden states of an encoder; see model/capture.py.
 
     Returns:
       A dict with `probabilities` [L, B, H, S, S] and, if `hidden` is True, `hidden` [L + 1, B, S, D].

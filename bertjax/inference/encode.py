@@ -1,4 +1,4 @@
-"""Features of texts: selects hidden states, combines several layers, and pools over the tokens of each text."""
+"""Computes features of texts: selects hidden states, combines several layers, and pools over tokens."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ class Encoding:
     """The definition of a text's features.
 
     Attributes:
-      layers: The hidden states to use: 0 is the embeddings, 1 to L are the blocks; negative numbers count from the end.
+      layers: The hidden states to use: 0 is the embeddings, 1 to L are the blocks, -1 is the last block.
       combine: The method that combines several layers: 'mean', 'sum', 'concat', or 'weighted', the sum with `weights`.
       weights: One weight per layer.
       pool: 'mean' over the tokens of a text including [CLS] and [SEP], or another method in `model.pooling.POOL`;
@@ -40,7 +40,7 @@ class Encoding:
       prompt: A prefix of every text.
       dense: Dense layers applied to the pooled vectors before normalization.
       truncate_dim: The number of leading dimensions to keep; 0 for all.
-      truncate_first: Whether the dimensions are removed before normalization.
+      truncate_first: Whether the vectors are truncated before normalization, not after.
 
     Raises:
       UserError: The settings contradict each other.
@@ -152,7 +152,7 @@ def find_prompt(model: LoadedModel, names: Sequence[str]) -> str:
 
 
 def make_encode(module: nn.Module, encoding: Encoding) -> Forward:
-    """Makes the function (params, batch) -> `features`, float32 [B, D'], or [B, S, D'] without pooling."""
+    """Makes the function (params, batch) -> {'features': float32 [B, D'], or [B, S, D'] without pooling}."""
     only_last = encoding.layers == (-1,)
 
     def states(bound: nn.Module, ids: jax.Array, segments: jax.Array, mask: jax.Array) -> jax.Array:
@@ -197,7 +197,8 @@ def token_spans(
       features: The result of `build_sequences`, with T tokens.
 
     Returns:
-      Two arrays, int32 [T]: the first character, and the character behind the last one; -1 for special tokens.
+      Two arrays, int32 [T]: the index of each token's first character, and the index after its last character. Special
+      tokens have -1 in both.
     """
     encoded = tokenizer.encode_with_offsets([*texts, *(pairs or ())])
     bounds = np.full((2, len(features.tokens)), -1, np.int32)
@@ -218,7 +219,7 @@ def check_encoding(model: LoadedModel, encoding: Encoding) -> None:
     """
     width, count = dataclasses.replace(encoding, truncate_dim=0).width(model.config), model.config.num_layers
     if encoding.truncate_dim > width:
-        expected = f'at most {width}, the width of the vectors'
+        expected = f"at most {width}, the width of the model's vectors"
         raise UserError('truncate_dim', str(encoding.truncate_dim), expected, 'choose a smaller number')
     for layer in encoding.layers:
         if not -count - 1 <= layer <= count:

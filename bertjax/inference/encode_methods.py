@@ -84,23 +84,24 @@ class EncodeMethods:
           weights: One weight per layer.
           normalize: Whether to scale each vector to length 1. None uses the setting of the sentence-transformers folder
             if `pool` is 'auto', else False.
-          prompt: The name of a prompt of the model, such as 'query' or 'document', or a prefix of every text. None for
-            the default prompt of the sentence-transformers folder, if it has one.
-          truncate_dim: The number of leading dimensions to keep, before the vectors are normalized. None for all, or
-            with `pool='auto'` for the number that a sentence-transformers folder sets.
-          precision: 'float32'; 'int8', a byte per dimension; or 'binary', a bit per dimension, eight in a byte. See
-            `model.quantization.quantize`, and `similarity` for the cosines of such vectors.
-          calibration: float32 [M, D], for 'int8': vectors such as `encode` returns, or only their smallest and largest
-            values. The ranges of their dimensions are divided into 255 steps. None for the vectors of `texts`.
+          prompt: The name of a prompt of the model, such as 'query' or 'document', or a prefix of every text. None uses
+            the default prompt of the sentence-transformers folder if `pool` is 'auto', else no prompt.
+          truncate_dim: The number of leading dimensions to keep before normalization. None uses the setting of the
+            sentence-transformers folder if `pool` is 'auto', else all dimensions.
+          precision: 'float32', 'int8' (one byte per dimension) or 'binary' (one bit per dimension, eight in a byte);
+            see `model.quantization.quantize`. `similarity` computes the cosines of quantized vectors.
+          calibration: float32 [M, D], only for 'int8': vectors that `encode` returned, or only the minimum and the
+            maximum of each dimension. The range of each dimension is divided into 255 steps. None uses the vectors
+            of `texts`.
 
         Returns:
-          float32 [D] for one text, [N, D] for several; int8 of the same shape; or uint8 [D / 8], [N, D / 8]. Without
-          pooling, [S, D] for one text and a list of such arrays for several, where S is the number of tokens including
-          [CLS] and [SEP]; see `pieces` and `spans`.
+          float32 or int8, [D] for one text or [N, D] for several. With 'binary', uint8 [D / 8] or [N, D / 8]. Without
+          pooling, float32 [S, D] for one text or a list of such arrays for several, where S is the number of tokens
+          including [CLS] and [SEP]; see `pieces` and `spans`.
 
         Raises:
-          UserError: The model lacks a layer or the pooler, its vectors are too short, or `precision` needs pooling or
-            `calibration`.
+          UserError: The model lacks a layer or the pooler, its vectors are shorter than `truncate_dim`, or `precision`
+            needs pooling or `calibration`.
         """
         layers = to_python(layers)
         options = {'layers': layers if isinstance(layers, tuple) else (layers,), 'combine': combine, 'weights': weights}
@@ -190,7 +191,7 @@ def _check_precision(precision: str, pool: str, calibration: np.ndarray | None) 
 
 
 def _find_ranges(x: np.ndarray, calibration: np.ndarray | None) -> np.ndarray:
-    """Returns the range of each dimension of `calibration` (of x [N, D] without calibration), float32 [2, D]."""
+    """Returns the minimum and maximum of each dimension, float32 [2, D], of `calibration` or, if None, of x [N, D]."""
     if calibration is None and len(x) == 1:
         fix = 'pass vectors of other texts: each dimension needs a range'
         raise UserError('calibration', "nothing for a single vector with precision='int8'", 'vectors', fix)

@@ -74,11 +74,11 @@ class Extractor:
             progress bar.
 
         Returns:
-          A dict with `lengths`, int32 [N], the number of tokens of each item including [CLS] and [SEP], or 0 for a
-          blank item; and `features`, float32 [N, D], NaN for a blank item. With one vector per token, `features` is
-          [T, D], and the dict has four more arrays, int32 [T]: `ids`, the ids of the pieces; `segments`, 0 for the
-          first text and 1 for the second; `starts` and `ends`, the character span of the piece in its text, or -1 for
-          [CLS] and [SEP].
+          A dict of arrays. `lengths`, int32 [N], is the number of tokens of each item including [CLS] and [SEP], or 0
+          for a blank item. `features`, float32 [N, D], is NaN for a blank item. With one vector per token, `features`
+          is [T, D], and there are four more arrays, int32 [T]. `ids` has the ids of the pieces. `segments` is 0 for
+          the first text and 1 for the second. `starts` and `ends` have the character span of each piece in its text,
+          or -1 for [CLS] and [SEP].
         """
         numbers, first, second = nonblank_texts(items)
         lengths = np.zeros(len(items), np.int32)
@@ -109,7 +109,7 @@ def compute_vectors(extractor: Extractor, texts: Sequence[str], folder: pathlib.
     """Computes the vectors of N texts, float32 [N, D], in parts that are saved one by one.
 
     Args:
-      extractor: The definition of the vectors, with pooling.
+      extractor: An extractor that computes one vector per text.
       folder: The folder of the finished parts. A part is named after its texts and the model, so a run reuses only
         identical parts of an earlier run.
     """

@@ -38,9 +38,9 @@ from bertjax.tasks.reading.records import Row
 class Extraction:
     """Converts a file of texts to a file of features in constant memory.
 
-    The input is read three times: to check it, to compute the features, and to write the other columns. The parts are
-    stored in a folder next to the target until the target is written. The name of a part is derived from its texts, the
-    model and the options. A run therefore reuses only identical parts of an earlier run. The metadata file
+    The input is read up to three times: to check it, to compute the features, and to write the other columns. The parts
+    are stored in a folder next to the target until the target is written. The name of a part is derived from its texts,
+    the model and the options. A run therefore reuses only identical parts of an earlier run. The metadata file
     NAME.FORMAT.json records the input. Before it exists, input.json in the folder of the parts records the input. These
     records prevent a run from replacing the features of another input.
 
@@ -99,7 +99,7 @@ class Extraction:
         return self._rows
 
     def is_done(self) -> bool:
-        """Returns whether the target exists with the content of `write`. If it does, the parts are removed."""
+        """Returns whether an earlier run has written what `write` would write. If so, the parts are removed."""
         recorded = read_json_or_none(self._metadata_path, lambda facts: (facts['identity'], facts[FILES]))
         if not recorded or recorded[0] != self._identity:
             return False

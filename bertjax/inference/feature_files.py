@@ -19,7 +19,7 @@ from bertjax.inference.extract import VectorPart
 from bertjax.model.quantization import quantize, value_ranges
 from bertjax.tasks.reading.json_rows import convert_to_text
 
-Labels = Mapping[str, Any]  # The other columns of a row of features: id, text, pair.
+Labels = Mapping[str, Any]  # The columns of a text other than its features: id, text, pair.
 TOKEN = ('ids', 'segments', 'starts', 'ends')
 RANGES, _IDS = '.ranges.npy', '.ids.jsonl'
 
@@ -55,7 +55,7 @@ def write_vectors(
     precision: str,
     ranges: np.ndarray | None,
 ) -> None:
-    """Writes .npy files of one vector per text, in the dtype of the precision.
+    """Writes .npy files with one vector per text, in the dtype of the precision.
 
     Args:
       paths: The files. Each gets the next `shard` vectors.
@@ -75,12 +75,12 @@ def write_vectors(
 
 
 def find_ranges(parts: Sequence[pathlib.Path]) -> np.ndarray:
-    """Returns the ranges of the dimensions of all vectors, float32 [2, D]."""
+    """Returns the minimum and the maximum of each dimension over all vectors, float32 [2, D]."""
     return value_ranges(np.concatenate([value_ranges(_tensor(part, 'features')) for part in parts]))
 
 
 def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
-    """Writes NAME.npy of one vector per token, float32 [T, D], and NAME.offsets.npy and NAME.tokens.npy.
+    """Writes NAME.npy with one vector per token, float32 [T, D], and NAME.offsets.npy and NAME.tokens.npy.
 
     Text i has the tokens from offsets[i] to offsets[i + 1] - 1. NAME.tokens.npy is a structured array with a row per
     token.
@@ -114,8 +114,8 @@ def write_jsonl(
 ) -> None:
     """Writes NAME.jsonl with one object per text.
 
-    An object has the labels of the text and `features`, which is null for a blank text. Objects with per-token features
-    also have the lists `pieces`, `segments`, `starts` and `ends`.
+    An object has the columns in `labels`, and `features`, which is null for a blank text. An object with per-token
+    features also has the lists `pieces`, `segments`, `starts` and `ends`.
     """
     with AtomicFile(path) as file:
         for part, rows in zip(parts, labels, strict=True):
@@ -218,7 +218,7 @@ def _tensor(path: pathlib.Path, name: str) -> np.ndarray:
 
 
 def _offsets(parts: Sequence[pathlib.Path]) -> Iterator[np.ndarray]:
-    """Yields int64 arrays whose concatenation is 0 and the end of each row."""
+    """Yields int64 arrays. Their concatenation is 0, followed by the end of each row."""
     yield np.zeros(1, np.int64)
     total = 0
     for path in parts:

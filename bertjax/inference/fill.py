@@ -57,7 +57,7 @@ class MaskedText:
             raise UserError(where, found, expected, 'shorten the text before the mask')
 
     def fill(self, pieces: Sequence[int | None]) -> str:
-        """Returns the text with a piece in place of each mask. None keeps the mask."""
+        """Returns the text with one of `pieces` in place of each mask. None keeps the mask."""
         text = self._parts[0]
         for piece, written_mask, after in zip(pieces, self._written_masks, self._parts[1:], strict=True):
             if piece is None:
@@ -117,7 +117,7 @@ def fill_each(
 
 
 def fill_jointly(runner: Runner, texts: Sequence[MaskedText], advance: Advance | None = None) -> list[dict[str, Any]]:
-    """Fills all masks of each text one at a time, always the mask with the most probable piece next.
+    """Fills the masks of each text one at a time. The next mask is the one with the most probable piece.
 
     Each prediction is conditioned on the pieces that are already filled in. Special tokens are never filled in. See
     `Runner.run` for `advance`.

@@ -19,7 +19,7 @@ from bertjax.tasks.reading.records import Row
 
 
 def check_options(options: FillKeys) -> None:
-    """Checks that the request uses every option that config.fill changes.
+    """Checks that the request uses every option of config.fill that differs from its default.
 
     Raises:
       UserError: A changed option has no effect on the request.

@@ -59,7 +59,7 @@ def predict_pieces(
     banned = np.concatenate([banned, tokenizer.special_ids]) if words_only else banned
     top_k = min(top_k, runner.model.config.vocab_size - len(banned))
     make_forward = functools.partial(_make_predict_pieces, top_k=top_k, banned=banned)
-    # A batch pads the positions of its rows to the same number, so rows are grouped by that number, a power of two.
+    # Rows of a batch need the same number of positions: round the numbers up to powers of two, and group the rows.
     size = np.array([1 << (len(row) - 1).bit_length() for row in positions])
     results: list[TopPieces | None] = [None] * len(sequences)
     inputs = (*INPUTS, 'masked_positions')
@@ -107,7 +107,7 @@ def pseudo_log_likelihoods(
     Args:
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       advance: A function that is called with the approximate number of newly finished texts; None shows a progress bar.
-      lengths: The padded lengths; see `choose_score_lengths`. None to choose them for these sequences.
+      lengths: The padded lengths; see `choose_score_lengths`. None chooses them for these sequences.
     """
     results = [np.zeros(0, np.float32)] * len(sequences)
     length = np.array([len(ids) for ids in sequences], np.int64)

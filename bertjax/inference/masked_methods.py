@@ -50,8 +50,8 @@ class MaskedMethods:
         Args:
           texts: One text or several, each with at least one mask.
           top_k: The number of candidates per mask.
-          jointly: Whether to fill the masks of a text one after the other, always the mask with the most probable piece
-            next. Each prediction is then conditioned on the pieces that are already filled in.
+          jointly: Whether to fill the masks of a text one after the other. The next mask is the one with the most
+            probable piece. Each prediction is then conditioned on the pieces that are already filled in.
 
         Returns:
           For each text, a list of `{'token': …, 'probability': …, 'text': …}`, the most probable first, or a list of

@@ -10,7 +10,7 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_or_none
 
-INPUT, FILES = 'input', 'files'  # keys of the metadata of results: their input, and the names of their files
+INPUT, FILES = 'input', 'files'  # keys of a metadata file: the input of the results, and the names of the result files
 
 
 def recorded_files(facts: Iterable[pathlib.Path]) -> set[str]:
@@ -58,7 +58,7 @@ class ResultFiles:
         check_overwrite([self.facts], origin, [self.target], recorded_files([self.facts]) or {self.target.name})
 
     def read(self, identity: str) -> dict[str, Any] | None:
-        """Returns the metadata if the files have the results with this identity, else None."""
+        """Returns the metadata if finished results with this identity exist, else None."""
         facts = read_json_or_none(self.facts, lambda found: found if found['identity'] == identity else None)
         return facts if self.target.exists() else None
 

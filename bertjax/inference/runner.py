@@ -38,7 +38,7 @@ class Runner:
     """Runs forward functions of a model on sequences.
 
     Args:
-      batch_size: The maximum batch size, rounded up to a multiple of the row shards. A CPU computes long rows in
+      batch_size: The maximum batch size, rounded up to a multiple of the mesh's row shards. A CPU computes long rows in
         smaller batches.
     """
 
@@ -69,7 +69,7 @@ class Runner:
         title: str = '',
         advance: Advance | None = None,
     ) -> dict[str, list[np.ndarray]]:
-        """Computes a forward function for each row. Other rows change the outputs of a row only by rounding.
+        """Computes a forward function for each row. The other rows of a batch change its outputs only by rounding.
 
         Short sequences are packed into shared rows if packing saves padding (data/packing_plan.py). The layout depends
         only on the arguments, the runner and, on a CPU, the number of cores.
@@ -80,8 +80,8 @@ class Runner:
             `model.module`, with `packing` set for packed rows. The first dimension of an output is the rows.
           features: The rows. No sequence may be longer than the model's number of positions.
           per_token: The names of the outputs whose second dimension is the positions. Their padding is removed.
-          max_rows: The maximum batch size; 0 for the runner's. If > 0, sequences are not packed. Large
-            outputs and outputs from inside the encoder need this.
+          max_rows: The maximum batch size; 0 for the `batch_size` of the runner. If > 0, sequences are not packed. Set
+            it for large outputs and for outputs from inside the encoder.
           lengths: Padded lengths from `choose_lengths`; sequences are then not packed. () for the lengths in LENGTHS.
           title: The title of the progress bar, which appears after two seconds; '' for no bar.
           advance: A function that is called after each batch with the number of newly finished rows. It replaces the
@@ -173,7 +173,7 @@ class Runner:
           inputs: See `run`.
           forward: A function (params, batch) -> {output name: sum over the rows of the batch}. Padding rows must not
             contribute to the sums.
-          max_rows: A function that returns the maximum batch size for a padded length; None for the runner's.
+          max_rows: A function that returns the maximum batch size for a padded length; None for `batch_size`.
           params: The parameters for `forward`; None for the parameters of the model.
           advance: A function that is called after each batch with the number of newly finished rows.
 
@@ -197,7 +197,7 @@ class Runner:
     def _batches(self, lengths: np.ndarray, max_rows: Callable[[int], int]) -> Iterator[tuple[np.ndarray, int]]:
         """Yields (rows, padded length) of batches that contain each row once.
 
-        The size of a batch is a multiple of the mesh's row shards, and an empty row is -1. Rows that do not fill a
+        The size of a batch is a multiple of the mesh's row shards. -1 stands for an empty row. Rows that do not fill a
         batch of their length move to the next length if the batches of both lengths have the same size.
         """
         shards, bucket = row_shards(self.model.mesh), find_buckets(lengths, self.lengths)

@@ -51,7 +51,7 @@ def corpus_score(scores: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     The perplexity follows equation 3 of Salazar et al. 2020.
 
     Returns:
-      A dict with `texts`, `tokens`, `words`, `log_likelihood`, `perplexity`, and `word_perplexity`,
+      A dict with `texts`, `tokens`, `words`, `log_likelihood`, `perplexity` and `word_perplexity`. The last value is
       exp(-log_likelihood / words), which is comparable between vocabularies. Perplexities that overflow float64 are
       None.
     """

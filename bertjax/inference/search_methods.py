@@ -31,10 +31,10 @@ class SearchHit(TypedDict):
 class SearchMethods(EncodeMethods):
     """Methods that compare texts by the cosine of their vectors, or with the head of a cross-encoder.
 
-    They also take vectors of `encode` in place of texts. The dtype of the vectors determines their precision. The
-    cosine of binary vectors is 1 - 2 · (Hamming distance) / D. The ranges of int8 vectors are known from the
-    `calibration` given to `encode`, or from `load_vectors`. With ranges, the values that the integers stand for are
-    compared, also with texts and float32 vectors. Without ranges, the integers themselves are compared.
+    The methods also take vectors that `encode` returned in place of texts. The dtype of the vectors determines their
+    precision. The cosine of binary vectors is 1 - 2 · (Hamming distance) / D. The ranges of int8 vectors come from
+    `calibration` or from `load_vectors`. If the ranges are known, int8 vectors are dequantized first, and can be
+    compared with texts and float32 vectors. Otherwise, the integers are compared.
     """
 
     def similarity(
@@ -44,14 +44,14 @@ class SearchMethods(EncodeMethods):
 
         Args:
           a: One text or several, or vectors: [D] or [N, D].
-          b: As `a`, with vectors [D] or [M, D].
+          b: One text or several, or vectors: [D] or [M, D].
           calibration: The `calibration` with which `encode` made the int8 vectors.
 
         Returns:
-          float32 [N, M], without N if `a` is a single text or vector, and without M if `b` is.
+          float32 [N, M], without N if `a` is a single text or vector, and without M if `b` is one.
 
         Raises:
-          UserError: The vectors differ in width or precision, or int8 vectors to compare with texts lack ranges.
+          UserError: The vectors differ in width or precision, or int8 vectors without ranges are compared with texts.
         """
         x, y = (side if _is_vectors(side) else None for side in (a, b))
         ranges = _find_ranges(calibration, x, y)
@@ -88,9 +88,9 @@ class SearchMethods(EncodeMethods):
 
         Args:
           queries: One text or several, which get the model's prompt 'query', if it has one; or vectors [Q, D].
-          corpus: Texts, which get the prompt 'document', if the model has one; or their vectors [N, D]. The search
-            reads vectors in blocks, so they may be a memory map or the result of `load_vectors`. Queries that are texts
-            are encoded in the width of the vectors, and in their precision unless that is int8.
+          corpus: Texts, which get the model's prompt 'document', 'passage' or 'corpus', if it has one; or their vectors
+            [N, D]. The search reads vectors in blocks, so they may be a memory map or the result of `load_vectors`.
+            Text queries get the width of the vectors, and their precision unless it is int8.
           top_k: The number of texts per query.
           calibration: The `calibration` with which `encode` made the int8 vectors.
 
@@ -100,7 +100,7 @@ class SearchMethods(EncodeMethods):
           never found.
 
         Raises:
-          UserError: The vectors differ in width or precision, or an int8 corpus to compare with texts lacks ranges.
+          UserError: The vectors differ in width or precision, or int8 vectors without ranges are compared with texts.
         """
         top_k = check_value('top_k', top_k, integer(1, COUNT), 'for example top_k=10')
         texts = None if _is_vectors(corpus) else as_text_list(corpus, 'corpus')
@@ -144,10 +144,10 @@ class SearchMethods(EncodeMethods):
     def _vectors(
         self, texts: Texts, like: Vectors | None, prompts: Sequence[str], ranges: np.ndarray | None
     ) -> np.ndarray:
-        """Encodes texts in the width of other vectors, and in their precision unless it is int8.
+        """Encodes texts with the width of other vectors, and with their precision unless it is int8.
 
         Args:
-          like: The other vectors; None for the width of the model, and float32.
+          like: The other vectors; None for float32 vectors of the model's width.
           prompts: Names of prompts. The first name that the model has is used; () for the default prompt.
         """
         prompt = find_prompt(self._model, prompts) if prompts else None
@@ -163,14 +163,14 @@ class SearchMethods(EncodeMethods):
         try:
             return self.encode(texts, prompt=prompt, **options)
         except UserError as error:
-            if error.where != 'truncate_dim':  # an argument that the caller lacks
+            if error.where != 'truncate_dim':  # the caller has no `truncate_dim`, so its error is reworded
                 raise
             found = f'width {error.found}'
             raise UserError('vectors', found, error.expected, 'encode all texts with this model') from None
 
 
 def _find_ranges(calibration: np.ndarray | None, *vectors: Vectors | None) -> np.ndarray | None:
-    """Returns the ranges of int8 vectors, float32 [2, D]; None without known ranges."""
+    """Returns the ranges of int8 vectors, float32 [2, D], or None if they are unknown."""
     coded = [x for x in vectors if x is not None and _precision(x) == 'int8']
     if calibration is None:
         return next((x.ranges for x in coded if isinstance(x, VectorShards)), None)
@@ -196,8 +196,8 @@ def _check_match(name: str, x: Vectors, y: Vectors, ranges: np.ndarray | None) -
             raise UserError(name, f'{side.dtype} {list(side.shape)}', 'vectors [N, D]', 'pass what `encode` returns')
     kinds = {_precision(x), _precision(y)}
     if x.shape[-1] != y.shape[-1] or (len(kinds) > 1 and (ranges is None or 'binary' in kinds)):
-        found = f'vectors {x.dtype} of width {x.shape[-1]} and {y.dtype} of width {y.shape[-1]}'
-        raise UserError(name, found, 'the same precision and width', 'encode both sides with the same arguments')
+        found = f'{x.dtype} vectors of width {x.shape[-1]} and {y.dtype} vectors of width {y.shape[-1]}'
+        raise UserError(name, found, 'the same precision and width', 'encode both with the same arguments')
 
 
 def _hits(indices: Sequence[int], scores: Sequence[float], texts: Sequence[str] | None) -> list[SearchHit]:

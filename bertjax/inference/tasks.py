@@ -77,8 +77,8 @@ def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Seq
     """Makes records of texts or text pairs for classification or regression.
 
     Raises:
-      UserError: The model is for another kind of task, it needs pairs and `pairs` is None, or it was trained as a
-        regression of single texts and `pairs` is not None.
+      UserError: The model is for another kind of task, it needs pairs but `pairs` is None, or it is a regression of
+        single texts but `pairs` is given.
     """
     task = check_kind(task, TextTask, where)
     if pairs is None and len(task.text_columns) == 2:
@@ -90,14 +90,15 @@ def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Seq
 
 
 def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> list[float] | None:
-    """Scores N pairs of a query and a text with a reranker, by late interaction, or by a regression of pairs.
+    """Scores N pairs of a query and a text with a reranker, a late-interaction model or a regression of pairs.
 
     Args:
-      texts, pairs: The N queries, and the N texts.
+      texts: The N queries.
+      pairs: The N texts.
 
     Returns:
-      N scores; higher is more relevant. sentence-transformers' CrossEncoder and MultiVectorEncoder give the same
-      scores. None if the model is of another kind.
+      N scores; higher is more relevant. They equal the scores of sentence-transformers' CrossEncoder and
+      MultiVectorEncoder. None if the model does not score pairs.
     """
     task = runner.model.task
     if isinstance(task, TextTask) and task.regression:
@@ -110,7 +111,7 @@ def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> l
 
 
 def make_sentence(where: str, sentence: str | Sequence[str], document: int) -> Sentence:
-    """Makes a record of a sentence, a raw text or a list of words."""
+    """Makes the record of a sentence, which is a raw text or a list of words."""
     if not isinstance(sentence, str):
         return Sentence(where, tuple(as_text_list(sentence, where)), None, document=document)
     words, offsets = split_words(sentence)

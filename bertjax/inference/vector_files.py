@@ -1,4 +1,4 @@
-"""The vectors that run=extract writes as .npy files: how they are stored, and how they are read again."""
+"""The .npy files of run=extract with one vector per text: the options for storing them, and a reader."""
 
 import dataclasses
 import itertools
@@ -17,13 +17,13 @@ _FIX = 'extract the vectors again'
 
 
 def calibrated_ranges(key: str, x: np.ndarray, width: int) -> np.ndarray:
-    """Returns the ranges of the dimensions of calibration vectors, float32 [2, width].
+    """Returns the minimum and the maximum of each dimension of calibration vectors, float32 [2, width].
 
     Args:
       x: The vectors, at least two.
 
     Raises:
-      UserError: `x` has another shape, or is not floating.
+      UserError: `x` has another shape or no floating dtype.
     """
     if x.ndim != 2 or x.shape[1] != width or len(x) < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
         expected, fix = f'float32 [2 or more, {width}]', 'give float32 vectors of the same model'
@@ -46,7 +46,7 @@ class VectorStorage:
     shard: int = 0
 
     def read_ranges(self, width: int) -> np.ndarray | None:
-        """Returns the ranges of the calibration, float32 [2, width], or None without a calibration.
+        """Returns the ranges of the calibration vectors, float32 [2, width], or None without calibration.
 
         Raises:
           UserError: The file cannot be read, or does not contain at least two float vectors of this width.
@@ -61,7 +61,7 @@ class VectorStorage:
         return calibrated_ranges(key, x, width)
 
     def check(self, width: int) -> None:
-        """Checks that vectors of a width can be stored.
+        """Checks that vectors of this width can be stored.
 
         Raises:
           UserError: The precision needs another width, or the calibration is wrong.
@@ -106,7 +106,7 @@ class VectorShards:
 
 
 def load_vectors(path: str | os.PathLike) -> VectorShards:
-    """Opens the vectors that NAME.npy.json of run=extract describes, one per text, without reading them.
+    """Opens the vectors that run=extract wrote, one per text, without reading them. `path` is NAME.npy.json.
 
     Raises:
       UserError: The file does not exist or does not describe vectors, or one of its files is missing.

@@ -141,7 +141,7 @@ class LoadedModel:
             name = names.get(part, part)
             found = f'no {name}' + (' (a model that was fine-tuned on a task)' if self.task else '')
             fix = 'give a model with this part, such as a workdir of a pre-training'
-            raise UserError(self.where, found, f'a {name} for {feature}', fix)
+            raise UserError(self.where, found, f'a {name}, which {feature} needs', fix)
 
 
 def load_requested_model(settings: ModelKeys, workdir: pathlib.Path) -> LoadedModel:
@@ -169,7 +169,7 @@ def load_model(
     Args:
       path: A workdir, or any path that config.init accepts, see `workdir.resolve_path.huggingface_directory`.
       step: The step of a checkpoint in a workdir. 0 loads the export. If there is no export, 0 loads the newest
-        checkpoint, or the best one with config.use_checkpoint='best'.
+        checkpoint, or the best checkpoint if config.use_checkpoint is 'best'.
       dtype: The dtype of computation, 'float32' or 'bfloat16'.
       key: The config key or function whose value is the path, for error messages.
 
@@ -205,7 +205,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
         imported = load_task_model(directory, module, task.head, id2label=task.huggingface().get('id2label'))
         if any(path.startswith('head/') for path in imported.missing):
             fix = 'give the directory of a model that was fine-tuned'
-            raise UserError(where, f'no weights of the head for {task.name}', 'the head of its config.json', fix)
+            raise UserError(where, f'no weights of the head for {task.name}', 'the head that config.json names', fix)
     params = jax.device_put(imported.params, replicated(mesh))
     missing, unused, summary = tuple(imported.missing), tuple(imported.unused), imported.describe(where, 'using')
     values, files = {}, {}

@@ -71,7 +71,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
             raise _format_error(error, format, where) from None
     excluded = {name.partition('/')[0] for name in model.missing}
     if find_family(origin.values.get('model_type', BERT.name)) is not BERT:
-        excluded.add('nsp')  # RoBERTa and DistilBERT have no class with a pair head.
+        excluded.add('nsp')  # transformers has no RoBERTa or DistilBERT with a head for pairs.
     dtype = 'bfloat16' if origin.dtype == 'bfloat16' else 'float32'  # BertConfig.param_dtype cannot be float16.
     params = {part: tree for part, tree in model.params.items() if part not in excluded}
     config = dataclasses.replace(model.config, param_dtype=dtype)
@@ -99,7 +99,7 @@ def _new_directory(path: Any) -> pathlib.Path:
     if is_remote(path):
         fix = 'save the model on this machine and copy it, or use run=convert with that --workdir'
         raise UserError('path', os.fspath(path), 'a folder on this machine', fix)
-    directory = pathlib.Path(os.path.expanduser(path))  # If a user does not exist, `~user` is not expanded.
+    directory = pathlib.Path(os.path.expanduser(path))  # Path.expanduser would raise for an unknown `~user`.
     if os.path.lexists(directory) and not (directory.is_dir() and not any(directory.iterdir())):
         found = 'a folder with files' if directory.is_dir() else 'a file'
         fix = 'give another path, or remove the existing files'
@@ -120,7 +120,7 @@ def _labels(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, A
 
 
 def _format_error(error: UserError, format: str, where: str) -> UserError:
-    """Rewords an error of `check_formats` for an existing model. The error mentions config keys of a training."""
+    """Rewords an error of `check_formats`, which mentions config keys of a training, for an existing model."""
     key = error.where.removeprefix('config.')
     found, expected = f'{format} for a model with {key} {error.found.partition(" with ")[0]}', error.expected
     if key == 'export_formats':

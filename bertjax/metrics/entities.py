@@ -31,7 +31,7 @@ def split_tag(tag: str) -> tuple[str, str]:
 def spans(tags: Sequence[str], plain: bool = False) -> list[EntitySpan]:
     """Returns the entities of a sentence. The tags may follow any scheme and may be an invalid sequence.
 
-    If `plain` is True, each tag describes a single word, and its span is an entity.
+    If `plain` is True, the tags follow no scheme, and each word is an entity of its own.
 
     An entity begins at a B or S, and at an I or E that follows O, the end of an entity, or a tag of another type. It
     ends with an E or S, before an O, and before the next entity. M counts as I, L as E, and U as S.
@@ -112,7 +112,7 @@ def score_entities(
 
 
 def total_score(scores: dict[str, ClassScores]) -> ClassScores:
-    """Returns the micro average of the types, which has the scores of their summed counts."""
+    """Returns the micro average over the types: the scores of the summed counts."""
     return scores_from_counts(
         *(sum(getattr(score, count) for score in scores.values()) for count in ('right', 'true', 'predicted'))
     )

@@ -37,7 +37,7 @@ def pair_accuracies(correct: Sequence[bool], sets: Sequence[str], phenomena: Seq
 
 
 def _groups(names: np.ndarray) -> Mapping[str, np.ndarray]:
-    """Returns {name: mask of the pairs with this name, bool [N]}, in the order of the first pairs."""
+    """Returns {name: mask of the pairs with this name, bool [N]}, in the order of their first pairs."""
     return {name: names == name for name in dict.fromkeys(names.tolist())}
 
 

@@ -114,10 +114,10 @@ def test_similarity_of_texts_and_vectors(bert):
     np.testing.assert_allclose(bert.similarity(TEXTS[:4], TEXTS[4:6]), vectors @ bert.encode(TEXTS[4:6]).T, atol=1e-6)
     np.testing.assert_allclose(bert.similarity(TEXTS[1], vectors), vectors[1] @ vectors.T, atol=1e-6)
     assert bert.similarity(TEXTS[1], TEXTS[2]) == pytest.approx(float(vectors[1] @ vectors[2]), abs=1e-6)
-    with pytest.raises(UserError, match='found vectors float32 of width 32 and float32 of width 5'):
+    with pytest.raises(UserError, match='found float32 vectors of width 32 and float32 vectors of width 5'):
         bert.similarity(vectors[:, :5], vectors)
     with pytest.raises(
-        UserError, match='vectors: found width 33, expected at most 32, the width of the vectors; encode'
+        UserError, match="vectors: found width 33, expected at most 32, the width of the model's vectors; encode"
     ):
         bert.similarity('a', np.zeros((2, 33), np.float32))
     with pytest.raises(UserError, match='the same precision and width'):
