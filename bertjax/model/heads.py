@@ -143,7 +143,7 @@ class BertForTask(nn.Module):
 
 
 class BertForClassification(BertForTask):
-    """A classifier of sentences or pairs, or with `outputs=1` a regression."""
+    """A classifier of sentences or sentence pairs. With `outputs=1`, it is a regression model."""
 
     def setup(self):
         super().setup()
@@ -151,7 +151,7 @@ class BertForClassification(BertForTask):
             self.pooler = build_pooler(self.config)
 
     def __call__(self, *inputs: jax.Array, dropout: Dropout | None = None) -> dict[str, jax.Array]:
-        """Maps int32 input_ids, segment_ids and attention_mask [B, S] to `logits` or scores, float32 [B, outputs].
+        """Maps int32 input_ids, segment_ids and attention_mask [B, S] to `logits`, float32 [B, outputs].
 
         `config.pooling` selects the pooled state. With a left-to-right encoder and no BiLSTM, the model pools the last
         token instead of [CLS], because [CLS] then sees only itself.

@@ -1,4 +1,4 @@
-"""Vectors of lower precision: a byte or a bit per dimension in place of four bytes, and the cosines of such vectors."""
+"""Quantizes vectors to a byte or a bit per dimension, and computes the cosines of vectors."""
 
 import jax
 import jax.numpy as jnp

@@ -18,7 +18,7 @@ WIDTH_MULTIPLE, MAX_WIDTH = 8, 128
 
 
 class Cudnn(GpuImplementation):
-    """The kernel of cuDNN, which needs all positions as queries, without dropout and without row packing.
+    """The kernel of cuDNN. It supports neither dropout nor packed rows, and all positions must be queries.
 
     If a row has no tokens, every query sees the first position, whereas in other implementations it sees all positions.
     """

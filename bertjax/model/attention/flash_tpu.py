@@ -12,11 +12,11 @@ from bertjax.model.attention.implementation import Kernel, refuse_length
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.parallel.partition import indivisible_reason
 
-BLOCKS = (512, 256, 128)  # in tokens, multiples of the 128 columns of a register; the first that divides S is used
+BLOCKS = (512, 256, 128)  # in tokens, multiples of a register's 128 columns: the first that divides S is used
 
 
 class FlashTpu(TpuImplementation):
-    """The kernel has no dropout. It supports rows of whole blocks whose queries are all positions.
+    """The kernel has no dropout. It supports rows of a multiple of 128 tokens, if all positions are queries.
 
     A padding position sees only padding, whereas in other implementations it sees the tokens of its row.
     """

@@ -100,11 +100,11 @@ class Implementation:
         if mask.window:
             return f'it does not support a window (config.model.attention_window={mask.window})'
         if mask.causal_queries is not None:
-            return 'it does not support causal rows among others (config.masking.causal_share)'
+            return 'it does not support causal and other rows in one batch (config.masking.causal_share)'
         if mask.hidden_queries:
             return 'it does not support tokens that attend but are not attended to'
         is_packed = mask.query_ids is not None or mask.positions is not None
-        return 'it does not support rows of several sequences with dropout per sequence' if is_packed else None
+        return 'it does not support rows with fixed slots for several sequences' if is_packed else None
 
     def _refuse_device(self, query: jax.Array) -> str | None:
         del query
