@@ -27,8 +27,8 @@ def make_selection(train: str, num_layers: int) -> Selection:
     """Builds the selection for `config.trainable`.
 
     Args:
-      train: 'all'; 'head' for all parameters outside the encoder, including the pooler; or 'last_K' for these, for the
-        final norm and for the last K blocks (0 < K <= L).
+      train: 'all'; 'head' for all parameters outside the encoder, including the pooler; or 'last_K' for the same
+        parameters, the final norm and the last K blocks (0 < K <= L).
       num_layers: L, the number of blocks.
 
     Raises:

@@ -286,7 +286,7 @@ def _fetch(x: jax.Array | np.ndarray) -> np.ndarray:
 
 def is_lost(error: BaseException) -> bool:
     """Returns whether JAX has raised this error because another process is lost."""
-    # XLA raises ValueError and RuntimeError (JaxRuntimeError is one).
+    # XLA raises ValueError and RuntimeError. JaxRuntimeError is a RuntimeError.
     may_be_jax = isinstance(error, (ValueError, RuntimeError))
     return is_multiprocess() and may_be_jax and any(word in str(error) for word in _LOST)
 
