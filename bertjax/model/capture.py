@@ -1,6 +1,6 @@
-"""Capture of intermediate values of every layer: hidden states, attention scores, attention probabilities.
+"""Captures intermediate values of every layer: hidden states, attention scores, attention probabilities.
 
-Each kind of value is a Linen collection. A module fills a collection only if the caller makes the collection mutable,
+Each of the three is a Linen collection. A module fills a collection only if the caller makes the collection mutable,
 as `apply_capturing` does. A call that captures nothing compiles to the same program as a model without capture.
 """
 

@@ -195,7 +195,8 @@ class BertEncoder(nn.Module):
     Attributes:
       packing: How to pack the sequences of a call into shared rows: a layout with fixed slots; or the number of
         sequences per row, for calls without dropout; or None for no packing. With packing, inputs and results still
-        have one sequence per row, the results are zero at padding, and the caller must not capture intermediate values.
+        have one sequence per row, the results are zero outside the slots, and the caller must not capture intermediate
+        values.
     """
 
     config: BertConfig

@@ -112,7 +112,7 @@ def make_optimizer(
         'muon': functools.partial(scale_by_muon, momentum),
         'stable_adamw': functools.partial(scale_by_stable_adam, weight_decay),
     }.get(name, optax.scale_by_adam)
-    decay = 0.0 if name == 'stable_adamw' else weight_decay  # stable_adamw adds it itself, before it divides by the RMS
+    decay = 0.0 if name == 'stable_adamw' else weight_decay  # stable_adamw adds the decay before it divides
     scale = {'lamb': scale_by_layer_trust_ratio, 'muon': functools.partial(scale_adam_rate, adam_lr_ratio)}
     # The chain always has four parts, so a checkpoint can be restored after clipping is switched on or off.
     return optax.chain(

@@ -1,4 +1,4 @@
-"""Runs with several processes: primary-only work, agreement between processes, and joint termination.
+"""Runs with several processes: lets only the primary write, makes the processes agree, and ends them together.
 
 Each process has its own devices and makes its own rows of a batch. The train state is distributed over all devices.
 Only the primary process, which is the first one, writes and prints. All processes read the same workdir on a shared

@@ -1,4 +1,4 @@
-"""Shardings from logical axis names: constraints inside the model, NamedShardings for the train state."""
+"""Converts logical axis names to shardings: constraints inside the model, NamedShardings for the train state."""
 
 import contextlib
 import contextvars

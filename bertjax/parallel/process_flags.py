@@ -104,7 +104,7 @@ def _parse_value(key: str, lines: str) -> str | None:
 
 
 def supervise() -> None:
-    """Continues in a child process. The parent waits until the child ends and exits with the child's status.
+    """Continues in a child process. The parent waits for the child, and then exits with the child's status.
 
     If another process of the run is lost, JAX may end the child at any time with SIGABRT and C++ stack traces. The
     ended child cannot print a one-line explanation or choose its exit status, so the parent does both.

@@ -1,4 +1,4 @@
-"""Attention on TPU by JAX's flash attention kernel, for sequences that are too long for `fused_tpu`.
+"""Attention on TPU by JAX's flash attention kernel, for sequences that are too long for the other kernels.
 
 For the backward pass, the kernel saves two numbers per query instead of the scores [S, S]. It does not support dropout,
 so training uses it only with `model.attention_dropout=0`; evaluation and prediction can always use it. Its speed has

@@ -60,6 +60,6 @@ class FusedTpu(TpuImplementation):
 
 
 def heads_per_program(heads: int, width: int) -> int:
-    """Returns the smallest number of heads whose columns fill whole registers, or 0 if it does not divide `heads`."""
+    """Returns the smallest number of heads whose columns fill whole registers, or 0 if `heads` is no multiple of it."""
     count = LANES // math.gcd(LANES, width)
     return count if heads % count == 0 else 0
