@@ -15,7 +15,7 @@ import numpy as np
 _ARTICLE = re.compile(r'\b(?:a|an|the)\b')
 _NO_PUNCTUATION = str.maketrans('', '', string.punctuation)
 
-Gold = Mapping[str, Sequence[str]]  # {question id: answers of the annotators}, without answers if unanswerable
+Gold = Mapping[str, Sequence[str]]  # {question id: answers of the annotators, none if the question is unanswerable}
 
 
 def normalize(text: str) -> str:

@@ -234,7 +234,7 @@ class BertEncoder(nn.Module):
           all_layers: Whether to also return the hidden states of all layers, from the embeddings to the last block.
           first_only: Whether to return only the first position. An unrolled encoder then skips most of its last block
             (7 % of the work of 12 blocks); a scanned encoder skips nothing. It must be
-            False with `all_layers`. If `packing` is a number, `first_only` has no effect.
+            False with `all_layers`, and has no effect if `packing` is a number.
 
         Returns:
           The hidden states of the last block: [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or

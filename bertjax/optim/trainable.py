@@ -1,4 +1,4 @@
-"""Selects the parameters to train, if only a part of a model is trained, and sets the learning rate of each layer.
+"""Selects the parameters to train, and sets the learning rate of each layer.
 
 The train step differentiates and updates only the sub-tree of trained parameters, and combines it with the frozen
 parameters. Frozen parameters therefore need neither gradients nor optimiser moments.

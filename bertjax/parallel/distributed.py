@@ -1,4 +1,4 @@
-"""Runs with several processes: lets only the primary write, makes the processes agree, and ends them together.
+"""Coordinates several processes: lets only the primary write, makes the processes agree, and ends them together.
 
 Each process has its own devices and makes its own rows of a batch. The train state is distributed over all devices.
 Only the primary process, which is the first one, writes and prints. All processes read the same workdir on a shared
@@ -295,7 +295,7 @@ def leave(status: int) -> None:
     """Ends this failed process with `status`.
 
     If all processes fail within a minute, they exit together. Otherwise this process ends without JAX's shutdown, so
-    that the others detect its loss and do not wait for it. After a LostError, the process does not wait a minute.
+    that the others detect its loss and do not wait for it. After a LostError, this process ends at once.
     """
     if is_multiprocess():
         try:

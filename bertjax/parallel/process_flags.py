@@ -1,4 +1,4 @@
-"""Runs with several processes: their command line flags, their number, and the supervision of each process."""
+"""Checks the command line flags for several processes, counts the processes of a run, and supervises each process."""
 
 import ctypes
 import dataclasses

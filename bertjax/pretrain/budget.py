@@ -1,4 +1,4 @@
-"""Plans a pre-training run with config.budget: chooses the model size and the steps for a time or for a FLOP count.
+"""Plans a pre-training run with config.budget: chooses the model size and the steps for a limit in time or in FLOPs.
 
 The run has three phases: the learning rate warms up, stays constant, and decays to 0 (the schedule 'wsd'). A budget in
 operations determines the steps of all phases at the start. With a budget in time, the clock ends the second phase, and

@@ -13,7 +13,7 @@ from bertjax.model.attention.fused_gpu import GpuImplementation
 from bertjax.model.attention.implementation import Kernel
 from bertjax.model.attention.mask import AttentionMask
 
-# From check_is_flash_attention in jax/_src/cudnn/fused_attention_stablehlo.py; Hopper supports widths up to 256.
+# Limits from check_is_flash_attention in jax/_src/cudnn/fused_attention_stablehlo.py. On Hopper, 256 is allowed.
 WIDTH_MULTIPLE, MAX_WIDTH = 8, 128
 
 

@@ -34,8 +34,8 @@ class KernelOptions:
 class Implementation:
     """An attention implementation.
 
-    In all methods, query is [B, Q, H, K], by default the first Q positions of a row; key and value are [B, S, H, K].
-    All have the dtype of the computation.
+    In all methods, query is [B, Q, H, K], and key and value are [B, S, H, K], in the dtype of the computation. The
+    queries are the first Q positions of a row, unless the mask has `query_ids`.
 
     Attributes:
       PLATFORM: The only platform that the implementation supports, 'tpu', 'gpu' or 'cpu'; '' for all platforms.
