@@ -277,7 +277,7 @@ def _describe_pairs(part: dict[str, Any]) -> str:
             text += f'({part["one_sentence"]:.1%} of the chunks have one sentence); '
     if 'examples_per_row' in part:
         text += f'{part["examples_per_row"]:.2f} per packed row, {part["rows_per_plan"]:,.0f} rows per pass; '
-    text += f'{part["real_positions"]:.1%} of positions real'
+    text += f'{part["real_positions"]:.1%} of positions are tokens'
     if 'examples_per_row' in part:
         text += f' ({part["unpacked_real_positions"]:.1%} unpacked)'
     text += f', {part["mean_a"]:.1f} tokens of A'
