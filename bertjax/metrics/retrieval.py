@@ -1,4 +1,4 @@
-"""Metrics of rankings, with the same values as in trec_eval, which BEIR uses."""
+"""Metrics of rankings. nDCG and recall have the same values as in trec_eval, which BEIR uses."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +16,7 @@ def retrieval_figures(
     documents has the value 0, as in trec_eval.
 
     Args:
-      rankings: The documents of each query, the best first; at least 100, or all documents.
+      rankings: The documents of each query, the best first: at least 100 of them, or all documents.
       relevant: {document: relevance above 0} of each query.
 
     Returns:

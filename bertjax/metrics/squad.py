@@ -15,7 +15,7 @@ import numpy as np
 _ARTICLE = re.compile(r'\b(?:a|an|the)\b')
 _NO_PUNCTUATION = str.maketrans('', '', string.punctuation)
 
-Gold = Mapping[str, Sequence[str]]  # {question id: answers of the annotators}, without answers if unanswerable
+Gold = Mapping[str, Sequence[str]]  # {question id: answers of the annotators, none if the question is unanswerable}
 
 
 def normalize(text: str) -> str:
@@ -106,8 +106,11 @@ class Evaluation:
     def best(self, null_odds: Mapping[str, float]) -> dict[str, float]:
         """Returns best_exact and best_f1, the maxima over all thresholds, with best_exact_thresh and best_f1_thresh.
 
-        `answers` must be the best non-empty texts, without a threshold applied. A threshold is 0 if not answering any
-        question is best, as in the official script.
+        A question is answered if its null odds are at most the threshold. `answers` must be the best non-empty texts of
+        all questions. A threshold is 0 if answering no question is best, as in the official script.
+
+        Args:
+          null_odds: {id: odds that the question has no answer}, on any scale.
         """
         figures: dict[str, float] = {}
         for name, scores in (('exact', self._exact), ('f1', self._f1)):
@@ -116,12 +119,12 @@ class Evaluation:
         return figures
 
     def best_threshold(self, null_odds: Mapping[str, float]) -> float:
-        """Returns the threshold with the best F1, or a value below all odds if not answering any question is best."""
+        """Returns the threshold with the best F1, or a value below all odds if answering no question is best."""
         threshold = self._search(self._f1, null_odds)[1]
         return min(null_odds.values()) - 1.0 if threshold is None else threshold
 
     def _search(self, scores: np.ndarray, null_odds: Mapping[str, float]) -> tuple[float, float | None]:
-        """Returns the best mean score and its threshold. The threshold is None if not answering any question is best.
+        """Returns the best mean score and its threshold. The threshold is None if answering no question is best.
 
         The search starts without answers and adds the answers in ascending order of their null odds.
         """

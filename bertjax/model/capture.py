@@ -1,6 +1,6 @@
-"""Capture of intermediate values of every layer: hidden states, attention scores, attention probabilities.
+"""Captures intermediate values of every layer: hidden states, attention scores, attention probabilities.
 
-Each kind of value is a Linen collection. A module fills a collection only if the caller makes the collection mutable,
+Each of the three is a Linen collection. A module fills a collection only if the caller makes the collection mutable,
 as `apply_capturing` does. A call that captures nothing compiles to the same program as a model without capture.
 """
 
@@ -40,7 +40,7 @@ def apply_capturing(
     Returns:
       The outputs, as without capture, and a dict with an entry for each captured name:
         hidden: [L + 1, B, S, D] in the dtype of computation, from the embeddings to the last hidden states.
-        scores: float32 [L, B, H, S, S], Q Kᵀ / √K before mask and softmax. The query axis precedes the key axis.
+        scores: float32 [L, B, H, S, S], query keyᵀ / √K before mask and softmax. The query axis precedes the key axis.
         probabilities: float32 [L, B, H, S, S], the softmax over the visible keys, before dropout.
       For heads.BertForMultipleChoice with C endings, the size of the axis B is B·C.
     """

@@ -44,7 +44,7 @@ class FieldKind(enum.Enum):
     """The effect of a BertConfig field, which determines the rules for resuming, fine-tuning, evaluation and export."""
 
     ARCHITECTURE = 'shape, dtype or meaning of the parameters: always as in the checkpoint'
-    LAYOUT = 'tree structure of the same parameters: as in the checkpoint, but free in a new run with config.init'
+    LAYOUT = 'tree structure of the parameters: as in the checkpoint, but a new run with config.init may change it'
     TRAINING = 'effect of training on the parameters: may change until the run is finished'
     EXECUTION = 'way in which the same function is computed: may change at any time'
 
@@ -88,8 +88,8 @@ class BertConfig:
       layer_norm_eps: Number added to the variance in LayerNorm, and to the mean square in RMSNorm.
       projection_bias: Whether the projections of the encoder, and all but the last projection of a head, have a bias.
       norm_bias: Whether the norms have a bias.
-      pre_norm: Whether to normalise the inputs of each block instead of its outputs, and to normalise after the last
-        block.
+      pre_norm: Whether to normalise the inputs of attention and MLP and the encoder's output, instead of the residual
+        sums.
       first_attention_norm: Whether `pre_norm` also normalises the input of the first block's attention. ModernBERT does
         not, because the embeddings are already normalised.
       qk_norm: Whether to normalise the queries and keys of each head separately, before the scores (arXiv 2302.05442).
@@ -125,7 +125,7 @@ class BertConfig:
       param_dtype: Dtype of the stored parameters.
 
     Raises:
-      UserError: A value is outside its range, or `num_heads` does not divide `width`.
+      UserError: A value is outside its range, `num_heads` does not divide `width`, or two values exclude each other.
     """
 
     vocab_size: int = _field(FieldKind.ARCHITECTURE, 30522, integer(1, 10_000_000))
@@ -280,9 +280,9 @@ def parameter_count(config: BertConfig) -> int:
 def train_flops_per_sequence(config: BertConfig, seq_len: int, predictions: int) -> float:
     """Counts the floating point operations of a training step, forward and backward, per sequence.
 
-    The formula counts the matrix products: 6·L·(4·D² + 2·D·F)·S + 12·L·D·S² + 6·P·(D² + D·V). The first term is
-    6·12·L·D²·S for F = 4·D. A gated MLP has 3·D·F instead of 2·D·F. A layer with a window of W < S positions has S·W
-    instead of S². Recomputation and the padding of the vocabulary do not count.
+    The formula counts the matrix products: 6·L·(4·D² + 2·D·F)·S + 12·L·D·S² + 6·P·(D² + D·V) for L layers of width D,
+    an MLP of width F, S positions, P predictions and V pieces. A gated MLP has 3·D·F instead of 2·D·F. A layer with a
+    window of W < S positions has S·W instead of S². Recomputation and the padding of the vocabulary do not count.
     """
     D, S = config.width, seq_len
     matrices = 3 if config.mlp in GATED_MLPS else 2

@@ -1,4 +1,4 @@
-"""Dropout whose dropped values are a pure function of (seed, phase, site, example number, position).
+"""Dropout whose dropped values are a pure function of (seed, phase, layer, site, example number, position).
 
 The dropped values do not depend on the mesh, the batch size, gradient accumulation or the implementation: every kernel
 that hashes the same words and counters drops the same values. The backward pass computes the hashes again instead of

@@ -195,7 +195,8 @@ class BertEncoder(nn.Module):
     Attributes:
       packing: How to pack the sequences of a call into shared rows: a layout with fixed slots; or the number of
         sequences per row, for calls without dropout; or None for no packing. With packing, inputs and results still
-        have one sequence per row, the results are zero at padding, and the caller must not capture intermediate values.
+        have one sequence per row, the results are zero outside the slots, and the caller must not capture intermediate
+        values.
     """
 
     config: BertConfig
@@ -232,8 +233,8 @@ class BertEncoder(nn.Module):
           key_mask: int32 [B, S], 1 for the tokens that others attend to; None for all tokens.
           all_layers: Whether to also return the hidden states of all layers, from the embeddings to the last block.
           first_only: Whether to return only the first position. An unrolled encoder then skips most of its last block
-            (7 % of the work of 12 blocks); a scanned encoder skips nothing. Not with `all_layers`.
-            If `packing` is a number, `first_only` has no effect.
+            (7 % of the work of 12 blocks); a scanned encoder skips nothing. It must be
+            False with `all_layers`, and has no effect if `packing` is a number.
 
         Returns:
           The hidden states of the last block: [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or
@@ -276,7 +277,7 @@ class BertEncoder(nn.Module):
                 in_axes=(0, nn.broadcast, nn.broadcast, nn.broadcast),
                 length=c.num_layers,
                 metadata_params={nn.PARTITION_NAME: 'layers'},
-                # The check traces the block twice. Without it, Flax would draw other initial parameters.
+                # The check traces the block twice. Without it, Flax would draw different initial parameters.
                 check_constancy_invariants=self.is_initializing(),
             )
             indices = None if c.layers_alike and dropout is None else jnp.arange(c.num_layers)

@@ -21,7 +21,7 @@ from bertjax.model.pooling import pool_tokens
 from bertjax.model.row_packing import PackedLayout
 from bertjax.parallel.partition import with_axes
 
-# The values of `layers`, the feature-based rows of the paper's Table 7, with the minimum number of blocks for each.
+# {value of `layers`: minimum number of blocks}. The values are the feature-based rows of the paper's Table 7.
 LAYERS = {'embeddings': 0, 'last': 1, 'second_to_last': 2, 'sum_last_four': 4, 'concat_last_four': 4, 'sum_all': 1}
 LAYERS |= {'mean_last_four': 4}  # not in the paper
 
@@ -143,7 +143,7 @@ class BertForTask(nn.Module):
 
 
 class BertForClassification(BertForTask):
-    """A classifier of sentences or pairs, or with `outputs=1` a regression."""
+    """A classifier of sentences or sentence pairs. With `outputs=1`, it is a regression model."""
 
     def setup(self):
         super().setup()
@@ -151,7 +151,7 @@ class BertForClassification(BertForTask):
             self.pooler = build_pooler(self.config)
 
     def __call__(self, *inputs: jax.Array, dropout: Dropout | None = None) -> dict[str, jax.Array]:
-        """Maps int32 input_ids, segment_ids and attention_mask [B, S] to `logits` or scores, float32 [B, outputs].
+        """Maps int32 input_ids, segment_ids and attention_mask [B, S] to `logits`, float32 [B, outputs].
 
         `config.pooling` selects the pooled state. With a left-to-right encoder and no BiLSTM, the model pools the last
         token instead of [CLS], because [CLS] then sees only itself.

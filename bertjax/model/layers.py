@@ -205,7 +205,7 @@ class Projection(nn.Module):
 def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float) -> jax.Array:
     """Computes (x - mean) / sqrt(variance + epsilon) · scale + bias over the last dimension.
 
-    It computes in float32 and returns the dtype of x. The backward pass needs only x, mean and standard deviation,
+    It computes in float32 and returns the dtype of x. The backward pass needs only x and two numbers per row,
     whereas autodiff would save float32 arrays with the shape of x.
 
     Args:
@@ -284,7 +284,7 @@ class Norm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """An embedding table [rows, D]. Rows from index `used` on are padding: they are 0 and do not affect the norm."""
+    """An embedding table [rows, D]. Rows from index `used` on are padding: they are 0 and do not change its norm."""
 
     config: BertConfig
     rows: int

@@ -37,7 +37,7 @@ def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
 
     The rows are sorted by id and divided into groups of GROUP rows. One product per group sums the rows of each id.
     Only the first and the last id of a group can also occur in other groups; another product adds up their sums. The
-    sum of each id is then written to the row of the result with this index.
+    sum of id i is then written to row i of the result.
 
     Args:
       rows: [N, D].

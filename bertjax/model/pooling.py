@@ -1,4 +1,4 @@
-"""Combination of several layers into one, and pooling of token states into one vector per text."""
+"""Combines several layers into one, and pools token states into one vector per text."""
 
 import jax
 import jax.numpy as jnp

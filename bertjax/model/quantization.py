@@ -1,4 +1,4 @@
-"""Vectors of lower precision: a byte or a bit per dimension in place of four bytes, and the cosines of such vectors."""
+"""Quantizes vectors to a byte or a bit per dimension, and computes the cosines of vectors."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def value_ranges(x: np.ndarray) -> np.ndarray:
 def quantize(x: np.ndarray, precision: str, ranges: np.ndarray | None = None) -> np.ndarray:
     """Converts vectors to another precision. Rows of NaN, which stand for absent texts, become zeros.
 
-    The results equal `quantize_embeddings` in sentence-transformers 6.2, where 'binary' is called 'ubinary'.
+    The results equal those of `quantize_embeddings` in sentence-transformers 6.2, where 'binary' is called 'ubinary'.
 
     Args:
       x: float32 [N, D].

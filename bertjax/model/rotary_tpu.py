@@ -22,7 +22,7 @@ def rotate(width: int, x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Arra
     Args:
       width: The width K of a head, a divisor of 128.
       x: [B, S, H·K].
-      cos, sin: float32 [B, S, 128], the cosines and sines for the columns of a register, see `register_columns`.
+      cos, sin: float32 [B, S, 128], the cosines and sines for the columns of a register (see `register_columns`).
 
     Returns:
       [B, S, H·K], as `Rotary.rotate`.

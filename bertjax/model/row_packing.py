@@ -18,7 +18,7 @@ from bertjax.model.lookup import gather_positions
 
 
 class _Packing:
-    """The base class of both kinds of layouts, which packs and unpacks arrays.
+    """The base class of PackedLayout and BatchLayout, with the functions that pack and unpack arrays.
 
     A subclass has `sequence_ids` and `position_ids` [T] or [R, T], and `starts` and `capacities` [N] or [R, N]. They
     are NumPy arrays in a fixed layout, and JAX arrays in the layout of one batch.

@@ -34,7 +34,7 @@ def stack_layers(params: dict) -> dict:
     encoder = dict(params['encoder'])
     count = sum(name.startswith(f'{STACKED}_') for name in encoder)
     layers = [encoder.pop(f'{STACKED}_{i}') for i in range(count)]
-    # NumPy arrays stay NumPy arrays: converting a checkpoint to another format needs no device.
+    # NumPy arrays stay NumPy arrays, so that converting a checkpoint to another format needs no device.
     encoder[STACKED] = jax.tree.map(lambda *x: (np if isinstance(x[0], np.ndarray) else jnp).stack(x), *layers)
     return {**params, 'encoder': encoder}
 

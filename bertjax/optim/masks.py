@@ -1,4 +1,4 @@
-"""Weight decay mask and detection of stacked layers, by the path of a parameter."""
+"""Finds the parameters with weight decay, and the stacked parameters, by their paths."""
 
 from typing import Any
 

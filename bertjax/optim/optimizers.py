@@ -1,8 +1,8 @@
 """The optimisers: Adam as in BERT's original code, AdamW, StableAdamW, LAMB with a trust ratio per layer, and Muon.
 
 Each optimiser is an optax transformation that returns a direction, which the train step multiplies by -learning_rate.
-The learning rate depends on the step, which advances with every batch. The optimiser's count advances only with applied
-updates.
+The learning rate depends on the step, which advances with every batch. The optimiser's own count advances only when an
+update is applied.
 """
 
 import functools
@@ -41,11 +41,11 @@ def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransf
 
 
 def scale_by_stable_adam(weight_decay: float, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """Scales updates by Adam, adds the decay, and divides by the RMS of g / sqrt(v) of each tensor if it is above 1.
+    """Scales updates by Adam, adds the weight decay, and divides the sum by max(1, RMS) for each tensor.
 
     Source: StableAdamW, arXiv 2304.13013, algorithm 2, with bias correction. The RMS is the root of the mean of
-    g² / max(v, eps²). It divides the learning rate, and therefore also the decay. Each layer
-    of a stacked parameter has its own RMS.
+    g² / max(v, eps²), where g is the gradient and v is Adam's second moment. It divides the learning rate, and so also
+    the decay. Each layer of a stacked parameter has its own RMS.
     """
     adam = optax.scale_by_adam(b1, b2, eps)
 
@@ -104,7 +104,7 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Builds a chain of gradient clipping, moments, decoupled weight decay and, for LAMB, the trust ratio.
 
-    The arguments are the keys of the group config.optimizer, see `config.run.Optimizer`. The update includes
+    The arguments are the keys of the group config.optimizer (see `config.run.Optimizer`). The update includes
     `weight_decay` times the parameter, except for biases and LayerNorm scales.
     """
     moments = {
@@ -112,7 +112,7 @@ def make_optimizer(
         'muon': functools.partial(scale_by_muon, momentum),
         'stable_adamw': functools.partial(scale_by_stable_adam, weight_decay),
     }.get(name, optax.scale_by_adam)
-    decay = 0.0 if name == 'stable_adamw' else weight_decay  # stable_adamw adds it itself, before it divides by the RMS
+    decay = 0.0 if name == 'stable_adamw' else weight_decay  # stable_adamw adds the decay before it divides
     scale = {'lamb': scale_by_layer_trust_ratio, 'muon': functools.partial(scale_adam_rate, adam_lr_ratio)}
     # The chain always has four parts, so a checkpoint can be restored after clipping is switched on or off.
     return optax.chain(

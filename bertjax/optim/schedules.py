@@ -55,8 +55,8 @@ def make_schedule(
       UserError: The warm-up and the decay of 'wsd' overlap.
     """
     if name == 'wsd' and warmup_fraction + decay_fraction > 1:
-        found = f'{decay_fraction:g} after config.warmup_fraction={warmup_fraction:g}'
-        fix = 'lower one of them: the two fractions of a phase add up to at most 1'
+        found = f'{decay_fraction:g} with config.warmup_fraction={warmup_fraction:g}'
+        fix = 'lower one of them: the two fractions of a phase must add up to at most 1'
         raise UserError('config.schedule.decay_fraction', found, f'at most {1 - warmup_fraction:g}', fix)
     warmup = round(warmup_fraction * steps)
 

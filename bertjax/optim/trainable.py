@@ -1,4 +1,4 @@
-"""Selects the parameters to train, if only a part of a model is trained, and sets the learning rate of each layer.
+"""Selects the parameters to train, and sets the learning rate of each layer.
 
 The train step differentiates and updates only the sub-tree of trained parameters, and combines it with the frozen
 parameters. Frozen parameters therefore need neither gradients nor optimiser moments.
@@ -27,8 +27,8 @@ def make_selection(train: str, num_layers: int) -> Selection:
     """Builds the selection for `config.trainable`.
 
     Args:
-      train: 'all'; 'head' for all parameters outside the encoder, including the pooler; or 'last_K' for these, for the
-        final norm and for the last K blocks (0 < K <= L).
+      train: 'all'; 'head' for all parameters outside the encoder, including the pooler; or 'last_K' for the same
+        parameters, the final norm and the last K blocks (0 < K <= L).
       num_layers: L, the number of blocks.
 
     Raises:

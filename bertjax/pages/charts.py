@@ -1,6 +1,6 @@
 """Charts for a page, drawn by Plotly. The page contains Plotly's script, compressed (2 MB), and fetches nothing.
 
-Colors are names of style.css. page.js looks them up, because they differ between the light and the dark mode.
+A color is the name of a variable in style.css. page.js looks up its value, which differs between light and dark mode.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Renders a page from `page.html.j2`. A second template has a macro for each section, which draws its data."""
+"""Renders a page from `page.html.j2`. A second template has a macro for each section, to draw the section's data."""
 
 import dataclasses
 import urllib.parse

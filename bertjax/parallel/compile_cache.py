@@ -1,4 +1,4 @@
-"""Sets up JAX's compilation cache on disk. A later run of the same program loads it instead of compiling it again."""
+"""Sets up JAX's compilation cache on disk, from which a later run loads its programs instead of compiling them."""
 
 import contextlib
 import hashlib
@@ -11,8 +11,8 @@ import jax
 VARIABLE = 'JAX_COMPILATION_CACHE_DIR'
 MAX_BYTES = 4 * 2**30
 _MIN_COMPILE_VARIABLE = 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'
-# Shorter compilations are not cached. JAX's default of 1 s would exclude the evaluation of a small model, which is
-# compiled for every length at every start.
+# Shorter compilations are not cached. JAX's default of 1 s would exclude the evaluation of a small model, which
+# would then be compiled for every length at every start.
 MIN_COMPILE_SECONDS = 0.2
 
 

@@ -1,4 +1,4 @@
-"""Runs with several processes: primary-only work, agreement between processes, and joint termination.
+"""Coordinates several processes: lets only the primary write, makes the processes agree, and ends them together.
 
 Each process has its own devices and makes its own rows of a batch. The train state is distributed over all devices.
 Only the primary process, which is the first one, writes and prints. All processes read the same workdir on a shared
@@ -286,7 +286,7 @@ def _fetch(x: jax.Array | np.ndarray) -> np.ndarray:
 
 def is_lost(error: BaseException) -> bool:
     """Returns whether JAX has raised this error because another process is lost."""
-    # XLA raises ValueError and RuntimeError (JaxRuntimeError is one).
+    # XLA raises ValueError and RuntimeError. JaxRuntimeError is a RuntimeError.
     may_be_jax = isinstance(error, (ValueError, RuntimeError))
     return is_multiprocess() and may_be_jax and any(word in str(error) for word in _LOST)
 
@@ -295,7 +295,7 @@ def leave(status: int) -> None:
     """Ends this failed process with `status`.
 
     If all processes fail within a minute, they exit together. Otherwise this process ends without JAX's shutdown, so
-    that the others detect its loss and do not wait for it. After a LostError, the process does not wait a minute.
+    that the others detect its loss and do not wait for it. After a LostError, this process ends at once.
     """
     if is_multiprocess():
         try:

@@ -65,7 +65,10 @@ UNTIMED = {'xla_gpu_autotune_level': 0}
 
 
 def gpu_devices(name: str, count: int) -> list[Any]:
-    """Creates the abstract devices of a machine with `count` GPUs of GPUS, for `.lower().compile()` only.
+    """Creates the abstract devices of a machine with `count` GPUs, for `.lower().compile()` only.
+
+    Args:
+      name: A key of GPUS.
 
     Raises:
       RuntimeError: JAX's plug-in for CUDA is not installed.

@@ -17,13 +17,13 @@ def mesh_shape(axes: dict[str, int], num_devices: int) -> tuple[int, int, int]:
     """Resolves the sizes of (data, fsdp, tensor). One of them may be -1, for all remaining devices.
 
     Raises:
-      UserError: The product of the sizes is not `num_devices`.
+      UserError: A size is invalid, or the product of the sizes is not `num_devices`.
     """
     sizes = [int(axes[name]) for name in MESH_AXES]
     description = ' x '.join(f'{name}={size}' for name, size in zip(MESH_AXES, sizes, strict=True))
     fix = f'set config.mesh so that the product is {num_devices} (-1 on one axis takes the rest)'
     if sizes.count(-1) > 1 or any(size == 0 or size < -1 for size in sizes):
-        raise UserError('config.mesh', description, 'positive sizes, at most one of them -1', fix)
+        raise UserError('config.mesh', description, 'positive sizes, or -1 for one of them', fix)
     known = int(np.prod([size for size in sizes if size != -1]))
     if -1 in sizes and num_devices % known == 0:
         sizes[sizes.index(-1)] = num_devices // known

@@ -1,4 +1,4 @@
-"""Shardings from logical axis names: constraints inside the model, NamedShardings for the train state."""
+"""Converts logical axis names to shardings: constraints inside the model, NamedShardings for the train state."""
 
 import contextlib
 import contextvars
@@ -76,7 +76,7 @@ def shard_count(name: str) -> int:
 
 
 def indivisible_reason(rows: int, heads: int) -> str | None:
-    """Returns why the mesh does not divide `rows` or `heads`, as `over_mesh` requires, or None if it divides both."""
+    """Returns why `over_mesh` cannot split `rows` and `heads` evenly over the devices, or None if it can."""
     for what, size, parts in (('rows', rows, shard_count('act_batch')), ('heads', heads, shard_count('act_heads'))):
         if size % parts:
             return f'{size} {what} cannot be split evenly over {parts} devices'

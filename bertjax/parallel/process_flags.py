@@ -1,4 +1,4 @@
-"""Runs with several processes: their command line flags, their number, and the supervision of each process."""
+"""Checks the command line flags for several processes, counts the processes of a run, and supervises each process."""
 
 import ctypes
 import dataclasses
@@ -17,13 +17,13 @@ from bertjax.errors import LostError, UserError
 from bertjax.parallel.devices import may_have_tpu
 
 _PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
-_TRIES = 3  # of queries of the metadata server
+_TRIES = 3  # the maximum number of requests to the metadata server for one attribute
 _TIMEOUT = 3.0  # seconds; the server is on the same machine and answers within milliseconds
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessFlags:
-    """The command line flags for a run with several processes, all None if the environment configures them."""
+    """The command line flags for a run with several processes, all None if the environment configures the processes."""
 
     coordinator_address: str | None = None  # HOST:PORT of the first process
     num_processes: int | None = None
@@ -47,7 +47,7 @@ class ProcessFlags:
             raise UserError('--coordinator_address', self.coordinator_address, expected, fix)
 
     def is_one_of_several(self, environment: Mapping[str, str] = os.environ) -> bool:
-        """Returns whether the flags or the environment (srun, TPU hosts, a GKE JobSet) set several processes."""
+        """Returns whether the flags or the environment (srun, TPU hosts, a GKE JobSet) configure several processes."""
         slurm = 'SLURM_PROCID' in environment and int(environment.get('SLURM_STEP_NUM_TASKS') or '1') > 1
         return self.coordinator_address is not None or slurm or _count_tpu_processes(environment) > 1
 
@@ -75,7 +75,7 @@ def _count_tpu_processes(environment: Mapping[str, str]) -> int:
 
 
 def _read_attribute(name: str, environment: Mapping[str, str]) -> str:
-    """Reads an attribute of this machine from the metadata server, or '' if it does not exist.
+    """Returns an attribute of this machine from the metadata server, or '' if the attribute does not exist.
 
     Raises:
       OSError, HTTPException: The server does not answer.
@@ -104,7 +104,7 @@ def _parse_value(key: str, lines: str) -> str | None:
 
 
 def supervise() -> None:
-    """Continues in a child process. The parent waits until the child ends and exits with the child's status.
+    """Continues in a child process. The parent waits for the child, and then exits with the child's status.
 
     If another process of the run is lost, JAX may end the child at any time with SIGABRT and C++ stack traces. The
     ended child cannot print a one-line explanation or choose its exit status, so the parent does both.

@@ -114,7 +114,7 @@ def topology_devices(name: str) -> list[Any]:
         return _make_gpus(name, example)
     if slices > 1 and not GENERATIONS[generation].network_bandwidth:
         generations = ', '.join(key for key, spec in GENERATIONS.items() if spec.network_bandwidth)
-        expected, fix = f'several slices of {generations}', 'choose one of them, or one slice'
+        expected, fix = f'several slices of {generations}', 'choose one of these generations, or one slice'
         raise UserError('config.topology', repr(name), expected, fix)
     os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')  # without it, libtpu waits for a cloud metadata server
     os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')  # compiling does not use a chip of another process

@@ -6,9 +6,8 @@ computes with its rows and the full parameters, inside `jax.shard_map`. Without 
 products of the model by these shardings.
 
 If `fsdp` or `tensor` already split the weights, XLA would have to partition the body of `shard_map` over these axes,
-which fails (jaxlib 0.10.2). In this case, only the moments of the optimiser are also sharded over the data axis, and
-the gradients are constrained to the same shardings. Each device updates its shard of the parameters and gathers the
-other shards.
+which fails (jaxlib 0.10.2). In this case, the data axis shards only the moments of the optimiser, and the gradients
+are constrained to the same shardings. Each device updates its shard of the parameters and gathers the other shards.
 """
 
 import dataclasses
@@ -83,7 +82,7 @@ def unshard(params: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class ShardedMoments:
-    """Shardings of moments over the data axis for abstract parameters whose shardings do not split this axis."""
+    """Shardings of moments over the data axis, for abstract parameters that are replicated over this axis."""
 
     params: Any
 

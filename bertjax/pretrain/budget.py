@@ -1,4 +1,4 @@
-"""Plans a pre-training run with config.budget: chooses its size and steps for a given time or number of operations.
+"""Plans a pre-training run with config.budget: chooses the model size and the steps for a limit in time or in FLOPs.
 
 The run has three phases: the learning rate warms up, stays constant, and decays to 0 (the schedule 'wsd'). A budget in
 operations determines the steps of all phases at the start. With a budget in time, the clock ends the second phase, and
@@ -43,10 +43,10 @@ SIZES = (
 # {dtype: the minimum speed of its matrix products, relative to float32, at which the dtype is chosen}.
 _MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
 # _EFFICIENCY is the speed of a training step relative to a large matrix product. It and the constants of
-# `expected_loss` are assumed, not fitted: they determine only the size, because the clock corrects the steps.
+# `expected_loss` are assumed, not fitted. They determine only the size and the warm-up: the clock corrects the rest.
 _EFFICIENCY = 0.4
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.0, 60.0, 0.28, 190.0, 0.28
-_MIN_STEP_SECONDS = 2e-3  # the time of a step without arithmetic; the clock does not correct the steps of the warm-up
+_MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, without which tiny models would warm up for too long
 _WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed
 _OPEN_END_FACTOR = 1000  # the length of a phase that the clock ends, relative to the estimated steps of the run
 
@@ -61,7 +61,7 @@ def expected_loss(parameters: float, tokens: float) -> float:
 
 
 def gated_width(width: int) -> int:
-    """Returns the width of a gated MLP: 8/3 of the width, rounded up to a multiple of 32."""
+    """Returns the width of a gated MLP: 8/3 of the model's width, rounded up to a multiple of 32."""
     return -(-round(8 / 3 * width) // 32) * 32
 
 
@@ -134,7 +134,8 @@ class BudgetPlan:
         goodput = read_goodput(folder)
         assert goodput is not None
         per_step = sum(goodput.seconds.get(kind, 0.0) for kind in (STEP, DATA, SAVE)) / step
-        # The third phase compiles its step again. Each process has compiled a step for each phase that it worked in.
+        # The third phase compiles a step. For the first two phases, N successive processes have compiled N + 1 steps,
+        # because one of them worked in both phases.
         compilation = goodput.seconds.get(COMPILE, 0.0) / (goodput.processes + 1)
         decay = max(round((seconds - elapsed - compilation) / per_step), 1)
         dataclasses.replace(self, stable=step - self.warmup, decay=decay).save(folder)
@@ -169,7 +170,7 @@ def make_plan(
     replayed = _read_replayed(settings.replay, required=saved is None) if settings.replay else None
     if saved and replayed not in (None, saved):
         fix = 'leave it out, or give another --workdir'
-        raise UserError('config.replay', repr(settings.replay), f'the decisions in {path}', fix)
+        raise UserError('config.replay', repr(settings.replay), f'a run with the decisions in {path}', fix)
     plan = saved or replayed or _new_plan(settings, mesh, flag_keys)
     if plan is replayed:
         _check_plan(plan, settings, flag_keys, settings.replay, 'leave config.replay out')
@@ -246,7 +247,7 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
         plans[loss] = BudgetPlan(settings.budget, size | chosen, estimate, warmup)
     plan = plans[min(plans)]
     if plan.estimate > COUNT // 4:
-        found, fix = f'{settings.budget}, which allows more steps', 'lower it, or raise batch_size'
+        found, fix = f'{settings.budget}, which allows too many steps', 'lower it, or raise batch_size'
         raise UserError('config.budget', found, f'at most {COUNT // 4:,} steps', fix)
     if seconds < math.inf:
         return plan
@@ -259,7 +260,7 @@ def product_rate(mesh: Mesh, dtype: str) -> float:
     rows, width = 4096, 1024
     with jax.default_device(mesh.local_devices[0]):
         left, right = jnp.ones((rows, width), dtype), jnp.ones((width, width), dtype)
-        # The products of a model are made by `dot`, because `jnp.matmul` has no fast bfloat16 on CPUs.
+        # A model multiplies by `dot`, because `jnp.matmul` has no fast bfloat16 on CPUs.
         product = jax.jit(functools.partial(dot, x_dims=(1,), y_dims=(0,))).lower(left, right).compile()
         times = []
         for _ in range(8):

@@ -39,7 +39,7 @@ def read_embeddings(path: str, tokenizer: Tokenizer, width: int) -> tuple[np.nda
     ordinary = np.setdiff1d(pieces, tokenizer.special_ids)
     rows = {len(pieces): pieces, len(ordinary): ordinary}.get(len(matrix) if matrix.ndim == 2 else -1)
     if rows is None or matrix.shape[1] != width:
-        expected = f'({len(pieces)}, {width}), pieces of the vocabulary and config.model.width'
+        expected = f'({len(pieces)}, {width}) for all pieces and config.model.width'
         expected += f', or ({len(ordinary)}, {width}) without the special pieces'
         raise UserError(path, f'a matrix of shape {matrix.shape}', expected, 'write one row for each piece, in order')
     if not np.isfinite(matrix).all():

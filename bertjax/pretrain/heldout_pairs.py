@@ -16,7 +16,7 @@ from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.evaluate import OnCompile
 from bertjax.train.predict import SCORE_INPUTS, Predictor, make_token_scores
 
-SPLIT = 'heldout_pairs'  # the split of the pairs in metric rows
+SPLIT = 'heldout_pairs'  # the split name of the pairs in metric rows
 _KEY = 'config.heldout_pairs'
 _MAX_LENGTHS = 4  # the maximum number of padded lengths; each length is compiled once
 

@@ -119,8 +119,8 @@ class PhaseSpec:
             found = f'True with a mask rate from {rates[0]:g} to {rates[1]:g}'
             fix = 'set it to False, or config.masking.final_rate to -1'
             raise UserError('config.masking.static', found, 'a constant mask rate', fix)
-        # A packed row takes no more examples when all its predictions are used, so a lower limit would leave positions
-        # free. A lower limit would also reduce the mask rate that a phase or a schedule sets.
+        # A packed row takes no more examples when all its predictions are used. Fewer predictions would therefore leave
+        # positions free. They would also reduce the mask rate that a phase or a schedule sets.
         minimum = int(max(rates) * values['seq_len'])
         varies = set(rates) != {masking.rate}
         if (packing or varies) and predictions < minimum:

@@ -86,7 +86,7 @@ class Pretraining(Experiment):
       settings: The settings of the run, with all durations in steps.
       tokenizer, model_config, setup: The tokenizer, the config of the model, and the setup of the run.
       stores, examples: The token stores, and the examples made from them.
-      values: A function that computes the values of a metrics row from sums of losses.
+      values: A function that computes the values of a metrics row from sums and weights.
       resolved: The resolved config, which is saved in config.json and in every checkpoint.
     """
 
@@ -131,7 +131,7 @@ class Pretraining(Experiment):
 
     @property
     def heldout(self) -> Examples | None:
-        """The held-out examples of the first phase, or None if no document is held out."""
+        """The held-out examples of the first phase, or None if a token store has no held-out documents."""
         return self.examples.get(self.settings.first_shape, 'heldout', 0) if self.examples.has_heldout else None
 
     def init_state(self) -> TrainState:
@@ -209,7 +209,7 @@ class Pretraining(Experiment):
 
     @functools.cached_property
     def _pairs_evaluators(self) -> list[PairsEvaluator]:
-        """The evaluator of config.heldout_pairs, which all phases share, or an empty list."""
+        """A list with the evaluator of config.heldout_pairs, which all phases share; empty without pairs."""
         if not self._pairs:
             return []
         rows = self._phases[0].batch_size // self._phases[0].grad_accum_steps
@@ -273,11 +273,11 @@ def _describe_pairs(part: dict[str, Any]) -> str:
         if part['is_next_of_two'] is None:
             text += 'no chunk has two sentences; '
         else:
-            text += f'{part["is_next_of_two"]:.1%} of the chunks with two sentences or more '
+            text += f'{part["is_next_of_two"]:.1%} among the chunks with two sentences or more '
             text += f'({part["one_sentence"]:.1%} of the chunks have one sentence); '
     if 'examples_per_row' in part:
         text += f'{part["examples_per_row"]:.2f} per packed row, {part["rows_per_plan"]:,.0f} rows per pass; '
-    text += f'{part["real_positions"]:.1%} of positions real'
+    text += f'{part["real_positions"]:.1%} of positions are tokens'
     if 'examples_per_row' in part:
         text += f' ({part["unpacked_real_positions"]:.1%} unpacked)'
     text += f', {part["mean_a"]:.1f} tokens of A'

@@ -60,7 +60,7 @@ class PretrainingSettings(PretrainingKeys):
 
     @property
     def vocabulary_key(self) -> str:
-        """The settings that a trained vocabulary depends on, as text. The same key gives the same vocabulary."""
+        """The settings that a trained vocabulary depends on, as text. Equal texts and keys give equal vocabularies."""
         smoothed = any(weight == AUTO for _, weight in parse_mixture(self.corpus))
         names = ('format', 'text_key', *(['smoothing'] if smoothed else []))
         options = {name: getattr(self.corpus_options, name) for name in names}
@@ -101,7 +101,7 @@ class PretrainingSettings(PretrainingKeys):
         per_epoch = examples_per_epoch / batch_size if examples_per_epoch else None
         if self.epochs > 0:
             if per_epoch is None:
-                expected, fix = 'config.steps if no corpus is read', 'set config.steps'
+                expected, fix = 'config.steps instead, because no corpus is read', 'set config.steps'
                 raise UserError('config.epochs', str(self.epochs), expected, fix)
             key, length = 'epochs', f'{self.epochs} epochs'
         else:

@@ -42,7 +42,7 @@ PRINTED_FIGURES += ('soft_loss', 'cosine_loss', 'hidden_loss', 'attention_loss',
 # {file or folder in the workdir: its description}.
 OUTPUT_FILES = {
     **exports.EXPORT_FOLDERS,
-    'checkpoints': 'to train longer, run the same command with more --config.steps',
+    'checkpoints': 'to train longer, run the same command with a larger --config.steps',
     'metrics.jsonl': 'every figure; also in tensorboard/',
     'store': 'the text as token ids',
     'tokenizer': 'the vocabulary',

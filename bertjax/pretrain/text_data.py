@@ -75,7 +75,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
         return tokenizer
     check_replaceable(workdir)
     if reason:
-        print_line(f'the vocabulary in {workdir / FOLDER} was trained on {reason}: it is trained again')
+        print_line(f'the vocabulary in {workdir / FOLDER} was trained with {reason}: it is trained again')
     return train_vocabulary(settings, workdir)
 
 

@@ -55,7 +55,7 @@ def test_auto_on_a_gpu_chooses_the_supported_kernel():
             choose_attention('cudnn', query.update(dtype=jnp.float32), key, mask, 0.0)
     with gpus('7.5'):
         chosen = choose_attention('auto', *shapes(), 0.0)
-        assert chosen.name == 'dot_product' and '7.5, but it needs 8.0' in chosen.refusals['fused_gpu']
+        assert chosen.name == 'dot_product' and '7.5, but it needs at least 8.0' in chosen.refusals['fused_gpu']
     with gpus(data=3):
         assert '8 rows cannot be split evenly over 3' in IMPLEMENTATIONS['cudnn'].supports(*shapes(), 0.0)
     with gpus(tensor=4):

@@ -159,11 +159,11 @@ def test_the_decay_ends_with_the_budget_although_its_step_is_compiled_again(tmp_
 
 def test_a_budget_of_any_length_is_refused_in_one_line(tmp_path):
     settings = pretraining_settings(budget_config('9' * 290 + 'e9'))
-    with pytest.raises(UserError, match='which allows more steps, expected at most 536,870,911 steps; lower it'):
+    with pytest.raises(UserError, match='which allows too many steps, expected at most 536,870,911 steps; lower it'):
         make_plan(settings, tmp_path, None, ('model.dtype',))
     settings = dataclasses.replace(settings, budget='9' * 400 + 'm')
     mesh = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.local_devices()[:1])
-    with pytest.raises(UserError, match='which allows more steps'):
+    with pytest.raises(UserError, match='which allows too many steps'):
         make_plan(settings, tmp_path, mesh, ('model.dtype',))
 
 

@@ -81,7 +81,7 @@ def test_a_vocabulary_is_trained_again_on_other_text(program: Program, text: pat
     assert 'comparing the content' not in program.run(*arguments).stdout
     text.write_bytes(text.read_bytes().replace(b'river', b'xylophone'))
     out = program.run(*arguments).stdout
-    assert 'was trained on other text' in out and 'Documents' in out
+    assert 'was trained with other text' in out and 'Documents' in out
     assert 'xylophone' in (tmp_path / 'new' / 'tokenizer' / 'vocab.txt').read_text().split()
     manifest = read_manifest(tmp_path / 'new' / 'store')
     assert manifest['report']['unknown_tokens'] == 0
@@ -114,7 +114,7 @@ def test_a_vocabulary_is_trained_again_on_another_field(program: Program, tmp_pa
     vocabulary, key = workdir / 'tokenizer' / 'vocab.txt', workdir / 'tokenizer' / 'vocabulary.json'
     assert 'river' not in vocabulary.read_text().split()
     out = program.run(*verb, '--config.corpus_options.text_key=body').stdout
-    assert 'was trained on another value of config.corpus_options.text_key: it is trained again' in out
+    assert 'was trained with another value of config.corpus_options.text_key: it is trained again' in out
     assert 'river' in vocabulary.read_text().split()
     noted = key.read_text().splitlines(keepends=True)
     key.write_text(''.join(line for line in noted if not line.startswith('corpus_options')))

@@ -1,4 +1,4 @@
-"""Attention on TPU by blocks of queries, for rows with a window and rows too long for `fused_tpu`.
+"""Attention on TPU by blocks of queries, for layers with a window and for rows too long for `fused_tpu`.
 
 The kernel keeps a row in the vector memory (VMEM). With a window, a block of `BLOCK` queries sees the keys from half a
 window before the block to half a window after it, so the cost grows with S·window instead of S². For S tokens, H heads

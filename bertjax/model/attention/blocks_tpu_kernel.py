@@ -38,7 +38,7 @@ class BlockOptions:
     width: int
 
     def first_key(self, block: int | jax.Array, length: int) -> int | jax.Array:
-        """Returns the position of the first key for a block of queries. All its keys are inside the row."""
+        """Returns the position of the first key for a block of queries. All keys for the block are inside the row."""
         return jnp.clip(block * BLOCK - (self.keys - BLOCK) // 2, 0, length - self.keys)
 
 

@@ -29,7 +29,7 @@ _Row = tuple[jax.Array, jax.Array | None]
 
 
 class ByHeadCpu(Implementation):
-    """The implementation supports all rows of more tokens than MAX_PLAIN_LENGTH or MAX_PLAIN_LENGTH_BFLOAT16."""
+    """Attention for rows of more than MAX_PLAIN_LENGTH tokens, or MAX_PLAIN_LENGTH_BFLOAT16 tokens in bfloat16."""
 
     PLATFORM = 'cpu'
     SUPPORTS_ANY_MASK = True

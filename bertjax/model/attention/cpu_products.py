@@ -42,7 +42,7 @@ scores.defvjp(_scores_forward, _scores_gradient)
 
 @jax.custom_vjp
 def mix(weights: jax.Array, value: jax.Array) -> jax.Array:
-    """Multiplies weights [B, H, Q, S] with value [B, S, H, K] of the same dtype -> that dtype [B, Q, H, K]."""
+    """Multiplies weights [B, H, Q, S] with value [B, S, H, K] -> [B, Q, H, K], all of the same dtype."""
     return _mix_forward(weights, value)[0]
 
 

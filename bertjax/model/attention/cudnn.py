@@ -13,12 +13,12 @@ from bertjax.model.attention.fused_gpu import GpuImplementation
 from bertjax.model.attention.implementation import Kernel
 from bertjax.model.attention.mask import AttentionMask
 
-# From check_is_flash_attention in jax/_src/cudnn/fused_attention_stablehlo.py; Hopper supports widths up to 256.
+# Limits from check_is_flash_attention in jax/_src/cudnn/fused_attention_stablehlo.py. On Hopper, 256 is allowed.
 WIDTH_MULTIPLE, MAX_WIDTH = 8, 128
 
 
 class Cudnn(GpuImplementation):
-    """The kernel of cuDNN, which needs all positions as queries, without dropout and without row packing.
+    """The kernel of cuDNN. It supports neither dropout nor packed rows, and all positions must be queries.
 
     If a row has no tokens, every query sees the first position, whereas in other implementations it sees all positions.
     """

@@ -12,7 +12,7 @@ from bertjax.parallel.partition import platform
 
 
 class DotProduct(Implementation):
-    """softmax(Q Kᵀ / √K + bias) V with the softmax in float32. It supports every call."""
+    """softmax(query keyᵀ / √K + bias) value for heads of width K, with a float32 softmax. It supports every call."""
 
     SUPPORTS_ANY_MASK = True
 
@@ -46,7 +46,7 @@ def probabilities(query: jax.Array, key: jax.Array, mask: AttentionMask) -> jax.
 
 
 def scores(query: jax.Array, key: jax.Array) -> jax.Array:
-    """Computes the attention scores Q Kᵀ / √K, float32 [B, H, Q, S]."""
+    """Computes the attention scores query keyᵀ / √K, float32 [B, H, Q, S], for heads of width K."""
     if platform() == 'cpu':
         products = cpu_products.scores(query, key)
     else:

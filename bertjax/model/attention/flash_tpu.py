@@ -1,4 +1,4 @@
-"""Attention on TPU by JAX's flash attention kernel, for sequences that are too long for `fused_tpu`.
+"""Attention on TPU by JAX's flash attention kernel, for sequences that are too long for the other kernels.
 
 For the backward pass, the kernel saves two numbers per query instead of the scores [S, S]. It does not support dropout,
 so training uses it only with `model.attention_dropout=0`; evaluation and prediction can always use it. Its speed has
@@ -12,11 +12,11 @@ from bertjax.model.attention.implementation import Kernel, refuse_length
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.parallel.partition import indivisible_reason
 
-BLOCKS = (512, 256, 128)  # in tokens, multiples of the 128 columns of a register; the first that divides S is used
+BLOCKS = (512, 256, 128)  # in tokens, multiples of a register's 128 columns: the first that divides S is used
 
 
 class FlashTpu(TpuImplementation):
-    """The kernel has no dropout. It supports rows of whole blocks whose queries are all positions.
+    """The kernel has no dropout. It supports rows of a multiple of 128 tokens, if all positions are queries.
 
     A padding position sees only padding, whereas in other implementations it sees the tokens of its row.
     """

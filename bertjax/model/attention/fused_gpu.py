@@ -7,8 +7,9 @@ and 14, plus the [S, S] arrays. In the forward pass, `dot_product` writes and re
 bfloat16, 12·S²·H bytes; the backward pass moves about the same. In BERT-large at S = 512, the [S, S] arrays cause a
 traffic of 2.4 GB per row and step. At 485 rows per second, this is a quarter of the 4.8 TB/s of an H200.
 
-The kernels have not been measured on hardware yet. 'auto' chooses them for training with dropout because of this
-arithmetic, tests against float64, and the compiler's report that they fit the registers of compute capability 9.0.
+The kernels have not been measured on hardware yet. For calls that `cudnn` does not support, 'auto' prefers them to
+`dot_product`: because of this arithmetic, because of tests against float64, and because the compiler reports that they
+fit the registers of compute capability 9.0.
 """
 
 import functools
@@ -33,12 +34,12 @@ class GpuImplementation(Implementation):
     def _refuse_device(self, query: jax.Array) -> str | None:
         capability = float(traced_device().compute_capability)
         if capability < MIN_CAPABILITY:
-            return f'a GPU of compute capability {capability}, but it needs {MIN_CAPABILITY}'
+            return f'a GPU of compute capability {capability}, but it needs at least {MIN_CAPABILITY}'
         return None if query.dtype == jnp.bfloat16 else f'it computes in bfloat16, not {query.dtype}'
 
 
 class FusedGpu(GpuImplementation):
-    """The kernels support heads of WIDTHS, if all positions are queries and S is a multiple of 16."""
+    """The kernels support the head widths WIDTHS, if all positions are queries and S is a multiple of 16."""
 
     def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
         if reason := refuse_length(key.shape[1], BLOCKS[-1]):

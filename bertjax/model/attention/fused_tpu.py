@@ -1,9 +1,9 @@
-"""Self-attention by one TPU kernel, for sequences whose scores [S, S] fit the vector memory (VMEM).
+"""Self-attention by one TPU kernel, for sequences whose scores [S, S] fit in the vector memory (VMEM).
 
 For a sequence of S tokens and H heads of width K, the kernel needs 4·S²·H·K operations forward and 10·S²·H·K backward
-(five products, one of which recomputes the scores); `dot_product` needs 4 and 8. In bfloat16 the kernels read and write
-8·S·H·K bytes forward (three arrays in, one out) and 14·S·H·K backward. `dot_product` also moves these bytes. In
-addition, it writes and reads arrays [S, S]; each write or read moves 4·S²·H bytes in float32, 2·S²·H in bfloat16. At
+(five products, one of which recomputes the scores); `dot_product` needs 4 and 8. In bfloat16 the kernel reads and
+writes 8·S·H·K bytes forward (three arrays in, one out) and 14·S·H·K backward. `dot_product` also moves these bytes. In
+addition, it writes and reads arrays [S, S]. Each write or read moves 4·S²·H bytes in float32, 2·S²·H in bfloat16. At
 S = 512 and K = 64, one pass over the scores in bfloat16 moves twice as many bytes as the whole forward kernel.
 
 The kernel has not been measured on hardware yet. It is the first choice on TPU because of this arithmetic.
@@ -24,7 +24,7 @@ LANES = 128  # width of a vector register
 
 
 class TpuImplementation(Implementation):
-    """The base class of the kernels for TPU v4 and later. A program computes a group of heads that fills registers."""
+    """The base class of the kernels for TPU v4 and later. A program computes heads whose columns fill registers."""
 
     PLATFORM = 'tpu'
     MERGES_HEADS = True
@@ -46,7 +46,7 @@ class TpuImplementation(Implementation):
 
 
 class FusedTpu(TpuImplementation):
-    """The kernel supports rows of up to MAX_LENGTH tokens, a multiple of LANES, if all positions are queries."""
+    """The kernel supports rows of a multiple of LANES tokens up to MAX_LENGTH, if all positions are queries."""
 
     def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
         return refuse_length(key.shape[1], LANES, MAX_LENGTH) or super()._refuse_shape(key, mask)

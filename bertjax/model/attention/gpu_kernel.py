@@ -21,8 +21,8 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import hash_bits, threshold
 from bertjax.model.layers import NEGATIVE
 
-# The positions that a program loads in each turn of its loop. These are the largest tiles that spill no registers on a
-# Hopper GPU (by `ptxas -v`), for heads of width 64 and 128 and 8 warps for blocks of 128.
+# The number of positions that a program loads in each iteration of its loop. Larger tiles spill registers on a Hopper
+# GPU, according to `ptxas -v` for heads of width 64 and 128, blocks of 128 positions and 8 warps.
 FORWARD_TILE, BACKWARD_TILE = 64, 32
 
 

@@ -34,8 +34,8 @@ class KernelOptions:
 class Implementation:
     """An attention implementation.
 
-    In all methods, query is [B, Q, H, K], by default the first Q positions of a row; key and value are [B, S, H, K].
-    All have the dtype of the computation.
+    In all methods, query is [B, Q, H, K], and key and value are [B, S, H, K], in the dtype of the computation. The
+    queries are the first Q positions of a row, unless the mask has `query_ids`.
 
     Attributes:
       PLATFORM: The only platform that the implementation supports, 'tpu', 'gpu' or 'cpu'; '' for all platforms.
@@ -100,11 +100,11 @@ class Implementation:
         if mask.window:
             return f'it does not support a window (config.model.attention_window={mask.window})'
         if mask.causal_queries is not None:
-            return 'it does not support causal rows among others (config.masking.causal_share)'
+            return 'it does not support causal and other rows in one batch (config.masking.causal_share)'
         if mask.hidden_queries:
             return 'it does not support tokens that attend but are not attended to'
         is_packed = mask.query_ids is not None or mask.positions is not None
-        return 'it does not support rows of several sequences with dropout per sequence' if is_packed else None
+        return 'it does not support rows with fixed slots for several sequences' if is_packed else None
 
     def _refuse_device(self, query: jax.Array) -> str | None:
         del query

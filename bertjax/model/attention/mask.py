@@ -27,8 +27,8 @@ class AttentionMask(struct.PyTreeNode):
         (see `dropout.drop_attention`). None if each row is one sequence.
       query_positions: uint32 [B, Q], the index of each query within its sequence; None if the queries are the first Q
         positions of the row.
-      hidden_queries: Whether tokens that `key_mask` hides are queries whose results are used. Some kernels would show
-        them other keys.
+      hidden_queries: Whether tokens that are hidden as keys act as queries whose results are used. Some kernels would
+        show such queries the wrong keys.
       layout: The layout of rows with fixed slots, or None. `select.attend` builds a mask for each of its row groups.
     """
 

@@ -112,7 +112,7 @@ def _attend_in_groups(
     rate: float,
     dropout: Dropout | None,
 ) -> jax.Array:
-    """Computes `attend` for each group of rows. The queries are all positions, or the first one of each sequence."""
+    """Computes `attend` for each group of rows. The queries are all positions, or the first of each sequence."""
     layout = mask.layout
     query_dropout = dropout or Dropout(None, None)
 
@@ -170,7 +170,7 @@ def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, d
 def _attend_in_blocks(name: str, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask) -> jax.Array:
     """Computes `attend` with a window for blocks of queries and the keys near them, so the cost grows with S, not S².
 
-    A block has 2 h queries and 4 h keys with h = `_halo`. All blocks are rows of one call. Its mask compares positions.
+    A block has 2 h queries and 4 h keys with h = `_halo`. All blocks are rows of one call. The mask compares positions.
     """
     (B, S), halo = key.shape[:2], _halo(mask)
     blocks = -(-S // (2 * halo))

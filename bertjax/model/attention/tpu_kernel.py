@@ -20,13 +20,11 @@ from bertjax.model.layers import NEGATIVE
 
 
 def differentiable(call: Callable[..., list[jax.Array]]) -> Kernel:
-    """Makes a differentiable function (options, query, key, value, mask, words) -> [B, S, H·K] from two kernels.
-
-    The `arrays` of `call` are query, key and value [B, S, H·K], and for the backward pass also the cotangent.
+    """Makes a differentiable function (options, query, key, value, mask, words) -> [B, S, H·K].
 
     Args:
-      call: (options, arrays, `AttentionMask.groups`, words) -> [output], or the gradients of query, key and value if
-        the arrays include the cotangent.
+      call: (options, arrays, `AttentionMask.groups`, words) -> arrays, all [B, S, H·K]. It maps [query, key, value] to
+        [output], and [query, key, value, cotangent] to the gradients of query, key and value.
     """
 
     @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -140,7 +138,7 @@ def _scale(options: KernelOptions) -> float:
 
 
 def _keep_mask(options: KernelOptions, weights: jax.Array, words: Any, head: int) -> jax.Array | bool:
-    """Computes which weights dropout keeps, bool [S, S], as in `dropout.drop_attention`."""
+    """Computes which weights dropout keeps, bool [S, S], or True without dropout; see `dropout.drop_attention`."""
     if not options.rate:
         return True
     query, key = (jax.lax.broadcasted_iota(jnp.uint32, weights.shape, axis) for axis in (0, 1))
