@@ -36,7 +36,7 @@ def show_progress(title: str, total: int | None, *, lines: bool = False) -> Iter
     Args:
       title: The title of the bar; '' shows no bar.
       total: The number of items; None if it is unknown.
-      lines: Whether to print a line every ten seconds if no bar can be drawn, as in a log.
+      lines: Whether to print a line every ten seconds if no bar can be drawn, for example in a log file.
 
     Yields:
       A function to call with the number of newly finished items.

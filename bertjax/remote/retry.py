@@ -27,7 +27,7 @@ Value = TypeVar('Value')
 
 
 class UnreachableError(UserError):
-    """The server of a bucket did not answer, or closed the connection, in all attempts within the time limit."""
+    """No attempt within the time limit got a complete answer from the server of a bucket."""
 
 
 class DeniedError(UserError):
@@ -85,7 +85,7 @@ class Requester:
         self._retries = True
 
     def with_check(self, check: Callable[[bool], None]) -> Self:
-        """Returns a copy that calls a check between requests.
+        """Returns a copy of this requester that also runs a check.
 
         Before each attempt, the copy calls `check(True)`, which may wait. After each part of a large file, it calls
         `check(False)`, which must not wait. A UserError or StoppedError of the check ends the request. Other

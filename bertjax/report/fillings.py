@@ -48,7 +48,7 @@ class MaskPredictions:
 
 
 def fillings_section(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Section:
-    """Compares the predictions of a pre-trained model, from a checkpoint or an export, with its predictions at step 0.
+    """Compares the predictions of a pre-trained model (a checkpoint or an export) with the predictions at step 0.
 
     The parameters at step 0 are computed again, because the oldest checkpoint is usually near the end of the run.
 

@@ -31,7 +31,7 @@ def bert_settings(
       lowercase: Whether text is lower-cased first.
       strip_accents: Whether accents are removed; None takes the value of `lowercase`, as in BERT.
       handle_chinese_chars: Whether each CJK ideograph is a word.
-      names: The vocabulary's names of special tokens that differ from BERT's.
+      names: {BERT's name of a special token: a different name in the vocabulary}.
     """
     names = {token: (names or {}).get(token, token) for token in SPECIAL_TOKENS}
     ids = {piece: index for index, piece in enumerate(pieces)}
@@ -66,7 +66,7 @@ def looks_lowercase(pieces: Sequence[str]) -> bool:
 
 
 def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns `settings` with the options of a tokenizer_config.json in their BertNormalizer.
+    """Returns `settings` whose BertNormalizer has the options of `config`, a tokenizer_config.json.
 
     Raises:
       UserError: `settings` has no BertNormalizer, and its normaliser contradicts `do_lower_case` in `config`.

@@ -37,8 +37,8 @@ def check_pieces(
     Args:
       pieces: The vocabulary, index = id.
       where: The file, for messages.
-      names: The vocabulary's names of special tokens that differ from BERT's, e.g. {'[PAD]': '<pad>'}.
-      kind: The kind of pieces, for messages.
+      names: {BERT's name of a special token: a different name in the vocabulary}, e.g. {'[PAD]': '<pad>'}.
+      kind: The type of the model, such as 'BPE', for messages; '' for none.
 
     Returns:
       The id of each of SPECIAL_TOKENS.

@@ -144,7 +144,7 @@ def _from_merges(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
 def _special_names(config: dict[str, Any], pieces: Collection[Any]) -> dict[str, str]:
     """Returns the names that a tokenizer_config.json gives to BERT's special tokens.
 
-    If a vocabulary lacks BERT's name of [CLS] or [SEP], the configuration may name them bos and eos, as in a decoder.
+    If the vocabulary lacks [CLS] or [SEP], the keys of the bos and eos tokens may name them, as in a decoder.
     """
     names = {}
     for token, *keys in (

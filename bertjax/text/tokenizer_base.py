@@ -46,12 +46,12 @@ class Tokenizer(abc.ABC):
 
     _settings: Mapping[str, Any]  # the parsed tokenizer.json
     _where: str  # the file, for messages
-    _names: dict[str, str]  # the vocabulary's names of special tokens that differ from BERT's
+    _names: dict[str, str]  # {BERT's name of a special token: a different name in the vocabulary}
 
     def _set_pieces(self, pieces: list[str], other_special: Sequence[int] = (), kind: str = '') -> None:
         """Checks the pieces, and sets the attributes that depend only on the pieces and the names of special tokens.
 
-        `other_special` are the ids of other special tokens, and `kind` is the kind of pieces, for messages.
+        `other_special` are the ids of other special tokens. See `check_pieces` for `kind`.
 
         Raises:
           UserError: See `special.check_pieces`.

@@ -43,7 +43,7 @@ class WordPieceTokenizer(Tokenizer):
     Args:
       settings: The parsed content of a `tokenizer.json` whose model is WordPiece (see `bert_settings.py`).
       where: The file, for messages.
-      names: The vocabulary's names of special tokens that differ from BERT's.
+      names: {BERT's name of a special token: a different name in the vocabulary}.
 
     Attributes:
       added_ids: The ids in `added_tokens` of the file, which are not part of the WordPiece model.

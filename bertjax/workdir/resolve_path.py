@@ -44,8 +44,8 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
     """Returns the folder of a model.
 
     Args:
-      init: A model directory in any format of convert/load.py, a bertjax workdir, whose export is returned, or the
-        name of a model on the hub, which is downloaded.
+      init: A model directory in any format of convert/load.py, a bertjax workdir (its export is returned), or the name
+        of a model on the hub (the model is downloaded).
       where: The config key of `init`, for error messages.
 
     Raises:
