@@ -47,7 +47,7 @@ class MirrorRules:
         return next((match[0] + marker for match, marker in matches if match), None)
 
     def unit_of(self, name: str) -> str:
-        """Returns the folder with a marker that contains a file, or the file itself if there is no such folder."""
+        """Returns the folder that contains a file if the folder has a marker, else the file itself."""
         marker = self.marker_of(name)
         return marker.rpartition('/')[0] if marker else name
 

@@ -71,7 +71,7 @@ class Requester:
     """Makes requests for one address.
 
     A request is retried for a limited time after its first failure. The number of attempts has no limit. A long
-    transfer makes one request for each piece, so the time restarts with each piece.
+    download makes one request for each piece, so the time restarts with each piece.
 
     Args:
       url: The address.

@@ -82,8 +82,8 @@ def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], 
         node.update({name: value for name, value in options.items() if value is not None})
     if not nodes and lowercase is not None and lowercase != lowercases(normalizer):
         found = f'a custom normaliser that {"keeps" if lowercase else "lowers"} case'
-        fix = 'correct or remove do_lower_case in the tokenizer_config.json beside it'
-        raise UserError(where, found, f'do_lower_case={not lowercase}', fix)
+        fix = 'correct or remove do_lower_case'
+        raise UserError(where, found, f'do_lower_case={not lowercase} in the tokenizer_config.json beside it', fix)
     return {**settings, 'normalizer': normalizer}
 
 

@@ -37,9 +37,9 @@ class JsonTokenizer(Tokenizer):
 
     SentencePiece and similar models (XLM-RoBERTa's, Gemma's) mark the start of a word with U+2581. Byte-level BPE
     (RoBERTa's, ModernBERT's) marks it with Ġ. Other models may mark the pieces that continue a word with a prefix.
-    Without any of these marks, each piece counts as a word. `tokenizers` loads the file unchanged. The ids equal those
-    of transformers, so the name of a special token in a text becomes the token. A vocabulary that can spell any text
-    may lack an unknown token. In this case, [MASK] also serves as the unknown token.
+    Without any of these marks, each piece counts as a word. The ids equal those of transformers, so the name of a
+    special token in a text becomes the token. A vocabulary that can spell any text may lack an unknown token. In this
+    case, [MASK] also serves as the unknown token.
 
     Args:
       settings: The parsed tokenizer.json.

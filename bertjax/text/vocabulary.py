@@ -1,4 +1,7 @@
-"""Trains vocabularies in bounded memory. The same texts always give the same vocabulary."""
+"""Trains vocabularies. The same texts always give the same vocabulary.
+
+The memory is bounded for WordPiece and SentencePiece.
+"""
 
 import collections
 import heapq
