@@ -99,10 +99,10 @@ class _Text(io.TextIOWrapper):
 
 @contextlib.contextmanager
 def data_output() -> Iterator[TextIO]:
-    """Yields standard output for data that another program reads; other prints go to standard error meanwhile.
+    """Yields standard output for data that another program reads. Meanwhile, other prints go to standard error.
 
-    The data is UTF-8 in every locale, without escapes. On a terminal, control characters are escaped, because a person
-    reads the output.
+    A pipe or a file gets UTF-8 in every locale, without escapes. On a terminal, control characters are escaped, because
+    a person reads the output.
     """
     out = sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, 'data', sys.stdout)
     with contextlib.redirect_stdout(sys.stderr):

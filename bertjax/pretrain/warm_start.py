@@ -37,8 +37,8 @@ def with_architecture(
     """Returns the settings with the architecture of config.init if config.architecture_from is 'init'.
 
     A student that is initialized with blocks of its teacher gets the teacher's architecture, except for the sizes and
-    for the keys that the recipe or the command line sets. `Teacher.check_copies` later compares all values with the
-    teacher's.
+    for the keys that the recipe or the command line sets. `Teacher.check_copies` later compares these values with
+    the teacher's.
 
     A resumed run takes the architecture from its config.json, so that config.init is no longer needed. It also keeps
     the layout of its parameter tree, even if the recipe has changed, and the size that config.budget has chosen. A

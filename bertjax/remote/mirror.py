@@ -157,7 +157,7 @@ class Mirror:
                 self.remote.remove(name)
 
     def _upload(self, names: list[str], local: Mapping[str, FileState]) -> list[str]:
-        """Writes files to the bucket, several at a time; returns the files that were removed meanwhile."""
+        """Writes files to the bucket, several at a time. Returns the files that were removed meanwhile."""
 
         def upload(remote: RemoteFolder, name: str) -> str | None:
             try:

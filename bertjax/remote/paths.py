@@ -29,7 +29,7 @@ def user_path(path_or_address: epath.PathLike, where: str, beside: Sequence[str]
 
 
 def open_file(path: epath.PathLike) -> BinaryIO:
-    """Opens a file for reading; a file in a bucket is fetched first."""
+    """Opens a file for reading. A file in a bucket is fetched first."""
     return epath.Path(copy_object(os.fspath(path)) if is_remote(path) else path).open('rb')
 
 

@@ -164,7 +164,7 @@ class Requester:
                     limit = min(patience, FIRST_CONTACT)
                 if passed >= limit:
                     found = self._at_url(f'no complete answer for {_format_seconds(passed)} ({_first_line(error)})')
-                    fix = 'check the network, then repeat the command; it continues after the files that are complete'
+                    fix = 'check the network, then repeat the command, which keeps the files that are complete'
                     raise UnreachableError(self._where, found, 'an answer', fix) from None
                 if failures >= len(PAUSES):
                     message = 'no complete answer from %s (%s): retrying for up to %s'

@@ -111,7 +111,7 @@ def sweep_section(run: Run, finished: Finished) -> Section:
 def _score_curves(settings: Sequence[Mapping[str, Any]], scores: Mapping[Trial, float]) -> list[Curve]:
     """Returns curves of the median score over seeds by learning rate, and points for the trials.
 
-    Each combination of the other settings has a different color.
+    Each combination of the settings other than the learning rate has a different color.
     """
     curves, colors = [], itertools.cycle(COLORS)
     shape = lambda setting: (setting['trainable'], setting['batch_size'], setting['epochs'])  # noqa: E731

@@ -103,7 +103,7 @@ def lowercases(normalizer: Mapping[str, Any] | None) -> bool:
 
 
 def is_bert(settings: Mapping[str, Any]) -> bool:
-    """Returns whether Hugging Face's BertTokenizer can make these settings from vocabulary and options."""
+    """Returns whether Hugging Face's BertTokenizer can make these settings from a vocabulary and options."""
     model, normalizer = settings['model'], settings.get('normalizer') or {}
     special = [token for token in settings.get('added_tokens') or [] if token.get('special')]
     return (

@@ -26,7 +26,7 @@ from bertjax.text.tokenizer_base import Tokenizer
 class SentencePieceTokenizer(Tokenizer):
     """Converts text to ids with a SentencePiece model.
 
-    No text produces its special tokens except [UNK], because they are control symbols.
+    Its special tokens except [UNK] are control symbols, which no text produces.
 
     Args:
       model: The bytes of a *.model file.

@@ -31,8 +31,8 @@ from bertjax.text.wordpiece import WordPieceTokenizer
 # The maximum number of distinct words in memory (about 300 MB). If there are more, only the MAX_WORDS // 2 most
 # frequent words are kept.
 MAX_WORDS = 2_000_000
-# If the chunks of a text (between ASCII white space) are longer than this on average, in characters, the chunks of more
-# characters are not cached. Chinese paragraphs are long chunks.
+# A chunk is the text between ASCII white space. If the chunks of a text have more characters than this on average, as
+# in Chinese, longer chunks are not cached.
 _MAX_CHUNK = 64
 # The 1,000 most frequent characters become pieces (as in `tokenizers`). If they cover less than 99.95 % of the text
 # (SentencePiece's default share), for example of Chinese, more characters become pieces.

@@ -47,7 +47,7 @@ class WordPieceTokenizer(Tokenizer):
 
     Attributes:
       added_ids: The ids in `added_tokens` of the file, which are not part of the WordPiece model.
-      is_bert: Whether Hugging Face's BertTokenizer can make these settings from vocabulary and options.
+      is_bert: Whether Hugging Face's BertTokenizer can make these settings from a vocabulary and options.
 
     Raises:
       UserError: The vocabulary lacks BERT's special tokens.

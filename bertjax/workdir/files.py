@@ -71,12 +71,12 @@ def check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
 def read_recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
     """Reads task.json.
 
-    Its keys are 'task', the options of the task; 'learned', its learned state; 'encoder', the config of the encoder;
-    and 'seq_len'.
+    Its keys are 'task' (the options of the task), 'learned' (the result of `Task.learned_state`), 'encoder' (the config
+    of the encoder) and 'seq_len'.
 
     Args:
       path: The file.
-      task: The task of the config. The learned state is restored into it as a check.
+      task: The task of the config. The values of 'learned' are restored into it as a check.
 
     Raises:
       UserError: The file is damaged.

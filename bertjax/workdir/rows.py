@@ -44,7 +44,7 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
       folder: The workdir.
 
     Returns:
-      The recipe with the paths of the files, without rows.
+      The recipe with the paths of the files instead of the rows.
 
     Raises:
       UserError: The key does not accept rows, there are no rows, or a row cannot be written as JSON.

@@ -51,7 +51,7 @@ class WandB(Service):
     """Weights & Biases. The x-axis is the value `step`, because W&B's own counter cannot go back to a checkpoint."""
 
     def refusal(self) -> UserError | None:
-        """Checks for an API key, because wandb would otherwise prompt for it during the training."""
+        """Returns an error without an API key, because wandb would prompt for the key during the training."""
         import wandb
 
         mode = os.environ.get('WANDB_MODE') or wandb.setup().settings.mode
