@@ -113,8 +113,8 @@ def train(
 
     Rows that are given instead of files are written once to WORKDIR/rows as JSON lines, and then read like any file.
     Rows are an iterable of dicts, a `datasets.Dataset` or a pandas DataFrame, with the columns that a file would have.
-    `data` of a task is the training rows, or {split: rows}. `corpus` of a pre-training is rows, or an iterable of
-    documents as text.
+    `data` of a task may be the training rows, or {split: rows}. `corpus` of a pre-training may be rows, or an iterable
+    of documents as text.
 
     Args:
       recipe: The recipe, or its name.

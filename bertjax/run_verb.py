@@ -73,7 +73,7 @@ def _check_folder(folder: pathlib.Path) -> None:
 
 
 def _find_verb(recipe: Recipe) -> types.ModuleType:
-    """Returns the module of config.run, and checks that the recipe has the sections that the verb needs.
+    """Returns the module of config.run, and checks that the recipe fits the verb.
 
     Raises:
       UserError: The verb does not exist, or it needs another recipe.

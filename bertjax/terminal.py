@@ -29,7 +29,7 @@ _ESCAPES |= {code: f'\\u{code:04x}' for code in (*_BIDI, 0x2028, 0x2029)}
 class Console(rich.console.Console):
     """A console that escapes the control characters of printed strings, but keeps its own colours.
 
-    In a notebook it prints plain text, as elsewhere. With force_jupyter=None, rich instead displays HTML, line by line.
+    It prints plain text even in a notebook. With force_jupyter=None, rich displays each line as HTML in a notebook.
     """
 
     def __init__(self, *arguments, force_jupyter: bool | None = False, **options):

@@ -17,7 +17,7 @@ from bertjax.remote.object_store import RemoteFolder, RemoteObject, content_chec
 VARIABLE = 'BERTJAX_CACHE'
 PIECE = 16 << 20  # bytes per request
 _PRINT_FROM = 1 << 20  # bytes; smaller fetches are not printed
-_verified: set[tuple[pathlib.Path, int]] = set()  # (copy, its modification time) that this process has verified
+_verified: set[tuple[pathlib.Path, int]] = set()  # (path, modification time) of each verified copy
 
 
 def cache_folder() -> pathlib.Path:

@@ -1,7 +1,7 @@
 """Lists, reads and writes the objects below an address gs://BUCKET/PATH or s3://BUCKET/PATH.
 
 gcsfs and s3fs implement the protocols, and find credentials and endpoints like Google's and Amazon's tools. They retry
-each part of a large file for about half a minute. The module `retry` repeats full requests for longer.
+each part of a large file for about half a minute. The module `retry` repeats whole requests for longer.
 """
 
 import base64

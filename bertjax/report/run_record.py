@@ -64,7 +64,7 @@ class Run:
 
     @property
     def trains_outputs(self) -> bool:
-        """Whether labels or a teacher train the outputs of the model, not only its hidden values."""
+        """Whether labels or a teacher train the outputs of the model, not only its hidden states."""
         return not self.is_distillation or any(self.config['distill'].get(part) for part in OUTPUT_LOSSES)
 
     @property

@@ -28,9 +28,8 @@ class Tokenizer(abc.ABC):
       pieces: The V pieces, index = id.
       pad_id, unk_id, cls_id, sep_id, mask_id: The ids of the special tokens.
       separators: The number of [SEP] between the texts of a pair: 1, or 2 as in RoBERTa.
-      word_prefix: The text to put before an isolated word, so that it has the same pieces as inside a text. It is a
-        space for byte-level BPE and for Gemma's tokenizer, whose pieces include the space before a word, and '' for
-        other tokenizers.
+      word_prefix: The text to put before an isolated word, so that the word has the same pieces as inside a text. It is
+        a space for byte-level BPE and for tokenizers that keep spaces but put none before a text (Gemma's), else ''.
       special_ids: int32, sorted, the ids of special tokens, [unusedN] slots and control symbols. Masking never draws
         them as a random replacement.
       continues_word: bool [V], whether a piece continues the word of the piece before it.

@@ -38,7 +38,7 @@ class WordPieceTokenizer(Tokenizer):
     """Converts text to ids. Each word is split by greedy longest match, as in BERT.
 
     The ids equal the ids of transformers' `BertTokenizerFast`. The name of a special token in a text, such as '[MASK]',
-    therefore becomes this token. Checkpoints were fine-tuned with this behaviour.
+    therefore becomes this token. Published checkpoints were fine-tuned with this behaviour.
 
     Args:
       settings: The parsed content of a `tokenizer.json` whose model is WordPiece (see `bert_settings.py`).

@@ -39,7 +39,7 @@ def read_recorded_config(path: pathlib.Path, recipe: Mapping[str, Any]) -> dict[
 
 
 def task_options(facts: Mapping[str, Any], path: pathlib.Path, kind: str | None = None) -> dict[str, Any]:
-    """Returns the kind and the options of the task in a task.json or config.json. Checks the kind if it is given.
+    """Returns the kind and the options of the task in a task.json or config.json. Checks the kind if `kind` is given.
 
     Raises:
       UserError: There is no task, or it is of another kind or has an unknown option.

@@ -18,7 +18,7 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.lock import has_run
 
 FOLDER, SAVED, TRAINED = 'tokenizer', 'saved.json', 'vocabulary.json'
-# All files that `load_tokenizer` reads.
+# The vocabulary files that `load_tokenizer` reads, and tokenizer_config.json.
 _FILES = ('tokenizer.model', 'spiece.model', 'tokenizer.json', 'vocab.txt', 'vocab.json', 'merges.txt')
 _FILES += ('tokenizer_config.json',)
 
