@@ -12,8 +12,8 @@ mistake in one line.
 Ctrl-C (SIGINT) or SIGTERM saves the training and raises `bertjax.PreemptedError`; the same call continues the training.
 The third signal raises KeyboardInterrupt at once. In a thread other than the main thread, signals do not affect the
 training. A hang (config.hang_minutes) ends the whole process, as on the command line. Runs of several processes need
-the command line. On a GPU, call `train` before JAX computes anything else, because XLA reads the flags set by bertjax
-only once.
+the command line. On a GPU, call `train` before JAX computes anything else, because bertjax sets XLA flags, which XLA
+reads only once.
 """
 
 import contextlib
@@ -89,7 +89,7 @@ def run(
       workdir: The workdir; None if the verb needs none.
       on_row: See `train`.
       quiet: See `train`.
-      **keys: Further values of keys of the recipe.
+      **keys: Values of keys, which replace the values in the recipe.
 
     Raises:
       UserError, PreemptedError, NonFiniteError: See `train`.
@@ -105,7 +105,7 @@ def train(
     quiet: bool = False,
     **keys: Any,
 ) -> 'FinishedRun':
-    """Trains with a recipe: a pre-training, a task, a sweep or a distillation. The same call continues a training.
+    """Trains with a recipe for a pre-training, a task, a sweep or a distillation. The same call continues a training.
 
         rows = [{'text': 'a fine day', 'label': 'good'}, …]
         run = bertjax.train('classify', 'out/mine', init='out/tiny', data={'train': rows, 'dev': other_rows})
@@ -113,17 +113,17 @@ def train(
 
     Rows that are given instead of files are written once to WORKDIR/rows as JSON lines, and then read like any file.
     Rows are an iterable of dicts, a `datasets.Dataset` or a pandas DataFrame, with the columns that a file would have.
-    `data` of a task is the training rows, or {split: rows}. `corpus` of a pre-training is rows, or an iterable of
-    documents as text.
+    `data` of a task may be the training rows, or {split: rows}. `corpus` of a pre-training may be rows, or an iterable
+    of documents as text.
 
     Args:
       recipe: The recipe, or its name.
       workdir: The path of the workdir, or its address in a bucket.
       on_row: A function that is called with each new row of metrics.jsonl, a dict, after the row is written. In a sweep
-        the row also has `trial`. If the function raises an error, a warning is logged and it is not called again.
+        the row also has `trial`. If the function raises an error, it is not called again, and a warning is logged.
       quiet: Whether to print only warnings. If True, standard output of the whole process is discarded during the call,
         except in `on_row`.
-      **keys: Further values of keys of the recipe.
+      **keys: Values of keys, which replace the values in the recipe.
 
     Returns:
       The finished run.
@@ -162,7 +162,7 @@ class FinishedRun:
     def metrics(self, split: str | None = None) -> list[dict[str, Any]]:
         """Returns the rows of metrics.jsonl of one split, such as 'train', 'heldout' or 'dev'; None means all splits.
 
-        The rows of a sweep are the rows of its trials, with a field `trial`.
+        The rows of a sweep in a local workdir are the rows of its trials, with a field `trial`.
         """
         paths = [self._file('metrics.jsonl')]
         if is_remote(self._workdir):
@@ -232,7 +232,7 @@ def _run(request: Recipe, workdir: str | os.PathLike | None, on_row: OnRow | Non
 
 
 def _with_output(on_row: OnRow, stdout: TextIO) -> OnRow:
-    """Returns `on_row` with another standard output."""
+    """Returns a function that calls `on_row` with `stdout` as standard output."""
 
     def call(row: dict[str, Any]) -> None:
         with contextlib.redirect_stdout(stdout):

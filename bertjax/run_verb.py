@@ -24,7 +24,7 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
     Args:
       recipe: The recipe. If it has rows, they are written to the workdir before the verb starts.
       workdir: The path of the workdir, or its address in a bucket; None if the verb needs none.
-      prepare: A function (name, declaration of the verb) that is called after the checks, before the verb starts.
+      prepare: A function that is called with the name and the declaration of the verb, after the checks.
 
     Raises:
       UserError: The config or the workdir is wrong, or the verb raises the error.
@@ -48,7 +48,7 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
     if verb.trains and (note := recipe.describe_default_argument()):
         print(note)
     if in_bucket:
-        from bertjax.workdir.mirror import mirrored_workdir  # Here, because it imports all export formats.
+        from bertjax.workdir.mirror import mirrored_workdir  # Imported here, because it imports all export formats.
     with mirrored_workdir(workdir, verb.bucket) if in_bucket else contextlib.nullcontext(workdir) as folder:
         if recipe.rows:
             from bertjax.workdir.rows import write_rows
@@ -61,7 +61,7 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
 
 
 def explain_error(error: Exception, workdir: str | None) -> UserError | None:
-    """Converts an error of the machine, such as a full disk or a lack of memory, to a UserError; others to None."""
+    """Returns a UserError for an error of the machine, such as a full disk or a lack of memory, else None."""
     return disk.explain_os_error(error, workdir or '.') or memory.out_of_memory_error(error)
 
 
@@ -73,7 +73,7 @@ def _check_folder(folder: pathlib.Path) -> None:
 
 
 def _find_verb(recipe: Recipe) -> types.ModuleType:
-    """Returns the module of config.run, and checks that the recipe has the sections that the verb needs.
+    """Returns the module of config.run, and checks that the recipe fits the verb.
 
     Raises:
       UserError: The verb does not exist, or it needs another recipe.

@@ -29,7 +29,7 @@ _ESCAPES |= {code: f'\\u{code:04x}' for code in (*_BIDI, 0x2028, 0x2029)}
 class Console(rich.console.Console):
     """A console that escapes the control characters of printed strings, but keeps its own colours.
 
-    In a notebook it prints plain text, as elsewhere. With force_jupyter=None, rich instead displays HTML, line by line.
+    It prints plain text even in a notebook. With force_jupyter=None, rich displays each line as HTML in a notebook.
     """
 
     def __init__(self, *arguments, force_jupyter: bool | None = False, **options):
@@ -58,7 +58,7 @@ class Console(rich.console.Console):
 
 
 def make_table(title: str, *columns: str, **style: Any) -> Table:
-    """Makes a table with a column of names, and further columns of figures, which are aligned to the right."""
+    """Makes a table with a column of names, and further columns of numbers, which are aligned to the right."""
     style = {'box': box.SIMPLE_HEAD, 'padding': (0, 1, 0, 0), **style}
     table = Table(title=title, title_justify='left', **style)
     for number, name in enumerate(columns):
@@ -99,10 +99,10 @@ class _Text(io.TextIOWrapper):
 
 @contextlib.contextmanager
 def data_output() -> Iterator[TextIO]:
-    """Yields standard output for data that another program reads; other prints go to standard error meanwhile.
+    """Yields standard output for data that another program reads. Meanwhile, other prints go to standard error.
 
-    The data is UTF-8 in every locale, without escapes. On a terminal, control characters are escaped, because a person
-    reads the output.
+    A pipe or a file gets UTF-8 in every locale, without escapes. On a terminal, control characters are escaped, because
+    a person reads the output.
     """
     out = sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, 'data', sys.stdout)
     with contextlib.redirect_stdout(sys.stderr):
@@ -112,8 +112,8 @@ def data_output() -> Iterator[TextIO]:
 def is_shown(record: logging.LogRecord) -> bool:
     """Returns whether to show a log message.
 
-    Messages of Orbax and asyncio are hidden, because Orbax also raises its errors. Debug messages are shown only with
-    --verbosity=2 or from absl.
+    Messages of Orbax and asyncio are hidden, because Orbax also raises its errors. Debug messages of loggers other than
+    absl's are shown only with --verbosity=2.
     """
     if record.levelno <= logging.DEBUG and record.name != 'absl' and absl.logging.get_verbosity() < 2:
         return False
@@ -126,7 +126,7 @@ def invocation() -> str:
     Examples are `bertjax`, `python3 -m bertjax.main` and `python -m bertjax`.
     """
     program = pathlib.Path(sys.argv[0])
-    if program.suffix == '.py' or program.name in ('', '-c', '-m'):  # With these names, Python runs no file.
+    if program.suffix == '.py' or program.name in ('', '-c', '-m'):  # '', '-c' and '-m': Python runs no file.
         module = 'bertjax' if program.stem == '__main__' else 'bertjax.main'
         return f'{shlex.quote(sys.orig_argv[0])} -m {module}'
     return program.name if shutil.which(program.name) else shlex.quote(str(program))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
 CANDIDATES = 'candidates.txt'
-COUNTS = 'counts'  # a temporary folder in the workdir for the counts of Beam
+COUNTS = 'counts'  # a temporary folder in the workdir for the results of Beam
 
 
 def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
@@ -120,7 +120,7 @@ def _train_on_beam(
     """Trains the tokenizer on statistics that Beam computes, and returns the tokenizer and the texts that were read."""
     vocab = settings.vocab
     if vocab.family == 'bpe':
-        fix = 'choose another family, or train it on a part of the text with run=vocab and without config.beam'
+        fix = 'choose another config.vocab.family, or train on part of the text with run=vocab, without config.beam'
         expected = 'a vocabulary that can be trained from counts or a sample'
         raise UserError('config.beam', 'a byte-level BPE to train', expected, fix)
     statistics = _beam_statistics(settings, corpora, workdir)
@@ -172,10 +172,10 @@ def add_words(tokenizer: Tokenizer, path: str) -> Tokenizer:
 def write_candidates(
     settings: PretrainingSettings, source: str, workdir: pathlib.Path
 ) -> list[tuple[str, int, list[str]]]:
-    """Writes to WORKDIR/candidates.txt the words of config.corpus that the vocabulary splits, for config.vocab.add.
+    """Writes candidates for config.vocab.add to WORKDIR/candidates.txt: words of the corpus that the vocabulary splits.
 
-    Each line has a word, its number of occurrences, and its pieces, separated by tabs. The vocabulary comes
-    from `load_tokenizer(source)`.
+    Each line has a word, its count in config.corpus and its pieces, separated by tabs. The vocabulary comes from
+    `load_tokenizer(source)`.
 
     Returns:
       The candidates; see `text.added_words.rank_candidates`.
@@ -185,7 +185,7 @@ def write_candidates(
     """
     tokenizer = load_tokenizer(source)
     if tokenizer.family != 'wordpiece':
-        fix = 'leave config.vocab.candidates 0'
+        fix = 'set config.vocab.candidates to 0'
         raise UserError('config.vocab.candidates', f'the {tokenizer.family} vocabulary {source}', 'WordPiece', fix)
     specs = [spec for spec, _ in parse_mixture(settings.corpus)]
     if settings.beam:

@@ -1,6 +1,7 @@
 """The warm start of a pre-training run: the architecture and weights of config.init, or the architecture of a teacher.
 
-The embedding of a word of config.vocab.add starts as the mean over the pieces into which the vocabulary split it.
+The embedding of a word of config.vocab.add starts as the mean over the pieces into which the old vocabulary splits the
+word.
 """
 
 import dataclasses
@@ -36,18 +37,19 @@ def with_architecture(
     """Returns the settings with the architecture of config.init if config.architecture_from is 'init'.
 
     A student that is initialized with blocks of its teacher gets the teacher's architecture, except for the sizes and
-    for the keys that the recipe or the command line sets. `Teacher.check_copies` checks these values later.
+    for the keys that the recipe or the command line sets. `Teacher.check_copies` later compares these values with
+    the teacher's.
 
     A resumed run takes the architecture from its config.json, so that config.init is no longer needed. It also keeps
     the layout of its parameter tree, even if the recipe has changed, and the size that config.budget has chosen. A
     model without segment ids is trained without pairs, unless the command line sets config.pairs.mode.
 
     Args:
-      flag_keys: The config keys that the command line sets. Their values must equal those of the checkpoint, while
-        default values may differ.
+      flag_keys: The config keys that the command line sets. A value of config.model must equal the checkpoint's if its
+        key is one of them, or if it is not the default.
 
     Raises:
-      UserError: config.init has no checkpoint, or a value of config.model differs from the checkpoint.
+      UserError: config.init has no checkpoint, or a value that must equal the checkpoint's differs from it.
     """
     names = [*fields_of(FieldKind.LAYOUT), *(BUDGET_CHOICES if settings.architecture_from == 'budget' else ())]
     names = [name for name in names if f'model.{name}' not in flag_keys]
@@ -88,7 +90,7 @@ def _architecture_without(names: Collection[str]) -> dict[str, Any]:
 
 
 def _read_fields(folder: pathlib.Path, names: Collection[str], model: str, where: str) -> tuple[dict[str, Any], str]:
-    """Returns config fields from the config.json of a resumed run, else from `model`, and the path that was read."""
+    """Returns config fields and the path of their source: the config.json of a resumed run, else `model`."""
     recorded = _recorded_fields(folder, names)
     if recorded is not None:
         return recorded, str(folder / 'config.json')
@@ -108,7 +110,7 @@ def _recorded_fields(folder: pathlib.Path, names: Collection[str]) -> dict[str, 
 
 
 def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, Any]]:
-    """Returns {name: (value in run, value in source)} for the differing fields outside the three lists above."""
+    """Returns {name: (value in run, value in source)} for fields that differ and are in none of the constants above."""
     ignored = {*_RUN_FIELDS, *_SIZE_FIELDS, *_INIT_FIELDS}
     if not run.nsp and 'transform' not in (run.pooler, source.pooler):
         ignored.add('pooler')  # neither model uses it
@@ -117,7 +119,7 @@ def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, An
 
 
 def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer) -> int:
-    """Returns V, the number of token embeddings: the number in the initial model, or the number of pieces if larger.
+    """Returns V, the number of token embeddings: the number in the initial model, but at least the number of pieces.
 
     Published models have more rows than pieces (ModernBERT has 50,368 rows for 50,280 pieces). The run trains and
     exports all rows. A resumed run takes the number from its config.json. `tokenizer` includes the words of
@@ -134,8 +136,8 @@ def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenize
     where = 'config.distill.teacher' if settings.copied_teacher else 'config.init'
     directory = huggingface_directory(settings.copied_teacher or settings.init, where)
     rows, pieces = read_config(directory).vocab_size, _tokenizer_of_init(settings, directory, tokenizer).vocab_size
-    # A tokenizer in config.tokenizer must match the rows of config.init exactly. The tokenizer of a teacher is checked
-    # by its fingerprint.
+    # A tokenizer in config.tokenizer must have one piece for each row of config.init. The tokenizer of a teacher is
+    # checked by its fingerprint.
     another = settings.tokenizer and settings.init
     if pieces > rows or (another and pieces != rows):
         fix = f'resize the model with resize_token_embeddings({pieces}) of transformers'

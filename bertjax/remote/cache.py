@@ -17,7 +17,7 @@ from bertjax.remote.object_store import RemoteFolder, RemoteObject, content_chec
 VARIABLE = 'BERTJAX_CACHE'
 PIECE = 16 << 20  # bytes per request
 _PRINT_FROM = 1 << 20  # bytes; smaller fetches are not printed
-_verified: set[tuple[pathlib.Path, int]] = set()  # (copy, its modification time) that this process has verified
+_verified: set[tuple[pathlib.Path, int]] = set()  # (path, modification time) of each verified copy
 
 
 def cache_folder() -> pathlib.Path:
@@ -31,7 +31,7 @@ def cache_folder() -> pathlib.Path:
     try:
         return pathlib.Path(os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache') / 'bertjax'
     except RuntimeError:
-        raise UserError(VARIABLE, 'no home', 'a folder for copies of objects', f'set {VARIABLE}') from None
+        raise UserError(VARIABLE, 'no home directory', 'a folder for copies of objects', f'set {VARIABLE}') from None
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -60,7 +60,7 @@ def copy_path(url: str, where: str, beside: Collection[str] = ()) -> pathlib.Pat
     Args:
       url: gs://… or s3://…; for a TensorFlow checkpoint, the common prefix of its files.
       where: The config key, for messages.
-      beside: The names of further objects to fetch if `url` is an object and its folder has them.
+      beside: If `url` is an object, the names of objects in the same folder that are also fetched if they exist.
 
     Returns:
       The local path. It does not exist if the bucket has nothing at `url`.

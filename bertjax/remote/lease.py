@@ -49,7 +49,7 @@ class Lease:
         """Takes the lease: immediately if it is free or its holder has the same mirror, else when it expires.
 
         Args:
-          log: Called with a line about the holder before waiting.
+          log: A function that is called with a line about the holder before the process waits.
 
         Raises:
           UserError: Another process works in the workdir; see also `RemoteFolder`.
@@ -110,7 +110,7 @@ class Lease:
         return (_read(self._folder)[0] or {}).get('token') == self._token
 
     def _age(self) -> float:
-        """Returns the seconds since the last renewal: the larger value of two clocks.
+        """Returns the seconds since the last renewal: the larger of the values from two clocks.
 
         The monotonic clock stops while a machine is suspended, and the wall clock can be changed.
         """

@@ -1,9 +1,9 @@
 """Copies changes between a local folder and the objects below an address in a bucket, in both directions.
 
-A record file has the size, the time and the object version of each file when it was last copied. A file or an object
-that differs from its record has changed. A folder that is valid only when complete (a checkpoint, a token store, an
-exported model) has a marker file. The marker is written after all other files and removed before them, so that a
-partial folder is never valid.
+A record file has the size, the modification time and the object version that each file had when it was last copied. A
+file or an object that differs from its record has changed. A folder that is valid only when complete (a checkpoint, a
+token store, an exported model) has a marker file. The marker is written after all other files and removed before them,
+so that a partial folder is never valid.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from bertjax.remote.object_store import RemoteFolder
 RECORD = '.published.json'
 LARGE = 8 << 20  # bytes; a larger growing file is published only together with a checkpoint
 _SAVE_RECORD_EVERY = 5.0  # seconds
-_HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # except .unfinished/, which has the trials of a sweep
+_HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # hidden names, except .unfinished/, which has the trials of a sweep
 _STEP = re.compile(r'(?:.*/)?checkpoints/(\d+)')
 
 FileState = tuple[int, int]  # size, and modification time in ns
@@ -47,7 +47,7 @@ class MirrorRules:
         return next((match[0] + marker for match, marker in matches if match), None)
 
     def unit_of(self, name: str) -> str:
-        """Returns the folder with a marker that contains a file, or the file itself if there is no such folder."""
+        """Returns the folder that contains a file if the folder has a marker, else the file itself."""
         marker = self.marker_of(name)
         return marker.rpartition('/')[0] if marker else name
 
@@ -89,7 +89,7 @@ class Mirror:
         if _newest_step(name for name in local if unit_of(name) in changed_locally) > _newest_step(objects):
             to_pull = (to_pull - changed_locally) & {
                 unit_of(name) for name in objects
-            }  # `publish` writes the other local files again
+            }  # `publish` writes the local files that the bucket lacks
         self._remove_local(unit_of(name) for name in local if unit_of(name) in to_pull and name not in objects)
         targets = {
             source: self.folder / name
@@ -157,7 +157,7 @@ class Mirror:
                 self.remote.remove(name)
 
     def _upload(self, names: list[str], local: Mapping[str, FileState]) -> list[str]:
-        """Writes files to the bucket, several at a time; returns the files that were removed meanwhile."""
+        """Writes files to the bucket, several at a time. Returns the files that were removed meanwhile."""
 
         def upload(remote: RemoteFolder, name: str) -> str | None:
             try:
@@ -165,7 +165,7 @@ class Mirror:
             except FileNotFoundError:
                 return name
             self._published[name] = (*local[name], written.version)
-            if time.monotonic() - self._saved > _SAVE_RECORD_EVERY:  # so that a later process does not send it again
+            if time.monotonic() - self._saved > _SAVE_RECORD_EVERY:  # so that no later process sends the file again
                 self._save_record()
             return None
 

@@ -1,7 +1,7 @@
 """Lists, reads and writes the objects below an address gs://BUCKET/PATH or s3://BUCKET/PATH.
 
 gcsfs and s3fs implement the protocols, and find credentials and endpoints like Google's and Amazon's tools. They retry
-each part of a large file for about half a minute. The module `retry` repeats full requests for longer.
+each part of a large file for about half a minute. The module `retry` repeats whole requests for longer.
 """
 
 import base64
@@ -53,7 +53,7 @@ class RemoteObject:
 
 
 def content_checksum(data: bytes | pathlib.Path, kind: str) -> str:
-    """Returns the checksum of bytes or of a local file, as in `RemoteObject`; `kind` is 'crc32c' or 'md5'."""
+    """Returns the checksum of bytes or of a local file, as in `RemoteObject`. `kind` is 'crc32c' or 'md5'."""
     digest = google_crc32c.Checksum() if kind == 'crc32c' else hashlib.md5(usedforsecurity=False)
     with io.BytesIO(data) if isinstance(data, bytes) else data.open('rb') as file:
         while piece := file.read(1 << 20):

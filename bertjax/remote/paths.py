@@ -29,7 +29,7 @@ def user_path(path_or_address: epath.PathLike, where: str, beside: Sequence[str]
 
 
 def open_file(path: epath.PathLike) -> BinaryIO:
-    """Opens a file for reading; a file in a bucket is fetched first."""
+    """Opens a file for reading. A file in a bucket is fetched first."""
     return epath.Path(copy_object(os.fspath(path)) if is_remote(path) else path).open('rb')
 
 
@@ -46,9 +46,10 @@ def data_directory(data: str, expected: str, fix: str = 'check the path') -> epa
 
 
 def find_objects(address: str, where: str) -> tuple[list[tuple[str, str, RemoteObject]], str]:
-    """Finds the objects of an address, by the rules for local files and in the same order.
+    """Finds the objects of an address by the rules for local files, in the order of local files.
 
-    The address may be an object, a folder or a pattern. A folder and `**` skip names that begin with '.' or '_'.
+    The address may be an object, a folder or a pattern. In a folder, and with `**` in a pattern, names that begin with
+    '.' or '_' are skipped.
 
     Args:
       address: gs://… or s3://…

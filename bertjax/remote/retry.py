@@ -27,7 +27,7 @@ Value = TypeVar('Value')
 
 
 class UnreachableError(UserError):
-    """The server of a bucket did not answer, or closed the connection, in all attempts within the time limit."""
+    """No attempt within the time limit got a complete answer from the server of a bucket."""
 
 
 class DeniedError(UserError):
@@ -71,7 +71,7 @@ class Requester:
     """Makes requests for one address.
 
     A request is retried for a limited time after its first failure. The number of attempts has no limit. A long
-    transfer makes one request for each piece, so the time restarts with each piece.
+    download makes one request for each piece, so the time restarts with each piece.
 
     Args:
       url: The address.
@@ -85,7 +85,7 @@ class Requester:
         self._retries = True
 
     def with_check(self, check: Callable[[bool], None]) -> Self:
-        """Returns a copy that calls a check between requests.
+        """Returns a copy of this requester that also runs a check.
 
         Before each attempt, the copy calls `check(True)`, which may wait. After each part of a large file, it calls
         `check(False)`, which must not wait. A UserError or StoppedError of the check ends the request. Other
@@ -164,7 +164,7 @@ class Requester:
                     limit = min(patience, FIRST_CONTACT)
                 if passed >= limit:
                     found = self._at_url(f'no complete answer for {_format_seconds(passed)} ({_first_line(error)})')
-                    fix = 'check the network, then repeat the command; it continues after the files that are complete'
+                    fix = 'check the network, then repeat the command, which keeps the files that are complete'
                     raise UnreachableError(self._where, found, 'an answer', fix) from None
                 if failures >= len(PAUSES):
                     message = 'no complete answer from %s (%s): retrying for up to %s'

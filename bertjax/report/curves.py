@@ -72,7 +72,7 @@ def main_charts(rows: Rows, baselines: ChanceBaselines) -> list[Chart]:
 
 
 def teacher_charts(rows: Rows) -> list[Chart]:
-    """Returns a separate chart for each unweighted distillation loss, because they differ by orders of magnitude."""
+    """Returns a chart for each unweighted distillation loss, because the losses differ by orders of magnitude."""
     charts = [
         Chart(_TITLES.get(key, key), _train_and_heldout(rows, key), key, height=_SMALL)
         for key in distillation_names(rows)
@@ -108,7 +108,7 @@ def _colored(named: Iterable[tuple[str, Rows, str]]) -> list[Curve]:
 
 
 def _majority(rows: Rows, baselines: ChanceBaselines) -> list[Curve]:
-    """Returns the accuracy of a constant answer in each phase."""
+    """Returns a horizontal line for each phase: the accuracy of a constant answer."""
     lines, begin = [], 0
     for phase in sorted({row['phase'] for row in rows}):
         end = max(row['step'] for row in rows if row['phase'] == phase)

@@ -24,7 +24,7 @@ def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') 
 
     Args:
       task: The task with its learned labels.
-      folder: The folder with results.json and predictions/: the workdir, or a trial of a sweep.
+      folder: The folder with predictions/: the workdir, or the folder of a trial of a sweep.
       about: A sentence about the source of the predictions; '' if the run itself made them.
     """
     try:

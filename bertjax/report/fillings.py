@@ -48,7 +48,7 @@ class MaskPredictions:
 
 
 def fillings_section(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Section:
-    """Compares the predictions of a pre-trained model, from a checkpoint or an export, with its predictions at step 0.
+    """Compares the predictions of a pre-trained model (a checkpoint or an export) with the predictions at step 0.
 
     The parameters at step 0 are computed again, because the oldest checkpoint is usually near the end of the run.
 
@@ -81,16 +81,16 @@ def _last_params(run: Run, settings: PretrainingSettings) -> tuple[BertConfig, A
         return saved.config, saved.params, f'at step {saved.checkpoint.position.step:,}'
     model = settings.model_config(run.config['model']['vocab_size'])
     options = {'scan_layers': model.scan_layers, 'seed': settings.run_seeds.init, 'nsp': model.nsp}
-    return model, load_pretraining_model(str(exported), **options).params, 'as exported'
+    return model, load_pretraining_model(str(exported), **options).params, 'with the exported weights'
 
 
 def _first_params(settings: PretrainingSettings, model: BertConfig, tokenizer: Tokenizer) -> tuple[Any, str]:
     """Returns the parameters at the start of the run, and a phrase that names the parameters."""
     copied = student_params(settings, model)
     if copied is not None:
-        return copied, 'as blocks of its teacher'
+        return copied, 'with blocks of the teacher'
     if settings.init:
-        params, name = initial_params(settings, model, tokenizer)[0], 'in config.init'
+        params, name = initial_params(settings, model, tokenizer)[0], 'with the weights of config.init'
     else:
         setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh_axes))
         with mesh_context(setup.mesh):

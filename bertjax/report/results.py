@@ -75,7 +75,7 @@ def finished_trials(run: Run) -> Finished:
 
 
 def sweep_section(run: Run, finished: Finished) -> Section:
-    """Returns charts of scores and losses, a table of the settings (a row for all seeds), and a table of the trials."""
+    """Returns charts of scores and losses, a table of the settings without the seed, and a table of the trials."""
     if not finished:
         return Section('sweep', 'Sweep', note='No run of the sweep is finished yet.')
     score = finished[0][1]['score']
@@ -111,7 +111,7 @@ def sweep_section(run: Run, finished: Finished) -> Section:
 def _score_curves(settings: Sequence[Mapping[str, Any]], scores: Mapping[Trial, float]) -> list[Curve]:
     """Returns curves of the median score over seeds by learning rate, and points for the trials.
 
-    Each combination of the other settings has a different color.
+    Each combination of the settings other than the learning rate has a different color.
     """
     curves, colors = [], itertools.cycle(COLORS)
     shape = lambda setting: (setting['trainable'], setting['batch_size'], setting['epochs'])  # noqa: E731

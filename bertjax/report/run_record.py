@@ -29,10 +29,10 @@ class Run:
     """The content of a workdir.
 
     Attributes:
-      recipe: the recipe as the command line names it.
-      config: the config in plain form, from the run, from a member of the ensemble, or from the command line.
-      recorded: whether `config` is from config.json in `folder`.
-      models: the folders of the evaluated models; empty if the model is in `folder`.
+      recipe: The recipe as the command line names it.
+      config: The config in plain form, from the run, from a member of the ensemble, or from the command line.
+      recorded: Whether `config` is from config.json in `folder`.
+      models: The folders of the evaluated models; empty if the model is in `folder`.
     """
 
     folder: pathlib.Path
@@ -64,12 +64,12 @@ class Run:
 
     @property
     def trains_outputs(self) -> bool:
-        """Whether labels or a teacher train the outputs of the model, not only its hidden values."""
+        """Whether labels or a teacher train the outputs of the model, not only its hidden states."""
         return not self.is_distillation or any(self.config['distill'].get(part) for part in OUTPUT_LOSSES)
 
     @property
     def steps(self) -> int:
-        """The last step that has a row, or 0 before the first."""
+        """The last step that has a row, or 0 without rows."""
         return max((row['step'] for row in self.rows), default=0)
 
     def rows_of(self, split: str) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ class Run:
 
     def _local_config(self) -> Any:
         model = {**self.config['model'], 'attention': 'auto'}
-        model.pop('vocab_size', None)  # the tokenizer has it
+        model.pop('vocab_size', None)  # the tokenizer determines the size
         return from_plain({**self.config, 'mesh': _LOCAL_MESH, 'model': model, 'step': 0})
 
     def results(self) -> dict[str, Any] | None:
@@ -99,7 +99,7 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
     """Reads the run in a workdir, finished or not. A recorded config replaces the config of the command line.
 
     Args:
-      config: the config of the command line, in plain form.
+      config: The config of the command line, in plain form.
 
     Raises:
       UserError: There is no run in the folder, or its config.json is damaged.

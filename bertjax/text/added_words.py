@@ -42,7 +42,7 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
     """Adds words to a tokenizer as pieces.
 
     Args:
-      tokenizer: A tokenizer of the family 'wordpiece' with BERT's normaliser.
+      tokenizer: A WordPiece tokenizer with BERT's settings.
       words: (line number, word) for each word of the file `where`.
       where: The file of the words, for messages.
 
@@ -50,7 +50,7 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
       The new tokenizer, and the number of words that were not pieces before.
 
     Raises:
-      UserError: The tokenizer is of another family, a word is too long, or BERT's pre-tokenizer splits a word.
+      UserError: The tokenizer is of another kind, a word is too long, or BERT's pre-tokenizer splits a word.
     """
     if not isinstance(tokenizer, WordPieceTokenizer) or not tokenizer.is_bert:
         found = f"words for a vocabulary of the family {tokenizer.family!r} without BERT's settings"
@@ -93,7 +93,7 @@ def find_previous_ids(old_tokenizer: Tokenizer, new_tokenizer: Tokenizer) -> dic
 def rank_candidates(
     counts: Mapping[str, int], tokenizer: Tokenizer, max_words: int
 ) -> list[tuple[str, int, list[str]]]:
-    """Returns the words that would save the most pieces if they were added, the best first.
+    """Returns the repeated words that would save the most pieces if they were added, the best first.
 
     Adding a word that is currently [UNK] counts as saving one piece per occurrence.
 

@@ -31,7 +31,7 @@ def bert_settings(
       lowercase: Whether text is lower-cased first.
       strip_accents: Whether accents are removed; None takes the value of `lowercase`, as in BERT.
       handle_chinese_chars: Whether each CJK ideograph is a word.
-      names: The vocabulary's names of special tokens that differ from BERT's.
+      names: {BERT's name of a special token: a different name in the vocabulary}.
     """
     names = {token: (names or {}).get(token, token) for token in SPECIAL_TOKENS}
     ids = {piece: index for index, piece in enumerate(pieces)}
@@ -66,7 +66,7 @@ def looks_lowercase(pieces: Sequence[str]) -> bool:
 
 
 def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns `settings` with the options of a tokenizer_config.json in their BertNormalizer.
+    """Returns `settings` whose BertNormalizer has the options of `config`, a tokenizer_config.json.
 
     Raises:
       UserError: `settings` has no BertNormalizer, and its normaliser contradicts `do_lower_case` in `config`.
@@ -82,8 +82,8 @@ def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], 
         node.update({name: value for name, value in options.items() if value is not None})
     if not nodes and lowercase is not None and lowercase != lowercases(normalizer):
         found = f'a custom normaliser that {"keeps" if lowercase else "lowers"} case'
-        fix = 'correct or remove do_lower_case in the tokenizer_config.json beside it'
-        raise UserError(where, found, f'do_lower_case={not lowercase}', fix)
+        fix = 'correct or remove do_lower_case'
+        raise UserError(where, found, f'do_lower_case={not lowercase} in the tokenizer_config.json beside it', fix)
     return {**settings, 'normalizer': normalizer}
 
 
@@ -103,7 +103,7 @@ def lowercases(normalizer: Mapping[str, Any] | None) -> bool:
 
 
 def is_bert(settings: Mapping[str, Any]) -> bool:
-    """Returns whether Hugging Face's BertTokenizer can make these settings from vocabulary and options."""
+    """Returns whether Hugging Face's BertTokenizer can make these settings from a vocabulary and options."""
     model, normalizer = settings['model'], settings.get('normalizer') or {}
     special = [token for token in settings.get('added_tokens') or [] if token.get('special')]
     return (

@@ -72,7 +72,7 @@ def trim_spans(
       ids: The ids of N pieces.
       spans: The start and end of each piece, ascending, in `text` or in the result of `repair_surrogates`.
       positions: The indices from `repair_surrogates`; None if it did not change the text.
-      space: The character that the tokenizer also reads as a space, U+2581 in SentencePiece.
+      space: A further character that the tokenizer reads as a space, U+2581 in SentencePiece.
     """
     spans = np.array(list(spans), np.int64).reshape(-1, 2)
     starts, ends = (spans if positions is None else positions[spans]).T.tolist()

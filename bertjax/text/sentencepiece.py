@@ -24,7 +24,9 @@ from bertjax.text.tokenizer_base import Tokenizer
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Converts text to ids with a SentencePiece model. Its special tokens are control symbols, which no text produces.
+    """Converts text to ids with a SentencePiece model.
+
+    Its special tokens except [UNK] are control symbols, which no text produces.
 
     Args:
       model: The bytes of a *.model file.
@@ -49,7 +51,7 @@ class SentencePieceTokenizer(Tokenizer):
         self._characters = CharacterMap(self._unicode)
         indices = range(processor.get_piece_size())
         pieces = [processor.id_to_piece(index) for index in indices]
-        # In ALBERT, the first two special tokens have SentencePiece's names.
+        # In ALBERT, [PAD] and [UNK] have SentencePiece's names.
         known = set(pieces)
         self._names = {t: n for t, n in ((PAD, '<pad>'), (UNK, '<unk>')) if t not in known and n in known}
         self._set_pieces(pieces, list(filter(processor.is_control, indices)))

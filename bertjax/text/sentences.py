@@ -26,7 +26,7 @@ _CANDIDATE = re.compile(
     rf'(?<=[{_STOPS}])(?<![{_STOPS}][{_STOPS}])([{_STOPS}]*+)(?:[{_CLOSERS}]|\[[^\]\s]{{1,12}}\])*+\s++'
     rf'|(?<=[{_CJK_STOPS}])(?<![{_CJK_STOPS}][{_CJK_STOPS}])[{_CJK_STOPS}]*+([{_CJK_CLOSERS}]*+)\s*+)'
 )
-# The first word after a boundary, after opening quotes, brackets, dashes and bullets.
+# The first word after a boundary. Opening quotes, brackets, dashes and bullets may precede the word.
 _NEXT_WORD = re.compile(r'[\s"\'“‘„«‹(\[{¿¡*•–—-]*([^\W_]*)(\.?)')
 _OPENERS = '"\'“‘„«‹([{—–-'
 # A number after an abbreviation such as `fig.`: 3, S3, IV.

@@ -23,7 +23,7 @@ def smoothed_counts(counts: Sequence[Mapping[str, int]], power: float) -> dict[s
     """Returns the counts of words in a mixture of corpora, sorted by word.
 
     The shares of the corpora are the `smoothed_shares` of their numbers of characters. Smoothing only increases counts,
-    so that no count is rounded to 0. The counts of one corpus do not change: the one whose share shrinks most.
+    so that no count is rounded to 0. The counts of the corpus whose share shrinks most do not change.
 
     Args:
       counts: {word: count} of each corpus.
@@ -45,7 +45,7 @@ def smoothed_counts(counts: Sequence[Mapping[str, int]], power: float) -> dict[s
 def smoothed_sample(
     samples: Sequence[Sequence[str]], sizes: Sequence[int], power: float, max_sentences: int
 ) -> list[str]:
-    """Returns a mixture of at most about `max_sentences` sentences of several corpora.
+    """Returns a mixture of up to `max_sentences` sentences of several corpora.
 
     The shares of the corpora are the `smoothed_shares` of their numbers of sentences. The sentences of a small corpus
     may repeat.

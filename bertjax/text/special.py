@@ -37,8 +37,8 @@ def check_pieces(
     Args:
       pieces: The vocabulary, index = id.
       where: The file, for messages.
-      names: The vocabulary's names of special tokens that differ from BERT's, e.g. {'[PAD]': '<pad>'}.
-      kind: The kind of pieces, for messages.
+      names: {BERT's name of a special token: a different name in the vocabulary}, e.g. {'[PAD]': '<pad>'}.
+      kind: The type of the model, such as 'BPE', for messages; '' for none.
 
     Returns:
       The id of each of SPECIAL_TOKENS.
@@ -92,7 +92,7 @@ def check_ids(settings: Mapping[str, Any], where: str) -> None:
     for number in (*(vocab.values() if isinstance(vocab, dict) else ()), *(token['id'] for token in added)):
         if type(number) is not int or not 0 <= number < count:
             found = f'the id {format_value(number)} for one of {count:,} pieces'
-            expected = f'0 to {count - 1:,}, without gaps or repetitions'
+            expected = f'ids from 0 to {count - 1:,} without gaps or repetitions'
             raise UserError(where, found, expected, 'the vocabulary is damaged: use the original file')
 
 

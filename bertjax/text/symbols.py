@@ -37,7 +37,7 @@ class SymbolTokenizer(Tokenizer):
     Args:
       settings: The parsed tokenizer.json; see `symbol_settings`.
       where: The file, for messages.
-      names: The vocabulary's names of special tokens that differ from BERT's.
+      names: {BERT's name of a special token: a different name in the vocabulary}.
 
     Raises:
       UserError: The vocabulary lacks BERT's special tokens, or its settings do more than split at white space.

@@ -21,8 +21,8 @@ from bertjax.text.wordpiece import WordPieceTokenizer
 def load_tokenizer(path: epath.PathLike) -> Tokenizer:
     """Loads a tokenizer.
 
-    The case of a WordPiece vocabulary comes from the tokenizer_config.json beside the file, else from tokenizer.json,
-    else from the pieces: a vocabulary without upper-case letters is uncased.
+    Whether a WordPiece tokenizer lower-cases text depends on the tokenizer_config.json beside the file, else on
+    tokenizer.json, else on the pieces: a vocabulary with almost no upper-case letters is uncased.
 
     Args:
       path: A vocab.txt, a tokenizer.json, a SentencePiece *.model, a vocab.json with a merges.txt beside it, a
@@ -112,7 +112,7 @@ def _from_json(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
 
 
 def _added_tokens(settings: dict[str, Any], config: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the added tokens of a tokenizer.json. As in transformers, tokenizer_config.json may replace them."""
+    """Returns the added tokens of a tokenizer.json. As in transformers, tokenizer_config.json may change them."""
     tokens = {token['content']: token for token in settings.get('added_tokens') or []}
     for index, token in (config.get('added_tokens_decoder') or {}).items():
         content = token['content']
@@ -144,7 +144,7 @@ def _from_merges(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
 def _special_names(config: dict[str, Any], pieces: Collection[Any]) -> dict[str, str]:
     """Returns the names that a tokenizer_config.json gives to BERT's special tokens.
 
-    If a vocabulary lacks BERT's name of [CLS] or [SEP], the configuration may name them bos and eos, as in a decoder.
+    If the vocabulary lacks [CLS] or [SEP], the keys of the bos and eos tokens may name them, as in a decoder.
     """
     names = {}
     for token, *keys in (

@@ -28,9 +28,8 @@ class Tokenizer(abc.ABC):
       pieces: The V pieces, index = id.
       pad_id, unk_id, cls_id, sep_id, mask_id: The ids of the special tokens.
       separators: The number of [SEP] between the texts of a pair: 1, or 2 as in RoBERTa.
-      word_prefix: The text to put before an isolated word, so that it has the same pieces as inside a text. It is a
-        space for byte-level BPE and for Gemma's tokenizer, whose pieces include the space before a word, and '' for
-        other tokenizers.
+      word_prefix: The text to put before an isolated word, so that the word has the same pieces as inside a text. It is
+        a space for byte-level BPE and for tokenizers that keep spaces but put none before a text (Gemma's), else ''.
       special_ids: int32, sorted, the ids of special tokens, [unusedN] slots and control symbols. Masking never draws
         them as a random replacement.
       continues_word: bool [V], whether a piece continues the word of the piece before it.
@@ -46,12 +45,12 @@ class Tokenizer(abc.ABC):
 
     _settings: Mapping[str, Any]  # the parsed tokenizer.json
     _where: str  # the file, for messages
-    _names: dict[str, str]  # the vocabulary's names of special tokens that differ from BERT's
+    _names: dict[str, str]  # {BERT's name of a special token: a different name in the vocabulary}
 
     def _set_pieces(self, pieces: list[str], other_special: Sequence[int] = (), kind: str = '') -> None:
         """Checks the pieces, and sets the attributes that depend only on the pieces and the names of special tokens.
 
-        `other_special` are the ids of other special tokens, and `kind` is the kind of pieces, for messages.
+        `other_special` are the ids of other special tokens. See `check_pieces` for `kind`.
 
         Raises:
           UserError: See `special.check_pieces`.

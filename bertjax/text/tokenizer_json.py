@@ -37,15 +37,15 @@ class JsonTokenizer(Tokenizer):
 
     SentencePiece and similar models (XLM-RoBERTa's, Gemma's) mark the start of a word with U+2581. Byte-level BPE
     (RoBERTa's, ModernBERT's) marks it with Ġ. Other models may mark the pieces that continue a word with a prefix.
-    Without any of these marks, each piece counts as a word. `tokenizers` loads the file unchanged. The ids equal those
-    of transformers, so the name of a special token in a text becomes the token. A vocabulary that can spell any text
-    may lack an unknown token. In this case, [MASK] also serves as the unknown token.
+    Without any of these marks, each piece counts as a word. The ids equal those of transformers, so the name of a
+    special token in a text becomes the token. A vocabulary that can spell any text may lack an unknown token. In this
+    case, [MASK] also serves as the unknown token.
 
     Args:
       settings: The parsed tokenizer.json.
       where: The file, for messages.
-      names: The vocabulary's names of special tokens that differ from BERT's. RoBERTa's names are recognised if BERT's
-        are absent.
+      names: {BERT's name of a special token: a different name in the vocabulary}. RoBERTa's names are recognised if
+        BERT's are absent.
 
     Raises:
       UserError: The model is of another type, or lacks BERT's special tokens.
@@ -142,12 +142,12 @@ def byte_bpe_settings(
     Args:
       vocab: The ids of the pieces, including special tokens.
       merges: Pairs of pieces, by descending priority.
-      names: The vocabulary's names of BERT's special tokens.
+      names: {BERT's name of a special token: its name in the vocabulary}.
       lowercase: Whether text is lower-cased first.
       prefix_space: Whether a space is put before the text, so that a word has the same pieces at the start of a text as
         inside it.
       mask_takes_space: Whether a mask token in a text includes the space before it, as in RoBERTa.
-      unused: The reserved pieces, which no text produces.
+      unused: The reserved pieces, such as '[unused0]'.
     """
     space = {'add_prefix_space': prefix_space, 'trim_offsets': True, 'use_regex': True}
     special = [*(names[token] for token in (CLS, PAD, SEP, UNK, MASK)), *unused]

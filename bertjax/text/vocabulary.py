@@ -1,4 +1,7 @@
-"""Trains vocabularies in bounded memory. The same texts always give the same vocabulary."""
+"""Trains vocabularies. The same texts always give the same vocabulary.
+
+The memory is bounded for WordPiece and SentencePiece.
+"""
 
 import collections
 import heapq
@@ -28,15 +31,16 @@ from bertjax.text.wordpiece import WordPieceTokenizer
 # The maximum number of distinct words in memory (about 300 MB). If there are more, only the MAX_WORDS // 2 most
 # frequent words are kept.
 MAX_WORDS = 2_000_000
-# The maximum length, in characters, of a cached chunk between ASCII white space. Chinese paragraphs are longer chunks.
+# A chunk is the text between ASCII white space. If the chunks of a text have more characters than this on average, as
+# in Chinese, longer chunks are not cached.
 _MAX_CHUNK = 64
 # The 1,000 most frequent characters become pieces (as in `tokenizers`). If they cover less than 99.95 % of the text
 # (SentencePiece's default share), for example of Chinese, more characters become pieces.
 _ALPHABET = 1_000
 _COVERAGE = 0.9995
-# A vocabulary that covers a smaller share of the text's characters is an error.
+# The smallest share of the text's characters that a vocabulary may cover.
 _MIN_COVERAGE = 0.98
-_BYTES = 256  # of byte-level BPE
+_BYTES = 256  # the number of one-byte pieces in byte-level BPE
 # Longer words are cut into parts of this many bytes, because training time grows with the square of a word's length.
 _MAX_WORD_BYTES = 1_000
 _ASCII_SPACE = re.compile('[ \t\n\r]+')
@@ -46,7 +50,7 @@ _SENTENCEPIECE_NAMES = {'pad': PAD, 'unk': UNK, 'bos': CLS, 'eos': SEP}
 def train_wordpiece(
     texts: Iterable[str], *others: Iterable[str], lowercase: bool, **options: Any
 ) -> WordPieceTokenizer:
-    """Calls `build_wordpiece` with the words of the texts of one or more corpora, which are read once."""
+    """Counts the words of one or more corpora, which are read once, and calls `build_wordpiece`."""
     counts = [count_words(some, lowercase) for some in (texts, *others)]
     return build_wordpiece(counts, lowercase=lowercase, **options)
 
@@ -192,8 +196,8 @@ def build_sentencepiece(
     """Trains a SentencePiece model on a random sample of sentences.
 
     The normalisation is SentencePiece's nmt_nfkc, or nmt_nfkc_cf with case folding if `lowercase` is True. The special
-    tokens and [unusedN] slots are control symbols, which no text produces. They are the first pieces, in BERT's order.
-    If the sample is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
+    tokens and [unusedN] slots are the first pieces, in BERT's order. Except [UNK], they are control symbols, which no
+    text produces. If the sample is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
 
     Args:
       drawn: The result of `sampling.sample` for each corpus of a mixture.
@@ -202,7 +206,7 @@ def build_sentencepiece(
       smoothing: See `build_wordpiece`.
       model_type: The type of the model: 'unigram' (Kudo 2018) or 'bpe'.
       lowercase: Whether case is folded.
-      sample_sentences: The maximum number of sentences of a mixture.
+      sample_sentences: The maximum number of sentences in a mixture of several corpora.
 
     Raises:
       UserError: See `build_wordpiece`.
@@ -225,7 +229,7 @@ def build_sentencepiece(
             hard_vocab_limit=False,
             normalization_rule_name=rule,
             character_coverage=_COVERAGE,
-            # In bytes, although MAX_SENTENCE is in characters: NFKC can expand a character to 18 bytes.
+            # In bytes, although MAX_SENTENCE is in characters: NFKC can expand a character to 33 bytes.
             max_sentence_length=100 * MAX_SENTENCE,
             control_symbols=controls,
             **{f'{key}_id': names.index(name) for key, name in _SENTENCEPIECE_NAMES.items()},
@@ -251,8 +255,8 @@ def train_byte_bpe(
     """Trains a byte-level BPE with the trainer of `tokenizers`.
 
     The pieces are <s> <pad> </s> <unk> <mask>, [unusedN], the 256 bytes, then the merges. If the text is too small,
-    there are fewer than `vocab_size` pieces, and a warning is logged. A space is put before each text, and pairs have
-    two separators, as in RoBERTa.
+    there are fewer than `vocab_size` pieces, and a warning is logged. A space is put before each text. As in RoBERTa,
+    pairs have two separators.
 
     Args:
       texts: The texts, read once.

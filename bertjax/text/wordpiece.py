@@ -38,16 +38,16 @@ class WordPieceTokenizer(Tokenizer):
     """Converts text to ids. Each word is split by greedy longest match, as in BERT.
 
     The ids equal the ids of transformers' `BertTokenizerFast`. The name of a special token in a text, such as '[MASK]',
-    therefore becomes this token. Checkpoints were fine-tuned with this behaviour.
+    therefore becomes this token. Published checkpoints were fine-tuned with this behaviour.
 
     Args:
       settings: The parsed content of a `tokenizer.json` whose model is WordPiece (see `bert_settings.py`).
       where: The file, for messages.
-      names: The vocabulary's names of special tokens that differ from BERT's.
+      names: {BERT's name of a special token: a different name in the vocabulary}.
 
     Attributes:
       added_ids: The ids in `added_tokens` of the file, which are not part of the WordPiece model.
-      is_bert: Whether Hugging Face's BertTokenizer can make these settings from vocabulary and options.
+      is_bert: Whether Hugging Face's BertTokenizer can make these settings from a vocabulary and options.
 
     Raises:
       UserError: The vocabulary lacks BERT's special tokens.

@@ -38,7 +38,7 @@ def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
 
 
 def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a config with durations in steps and automatic values resolved, to compare it with a saved config."""
+    """Returns `config` with durations in steps and automatic values resolved, to compare it with the saved `run`."""
     resolved = dict(config)
     is_task, steps = 'task' in resolved, run['steps']
     per_epoch = steps / run['epochs'] if is_task and run['epochs'] else None

@@ -128,6 +128,6 @@ def push_export(folder: pathlib.Path, name: str, *, private: bool) -> None:
 
 
 def exported_model(folder: pathlib.Path) -> pathlib.Path | None:
-    """Returns the first export in a workdir from which a model can be loaded; None if no such export exists."""
+    """Returns the folder of the first loadable export in a workdir: hf, orbax or google; None without them."""
     paths = (folder / 'export' / name for name in ('hf', 'orbax', 'google'))
     return next((path for path in paths if path.is_dir()), None)

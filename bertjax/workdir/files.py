@@ -39,7 +39,7 @@ def read_recorded_config(path: pathlib.Path, recipe: Mapping[str, Any]) -> dict[
 
 
 def task_options(facts: Mapping[str, Any], path: pathlib.Path, kind: str | None = None) -> dict[str, Any]:
-    """Returns the kind and the options of the task in a task.json or config.json. Checks the kind if it is given.
+    """Returns the kind and the options of the task in a task.json or config.json. Checks the kind if `kind` is given.
 
     Raises:
       UserError: There is no task, or it is of another kind or has an unknown option.
@@ -71,12 +71,12 @@ def check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
 def read_recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
     """Reads task.json.
 
-    Its keys are 'task', the options of the task; 'learned', its learned state; 'encoder', the config of the encoder;
-    and 'seq_len'.
+    Its keys are 'task' (the options of the task), 'learned' (the result of `Task.learned_state`), 'encoder' (the config
+    of the encoder) and 'seq_len'.
 
     Args:
       path: The file.
-      task: The task of the config. The learned state is restored into it as a check.
+      task: The task of the config. The values of 'learned' are restored into it as a check.
 
     Raises:
       UserError: The file is damaged.

@@ -47,7 +47,7 @@ def has_run(workdir: pathlib.Path) -> bool:
 def has_checkpoints(workdir: pathlib.Path) -> bool:
     """Whether the workdir has checkpoints. If so, its tokenizer and token store must not be replaced.
 
-    A single unfinished checkpoint does not count, because a killed run that has no other checkpoint starts anew.
+    Unfinished checkpoints do not count, because a killed run without other checkpoints starts anew.
     """
     return any_checkpoint(workdir / 'checkpoints')
 

@@ -124,7 +124,7 @@ def _publish_mirror(folder: pathlib.Path, remote: RemoteFolder, home: pathlib.Pa
 
 @contextlib.contextmanager
 def _fetch_mirror(mirror: Mirror) -> Iterator[None]:
-    """Fetches the published changes each time the primary process hands over.
+    """Fetches the published changes each time the primary process has called `Publisher.hand_over`.
 
     All processes except the primary process call this function.
     """

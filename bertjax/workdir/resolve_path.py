@@ -44,8 +44,8 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
     """Returns the folder of a model.
 
     Args:
-      init: A model directory in any format of convert/load.py, a bertjax workdir, whose export is returned, or the
-        name of a model on the hub, which is downloaded.
+      init: A model directory in any format of convert/load.py, a bertjax workdir (its export is returned), or the name
+        of a model on the hub (the model is downloaded).
       where: The config key of `init`, for error messages.
 
     Raises:
@@ -66,7 +66,7 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
         return pull(init, where)
     if kind is PathKind.CHECKPOINTS:
         fix = 'export it first: run the command of its training with --config.run=export'
-        raise UserError(where, f'{init}, a workdir without an export', 'a saved model', fix)
+        raise UserError(where, f'{init}, a workdir without an export', 'an exported model', fix)
     if kind is PathKind.NO_MODEL_YET:
         fix = 'start the training again, which saves a model with its first checkpoint'
         raise UserError(where, f'{init}, a workdir without a model yet', 'a checkpoint or an export', fix)

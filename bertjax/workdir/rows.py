@@ -2,8 +2,7 @@
 
 WORKDIR/rows/HASH/NAME has a file of JSON lines for each split. NAME is the name of the workdir, because a task on
 custom data is named after its folder. HASH is the hash of NAME and the rows. So if a resumed run passes the same rows,
-it reads the same files. If it passes different rows, it reads new files, and compares them with the old files, as
-with any changed data.
+it reads the same files. If it passes different rows, it reads new files, which are checked like any changed data.
 """
 
 import datetime
@@ -29,7 +28,7 @@ from bertjax.tasks.reading.splits import STEMS
 from bertjax.workdir.lock import lock_workdir
 
 FOLDER = 'rows'  # in a workdir
-_CORPUS_FORMATS = ('auto', 'jsonl', 'ids', 'symbols')  # values of config.corpus_options.format for rows
+_CORPUS_FORMATS = ('auto', 'jsonl', 'ids', 'symbols')  # values of config.corpus_options.format that accept rows
 
 
 def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
@@ -45,7 +44,7 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
       folder: The workdir.
 
     Returns:
-      The recipe with the paths of the files, without rows.
+      The recipe with the paths of the files instead of the rows.
 
     Raises:
       UserError: The key does not accept rows, there are no rows, or a row cannot be written as JSON.

@@ -1,7 +1,7 @@
 """WORKDIR/tokenizer: the tokenizer of the run, which is verified at every start.
 
-The file `saved.json` has the checksums of the other files, and the text that a trained vocabulary was trained on. It is
-written after the other files and removed before them, so a tokenizer with this file is complete.
+The file `saved.json` has the checksums of the other files, and records which text a trained vocabulary was trained on.
+It is written after the other files and removed before them, so a tokenizer with this file is complete.
 """
 
 import json
@@ -18,7 +18,7 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.lock import has_run
 
 FOLDER, SAVED, TRAINED = 'tokenizer', 'saved.json', 'vocabulary.json'
-# All files that `load_tokenizer` reads.
+# The vocabulary files that `load_tokenizer` reads, and tokenizer_config.json.
 _FILES = ('tokenizer.model', 'spiece.model', 'tokenizer.json', 'vocab.txt', 'vocab.json', 'merges.txt')
 _FILES += ('tokenizer_config.json',)
 
@@ -32,7 +32,7 @@ def save_tokenizer(
       tokenizer: The new tokenizer.
       workdir: The workdir of the run.
       key: `PretrainingSettings.vocabulary_key` of a trained vocabulary; '' for any other vocabulary.
-      text: The text that the vocabulary was trained on.
+      text: The records of the text that the vocabulary was trained on; None for any other vocabulary.
 
     Raises:
       UserError: The workdir's run has recorded another tokenizer.
@@ -77,7 +77,7 @@ def _read_saved(directory: pathlib.Path) -> dict[str, Any] | None:
 
 
 def read_vocabulary_text(workdir: pathlib.Path) -> list[KnownText] | None:
-    """Returns the text that the workdir's vocabulary was trained on; None if the text is not recorded."""
+    """Returns the records of the text that the workdir's vocabulary was trained on; None if there are no records."""
     saved = _read_saved(workdir / FOLDER)
     return saved and saved['text']
 
@@ -148,7 +148,7 @@ def _check_files(directory: pathlib.Path, files: dict[str, dict[str, Any]]) -> N
 
 def _changed_error(path: pathlib.Path, found: str, expected: str) -> UserError:
     folder = path if path.name == FOLDER else path.parent
-    fix = f'restore it, or remove the folder {folder} and run the same training command, which recreates and checks it'
+    fix = f'restore it, or remove the folder {folder} and repeat the training command, which makes the tokenizer again'
     return UserError(str(path), found, expected, fix)
 
 

@@ -62,7 +62,7 @@ class TrainingConsole(Writer):
         self._progress.console.print(text, markup=False)
 
     def set_status(self, text: str) -> None:
-        """Sets the text of the bar until the next row."""
+        """Sets the text of the bar until the next training row."""
         self._progress.update(self._task, status=text)
 
     @contextlib.contextmanager
@@ -76,7 +76,7 @@ class TrainingConsole(Writer):
             self.set_status(previous)
 
     def set_step(self, step: int) -> None:
-        """Moves the bar."""
+        """Moves the bar to a step."""
         self._progress.update(self._task, completed=step)
 
     def write(self, row: Row) -> None:

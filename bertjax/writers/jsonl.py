@@ -58,7 +58,7 @@ class JsonLines:
                 self.close()
 
     def truncate_after(self, step: int) -> int:
-        """Removes the lines after `step` and an incomplete last line. Returns the number of removed bytes.
+        """Removes the lines of steps after `step` and damaged lines at the end. Returns the number of removed bytes.
 
         The file is read backwards from the end, so that the cost depends only on the removed lines. A single atomic
         truncation removes them.

@@ -51,7 +51,7 @@ class WandB(Service):
     """Weights & Biases. The x-axis is the value `step`, because W&B's own counter cannot go back to a checkpoint."""
 
     def refusal(self) -> UserError | None:
-        """Checks for an API key, because wandb would otherwise prompt for it during the training."""
+        """Returns an error if there is no API key, because wandb would prompt for it during the training."""
         import wandb
 
         mode = os.environ.get('WANDB_MODE') or wandb.setup().settings.mode
@@ -135,7 +135,7 @@ class MLflow(Service):
 
 
 class Trackio(Service):
-    """Trackio of Hugging Face. A run is identified by its name, which gets a random suffix."""
+    """Hugging Face's Trackio. A run is identified by its name, which gets a random suffix."""
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
         import trackio

@@ -23,7 +23,7 @@ _MAX_QUEUED = 100_000  # the maximum number of rows that wait while a tracker do
 
 
 def check_tracker(name: str) -> None:
-    """Checks that the tracker config.tracker can be used. Call it before any computation.
+    """Checks that the tracker config.tracker can be used. Call this function before any computation.
 
     Raises:
       UserError: The package of the tracker is not installed, or the tracker needs a login.

@@ -78,7 +78,7 @@ def test_the_report_shows_the_initial_checkpoint_and_the_other_text(
 
     def look(page):
         text = page.locator('#fillings').inner_text().lower()
-        assert 'filled rightly' in text and 'in config.init' in text
+        assert 'filled rightly' in text and 'with the weights of config.init' in text
         tiles = page.locator('.tile').all_inner_texts()
         (mine,) = [tile for tile in tiles if 'on other' in tile.lower()]
         assert f'{last["mlm_loss"]:.3f}' in mine and f'{first["mlm_loss"]:.3f} at step 0' in mine

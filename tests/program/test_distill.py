@@ -126,7 +126,7 @@ def test_the_page_shows_the_initial_student(program: Program, general: pathlib.P
     pytest.importorskip('plotly', reason="needs the extra 'report'")
     workdir = copy_workdir(general, tmp_path / 'run')
     program.run(f'--workdir={workdir}', *GENERAL, '--config.run=report', **TEXT)
-    assert 'as blocks of its teacher' in (workdir / 'report.html').read_text(encoding='utf-8')
+    assert 'with blocks of the teacher' in (workdir / 'report.html').read_text(encoding='utf-8')
 
 
 @pytest.mark.slow
