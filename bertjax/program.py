@@ -162,7 +162,7 @@ class FinishedRun:
     def metrics(self, split: str | None = None) -> list[dict[str, Any]]:
         """Returns the rows of metrics.jsonl of one split, such as 'train', 'heldout' or 'dev'; None means all splits.
 
-        The rows of a sweep in a local workdir are the rows of its trials, with a field `trial`.
+        The rows of a sweep are the rows of its trials, with a field `trial`.
         """
         paths = [self._file('metrics.jsonl')]
         if is_remote(self._workdir):

@@ -31,8 +31,8 @@ def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
         figures = f'{first:.3f} over all {rows[-1]["step"]} steps'
     if last > (1 + MIN_LOSS_CHANGE) * min(losses):
         return (
-            f'The training loss ended above its minimum, {figures}: a lower rate ({lower}) or a larger '
-            'config.warmup_fraction helps'
+            f'The training loss ended at {last:.3f}, above its minimum of {min(losses):.3f}: a lower rate ({lower}) '
+            'or a larger config.warmup_fraction helps'
         )
     if last < (1 - MIN_LOSS_CHANGE) * first:
         return (

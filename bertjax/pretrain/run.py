@@ -220,13 +220,15 @@ class Pretraining(Experiment):
         """See `Experiment`."""
         model_config, tokenizer = self.model_config, self.tokenizer
         tokens = sum(weighted.store.split('train').num_tokens for weighted in self.stores)
-        heldout = sum(weighted.store.split('heldout').num_documents for weighted in self.stores)
+        heldout = [weighted.store.split('heldout').num_documents for weighted in self.stores]
+        held_out = f'{sum(heldout):,} documents held out'
+        if not all(heldout):
+            held_out = 'NO held-out loss, because a corpus has no held-out document'
         lines = [] if self._distillation is None else [self._distillation.description]
         lines += [
             f'{model_config.num_layers} layers, width {model_config.width}, {model_config.num_heads} heads: '
             f'{parameter_count(model_config):,} parameters',
-            f'{tokenizer.family} vocabulary of {tokenizer.vocab_size:,}; {tokens:,} training tokens; '
-            + (f'{heldout:,} documents held out' if heldout else 'NO document held out: the run has no held-out loss'),
+            f'{tokenizer.family} vocabulary of {tokenizer.vocab_size:,}; {tokens:,} training tokens; ' + held_out,
             *(
                 f'also evaluated on {name}: {split.num_documents:,} documents, {split.num_tokens:,} tokens'
                 for name, split in self.examples.texts.items()
