@@ -42,7 +42,7 @@ class CorpusOptions:
       format: The format of the files. 'text' has blank lines between documents; 'files' has one document in each file.
         'ids' and 'symbols' are JSON lines of sequences that are not text (see `sequences`). 'auto' recognises
         WikiExtractor and JSON lines in each file, and chooses 'text' or 'files' for all other files of a component.
-      text_key: The field of a JSON line, or the feature of a tfds dataset, with the text.
+      text_key: The JSON field or tfds feature that contains the text or the sequences.
       segments: The number of segment types in the field `segments` of sequences; 0 ignores the field.
       strict: Whether to stop at the first broken input, instead of dropping and counting the document.
       heldout: The share of documents that training never sees, chosen by the hash of their text.
@@ -109,7 +109,7 @@ class TextSource:
     component: str = ''
 
     def format(self, format_option: str) -> str:
-        """Returns `format_option`, but 'auto/files' or 'auto/text' for 'auto'. `formats.sniff` reads these values."""
+        """Returns `format_option`, or for 'auto' an argument of `formats.sniff`: 'auto/files' or 'auto/text'."""
         return format_option if format_option != 'auto' else 'auto/files' if self.single else 'auto/text'
 
 

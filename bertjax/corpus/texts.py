@@ -26,7 +26,7 @@ def iter_texts(
     Args:
       spec, options: See `build.build_store`.
       note: A function that is called with the `KnownText` of each file or dataset after it was read.
-        `identity.describe_difference` later compares these with the files.
+        `identity.describe_difference` later compares each `KnownText` with its file.
       progress: See `formats.read_events`.
 
     Raises:

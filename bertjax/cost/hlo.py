@@ -1,4 +1,4 @@
-"""Read a compiled program (XLA's HLO as text): computations, their instructions, shapes and loops."""
+"""Reads a compiled program (XLA's HLO as text): computations, their instructions, shapes and loops."""
 
 import dataclasses
 import functools
@@ -156,7 +156,7 @@ def trip_count(loop: Instruction) -> int | None:
 
 
 def _find_operands(instruction: Instruction) -> tuple[Instruction | None, Instruction | None]:
-    """Returns the two operands of a comparison or addition, which may be the root of a fusion; else (None, None)."""
+    """Returns the two operands of a comparison or addition, which may be the root of a fusion, or (None, None)."""
     root = instruction.called('calls')[0].root if instruction.opcode == 'fusion' else instruction
     sides = [side.source() for side in root.inputs]
     if instruction is not root:

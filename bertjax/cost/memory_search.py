@@ -1,4 +1,4 @@
-"""Compile the train step of a phase to find out whether it fits a TPU slice or GPUs, and which memory plan would fit.
+"""Compiles the train step of a phase to find out whether it fits a TPU slice or GPUs, and which memory plan fits.
 
 A plan changes the gradient accumulation steps, the remat policy or the mesh. It does not change the result of
 training, except for the order of sums.
@@ -198,7 +198,7 @@ class MemorySearch:
 
 
 def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
-    """Compiles the step of a phase. Returns whether the step is accepted, its memory, and its text if it is accepted.
+    """Compiles the step of a phase. Returns whether the compiler accepts it, its memory, and its text if accepted.
 
     On TPUs, libtpu writes the text, because jaxlib 0.10.2 cannot print every program of libtpu 0.0.52 (for example, on
     v6e, an asynchronous gather on the SparseCore).

@@ -4,8 +4,8 @@ A stateful generator must draw n - 1 numbers before number n. With hashes, any p
 and a whole batch takes a few array operations.
 
 The mixer is the finaliser of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators")
-with the constants of Stafford's "Mix13". The numbers of a stream over `position` are a SplitMix64 sequence that starts
-at a key mixed from (seed, stream, n).
+with the constants of Stafford's "Mix13". The numbers of (seed, stream, n) at positions 0, 1, 2, ... are a SplitMix64
+sequence. It starts at a key mixed from (seed, stream, n).
 """
 
 import enum

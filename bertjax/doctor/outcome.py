@@ -1,4 +1,4 @@
-"""Check the outcome of a finished or unfinished run, and look for the causes of problems in its training text."""
+"""Checks the outcome of a finished or unfinished run, and looks for the causes of problems in its training text."""
 
 import statistics
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""Check a run before it starts: its config, data, memory, disk space and duration.
+"""Checks a run before it starts: its config, data, memory, disk space and duration.
 
-The duration is estimated from steps timed on this machine, or from the compiler's estimate for a TPU slice.
+The duration is estimated from steps timed on this machine, or by the compiler for config.topology.
 """
 
 import contextlib
@@ -245,7 +245,7 @@ def _hours(hours: float, total: int | None, source: str) -> Check:
     source += '; without evaluation and checkpoints'
     if total is None:
         seconds = 3600 * hours / _ASSUMED_STEPS
-        source += '; the size of the corpus (see run=corpus) sets the steps'
+        source += '; the size of the corpus (see run=corpus) sets the number of steps'
         return Check('hours', OK, f'{seconds:.3g} s a step {source}')
     text = f'{hours:,.1f} hours' if hours >= 1 else f'{60 * hours:.0f} minutes' if hours > 1 / 60 else 'under a minute'
     if hours > _LONG:

@@ -1,4 +1,4 @@
-"""Write files and directories atomically, compute checksums, and lock directories."""
+"""Writes files and directories atomically, computes checksums, and locks directories."""
 
 import contextlib
 import errno
@@ -28,7 +28,7 @@ _writes_disabled = False
 
 
 def disable_writes() -> None:
-    """Makes this process discard all that it writes, and take no locks. Only the primary process of a run writes."""
+    """Makes this process discard all its writes, and take no locks. Only the primary process of a run writes."""
     global _writes_disabled
     _writes_disabled = True
 
