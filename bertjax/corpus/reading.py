@@ -1,8 +1,8 @@
 """Decides whether the blank lines in a file end documents, or the paragraphs of a single document.
 
 The name of a file does not show this: 'texts/*.txt' may be in BERT's format (one sentence or paragraph on each line, a
-blank line between documents) or a collection of books. So some files of each component are inspected, and the majority
-decides how all files of the component are read. A directory, a glob and a list of paths give the same result.
+blank line between documents), or each file may be a book. So some files of each component are inspected, and the
+majority decides how all files of the component are read. A directory, a glob and a list of paths give the same result.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], li
 
 
 def _describe_reading(name: str, files: int, format: str, inspected: int, against: int) -> str:
-    """Returns the line about a component. `against` is the number of inspected files that contradict its format."""
+    """Returns the line about a component. `against` is the number of inspected files that contradict the format."""
     text = f'{name}: {"1 file" if files == 1 else f"{files:,} files"}, read as {_HOW[format]}'
     other = {'text': 'files', 'files': 'text'}.get(format)
     if against and files == 1:

@@ -187,7 +187,7 @@ class ShardWriter:
         self._spilled_lengths = []
 
     def _flush(self) -> None:
-        """Encodes the batch. Writes finished documents to their files, and the begun document to the train file."""
+        """Encodes the batch. Writes the finished documents to their files, and the open document to the train file."""
         ids, lengths = flatten(self._batch) if self._vocabulary else self._tokenizer.encode_flat(self._batch)
         flat = ids.astype(self._dtype)
         ends = np.concatenate([[0], np.cumsum(lengths)])
@@ -261,7 +261,7 @@ class ShardWriter:
             self._run = bytearray()
 
     def close(self, inputs: list[list]) -> dict:
-        """Finishes the files, then writes and returns the record of the shard, which marks the shard as done."""
+        """Finishes the files, then writes and returns the record (with `inputs`), which marks the shard as done."""
         self._flush()
         self._spill_lines()
         record = {

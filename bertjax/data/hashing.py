@@ -101,7 +101,7 @@ def hash_bits_ragged(
 
 def _keys(seed: int, stream: int, n: np.ndarray) -> np.ndarray:
     """Returns the start of the SplitMix64 sequence of each n, uint64."""
-    # numpy warns about overflow of scalars but not of arrays, and the overflow is intended.
+    # The overflow is intended. The seed is an array, because numpy warns about the overflow of scalars.
     start = _mix(np.array([int(seed) & _BITS], np.uint64)) + np.uint64((int(stream) + 1) * _GOLDEN & _BITS)
     return _mix(np.atleast_1d(n) * np.uint64(_GOLDEN) + _mix(start))
 

@@ -177,7 +177,7 @@ class PretrainingExamples:
 
         * `one_sentence`: the share of chunks of one sentence (NotNext in 'nsp', no B in 'sop'); null without pairs.
         * `is_next`: the share of IsNext among all examples; null if the mode is not 'nsp'.
-        * `is_next_of_two`: the share of IsNext among the chunks of two or more sentences; else null.
+        * `is_next_of_two`: this share among the chunks of two or more sentences; also null if there are none.
         * `real_positions`: the share of positions that are not padding.
         * `mean_a`, `mean_b`: the mean number of tokens of A and B after truncation; `mean_b` is over rows with a B.
         * `truncated`: the share of rows that lost tokens.

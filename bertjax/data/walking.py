@@ -27,7 +27,7 @@ _BLOCK = 1 << 20
 def walk(
     split: StoreSplit, options: PairOptions, seq_len: int, seed: int, plan: int, next_probability: float = 0.5
 ) -> PairPlan:
-    """Makes plan number `plan`."""
+    """Makes plan number `plan`. For `next_probability`, see `calibrate`."""
     walker = _walk_pairs if options.paired else _walk_sentences
     parts, one_sentence = [], 0
     for chunks, single in walker(split, options, seq_len, seed, plan, next_probability):
