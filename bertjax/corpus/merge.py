@@ -33,7 +33,7 @@ class Shard:
         self.heldout = directory / 'partial' / f'{number:05d}.heldout'
 
     def array(self, kind: str) -> np.ndarray | None:
-        """Returns the memory-mapped array 'documents', 'sentences', 'lines' or 'segments', or None without a file."""
+        """Returns the memory-mapped array 'documents', 'sentences', 'lines' or 'segments', or None if it is absent."""
         path = self.directory / 'partial' / f'{self.number:05d}.{kind}'
         if path.name not in self.record['files']:
             return None
@@ -133,7 +133,7 @@ class _Split:
         self._files = {kind: AtomicFile(directory / f'{name}.{kind}') for kind in kinds}
 
     def add(self, table: np.ndarray, lengths: np.ndarray, segments: np.ndarray | None) -> None:
-        """Adds documents to the counts, and writes their offsets, the offsets of sentences, and any segment types."""
+        """Adds documents to the counts, and writes the offsets of documents and sentences, and any segment types."""
         if segments is not None:
             self._files['segments'].write(segments)
         ends = self.tokens + np.cumsum(lengths, dtype=np.int64)

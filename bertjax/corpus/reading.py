@@ -17,7 +17,7 @@ MAX_INSPECTED = 24
 # A block is a sequence of lines without a blank line.
 BLOCK_OF_LINES = 2 / 3  # if fewer than this share of the blocks have several lines, each block is a paragraph
 LONG_BLOCK = 150  # words in the median block; articles have more, paragraphs have 80 in essays and 20 in novels
-# Thresholds for the lines of a block except the last. In wrapped text, fewer than 0.4 of them end a sentence, and the
+# Thresholds for the lines of a block except its last line. In wrapped text, under 0.4 of them end a sentence, and the
 # 9th decile of their lengths is at most 1.2 times the median. If lines are sentences or paragraphs, 0.8 or more of them
 # end a sentence, and the 9th decile is about twice the median.
 ENDING, RAGGED = 0.5, 1.5

@@ -110,7 +110,7 @@ def add_problems(problems: Iterable[dict[str, list[str]]]) -> dict[str, list[str
 
 
 def report_counts(report: dict) -> dict[str, str]:
-    """Returns the counts of a report, {name: text}."""
+    """Returns the counts of a report as {label: formatted count}."""
     read, lines = max(1, report['documents_read']), max(1, report['lines'])
     return {
         'Documents': f'{report["documents"]:,}',

@@ -48,7 +48,7 @@ class _Draft:
     text: object  # the hash object of the normalised text
     lines: bytearray  # uint64 hashes of the lines, little-endian
     segments: array.array  # uint8, the segment types of the sentences, if the data has segment types
-    begin: int = 0  # the byte of the train file at which its already written tokens begin
+    begin: int = 0  # the byte of the train file at which the tokens written so far begin
     first: int = 0  # the document's sentences in the batch are [first, last)
     last: int = 0
     characters: int = 0

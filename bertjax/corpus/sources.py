@@ -93,7 +93,7 @@ class TextSource:
       size: The number of bytes of a file, or of records of a dataset.
       stamp: A value that changes if the content may have changed: a file's modification time in ns, or a dataset's
         version.
-      single: Whether a file of unknown format is one document. `resolve_sources` sets it for all files of a directory.
+      single: Whether a file of unknown format is one document. `resolve_sources` sets it to True in directories.
         `reading.choose_readings` then decides by content.
       inode: The inode of a local file.
       component: The directory or glob that matched the file; '' if the corpus names the file itself.
@@ -164,7 +164,7 @@ def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
         raise UserError(_WHERE, f'weights on some components of {spec!r}', 'weights on all or on none', fix)
     if len({weight == AUTO for _, weight in weighted}) > 1:
         fix = 'give every component a number, or every component =auto'
-        raise UserError(_WHERE, f'numbers beside =auto in {spec!r}', 'numbers or =auto for all components', fix)
+        raise UserError(_WHERE, f'numbers together with =auto in {spec!r}', 'numbers or =auto for all components', fix)
     return weighted
 
 

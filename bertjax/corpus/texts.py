@@ -21,7 +21,7 @@ def iter_texts(
 ) -> Iterator[str]:
     """Yields the paragraphs of a corpus, including held-out documents.
 
-    Unless strict, broken input is skipped (`build_store` reports it). Memory does not grow with the corpus.
+    Without `options.strict`, broken input is skipped (`build_store` reports it). Memory does not grow with the corpus.
 
     Args:
       spec, options: See `build.build_store`.

@@ -76,7 +76,7 @@ class MemorySearch:
         """Compiles the step of a phase with the values of `plan`, by default those of the config.
 
         Returns:
-          The entries of compile.json, with `fits`. `hbm_bytes_per_chip` is None if the compiler does not report it.
+          The entries of compile.json, including `fits`. `hbm_bytes_per_chip` is None if the compiler does not state it.
 
         Raises:
           UserError: The row shards do not divide the rows of an accumulation step.

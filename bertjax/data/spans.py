@@ -1,9 +1,9 @@
 """Chooses the words to mask for the units "word" and "span" of masking.py. Processes all rows of a batch together.
 
 Spans are selected in random order, and each selection depends on the earlier ones. To avoid one step per span, there
-are two stages. While a row has budget for whole spans, only overlaps matter: each step selects all
-undecided spans that overlap no earlier undecided span, and rejects all spans that overlap a selected span. Then `_fill`
-spends the small remaining budget of each row span by span, in a few more steps.
+are two stages. While a row has budget for whole spans, only overlaps matter: each step selects all undecided spans that
+overlap no earlier undecided span, and rejects all spans that overlap a selected span. Then `_fill` spends the small
+remaining budget of each row span by span, in a few more steps.
 """
 
 import dataclasses

@@ -132,9 +132,9 @@ class StratifiedExamples:
 
     Each batch has one row of each stratum, and all batches have the same shape.
 
-    Example n is row n % B of batch n // B. The seed, n and B determine which row of the features
-    example n is. An epoch has every row once. If the batches of an epoch have more rows than the features, the
-    remaining rows are empty: they have weight 0 and count as the shortest rows.
+    Example n is row n % B of batch n // B. The seed, n and B determine which row of the features example n is. An epoch
+    has every row once. If the batches of an epoch have more rows than the features, the remaining rows are empty: they
+    have weight 0 and count as the shortest rows.
     """
 
     def __init__(self, features: Features, *, batch_size: int, length: int, seed: int, pad_id: int):

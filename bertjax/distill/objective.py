@@ -100,7 +100,7 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
     def teacher_fn(params: Any, batch: Batch) -> dict[str, Any]:
         inputs = [batch[name] for name in base.inputs]
         outputs, captured = apply_capturing(teacher, params, *inputs, capture=capture)
-        # HIDDEN has the embeddings (0), then the output of each block. The last one (-1) is needed for the cosine.
+        # HIDDEN has the embeddings (0), then the output of each block. The cosine loss needs the last output (-1).
         states = jnp.array([0, *(layer + 1 for layer in spec.layers), -1])
         select = {SCORES: lambda x: x[jnp.array(spec.layers)], HIDDEN: lambda x: x[states]}
         hidden = {name: select[name](x) for name, x in captured.items()}
@@ -177,7 +177,7 @@ def _hidden_losses(
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
     """Computes the losses `parts`; see `distill_objective`.
 
-    The student's hidden states have shape [L + 1, B, S, D]. The teacher's have the shape [len(layers) + 2, B, S, D'].
+    The student's hidden states are [L + 1, B, S, D] for L blocks. The teacher's are [len(layers) + 2, B, S, D'].
     """
     mask = batch['attention_mask']
     real = mask.reshape(-1, mask.shape[-1]).astype(jnp.float32)  # [B, S]

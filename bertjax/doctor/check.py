@@ -33,7 +33,7 @@ class Check:
 
 
 def check(about: str) -> Callable[[Callable[..., Iterable[Check]]], Callable[..., Iterator[Check]]]:
-    """Returns a decorator of generators of checks, which converts a UserError to a failed check of subject `about`."""
+    """Returns a decorator of generators of checks. The decorator converts a UserError to a failed check `about`."""
 
     def decorate(function: Callable[..., Iterable[Check]]) -> Callable[..., Iterator[Check]]:
         @functools.wraps(function)
