@@ -188,7 +188,7 @@ def _kernel_work(instruction: Instruction) -> tuple[float, float]:
 
 
 def _moved_bytes(instruction: Instruction, hbm_only: bool = True) -> int:
-    """Returns the bytes of the operands and results of an instruction, by default only those in HBM."""
+    """Returns the bytes of the operands and results of an instruction, by default only for arrays in HBM."""
     return sum(shape_bytes(x.shape, hbm_only=hbm_only) for x in (instruction, *instruction.inputs))
 
 

@@ -73,7 +73,7 @@ class MemorySearch:
         return self._setups[key]
 
     def compile(self, phase: PretrainingPhase, plan: MemoryPlan | None = None) -> CompileResult:
-        """Compiles the step of a phase with the values of `plan`, by default those of the config.
+        """Compiles the step of a phase with the values of `plan`. None uses the values of the config.
 
         Returns:
           The entries of compile.json, including `fits`. `hbm_bytes_per_chip` is None if the compiler does not state it.

@@ -83,8 +83,8 @@ class PackedExamples:
         tokens, predictions = np.count_nonzero(real, axis=1), np.count_nonzero(used, axis=1)
         ordinal = ordinals(np.bincount(row_index, minlength=len(indices)))
         begin = starts_in_rows(tokens, ordinal)
-        # A packed row has the tokens of its examples one after the other from position 0, and likewise the predictions.
-        # So boolean indexing of the single rows returns both in the order of the packed positions.
+        # A packed row has the tokens of its examples one after the other from position 0, and its predictions too. So
+        # boolean indexing of the single rows returns tokens and predictions in the order of the packed positions.
         mask = _prefix_mask(row_index, tokens, rows['input_ids'].shape)
         rows['attention_mask'] = mask.astype(np.int32)
         rows['sequence_ids'][mask] = np.repeat((ordinal + 1).astype(np.int32), tokens)

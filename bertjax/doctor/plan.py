@@ -42,7 +42,7 @@ from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats, check_push_to
 from bertjax.workdir.resolve_path import huggingface_directory
 
-_CPU_FLOPS = 3e11  # the maximum FLOPs of a step that is timed on a CPU; it takes a few seconds
+_CPU_FLOPS = 3e11  # the maximum FLOPs of a step that is timed on a CPU; such a step takes a few seconds
 _CPU_ROWS = 16  # the maximum rows of a fine-tuning step that is timed on a CPU
 _RECORDS = 256  # the maximum number of records for the timed steps of fine-tuning
 _STEPS = 3  # the number of timed steps

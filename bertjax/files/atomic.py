@@ -244,7 +244,7 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
 
 
 def _is_at(directory: str | os.PathLike, handle: int) -> bool:
-    """Returns whether the open directory `handle` is still at this path; True if the file system does not tell."""
+    """Returns whether the open directory `handle` is still at this path; also True if this is unknown."""
     try:
         return os.path.samestat(os.stat(directory), os.fstat(handle))
     except (FileNotFoundError, NotADirectoryError):
