@@ -110,7 +110,7 @@ def _copy_documents(shard: Shard, table: np.ndarray, mask: np.ndarray, itemsize:
 
 
 def is_changed(shard: Shard, destination: np.ndarray) -> bool:
-    """Returns whether the documents with the destination TRAIN differ from the documents in the train file of `shard`."""
+    """Returns whether the documents with destination TRAIN differ from the documents in the train file of `shard`."""
     return not np.array_equal(destination == TRAIN, shard.array('documents')['heldout'] == 0)
 
 
