@@ -50,8 +50,8 @@ class CorpusOptions:
       sentences: The splitter: 'rules', or 'pysbd' with an optional language, such as 'pysbd:de' (text/splitters.py).
       drop_duplicates: Whether to drop all but the first of equal training documents. This is always done for held-out
         documents.
-      smoothing: The exponent of weights `=auto`. The share of a corpus of n tokens is proportional to n^smoothing: 1
-        gives shares by size, 0 gives equal shares. It does not change a store.
+      smoothing: The exponent of `=auto` weights, for examples and for a new vocabulary. The share of a corpus of n
+        tokens is proportional to n^smoothing: 1 gives shares by size, 0 gives equal shares.
       workers: The number of processes; 0 uses up to one for each core. It does not change the result.
     """
 
@@ -91,8 +91,8 @@ class TextSource:
       path: The path or specification for reading the source on this machine.
       name: The name in reports. It has no absolute path, so that builds on different machines are equal.
       size: The number of bytes of a file, or of records of a dataset.
-      stamp: A value that changes if the content may have changed: a file's modification time in ns, or a dataset's
-        version.
+      stamp: A value that changes if the content may have changed: a file's modification time in ns, or the version of
+        an object or dataset.
       single: Whether a file of unknown format is one document. `resolve_sources` sets it to True in directories.
         `reading.choose_readings` then decides by content.
       inode: The inode of a local file.
