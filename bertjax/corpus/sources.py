@@ -177,8 +177,8 @@ def list_unweighted(spec: str | Sequence[str]) -> list[str]:
     specs = [spec] if isinstance(spec, str) else list(spec)
     for item in specs:
         if any(weight is not None for _, weight in parse_mixture(item)):
-            fix = 'build each component separately'
-            raise UserError(_WHERE, f'the weights of {item!r}', 'one component for each store', fix)
+            fix = 'build a separate store from each component'
+            raise UserError(_WHERE, f'weights in {item!r}', 'components without weights for one store', fix)
     return specs
 
 

@@ -126,7 +126,7 @@ def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, t
             if 'RESOURCE_EXHAUSTED' not in str(error):
                 raise
             fix = f'raise config.grad_accum_steps above {phase.grad_accum_steps}, or set --config.model.remat=full'
-            yield Check('memory', FAIL, f'{rows} x {phase.seq_len} at once do not fit on a device', fix)
+            yield Check('memory', FAIL, f'a batch of {rows} x {phase.seq_len} does not fit on the devices', fix)
             return
         hours += _steps_left(phase, done) * seconds * phase.batch_size / rows / 3600
         steps.append(f'{rows} x {phase.seq_len} in {seconds:.3g} s')

@@ -27,5 +27,5 @@ def test_mixtures_are_parsed_or_refused():
     ):
         with pytest.raises(UserError, match=found):
             parse_mixture(spec)
-    with pytest.raises(UserError, match='one component for each store'):
+    with pytest.raises(UserError, match='components without weights for one store'):
         build_store('pydoc:=1', 'unused', 'unused')
