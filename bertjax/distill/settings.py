@@ -98,7 +98,7 @@ class DistillationSettings(TaskDistillationKeys):
         where = 'config.model.num_layers' if count and not self._init_blocks else 'config.distill.student_init'
         _check_blocks(where, blocks, teacher, fix='use fewer, or set --config.distill.student_init=random')
         if count and len(blocks) != count:
-            found, expected = f'{len(blocks)} blocks ({self.student_init})', f'{count} blocks, as in config.model.num_layers'
+            found, expected = f'{len(blocks)} blocks ({self.student_init})', f'{count} (config.model.num_layers)'
             raise UserError('config.distill.student_init', found, expected, 'make the two numbers equal')
         return blocks
 
