@@ -1,4 +1,4 @@
-"""Merges finished shards into one store. Only two bytes per document of the corpus are in memory."""
+"""Merges finished shards into one store. Memory holds two bytes per document, and the tables of one shard."""
 
 import pathlib
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class Shard:
         self.heldout = directory / 'partial' / f'{number:05d}.heldout'
 
     def array(self, kind: str) -> np.ndarray | None:
-        """Returns the memory-mapped array 'documents', 'sentences', 'lines' or 'segments', or None if there is none."""
+        """Returns the memory-mapped array 'documents', 'sentences', 'lines' or 'segments', or None if it is absent."""
         path = self.directory / 'partial' / f'{self.number:05d}.{kind}'
         if path.name not in self.record['files']:
             return None
@@ -41,7 +41,7 @@ class Shard:
 
 
 def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
-    """Returns the smallest and the largest distinct hashes of documents, up to `number` each, ascending."""
+    """Returns the `number` smallest and the `number` largest distinct hashes of documents, both ascending."""
     small = large = np.empty(0, '<u8')
     for shard in shards:
         hashes = np.unique(shard.array('documents')['hash'])
@@ -110,12 +110,12 @@ def _copy_documents(shard: Shard, table: np.ndarray, mask: np.ndarray, itemsize:
 
 
 def is_changed(shard: Shard, destination: np.ndarray) -> bool:
-    """Returns whether the documents of a shard whose `destination` is TRAIN differ from its train file."""
+    """Returns whether the documents with destination TRAIN differ from the documents in the train file of `shard`."""
     return not np.array_equal(destination == TRAIN, shard.array('documents')['heldout'] == 0)
 
 
 def rewrite_train_file(shard: Shard, destination: np.ndarray, *, itemsize: int) -> str:
-    """Writes the documents of a shard whose `destination` is TRAIN to a new train file, and returns its checksum."""
+    """Writes the documents with the destination TRAIN to a new train file, and returns its checksum."""
     # The old train file stays until the manifest is written, so that a killed merge can be repeated.
     with AtomicFile(shard.rewritten_train) as file:
         _copy_documents(shard, np.array(shard.array('documents')), destination == TRAIN, itemsize, file)
@@ -133,7 +133,7 @@ class _Split:
         self._files = {kind: AtomicFile(directory / f'{name}.{kind}') for kind in kinds}
 
     def add(self, table: np.ndarray, lengths: np.ndarray, segments: np.ndarray | None) -> None:
-        """Adds documents to the counts, and writes their offsets, the offsets of sentences, and any segment types."""
+        """Adds documents to the counts, and writes the offsets of documents and sentences, and any segment types."""
         if segments is not None:
             self._files['segments'].write(segments)
         ends = self.tokens + np.cumsum(lengths, dtype=np.int64)
@@ -145,7 +145,7 @@ class _Split:
         self.tokens += int(lengths.sum(dtype=np.int64))
 
     def add_shard(self, path: pathlib.Path, tokens: int, digest: str) -> None:
-        """Adds a token file that is not empty to the list of shards."""
+        """Adds a token file to the list of shards, unless the file is empty."""
         if tokens:
             self.shards.append({'file': path.name, 'tokens': tokens, 'bytes': path.stat().st_size, 'checksum': digest})
 

@@ -10,7 +10,7 @@ from bertjax.corpus.sources import split_components
 from bertjax.errors import UserError
 from bertjax.files.paths import is_hidden, is_pattern, is_remote, would_match
 
-# Examples of the paths that a store, a pre-training run and later verbs write: one of each kind and depth.
+# Examples of the files that a build, a pre-training run and later commands write: one of each kind and depth.
 _TOKENIZER = ['tokenizer/vocab.txt', 'tokenizer/tokenizer.json', 'tokenizer/tokenizer.model']
 STORE_FILES = [
     *('manifest.json', 'inputs.json', 'train-00000.tokens', 'train.sentences', 'train.documents'),
@@ -26,7 +26,7 @@ WORKDIR_FILES = [
 
 
 def check_outside(spec: str | Sequence[str], folder: epath.PathLike, written: Sequence[str] = STORE_FILES) -> None:
-    """Checks that the corpus does not include the files that a run will write into an output folder.
+    """Checks that the corpus does not include the files (`written`) that a run will write into an output folder.
 
     Raises:
       UserError: A component is a directory that contains the folder, or a glob that matches one of its files.

@@ -1,7 +1,7 @@
 """Problems of a corpus and their fixes: broken input, the warnings of the report, and shuffled sentences.
 
-In running text, neighbouring sentences share far more of their rarer words than sentences of different documents. If
-they do not, the sentences were shuffled, and a model learns nothing from sentence pairs. `coherence` measures this.
+In running text, neighbouring sentences share far more rare words than sentences of different documents. Otherwise,
+the sentences were shuffled, and a model learns nothing from sentence pairs. `coherence` measures this.
 """
 
 import collections
@@ -15,7 +15,7 @@ from bertjax.corpus.store import StoreSplit, TokenStore
 from bertjax.errors import UserError
 from bertjax.files.streams import Broken
 
-MAX_PROBLEMS = 5  # the number of broken inputs of each kind that are reported with file and line
+MAX_PROBLEMS = 5  # the maximum number of broken inputs of each kind that are reported with file and line
 
 # Thresholds of the warnings. Wikipedia with bert-base-uncased has 0.01 % [UNK] and 1.10 pieces per word. Wikipedia in
 # rot13, as an example of a language that the vocabulary does not cover, has 2.6 pieces per word.
@@ -24,19 +24,19 @@ DUPLICATE_DOCUMENTS = 0.01
 DUPLICATE_LINES = 0.3
 UNKNOWN = 0.01
 PIECES_PER_WORD = 2.0
-LIKENESS, LIKENESS_WITHIN = 1.6, 1.2  # see `coherence`
-LONG_SENTENCE = 128  # in tokens; the mean length of properly split sentences is lower
+LIKENESS, LIKENESS_WITHIN = 1.6, 1.2  # the report warns of lower ratios of `coherence`
+LONG_SENTENCE = 128  # in tokens; correctly split sentences are shorter on average
 FEW_HELDOUT = 1000  # in tokens
 MUCH_HELDOUT = 3  # as a multiple of the requested share
 MANY_SENTENCES = 2000  # in a document; the longest articles of Wikipedia have fewer
 
 # The sample of `coherence`.
 DOCUMENTS = 1000  # the maximum number of documents, evenly spaced over the split
-SENTENCES = 12  # the number of neighbouring sentences from each document; a shorter document gives all
-TOTAL = 4000  # the target number of sentences; few documents give more than SENTENCES each to reach it
-# The minimum numbers of pairs for the two measures. The second measure is noisier.
+SENTENCES = 12  # the number of neighbouring sentences from each document; a shorter document gives all its sentences
+TOTAL = 4000  # the target number of sentences; if there are few documents, each gives more than SENTENCES
+# The minimum numbers of pairs for the two ratios of `coherence`. The second ratio is noisier.
 MIN_PAIRS, MIN_FAR = 200, 1000
-COMMON = 0.02  # a piece that occurs in more than this share of the sentences does not count as a rarer word
+COMMON = 0.02  # a piece that occurs in more than this share of the sentences is not a rare word
 
 # The expected text and the fix for each kind of broken input.
 _EXPECTED = {
@@ -151,9 +151,9 @@ def warn_long_documents(store: TokenStore) -> list[str]:
     if not count:
         return []
     return [
-        f'{count:,} documents have {MANY_SENTENCES:,} sentences or more, up to {longest:,}: if they are collections, '
-        'put blank lines between the documents and set config.corpus_options.format=text; if they are books, cut them '
-        'into chapters: more documents give more pairs of different documents.'
+        f'{count:,} documents have {MANY_SENTENCES:,} sentences or more, up to {longest:,}. If they are collections, '
+        'put blank lines between the documents and set config.corpus_options.format=text. If they are books, cut them '
+        'into chapters, because more documents give more pairs of different documents.'
     ]
 
 
@@ -180,17 +180,17 @@ def _overlap(a: set[int], b: set[int]) -> float:
 
 
 def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
-    """Measures the share of rarer words that neighbouring sentences have in common, relative to other sentences.
+    """Measures the overlap of rare words between neighbouring sentences, relative to other sentences.
 
     Examples of the two returned ratios: 28 and 1.6 for Wikipedia, 8 and 4.4 for novels, 2.6 and 1.5 for novels cut into
     documents of 20 sentences, 0.9 and 1.0 for shuffled Wikipedia, 20 and 1.0 for Wikipedia shuffled within each
     document.
 
     Returns:
-      Two ratios: the share for neighbours divided by the share for sentences of different documents, and divided by the
-      share for distant sentences of the same document. The first is about 1 if all sentences were shuffled, the second
-      if they were shuffled within documents. The second is None if there are too few pairs for it. If the split is too
-      small for both ratios, the result is None.
+      Two ratios. The first is the overlap of neighbours divided by the overlap of sentences of different documents. It
+      is about 1 if all sentences were shuffled. The second is the overlap of neighbours divided by the overlap of
+      distant sentences of the same document. It is about 1 if sentences were shuffled within documents, and None if
+      there are too few pairs. If the split is too small for both ratios, the result is None.
     """
     documents = [[set(ids.tolist()) for ids in document] for document in _sample(split)]
     counts = collections.Counter(token for document in documents for ids in document for token in ids)

@@ -1,8 +1,8 @@
-"""Decides whether blank lines in a file end documents, or end paragraphs because the file is one document.
+"""Decides whether the blank lines in a file end documents, or the paragraphs of a single document.
 
 The name of a file does not show this: 'texts/*.txt' may be in BERT's format (one sentence or paragraph on each line, a
-blank line between documents) or a collection of books. So some files of each component are inspected, and the majority
-decides how all files of the component are read. A directory, a glob and a list of paths give the same result.
+blank line between documents), or each file may be a book. So some files of each component are inspected, and the
+majority decides how all files of the component are read. A directory, a glob and a list of paths give the same result.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ from bertjax.corpus.sources import TextSource
 MAX_INSPECTED = 24
 # A block is a sequence of lines without a blank line.
 BLOCK_OF_LINES = 2 / 3  # if fewer than this share of the blocks have several lines, each block is a paragraph
-LONG_BLOCK = 150  # median words; abstracts and articles have more, paragraphs have 80 in essays and 20 in novels
-# Thresholds for the lines of a block except the last. In wrapped text, fewer than 0.4 of them end a sentence, and the
+LONG_BLOCK = 150  # words in the median block; articles have more, paragraphs have 80 in essays and 20 in novels
+# Thresholds for the lines of a block except its last line. In wrapped text, under 0.4 of them end a sentence, and the
 # 9th decile of their lengths is at most 1.2 times the median. If lines are sentences or paragraphs, 0.8 or more of them
 # end a sentence, and the 9th decile is about twice the median.
 ENDING, RAGGED = 0.5, 1.5
@@ -33,7 +33,7 @@ _HOW = {
 
 
 def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], list[str]]:
-    """Sets the field `single` of each source by the content of files.
+    """Sets the field `single` of each source by the content of some files.
 
     Returns:
       The sources with this field, and a line about the decision for each component.
@@ -58,7 +58,7 @@ def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], li
 
 
 def _describe_reading(name: str, files: int, format: str, inspected: int, against: int) -> str:
-    """Returns the line about a component. `against` inspected files seem to have the other of 'text' and 'files'."""
+    """Returns the line about a component. `against` is the number of inspected files that contradict the format."""
     text = f'{name}: {"1 file" if files == 1 else f"{files:,} files"}, read as {_HOW[format]}'
     other = {'text': 'files', 'files': 'text'}.get(format)
     if against and files == 1:
@@ -77,9 +77,10 @@ def _sample_files(members: Sequence[TextSource]) -> list[TextSource]:
 
 
 def _are_documents(labels: Sequence[str], files: int) -> bool:
-    """Returns whether each file is one document, by the `labels` of `classify_blank_lines`.
+    """Returns whether each file is one document, by the majority of the `labels` of `classify_blank_lines`.
 
-    The result is False for a single file, because one document cannot be paired or held out.
+    If all labels are '', each file is one document. The result is False for a single file, because one document cannot
+    be paired or held out.
     """
     return files > 1 and (labels.count('files') > labels.count('text') or not any(labels))
 
@@ -95,12 +96,12 @@ def _inspect(source: TextSource) -> tuple[str, str]:
 
 
 def classify_blank_lines(text: str, *, complete: bool = True) -> str:
-    """Returns 'text' if blank lines end documents, 'files' if they end paragraphs, '' if no blank line is inside.
+    """Returns 'text' if blank lines end documents, 'files' if they end paragraphs, '' if there is one block.
 
     Args:
       text: The beginning of a file.
-      complete: Whether `text` is the complete file. If not, its last block may be cut, and the last of three or more
-        blocks is ignored.
+      complete: Whether `text` is the complete file. If not, its last block may be cut, so it is ignored if there are
+        three or more blocks.
     """
     blocks = [
         list(lines)

@@ -30,7 +30,7 @@ def make_report(
 
     Most counts cover the documents of the store. `documents_read`, `characters`, `lines` and the duplicates cover all
     documents that are not broken or empty. `duplicate_documents` and `duplicate_lines` count the documents and the
-    lines that equal an earlier document or line, ignoring case and white space.
+    lines that equal an earlier document or line. In text, case and the amount of white space are ignored.
 
     Args:
       shards: All shards.
@@ -110,7 +110,7 @@ def add_problems(problems: Iterable[dict[str, list[str]]]) -> dict[str, list[str
 
 
 def report_counts(report: dict) -> dict[str, str]:
-    """Returns the counts of a report, {name: text}."""
+    """Returns the counts of a report as {label: formatted count}."""
     read, lines = max(1, report['documents_read']), max(1, report['lines'])
     return {
         'Documents': f'{report["documents"]:,}',

@@ -48,7 +48,7 @@ class _Draft:
     text: object  # the hash object of the normalised text
     lines: bytearray  # uint64 hashes of the lines, little-endian
     segments: array.array  # uint8, the segment types of the sentences, if the data has segment types
-    begin: int = 0  # the byte of the train file at which its already written tokens begin
+    begin: int = 0  # the byte of the train file at which the tokens written so far begin
     first: int = 0  # the document's sentences in the batch are [first, last)
     last: int = 0
     characters: int = 0
@@ -187,7 +187,7 @@ class ShardWriter:
         self._spilled_lengths = []
 
     def _flush(self) -> None:
-        """Encodes the batch. Writes finished documents to their files, and the open document to the train file."""
+        """Encodes the batch. Writes the finished documents to their files, and the open document to the train file."""
         ids, lengths = flatten(self._batch) if self._vocabulary else self._tokenizer.encode_flat(self._batch)
         flat = ids.astype(self._dtype)
         ends = np.concatenate([[0], np.cumsum(lengths)])
@@ -261,7 +261,7 @@ class ShardWriter:
             self._run = bytearray()
 
     def close(self, inputs: list[list]) -> dict:
-        """Finishes the files, then writes and returns the record of the shard, which marks the shard as done."""
+        """Finishes the files, then writes and returns the record (with `inputs`), which marks the shard as done."""
         self._flush()
         self._spill_lines()
         record = {

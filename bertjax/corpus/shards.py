@@ -1,4 +1,4 @@
-"""Cuts a corpus into shards. Their number and bounds depend only on the corpus, not on the number of workers."""
+"""Cuts a corpus into shards. Their number and bounds do not depend on the number of workers."""
 
 import dataclasses
 import itertools
@@ -10,10 +10,10 @@ from bertjax.corpus.sources import TextPart, TextSource
 from bertjax.files import streams
 from bertjax.remote.paths import open_file
 
-MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # in bytes of plain text; the bounds of the target of a shard
+MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # the bounds of the target size of a shard, in bytes of plain text
 TARGET_SHARDS = 64  # enough that the cores of a large machine finish at about the same time
 FILES_A_SHARD = 10_000
-RECORDS_A_SHARD = 20_000  # the number of records of a tfds dataset
+RECORDS_A_SHARD = 20_000  # the number of records of a tfds dataset in a shard
 # A large compressed file cannot be cut. Several workers decompress the file, and each encodes every n-th document.
 MAX_STRIDES = 8
 STRIDE_BYTES = 8 << 20  # the number of compressed bytes for each of these workers
@@ -86,7 +86,7 @@ def _parts_of(source: TextSource, format_option: str, target: int) -> Iterator[t
 
 
 def _text_size(source: TextSource) -> float:
-    """Returns the bytes of text in a file, estimated from its size and suffix; for a dataset, the number of records."""
+    """Returns the estimated bytes of text in a file. For a dataset, returns the number of records."""
     return source.size * (EXPANSION if streams.has_compression_suffix(source.path) else 1)
 
 
@@ -97,7 +97,7 @@ def cut_shards(sources: list[TextSource], format: str, *, in_order: bool = False
       sources: The sources of the corpus.
       format: The value of config.corpus_options.format.
       in_order: Whether each shard is a contiguous piece of the text. Otherwise, large parts have separate shards, and
-        several shards may read different documents of the same bytes.
+        several shards may read different documents of the same compressed file.
     """
     # The estimated bytes of plain text that a shard should read.
     target = int(min(MAX_SHARD, max(MIN_SHARD, sum(map(_text_size, sources)) / TARGET_SHARDS)))

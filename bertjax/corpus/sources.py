@@ -42,7 +42,7 @@ class CorpusOptions:
       format: The format of the files. 'text' has blank lines between documents; 'files' has one document in each file.
         'ids' and 'symbols' are JSON lines of sequences that are not text (see `sequences`). 'auto' recognises
         WikiExtractor and JSON lines in each file, and chooses 'text' or 'files' for all other files of a component.
-      text_key: The field of a JSON line, or the feature of a tfds dataset, with the text.
+      text_key: The JSON field or tfds feature that contains the text or the sequences.
       segments: The number of segment types in the field `segments` of sequences; 0 ignores the field.
       strict: Whether to stop at the first broken input, instead of dropping and counting the document.
       heldout: The share of documents that training never sees, chosen by the hash of their text.
@@ -50,8 +50,8 @@ class CorpusOptions:
       sentences: The splitter: 'rules', or 'pysbd' with an optional language, such as 'pysbd:de' (text/splitters.py).
       drop_duplicates: Whether to drop all but the first of equal training documents. This is always done for held-out
         documents.
-      smoothing: The exponent of weights `=auto`. The share of a corpus of n tokens is proportional to n^smoothing: 1
-        gives shares by size, 0 gives equal shares. It does not change a store.
+      smoothing: The exponent of `=auto` weights, for examples and for a new vocabulary. The share of a corpus of n
+        tokens is proportional to n^smoothing: 1 gives shares by size, 0 gives equal shares.
       workers: The number of processes; 0 uses up to one for each core. It does not change the result.
     """
 
@@ -91,9 +91,9 @@ class TextSource:
       path: The path or specification for reading the source on this machine.
       name: The name in reports. It has no absolute path, so that builds on different machines are equal.
       size: The number of bytes of a file, or of records of a dataset.
-      stamp: A value that changes if the content may have changed: a file's modification time in ns, or a dataset's
-        version.
-      single: Whether a file of unknown format is one document. `resolve_sources` sets it for all files of a directory.
+      stamp: A value that changes if the content may have changed: a file's modification time in ns, or the version of
+        an object or dataset.
+      single: Whether a file of unknown format is one document. `resolve_sources` sets it to True in directories.
         `reading.choose_readings` then decides by content.
       inode: The inode of a local file.
       component: The directory or glob that matched the file; '' if the corpus names the file itself.
@@ -109,7 +109,7 @@ class TextSource:
     component: str = ''
 
     def format(self, format_option: str) -> str:
-        """Returns `format_option`, but 'auto/files' or 'auto/text' for 'auto'. `formats.sniff` reads these values."""
+        """Returns `format_option`, or for 'auto' an argument of `formats.sniff`: 'auto/files' or 'auto/text'."""
         return format_option if format_option != 'auto' else 'auto/files' if self.single else 'auto/text'
 
 
@@ -164,7 +164,7 @@ def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
         raise UserError(_WHERE, f'weights on some components of {spec!r}', 'weights on all or on none', fix)
     if len({weight == AUTO for _, weight in weighted}) > 1:
         fix = 'give every component a number, or every component =auto'
-        raise UserError(_WHERE, f'numbers beside =auto in {spec!r}', 'numbers or =auto for all components', fix)
+        raise UserError(_WHERE, f'numbers together with =auto in {spec!r}', 'numbers or =auto for all components', fix)
     return weighted
 
 
@@ -177,8 +177,8 @@ def list_unweighted(spec: str | Sequence[str]) -> list[str]:
     specs = [spec] if isinstance(spec, str) else list(spec)
     for item in specs:
         if any(weight is not None for _, weight in parse_mixture(item)):
-            fix = 'build each component separately'
-            raise UserError(_WHERE, f'the weights of {item!r}', 'one component for each store', fix)
+            fix = 'build a separate store from each component'
+            raise UserError(_WHERE, f'weights in {item!r}', 'components without weights for one store', fix)
     return specs
 
 

@@ -115,7 +115,7 @@ def _digest_of(entry: dict) -> str:
 
 
 def token_files(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Returns all token files in the directory of a store, finished or not, including leftovers."""
+    """Returns all token files in the directory of a finished or unfinished store, including leftovers."""
     return [*directory.glob('train-*.tokens'), *directory.glob('heldout-*.tokens')]
 
 

@@ -21,12 +21,12 @@ def iter_texts(
 ) -> Iterator[str]:
     """Yields the paragraphs of a corpus, including held-out documents.
 
-    Unless strict, broken input is skipped (`build_store` reports it). Memory does not grow with the corpus.
+    Without `options.strict`, broken input is skipped (`build_store` reports it). Memory does not grow with the corpus.
 
     Args:
       spec, options: See `build.build_store`.
       note: A function that is called with the `KnownText` of each file or dataset after it was read.
-        `identity.describe_difference` later compares these with the files.
+        `identity.describe_difference` later compares each `KnownText` with its file.
       progress: See `formats.read_events`.
 
     Raises:

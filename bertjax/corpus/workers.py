@@ -226,7 +226,7 @@ def encode_shards(
 
 
 def _next(shards, futures: Collection[concurrent.futures.Future]) -> tuple[int, list[TextPart]] | None:
-    """Returns the next shard of the queue, or None if the queue is empty or another process has failed."""
+    """Returns the next shard of the queue, or None after the last shard or if another process has failed."""
     while not any(future.done() and future.exception() for future in futures):
         with contextlib.suppress(
             queue.Empty

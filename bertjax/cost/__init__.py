@@ -1,1 +1,1 @@
-"""The cost of a compiled step, from the compiler's text and figures, and a search for a memory plan that fits."""
+"""Estimates the cost of a compiled step from the compiler's text, and searches for a memory plan that fits."""

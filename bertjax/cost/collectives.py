@@ -1,4 +1,4 @@
-"""The collectives of a compiled program: kind, bytes, chips, and the instructions between which they run."""
+"""Finds the collectives of a compiled program, the bytes that they send, and their first and last instructions."""
 
 import dataclasses
 import math
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from bertjax.cost.hlo import Computation, Instruction, shape_bytes
 
-# {collective: share}. In a ring of n chips, each chip sends share(n) of the bytes of the operands or of the results,
-# whichever are larger. The ring is the optimal algorithm.
+# {opcode: function of n}. In a ring of n chips, each chip sends this fraction of the bytes of the operands or of the
+# results, whichever are larger. The ring is the optimal algorithm.
 # Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009.
 SENT_SHARES = {
     'all-reduce': lambda n: 2 * (n - 1) / n,
@@ -24,7 +24,7 @@ _CHAIN = r'chain_id="(\d+)"'
 
 @dataclasses.dataclass
 class Collective:
-    """One collective of a computation, which may consist of several instructions: a start, fusions, an end.
+    """A collective of a computation. It may consist of several instructions: a start, fusions and an end.
 
     Attributes:
       kind: The opcode; a key of SENT_SHARES.
@@ -54,7 +54,7 @@ def is_collective(instruction: Instruction) -> bool:
 
 
 def find_collectives(computation: Computation, chips: int) -> list[Collective]:
-    """Returns the collectives of a computation and of its fusions, without those inside its loops."""
+    """Returns the collectives in a computation and in its fusions, but not in its loops."""
     collectives_by_key: dict[str, Collective] = {}
     start_keys: dict[str, str] = {}  # name of the starting instruction -> key
     for instruction in computation.instructions.values():

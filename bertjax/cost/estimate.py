@@ -1,4 +1,4 @@
-"""Estimate the time of a compiled step from the compiler's cycles. Instructions without cycles are modelled."""
+"""Estimates the time of a compiled step from the compiler's cycles. Instructions without cycles are modelled."""
 
 import collections
 import dataclasses
@@ -85,7 +85,7 @@ class Estimate:
 
     @property
     def step_s(self) -> float | None:
-        """The seconds per step; None without cycles (only the TPU compiler gives them) and without kernels."""
+        """The seconds per step; None if there are neither cycles (only the TPU compiler gives them) nor kernels."""
         return self.seconds() if self.seconds('compiler', 'kernel') else None
 
     @property
@@ -115,7 +115,7 @@ def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
 
     Three costs are ignored: asynchronous copies between the chip's memories, the latency of collectives, the host.
     """
-    # `free_at` is {whether between slices: the time from which the links or the network are free}.
+    # `free_at` has the times from which the links (False) and the network between slices (True) are free.
     total, now, free_at = Estimate(), 0.0, {False: 0.0, True: 0.0}
     collectives = find_collectives(entry, chips)
     end_times: dict[int, float] = {}
@@ -188,7 +188,7 @@ def _kernel_work(instruction: Instruction) -> tuple[float, float]:
 
 
 def _moved_bytes(instruction: Instruction, hbm_only: bool = True) -> int:
-    """Returns the bytes of the operands and results of an instruction, by default only those in HBM."""
+    """Returns the bytes of the operands and results of an instruction, by default only for arrays in HBM."""
     return sum(shape_bytes(x.shape, hbm_only=hbm_only) for x in (instruction, *instruction.inputs))
 
 
@@ -196,7 +196,7 @@ def part_of(instruction: Instruction) -> str:
     """Returns the part of the step that an instruction belongs to: a row of the table in docs/performance.md.
 
     A fusion belongs to the part of its matrix product, or of its result if it has no product. In any module, an
-    instruction that only changes types is a cast, and an instruction that only moves numbers is a copy. The stacks are
+    instruction that only changes types is a cast, and an instruction that only moves data is a copy. The stacks are
     the arrays that the scan over the blocks stores for the backward pass.
     """
     work = [inner for inner in instruction.inside() if inner.opcode not in _IDLE]

@@ -1,4 +1,4 @@
-"""Read a compiled program (XLA's HLO as text): computations, their instructions, shapes and loops."""
+"""Reads a compiled program (XLA's HLO as text): computations, their instructions, shapes and loops."""
 
 import dataclasses
 import functools
@@ -68,7 +68,7 @@ class Instruction:
         return [self.computation.module[name] for text in texts for name in re.findall(r'[\w.-]+', text)]
 
     def inside(self) -> Iterator['Instruction']:
-        """Yields the instructions inside a fusion or an asynchronous wrapper, recursively; else yields itself."""
+        """Yields the instructions inside a fusion or an asynchronous wrapper, recursively, or otherwise itself."""
         if self.opcode in ('fusion', 'async-start'):
             for instruction in self.called('calls')[0].instructions.values():
                 yield from instruction.inside()
@@ -156,7 +156,7 @@ def trip_count(loop: Instruction) -> int | None:
 
 
 def _find_operands(instruction: Instruction) -> tuple[Instruction | None, Instruction | None]:
-    """Returns the two operands of a comparison or addition, which may be the root of a fusion; else (None, None)."""
+    """Returns the two operands of a comparison or addition, or of the root of a fusion; else (None, None)."""
     root = instruction.called('calls')[0].root if instruction.opcode == 'fusion' else instruction
     sides = [side.source() for side in root.inputs]
     if instruction is not root:

@@ -1,4 +1,4 @@
-"""Compile the train step of a phase to find out whether it fits a TPU slice or GPUs, and which memory plan would fit.
+"""Compiles the train step of a phase to find out whether it fits a TPU slice or GPUs, and which memory plan fits.
 
 A plan changes the gradient accumulation steps, the remat policy or the mesh. It does not change the result of
 training, except for the order of sums.
@@ -73,10 +73,10 @@ class MemorySearch:
         return self._setups[key]
 
     def compile(self, phase: PretrainingPhase, plan: MemoryPlan | None = None) -> CompileResult:
-        """Compiles the step of a phase, by default with the values of the config.
+        """Compiles the step of a phase with the values of `plan`. None uses the values of the config.
 
         Returns:
-          The entries of compile.json, with `fits`. `hbm_bytes_per_chip` is None if the compiler does not report it.
+          The entries of compile.json, including `fits`. `hbm_bytes_per_chip` is None if the compiler does not state it.
 
         Raises:
           UserError: The row shards do not divide the rows of an accumulation step.
@@ -198,7 +198,7 @@ class MemorySearch:
 
 
 def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
-    """Compiles the step of a phase. Returns whether the step is accepted, its memory, and its text if it is accepted.
+    """Compiles the step of a phase. Returns whether the compiler accepts it, its memory, and its text if accepted.
 
     On TPUs, libtpu writes the text, because jaxlib 0.10.2 cannot print every program of libtpu 0.0.52 (for example, on
     v6e, an asynchronous gather on the SparseCore).

@@ -50,7 +50,7 @@ def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict
 
 
 def _sum_sent(step: Estimate) -> list[dict[str, Any]]:
-    """Sums the collectives of equal kind, group size and network. Returns the sums by descending seconds."""
+    """Sums the collectives that have the same kind, group size and network. Sorts the sums by descending seconds."""
     rows: dict[tuple, collections.Counter] = collections.defaultdict(collections.Counter)
     for collective in step.collectives:
         row = {'count': 1, 'async': collective.first != collective.last, 'bytes': collective.sent}

@@ -4,8 +4,8 @@ A stateful generator must draw n - 1 numbers before number n. With hashes, any p
 and a whole batch takes a few array operations.
 
 The mixer is the finaliser of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators")
-with the constants of Stafford's "Mix13". The numbers of a stream over `position` are a SplitMix64 sequence that starts
-at a key mixed from (seed, stream, n).
+with the constants of Stafford's "Mix13". The numbers of (seed, stream, n) at positions 0, 1, 2, ... are a SplitMix64
+sequence. It starts at a key mixed from (seed, stream, n).
 """
 
 import enum
@@ -101,7 +101,7 @@ def hash_bits_ragged(
 
 def _keys(seed: int, stream: int, n: np.ndarray) -> np.ndarray:
     """Returns the start of the SplitMix64 sequence of each n, uint64."""
-    # numpy warns about overflow of scalars but not of arrays, and the overflow is intended.
+    # The overflow is intended. The seed is an array, because numpy warns about the overflow of scalars.
     start = _mix(np.array([int(seed) & _BITS], np.uint64)) + np.uint64((int(stream) + 1) * _GOLDEN & _BITS)
     return _mix(np.atleast_1d(n) * np.uint64(_GOLDEN) + _mix(start))
 

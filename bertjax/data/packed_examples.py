@@ -16,7 +16,7 @@ class PackedExamples:
 
     Rows are numbered through all plans, as examples are. The order of the rows of a plan is a permutation that depends
     on (seed, phase, cycle, plan). In the first cycle, the rows contain the same examples as without packing. Later
-    cycles have the same pairs in the same rows, including the random segments B, with new masks unless they are static.
+    cycles have the same pairs in the same rows, including the random segments B. The masks are new unless static.
 
     Args:
       examples: The examples to pack. A packed row has the same S and P as one of these examples.
@@ -46,14 +46,14 @@ class PackedExamples:
         return int(self._ends[-1])
 
     def locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Locates the examples of these rows.
+        """Locates the examples of the rows `indices`.
 
         Args:
           indices: int64 [B], the row numbers, >= 0.
 
         Returns:
-          Three int64 [X] arrays with one entry per example, in the order of the rows: the index of its row in
-          `indices`, the number of the example in the first cycle, and the cycle of its masks.
+          Three int64 [X] arrays with one entry per example, in the order of the rows: the index of the row in
+          `indices`, the number of the example in the first cycle, and the cycle of the masks.
         """
         cycle, plan, row, _ = locate_in_plans(indices, self._ends, self._examples.phase_seed, Stream.ROW_ORDER)
         first, count = np.empty_like(row), np.empty_like(row)
@@ -83,8 +83,8 @@ class PackedExamples:
         tokens, predictions = np.count_nonzero(real, axis=1), np.count_nonzero(used, axis=1)
         ordinal = ordinals(np.bincount(row_index, minlength=len(indices)))
         begin = starts_in_rows(tokens, ordinal)
-        # A packed row has the tokens of its examples one after the other, from position 0, and the same is true of its
-        # predictions. So boolean indexing of the single rows returns them in the order of the packed positions.
+        # A packed row has the tokens of its examples one after the other from position 0, and its predictions too. So
+        # boolean indexing of the single rows returns tokens and predictions in the order of the packed positions.
         mask = _prefix_mask(row_index, tokens, rows['input_ids'].shape)
         rows['attention_mask'] = mask.astype(np.int32)
         rows['sequence_ids'][mask] = np.repeat((ordinal + 1).astype(np.int32), tokens)

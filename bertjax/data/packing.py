@@ -2,7 +2,7 @@
 
 Examples are packed block by block with best fit decreasing: the longest example first, each into the fullest row that
 still has room for it (Johnson 1974, "Fast algorithms for bin packing"). Packing needs only the lengths of the examples,
-which are a function of the plan and the seed. So a row number determines the examples of its row.
+which are a function of the plan and the seed. So the number of a row determines its examples.
 """
 
 import dataclasses

@@ -11,7 +11,7 @@ from bertjax.data.length_buckets import fill_last_batch, find_buckets
 from bertjax.data.packing import best_fit, rows_of_items
 
 MAX_SEQUENCES = 4  # per row
-_MAX_COST = 0.95  # packing is used only if it costs less than this fraction of rows with one sequence each
+_MAX_COST = 0.95  # packing is used only if it costs less than this fraction of the plan with single rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +30,9 @@ class Cost:
     def of(cls, width: int, layers: int) -> 'Cost':
         """Returns the costs of an encoder.
 
-        A position takes 24·L·D² operations. Its attention to one other position takes 4·L·D operations, which are about
-        twice as slow (docs/performance.md). Compiling a shape takes about as long as 10¹¹ operations.
+        With L layers of width D, a position takes 24·L·D² operations. Its attention to one other position takes 4·L·D
+        operations, which are about twice as slow (docs/performance.md). Compiling a shape takes about as long as 10¹¹
+        operations.
         """
         return cls(attention=2 / (6 * width), shape=1e11 / (24 * layers * width**2))
 
@@ -76,7 +77,7 @@ class PackingPlan:
 
 
 def choose_batch_rows(rows: int, sizes: tuple[int, ...]) -> int:
-    """Returns the rows of a batch: the first of `sizes` (ascending) that is at least `rows`, else the last."""
+    """Returns the number of rows of a batch: the first of the ascending `sizes` that is >= `rows`, or the last."""
     return sizes[min(bisect.bisect_left(sizes, rows), len(sizes) - 1)]
 
 
@@ -120,8 +121,7 @@ def choose_plan(
       lengths: int64 [N], the lengths of the sequences; N > 0.
       shapes: The possible lengths of a row, ascending. The last length fits every sequence.
       size: The number of rows in a batch with one sequence per row.
-      sizes: A function that returns the possible numbers of rows in a batch of packed rows, ascending, for the length
-        of a row.
+      sizes: A function from the length of a row to the possible numbers of rows in a batch of packed rows, ascending.
       cost: The costs of the encoder.
     """
     best = plan_single_rows(lengths, shapes, size)

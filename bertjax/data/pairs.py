@@ -33,10 +33,10 @@ class PairOptions:
         'sentences' makes one example of each sentence, and all its plans are the same.
       plans: The number of different passes over the corpus. After the last pass, the passes are repeated, and their
         examples are shuffled differently. With static masks this number is Google's `dupe_factor`.
-      short_probability: The share of documents (pairs only) whose target length is drawn uniformly from 2 to S - 3. The
+      short_probability: For pairs, the share of documents whose target length is drawn uniformly from 2 to S - 3. The
         target length of the other documents is S - 3. S is the number of positions per sequence.
-      balanced: For 'nsp', whether half of all examples are IsNext. By Google's rules, only half of the chunks of two or
-        more sentences are IsNext, and a chunk of one sentence is never IsNext.
+      balanced: For 'nsp', whether half of all examples are IsNext. If False, half of the chunks of two or more
+        sentences are IsNext, and a chunk of one sentence is never IsNext, as in Google's code.
     """
 
     mode: str = key('nsp', one_of(MODES), change=Change.STATE)

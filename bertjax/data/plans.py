@@ -29,7 +29,7 @@ def locate_in_plans(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Maps the numbers of examples or rows to slots of plans.
 
-    A cycle goes through all plans one after the other. In each cycle, each plan has a new permutation.
+    A cycle goes through all plans one after the other. In each cycle, the slots of each plan have a new order.
 
     Args:
       indices: int64 [B], the numbers of examples or rows, not negative.
@@ -104,7 +104,7 @@ def load_or_make(
     Args:
       cache_dir: The folder of the files NAME.npy and NAME.json; None for an object in memory.
       name: The name of the files without suffix.
-      load: A function that makes the object from the array and the values; None if they do not match.
+      load: A function that makes the object from the array and the values, or returns None if they do not match.
       make: A function that returns the array and the values.
     """
     stem = None if cache_dir is None else pathlib.Path(cache_dir) / name
@@ -129,7 +129,7 @@ def _write_array(stem: pathlib.Path, array: np.ndarray, facts: dict[str, Any]) -
 
 
 def _read_array(stem: pathlib.Path, load: Callable[[np.ndarray, dict[str, Any]], T | None]) -> T | None:
-    """Returns `load(array, facts)` of the files of `_write_array`, or None if they are absent or damaged.
+    """Returns `load(array, facts)` for the files that `_write_array` wrote, or None if they are absent or damaged.
 
     The array is memory-mapped.
     """

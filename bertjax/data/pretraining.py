@@ -45,7 +45,7 @@ class PretrainingExamples:
       max_predictions: The maximum number P of predicted positions in a row.
       pairs: The options of pairing.
       masking: The options of masking.
-      seed: An integer. An example depends only on it, `phase`, its number, the text and the options.
+      seed: An integer. An example depends only on its number, `seed`, `phase`, the text and the options.
       phase: An integer.
       cache_dir: A local directory for the plans; None keeps them in memory.
 
@@ -106,8 +106,8 @@ class PretrainingExamples:
     def batch(self, indices: np.ndarray, *rates: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the examples `indices` (int64 [B], not negative) in the format of `batch.py`.
 
-        An optional array `rates`, float64 [B], replaces the mask rate of the options. No value may be
-        above that rate.
+        An optional array `rates`, float64 [B], replaces the mask rate of the options. No value may be above the rate of
+        the options.
         """
         return make_in_chunks(self._batch, np.asarray(indices, np.int64), self.seq_len, *rates)
 
@@ -118,9 +118,9 @@ class PretrainingExamples:
     def batch_with_new_masks(
         self, indices: np.ndarray, cycle: np.ndarray, rates: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        """Returns the examples `indices`, which are in the first cycle, with the masks of later cycles.
+        """Returns the examples `indices`, which must be in the first cycle, with the masks of later cycles.
 
-        Example i gets the masks that it has in the cycle `cycle[i]` (int64 [B], from 0).
+        Example `indices[i]` gets the masks of its repetition in the cycle `cycle[i]` (int64 [B], from 0).
 
         For `rates`, see `batch`. No example has more positions to predict than its budget; see `masking.mask_batch`.
         """
@@ -177,7 +177,7 @@ class PretrainingExamples:
 
         * `one_sentence`: the share of chunks of one sentence (NotNext in 'nsp', no B in 'sop'); null without pairs.
         * `is_next`: the share of IsNext among all examples; null if the mode is not 'nsp'.
-        * `is_next_of_two`: the share of IsNext among the chunks of two or more sentences; null if there are none.
+        * `is_next_of_two`: this share among the chunks of two or more sentences; also null if there are none.
         * `real_positions`: the share of positions that are not padding.
         * `mean_a`, `mean_b`: the mean number of tokens of A and B after truncation; `mean_b` is over rows with a B.
         * `truncated`: the share of rows that lost tokens.

@@ -1,8 +1,8 @@
 """Chooses the words to mask for the units "word" and "span" of masking.py. Processes all rows of a batch together.
 
 Spans are selected in random order, and each selection depends on the earlier ones. To avoid one step per span, there
-are two stages. While a row has budget for whole spans, only overlaps matter: each step selects, in all rows, the open
-spans that overlap no earlier open span, and rejects those that overlap them. Then `_fill` spends the small
+are two stages. While a row has budget for whole spans, only overlaps matter: each step selects all undecided spans that
+overlap no earlier undecided span, and rejects all spans that overlap a selected span. Then `_fill` spends the small
 remaining budget of each row span by span, in a few more steps.
 """
 
@@ -191,7 +191,7 @@ def _select_whole_spans(spans: _Spans, budget: np.ndarray, selected: np.ndarray)
 
 
 def _without_overlaps(first: np.ndarray, sizes_in_words: np.ndarray, words: int) -> np.ndarray:
-    """Returns bool [B, R], true for each span that, in order of rank, overlaps no selected span. Ignores the budget."""
+    """Selects each span that overlaps no selected span of lower rank, without a budget. Returns bool [B, R]."""
     free, selected, owner = np.zeros(first.shape, bool), np.zeros(words, bool), np.empty(words, np.int64)
     open_ = np.flatnonzero(sizes_in_words)  # the spans that are not decided yet
     while open_.size:

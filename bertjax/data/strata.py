@@ -1,8 +1,7 @@
 """Stratified batches for fine-tuning. All batches have the same mix of short and long rows, so one layout fits them.
 
-The rows of an epoch are sorted by length and cut into B strata. A batch has one row of each stratum. So no sequence of
-the i-th shortest row of any batch is longer than the same sequence of all rows of stratum i, and all batches can use
-slots of these lengths.
+The rows of an epoch are sorted by length and cut into B strata. A batch has one row of each stratum, so slots with the
+maximum lengths of the strata fit every batch.
 """
 
 import functools
@@ -120,7 +119,7 @@ def _one_per_row(capacities: np.ndarray, count: int, max_length: int) -> Layout:
 
 
 def _several_per_row(capacities: np.ndarray, length: int) -> Layout:
-    """Returns the layout with all sequences in rows of this length, packed by best fit decreasing."""
+    """Returns the layout with all sequences in rows of the given length, packed by best fit decreasing."""
     order, ends = best_fit(capacities, length)
     row, ordinal = rows_of_items(ends)
     starts = np.empty_like(capacities)
@@ -133,9 +132,9 @@ class StratifiedExamples:
 
     Each batch has one row of each stratum, and all batches have the same shape.
 
-    Example n is row n % B of batch n // B. The seed, n and B determine which row of the features it is. An epoch has
-    every row once. If the batches of an epoch have more rows than the features, the remaining rows are empty: they have
-    weight 0 and count as the shortest rows.
+    Example n is row n % B of batch n // B. The seed, n and B determine which row of the features example n is. An epoch
+    has every row once. If the batches of an epoch have more rows than the features, the remaining rows are empty: they
+    have weight 0 and count as the shortest rows.
     """
 
     def __init__(self, features: Features, *, batch_size: int, length: int, seed: int, pad_id: int):

@@ -27,7 +27,7 @@ _BLOCK = 1 << 20
 def walk(
     split: StoreSplit, options: PairOptions, seq_len: int, seed: int, plan: int, next_probability: float = 0.5
 ) -> PairPlan:
-    """Makes plan number `plan`."""
+    """Makes plan number `plan`. For `next_probability`, see `calibrate`."""
     walker = _walk_pairs if options.paired else _walk_sentences
     parts, one_sentence = [], 0
     for chunks, single in walker(split, options, seq_len, seed, plan, next_probability):
@@ -39,11 +39,11 @@ def walk(
 def calibrate(split: StoreSplit, options: PairOptions, seq_len: int, seed: int) -> float:
     """Finds the probability of IsNext that makes half of all examples IsNext.
 
-    The probability applies to chunks of two sentences or more. The share of one-sentence chunks depends on it, because
+    The probability applies to chunks of two sentences or more. It changes the share of one-sentence chunks, because
     the rest of a NotNext chunk begins the next chunk. So the walks are repeated with new probabilities, up to eight
-    times, until half of the examples are IsNext. They cover all plans of a small corpus, and at least `_BLOCK`
-    sentences of a large corpus, to make the noise small. If more than half of the chunks have one sentence, the result
-    is 1, and fewer than half of the examples are IsNext.
+    times, until half of the examples are IsNext. Each time, the walks cover all plans of a small corpus, or at least
+    `_BLOCK` sentences of a large corpus, to make the noise small. If more than half of the chunks have one sentence,
+    the result is 1, and fewer than half of the examples are IsNext.
     """
     if not options.balanced:
         return 0.5
@@ -93,7 +93,7 @@ def _walk_pairs(split, options, seq_len, seed, plan, next_probability) -> Iterat
         index = sentence - base
         end = np.minimum(np.searchsorted(offsets, offsets[:-1] + target), document_end)
         size = end - index
-        # Google's a_end: uniform in 1..size-1, so that both sides have a sentence.
+        # Google's a_end: uniform in 1..size-1, so that A and the rest have a sentence each.
         a = np.where(size > 1, 1 + randint(np.maximum(size - 1, 1), seed, Stream.SPLIT, plan, sentence), 1)
         if options.mode == 'nsp':
             is_next = (size > 1) & (uniform(seed, Stream.NEXT, plan, sentence) < next_probability)
@@ -110,9 +110,9 @@ def _walk_pairs(split, options, seq_len, seed, plan, next_probability) -> Iterat
 def _walk_sentences(split, options, seq_len, seed, plan, next_probability) -> Iterator[tuple[np.ndarray, int]]:
     """Yields chunks of contiguous sentences for rows [CLS] ... [SEP].
 
-    A sentence that is longer than a row is cut into pieces that each fill a row and a shorter last piece, so no token
-    is lost. The first row (of the corpus, or of each document longer than one row) has a random capacity, so rows break
-    at different sentences in each plan. In mode 'sentences' each sentence or piece is one row, in every plan.
+    A sentence that is longer than a row is cut into full rows and a shorter last piece, so no token is lost. The first
+    row (of the corpus, or of each document longer than one row) has a random capacity, so rows break at different
+    sentences in each plan. In mode 'sentences' each sentence or piece is one row, in every plan.
     """
     del next_probability  # there are no pairs
     capacity, crossing = seq_len - 2, options.mode == 'full_sentences'

@@ -75,7 +75,7 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
       hidden_loss: The squared distance from the teacher's hidden states, averaged over the width and summed over the
         student's blocks.
       attention_loss: The squared distance from the teacher's scores Q Kᵀ / √K before mask and softmax, averaged over
-        the heads, and summed over the student's blocks and over the pairs of tokens that attend to each other.
+        the heads, and summed over the student's blocks and over the pairs of a token and an attended token.
       cosine_loss: 1 - cos of the last hidden states.
 
     There are two differences from the original code. TinyBERT's code also averages over padding, with scores of 0 for
@@ -100,7 +100,7 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
     def teacher_fn(params: Any, batch: Batch) -> dict[str, Any]:
         inputs = [batch[name] for name in base.inputs]
         outputs, captured = apply_capturing(teacher, params, *inputs, capture=capture)
-        # HIDDEN has the embeddings (0), then the output of each block. The last one (-1) is needed for the cosine.
+        # HIDDEN has the embeddings (0), then the output of each block. The cosine loss needs the last output (-1).
         states = jnp.array([0, *(layer + 1 for layer in spec.layers), -1])
         select = {SCORES: lambda x: x[jnp.array(spec.layers)], HIDDEN: lambda x: x[states]}
         hidden = {name: select[name](x) for name, x in captured.items()}
@@ -160,7 +160,7 @@ def _mask_augmented(batch: Batch) -> Batch:
 
 
 def _pairs(batch: Batch, causal: bool) -> jax.Array:
-    """Returns float32 [B, Q, S], 1 where a token attends to another token, for a mask [B, S] or [B, C, S]."""
+    """Returns float32 [B, Q, S], 1 where token q attends to token s. The mask of `batch` is [B, S] or [B, C, S]."""
     mask = batch['attention_mask']
     mask = mask.reshape(-1, mask.shape[-1])
     visible = AttentionMask(mask, batch.get('sequence_ids'), causal).visible(mask.shape[1])[:, 0]  # [B, Q or 1, S]
@@ -177,7 +177,7 @@ def _hidden_losses(
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
     """Computes the losses `parts`; see `distill_objective`.
 
-    The student's hidden states have shape [L + 1, B, S, D]. The teacher's have the shape [len(layers) + 2, B, S, D'].
+    The student's hidden states are [L + 1, B, S, D] for L blocks. The teacher's are [len(layers) + 2, B, S, D'].
     """
     mask = batch['attention_mask']
     real = mask.reshape(-1, mask.shape[-1]).astype(jnp.float32)  # [B, S]

@@ -23,7 +23,7 @@ from bertjax.workdir.resolve_path import huggingface_directory
 
 
 def student_params(settings: PretrainingSettings, student: BertConfig) -> dict[str, Any] | None:
-    """Returns the initial parameters of an existing run if they were copied from its teacher, else None.
+    """Returns the initial parameters of an existing run, or None if they were not copied from its teacher.
 
     Raises:
       UserError: The teacher no longer exists.
@@ -65,7 +65,7 @@ def student_encoder(distill: DistillationSettings, teacher: BertConfig) -> BertC
 def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> Teacher:
     """Loads and checks the teacher for a task, before any record is tokenised.
 
-    `data` has the encoder config of the student, and its task must know its labels.
+    `data` has the encoder config of the student, and `data.task` must know the labels.
 
     Raises:
       UserError: The teacher has another vocabulary, lacks the task's head, or cannot be compared with the student.

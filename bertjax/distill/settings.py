@@ -13,7 +13,7 @@ _AUGMENT_KEYS = ('augment_probability', 'augment_candidates', 'augment_model')
 
 
 class DistillationSettings(TaskDistillationKeys):
-    """The values of config.distill, and properties derived from them. In pre-training, keys for tasks are unused."""
+    """The values of config.distill, and properties derived from them. Pre-training ignores the keys for tasks."""
 
     def check(self, init: str, flag_keys: Collection[str] = ()) -> None:
         """Checks everything that can be checked without reading the teacher.
@@ -82,7 +82,7 @@ class DistillationSettings(TaskDistillationKeys):
         return _parse_numbers(self.student_init)
 
     def student_layers(self, teacher: BertConfig, count: int = 0) -> tuple[int, ...] | None:
-        """Returns the indices of the teacher blocks that initialize the student; None if it has other initial weights.
+        """Returns the indices of the teacher blocks that initialize the student, or None for other initial weights.
 
         Args:
           teacher: The config of the teacher.
@@ -98,7 +98,7 @@ class DistillationSettings(TaskDistillationKeys):
         where = 'config.model.num_layers' if count and not self._init_blocks else 'config.distill.student_init'
         _check_blocks(where, blocks, teacher, fix='use fewer, or set --config.distill.student_init=random')
         if count and len(blocks) != count:
-            found, expected = f'{len(blocks)} blocks ({self.student_init})', f'config.model.num_layers = {count}'
+            found, expected = f'{len(blocks)} blocks ({self.student_init})', f'{count} (config.model.num_layers)'
             raise UserError('config.distill.student_init', found, expected, 'make the two numbers equal')
         return blocks
 

@@ -1,1 +1,1 @@
-"""The checks of run=doctor. Each check prints one line."""
+"""The checks of run=doctor. Each result is printed as one line."""

@@ -1,4 +1,4 @@
-"""Check the bucket of a workdir: the permissions of the credentials, and the holder of the lease."""
+"""Checks the bucket of a workdir: the permissions of the credentials, and the holder of the lease."""
 
 import contextlib
 import secrets
@@ -23,7 +23,7 @@ def rights(url: str) -> Iterator[Check]:
     folder, probe = RemoteFolder(url, '--workdir'), f'.doctor-{secrets.token_hex(8)}'
     actions = {
         'list': folder.find,
-        'read': lambda: folder.read(probe),  # the object does not exist: 404 with the right to read, else 403
+        'read': lambda: folder.read(probe),  # the object is missing: the answer is 404 with the right to read, else 403
         'write': lambda: folder.write(probe, b'run=doctor'),
         'delete': lambda: folder.remove(probe),
     }
@@ -33,7 +33,7 @@ def rights(url: str) -> Iterator[Check]:
             with contextlib.suppress(FileNotFoundError):
                 act()
         except DeniedError as error:
-            remains = f'; {probe} stays there' if right == 'delete' and is_written else ''
+            remains = f'; the object {probe} remains' if right == 'delete' and is_written else ''
             fix = f'give these credentials {_RIGHTS[split_address(url)[0]][right]}, or use others: {error.fix}'
             yield Check(right, FAIL, f'{error.found}{remains}', fix)
         except UserError as error:  # the bucket is missing or unreachable, so the other checks would fail too

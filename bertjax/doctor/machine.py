@@ -1,4 +1,4 @@
-"""Check the machine: the package versions, the devices, the workdir and the disk."""
+"""Checks the machine: the package versions, the devices, the workdir and the disk."""
 
 import contextlib
 import importlib.metadata

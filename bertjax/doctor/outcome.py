@@ -1,4 +1,4 @@
-"""Check the outcome of a finished or unfinished run, and look for the causes of problems in its training text."""
+"""Checks the outcome of a finished or unfinished run, and looks for the causes of problems in its training text."""
 
 import statistics
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from bertjax.workdir.resolve_path import huggingface_directory
 
 STUCK_SHARE = 0.98  # a loss above this share of the unigram entropy shows that the model does not use any context
 MIN_EXAMPLES = 50_000  # with fewer examples, a new model has seldom learned more than the frequencies of the pieces
-RISE = 0.3  # nats; a held-out loss that is more than this above its lowest value is a problem
+RISE = 0.3  # nats; a larger rise of the held-out loss above its lowest value is a problem
 SLOW_INPUT = 0.1  # a larger share of time spent waiting for data is a problem
 GOOD_GOODPUT = 0.9  # a higher goodput needs no advice
 _SHORT = 600.0  # seconds; the start-up dominates the goodput of a shorter run

@@ -1,6 +1,6 @@
-"""Check a run before it starts: its config, data, memory, disk space and duration.
+"""Checks a run before it starts: its config, data, memory, disk space and duration.
 
-The duration is estimated from steps timed on this machine, or from the compiler's estimate for a TPU slice.
+The duration is estimated from steps timed on this machine, or by the compiler for config.topology.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats, check_push_to
 from bertjax.workdir.resolve_path import huggingface_directory
 
-_CPU_FLOPS = 3e11  # the maximum FLOPs of a step that is timed on a CPU; it takes a few seconds
+_CPU_FLOPS = 3e11  # the maximum FLOPs of a step that is timed on a CPU; such a step takes a few seconds
 _CPU_ROWS = 16  # the maximum rows of a fine-tuning step that is timed on a CPU
 _RECORDS = 256  # the maximum number of records for the timed steps of fine-tuning
 _STEPS = 3  # the number of timed steps
@@ -126,7 +126,7 @@ def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, t
             if 'RESOURCE_EXHAUSTED' not in str(error):
                 raise
             fix = f'raise config.grad_accum_steps above {phase.grad_accum_steps}, or set --config.model.remat=full'
-            yield Check('memory', FAIL, f'{rows} x {phase.seq_len} at once do not fit on a device', fix)
+            yield Check('memory', FAIL, f'a batch of {rows} x {phase.seq_len} does not fit on the devices', fix)
             return
         hours += _steps_left(phase, done) * seconds * phase.batch_size / rows / 3600
         steps.append(f'{rows} x {phase.seq_len} in {seconds:.3g} s')
@@ -245,7 +245,7 @@ def _hours(hours: float, total: int | None, source: str) -> Check:
     source += '; without evaluation and checkpoints'
     if total is None:
         seconds = 3600 * hours / _ASSUMED_STEPS
-        source += '; the size of the corpus (see run=corpus) sets the steps'
+        source += '; the size of the corpus (see run=corpus) sets the number of steps'
         return Check('hours', OK, f'{seconds:.3g} s a step {source}')
     text = f'{hours:,.1f} hours' if hours >= 1 else f'{60 * hours:.0f} minutes' if hours > 1 / 60 else 'under a minute'
     if hours > _LONG:

@@ -1,4 +1,4 @@
-"""Check the tokenizer and the corpus of a pre-training run: its token stores, or else a sample of its text."""
+"""Checks the tokenizer and the corpus of a pre-training run: its token stores, or else a sample of its text."""
 
 import dataclasses
 import pathlib
@@ -122,7 +122,7 @@ def _sample(sources: list[TextSource], options: CorpusOptions) -> Iterator[str]:
             if isinstance(event, str):
                 left -= len(event)
                 yield ' '.join(event.split()) + '\n'
-            if event is Document.END or left < -_CHARACTERS:  # a document can be a whole file
+            if event is Document.END or left < -_CHARACTERS:  # a document can be a large file, so it is cut
                 yield '\n'
                 if left < 0:
                     break

@@ -1,1 +1,1 @@
-"""Find, read and atomically write local files of any content."""
+"""Finds, reads and atomically writes local files."""

@@ -1,4 +1,4 @@
-"""Write files and directories atomically, compute checksums, and lock directories."""
+"""Writes files and directories atomically, computes checksums, and locks directories."""
 
 import contextlib
 import errno
@@ -28,7 +28,7 @@ _writes_disabled = False
 
 
 def disable_writes() -> None:
-    """Makes this process discard all that it writes, and take no locks. Only the primary process of a run writes."""
+    """Makes this process discard all its writes, and take no locks. Only the primary process of a run writes."""
     global _writes_disabled
     _writes_disabled = True
 
@@ -244,7 +244,7 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
 
 
 def _is_at(directory: str | os.PathLike, handle: int) -> bool:
-    """Returns whether the open directory `handle` is still at this path; True if the file system does not tell."""
+    """Returns whether the open directory `handle` is still at this path; also True if this is unknown."""
     try:
         return os.path.samestat(os.stat(directory), os.fstat(handle))
     except (FileNotFoundError, NotADirectoryError):

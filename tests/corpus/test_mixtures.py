@@ -17,7 +17,7 @@ def test_mixtures_are_parsed_or_refused():
     assert parse_mixture('a=auto,b=auto') == [('a', AUTO), ('b', AUTO)]
     for spec, found in (
         ('a=1,b', 'some'),
-        ('a=1,b=auto', 'numbers beside =auto'),
+        ('a=1,b=auto', 'numbers together with =auto'),
         ('a=auto,b', 'some'),
         ('a=0', "weight '0'"),
         ('a=-1', 'weight'),
@@ -27,5 +27,5 @@ def test_mixtures_are_parsed_or_refused():
     ):
         with pytest.raises(UserError, match=found):
             parse_mixture(spec)
-    with pytest.raises(UserError, match='one component for each store'):
+    with pytest.raises(UserError, match='components without weights for one store'):
         build_store('pydoc:=1', 'unused', 'unused')

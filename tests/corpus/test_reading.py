@@ -100,7 +100,7 @@ def test_documents_of_many_sentences_give_a_warning(tmp_path, vocabulary, monkey
     store = open_store(tmp_path / 's')
     assert warn_long_documents(store) == []
     monkeypatch.setattr('bertjax.corpus.quality.MANY_SENTENCES', 5)
-    assert warn_long_documents(store)[0].startswith('18 documents have 5 sentences or more, up to 5: ')
+    assert warn_long_documents(store)[0].startswith('18 documents have 5 sentences or more, up to 5. ')
 
 
 def test_the_formats_of_real_text(shared):

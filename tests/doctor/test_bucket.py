@@ -25,7 +25,7 @@ def test_a_missing_permission_is_reported_with_a_fix(bucket, method: str, path: 
         checks = {check.about: check for check in rights(WORKDIR)}
     assert [about for about, check in checks.items() if check.status == FAIL] == [right]
     assert 'access denied' in checks[right].message and 's3:' in checks[right].fix
-    assert ('stays there' in checks[right].message) == (right == 'delete')
+    assert ('remains' in checks[right].message) == (right == 'delete')
 
 
 def test_a_missing_bucket_and_the_process_that_holds_the_lease_are_reported(bucket):
