@@ -212,7 +212,7 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
 
     Args:
       directory: An existing local directory.
-      doing: The activity, such as 'builds this store', for the error message of the other process.
+      doing: The activity of the process that holds the lock, such as 'builds this store', for error messages.
 
     Raises:
       UserError: Another process holds the lock, or the directory was removed or moved during the body.

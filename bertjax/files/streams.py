@@ -1,6 +1,7 @@
 """Read plain or compressed files as chunks or lines, in bounded memory.
 
-For a damaged file, the iterators first yield all bytes before the damage, then raise one of `DAMAGE`.
+From a damaged file, `chunks` yields all bytes before the damage, and `Lines` all complete lines before it. Then both
+raise one of `DAMAGE`.
 """
 
 import bz2
@@ -160,7 +161,7 @@ def read_range(path: str, file, begin: int, end: int, progress=None, digest=None
 
 
 class Lines:
-    """An iterator over the lines in chunks of bytes. It yields bytes without line ends.
+    """An iterable of the lines in chunks of bytes, without their line ends.
 
     Args:
       source: The chunks.
@@ -208,7 +209,7 @@ class Lines:
                 if len(line) > MAX_LINE and self._cut:
                     yield from self._pieces(line)
                 else:
-                    yield line
+                    yield TOO_LONG if len(line) > MAX_RECORD and not self._cut else line
             if skipping:
                 rest = b''
             elif len(rest) > MAX_RECORD and not self._cut:

@@ -45,7 +45,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
     """The options and the methods of all tasks that compare texts.
 
     A prediction is the similarity of a pair, or a query's ranking of documents. A subclass is a dataclass. It declares
-    the values of `loss`, and the options of its losses.
+    the field `loss` again with its own choices, and a field for each option of its losses.
 
     Attributes:
       data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; a file; or a BEIR folder.

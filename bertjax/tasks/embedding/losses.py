@@ -83,7 +83,7 @@ def listwise_margin_mse(scores: jax.Array, present: jax.Array, teacher: jax.Arra
 
 
 def normalize(x: jax.Array) -> jax.Array:
-    """Scales vectors [..., D] to length 1. The zero vector of an absent text stays zero and has no gradient."""
+    """Scales vectors [..., D] to length 1. The zero vector of an absent text stays zero, with a finite gradient."""
     return x * jax.lax.rsqrt(jnp.maximum(jnp.square(x).sum(-1, keepdims=True), 1e-24))
 
 
@@ -105,8 +105,8 @@ def info_nce(
       scale: The factor of the similarities, an inverse temperature.
       symmetric: Whether to average with the cross entropy of each positive's anchor among all anchors (CLIP,
         arXiv 2103.00020).
-      false_negative_margin: If > 0, a text is not a negative either if its similarity to an anchor exceeds the
-        similarity of the positive by more than this margin (arXiv 2506.05176, equation 2).
+      false_negative_margin: If > 0, a text is also no negative of an anchor if their similarity exceeds that of anchor
+        and positive by more than this margin (arXiv 2506.05176, equation 2).
 
     Returns:
       float32 [B].
