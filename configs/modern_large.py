@@ -19,7 +19,7 @@ def get_config() -> ConfigDict:
     config = modern_config('400m', learning_rate=5e-4)
     config.grad_accum_steps = 6
     config.steps = 932_479
-    # Percentages (190,735, 169,542, 476,837 and 95,365 steps), so that --config.steps scales all phases.
+    # Percentages (190,739, 169,543, 476,832 and 95,365 steps), so that --config.steps scales all phases.
     config.phases = (
         modern_phase(1024, steps='20.455%', warmup_fraction=0.0022),
         modern_phase(1024, steps='18.182%', learning_rate=5e-5),

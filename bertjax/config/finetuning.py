@@ -78,7 +78,7 @@ class FinetuningKeys(RunKeys):
 
     seq_len: int = key(128, integer(4, MANY), 'the maximal number of pieces of a row', change=TRAINING, trained=SAME)
     max_padded_lengths: int = key(
-        0, integer(0, 1000), 'the maximal number of padded lengths; 0: the cheapest number, 1 to 8', trained=RECIPE
+        0, integer(0, 1000), 'pad rows to at most this many lengths; 0: 1 to 8, whichever costs least', trained=RECIPE
     )
     packing: str = key(
         'auto', one_of(('auto', 'on', 'off')), 'whether to pack rows; `auto`: only if packing is faster', change=STATE

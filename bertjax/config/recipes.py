@@ -80,7 +80,7 @@ def modern_phase(seq_len: int, **values: Any) -> ConfigDict:
 
 
 _MIN_PIECES = 2048
-# (maximum seconds, maximum operations, number of pieces) of the vocabularies for budgets.
+# (seconds, operations, pieces): a budget of at most these seconds or operations has a vocabulary of these pieces.
 _VOCABULARIES = ((300, 1e13, _MIN_PIECES), (3600, 3e14, 4096), (8 * 3600, 3e15, 8192), (math.inf, math.inf, 16384))
 
 

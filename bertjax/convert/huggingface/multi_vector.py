@@ -98,10 +98,13 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
         raise UserError(where, f'the modules {", ".join(kinds)}', ', '.join(expected), _FIX)
     if modules[1]['path'] != '1_Dense':
         raise UserError(where, f'the projection in {modules[1]["path"]}', 'the folder 1_Dense', _FIX)
+    mask_file = f'{modules[2]["path"]}/config.json' if len(modules) > 2 else SETTINGS
     mask = modules[2] if len(modules) > 2 else {'skiplist_words': given.get('skiplist_words', list(PUNCTUATION))}
-    older_length = given.get('query_length') or 32  # the default of PyLate and ColBERT
-    older = {'strategy': 'fixed', 'attend': bool(given.get('attend_to_expansion_tokens')), 'length': older_length}
-    older = older if given['model_type'] == _PYLATE and given.get('do_query_expansion') is not False else None
+    older = None
+    if given['model_type'] == _PYLATE and given.get('do_query_expansion') is not False:
+        older_length = given.get('query_length') or 32  # the default of PyLate and ColBERT
+        older_length = _parse_length(older_length, 'query_length', str(folder / SETTINGS), longest)
+        older = {'strategy': 'fixed', 'attend': bool(given.get('attend_to_expansion_tokens')), 'length': older_length}
     expansion = encoder.get('query_expansion', older)
     if expansion is not None:
         facts = expansion if isinstance(expansion, dict) else {}
@@ -109,17 +112,16 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
             expected = 'null, or an object with a strategy and a length of at least 4'
             raise UserError(str(folder / ENCODER), f'query_expansion {format_value(expansion)}', expected, _FIX)
     is_plain = not expansion or (expansion['strategy'] == 'fixed' and not expansion.get('token'))
-    similarity = given.get('similarity_fn_name')
-    refused = {
-        'query_expansion': None if is_plain else expansion,
-        'skiplist_tasks': mask.get('skiplist_tasks', ['document']) != ['document'],
-        'keep_only_token_ids': mask.get('keep_only_token_ids'),
-        'similarity_fn_name': None if similarity in (None, 'maxsim', 'MaxSim') else similarity,
-        'default_prompt_name': given.get('default_prompt_name'),
+    allowed = {
+        'query_expansion': (ENCODER, expansion, is_plain),
+        'skiplist_tasks': (mask_file, tasks := mask.get('skiplist_tasks', ['document']), tasks == ['document']),
+        'keep_only_token_ids': (mask_file, ids := mask.get('keep_only_token_ids'), not ids),
+        'similarity_fn_name': (SETTINGS, name := given.get('similarity_fn_name'), name in (None, 'maxsim', 'MaxSim')),
+        'default_prompt_name': (SETTINGS, name := given.get('default_prompt_name'), not name),
     }
-    for name, value in refused.items():
-        if value:
-            raise UserError(where, f'{name} {format_value(value)}', "ColBERT's settings", _FIX)
+    for name, (file, value, is_allowed) in allowed.items():
+        if not is_allowed:
+            raise UserError(str(folder / file), f'{name} {format_value(value)}', "ColBERT's settings", _FIX)
     limit, prompts = read_max_length(folder, encoder) or longest, given.get('prompts') or {}
 
     def length(name: str) -> int:

@@ -62,7 +62,7 @@ def windows(
       stride: The distance between the starts of two windows, in pieces; at most `max_pieces`.
 
     Returns:
-      (first piece, piece after the last, numbers of the words to tag as int64) for each window.
+      For each window: (index of its first piece, index after its last piece, int64 indices of the words to tag).
     """
     words = np.arange(*sentence)
     start, end = int(first[sentence[0]]), int(first[sentence[1]])
@@ -100,7 +100,7 @@ def tagging_features(
 
     Args:
       records: The sentences; the sentences of a document must be consecutive.
-      numbers: The number of each tag.
+      numbers: The class index of each tag.
       tokenizer: The tokenizer of the model.
       seq_len: The maximum sequence length S, at least 3.
       stride: See `windows`.

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from bertjax.train.caller import current_caller
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_LAST = 3  # this many signals end a training at once
+_LAST = 3  # the signal with this number ends a training immediately
 
 
 class Interrupt:
-    """A context that records SIGTERM and SIGINT. The third signal ends the process with status 128 + signal number.
+    """A context that records SIGTERM and SIGINT. After a third signal, the process has the status 128 + signal number.
 
     A separate thread answers signals, even while the main thread runs compiled code or waits for a disk. Outside
     of the main thread, where Python allows no signal handlers, the context records nothing.
@@ -65,7 +65,7 @@ class Interrupt:
 
     def _answer(self) -> None:
         count = 0
-        end = 'ends the process' if self._ends_process else 'interrupts the call at once'
+        end = 'ends the process' if self._ends_process else 'interrupts the call'
         while byte := os.read(self._reader, 1):  # Python writes the number of each signal when it arrives
             if byte[0] not in SIGNALS:
                 continue
@@ -73,9 +73,9 @@ class Interrupt:
             self._requested = True
             if count == 1:
                 _print('stop requested: saving at the next step …')
-            elif count < _LAST or not self._ends_process:
+            elif count < _LAST:
                 _print(f'stop requested again: {self.doing}; a third signal {end} and loses unsaved steps')
-            else:
+            elif self._ends_process:
                 os._exit(128 + byte[0])
 
     @contextlib.contextmanager
