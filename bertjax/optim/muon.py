@@ -33,7 +33,7 @@ def scale_by_muon(momentum: float, b1: float, b2: float, eps: float) -> optax.Gr
     """Scales updates by Muon for the kernels of the blocks and by Adam for the rest.
 
     Muon is orthogonalised Nesterov momentum. The update of a matrix with I inputs and O outputs is multiplied by
-    sqrt(max(1, I / O)).
+    sqrt(max(1, O / I)), as in optax.contrib.muon.
 
     Args:
       momentum: The momentum of Muon, in [0, 1).
@@ -55,7 +55,7 @@ def scale_by_muon(momentum: float, b1: float, b2: float, eps: float) -> optax.Gr
 
 
 def orthogonalize_kernels(kernels: Any) -> Any:
-    """Orthogonalises each matrix in the tree of kernels and multiplies it by sqrt(max(1, I / O)).
+    """Orthogonalises each matrix in the tree of kernels and multiplies it by sqrt(max(1, O / I)).
 
     Query, key and value of each layer are separate matrices. Matrices of the same shape are concatenated, so the
     iteration compiles once per shape, and each device computes some of the matrices.
@@ -75,7 +75,7 @@ def orthogonalize_kernels(kernels: Any) -> Any:
     results = []
     for (_, kernel), x, orthogonal in zip(leaves, matrices, wide, strict=True):
         orthogonal = orthogonal if orthogonal.shape == x.shape else orthogonal.mT
-        results.append(orthogonal.reshape(kernel.shape) * math.sqrt(max(1.0, x.shape[1] / x.shape[2])))
+        results.append(orthogonal.reshape(kernel.shape) * math.sqrt(max(1.0, x.shape[2] / x.shape[1])))
     return jax.tree_util.tree_unflatten(structure, results)
 
 

@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 import pytest
 from flax import linen as nn
 
 from bertjax.config.run import Optimizer
 from bertjax.model.stacking import unstack_layers
 from bertjax.optim.masks import decay_mask, path_names
-from bertjax.optim.muon import is_block_kernel
+from bertjax.optim.muon import is_block_kernel, orthogonalize_kernels
 from bertjax.optim.optimizers import OPTIMIZERS, make_optimizer
 from bertjax.optim.trainable import partition
 
@@ -238,7 +239,7 @@ def numpy_muon(params, rate, steps, momentum=0.95, ratio=0.3):
                 m[names] = momentum * m.get(names, 0) + g
                 inputs = math.prod(g.shape[:2]) if names[-2] == 'output' else g.shape[0]
                 matrix = (g + momentum * m[names]).reshape(inputs, -1)
-                update = newton_schulz(matrix) * max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5
+                update = newton_schulz(matrix) * max(1, matrix.shape[1] / matrix.shape[0]) ** 0.5
                 update = update.reshape(g.shape) + DECAY * p
             else:
                 m[names] = B1 * m.get(names, 0) + (1 - B1) * g
@@ -266,6 +267,19 @@ def test_muon_equals_numpy(model, request):
     assert_trees_close(ours, unflat(expected), rtol=1e-3, atol=2e-5)
     kernels = {n for n in expected if n[1].startswith('layers_') and n[-1] == 'kernel'}
     assert set(flat(state[1].muon.trace)) == kernels and len(kernels) == 3 * (7 if model == 'gated' else 6)
+
+
+def test_the_first_update_of_muon_equals_optax(scanned):
+    """Later updates differ: the momentum of optax is a bias-corrected average."""
+    shapes = {'query': ((0,), (1, 2)), 'output': ((0, 1), (2,)), 'up': ((0,), (1,)), 'down': ((0,), (1,))}
+    layer = unstack_layers(scanned)['encoder']['layers_0']
+    kernels = {names: x for names, x in flat(layer).items() if names[-2] in shapes and names[-1] == 'kernel'}
+    grads = {names: jnp.asarray(x, jnp.float32) for names, x in gradients(0, kernels).items()}
+    axes = {names: optax.contrib.MuonDimensionNumbers(*shapes[names[-2]]) for names in kernels}
+    theirs = optax.contrib.muon(1.0, muon_weight_dimension_numbers=axes)
+    expected, _ = theirs.update(grads, theirs.init(grads), grads)
+    ours = orthogonalize_kernels({'encoder': {'layers_0': unflat(grads)}})['encoder']['layers_0']
+    assert_trees_close(ours, unflat({names: -x for names, x in expected.items()}), rtol=0, atol=1e-4)
 
 
 @pytest.mark.slow
