@@ -7,7 +7,7 @@ the steps have 128 positions.
 
 Hardware: 16 chips of TPU v5e, in bfloat16. The compiler's estimate of a step (docs/scaling.md) gives 4.4 hours for the
 first 90 % of the steps and 1.2 hours for the rest; not run here. Expected: held-out perplexity 3.99 (paper, table 6),
-MNLI 84.6.
+MNLI 84.6 on test (table 1).
 
 Arguments, as in --config=configs/pretrain_base.py:ltr or :size=l6_d768_h3,masking=100/0/0
 

@@ -39,7 +39,10 @@ class _Packing:
 
 @dataclasses.dataclass(frozen=True)
 class PackedLayout(_Packing, Layout):
-    """A layout with the same slots in every batch. Its rows are concatenated to T positions, except in attention."""
+    """A layout with the same slots in every batch. Only attention sees its rows; they are concatenated elsewhere.
+
+    R is the number of times that a batch has the layout, and T the number of positions of all its rows.
+    """
 
     def gather_cls(self, x: jax.Array) -> jax.Array:
         """Gathers the first position of each sequence of each row: [R, T, ...] -> [R, Q, ...]."""
@@ -50,7 +53,10 @@ class PackedLayout(_Packing, Layout):
         return _take(x, _inverse(self.cls_positions, self.positions)[self.starts]).reshape(-1, 1, x.shape[-1])
 
     def split(self, x: jax.Array) -> list[jax.Array]:
-        """Splits [R, T, ...] or [R, Q, ...] into [R·rows, length, ...] or [R·rows, E, ...] for each group of rows."""
+        """Splits x into an array for each group of rows.
+
+        x [R, T, ...] becomes [R·rows, length, ...], and x [R, Q, ...] becomes [R·rows, E, ...], E of `most_sequences`.
+        """
         widths = [length for _, length in self.row_groups] if x.shape[1] == self.positions else self.most_sequences
         parts, begin = [], 0
         for (rows, _), width in zip(self.row_groups, widths, strict=True):
@@ -74,7 +80,7 @@ class BatchLayout(_Packing):
     """The layout of one batch of packed rows.
 
     Attributes:
-      sequence_ids: int32 [R, T], the index within the row of the sequence that each position belongs to.
+      sequence_ids: int32 [R, T], for each position, the index of its sequence within the row.
       position_ids: int32 [R, T], the index of each position in that sequence.
       starts: int32 [R, N], the first position of each sequence.
       capacities: int32 [R, N], the number of tokens of each sequence; None if the caller never unpacks.

@@ -56,14 +56,14 @@ def find_objects(address: str, where: str) -> tuple[list[tuple[str, str, RemoteO
       where: The config key, for messages.
 
     Returns:
-      A list with the address, the name for reports and the metadata of each object, and the kind of the address:
-      'object', 'folder' or 'pattern'.
+      A list of (address, name for reports, metadata) of the objects, and the kind of `address`: 'object', 'folder' or
+      'pattern'.
 
     Raises:
       UserError: There is no object; see also `RemoteFolder`.
     """
     fix = f'check it with: {"gcloud storage" if address.startswith("gs:") else "aws s3"} ls'
-    top, pattern = split_pattern(address) if is_pattern(address) else (address, [])
+    top, pattern = split_pattern(address) if is_pattern(address) else (address.rstrip('/'), [])
     if top.endswith((':', '/')):
         raise UserError(where, repr(address), 'the name of a bucket before any wildcard', fix)
     folder = RemoteFolder(top, where)

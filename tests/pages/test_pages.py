@@ -126,5 +126,5 @@ def test_a_missing_plotly_is_an_error_with_a_fix(monkeypatch: pytest.MonkeyPatch
     from bertjax.errors import UserError
 
     monkeypatch.setitem(__import__('sys').modules, 'plotly', None)
-    with pytest.raises(UserError, match=r"no plotly.*pip install -e '.\[report\]'"):
+    with pytest.raises(UserError, match=r"no plotly.*pip install 'bertjax\[report\]'"):
         charts.check_plotly()

@@ -141,7 +141,7 @@ def test_the_queue_of_rows_is_bounded(fakes: list[FakeTracker], tmp_path: pathli
 @pytest.mark.parametrize('service', ['wandb', 'mlflow', 'trackio'])
 def test_a_missing_package_is_an_error(service: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
-    with pytest.raises(UserError, match=rf"config.tracker: found no {service}.*pip install -e '.\[{service}\]'"):
+    with pytest.raises(UserError, match=rf"config.tracker: found no {service}.*pip install 'bertjax\[{service}\]'"):
         check_tracker(service)
     check_tracker('')
 

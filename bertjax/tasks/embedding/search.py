@@ -26,8 +26,8 @@ def search(
       ranges: float32 [2, D], the ranges of quantized vectors; see `model.quantization.cosine_similarity`.
 
     Returns:
-      The indices, int32 [Q, K], and the inner products or cosines, float32 [Q, K], in descending order. Absent
-      texts, whose rows are NaN (floats) or 0 (integers), get -inf.
+      The indices, int32 [Q, K], and the inner products or cosines, float32 [Q, K], in descending order. Rows
+      of absent documents, NaN (floats) or 0 (integers), get -inf, as do all documents for a query of NaN.
     """
     count, devices = min(count, len(documents)), len(jax.local_devices())
     rows = -(-min(DOCUMENTS, len(documents)) // devices) * devices

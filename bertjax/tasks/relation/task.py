@@ -93,7 +93,8 @@ class RelationTask(TextTask):
     def example(self, row: Row, label: str | None = None, index: str = '') -> Relation:
         """See TextTask; the single text has marks around its entities."""
         if len(row.values) != 1 or row.values[0] is None:
-            raise UserError(row.where, 'a pair', 'a text with the marks << a >> and [[ b ]]', 'give a single text')
+            found = 'no text' if len(row.values) == 1 else 'a pair of texts'
+            raise UserError(row.where, found, 'a text with the marks << a >> and [[ b ]]', 'give a single text')
         return Relation(*parse_marked_text(row.values[0], row.where), label, row.where, row.fields)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Relation]:
