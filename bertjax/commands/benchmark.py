@@ -32,14 +32,14 @@ VERB = Verb(needs='task', trains=True)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
-    """Fine-tunes on each task of config.task.task, in the folder WORKDIR/TASK. Finished tasks are skipped.
+    """Fine-tunes on each task of config.task.task, in the folder WORKDIR/TASK. Finished tasks are not trained again.
 
     config.benchmark overrides keys for single tasks.
 
     Raises:
-      UserError: The kind of task is not GLUE, there is no data, or a setting is wrong. These errors are raised before
-        any training.
-      PreemptedError, NonFiniteError: See `finetune`.
+      UserError: The kind of task is not GLUE, no task has data, or a setting is wrong. The settings and records of all
+        tasks are checked before any training.
+      PreemptedError, NonFiniteError: See `program.train`.
     """
     if config.task.kind != 'glue':
         expected = "'glue', the only kind that has a benchmark of several tasks"

@@ -62,7 +62,7 @@ def _config_checks(
         yield plan.teacher(DistillationSettings(**config.distill), config.init)
     if 'task' in config and not at_work:
         settings = finetuning_settings(config)
-        # The teacher's size gives an upper bound of the cost, because a student is not larger.
+        # Without config.init, the cost is estimated with the size of the teacher instead of the student.
         origin = settings.init or (config.distill.teacher if 'distill' in config else '')
         yield plan.task(dataclasses.replace(settings, init=origin), folder, done)
     elif 'corpus' in config:

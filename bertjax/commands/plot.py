@@ -24,7 +24,7 @@ _COLORS = {
     'pale': '#b8c4d6',
     'quiet': 'tab:gray',
     'teal': 'tab:cyan',
-}  # The other colours have the same names in Matplotlib.
+}  # In Matplotlib, the name of any other colour has the prefix tab: instead.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
@@ -58,7 +58,7 @@ def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _draw(charts: Sequence[Chart]) -> Any:
-    """Returns a matplotlib figure with a panel for each chart, in two columns."""
+    """Returns a matplotlib figure with a panel for each chart, in at most two columns."""
     # pyplot is not used, because it would change the backend of a notebook.
     from matplotlib.figure import Figure
 

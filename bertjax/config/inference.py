@@ -67,7 +67,7 @@ class TextKeys(InputKeys):
         """
         limit = config.max_positions
         if self.max_length > limit:
-            fix = 'leave it out for the default of the model'
+            fix = 'leave the key out to use the default of the model'
             raise UserError('config.max_length', str(self.max_length), f'4 to {limit}, the positions of the model', fix)
         return self.max_length or default
 
@@ -173,9 +173,7 @@ class MineNegativesKeys:
     range_max: int = key(
         100, integer(1, MANY), 'the number of most similar texts to choose from, including the skipped ones'
     )
-    absolute_margin: float | None = key(
-        None, _MARGIN, 'the minimal difference between the scores of positive and negative'
-    )
+    absolute_margin: float | None = key(None, _MARGIN, "the minimal value of the positive's score minus the negative's")
     relative_margin: float | None = key(
         None, _MARGIN, '`absolute_margin` as a fraction of the score of the positive, such as 0.05 (arXiv 2407.15831)'
     )

@@ -20,7 +20,7 @@ Set a key with `--config.KEY=VALUE`, or in a recipe. The defaults come from the 
 the values of a recipe. `python -m bertjax.config.tables` writes this page.
 
 A pre-training has the keys of "Every training" and "Pre-training". A fine-tuning has the keys of "Every training",
-"Fine-tuning" and its task. Other verbs have the keys of "Using a finished model" and of the verb. `int` means a whole
+"Fine-tuning" and its task. The verbs below "Using a finished model" have its keys and their own. `int` means a whole
 number. An empty cell means any text. The last column of the tables about training says whether a resumed run may have
 another value:
 

@@ -12,7 +12,7 @@ class Verb:
 
       recipe: The recipe as the command line or the Python program spells it.
       flag_keys: The config keys that the user set, with flags `--config.KEY=VALUE` or with arguments in Python.
-      command_line_keys: The same keys, and the keys that the argument of the recipe sets.
+      command_line_keys: The keys in `flag_keys`, and the keys that the argument of the recipe sets.
 
     Attributes:
       needs: The config key that the recipe must have (see EXAMPLES); '' for none.

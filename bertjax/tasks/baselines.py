@@ -1,6 +1,6 @@
 """Simple baselines: the most frequent answers, and models of TF-IDF features with scikit-learn.
 
-The functions of baselines return {name of a baseline: outputs for the records}.
+The functions `*_baselines` return {name of a baseline: outputs for the records}.
 """
 
 from collections import Counter, defaultdict
@@ -30,12 +30,12 @@ def class_baselines(
 
     Args:
       train: The N training records.
-      targets: The number of the label of each training record, int [N].
+      targets: The index of each training record's class, int [N].
       records: The M records to predict.
       classes: The number of classes C.
 
     Raises:
-      UserError: scikit-learn is not installed, no text contains a word, or no two of many texts share a word.
+      UserError: scikit-learn is not installed, no text has a word, or no two texts of a large training set share one.
     """
     train_inputs, inputs = tfidf_features(train, records)
     counts = np.bincount(targets, minlength=classes)
