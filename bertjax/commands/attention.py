@@ -41,8 +41,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     The statistics are about the texts of config.input, or about config.attention.texts if config.input is empty.
 
     Raises:
-      UserError: There is no model or no text, a file is malformed, the compared model has another shape or tokenizer,
-        or WORKDIR/attention has files of the user.
+      UserError: There is no model or no text, a file is malformed, all trees are too long, the compared model has
+        another shape or tokenizer, Plotly is missing for a comparison, or WORKDIR/attention has files of the user.
     """
     settings, folder = inference_settings(config, 'attention'), pathlib.Path(workdir)
     options, path = settings.options, settings.input

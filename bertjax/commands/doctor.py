@@ -24,7 +24,8 @@ VERB = Verb(bucket='inspect')
 
 
 def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str] = ()) -> None:
-    """Prints a line for each check. The verb leaves no file behind, and does not disturb a run in progress.
+    """Prints a line for each check. The verb does not disturb a run in progress. It leaves no file behind, unless
+    a bucket forbids to delete the test object.
 
     The config belongs to the run in the workdir, or to a run that will start.
 

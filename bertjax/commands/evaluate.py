@@ -25,7 +25,7 @@ _MAX_WIDTH = 4096  # The maximum width of a table in characters, enough for the 
 
 
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
-    """Evaluates the workdir's model, or the model of config.init, on config.split, such as 'dev' or 'dev,test'.
+    """Evaluates the workdir's model on config.split, such as 'dev' or 'dev,test'. A new workdir needs config.init.
 
     With config.ensemble the verb evaluates the models of several workdirs, together and individually. config.step and
     config.use_checkpoint choose the checkpoint. The run need not be finished. The workdir may be the workdir of a
@@ -77,7 +77,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
 def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: EvaluatedTask | Ensemble) -> dict[str, Any]:
     """Returns the facts that identify the evaluated model, or the members of the ensemble.
 
-    The facts are config.init, config.use_checkpoint, the step and the trial. A finished run's final model has no step.
+    The facts are config.init, config.use_checkpoint, the step and the trial. The final model of a finished run needs no
+    step.
     """
     if isinstance(tuned, Ensemble):
         return {'ensemble': [str(member) for member in tuned.members]}

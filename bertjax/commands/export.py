@@ -77,7 +77,7 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
 def _export_pretraining(
     config: ConfigDict, folder: pathlib.Path, flag_keys: Collection[str]
 ) -> tuple[str, list[pathlib.Path]]:
-    """Exports a checkpoint of a pre-training; returns a description of the step, and the written folders."""
+    """Exports a checkpoint of a pre-training; returns a description of the checkpoint, and the written folders."""
     settings = with_architecture(pretraining_settings(config), folder, flag_keys)
     formats = split_formats(settings.export_formats)
     check_push_to(settings.push_to, formats)

@@ -24,7 +24,7 @@ _COLORS = {
     'pale': '#b8c4d6',
     'quiet': 'tab:gray',
     'teal': 'tab:cyan',
-}  # In Matplotlib, the name of any other colour has the prefix tab: instead.
+}  # Matplotlib has the other colours under the same names with the prefix tab:.
 
 
 def run(config: ConfigDict, workdir: str) -> None:

@@ -75,7 +75,10 @@ def modern_config(size: str, *, learning_rate: float, weight_decay: float = 1e-5
 
 
 def modern_phase(seq_len: int, **values: Any) -> ConfigDict:
-    """Returns a phase of ModernBERT's pre-training, with masks for 30 % of `seq_len`, rounded up to a multiple of 8."""
+    """Returns a phase of ModernBERT's pre-training.
+
+    `max_predictions` is 30 % of `seq_len`, rounded up to a multiple of 8.
+    """
     return phase(seq_len=seq_len, max_predictions=-(-3 * seq_len // 80) * 8, **values)
 
 
