@@ -94,7 +94,7 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
     with lock_workdir(folder):
         with primary_first():
             data = distillation_data(settings, distill, folder)
-            # An error of the teacher must precede the augmentation, which may take hours.
+            # An error about the teacher must precede the augmentation, which may take hours.
             teacher = task_teacher(data, distill, mesh)
         settings.check_memory(data.encoder, mesh, training=True)
         if distill.augment:

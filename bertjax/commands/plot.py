@@ -31,7 +31,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     """Draws the losses and accuracies that the page of a run shows (report/curves.py), for any recipe.
 
     Raises:
-      UserError: metrics.jsonl is missing or has no row, or matplotlib is not installed.
+      UserError: metrics.jsonl is missing or has no row, config.json is damaged, or matplotlib is not installed.
     """
     try:
         import matplotlib.figure  # noqa: F401

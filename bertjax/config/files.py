@@ -102,7 +102,7 @@ class Recipe:
         return keys
 
     def describe_default_argument(self) -> str:
-        """Returns a sentence about what a recipe without an argument means (`glue`: task.task=rte), or ''."""
+        """Returns a sentence about what a recipe without an argument means, as in `glue`; '' for other recipes."""
         name = self.base
         inner = name.partition(':')[2] if 'distill' in self.config else name
         if 'task' not in self.config or ':' in inner or find_recipe(inner or name).startswith(str(SAVED_CONFIG)):

@@ -41,7 +41,7 @@ class Vocab:
 
 
 def _inherited(allowed: Range, unset: Any, run_key: str = '') -> Any:
-    """Declares a key of a phase. Its default, `unset`, means the value of the run. docs/keys.md names `run_key`."""
+    """Declares a key of a phase. Its default, `unset`, means the value of the run. The docs name `run_key`, if any."""
     about = f'the {f"`{run_key}` " if run_key else "value "}in this phase'
     return key(unset, either(allowed, special(unset, 'the value of the run')), about, inherited=True)
 

@@ -21,7 +21,7 @@ from bertjax.tasks.registry import KINDS, options
 def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     """Returns the config of BERT's pre-training in one phase; `changes` replace the values of top-level keys.
 
-    `size` is a key of `model.config.SIZES`. For the other keys, see `config.pretraining.PretrainingKeys`.
+    `size` is a name in `model.config.SIZES`. For the config keys, see `config.pretraining.PretrainingKeys`.
     """
     config = as_config(PretrainingKeys())
     config.model.update(SIZES[size])
@@ -57,7 +57,7 @@ def modern_config(size: str, *, learning_rate: float, weight_decay: float = 1e-5
     unless a phase sets a warm-up or a decay, and the tokenizer is byte-level BPE.
 
     Args:
-      size: A key of `model.config.MODERN_SIZES`.
+      size: A name in `model.config.MODERN_SIZES`.
       learning_rate: The peak learning rate of the phases that do not set one.
     """
     config = pretraining_config(packing=True, learning_rate=learning_rate, batch_size=4608)

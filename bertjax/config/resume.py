@@ -84,9 +84,9 @@ def place_of(name: str) -> str:
 
 
 def _short(value: Any, other: Any) -> str:
-    """Returns `value` as text. A long text is cut to 16 characters.
+    """Returns `value` as text. A text of more than 24 characters is cut to 16 characters.
 
-    The cut starts at the first difference from `other` if the first 16 characters are equal, else at the beginning.
+    They start at the first difference from `other` if the first 16 characters are equal, else at the beginning.
     """
     text = str(value)
     if len(text) <= 24:
