@@ -107,7 +107,7 @@ class ExtractKeys:
     )
     prompt: str | None = key(
         None,
-        either(TEXT, special(None, "the model's own")),
+        either(TEXT, special(None, "the model's default")),
         'the name of a prompt of the model, such as `query`, or a prefix of every text',
     )
     truncate_dim: int = key(

@@ -87,8 +87,8 @@ def ending_baselines(train: Sequence[ChoiceQuestion], records: Sequence[ChoiceQu
     """Returns the scores of each record's C endings, float64 [C].
 
     For MOST_FREQUENT, the score of an ending is the number of training records whose correct ending has the same index.
-    For OVERLAP, it is the cosine of the TF-IDF vectors of the ending and the prompt. The weights of TF-IDF are fitted
-    to the training texts.
+    For OVERLAP, the score is the cosine of the TF-IDF vectors of the ending and of the prompt (the context and the
+    start of the endings). The weights of TF-IDF are fitted to the training texts.
     """
     prompt = lambda question: f'{question.context} {question.start}'  # noqa: E731
     label_counts = Counter(question.label for question in train)
