@@ -33,7 +33,8 @@ def run(config: ConfigDict, workdir: str) -> None:
 
     NAME is the file's name without suffixes. The verb reads the file to its end first, so that mistakes in it are
     reported before anything is computed. The features are saved in parts. After a kill, the same command continues
-    after the last saved part, and writes the same file as a run without a kill.
+    after the last saved part, and writes the same file as a run without a kill. Some options split the file or add
+    files. The metadata lists all files.
 
     If config.input is '-' (standard input) and config.extract.format is set, the texts are saved in the workdir during
     the run, and NAME is stdin. For standard input without a format, the features are written as JSON lines to standard

@@ -168,7 +168,7 @@ class MineNegativesKeys:
     )
     corpus: str = key('', TEXT, 'a file of further texts to choose negatives from')
     field: str = key('text', _FIELD, 'the field of a record of `corpus` that holds the text')
-    num_negatives: int = key(3, integer(1, 1000), 'the number of negatives per pair, the most similar first')
+    num_negatives: int = key(3, integer(1, 1000), 'the maximal number of negatives per pair, most similar first')
     range_min: int = key(0, integer(0, MANY), 'the number of most similar texts to skip')
     range_max: int = key(
         100, integer(1, MANY), 'the number of most similar texts to choose from, including the skipped ones'

@@ -36,7 +36,7 @@ class Vocab:
     )
     add: str = key('', TEXT, 'a file with one word per line; the words become pieces of an existing vocabulary')
     candidates: int = key(
-        0, integer(0, MANY), '`run=vocab`: list this many words for `vocab.add` instead of training a vocabulary'
+        0, integer(0, MANY), '`run=vocab`: list at most this many words for `vocab.add`, and train nothing'
     )
 
 
