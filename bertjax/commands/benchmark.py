@@ -28,7 +28,7 @@ from bertjax.terminal import Console
 from bertjax.workdir.lock import lock_workdir
 from bertjax.writers.console import Command, print_next_commands, print_output_files
 
-VERB = Verb(needs='task', trains=True)
+VERB = Verb(needs='task', teacher=False, trains=True)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
