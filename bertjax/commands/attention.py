@@ -30,19 +30,19 @@ from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb()
 
-_CHUNK = 1024  # The maximum number of texts that are processed at once.
-_MIN_WORDS = 100  # The terminal shows relations with at least this many words.
+_CHUNK = 1024  # The maximum number of texts in a chunk of the input.
+_MIN_WORDS = 100  # The terminal hides relations with fewer words, unless all have fewer.
 _PLAIN = {'box': None, 'padding': (0, 1)}  # The style of the tables.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Measures the attention of the model of config.init or, if it is empty, of the workdir.
+    """Measures the attention of the model of config.init, or of the workdir's model if config.init is empty.
 
-    The statistics are about config.input or, if it is empty, about config.attention.texts.
+    The statistics are about the texts of config.input, or about config.attention.texts if config.input is empty.
 
     Raises:
-      UserError: There is no model or no text, a file is malformed, the compared model has another shape or tokenizer,
-        or WORKDIR/attention has files of the user.
+      UserError: There is no model or no text, a file is malformed, all trees are too long, the compared model has
+        another shape or tokenizer, Plotly is missing for a comparison, or WORKDIR/attention has files of the user.
     """
     settings, folder = inference_settings(config, 'attention'), pathlib.Path(workdir)
     options, path = settings.options, settings.input
@@ -92,7 +92,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 def _inspect(source: InputSource, num_texts: int) -> tuple[list[str], int | None]:
     """Returns the syntactic relations in the input, and the number of texts.
 
-    The number is None for standard input and pipes, and `num_texts` if there is no input.
+    The number is None for texts from standard input or a pipe, and `num_texts` if there is no input.
     """
     if not source.path:
         return [], num_texts

@@ -28,18 +28,18 @@ from bertjax.terminal import Console
 from bertjax.workdir.lock import lock_workdir
 from bertjax.writers.console import Command, print_next_commands, print_output_files
 
-VERB = Verb(needs='task', trains=True)
+VERB = Verb(needs='task', teacher=False, trains=True)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
-    """Fine-tunes on each task of config.task.task, in the folder WORKDIR/TASK. Finished tasks are skipped.
+    """Fine-tunes on each task of config.task.task, in the folder WORKDIR/TASK. Finished tasks are not trained again.
 
     config.benchmark overrides keys for single tasks.
 
     Raises:
-      UserError: The kind of task is not GLUE, there is no data, or a setting is wrong. These errors are raised before
-        any training.
-      PreemptedError, NonFiniteError: See `finetune`.
+      UserError: The kind of task is not GLUE, no task has data, or a setting is wrong. The settings and records of all
+        tasks are checked before any training.
+      PreemptedError, NonFiniteError: See `program.train`.
     """
     if config.task.kind != 'glue':
         expected = "'glue', the only kind that has a benchmark of several tasks"

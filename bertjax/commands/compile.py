@@ -24,7 +24,7 @@ VERB = Verb(needs='corpus', teacher=False, bucket='look')
 
 
 def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> None:
-    """Compiles the step of every phase, and writes WORKDIR/compile.json.
+    """Compiles the train step of every phase, and writes WORKDIR/compile.json.
 
     The file has the results of each phase. Its top level repeats the results of the phase that needs the most memory,
     but `fits` there tells whether all phases fit. Phases without steps are skipped.
@@ -34,8 +34,7 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
 
     Raises:
       UserError: The topology is empty or unknown, its compiler is missing, or the number of chips does not fit the
-        mesh or the batch.
-        After the file is written: a phase does not fit the memory of a chip.
+        mesh or the batch. If a phase does not fit the memory of a chip, the error is raised after the file is written.
     """
     settings = with_architecture(pretraining_settings(config), pathlib.Path(workdir), flag_keys)
     if not settings.topology:
@@ -43,7 +42,7 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
     console = Console(highlight=False, soft_wrap=True)
     if chooses_size(settings, flag_keys) and not has_checkpoints(pathlib.Path(workdir)):
         size = f'{settings.model.num_layers} layers of width {settings.model.width}'
-        console.print(f'the run will choose its size for config.budget; this is the size in the config, {size}')
+        console.print(f'the run will choose its size for config.budget; compile uses the size in the config, {size}')
     search = MemorySearch(settings, settings.topology)
     results, errors = [], []
     for phase in settings.resolve_phases(settings.total_steps(None)):

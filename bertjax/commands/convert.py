@@ -22,7 +22,7 @@ VERB = Verb()
 def run(config: ConfigDict, workdir: str) -> None:
     """Writes the model of config.init, or of the workdir, to WORKDIR/export in the formats of config.convert.formats.
 
-    With config.init, the workdir is a new folder.
+    With config.init, the workdir must not have a model already.
 
     Raises:
       UserError: There is no model, a format cannot represent the model, an export would be replaced, or config.init is

@@ -33,4 +33,5 @@ def run(config: ConfigDict, workdir: str) -> None:
             f'to train on, {heldout.num_documents:,} documents and {heldout.num_tokens:,} tokens held out'
         )
     if len(stores) == 1:
-        print(f'use it with --config.data={folder / "store"} --config.tokenizer={folder / "tokenizer"}')
+        store = settings.data or folder / 'store'
+        print(f'use it with --config.data={store} --config.tokenizer={folder / "tokenizer"}')

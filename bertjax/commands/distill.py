@@ -85,14 +85,17 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
         found, expected = repr(settings.task['kind']), 'a kind of task whose outputs have a distillation loss'
         raise UserError('config.task.kind', found, expected, 'train it without a teacher')
     check_push_to(settings.push_to, settings.formats)
-    if make_trials(settings) or (folder / TRIALS).exists():
+    if make_trials(settings):
         raise UserError('config.sweep', 'a sweep', 'a single run, as distill needs', 'start one run per combination')
+    if (folder / TRIALS).exists():
+        raise UserError('--workdir', f'{folder}, which has a sweep', 'another folder for a run', 'give a new folder')
     mesh = make_mesh(settings.mesh_axes, training_devices())
     check_row_count(settings.batch_size, settings.grad_accum_steps, row_shards(mesh))
     with lock_workdir(folder):
         with primary_first():
             data = distillation_data(settings, distill, folder)
-            teacher = task_teacher(data, distill, mesh)  # Raises before the augmentation, which may take hours.
+            # An error about the teacher must precede the augmentation, which may take hours.
+            teacher = task_teacher(data, distill, mesh)
         settings.check_memory(data.encoder, mesh, training=True)
         if distill.augment:
             add_augmented(data, distill, folder, mesh)

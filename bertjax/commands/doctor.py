@@ -24,7 +24,8 @@ VERB = Verb(bucket='inspect')
 
 
 def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str] = ()) -> None:
-    """Prints a line for each check. The verb leaves no file behind, and does not disturb a run in progress.
+    """Prints a line for each check. The verb does not disturb a run in progress. It leaves no file behind, unless
+    a bucket forbids to delete the test object.
 
     The config belongs to the run in the workdir, or to a run that will start.
 
@@ -62,7 +63,7 @@ def _config_checks(
         yield plan.teacher(DistillationSettings(**config.distill), config.init)
     if 'task' in config and not at_work:
         settings = finetuning_settings(config)
-        # The teacher's size gives an upper bound of the cost, because a student is not larger.
+        # Without config.init, the cost is estimated with the size of the teacher instead of the student.
         origin = settings.init or (config.distill.teacher if 'distill' in config else '')
         yield plan.task(dataclasses.replace(settings, init=origin), folder, done)
     elif 'corpus' in config:

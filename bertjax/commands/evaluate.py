@@ -21,19 +21,19 @@ from bertjax.workdir.lock import exported_trial, lock_workdir
 
 VERB = Verb(needs='task', processes=True)
 
-_MAX_WIDTH = 4096  # The maximum width of a table, enough for the longest paths.
+_MAX_WIDTH = 4096  # The maximum width of a table in characters, enough for the longest paths.
 
 
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
-    """Evaluates the workdir's model, or the model of config.init, on config.split, such as 'dev' or 'dev,test'.
+    """Evaluates the workdir's model on config.split, such as 'dev' or 'dev,test'. A new workdir needs config.init.
 
     With config.ensemble the verb evaluates the models of several workdirs, together and individually. config.step and
     config.use_checkpoint choose the checkpoint. The run need not be finished. The workdir may be the workdir of a
-    fine-tuning, or new. The metrics are added to WORKDIR/results.json. The predictions and the benchmark's files are
-    written to WORKDIR/predictions.
+    fine-tuning, or new. The metrics are added to WORKDIR/results.json, or replace its content if it is about another
+    model. The predictions and the benchmark's files are written to WORKDIR/predictions.
 
-    A task may have thresholds, such as the null threshold of SQuAD 2.0. The thresholds of a finished run are used
-    unchanged. The thresholds of any other model are tuned on dev, if config.split has dev.
+    A task may have thresholds, such as the null threshold of SQuAD 2.0. The thresholds of a finished run's final
+    model are used unchanged. The thresholds of any other model are tuned on dev, if config.split has dev.
 
     Raises:
       UserError: There is no model, or a split does not exist or has no labels.
@@ -75,9 +75,10 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
 
 
 def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: EvaluatedTask | Ensemble) -> dict[str, Any]:
-    """Returns the facts that identify the evaluated model: config.init, step and trial, or the members of the ensemble.
+    """Returns the facts that identify the evaluated model, or the members of the ensemble.
 
-    The facts of a finished run's final model have no step.
+    The facts are config.init, config.use_checkpoint, the step and the trial. The final model of a finished run needs no
+    step.
     """
     if isinstance(tuned, Ensemble):
         return {'ensemble': [str(member) for member in tuned.members]}

@@ -31,13 +31,14 @@ _DEFAULT_FORMAT = 'npy'  # the format of a file of features if config.extract.fo
 def run(config: ConfigDict, workdir: str) -> None:
     """Writes features of the texts in config.input to WORKDIR/features/NAME.FORMAT, and metadata to NAME.FORMAT.json.
 
-    The verb reads all input first, so that mistakes in the input are reported before anything is computed. It saves the
-    features in parts. After a kill, the same command continues after the last part, and writes the same file as a run
-    without a kill.
+    NAME is the file's name without suffixes. The verb reads the file to its end first, so that mistakes in it are
+    reported before anything is computed. The features are saved in parts. After a kill, the same command continues
+    after the last saved part, and writes the same file as a run without a kill. Some options split the file or add
+    files. The metadata lists all files.
 
     If config.input is '-' (standard input) and config.extract.format is set, the texts are saved in the workdir during
-    the run, and NAME is stdin. If the format is not set, the features are written as JSON lines to standard output as
-    the texts arrive.
+    the run, and NAME is stdin. For standard input without a format, the features are written as JSON lines to standard
+    output as the texts arrive.
 
     The workdir may be the workdir of the model, or new.
 

@@ -27,16 +27,17 @@ from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb()
 
-_CHUNK = 256  # The number of texts of a file that are processed at once.
+_CHUNK = 256  # The maximum number of texts in a chunk of a file.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
     """Answers the question config.fill.ask about texts.
 
     For a single text, config.fill.text, the answer is printed as a table. For a file, config.input, the answers are
-    JSON lines in WORKDIR/fill/NAME.ASK.jsonl, and NAME.ASK.json names the input. For ask='score', NAME.ASK.json also
-    has the scores of the whole file. If masks are filled jointly, ASK is `jointly`. For standard input, '-', the
-    answers are printed as the texts arrive: as tables on a terminal, otherwise as JSON lines.
+    JSON lines in WORKDIR/fill/NAME.ASK.jsonl, and NAME.ASK.json names the input. NAME is the file's name without
+    suffixes. For ask='score', NAME.ASK.json also has the scores of the whole file. If masks are filled jointly, ASK is
+    `jointly`. For standard input, '-', the answers are printed as the texts arrive: as tables on a terminal, otherwise
+    as JSON lines.
 
     The workdir may be the workdir of the model, or new.
 
@@ -54,7 +55,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     if options['text'] and settings.input:
         raise UserError('config.fill.text', 'a text and config.input', 'only one of the two', 'leave one out')
     if bool(options['second']) != (paired and bool(options['text'])):
-        expected = "with ask='pairs' the text that may follow config.fill.text, otherwise nothing"
+        expected = "a second text if ask='pairs' and config.fill.text is set, otherwise nothing"
         raise UserError('config.fill.second', repr(options['second']), expected, 'set or omit it')
     if not options['text']:
         source.check()

@@ -33,10 +33,11 @@ VERB = Verb()
 def run(config: ConfigDict, workdir: str) -> None:
     """Writes the pairs of config.input with negatives to WORKDIR/negatives/NAME.jsonl, and metadata to NAME.json.
 
-    The pairs are records with an anchor and a positive, a BEIR folder with its qrels/train.tsv, or the questions and
-    paragraphs of a SQuAD file. The negatives come from config.mine_negatives.corpus and from the texts of config.input:
-    the positives and known negatives of all records, all documents, or all paragraphs. The result depends only on the
-    model, the texts and the options. After a kill, the same command continues after the last saved part of the vectors.
+    NAME is the name of config.input without suffixes. The pairs are records with an anchor and a positive, a BEIR
+    folder with its qrels/train.tsv, or the questions and paragraphs of a SQuAD file. The negatives come from
+    config.mine_negatives.corpus and from the texts of config.input: the positives and known negatives of all records,
+    all documents, or all paragraphs. The result depends only on the model, the texts and the options. After a kill, the
+    same command continues after the last saved part of the vectors.
 
     Raises:
       UserError: The model or a file does not exist, a record is malformed, the options contradict each other, or the
@@ -50,7 +51,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         raise UserError('config.mine_negatives.range_max', found, expected, 'increase it')
     names = options.anchor, options.positive, options.negative, SCORES
     if repeated := [name for name in names if names.count(name) > 1]:
-        expected, fix = f'a different name for each of {", ".join(names)}', 'rename the field'
+        expected, fix = f'different names for anchor, positive and negative, none of them {SCORES}', 'rename the field'
         raise UserError('config.mine_negatives', f'two fields named {repeated[0]}', expected, fix)
     source, folder = InputSource(settings.input, ()), pathlib.Path(workdir)
     source.check()
@@ -76,7 +77,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         content = json.dumps([queries, documents, relevant, dataclasses.asdict(options)]).encode()
         identity = hashlib.sha256(b''.join(extractor.identity for extractor in extractors) + content).hexdigest()
         if files.read(identity):
-            print(f'{files.target} exists already, with the negatives of these texts by this model')
+            print(f'{files.target} exists already, with the negatives that this model found for these texts')
             return
         with show_progress('texts', len(queries) + len(documents), lines=True) as advance:
             vectors = [

@@ -33,14 +33,15 @@ def run(config: ConfigDict, workdir: str) -> None:
     """Scores both sentences of each pair of config.input by their pseudo-log-likelihoods, and prints the accuracies.
 
     WORKDIR/minimal_pairs/NAME.json has the accuracies by set, by phenomenon and overall (see
-    `metrics.minimal_pairs.pair_accuracies`). NAME.jsonl has the records with the scores of both sentences. All input is
-    checked before anything is computed. After a kill, the same command continues after the last saved part.
+    `metrics.minimal_pairs.pair_accuracies`). NAME.jsonl has the records with the scores of both sentences. NAME is the
+    file's name without suffixes. All input is checked before anything is computed. After a kill, the same command
+    continues after the last saved part.
 
     The workdir may be the workdir of the model, or new.
 
     Raises:
-      UserError: The model or the file does not exist, the model lacks the head, a record is malformed, a sentence is
-        longer than the model's positions, or the results of another input would be replaced.
+      UserError: The model or the file does not exist, the model lacks the head, a record is malformed, a sentence has
+        more tokens than the model has positions, or the results of another input would be replaced.
     """
     settings = inference_settings(config, 'minimal_pairs')
     source = InputSource(settings.input, ())

@@ -24,14 +24,14 @@ _COLORS = {
     'pale': '#b8c4d6',
     'quiet': 'tab:gray',
     'teal': 'tab:cyan',
-}  # The other colours have the same names in Matplotlib.
+}  # Matplotlib has the other colours under the same names with the prefix tab:.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
     """Draws the losses and accuracies that the page of a run shows (report/curves.py), for any recipe.
 
     Raises:
-      UserError: metrics.jsonl is missing or has no row, or matplotlib is not installed.
+      UserError: metrics.jsonl is missing or has no row, config.json is damaged, or matplotlib is not installed.
     """
     try:
         import matplotlib.figure  # noqa: F401
@@ -58,7 +58,7 @@ def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _draw(charts: Sequence[Chart]) -> Any:
-    """Returns a matplotlib figure with a panel for each chart, in two columns."""
+    """Returns a matplotlib figure with a panel for each chart, in at most two columns."""
     # pyplot is not used, because it would change the backend of a notebook.
     from matplotlib.figure import Figure
 

@@ -45,7 +45,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     the workdir of a fine-tuning, or a new folder.
 
     Raises:
-      UserError: There is no model, no such file or split, or a record is malformed.
+      UserError: The model, the file or a split does not exist, or a record is malformed.
     """
     folder = pathlib.Path(workdir)
     folders = member_folders(config.ensemble, folder) if config.ensemble else [folder]

@@ -42,7 +42,7 @@ def run(config: ConfigDict, workdir: str, recipe: str) -> None:
 
 
 def _write_task_pages(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> list[str]:
-    """Writes a page in the workdir of each task, and returns the names of the tasks that have a page."""
+    """Writes a page in the workdir of each task that has started, and returns the names of the tasks with a page."""
     tasks = []
     for task in TASKS:
         if not (folder / task / 'config.json').exists():

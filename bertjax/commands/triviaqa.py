@@ -28,7 +28,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 
     Raises:
       UserError: The task is not SQuAD 1.1, a file is not in TriviaQA's format, no file of questions exists, or no
-        document contains an answer.
+        document has an answer in its first words.
     """
     settings, folder = finetuning_settings(config), pathlib.Path(workdir)
     if settings.task['kind'] != 'squad' or settings.task['version'] != '1.1':

@@ -26,8 +26,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     vocabulary of config.tokenizer or config.init splits. The user chooses words for config.vocab.add from this list.
 
     Raises:
-      UserError: There is no text, the size is impossible, the workdir has checkpoints, or there is no vocabulary for
-        config.vocab.candidates.
+      UserError: There is no text, the size is impossible, the workdir has checkpoints, or there is no WordPiece
+        vocabulary for config.vocab.candidates.
     """
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)
     check_outside(settings.corpus, folder, [*WORKDIR_FILES, CANDIDATES])
@@ -54,7 +54,7 @@ def _list_candidates(settings: PretrainingSettings, folder: pathlib.Path) -> Non
         console.print(f'{word}  {count:,} times  {" ".join(pieces)}', markup=False)
     path = folder / CANDIDATES
     if not candidates:
-        console.print(f'no words in {path}: the vocabulary splits no word that occurs twice in the text', markup=False)
+        console.print(f'no words in {path}: the vocabulary splits no word that occurs more than once', markup=False)
         return
     console.print(
         f'{len(candidates):,} words in {path}: remove entries that are not words, then use --config.vocab.add={path}',

@@ -63,7 +63,9 @@ def check_ranges(config: Mapping[str, Any]) -> None:
 
 
 def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:
-    """Checks a config that a run recorded. The config must have all its keys, and may also have COMPUTED_KEYS.
+    """Checks a config that a run recorded. The config must have all keys of its kind, and may have COMPUTED_KEYS.
+
+    `where` is the path of the file, and `fix` is the advice of the error.
 
     Raises:
       UserError: A key is missing, unknown or outside its range. The error names the file and the first such key.

@@ -9,7 +9,7 @@ from bertjax.config.schema import STATE, key
 _FACTOR = number(0, 1e6)
 _RATE_OR_DEFAULT = either(RATE, special(0.0, 'config.learning_rate'))
 _BLOCKS = r'\d{1,4}(,\d{1,4})*'
-_BLOCK_NUMBERS = "numbers of the teacher's blocks, such as 0,2,4"
+_BLOCK_NUMBERS = "indices of the teacher's blocks, such as 0,2,4"
 _STUDENT_INIT = word(f'alternate|init|random|{_BLOCKS}', f"'alternate', 'init', 'random', or {_BLOCK_NUMBERS}")
 _LAYERS = word(f'uniform|alternate|{_BLOCKS}', f"'uniform', 'alternate', or {_BLOCK_NUMBERS}")
 

@@ -25,7 +25,7 @@ from bertjax.tasks.registry import options
 _PACKAGE = pathlib.Path(__file__).parent.parent
 # The first folder exists in an installed bertjax, the second folder in a checkout.
 _FOLDERS = (_PACKAGE / 'configs', _PACKAGE.parent / 'configs')
-# The keys that name files. A Python program may give rows instead of file names, see workdir/rows.py.
+# The keys for which a Python program may give rows instead of names of files, see workdir/rows.py.
 ROW_KEYS = ('data', 'corpus')
 _PATH = (str, os.PathLike)
 SAVED_CONFIG = _PACKAGE / 'config' / 'saved_config.py'
@@ -40,7 +40,7 @@ class Recipe:
       config: The config of the recipe with all changes.
       flag_keys: The config keys that the user set, with flags `--config.KEY=VALUE` or with arguments in Python.
       rows: The rows that a Python program gave instead of files, {key of ROW_KEYS: rows}.
-      base: The recipe that a saved config names; '' for `name`.
+      base: The recipe that a saved config names, or else `name`. In the constructor, '' means `name`.
     """
 
     name: str
@@ -96,13 +96,13 @@ class Recipe:
             except UserError:  # The recipe requires an argument, so there are no other values to compare with.
                 without = values
             keys |= {key for key, value in values.items() if value != without.get(key)}
-            if '=' not in argument.split(',')[0] and 'task' in config:  # It begins with a name, as in glue:rte.
+            if '=' not in argument.split(',')[0] and 'task' in config:  # the first item is a name, as in glue:rte
                 named_options = [name for name, option in options(config.task.kind).items() if option.named]
                 keys |= {f'task.{name}' for name in named_options if name in config.task}
         return keys
 
     def describe_default_argument(self) -> str:
-        """Says what a recipe without an argument means (`glue`: task.task=rte); '' for other recipes."""
+        """Returns a sentence about what a recipe without an argument means, as in `glue`; '' for other recipes."""
         name = self.base
         inner = name.partition(':')[2] if 'distill' in self.config else name
         if 'task' not in self.config or ':' in inner or find_recipe(inner or name).startswith(str(SAVED_CONFIG)):
@@ -187,7 +187,7 @@ def load_recipe(recipe: str) -> ConfigDict:
         lines = [frame.lineno for frame in traceback.extract_tb(e.__traceback__) if frame.filename == path]
         where = f'{path}:{lines[-1]}' if lines else path
         reason = ' '.join(f'{type(e).__name__}: {e}'.split())
-        raise UserError(where, reason, 'a recipe that runs', 'correct this line') from e
+        raise UserError(where, reason, 'a recipe that runs', 'correct the recipe') from e
     if not isinstance(config, ConfigDict):
         found, fix = f'a {type(config).__name__} from get_config', 'make it with a function of bertjax.config.recipes'
         raise UserError(path, found, 'a ConfigDict', fix)

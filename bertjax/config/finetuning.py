@@ -81,7 +81,7 @@ class FinetuningKeys(RunKeys):
         0, integer(0, 1000), 'pad rows to at most this many lengths; 0: 1 to 8, whichever costs least', trained=RECIPE
     )
     packing: str = key(
-        'auto', one_of(('auto', 'on', 'off')), 'whether to pack rows; `auto`: only if packing is faster', change=STATE
+        'auto', one_of(('auto', 'on', 'off')), 'whether to pack rows; `auto`: on CPUs, if faster', change=STATE
     )
     batch_size: int = key(32, ROWS, 'the number of rows per update, over all devices', change=TRAINING)
     eval_batch_size: int = key(64, ROWS, 'the number of rows per batch in evaluation', change=MACHINE, trained=RECIPE)
@@ -93,7 +93,11 @@ class FinetuningKeys(RunKeys):
 
     log_every: int = override(RunKeys, 'log_every', 20)
     eval_every: int | str = override(
-        RunKeys, 'eval_every', '1epochs', range=_DURATION, about='the interval between evaluations; 0: only at the end'
+        RunKeys,
+        'eval_every',
+        '1epochs',
+        range=_DURATION,
+        about='the interval between evaluations; 0: only at the end, and at the start if `init` has the head',
     )
     checkpoint_every: int | str = override(RunKeys, 'checkpoint_every', '1epochs', range=_DURATION)
     checkpoint_keep: int = override(RunKeys, 'checkpoint_keep', 1)

@@ -67,7 +67,7 @@ class TextKeys(InputKeys):
         """
         limit = config.max_positions
         if self.max_length > limit:
-            fix = 'leave it out for the default of the model'
+            fix = 'leave the key out to use the default of the model'
             raise UserError('config.max_length', str(self.max_length), f'4 to {limit}, the positions of the model', fix)
         return self.max_length or default
 
@@ -107,7 +107,7 @@ class ExtractKeys:
     )
     prompt: str | None = key(
         None,
-        either(TEXT, special(None, "the model's own")),
+        either(TEXT, special(None, "the model's default")),
         'the name of a prompt of the model, such as `query`, or a prefix of every text',
     )
     truncate_dim: int = key(
@@ -168,14 +168,12 @@ class MineNegativesKeys:
     )
     corpus: str = key('', TEXT, 'a file of further texts to choose negatives from')
     field: str = key('text', _FIELD, 'the field of a record of `corpus` that holds the text')
-    num_negatives: int = key(3, integer(1, 1000), 'the number of negatives per pair, the most similar first')
+    num_negatives: int = key(3, integer(1, 1000), 'the maximal number of negatives per pair, most similar first')
     range_min: int = key(0, integer(0, MANY), 'the number of most similar texts to skip')
     range_max: int = key(
         100, integer(1, MANY), 'the number of most similar texts to choose from, including the skipped ones'
     )
-    absolute_margin: float | None = key(
-        None, _MARGIN, 'the minimal difference between the scores of positive and negative'
-    )
+    absolute_margin: float | None = key(None, _MARGIN, "the minimal value of the positive's score minus the negative's")
     relative_margin: float | None = key(
         None, _MARGIN, '`absolute_margin` as a fraction of the score of the positive, such as 0.05 (arXiv 2407.15831)'
     )

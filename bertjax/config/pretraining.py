@@ -36,12 +36,12 @@ class Vocab:
     )
     add: str = key('', TEXT, 'a file with one word per line; the words become pieces of an existing vocabulary')
     candidates: int = key(
-        0, integer(0, MANY), '`run=vocab`: list this many words for `vocab.add` instead of training a vocabulary'
+        0, integer(0, MANY), '`run=vocab`: list at most this many words for `vocab.add`, and train nothing'
     )
 
 
 def _inherited(allowed: Range, unset: Any, run_key: str = '') -> Any:
-    """Declares a key of a phase. The default, `unset`, means the run's value of the same key or of `run_key`."""
+    """Declares a key of a phase. Its default, `unset`, means the value of the run. The docs name `run_key`, if any."""
     about = f'the {f"`{run_key}` " if run_key else "value "}in this phase'
     return key(unset, either(allowed, special(unset, 'the value of the run')), about, inherited=True)
 

@@ -116,7 +116,7 @@ def parse_duration(value: int | float | str) -> tuple[float, str]:
     The unit is '' for `1000` and `'1000'`, '%' for `'10%'`, and 'epochs' for `'2 epochs'`.
 
     Raises:
-      ValueError: `value` is not a duration, or its amount is not finite or is at least 1e18.
+      ValueError: `value` is not a duration, or the absolute value of its amount is not below 1e18.
     """
     if not isinstance(value, int | float | str) or isinstance(value, bool):
         raise ValueError(value)

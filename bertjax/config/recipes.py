@@ -21,7 +21,7 @@ from bertjax.tasks.registry import KINDS, options
 def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     """Returns the config of BERT's pre-training in one phase; `changes` replace the values of top-level keys.
 
-    See `config.pretraining.PretrainingKeys`.
+    `size` is a name in `model.config.SIZES`. For the config keys, see `config.pretraining.PretrainingKeys`.
     """
     config = as_config(PretrainingKeys())
     config.model.update(SIZES[size])
@@ -32,8 +32,8 @@ def phase(**values: Any) -> ConfigDict:
     """Returns an entry of config.phases, see `config.pretraining.PhaseKeys`.
 
     Args:
-      **values: The values of keys. `steps` is a number, or a percentage of config.steps. Other keys default to the
-        values of the run.
+      **values: The values of keys. `steps` is a number, or a percentage of config.steps. Most other keys
+        default to the values of the run.
     """
     return _set_values(as_config(PhaseKeys()), values)
 
@@ -41,7 +41,7 @@ def phase(**values: Any) -> ConfigDict:
 def two_phases(**second: Any) -> tuple[ConfigDict, ConfigDict]:
     """Returns BERT's two phases: 90 % of the steps with 128 positions, then the rest with 512.
 
-    The second phase also trains the embeddings of the other positions (arXiv 1810.04805, appendix A.2). `second` sets
+    The second phase also trains the embeddings of positions 128 to 511 (arXiv 1810.04805, appendix A.2). `second` sets
     further keys of the second phase.
     """
     return (
@@ -57,14 +57,14 @@ def modern_config(size: str, *, learning_rate: float, weight_decay: float = 1e-5
     unless a phase sets a warm-up or a decay, and the tokenizer is byte-level BPE.
 
     Args:
-      size: A row of `model.config.MODERN_SIZES`.
+      size: A name in `model.config.MODERN_SIZES`.
       learning_rate: The peak learning rate of the phases that do not set one.
     """
     config = pretraining_config(packing=True, learning_rate=learning_rate, batch_size=4608)
     config.update(seq_len=1024, max_predictions=312)
     config.model.update(MODERN_FORM | MODERN_SIZES[size])
     config.model.dtype = 'bfloat16'
-    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/performance.md
+    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/pretraining.md
     config.vocab.update(family='bpe', lowercase=False, size=50368)
     config.pairs.update(mode='doc_sentences', short_probability=0.0)
     config.masking.rate = 0.3
@@ -75,12 +75,15 @@ def modern_config(size: str, *, learning_rate: float, weight_decay: float = 1e-5
 
 
 def modern_phase(seq_len: int, **values: Any) -> ConfigDict:
-    """Returns a phase of ModernBERT's pre-training. `max_predictions` allows 30 % masks in rows of `seq_len`."""
+    """Returns a phase of ModernBERT's pre-training.
+
+    `max_predictions` is 30 % of `seq_len`, rounded up to a multiple of 8.
+    """
     return phase(seq_len=seq_len, max_predictions=-(-3 * seq_len // 80) * 8, **values)
 
 
 _MIN_PIECES = 2048
-# (seconds, operations, pieces): a budget of at most these seconds or operations has a vocabulary of these pieces.
+# (seconds, operations, pieces): a budget of at most these seconds or operations has a vocabulary of this many pieces.
 _VOCABULARIES = ((300, 1e13, _MIN_PIECES), (3600, 3e14, 4096), (8 * 3600, 3e15, 8192), (math.inf, math.inf, 16384))
 
 

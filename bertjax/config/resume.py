@@ -69,7 +69,10 @@ def check_resume(
 
 
 def without(config: Mapping[str, Any], group: str, *changes: Change) -> dict[str, Any]:
-    """Returns a plain config without `group`, and without each top-level key whose `change` is one of `changes`."""
+    """Returns a plain config without `group`, and without some top-level keys and groups.
+
+    A key is left out if its `change` is one of `changes`. A group is left out if this holds for any of its keys.
+    """
     excluded = {name.partition('.')[0] for name, key in config_keys(config).items() if key.change in changes}
     return {name: value for name, value in config.items() if name not in (group, *excluded)}
 
@@ -81,9 +84,9 @@ def place_of(name: str) -> str:
 
 
 def _short(value: Any, other: Any) -> str:
-    """Returns `value` as text. A long text is cut to 16 characters.
+    """Returns `value` as text. A text of more than 24 characters is cut to 16 characters.
 
-    They start at the first difference from `other` if at least 16 characters are equal, else at the beginning.
+    They start at the first difference from `other` if the first 16 characters are equal, else at the beginning.
     """
     text = str(value)
     if len(text) <= 24:

@@ -1,4 +1,4 @@
-"""Reads --config=FILE.yaml or FILE.json, which has the changed keys of a recipe, or all keys of a run.
+"""Read --config=FILE.yaml or FILE.json, which has the changed keys of a recipe, or all keys of a run.
 
     recipe: glue:rte
     learning_rate: 3e-5
@@ -45,7 +45,7 @@ def get_config(path: str) -> ConfigDict:
             keys = values.get(group, values)
             if isinstance(keys, dict):  # else the check below refuses the value
                 keys.pop(name, None)
-        if values.get('budget'):  # the run has computed its phases
+        if values.get('budget'):  # the run computed these phases from its budget
             values['phases'] = []
         config = from_plain(values)
         check_recorded(config, path, 'correct it, or add `recipe: NAME` and keep only the changed keys')

@@ -54,7 +54,7 @@ class Key:
       about: One line of documentation.
       change: Whether a resumed run may have another value.
       trained: Where the verbs that use a trained model take the value from.
-      named: Whether the first argument of a recipe sets the key, as in configs/glue.py:rte.
+      named: Whether the argument of a recipe sets the key without its name, as in configs/glue.py:rte.
     """
 
     default: Any
@@ -79,7 +79,7 @@ def key(
     Args:
       allowed: The range; None allows True and False if the default is a bool, and any text if it is a string.
       about: One line of documentation; '' means the field's entry in the docstring of its class.
-      change, trained: See Key; None means the value that the group of the key declares.
+      change, trained: See Key; None means the value that the group of the key declares, or else the default of Key.
       **metadata: Further entries of the field's metadata.
     """
     declared = {'range': allowed, 'about': about, 'change': change, 'trained': trained}
@@ -182,7 +182,7 @@ def check_fields(record: Any, prefix: str) -> None:
     """Checks the fields of a dataclass against their ranges.
 
     Raises:
-      UserError: A value is outside its range. The error names config.PREFIX.FIELD for the first such value.
+      UserError: A value is outside its range. The error names the config key of the first such value.
     """
     for field in dataclasses.fields(record):
         if field.default is not dataclasses.MISSING:

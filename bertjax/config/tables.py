@@ -20,9 +20,8 @@ Set a key with `--config.KEY=VALUE`, or in a recipe. The defaults come from the 
 the values of a recipe. `python -m bertjax.config.tables` writes this page.
 
 A pre-training has the keys of "Every training" and "Pre-training". A fine-tuning has the keys of "Every training",
-"Fine-tuning" and its task. Other verbs have the keys of "Using a finished model" and of the verb. `int` means a whole
-number. An empty cell means any text. The last column of the tables about training says whether a resumed run may have
-another value:
+"Fine-tuning" and its task. The verbs below "Using a finished model" have its keys and their own. `int` means a whole
+number. An empty cell means any text. The column "may change" says whether a resumed run may have another value:
 
 | | |
 |---|---|
@@ -76,8 +75,8 @@ def page() -> str:
     about = '`distill.num_layers` and the keys below it are for tasks only.'
     parts += _section('Distillation', about, keys_of(TaskDistillationKeys, 'distill.', TRAINING))
     about = (
-        'The keys of every verb that uses a finished model. `convert` has only the first two, as it reads no texts; '
-        '`minimal_pairs` lacks `max_length`.'
+        'The keys of the verbs that use a finished model. `convert` has only the first two, and `minimal_pairs` lacks '
+        '`max_length`.'
     )
     parts += _section('Using a finished model', about, shared, changes=False)
     for verb, record in INFERENCE_KEYS.items():

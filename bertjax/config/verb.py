@@ -12,17 +12,18 @@ class Verb:
 
       recipe: The recipe as the command line or the Python program spells it.
       flag_keys: The config keys that the user set, with flags `--config.KEY=VALUE` or with arguments in Python.
-      command_line_keys: The same keys, and the keys that the argument of the recipe sets.
+      command_line_keys: The keys in `flag_keys`, and the keys that the argument of the recipe sets.
 
     Attributes:
       needs: The config key that the recipe must have (see EXAMPLES); '' for none.
-      teacher: Whether the verb accepts a recipe with config.distill. Such verbs use the teacher or train nothing.
+      teacher: Whether the verb accepts a recipe with config.distill, because it uses the teacher or trains nothing.
       trains: Whether the verb trains a model.
       processes: Whether several processes can run the verb together.
       devices: Whether the verb computes on devices.
       workdir: Whether the verb needs a workdir.
-      bucket: How the verb uses a workdir in a bucket. 'write' takes the lease and publishes changes. 'look' reads the
-        workdir, also during a run, and publishes at most one file. 'inspect' needs only the right to read.
+      bucket: How the verb uses a workdir in a bucket. 'write' takes the workdir's lease and publishes
+        changes. 'look' reads the workdir, also during a run, and publishes at most one file. 'inspect' needs only the
+        right to read.
     """
 
     needs: Literal['', 'corpus', 'task', 'distill'] = ''

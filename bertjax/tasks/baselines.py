@@ -1,6 +1,6 @@
 """Simple baselines: the most frequent answers, and models of TF-IDF features with scikit-learn.
 
-The functions of baselines return {name of a baseline: outputs for the records}.
+The functions `*_baselines` return {name of a baseline: outputs for the records}.
 """
 
 from collections import Counter, defaultdict
@@ -30,12 +30,12 @@ def class_baselines(
 
     Args:
       train: The N training records.
-      targets: The number of the label of each training record, int [N].
+      targets: The index of each training record's class, int [N].
       records: The M records to predict.
       classes: The number of classes C.
 
     Raises:
-      UserError: scikit-learn is not installed, no text contains a word, or no two of many texts share a word.
+      UserError: scikit-learn is not installed, no text has a word, or no two texts of a large training set share one.
     """
     train_inputs, inputs = tfidf_features(train, records)
     counts = np.bincount(targets, minlength=classes)
@@ -87,8 +87,8 @@ def ending_baselines(train: Sequence[ChoiceQuestion], records: Sequence[ChoiceQu
     """Returns the scores of each record's C endings, float64 [C].
 
     For MOST_FREQUENT, the score of an ending is the number of training records whose correct ending has the same index.
-    For OVERLAP, it is the cosine of the TF-IDF vectors of the ending and the prompt. The weights of TF-IDF are fitted
-    to the training texts.
+    For OVERLAP, the score is the cosine of the TF-IDF vectors of the ending and of the prompt (the context and the
+    start of the endings). The weights of TF-IDF are fitted to the training texts.
     """
     prompt = lambda question: f'{question.context} {question.start}'  # noqa: E731
     label_counts = Counter(question.label for question in train)

@@ -32,6 +32,12 @@ def glue(rte: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib
     return folder
 
 
+def test_a_recipe_with_a_teacher_is_refused(program: Program, tmp_path: pathlib.Path):
+    distilbert = {'recipe': 'configs/distilbert.py:glue:all', 'small': False}
+    error = program.error(f'--workdir={tmp_path}', '--config.run=benchmark', **distilbert)
+    assert '--config.run=benchmark: found a recipe with config.distill' in error
+
+
 @pytest.mark.slow
 def test_two_tasks_are_tuned_and_tabulated(
     program: Program, trained: pathlib.Path, glue: pathlib.Path, tmp_path: pathlib.Path
