@@ -47,8 +47,8 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
         `fields` gives them BLiMP's names.
 
     Raises:
-      UserError: The file does not exist, or a record is malformed, lacks a field or has an empty sentence. The
-        message names the file and the line.
+      UserError: The file does not exist or has no record, or a record is malformed, lacks a field or has an empty
+        sentence. The message names the line of the record.
     """
     file = user_path(path, key)
     if not path or not file.exists():

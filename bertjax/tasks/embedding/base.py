@@ -183,7 +183,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         return len(records) > 1 and float(np.ptp(predictions)) < 1e-5
 
     def rows(self, records: Records, predictions: Predictions) -> Iterator[dict[str, Any]]:
-        """Yields a row per record. The row of a pair has the similarity as `pair_key`, and a known score as `true`."""
+        """Yields a row per record. A pair's row has the similarity under `pair_key`, and a known score under `true`."""
         for record, prediction in zip(records, predictions, strict=True):
             if isinstance(record, TextExample):
                 yield {self.pair_key: prediction, **({} if record.score is None else {'true': record.score})}

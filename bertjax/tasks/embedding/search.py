@@ -1,4 +1,4 @@
-"""Exact search of the most similar vectors on all devices of the process, in blocks that bound the memory."""
+"""Exact search for the most similar vectors on all devices of the process, in blocks that bound the memory."""
 
 import functools
 
@@ -9,7 +9,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from bertjax.model.quantization import cosine_similarity
 
-# The rows of a block of queries and of a block of documents. Their similarities take 64 MiB.
+# The numbers of rows in a block of queries and in a block of documents. The similarities of two blocks take 64 MiB.
 QUERIES, DOCUMENTS = 1024, 16384
 
 

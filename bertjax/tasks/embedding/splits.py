@@ -54,7 +54,11 @@ class EmbeddingSplits(TableFiles):
         return tuple(itertools.islice(existing_files(self._path, names), 1)) if is_folder else ()
 
     def splits(self) -> list[str]:
-        """Returns the training split, and the splits that a model can be evaluated on."""
+        """Returns the training split, if any, and the splits that a model can be evaluated on.
+
+        Raises:
+          UserError: The dev split has single texts.
+        """
         forms = {split: self.form_of(split) for split in STEMS}
         if forms['dev'] == 'texts':
             raise self._no_pairs('dev')
@@ -94,7 +98,7 @@ class EmbeddingSplits(TableFiles):
         """Reads the records of a split. Pairs become search queries, except in the training split.
 
         Raises:
-          UserError: The split does not exist, or a row is malformed.
+          UserError: The split does not exist or cannot be evaluated, or a row is malformed or lacks a score.
         """
         check_split(split)
         if self.is_beir or is_squad_json(self.require(split)[0]):
