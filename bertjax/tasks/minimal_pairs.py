@@ -101,9 +101,9 @@ def deduplicate(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.n
 
 
 def accuracies(pairs: Sequence[MinimalPair], log_likelihoods: np.ndarray) -> dict[str, Any]:
-    """Returns the results of `pair_accuracies`, and `ties`, the number of pairs with equal scores.
+    """Returns the results of `pair_accuracies`, and the numbers `pairs` and `ties`.
 
-    A tie counts as wrong.
+    A tie is a pair with equal scores. It counts as wrong.
 
     Args:
       pairs: N pairs.

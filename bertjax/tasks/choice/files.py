@@ -50,8 +50,8 @@ def read_table(files: Files, layout: str, *, labelled: bool = True) -> list[Choi
 
     Args:
       files: The files of a split.
-      layout: 'swag' for the format of github.com/rowanz/swagaf, where test.csv has no `label`; 'codah' for that of
-        github.com/Websail-NU/CODAH, with neither a header nor quoting.
+      layout: 'swag' for the format of github.com/rowanz/swagaf, where test.csv has no `label`; 'codah' for the format
+        of github.com/Websail-NU/CODAH, with neither a header nor quoting.
       labelled: Whether to read labels.
 
     Raises:

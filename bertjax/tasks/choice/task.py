@@ -141,7 +141,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         endings = Counter(len(record.endings) for record in records)
         self._mixed = len(endings) > 1
         labels = Counter(record.label for record in records)
-        counts = ', '.join(f'{count:,}' for _, count in sorted(labels.items()))
+        counts = ', '.join(f'{labels[i]:,}' for i in range(max(endings, default=0)))
         print(f'{len(records):,} questions for training; questions by the index of the correct ending: {counts}')
         if self._mixed:
             print(', '.join(f'{count:,} questions with {n} endings' for n, count in sorted(endings.items())))

@@ -181,7 +181,7 @@ def pairs_as_queries(examples: Sequence[TextExample]) -> list[Query]:
 
 
 def questions_as_queries(questions: Sequence[SquadQuestion]) -> list[Query]:
-    """Returns the questions that have an answer, as queries over the paragraphs of all questions."""
+    """Returns the questions that are not unanswerable, as queries over the paragraphs of all questions."""
     corpus = _make_corpus(question.context for question in questions)
     index = {text: i for i, text in enumerate(corpus.texts)}
     queries: dict[str, Query] = {}

@@ -27,7 +27,8 @@ def search(
 
     Returns:
       The indices, int32 [Q, K], and the inner products or cosines, float32 [Q, K], in descending order. Absent
-      texts, whose rows are NaN (floats) or 0 (integers), get -inf.
+      texts, whose rows are NaN (floats) or 0 (integers), are not found. If fewer than K texts are found, the remaining
+      scores are -inf.
     """
     count, devices = min(count, len(documents)), len(jax.local_devices())
     rows = -(-min(DOCUMENTS, len(documents)) // devices) * devices

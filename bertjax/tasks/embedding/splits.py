@@ -19,7 +19,7 @@ class EmbeddingSplits(TableFiles):
     Args:
       data: A folder, a training file, or a BEIR folder; '' if no records are read. The training file and the
         files of a folder may be SQuAD's JSON. A folder may use SQuAD's own names such as dev-v1.1.json.
-      names: {split: the name of its file}; '' for the usual names.
+      names: {split: the name of its file}; '' for the usual names in a folder.
       columns, keys: See files.parse_examples.
 
     Attributes:

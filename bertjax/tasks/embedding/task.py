@@ -36,7 +36,7 @@ class EmbeddingTask(TextPairTask):
     teacher's scores; two texts with a score; or a single text. SimCSE (arXiv 2104.08821) pairs a single text with
     itself, and the two copies have different dropout masks. A dev file of pairs is evaluated as a search: each anchor
     searches all positives and negatives. A query of a BEIR folder searches the whole corpus. A question of a SQuAD
-    file searches all paragraphs if it has an answer.
+    file searches all paragraphs, unless it is unanswerable.
 
     Attributes:
       data: a folder with train.jsonl and dev.jsonl, with files of other usual names and formats, or with SQuAD's files;
@@ -50,10 +50,9 @@ class EmbeddingTask(TextPairTask):
       matryoshka_dims: the widths at which the loss is computed, as in `(384,64)`; () for the full width.
       pool: the pooling, named as in sentence-transformers; 'auto' for the pooling of config.init if known, else 'mean'.
       layers: the hidden states that are pooled: of the last layer, or the mean of the last four layers.
-      query_prompt: the prefix of anchors, queries, scored pairs and single texts; exported as the model's prompt
-        'query'.
-      document_prompt: the prefix of positives, negatives and documents; exported as the model's prompt 'document'.
-      normalize: whether the model's vectors have length 1; the losses use cosines in any case.
+      query_prompt: the prefix of anchors, queries, scored pairs and single texts; exported as the prompt 'query'.
+      document_prompt: the prefix of positives, negatives and documents; exported as the prompt 'document'.
+      normalize: whether the model's vectors have length 1; the losses always use cosines.
       text: the column with a single text.
     """
 
