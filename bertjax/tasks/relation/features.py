@@ -72,7 +72,7 @@ def relation_features(
         values = {} if labels is None else {'labels': labels[row]}
         builder.add_row(row, **{STARTS: np.asarray(starts, np.int32) + 1}, **values)
     longer = f'{truncated:,} of {len(records):,} records are longer than config.seq_len={seq_len}'
-    return builder.build(notes=[f'{longer} and lose words far from both entities'] if truncated else [])
+    return builder.build(notes=[f'{longer} and lose words, the farthest from the entities first'] if truncated else [])
 
 
 def find_fixed_tokens(records: Sequence[Relation], tokenizer: Tokenizer, *, seq_len: int, markers: str) -> np.ndarray:
