@@ -26,6 +26,8 @@ class EmbeddingSplits(TableFiles):
       is_beir: Whether the data are a BEIR folder.
     """
 
+    _data_advice = 'give --config.data=FOLDER'
+
     def __init__(self, data: str, names: Mapping[str, str], columns: Mapping[str, str], keys: str = 'config.task'):
         super().__init__(data, '', names, 'auto')
         self._columns, self._keys = columns, keys

@@ -13,7 +13,7 @@ import numpy as np
 from etils import epath
 
 from bertjax.config.ranges import format_value
-from bertjax.errors import UserError
+from bertjax.errors import UserError, first_line
 from bertjax.tasks.reading.layout import Record
 
 _ROWS = 1024  # the number of rows that are converted to Python objects at a time
@@ -110,7 +110,7 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
                 yield record
                 number += 1
     except (pa.ArrowException, OSError) as error:
-        found = f'an error after {number} rows ({str(error).splitlines()[0]})'
+        found = f'an error after {number} rows ({first_line(error)})'
         raise UserError(str(path), found, 'a complete Parquet or Arrow file', 'download it again') from None
 
 
