@@ -14,6 +14,11 @@ def printable(text: str) -> str:
     return ''.join(char if char.isprintable() else _escape(char) for char in text)
 
 
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's text, or the name of its type if it has no text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def _escape(char: str) -> str:
     if '\udc80' <= char <= '\udcff':  # Python's code for a byte of a file name that it cannot decode.
         return f'\\x{ord(char) - 0xDC00:02x}'

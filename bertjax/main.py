@@ -31,12 +31,12 @@ if __name__ == '__main__' and signal.getsignal(signal.SIGINT) is signal.default_
 
 from absl import app, flags, logging
 
-from bertjax.errors import LostError, StoppedError, UserError
+from bertjax.errors import LostError, StoppedError, UserError, first_line
 
 try:
     import jax  # noqa: F401
 except (ImportError, RuntimeError) as error:  # jaxlib is missing, or does not match jax.
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    reason = first_line(error)
     print('error:', UserError('jax', reason, 'jax and its own jaxlib', "pip install -U 'jax>=0.10.2'"), file=sys.stderr)
     raise SystemExit(UserError.exit_status) from None
 

@@ -7,7 +7,7 @@ import os
 import re
 from typing import Any
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, first_line
 from bertjax.parallel.gpu_targets import GPUS, gpu_devices
 
 
@@ -129,7 +129,7 @@ def topology_devices(name: str) -> list[Any]:
         options['chips_per_host_bounds'] = (2, 2, 1)
         topology = topologies.get_topology_desc(f'{generation}:{shape}', 'tpu', **options)
     except Exception as error:  # libtpu raises several kinds of RuntimeError
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         if importlib.util.find_spec('libtpu') is None:
             fix = "install the extra 'tpu': pip install 'bertjax[tpu]'"
             raise UserError('config.topology', reason, 'libtpu, the TPU compiler', fix) from None
@@ -144,6 +144,6 @@ def _make_gpus(name: str, example: str) -> list[Any]:
     try:
         return gpu_devices(gpu, int(count))
     except Exception as error:  # the plug-in raises various errors
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         fix = "install the extra 'cuda': pip install 'bertjax[cuda]'"
         raise UserError('config.topology', f'{name!r} ({reason})', "JAX's compiler for CUDA", fix) from None

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 from absl import logging
 
-from bertjax.errors import StoppedError, UserError
+from bertjax.errors import StoppedError, UserError, first_line
 
 PAUSES = (0.5, 1, 2, 4, 8, 16)  # seconds between attempts; the last pause repeats
 FIRST_CONTACT = 30.0  # seconds of retries if a server has never answered, because its address may be wrong
@@ -57,10 +57,6 @@ def _is_permanent(error: Exception) -> bool:
     status = http_status(error)
     refused = status is not None and 400 <= status < 500 and status not in (408, 429)
     return refused or isinstance(error, (TypeError, ValueError, LookupError, AttributeError))
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), '') or type(error).__name__
 
 
 def _format_seconds(seconds: float) -> str:
@@ -156,19 +152,19 @@ class Requester:
             except Exception as error:  # each library raises its own types
                 if _is_denied(error):
                     expected, command = 'credentials that may list, read and write there', _LOGIN[self.url[:2]]
-                    found = self._at_url(f'access denied ({_first_line(error)})')
+                    found = self._at_url(f'access denied ({first_line(error)})')
                     raise DeniedError(self._where, found, expected, f'log in, for example with: {command}') from None
                 first_failure = first_failure or time.monotonic()
                 limit, passed = patience, time.monotonic() - first_failure
                 if _is_permanent(error):
                     limit = min(patience, FIRST_CONTACT)
                 if passed >= limit:
-                    found = self._at_url(f'no complete answer for {_format_seconds(passed)} ({_first_line(error)})')
+                    found = self._at_url(f'no complete answer for {_format_seconds(passed)} ({first_line(error)})')
                     fix = 'check the network, then repeat the command, which keeps the files that are complete'
                     raise UnreachableError(self._where, found, 'an answer', fix) from None
                 if failures >= len(PAUSES):
                     message = 'no complete answer from %s (%s): retrying for up to %s'
-                    details = self.url, _first_line(error), _format_seconds(limit)
+                    details = self.url, first_line(error), _format_seconds(limit)
                     logging.log_every_n_seconds(logging.WARNING, message, WARN_EVERY, *details)
                 time.sleep(min(limit - passed, PAUSES[min(failures, len(PAUSES) - 1)]))
                 failures += 1

@@ -39,6 +39,8 @@ def build_recorded_task(task: Mapping[str, Any], seq_len: int) -> Task:
 def with_seq_len(task: Task, seq_len: int) -> Task:
     """Returns a copy of a task with another maximum sequence length and the same learned state.
 
+    If necessary, `max_query` becomes smaller.
+
     Raises:
       UserError: The options of the task do not allow `seq_len`.
     """

@@ -47,8 +47,8 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
         `fields` gives them BLiMP's names.
 
     Raises:
-      UserError: The file does not exist, or a record is malformed, lacks a field or has an empty sentence. The
-        message names the file and the line.
+      UserError: The file does not exist or has no record, or a record is malformed, lacks a field or has an empty
+        sentence. The message names the line of the record.
     """
     file = user_path(path, key)
     if not path or not file.exists():
@@ -101,9 +101,9 @@ def deduplicate(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.n
 
 
 def accuracies(pairs: Sequence[MinimalPair], log_likelihoods: np.ndarray) -> dict[str, Any]:
-    """Returns the results of `pair_accuracies`, and `ties`, the number of pairs with equal scores.
+    """Returns the results of `pair_accuracies`, and the numbers `pairs` and `ties`.
 
-    A tie counts as wrong.
+    A tie is a pair with equal scores. It counts as wrong.
 
     Args:
       pairs: N pairs.

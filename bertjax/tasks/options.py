@@ -7,8 +7,8 @@ from bertjax.config.schema import Change, Key, Trained, key, keys_of
 
 # The part of a run that an option affects decides which changes of its value are allowed:
 # 'model': the parameters. The value can change neither in a resumed run nor when the finished model is used.
-# 'training': the training data or the loss. A resumed run can change the value and reports the change, but the value
-#   cannot change when the finished model is used.
+# 'training': the training data or the loss. An unfinished run can be resumed with another value and reports the
+#   change. The value cannot change when the finished model is used.
 # 'reading': how records are read, or how answers are selected. The value can change when the finished model is used.
 _POLICIES = {
     'model': (Change.STATE, Trained.SAME),

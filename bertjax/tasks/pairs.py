@@ -36,12 +36,11 @@ def pair_features(
 ) -> Features:
     """Builds a row for each first text, with a sequence for each of its second texts.
 
-    Empty sequences pad all rows to the same number of sequences. A pair that is too long loses the end of its
-    longer text.
+    Empty sequences pad all rows to the same number of sequences. `truncate_longest_first` shortens a long pair.
 
     Args:
-      groups: The first texts, each with its second texts.
-      arrays: The row arrays, each with N rows.
+      groups: N first texts, each with its second texts.
+      arrays: The row arrays, {name: [N, ...]}.
       tokenizer: The tokenizer.
       seq_len: The maximum sequence length S.
     """

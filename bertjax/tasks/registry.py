@@ -30,7 +30,7 @@ def build_task(kind: str, *, data: str, seq_len: int, **options: Any) -> Task:
 
     Args:
       kind: One of KINDS.
-      data: The folder or the file with the data; '' for tensorflow-datasets.
+      data: The folder or the file with the data; '' for tensorflow-datasets or no data.
       seq_len: The maximum sequence length, in tokens.
       **options: The options of the kind, which are the fields of its class.
 

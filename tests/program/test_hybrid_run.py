@@ -82,7 +82,7 @@ def test_other_exports_are_refused(hybrid: pathlib.Path, tmp_path: pathlib.Path)
         ('export_formats=hf', 'config.model.shifted_predictions: found True with hf in config.export_formats, '),
         ('pairs.mode=nsp', 'config.pairs.mode: found nsp with config.masking.causal_share=0.5, '),
         ('model.shifted_predictions=False', 'config.model.shifted_predictions: found False with config.masking.'),
-        ('model.attention=flash_tpu', "config.model.attention: found 'flash_tpu' (it does not support causal and other rows "),
+        ('model.attention=flash_tpu', "config.model.attention: found 'flash_tpu' (it does not support causal and "),
     ],
 )
 def test_conflicting_settings_are_refused(program: Program, tmp_path: pathlib.Path, change: str, message: str):

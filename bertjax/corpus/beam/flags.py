@@ -15,7 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from apache_beam.runners import PipelineRunner, create_runner
 from apache_beam.runners.portability.portable_runner import PortableRunner
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, first_line
 from bertjax.files.small_files import read_json_or_none
 
 KEY = 'config.beam'
@@ -101,7 +101,7 @@ def _create_runner(name: str) -> PipelineRunner:
     try:
         runner = create_runner(path)
     except ValueError as error:
-        raise ValueError(str(error).splitlines()[0]) from None
+        raise ValueError(first_line(error)) from None
     except Exception as error:  # the import runs arbitrary code
         if path.startswith(_DASK_MODULE) and isinstance(error, ImportError | AttributeError):
             fix = "pip install 'bertjax[dask]', here and where the workers are (docs/data.md)"
@@ -158,7 +158,7 @@ def _check_scheduler(options: PipelineOptions) -> None:
         with distributed.Client(address, timeout=dask_options.timeout, set_as_default=False) as client:
             workers = client.scheduler_info()['workers']
     except (OSError, ValueError, TypeError, ImportError) as error:  # an unknown address, or TLS or UCX not set up
-        raise UserError(KEY, f'no Dask scheduler at {address} ({str(error).splitlines()[0]})', expected, fix) from None
+        raise UserError(KEY, f'no Dask scheduler at {address} ({first_line(error)})', expected, fix) from None
     if not workers:
         text = 'The Dask scheduler at %s has no workers yet. The work begins when a worker joins.'
         absl_logging.log_first_n(absl_logging.WARNING, text, 1, address)

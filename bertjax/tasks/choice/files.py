@@ -27,13 +27,13 @@ class ChoiceQuestion:
     """A context and C endings. Exactly one ending is correct.
 
     Attributes:
-      where: the location, 'file:line'.
+      where: the location, such as 'file:line'.
       context: the first sequence of the input.
       start: the common start of all endings; '' if there is none.
       endings: the C endings.
       label: the index of the correct ending; None if unknown.
-      group: the group of the question in the report: SWAG's gold-source, or CODAH's category.
-      fields: all fields of the row, if the question is read for prediction.
+      group: the group of the question in the report: SWAG's gold-source, or CODAH's category; else ''.
+      fields: all fields of the row if the question is read for prediction; else None.
     """
 
     where: str
@@ -50,12 +50,12 @@ def read_table(files: Files, layout: str, *, labelled: bool = True) -> list[Choi
 
     Args:
       files: The files of a split.
-      layout: 'swag' for the format of github.com/rowanz/swagaf, where test.csv has no `label`; 'codah' for that of
-        github.com/Websail-NU/CODAH, with neither a header nor quoting.
+      layout: 'swag' for the format of github.com/rowanz/swagaf, where test.csv has no `label`; 'codah' for the format
+        of github.com/Websail-NU/CODAH, with neither a header nor quoting.
       labelled: Whether to read labels.
 
     Raises:
-      UserError: A label is invalid, or a text is empty; see also records.py:read_records.
+      UserError: A label is invalid, or a context or an ending is empty; see also records.py:read_records.
     """
     optional = {'gold-source'} if labelled else {'gold-source', 'label'}
     columns = tuple(Column((name,), required=name not in optional) for name in _COLUMNS[layout])
@@ -81,14 +81,14 @@ def parse_questions(
       keep_fields: Whether to store all fields of the object in the question.
 
     Raises:
-      UserError: An object is malformed, has fewer than two endings, or has an invalid label.
+      UserError: An object is malformed or has an empty text, fewer than two endings or an invalid label.
     """
     for line, record in records:
         prompt, start, endings = record.get('prompt'), record.get('start') or '', record.get('endings')
         valid_endings = isinstance(endings, list) and all(isinstance(ending, str) for ending in endings)
         if not (isinstance(prompt, str) and isinstance(start, str) and valid_endings):
             expected = '{"prompt": "text", "endings": ["text", "text"]}'
-            raise UserError(line, json.dumps(record, ensure_ascii=False)[:80], expected, 'correct the line')
+            raise UserError(line, json.dumps(record, ensure_ascii=False)[:80], expected, 'correct the record')
         if len(endings) < 2:
             raise UserError(line, f'{len(endings)} endings', 'two or more', 'add endings to choose from')
         for text in (prompt, start, *endings):

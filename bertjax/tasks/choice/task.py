@@ -55,8 +55,8 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     Attributes:
       data: the folder of the files.
       seq_len: the maximum sequence length S in pieces, including [CLS] and two [SEP].
-      layout: the layout of the files: 'swag' for train.csv, val.csv and test.csv (its labels are not public); 'codah'
-        for train.tsv, dev.tsv and test.tsv, or for a single .tsv file that is split; 'jsonl' for train.jsonl, dev.jsonl
+      layout: the layout of the files: 'swag' for train.csv, val.csv and test.csv (without public labels); 'codah' for
+        train.tsv, dev.tsv and test.tsv, or for a single .tsv file that is split; 'jsonl' for train.jsonl, dev.jsonl
         and test.jsonl, or Parquet or Arrow files (see files.py:parse_questions).
       dev_share, test_share: the fractions of dev and test if a single file is split by a hash of the context.
     """
@@ -94,7 +94,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
 
     @property
     def _one_file(self) -> bool:
-        """Whether there is a single file that must be split."""
+        """Whether one .tsv file must provide all splits, because no file has the usual name of a training file."""
         return self.layout == 'codah' and not self._files.find('train')
 
     def sources(self) -> str:
@@ -141,7 +141,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         endings = Counter(len(record.endings) for record in records)
         self._mixed = len(endings) > 1
         labels = Counter(record.label for record in records)
-        counts = ', '.join(f'{count:,}' for _, count in sorted(labels.items()))
+        counts = ', '.join(f'{labels[i]:,}' for i in range(max(endings, default=0)))
         print(f'{len(records):,} questions for training; questions by the index of the correct ending: {counts}')
         if self._mixed:
             print(', '.join(f'{count:,} questions with {n} endings' for n, count in sorted(endings.items())))
@@ -176,7 +176,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         return len({choice.ending for choice in predictions}) == 1
 
     def report(self, records: Questions, predictions: Choices) -> str:
-        """Returns the accuracy by group, by the index of the correct ending, and by the number of endings."""
+        """Returns the accuracy by group, by the correct index, and by the number of endings if it varies."""
         counts = [str(len(record.endings)) for record in records]
         tables = [_table('group', [record.group or '-' for record in records], records, predictions)]
         tables.append(_table('correct ending', [str(record.label) for record in records], records, predictions))
@@ -210,7 +210,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     def official_files(self, split: str, records: Questions, predictions: Choices) -> dict[str, str]:
         """Returns a CSV file for the leaderboard of SWAG, or {} for other layouts.
 
-        Its columns are the row number and `pred`, as in rowanz/swagaf:csv_predict.py.
+        Its columns are the row index, without a name, and `pred`, as in rowanz/swagaf:csv_predict.py.
         """
         if self.layout != 'swag':
             return {}

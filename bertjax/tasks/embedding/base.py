@@ -55,7 +55,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
       anchor, positive, text_a, text_b: the column with this text.
       negative: the column with one negative or a list of negatives; a file may lack it.
       label: the column with scores; in a file with anchors, it has lists of a teacher's scores.
-      train, dev, test: the file of the split; '' for the usual names.
+      train, dev, test: the file of the split; '' for the usual names in a folder.
       losses: {name: loss}. 'auto' chooses the first loss that accepts the form of the training records.
       pair_key: the key of the predicted similarity of a pair in a row of predictions.
       default_name: the name of a task without data.
@@ -183,7 +183,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         return len(records) > 1 and float(np.ptp(predictions)) < 1e-5
 
     def rows(self, records: Records, predictions: Predictions) -> Iterator[dict[str, Any]]:
-        """Yields a row per record. The row of a pair has the similarity as `pair_key`, and a known score as `true`."""
+        """Yields a row per record. A pair's row has the similarity under `pair_key`, and a known score under `true`."""
         for record, prediction in zip(records, predictions, strict=True):
             if isinstance(record, TextExample):
                 yield {self.pair_key: prediction, **({} if record.score is None else {'true': record.score})}

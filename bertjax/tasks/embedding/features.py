@@ -30,7 +30,7 @@ def target_scores(records: Sequence[TextExample], max_score: float) -> np.ndarra
 
 
 def encode_texts(texts: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> tuple[list[EncodedText], list[str]]:
-    """Returns the sequence `[CLS] … [SEP]` of each text, and a note if texts are longer than S and lose their end."""
+    """Returns the sequence `[CLS] … [SEP]` of each text, and a list with a note if long texts lose their end."""
     encoded = tokenizer.encode(texts)
     cls, sep = np.int32([tokenizer.cls_id]), np.int32([tokenizer.sep_id])
     longer = sum(len(tokens) > seq_len - 2 for tokens in encoded)
@@ -49,12 +49,12 @@ def group_features(
 
     Args:
       groups: The texts of each of N records.
-      labels: float32 [N, ...] for the row array `labels`; None for no such array.
+      labels: float32 [N, ...], the row array `labels`; None to omit the array.
       sequences: The sequences of all texts, group by group.
       notes: The notes of the features.
 
     Returns:
-      Features with the row array `text_ids`, int32 [N, C]: equal numbers for equal texts, 0 for a missing text.
+      Features with the row array `text_ids`, int32 [N, C]: equal ids for equal texts, 0 for a missing text.
     """
     numbers: dict[str, int] = {}
     builder = FeatureBuilder(max(map(len, groups)))

@@ -38,8 +38,8 @@ class TextExample:
       texts: an anchor, its positive and any number of negatives; or the two texts of a pair; or a single text.
       score: the similarity of a scored pair; None if unknown.
       teacher: a teacher's scores of all texts but the first, if the form is 'distilled'; else ().
-      where: the location, 'file:line'.
-      fields: all fields of the row, if the record is read for prediction.
+      where: the location, such as 'file:line'; '' for a BEIR folder or SQuAD's JSON.
+      fields: all fields of the row if the record is read for prediction; else None.
     """
 
     form: str
@@ -52,7 +52,7 @@ class TextExample:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Corpus:
-    """The documents that queries search. The repr has a hash of the texts, for the key of cached features."""
+    """The documents that queries search. The repr is part of a cache key and has a hash of the texts."""
 
     ids: Sequence[str]
     texts: Sequence[str]
@@ -74,7 +74,7 @@ class Query:
       text: the text of the query.
       relevant: {index of a document in the corpus: its relevance, at least 1}.
       corpus: the corpus.
-      candidates: the indices of the documents in the query's records. A reranker scores these documents.
+      candidates: the indices of the documents that a reranker scores, from the query's records or a run file; else ().
     """
 
     id: str
@@ -92,10 +92,10 @@ def parse_examples(
     Args:
       records: The rows, at least one.
       columns: {role of ROLES: name of the column}. Forms with other roles are not read.
-      keys: The config keys that name the columns, for messages.
+      keys: The prefix of the config keys that name the columns, for messages.
 
     Raises:
-      UserError: No form fits the columns, a text is missing or empty, or a score is not a number.
+      UserError: No form fits the columns, a text is missing or invalid, or a score is invalid.
     """
     records = iter(records)
     first = next(records)
@@ -124,7 +124,7 @@ def find_form(record: Record, columns: Mapping[str, str], keys: str = 'config.ta
 
 
 def describe_forms(forms: Collection[str], columns: Mapping[str, str]) -> str:
-    """Returns the columns of each form but 'distilled', a kind of 'pairs'. For the arguments see `parse_examples`."""
+    """Returns the column names of `forms` for a message. The message omits 'distilled', which extends 'pairs'."""
     needed = [roles for form, roles in FORMS.items() if form in forms and form != 'distilled']
     return ', or '.join(' and '.join(map(columns.get, roles)) for roles in needed if columns.keys() >= {*roles})
 
@@ -181,7 +181,7 @@ def pairs_as_queries(examples: Sequence[TextExample]) -> list[Query]:
 
 
 def questions_as_queries(questions: Sequence[SquadQuestion]) -> list[Query]:
-    """Returns the questions that have an answer, as queries over all paragraphs of SQuAD."""
+    """Returns the questions that are not unanswerable, as queries over the paragraphs of all questions."""
     corpus = _make_corpus(question.context for question in questions)
     index = {text: i for i, text in enumerate(corpus.texts)}
     queries: dict[str, Query] = {}
@@ -231,7 +231,9 @@ def _entries(path: epath.Path, names: Sequence[str]) -> dict[str, str]:
     for where, fields in read_records([path]):
         name, parts = fields.get('_id'), [fields.get(name) or '' for name in names]
         if not isinstance(name, str) or name in entries or not all(isinstance(part, str) for part in parts):
-            raise UserError(where, f'the _id {name!r}', f'a new _id, texts as {" and ".join(names)}', 'correct the row')
+            is_new = isinstance(name, str) and name not in entries
+            found = f'the _id {name!r}' + (' with a value that is not a text' if is_new else '')
+            raise UserError(where, found, f'a new _id, and texts as {" and ".join(names)}', 'correct the row')
         if names[-1] not in fields:
             raise UserError(where, f'the fields {quote_names(fields)}', names[-1], 'correct the row')
         entries[name] = check_text(' '.join(filter(None, parts)), where)

@@ -41,7 +41,8 @@ class BertForEmbedding(BertForTask):
     Attributes:
       pool: The pooling, one of `model.pooling.SENTENCE_POOL`.
       dense: The Dense modules, which are applied to the pooled vector.
-      normalize: Whether the vectors have length 1, for exports; losses and `encode` normalize the vectors themselves.
+      normalize: Whether the module scales the vectors to length 1, for exports. Losses, and `encode` on request, scale
+        them outside the module.
     """
 
     outputs: int = 0

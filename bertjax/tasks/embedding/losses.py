@@ -1,7 +1,7 @@
 """Losses of embeddings and of lists of scores.
 
 Similarity is the cosine of the angle between two vectors. The rows of a batch are groups of C texts. Equal texts have
-equal entries in `text_ids`. An absent text has 0.
+equal entries in `text_ids`. The entry of an absent text is 0.
 
 Embeddings, rerankers and late interaction share the losses of lists, `listwise_…`. A list has the scores of
 M texts: a query's positive and its M - 1 negatives. All arrays are [B, M], the positive first; `present` is False for a
@@ -103,10 +103,10 @@ def info_nce(
       x: float32 [B, C, D], unit vectors of anchor, positive and C - 2 hard negatives of each row.
       batch: `text_ids`, int32 [B, C].
       scale: The factor of the similarities, an inverse temperature.
-      symmetric: Whether to average with the cross entropy of each positive's anchor among all anchors (CLIP,
-        arXiv 2103.00020).
-      false_negative_margin: If > 0, a text is also no negative of an anchor if their similarity exceeds that of anchor
-        and positive by more than this margin (arXiv 2506.05176, equation 2).
+      symmetric: Whether to return the mean of this cross entropy and the cross entropy of each positive's anchor among
+        all anchors (CLIP, arXiv 2103.00020).
+      false_negative_margin: If > 0, a text is also not a negative if its similarity to the anchor exceeds the
+        similarity of the positive by more than this margin (arXiv 2506.05176, equation 2).
 
     Returns:
       float32 [B].

@@ -10,7 +10,7 @@ from bertjax.tasks.embedding.files import Query
 from bertjax.tasks.embedding.search import search
 
 SCORES = 'scores'  # the field of a record with its cosines
-_QUERIES = 4096  # the number of queries in a search; bounds the memory for the results
+_QUERIES = 4096  # the maximum number of queries in a search; bounds the memory for the results
 
 
 def distinct_documents(queries: Sequence[Query], further: Sequence[str]) -> tuple[list[str], list[list[int]]]:
@@ -40,7 +40,7 @@ def mine_negatives(
     Args:
       queries: The texts of Q queries.
       documents: N different texts.
-      relevant: The indices of the positives of each query.
+      relevant: The positives of each query, as indices in `documents`.
       vectors: float32 [Q, D], the embeddings of the queries.
       document_vectors: float32 [N, D], the embeddings of the documents.
       options: The rules for choosing negatives, and the names of the fields.

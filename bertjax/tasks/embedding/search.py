@@ -1,4 +1,4 @@
-"""Exact search of the most similar vectors on all devices of the process, in blocks that bound the memory."""
+"""Exact search for the most similar vectors on all devices of the process, in blocks that bound the memory."""
 
 import functools
 
@@ -9,7 +9,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from bertjax.model.quantization import cosine_similarity
 
-# The rows of a block of queries and of a block of documents. Their similarities take 64 MiB.
+# The numbers of rows in a block of queries and in a block of documents. The similarities of two blocks take 64 MiB.
 QUERIES, DOCUMENTS = 1024, 16384
 
 
@@ -26,8 +26,9 @@ def search(
       ranges: float32 [2, D], the ranges of quantized vectors; see `model.quantization.cosine_similarity`.
 
     Returns:
-      The indices, int32 [Q, K], and the inner products or cosines, float32 [Q, K], in descending order. Rows
-      of absent documents, NaN (floats) or 0 (integers), get -inf, as do all documents for a query of NaN.
+      The indices, int32 [Q, K], and the inner products or cosines, float32 [Q, K], in descending order. Absent
+      documents, whose rows are NaN (floats) or 0 (integers), are not found, and a query of NaN finds nothing. If fewer
+      than K documents are found, the remaining scores are -inf.
     """
     count, devices = min(count, len(documents)), len(jax.local_devices())
     rows = -(-min(DOCUMENTS, len(documents)) // devices) * devices

@@ -19,12 +19,14 @@ class EmbeddingSplits(TableFiles):
     Args:
       data: A folder, a training file, or a BEIR folder; '' if no records are read. The training file and the
         files of a folder may be SQuAD's JSON. A folder may use SQuAD's own names such as dev-v1.1.json.
-      names: {split: the name of its file}; '' for the usual names.
+      names: {split: the name of its file}; '' for the usual names in a folder.
       columns, keys: See files.parse_examples.
 
     Attributes:
       is_beir: Whether the data are a BEIR folder.
     """
+
+    _data_advice = 'give --config.data=FOLDER'
 
     def __init__(self, data: str, names: Mapping[str, str], columns: Mapping[str, str], keys: str = 'config.task'):
         super().__init__(data, '', names, 'auto')
@@ -54,7 +56,11 @@ class EmbeddingSplits(TableFiles):
         return tuple(itertools.islice(existing_files(self._path, names), 1)) if is_folder else ()
 
     def splits(self) -> list[str]:
-        """Returns the training split, and the splits that a model can be evaluated on."""
+        """Returns the training split, if any, and the splits that a model can be evaluated on.
+
+        Raises:
+          UserError: The dev split has single texts.
+        """
         forms = {split: self.form_of(split) for split in STEMS}
         if forms['dev'] == 'texts':
             raise self._no_pairs('dev')
@@ -94,7 +100,7 @@ class EmbeddingSplits(TableFiles):
         """Reads the records of a split. Pairs become search queries, except in the training split.
 
         Raises:
-          UserError: The split does not exist, or a row is malformed.
+          UserError: The split does not exist or cannot be evaluated, or a row is malformed or lacks a score.
         """
         check_split(split)
         if self.is_beir or is_squad_json(self.require(split)[0]):

@@ -32,11 +32,11 @@ from bertjax.text.tokenizer import Tokenizer
 class EmbeddingTask(TextPairTask):
     """Trains a model that maps texts to vectors, so that the vectors of related texts have a high cosine.
 
-    The columns of a file determine the form of its records: an anchor and a positive, with or without negatives; two
-    texts with a score; or a single text. SimCSE (arXiv 2104.08821) pairs a single text with itself, and the two copies
-    have different dropout masks. A dev file of pairs is evaluated as a search: for each anchor, its positive is
-    searched among all positives and negatives. For a BEIR folder, each query is searched in the whole corpus. For a
-    SQuAD file, each question with an answer is searched among all paragraphs.
+    The columns of a file determine the form of its records: an anchor and a positive, with or without negatives and a
+    teacher's scores; two texts with a score; or a single text. SimCSE (arXiv 2104.08821) pairs a single text with
+    itself, and the two copies have different dropout masks. A dev file of pairs is evaluated as a search: each anchor
+    searches all positives and negatives. A query of a BEIR folder searches the whole corpus. A question of a SQuAD
+    file searches all paragraphs, unless it is unanswerable.
 
     Attributes:
       data: a folder with train.jsonl and dev.jsonl, with files of other usual names and formats, or with SQuAD's files;
@@ -44,15 +44,15 @@ class EmbeddingTask(TextPairTask):
       loss: the loss, see losses.py; 'auto' chooses 'cosent' for scored pairs, 'margin_mse' for scores of a teacher, and
         'info_nce' for other records.
       scale: the factor of the cosines in 'info_nce', 'cosent' and 'margin_mse'.
-      symmetric: whether 'info_nce' also searches the anchor for each positive.
-      false_negative_margin: if > 0, 'info_nce' ignores texts whose cosine exceeds the positive's by this margin.
+      symmetric: whether 'info_nce' also ranks the anchors for each positive.
+      false_negative_margin: if > 0, 'info_nce' ignores texts whose cosine exceeds the positive's by more than this
+        margin.
       matryoshka_dims: the widths at which the loss is computed, as in `(384,64)`; () for the full width.
       pool: the pooling, named as in sentence-transformers; 'auto' for the pooling of config.init if known, else 'mean'.
       layers: the hidden states that are pooled: of the last layer, or the mean of the last four layers.
-      query_prompt: the prefix of anchors, queries, scored pairs and single texts; exported as the model's prompt
-        'query'.
-      document_prompt: the prefix of positives, negatives and documents; exported as the model's prompt 'document'.
-      normalize: whether the model's vectors have length 1; the losses use cosines in any case.
+      query_prompt: the prefix of anchors, queries, scored pairs and single texts; exported as the prompt 'query'.
+      document_prompt: the prefix of positives, negatives and documents; exported as the prompt 'document'.
+      normalize: whether the model's vectors have length 1; the losses always use cosines.
       text: the column with a single text.
     """
 
@@ -95,9 +95,9 @@ class EmbeddingTask(TextPairTask):
         self._truncate_dim = state.get('truncate_dim', 0)
 
     def adopt(self, source: str) -> None:
-        """See Task. If `pool` is 'auto', a folder of sentence-transformers sets the modules and `truncate_dim`.
+        """See Task. With pool='auto', a sentence-transformers folder sets pooling, Dense modules and `truncate_dim`.
 
-        As in sentence-transformers, the losses use all dimensions, and the evaluation the first `truncate_dim`.
+        As in sentence-transformers, the losses use all dimensions, and the evaluation uses the first `truncate_dim`.
         """
         modules = read_sentence_modules(source)
         if modules is None or self.pool != 'auto':
@@ -106,9 +106,11 @@ class EmbeddingTask(TextPairTask):
             fix = 'name a pooling with config.task.pool'
             raise UserError(refusal.where, refusal.found, refusal.expected, fix)
         if modules.layers != LAYER_NUMBERS[self.layers] or modules.weights:
-            expected = f'the layers of config.task.layers={self.layers}'
+            unequal, equal = (' with weights', ' without weights') if modules.weights else ('', '')
+            found = f'the layers {modules.layers}{unequal} in {source}'
+            expected = f'the layers of config.task.layers={self.layers}{equal}'
             fix = 'set config.task.layers, or name a pooling with config.task.pool'
-            raise UserError('config.init', f'the layers {modules.layers} in {source}', expected, fix)
+            raise UserError('config.init', found, expected, fix)
         if modules.prompt:
             fix = 'name a pooling with config.task.pool, to train the encoder without a prompt'
             raise UserError('config.init', f'a prompt in {source}', 'a pooling without a prompt', fix)
@@ -122,7 +124,7 @@ class EmbeddingTask(TextPairTask):
             raise UserError('config.trainable', "'head'", expected, 'choose a part of the encoder')
 
     def features(self, records: Records, tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task. Without `training`, the rows are the texts of `_texts`."""
+        """See Task. Without `training`, there is a row for each text of `_texts`."""
         if not training:
             texts = _texts(records)
             queries = len(records) if isinstance(records[0], Query) else len(texts)

@@ -16,7 +16,7 @@ class Tokenization:
 
     Args:
       tokenizer: The tokenizer.
-      settings: The lengths, prompts and pieces to skip.
+      settings: The lengths, the prompts, the pieces to skip, and whether to fill queries with [MASK].
     """
 
     def __init__(self, tokenizer: Tokenizer, settings: MultiVector):
@@ -25,7 +25,7 @@ class Tokenization:
         self._ids, self._skipped = ids, [ids[piece] for piece in settings.skiplist if piece in ids]
 
     def queries(self, texts: Sequence[str]) -> list[EncodedText]:
-        """Returns the ids and roles of `[CLS] prompt text [SEP]`, filled up with [MASK] if `settings.augment`."""
+        """Returns the ids and roles of `[CLS] prompt text [SEP]`, padded with [MASK] if `settings.augment`."""
         length, sequences = self._settings.query_len, []
         for ids in self._encode(texts, self._settings.query_prompt, length):
             missing = length - len(ids) if self._settings.augment else 0

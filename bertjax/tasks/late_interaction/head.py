@@ -10,16 +10,16 @@ from bertjax.model.heads import BertForTask, flatten_choices
 from bertjax.model.layers import Projection
 from bertjax.tasks.embedding.losses import normalize
 
-# The roles of tokens. Skipped punctuation is not compared. Augmenting [MASK] are compared like ordinary tokens.
+# The roles of tokens. Skipped punctuation is not compared. Augmenting [MASK] tokens are compared like ordinary ones.
 ORDINARY, SKIPPED, AUGMENTING = range(3)
 
 
 class BertForLateInteraction(BertForTask):
-    """Computes a vector of each token (arXiv 2004.12832, section 3.2).
+    """Computes a vector for each token (arXiv 2004.12832, section 3.2).
 
     Attributes:
       outputs: The width of the vectors.
-      attend: Whether tokens attend to augmenting [MASK].
+      attend: Whether tokens attend to augmenting [MASK] tokens.
     """
 
     outputs: int = 128

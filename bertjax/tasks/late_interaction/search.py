@@ -1,4 +1,4 @@
-"""Exact search by MaxSim on all devices of the process, in blocks that bound the memory."""
+"""Exact search by MaxSim on all devices of the process, in blocks that bound the memory of the devices."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.tasks.late_interaction.losses import max_sim
 
-QUERIES, DOCUMENTS, LENGTHS = 16, 256, 32  # rows of a block of queries and of documents; divisor of lengths
+# The numbers of rows in a block of queries and in a block of documents, and a divisor of the padded length of a block.
+QUERIES, DOCUMENTS, LENGTHS = 16, 256, 32
 
 
 def search(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -42,7 +42,7 @@ class LateInteractionTask(TextPairTask):
       dim: the width of the vectors.
       loss: the loss, see losses.py; 'auto' chooses 'kl' for a teacher's scores, else 'info_nce'.
       scale: the factor of the scores in 'info_nce'.
-      query_prompt, document_prompt: the prefix that marks a query or a document. If the first word is a
+      query_prompt, document_prompt: the prefix that marks a query or a document. If its first word is a
         vocabulary piece, this word becomes one token.
       augment: whether queries are filled with [MASK] up to `query_len`.
       attend: whether tokens attend to these [MASK].
@@ -89,7 +89,7 @@ class LateInteractionTask(TextPairTask):
         )
 
     def adopt(self, source: str) -> None:
-        """See Task. If `source` is a late interaction model, the options must equal its settings."""
+        """See Task. If `source` is a late interaction model, the options that its settings determine must match."""
         theirs = read_multi_vector(source, MANY)
         for name, value in {} if theirs is None else settings_as_options(source, theirs).items():
             if name != 'seq_len' and getattr(self, name) != value:
@@ -141,7 +141,7 @@ class LateInteractionTask(TextPairTask):
         return [max_sim_of_pair(sides[0][i], sides[1][j]) for i, j in pairs]
 
     def ensemble_predictions(self, records: Records, members: Sequence[tuple[Features, Outputs]]) -> Predictions:
-        """See Task. The vectors of a token are concatenated, so a cosine is the mean of the models' cosines."""
+        """See Task. The vectors of a token are concatenated, so a cosine is the mean of the members' cosines."""
         rows = zip(*(outputs['token_vectors'] for _, outputs in members), strict=True)
         vectors = [np.concatenate(row, axis=-1) / np.sqrt(np.float32(len(members))) for row in rows]
         return self.predictions(records, self._shared_features(members), {'token_vectors': vectors})

@@ -1,1 +1,1 @@
-"""Strict readers of data files: a malformed row raises an error that names the file and the line."""
+"""Strict readers of data files: a malformed row raises an error that names the file and the row."""

@@ -13,7 +13,7 @@ import numpy as np
 from etils import epath
 
 from bertjax.config.ranges import format_value
-from bertjax.errors import UserError
+from bertjax.errors import UserError, first_line
 from bertjax.tasks.reading.layout import Record
 
 _ROWS = 1024  # the number of rows that are converted to Python objects at a time
@@ -26,13 +26,13 @@ def is_saved_dataset(path: epath.Path) -> bool:
 
 
 def read_arrow(path: epath.Path) -> Iterator[Record]:
-    """Yields the records ('path[number]', fields) of a .parquet or .arrow file, or of a saved dataset.
+    """Yields the records ('file[index]', fields) of a .parquet or .arrow file, or of a saved dataset.
 
     Class labels are converted to their names, or to None for an unlabelled record. float32 numbers are rounded to their
     shortest decimal form.
 
     Raises:
-      UserError: pyarrow is not installed, a file is missing or damaged, or a class number has no name.
+      UserError: pyarrow is not installed, a file is missing or damaged, or a class number is out of range.
     """
     if path.is_dir():
         state, features = _read_json(path / 'state.json'), _read_json(path / 'dataset_info.json').get('features') or {}
@@ -51,7 +51,7 @@ def read_arrow(path: epath.Path) -> Iterator[Record]:
 
 
 def read_dataset_object(dataset: Any, where: str) -> Iterator[Record]:
-    """Yields the records ('where[number]', fields) of a `datasets.Dataset`, with the same values as `read_arrow`.
+    """Yields the records ('where[index]', fields) of a `datasets.Dataset`, with the same values as `read_arrow`.
 
     Raises:
       UserError: A class number has no name.
@@ -110,16 +110,16 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
                 yield record
                 number += 1
     except (pa.ArrowException, OSError) as error:
-        found = f'an error after {number} rows ({str(error).splitlines()[0]})'
+        found = f'an error after {number} rows ({first_line(error)})'
         raise UserError(str(path), found, 'a complete Parquet or Arrow file', 'download it again') from None
 
 
 class _ClassError(Exception):
-    """Raised for a class number that has no name. Its arguments are the number and the range of valid numbers."""
+    """Raised for a class number that is out of range. Its arguments are the number and the valid numbers."""
 
 
 def _arrow_batches(pa: Any, file: Any) -> tuple[Any, Iterator[Any]]:
-    """Returns the schema and the batches of an Arrow stream, which `datasets` writes, or an Arrow file (Feather)."""
+    """Returns the schema and the batches of an Arrow stream, which `datasets` writes, or of an Arrow file (Feather)."""
     if file.read(6) == b'ARROW1':
         file.seek(0)
         reader = pa.ipc.open_file(file)

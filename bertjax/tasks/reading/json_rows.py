@@ -92,7 +92,8 @@ def convert_to_text(value: Any, where: str, *, lists: str = 'join', key: str = '
         value = ' '.join(value)
     if isinstance(value, dict | list):
         found = f'a JSON {type(value).__name__}'
-        expected = 'a string, a number or a list of strings' if lists == 'join' else 'a string or a number'
+        allowed_lists = {'join': ', a number or a list of strings', 'json': ', a number or a list'}
+        expected = 'a string' + allowed_lists.get(lists, ' or a number')
         raise UserError(where, found, expected, f'name another field in {key}')
     if value is None:
         return None

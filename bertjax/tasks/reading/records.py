@@ -85,7 +85,8 @@ def read_records(files: Files, format: str = '', layout: TableLayout | None = No
 
     Raises:
       UserError: A file does not exist, has no rows, lacks or repeats a column, has a row with a wrong number of
-        columns or a blank line between rows, or is not valid UTF-8, CSV or JSON. The message names the file and line.
+        columns or a blank line between rows, or is not valid UTF-8, CSV or JSON. The message names the file, and
+        the line or index of a row.
     """
     for path in files:
         if is_saved_dataset(path) or (path.is_file() and is_binary(path)):
@@ -102,7 +103,9 @@ def read_records(files: Files, format: str = '', layout: TableLayout | None = No
 def parse_records(
     lines: Iterable[Line], where: str, format: str, layout: TableLayout | None = None, *, blank: str = 'refused'
 ) -> Iterator[Record]:
-    """Yields the records of a text file, each as soon as its lines are read; see `read_records`.
+    """Yields the records of a text file; see `read_records`.
+
+    Each record is yielded as soon as its lines are read, except in the format 'json'.
 
     Args:
       lines: The numbered lines, without line ends.

@@ -23,7 +23,7 @@ def dataset_splits(name: str) -> dict[str, int]:
 
 
 def read_dataset(name: str, split: str) -> Iterator[Record]:
-    """Yields the records ('name@split:number', fields) of a split, in order.
+    """Yields the records ('name@split:index', fields) of a split, in order.
 
     Values are converted to Python types, and class labels to their names, or to None for an unlabelled record.
 

@@ -30,7 +30,7 @@ class SplitFiles:
     Args:
       data: config.data, the folder.
       has_labels: A function that returns whether the records in the files of a test split have labels.
-      suffixes: The suffixes of the allowed formats. Messages name the first two.
+      suffixes: The suffixes of the allowed formats. A message names at most the first two.
       fix: The next step for the message if the folder does not exist.
     """
 
@@ -90,7 +90,7 @@ class SplitFiles:
         """Returns a readable list of the splits and their files. A second line lists unused data files, if any.
 
         Args:
-          labelled: The labelled splits; None for those of `splits`.
+          labelled: The labelled splits; None for the result of `splits`.
           **texts: The description of each split that has no files.
         """
         files = {split: self.find(split) for split in STEMS}
@@ -112,7 +112,7 @@ class SplitFiles:
 
 
 def check_split(split: str) -> None:
-    """Raises a UserError if config.split is not in STEMS."""
+    """Raises a UserError about config.split if `split` is not in STEMS."""
     if split not in STEMS:
         raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
 

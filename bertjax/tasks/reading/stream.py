@@ -31,10 +31,10 @@ def open_standard_input() -> io.BufferedReader:
 
 
 def stream_batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    """Yields batches of about `size` items, or of fewer if the next item is not available within 20 ms.
+    """Yields batches of `size` items, or of fewer if the next item is not available within 20 ms.
 
-    Each batch except the last has at least one item that is not a `Blank`. If `items` raises an exception, it is raised
-    after the batches of all earlier items.
+    Each batch except the last has at least one item that is not a `Blank`, so it may have more than `size` items. If
+    `items` raises an exception, it is raised after the batches of all earlier items.
     """
     waiting: queue.Queue[Any] = queue.Queue(_PREFETCH_BATCHES * size)
     end = object()

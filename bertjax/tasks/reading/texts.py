@@ -75,7 +75,7 @@ def decode_file(file: BinaryIO, where: str) -> str:
       where: The name of the file, for messages.
 
     Raises:
-      UserError: The file is damaged or not UTF-8. The message names the line of the first invalid byte.
+      UserError: The file is damaged, or has a byte that is not UTF-8. The message names the line of this byte.
     """
     raw = file.read()
     compression = streams.detect_compression(where, raw[:8])

@@ -47,12 +47,12 @@ def relation_features(
     """Builds the rows of N records, `[CLS] … [SEP]`, with the row array `starts`, int32 [N, 2].
 
     A sequence longer than S is truncated. The tokens before the first entity and after the last entity are removed
-    first, starting with those that are farthest from the entities. Then the middle of the text between the entities is
+    first, the farthest from the entities before the nearest. Then the middle of the text between the entities is
     removed, and finally the ends of the entities and of their types.
 
     Args:
       records: The N records.
-      labels: The numbers of the labels, int32 [N], or None.
+      labels: The indices of the labels, int32 [N]; None if they are unknown.
       tokenizer: The tokenizer of the model.
       seq_len: The maximum sequence length S.
       markers: The method of marking the entities.
@@ -72,7 +72,7 @@ def relation_features(
         values = {} if labels is None else {'labels': labels[row]}
         builder.add_row(row, **{STARTS: np.asarray(starts, np.int32) + 1}, **values)
     longer = f'{truncated:,} of {len(records):,} records are longer than config.seq_len={seq_len}'
-    return builder.build(notes=[f'{longer} and lose words far from both entities'] if truncated else [])
+    return builder.build(notes=[f'{longer} and lose words, the farthest from the entities first'] if truncated else [])
 
 
 def find_fixed_tokens(records: Sequence[Relation], tokenizer: Tokenizer, *, seq_len: int, markers: str) -> np.ndarray:

@@ -40,8 +40,8 @@ class Relation:
       text: the text without marks.
       entities: the subject and the object. In a marked text, << and >> mark the subject, and [[ and ]] the object.
       label: the name of the relation; None if unknown.
-      where: the location, 'file:line'.
-      fields: all fields of the row, if the record is read for prediction.
+      where: the location, such as 'file:line'.
+      fields: all fields of a row that is read for prediction; None for a training record or a line of text.
     """
 
     text: str
@@ -160,7 +160,7 @@ def parse_marked_text(text: str, where: str) -> tuple[str, tuple[MarkedEntity, M
     """Returns a marked text without its marks, and its two entities.
 
     Raises:
-      UserError: The text does not have exactly one entity with each kind of marks.
+      UserError: The text does not have exactly one entity between << and >>, and exactly one between [[ and ]].
     """
     bounds = [_find_marks(text, *MARKS[2 * role : 2 * role + 2], where) for role in (0, 1)]
     cuts = sorted(cut for bound in bounds for cut in ((bound[0], bound[1]), (bound[2], bound[3])))

@@ -39,12 +39,12 @@ class RerankTask(TextPairTask):
     Attributes:
       data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; a file; or, to evaluate, a BEIR
         folder.
-      seq_len: the maximum length S in tokens of a query and a text, including [CLS] and two [SEP].
+      seq_len: the maximum length S in tokens of a query with a text, including [CLS] and two [SEP].
       loss: the loss, see losses.py; 'auto' for 'bce' with scored pairs, 'margin_mse' with a teacher's scores, else
         'softmax' over the texts of an anchor.
       activation: the function from logits to scores; 'auto' uses the function of config.init if it is a CrossEncoder,
         else 'sigmoid' with the loss 'bce', else 'identity'.
-      candidates: for a BEIR folder, the folder `predictions` of a search, whose first documents are ranked again.
+      candidates: for a BEIR folder, the folder `predictions` of a search; its first documents are ranked again.
       candidate_count: the maximum number of candidates.
     """
 
@@ -72,7 +72,7 @@ class RerankTask(TextPairTask):
         """See TextPairTask.
 
         Raises:
-          UserError: A query has no negatives to rank, or config.task.candidates does not fit the data.
+          UserError: A query has no negatives to rank, or config.task.candidates is invalid or does not fit the data.
         """
         records, is_beir = super().records(split), self._files.is_beir
         if not isinstance(records[0], Query):
@@ -146,7 +146,7 @@ def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> 
       count: The maximum number of candidates of a query.
 
     Raises:
-      UserError: A line is malformed, a document is unknown, or a query has no line.
+      UserError: The file does not exist, a line is malformed, a document is unknown, or a query has no line.
     """
     index = {name: i for i, name in enumerate(queries[0].corpus.ids)}
     found: dict[str, list[int]] = {}

@@ -35,7 +35,7 @@ def class_weights(text: str, labels: Sequence[str], balanced: Sequence[float]) -
 
 
 def parse_class_weights(text: str) -> Mapping[str, float]:
-    """Returns the weights that `text` lists, by label; {} for '' and 'balanced'. The labels may be unknown.
+    """Returns the weights that `text` lists, by label; {} for '' and 'balanced'. The labels are not checked.
 
     Raises:
       UserError: The text is neither 'balanced' nor a list of weights by label.

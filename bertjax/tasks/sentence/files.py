@@ -25,6 +25,7 @@ class TableFiles(SplitFiles):
     """
 
     _advice = 'add the file, or name it in config.task.{split}'
+    _data_advice = 'give --config.data=FOLDER, or --config.task.dataset=NAME of tensorflow-datasets'
 
     def __init__(self, data: str, dataset: str, names: Mapping[str, str], format: str):
         super().__init__(data, lambda _: True, ('.csv', '.jsonl'), 'check the path; it may also be a single file')
@@ -39,8 +40,7 @@ class TableFiles(SplitFiles):
         named = self._names[split]
         if not self._data:
             if not self._dataset:
-                fix = 'give --config.data=FOLDER, or --config.task.dataset=NAME of tensorflow-datasets'
-                raise UserError('config.data', 'nothing', 'a folder or file', fix)
+                raise UserError('config.data', 'nothing', 'a folder or file', self._data_advice)
             dataset_names = dataset_splits(self._dataset)
             return named or next((stem for stem in STEMS[split] if stem in dataset_names), '')
         if self._one_file:
