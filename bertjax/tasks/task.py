@@ -87,7 +87,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     def splits(self) -> Sequence[str]:
         """Returns the names of the labelled splits.
 
-        They are 'dev', and 'train' and 'test' if their records have labels. MNLI also has 'dev_mismatched'. At its end,
+        They are 'train', 'dev' and 'test' if their records have labels. MNLI also has 'dev_mismatched'. At its end,
         a run evaluates all of these splits except 'train'. A subclass without `_files` overrides this method.
         """
         return self._files.splits()

@@ -218,7 +218,7 @@ class TextTask(Task[Example, Scores]):
         self.trained_texts = state.get('texts', 0)
 
     def features(self, records: Sequence[Example], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task; without `training`, the rows have `labels` only if every record has one."""
+        """See Task; without `training`, the rows have `labels` only if every record has a label."""
         known = all(record.label is not None for record in records)
         if training and not known:
             raise ValueError('training records without labels')

@@ -45,7 +45,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
     NoAns_ use this threshold.
 
     Attributes:
-      data: the folder of the files: SQuAD's JSON, or rows with one question each (JSON lines, Parquet, Arrow); '' for
+      data: the folder of the files: SQuAD's JSON, or rows with one question each (JSON, Parquet, Arrow); '' for
         squad/v1.1 or squad/v2.0 of tensorflow-datasets.
       seq_len: the maximum length S of a row in pieces: the question, a window of the text, [CLS] and all [SEP].
       version: '1.1', where every question has an answer, or '2.0'.

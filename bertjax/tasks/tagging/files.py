@@ -114,6 +114,8 @@ def read_input(
 ) -> Iterator[Sentence | Blank]:
     """Yields the sentences of an input file, each as soon as its lines are read. Tags are ignored.
 
+    A JSON record without words yields a `Blank`.
+
     Args:
       lines: The lines of the file.
       where: The name of the file.

@@ -43,7 +43,7 @@ class TaggingTask(Task[Sentence, Tags]):
 
     The tag of a word is predicted at its first piece. An I after O or after another type is invalid in IOB2. It
     starts an entity, as in conlleval, and `report` counts these predictions. Entity types and plain tags that do not
-    occur in the training data cannot be predicted; their number in other splits is printed.
+    occur in the training data cannot be predicted; the number of words with such tags is printed.
 
     Attributes:
       data: the folder with train.txt, dev.txt and test.txt (or other names, see files.py:TaggedFiles); '' for
