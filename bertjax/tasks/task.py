@@ -34,7 +34,7 @@ class Judgment:
     Attributes:
       texts: the texts of the record, {name: text}.
       true, predicted: the label and the prediction as text.
-      error: the size of the error: 0 for a correct prediction, larger for a wrong prediction with more confidence.
+      error: the size of the error, by which the report sorts wrong predictions; 0 for a correct prediction.
       classes: a pair (true class, predicted class) for each decision, where '' means that there is no such class; empty
         if the task has no classes.
     """
@@ -62,7 +62,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
       thresholds: the names of the entries of `metrics` that are tuned thresholds, not measurements.
       same_rows: whether the rows of the features are the same for any tokenizer and sequence length.
       has_baselines: whether the task has `baselines`.
-      learned: the learned state: {key in task.json: attribute}.
+      learned: the attributes to save with the model, {key in task.json: attribute}.
       min_seq_len: the smallest value of `seq_len`.
     """
 
@@ -87,7 +87,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     def splits(self) -> Sequence[str]:
         """Returns the names of the labelled splits.
 
-        They are 'dev', and 'train' and 'test' if their records have labels. MNLI also has 'dev_mismatched'. At its end,
+        They are 'train', 'dev' and 'test' if their records have labels. MNLI also has 'dev_mismatched'. At its end,
         a run evaluates all of these splits except 'train'. A subclass without `_files` overrides this method.
         """
         return self._files.splits()
@@ -129,7 +129,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """Builds the encoder with the task head, an instance of `head.module`."""
 
     def sources(self) -> str:
-        """Returns a readable list of the splits and their files, or '' if only official file names are possible."""
+        """Returns a readable list of the splits and their files, or '' if there is nothing to list."""
         return self._files.describe() if self._files else ''
 
     def check_training(self, train: str) -> None:
@@ -180,7 +180,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
           where: The name of the file, for messages.
 
         Yields:
-          The records, and a `Blank` for each blank line if the format has one record per line.
+          The records, and a `Blank` for each blank line or empty record that needs a row in the output.
 
         Raises:
           UserError: A line is malformed.

@@ -34,19 +34,19 @@ class ClassificationTask(TextTask):
     Attributes:
       data, seq_len, long, stride, bilstm_units: see TextTask. `data` may also be the training file.
       text_a, text_b, label: the names of the columns; `text_b` is '' if a record has a single text.
-      train, dev, test: the names of files in `data`, or of splits of `dataset`; '' searches for train.csv, val.jsonl,
-        valid.tsv.gz, test-00000-of-00002.parquet and similar names, see splits.py. The test file may lack labels.
+      train, dev, test: the names of files in `data`, or of splits of `dataset`; '' searches a folder for
+        train.csv, val.jsonl, test-00000-of-00002.parquet …, see splits.py. The test file may lack labels.
       dev_fraction: the fraction of the training records that becomes dev if there is no dev file; 0 for no dev. A hash
         of the text selects these records. Equal texts are therefore in the same split. A record stays in its split when
         others are added.
-      labels: the labels in the order of their numbers; () collects and sorts the labels of the training file. For the
+      labels: the labels in the order of their indices; () collects and sorts the labels of the training file. For the
         metric `f1`, the second of two labels is the positive class.
-      regression: whether the label is a number.
+      regression: whether the label is a score.
       class_weights: the weights of the labels in the loss: 'balanced' for higher weights of rare labels, or
         'LABEL=2.5,LABEL=1', see class_weights.py; '' for equal weights.
       metric: the name of the metric that selects the best run; '' for 'accuracy', or 'spearman' for a regression.
       columns: the names of the columns, for files without a header.
-      format: 'tsv', 'csv', 'jsonl' or 'json', for files with other suffixes; see records.py.
+      format: 'tsv', 'csv', 'jsonl' or 'json', for text files; 'auto' selects by suffix.
       dataset: the name of a dataset in tensorflow-datasets, used if `data` is ''.
     """
 
@@ -119,13 +119,11 @@ class ClassificationTask(TextTask):
         """Prints how many records of the training file are used as dev. All others are in `records`."""
         if self._shares_dev and self._shared_records:
             dev_share = f'{self._shared_records - len(records):,} of the {self._shared_records:,} records of train'
-            hint = (
-                f'config.task.dev_fraction={self.dev_fraction:g} sets the share, and a file such as dev.csv replaces it'
-            )
+            hint = f'config.task.dev_fraction={self.dev_fraction:g} sets the fraction, or set config.task.dev to a file'
             print(f'dev is {dev_share}, selected by a hash of their text; {hint}')
 
     def _balanced_weights(self, counts: Sequence[int], total: int) -> list[float]:
-        """Returns N / (C · n) for a label in n of N records, as scikit-learn's class_weight='balanced'; 1 for n = 0."""
+        """Returns total / (C · count) for each of C labels, as in scikit-learn's 'balanced'; 1 if the count is 0."""
         return [total / (len(counts) * count) if count else 1.0 for count in counts]
 
     @property
@@ -149,7 +147,7 @@ class ClassificationTask(TextTask):
             records = [record for record in records if is_held_out(record, self.dev_fraction) == (split == 'dev')]
         if not records:
             found = f'{self.dev_fraction:g}, which leaves no record of {self.data or self.dataset} for {split}'
-            fix = 'add records or a dev file, or set another share such as 0.3; 0 for no dev split'
+            fix = 'add records or a dev file, or set another fraction such as 0.3; 0 for no dev split'
             raise UserError('config.task.dev_fraction', found, 'records in both splits', fix)
         check_all_or_none(records)
         return records
@@ -170,7 +168,7 @@ class ClassificationTask(TextTask):
         return self.example(Row(row.where, texts, fields), label, self._index(row))
 
     def _means_no_label(self, label: str) -> bool:
-        """Whether a label in a test file means 'no label': it is '', or -1 if -1 is not among the known labels."""
+        """Whether a label in a test file means 'no label': it is '', or -1 if the labels are known and lack -1."""
         return not label or (label == _UNLABELLED and bool(self.labels) and label not in self.labels)
 
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
@@ -214,7 +212,7 @@ def is_held_out(record: Example, share: float) -> bool:
 
     Args:
       record: The record.
-      share: The share of the dev split.
+      share: The fraction of the records that become dev, 0 to 1.
     """
     text = '\0'.join(' '.join(text.casefold().split()) for text in (record.first, record.second or ''))
     digest = hashlib.blake2b(text.encode('utf-8'), digest_size=8).digest()

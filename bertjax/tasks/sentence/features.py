@@ -10,7 +10,7 @@ from bertjax.text.tokenizer import Tokenizer
 
 # {value of config.task.long: description of its effect on records that are too long}.
 LONG = {'truncate': 'lose their end', 'head_tail': 'lose their middle', 'windows': 'are read in windows'}
-# The share of tokens that 'head_tail' takes from the start of a text: 128 of 510 (Sun et al. 2019, "How to
+# The fraction of tokens that 'head_tail' takes from the start of a text: 128 of 510 (Sun et al. 2019, "How to
 # Fine-Tune BERT for Text Classification?", arXiv 1905.05583, "Dealing with long texts").
 _HEAD = 128 / 510
 
@@ -43,8 +43,9 @@ def text_features(
         others are from its end.
         'windows' splits the longer text into overlapping windows. Each window is a row, and all rows of a record have
         equal weights with a sum of 1.
-        With 'head_tail' and 'windows', the shorter text is truncated to half of the available length.
-      stride: The distance between the starts of two windows, in tokens; 0 for half a window.
+        With 'head_tail' and 'windows', the shorter text keeps at most half of the available length.
+      stride: The distance between the starts of consecutive windows, in tokens; 0 for half a window. A longer distance
+        than a window counts as a window.
     """
     max_tokens = seq_len - (2 if second is None else 2 + tokenizer.separators)
     left = tokenizer.encode(first)

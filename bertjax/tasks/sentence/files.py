@@ -17,11 +17,11 @@ class TableFiles(SplitFiles):
     """The splits of a folder of tables, of a single table, or of a prepared dataset.
 
     Args:
-      data: The folder, or the training file; '' to use `dataset`.
+      data: The folder, the training file, or a training split saved by `datasets`; '' to use `dataset`.
       dataset: The name of a dataset in tensorflow-datasets.
-      names: {split: name of its file, or of a split of `dataset`}. '' selects the usual names if `data` is
-        a folder, and no file if it is a single table.
-      format: The format of files without a known suffix, see records.py:format_of.
+      names: {split: name of its file, or of a split of `dataset`}. '' selects the usual names, but
+        neither dev nor test if `data` is a single table.
+      format: The format of text files; 'auto' selects it by suffix, see records.py:format_of.
     """
 
     _advice = 'add the file, or name it in config.task.{split}'
@@ -32,10 +32,10 @@ class TableFiles(SplitFiles):
         self._dataset, self._names, self._format = dataset, names, format
 
     def find(self, split: str) -> Files | str:
-        """Returns the files of a split, or the name of the split in the dataset.
+        """Returns the files of a split, or the name of the split in the dataset; () or '' if there is none.
 
         Raises:
-          UserError: Several files match, the folder does not exist, or neither folder nor dataset is set.
+          UserError: Several files match, the folder or dataset does not exist, or neither is set.
         """
         named = self._names[split]
         if not self._data:
@@ -80,7 +80,7 @@ class TableFiles(SplitFiles):
 
     @property
     def searched_folder(self) -> epath.Path | None:
-        """See SplitFiles. The folder of a single file is searched only if the file has a usual name."""
+        """See SplitFiles. The folder of a single file is searched only if the file has a usual name of train."""
         if not self._data or (self._one_file and self._path.stem not in STEMS['train']):
             return None
         return self._path.parent if self._one_file else self._path

@@ -25,7 +25,7 @@ def _normalize(name: str) -> str:
     return name.lower().replace('-', '').replace('_', '')
 
 
-# Spellings such as 'STS-B' are also accepted. Only run=benchmark accepts 'all' and several tasks, and checks each name.
+# Spellings such as 'STS-B' are also accepted. 'all' and several tasks are for run=benchmark, which checks each name.
 _NAMES = Range(
     f'one of {", ".join(TASKS)}, all, or several',
     lambda value: isinstance(value, str) and (',' in value or _normalize(value) in (*TASKS, 'all')),
@@ -39,8 +39,9 @@ class GlueTask(TextTask):
     MNLI has the splits train, dev, dev_mismatched, test, test_mismatched, and ax, which is the diagnostic set.
 
     Attributes:
-      data: the task's folder in the output of GLUE's download script, or the parent folder of all tasks.
-      task: the task.
+      data: the task's folder in the output of GLUE's download script, or the parent folder of all tasks; '' for
+        tensorflow-datasets.
+      task: the GLUE task.
       seq_len, long, stride, bilstm_units: see TextTask.
     """
 
@@ -129,7 +130,7 @@ class GlueTask(TextTask):
         row, source = self._splits[split]
         columns = (*map(Column, row.texts), Column(row.label, required=not source.server), _INDEX)
         files, official = self._find(split) if self.data else ((), False)
-        if source.server and not official:  # unofficial files have -1 instead of the unpublished labels and scores
+        if source.server and not official:  # other sources have -1 instead of unpublished labels and scores
             columns = (*columns[:-2], Column((), required=False), _INDEX)
         if not self.data:
             yield from select_columns(read_dataset(*source.tfds), columns)
@@ -149,7 +150,7 @@ class GlueTask(TextTask):
         return data / self.name if (data / self.name).is_dir() else data
 
     def _find(self, split: str) -> tuple[Files, bool]:
-        """Returns the files of a split, and whether they are official files.
+        """Returns the files of a split, or () if there are none, and whether they are official files.
 
         If there is no official file, the function looks for files from the Hugging Face Hub, whose splits have the same
         names as in tensorflow-datasets, and for JSON lines with the same columns.
@@ -161,7 +162,7 @@ class GlueTask(TextTask):
         return split_files(folder, split, stems=(split, source.tfds[1]), suffixes=_HUB_FORMATS), False
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
-        """Returns the file of predictions for the server, with labels as in the files, or {} for other splits."""
+        """Returns the predictions for the server, with labels as in the official files, or {} for other splits."""
         if split not in self._splits or not self._splits[split][1].server or not records[0].index:
             return {}
         lines = ['index\tprediction\n']

@@ -33,7 +33,7 @@ class GlueRow:
       splits: the location of each split, by name.
       headerless_columns: the columns of a labelled file without a header.
       headerless_test_columns: the columns of an unlabelled file without a header.
-      max_broken_rows: the maximum number of rows with a wrong number of columns in an official labelled file.
+      max_broken_rows: the maximum number of rows with a wrong number of columns in a labelled file.
     """
 
     title: str

@@ -16,9 +16,9 @@ def read_input(
 ) -> Iterator[Row | Blank]:
     """Yields the texts of each record as soon as its lines are read.
 
-    The suffix of the file name determines the format. If the suffix is unknown or .tsv, the first line determines it: a
-    JSON object means JSON lines, column names mean a table, and anything else means plain lines. A plain line is a
-    text, or a pair of texts with a tab between them. Formats other than plain lines ignore blank lines.
+    The suffix of the file name determines the format. If the suffix is unknown or .tsv, the first line with text
+    determines it: a JSON object means JSON lines, column names mean a table, and anything else means plain lines. A
+    plain line is a text, or a pair of texts with a tab between them. Formats other than plain lines ignore blank lines.
 
     Args:
       lines: The lines of the file.
@@ -28,7 +28,7 @@ def read_input(
       tabs: Whether plain lines are read as pairs if the first plain line has a tab, even if `columns` has one column.
 
     Yields:
-      The records, and a `Blank` for each blank plain line.
+      The records, and a `Blank` for each blank plain line that precedes a text.
 
     Raises:
       UserError: The file has no rows, or a row is malformed.

@@ -87,7 +87,7 @@ def find_odd_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]
         by_folded.setdefault(' '.join(label.casefold().split()), []).append(label)
     for group in by_folded.values():
         if len(group) > 1:
-            lines.append(f'warning: {" and ".join(map(repr, group))} are different labels')
+            lines.append(f'warning: {" and ".join(map(repr, group))} are different labels; is one a mistake?')
     once = [label for label, count in counts.items() if count == 1]
     if once and len(records) >= _MIN_RECORDS:
         some = ', '.join(f'{label!r} ({_first(label, records)})' for label in once[:_MAX_EXAMPLES])

@@ -30,7 +30,7 @@ class MultiLabelTask(ClassificationTask):
     The labels of a record are a list of strings in JSON, or a cell such as `a|b`, which may be empty. Alternatively,
     each label has a column of 0 and 1.
 
-    All attributes of ClassificationTask except `regression` also exist here. The default of `metric` is 'micro_f1'.
+    All attributes of ClassificationTask except `regression` also exist here. The default metric is 'micro_f1'.
     A weight in `class_weights` applies to the records that have the label, like `pos_weight` in PyTorch.
 
     Attributes:
@@ -56,7 +56,7 @@ class MultiLabelTask(ClassificationTask):
         super()._check()
         columns = list(self.label_columns)
         if columns and (len(columns) < 2 or len({*columns, self.text_a, self.text_b}) < len(columns) + 2):
-            expected = 'two or more different column names'
+            expected = 'two or more names, all different and not those of the text columns'
             raise UserError('config.task.label_columns', repr(tuple(columns)), expected, 'use the names in your table')
         if columns and self.labels and self.labels != columns:
             expected = 'the names in config.task.label_columns'
@@ -122,7 +122,7 @@ class MultiLabelTask(ClassificationTask):
         return self._separator
 
     def _balanced_weights(self, counts: Sequence[int], total: int) -> list[float]:
-        """Returns (N - n) / n, as the documentation of torch.nn.BCEWithLogitsLoss suggests; 1 if n is 0 or N."""
+        """Returns (total - count) / count, as torch's BCEWithLogitsLoss suggests; 1 if none or all have the label."""
         return [(total - count) / count if 0 < count < total else 1.0 for count in counts]
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -157,7 +157,7 @@ class MultiLabelTask(ClassificationTask):
         return len(np.unique(self._decisions(predictions), axis=0)) == 1
 
     def report(self, records: Sequence[Example], predictions: Sequence[Scores]) -> str:
-        """Returns precision, recall and F1 of each label, and their averages over all labels."""
+        """Returns the report on the predicted labels, see report.py:label_report."""
         true, predicted = self._targets(records) > 0, self._decisions(predictions)
         return label_report(label_scores(true, predicted), multi_label_figures(true, predicted), self.labels)
 

@@ -8,7 +8,7 @@ from bertjax.metrics.classification import ClassScores, class_scores
 from bertjax.tasks.sentence.labels import LabelledRecord, find_odd_labels
 
 _MIN_RECORDS = 10  # the rarest label is reported if it has fewer records than this
-_MIN_SHARE = 0.01  # the rarest label is reported if it has a smaller share of the records
+_MIN_SHARE = 0.01  # or a smaller fraction of the records than this, except in multi-label data
 _MAX_MATRIX = 20  # the maximum number of labels for which the full confusion table is printed
 _MEAN = 'macro average'  # the title of the last row of a table of scores
 _BANDS = 5  # the number of intervals of the true score in `value_report`
@@ -111,11 +111,11 @@ def _score_lines(
 
 
 def label_report(scores: ClassScores, figures: Mapping[str, float | None], labels: Sequence[str]) -> str:
-    """Returns precision, recall and F1 of each label, and their averages.
+    """Returns precision, recall and F1 by label with averages, and the fraction of records with all labels correct.
 
     Args:
       scores: The scores of the C labels.
-      figures: The averages, see metrics/classification.py:multi_label_figures.
+      figures: The averages and `exact`, see metrics/classification.py:multi_label_figures.
       labels: The names of the labels.
     """
     names = {'micro': 'micro average', 'macro': _MEAN}

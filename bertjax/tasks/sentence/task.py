@@ -28,7 +28,7 @@ from bertjax.tasks.sentence.report import class_report, describe_labels, describ
 from bertjax.tasks.task import Judgment, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
-_MAX_SCORE = 1e15  # the sum of the squared errors of a batch would overflow float32 for larger scores
+_MAX_SCORE = 1e15  # the sum of the squared errors of a batch could overflow float32 for larger scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Example:
       first: the text, or the first text of a pair.
       second: the second text of a pair; None if the task has no pairs.
       label: the name of the label, or the score, or the names of several labels; None if unknown.
-      index: the identifier of the record in an official file, see TextTask._index. In GLUE, it is the number of the
-        record, from 0, if the file has no identifiers.
+      index: the identifier of the record in an official file, see TextTask._index. In GLUE, it is the position
+        of the record, from 0, if the file has no identifiers.
       where: the location, 'file:line'; not compared, so that equal records from different files are equal.
-      fields: all fields of the row, if the record is read for prediction.
+      fields: all fields of the row, if the record is read for prediction from a file with named fields.
     """
 
     first: str
@@ -78,7 +78,7 @@ class Scores:
 
     @property
     def best(self) -> int:
-        """The number of the label with the highest logit."""
+        """The index of the label with the highest logit."""
         return int(self.logits.argmax())
 
     @property
@@ -97,13 +97,13 @@ class TextTask(Task[Example, Scores]):
     """Base class with the methods of a text task that do not depend on the source of the records.
 
     A subclass defines `name`; `regression`, whether the label is a score; `measures`, the names of its metrics in
-    metrics/classification.py, with the value of `score` first; `text_columns`, one or two columns; and `labels`, a list
+    metrics/classification.py, the first of which is `score`; `text_columns`, one or two columns; and `labels`, a list
     that is empty until the labels are known.
 
     Attributes:
       data: the folder of the files; '' for tensorflow-datasets.
       seq_len: the maximum sequence length S in tokens, including [CLS] and [SEP].
-      long: the method for longer texts: 'truncate', 'head_tail' or 'windows', see features.py:text_features.
+      long: the method for longer records: 'truncate', 'head_tail' or 'windows', see features.py:text_features.
       stride: the distance between the starts of two windows of a long text, in tokens; 0 for half a window.
       bilstm_units: the number of units in each direction of a two-layer BiLSTM before the pooler, as in the
         left-to-right ablation of the BERT paper (table 5); 0 for no BiLSTM.
@@ -170,7 +170,8 @@ class TextTask(Task[Example, Scores]):
           index: See Example.
 
         Raises:
-          UserError: A text is missing, the label is empty or not among the known labels, or the score is not a number.
+          UserError: A text is missing, the label is empty or not among the known labels, or the score is not a
+            finite number within ±1e15.
         """
         if None in row.values:
             raise UserError(row.where, 'no text', 'a string', 'correct or remove the record')
@@ -199,7 +200,7 @@ class TextTask(Task[Example, Scores]):
             raise UserError(where, f'the label {label!r}', f'one of {known}', 'correct the record or the labels')
 
     def learn(self, records: Sequence[Example]) -> None:
-        """Collects the labels, unless an option lists them, and prints a report on the labels or scores."""
+        """Collects the labels, unless they are already known, and prints a report on the labels or scores."""
         if self.regression:
             self.trained_texts = len(self.text_columns)
             print(describe_values(records))
@@ -217,7 +218,7 @@ class TextTask(Task[Example, Scores]):
         self.trained_texts = state.get('texts', 0)
 
     def features(self, records: Sequence[Example], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task; without `training`, the rows have `labels` only if every record has one."""
+        """See Task; without `training`, the rows have `labels` only if every record has a label."""
         known = all(record.label is not None for record in records)
         if training and not known:
             raise ValueError('training records without labels')
@@ -232,7 +233,7 @@ class TextTask(Task[Example, Scores]):
         )
 
     def _targets(self, records: Sequence[Example]) -> np.ndarray:
-        """Returns the numbers of the labels, int32 [N], or the scores, float32 [N]."""
+        """Returns the indices of the labels, int32 [N], or the scores, float32 [N]."""
         if self.regression:
             return np.array([record.label for record in records], np.float32)
         number = {label: i for i, label in enumerate(self.labels)}

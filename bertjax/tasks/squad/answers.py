@@ -24,7 +24,7 @@ class AnswerSpan:
       text: the text of the span; '' for no answer.
       start, end: the first character and the end (exclusive) in the context; None for no answer.
       start_logit, end_logit: the logits of the first and last piece, or of [CLS] for no answer.
-      probability: the value of the softmax over the scores of the n best answers.
+      probability: the value of the softmax over the scores of the n best answers; 1 if this answer is not one of them.
     """
 
     text: str
@@ -49,7 +49,7 @@ class Answers:
         question may have no answer, or if no other span exists.
       best: the best non-empty span; `null` if no such span exists.
       null: the span that means 'no answer'.
-      null_odds: the score of `null` minus the score of `best` (log odds).
+      null_odds: the score of `null` minus the score of `best` (log odds); NO_CHOICE if `best` is `null`.
     """
 
     nbest: tuple[AnswerSpan, ...]

@@ -27,7 +27,8 @@ class SquadFiles(SplitFiles):
     Args:
       data: The folder; '' for tensorflow-datasets.
       version: '1.1' or '2.0'.
-      names: {split: name of its file}; '' searches for the official name and then for the usual names in splits.py.
+      names: {split: names of its files, separated by commas}; '' searches for the official name and then for the usual
+        names in splits.py.
     """
 
     missing = 'answers'
@@ -45,7 +46,7 @@ class SquadFiles(SplitFiles):
         """Returns the files of a split, or () if there are none.
 
         Raises:
-          UserError: Several files match, or the configured file does not exist.
+          UserError: Several files match, a shard is missing, or a configured file does not exist.
         """
         name, official_name = self._names[split], f'{split}-v{self._version}.json'
         if not self._data and not name:
@@ -85,12 +86,13 @@ class SquadFiles(SplitFiles):
         """Reads the questions of a split, in order.
 
         Raises:
-          UserError: The split or file does not exist, or the file is damaged, not UTF-8, or in another format.
+          UserError: The split or file does not exist; see also `read_questions`.
         """
         files = self.find(split) if split in STEMS else ()
         if split not in STEMS or (split == 'test' and not files):
             expected = 'train or dev' if split in STEMS else 'train, dev or test'
-            raise UserError('config.split', repr(split), expected, 'set config.task.test_file to the test file')
+            fix = 'set config.task.test_file to the test file' if split in STEMS else 'choose one of them'
+            raise UserError('config.split', repr(split), expected, fix)
         if not self._data and not files:
             rows = read_dataset(f'squad/v{self._version}', _TFDS_SPLITS[split])
             return [parse_question_row(row, at, 'needed') for at, row in rows]
@@ -109,7 +111,7 @@ def read_questions(files: Files, *, answerable: bool, labels: str) -> list[Squad
       answerable, labels: See questions.py:check_questions.
 
     Raises:
-      UserError: A file does not exist, is damaged, is not UTF-8, or is in another format.
+      UserError: A file does not exist, is damaged, is not UTF-8, or is in another format; see also `check_questions`.
     """
     questions = (question for path in files for question in _read_file(epath.Path(path), labels))
     return check_questions(questions, answerable=answerable, labels=labels)

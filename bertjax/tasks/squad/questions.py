@@ -112,7 +112,7 @@ def _check_id(question: SquadQuestion, seen: dict[str, str], fix: str) -> None:
 def parse_question_row(row: Mapping[str, Any], at: str, labels: str) -> SquadQuestion:
     """Parses a row {"id", "question", "context", "answers": {"text": [...], "answer_start": [...]}}.
 
-    `answers` may also be a list of {"text", "answer_start"}. A row without `id` gets its location as id.
+    `answers` may also be a list of {"text", "answer_start"}. The default `id` is the location without the folder.
 
     Args:
       row: The row.
@@ -143,8 +143,8 @@ def _identifier(value: Any, at: str) -> str:
 def parse_unlabelled_rows(records: Iterable[Record], *, unique_ids: bool) -> Iterator[SquadQuestion]:
     """Yields unlabelled questions from rows with `question` and `context`, each as soon as its row is read.
 
-    The id of a question is the field `id`. If the row has no such field, the id is the number of its line, or of the
-    row in a binary file.
+    The id of a question is the field `id`. If the row has no such field, the id is the number of its line, or the
+    row's index in a binary file.
 
     Args:
       records: The rows.
@@ -169,7 +169,7 @@ def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
     A question in JSON lines is yielded as soon as its line is read.
 
     Raises:
-      UserError: The input is empty or in another format.
+      UserError: The input is empty or in another format, or a file has the same id twice.
     """
     is_file = isinstance(lines, list)  # not a stream
     lines, first_lines = peek_lines(lines)
@@ -199,7 +199,7 @@ def load_json(text: str, where: str) -> Any:
         near = text[error.pos : error.pos + 20] or 'the end of the file'
         raise UserError(f'{where}:{error.lineno}:{error.colno}', f'{near!r} ({error.msg})', 'JSON', _FIX) from None
     except (ValueError, RecursionError) as error:  # a number has thousands of digits, or the nesting is too deep
-        raise UserError(where, f'JSON that cannot be parsed ({error})', _FORM, _FIX) from None
+        raise UserError(where, f'JSON that cannot be parsed ({error})', 'JSON within the parser limits', _FIX) from None
 
 
 def _paragraphs(root: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[str, Any], str]]:

@@ -22,7 +22,7 @@ def list_misplaced_answers(questions: Sequence[SquadQuestion]) -> list[str]:
     """Lists the questions whose first answer is not exactly at its `answer_start`.
 
     Returns:
-      A text for each kind in _DIFFERENCES that occurs: a title and a list of the questions.
+      A text for each kind in _DIFFERENCES that occurs: a title and the first 100 questions.
     """
     by_kind: dict[str, list[str]] = {kind: [] for kind in _DIFFERENCES}
     for question in questions:

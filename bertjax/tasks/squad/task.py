@@ -45,9 +45,9 @@ class SquadTask(Task[SquadQuestion, Answers]):
     NoAns_ use this threshold.
 
     Attributes:
-      data: the folder of the files: SQuAD's JSON, or rows with one question each (JSON lines, Parquet, Arrow); '' for
+      data: the folder of the files: SQuAD's JSON, or rows with one question each (JSON, Parquet, Arrow); '' for
         squad/v1.1 or squad/v2.0 of tensorflow-datasets.
-      seq_len: the length S of a window in pieces, including the question, [CLS] and two [SEP].
+      seq_len: the maximum length S of a row in pieces: the question, a window of the text, [CLS] and all [SEP].
       version: '1.1', where every question has an answer, or '2.0'.
       train_file, dev_file, test_file: the names of files in `data`, separated by commas; '' for train-v1.1.json and
         dev-v1.1.json (or 2.0), or the usual names in splits.py if these do not exist. The test file may lack answers.
@@ -145,8 +145,8 @@ class SquadTask(Task[SquadQuestion, Answers]):
     def metrics(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, float | None]:
         """Returns `exact` and `f1`, and for SQuAD 2.0 also the HasAns_, NoAns_ and best_ metrics and null_threshold.
 
-        The official script computes the same values from predictions.json. The best_ metrics use the best non-empty
-        answers, without a threshold.
+        The official script computes the same `exact`, `f1`, HasAns_ and NoAns_ values, in percent, from
+        predictions.json. The best_ metrics use the best non-empty answers, without a threshold.
         """
         texts = self._texts(records, predictions)
         if not self.nullable:
@@ -170,8 +170,8 @@ class SquadTask(Task[SquadQuestion, Answers]):
     def rows(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> Iterator[dict[str, Any]]:
         """Yields an object for each question: `id`, `question`, `answer`, `start`, `end`, `probability`.
 
-        `start` and `end` are the characters of the answer in the context. The object also has `null_odds` for SQuAD
-        2.0, and the `true` answers of a labelled question.
+        `start` and `end` (exclusive) are character offsets in the context; None for no answer. The object also has
+        `null_odds` for SQuAD 2.0, and the `true` answers of a labelled question.
         """
         for record, prediction in zip(records, predictions, strict=True):
             span = self._select_answer(prediction)

@@ -71,7 +71,7 @@ def convert_to_squad(
       counts: The statistics, which are updated in place.
 
     Raises:
-      UserError: A question is malformed, or its document does not exist.
+      UserError: A question is malformed, or one of its documents does not exist.
     """
     for i, entry in enumerate(questions):
         at = f'{path}: Data[{i}]'

@@ -66,7 +66,7 @@ def window_bounds(length: int, max_tokens: int, stride: int) -> tuple[np.ndarray
 def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndarray:
     """Returns the index of the best window of each token, int64 [T].
 
-    The best window maximises the smaller of the token's left and right contexts.
+    The best window maximises the smaller of the token's left and right contexts, plus 0.01 times its own length.
 
     Args:
       starts, ends: The bounds of the windows, int64 [W].
@@ -79,7 +79,7 @@ def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndar
 
 
 def answer_tokens(starts: np.ndarray, ends: np.ndarray, first: int, end: int) -> tuple[int, int] | None:
-    """Returns the first and the last piece that overlap the characters [first, end), or None if there are none.
+    """Returns the indices of the first and last piece that overlap the characters [first, end), or None for no piece.
 
     Args:
       starts, ends: The character offsets of the pieces, int32 [T].
@@ -105,13 +105,13 @@ def squad_features(
     max_query: int,
     training: bool,
 ) -> Features:
-    """Builds a row for each window of the questions.
+    """Builds a row for each question and window of its context.
 
     The row arrays `start` and `end`, int32, are the positions of the first and the last piece of the first answer. Both
     are 0, the position of [CLS], if there is no answer or the window does not contain the complete answer.
 
-    If an answer is not in the context or has no piece, training skips the question. Evaluation gives its rows weight 0.
-    The notes list these questions and the truncated questions.
+    If the first answer is not in the context or has no piece, training skips the question. Evaluation gives its rows
+    weight 0. The notes list these questions and the truncated questions.
 
     If `training` is False, there are two token arrays. `token_first`, int32, is the first character of the piece in the
     context, or -1 if no answer may start at the piece, for example if the piece has more context in another window.

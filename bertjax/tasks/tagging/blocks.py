@@ -19,7 +19,7 @@ class ColumnBlock(NamedTuple):
       rows: (line number, columns) of each word.
       preceding_lines: the lines since the previous sentence: the columns of a document boundary, (line,) for a comment,
         and () for a blank line.
-      document: the number of the document, from 0.
+      document: the number of document boundaries before the sentence.
       separator: the separator of the columns, see `split_columns`.
     """
 

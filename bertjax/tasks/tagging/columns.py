@@ -16,7 +16,7 @@ class ColumnOptions:
     """The options for reading a column file.
 
     Attributes:
-      word_column, tag_column: the numbers of the columns, from 0, or from the end with -1 for the last column.
+      word_column, tag_column: the indices of the columns, from 0; -1 is the last column.
       comment: the prefix of comment lines, which must precede a sentence. With '', a line before a sentence is a
         comment if it starts with # and has more or fewer columns than the words, as in CoNLL-U.
       scheme: the tag scheme: 'iob1', 'iob2', 'bioes', 'bilou', 'bmes', 'ioe1' or 'ioe2' for entities; 'plain' for
@@ -37,15 +37,15 @@ class Sentence:
       where: the location of the first word, 'file:line'.
       words: the W words.
       tags: the tag of each word, in IOB2 or plain; None if the sentence has no tags.
-      document: the number of the document, in ascending order.
+      document: the index of the document, in ascending order.
       columns: the columns of each word, as in the file.
       preceding_lines: the lines since the previous sentence, see blocks.py:ColumnBlock.
       separator: the separator of the columns.
-      scheme: the scheme of the tags in the file: one of schemes.py:ENTITIES, 'plain', or '' if it cannot be detected.
+      scheme: the scheme of the tags in the file: one of schemes.py:ENTITIES, 'plain', or '' if it is unknown.
       fields: all fields of the row, if the sentence is read from JSON or Arrow for prediction.
-      tag_column: the number of the tag column, see ColumnOptions.
+      tag_column: the index of the tag column, see ColumnOptions.
       text: the raw text from which the words are split; None if the input consists of words.
-      offsets: (first character, end) of each word in `text`.
+      offsets: (first character, end) of each word in `text`; () without a text.
     """
 
     where: str

@@ -108,8 +108,8 @@ def tagging_features(
 
     Returns:
       Features with three token arrays, which are 0 except at the first pieces of the words that the row tags.
-      `token_words`, int32, is the number of the word in the record, from 1. `token_labels`, int32, is the number of its
-      tag. `token_weights`, float32, is 1 if its tag is in `numbers`.
+      `token_words`, int32, is 1 + the index of the word in the record. `token_labels`, int32, is the class index of its
+      tag, or 0 if `numbers` lacks the tag. `token_weights`, float32, is 1 if `numbers` has the tag, else 0.
     """
     builder = FeatureBuilder()
     for _, group in itertools.groupby(enumerate(records), key=lambda item: item[1].document):

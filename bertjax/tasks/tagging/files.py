@@ -66,7 +66,7 @@ class TaggedFiles(SplitFiles):
         return self._read_rows(read_records(files), str(files[0]), self._fields, tagged=tagged)
 
     def _read_rows(self, records: Iterator[Record], where: str, fields: TagFields, *, tagged: bool) -> list[Sentence]:
-        """Returns the sentences of records. It prints the number of records without words, which are dropped."""
+        """Returns the sentences of records. Records without words are dropped, and their number is printed."""
         rows = list(parse_sentences(records, fields, tagged=tagged))
         blank = [row.where for row in rows if isinstance(row, Blank)]
         if blank:
@@ -114,15 +114,17 @@ def read_input(
 ) -> Iterator[Sentence | Blank]:
     """Yields the sentences of an input file, each as soon as its lines are read. Tags are ignored.
 
+    A JSON record without words yields a `Blank`.
+
     Args:
       lines: The lines of the file.
       where: The name of the file.
       options: The options of a column file.
       format: The format: 'columns', 'text', 'words', 'jsonl', or 'auto'.
         'auto' selects 'jsonl' if the first line is a JSON object. It selects 'columns' if the first line has tabs or is
-        -DOCSTART-, if all lines have the same number of columns and at least half of them have a known tag, or if there
-        are several lines and all are single words. Otherwise it selects 'text'. For a stream, only the first two lines
-        are examined.
+        -DOCSTART-, if all lines have the same number of columns and at least half of them have a known tag (one tag
+        with a letter), or if there are several lines and all are single words. Otherwise it selects 'text'. For a
+        stream, at most two lines are examined.
       labels: The known tags.
       fields: The fields of JSON lines.
 

@@ -40,7 +40,7 @@ class TagFields:
           where: The location of the record.
 
         Raises:
-          UserError: The field is missing, or is not a list of words.
+          UserError: The field is missing, is not a list of strings, or has a word that a column file cannot represent.
         """
         names = [self.words] if self.words else _WORDS
         name = next((name for name in names if name in fields), None)
@@ -52,7 +52,7 @@ class TagFields:
             raise UserError(f'{where}, field {name}', format_value(words), 'a list of words', 'correct the record')
         for number, word in enumerate(words):
             if not _fits_a_column(word):
-                found, expected = f'{word!r} at index {number}', 'a word without tabs and line ends that is not blank'
+                found, expected = f'{word!r} at index {number}', 'a non-blank word without tabs and line ends'
                 raise UserError(f'{where}, field {name}', found, expected, 'correct the record')
             check_text(word, where)
         return tuple(words)
@@ -64,7 +64,7 @@ def _fits_a_column(cell: str) -> bool:
 
 
 def parse_sentences(records: Iterable[Record], fields: TagFields, *, tagged: bool) -> Iterator[Sentence | Blank]:
-    """Yields the sentence of each record as soon as the record is read. It does not convert the tagging scheme.
+    """Yields the sentence of each record as soon as the record is read. The tags keep their scheme.
 
     Args:
       records: The records of a file.
@@ -104,7 +104,7 @@ def _name(tag: Any, fields: TagFields, where: str) -> str:
         tag = fields.names[tag]
     if isinstance(tag, str):
         if not _fits_a_column(tag):
-            expected = 'a tag without tabs and line ends that is not blank'
+            expected = 'a non-blank tag without tabs and line ends'
             raise UserError(where, f'the tag {tag[:40]!r}', expected, 'correct the record')
         return check_text(tag, where)
     expected = f'a number from 0 to {len(fields.names) - 1}' if fields.names else 'the name of a tag'

@@ -12,7 +12,7 @@ _IOB = ('iob2', 'iob1')
 ENTITIES = (*_IOB, *WITH_ENDS, *IOE)
 SCHEMES = ('auto', *ENTITIES, 'plain', *ALIASES)
 _TAG = re.compile(r'O|[BIESLUM](-.+)?')
-_MAX_DEVIATIONS = 0.01  # the maximum share of a file's entities that may deviate from its scheme
+_MAX_DEVIATIONS = 0.01  # the maximum fraction of a file's entities that may deviate from a detected scheme
 _MAX_LOCATIONS = 10  # the maximum number of deviating entities whose locations are printed
 
 
@@ -30,17 +30,17 @@ def check_tags(tags: Sequence[str], locations: Sequence[str], scheme: str) -> No
     for tag, location in zip(tags, locations, strict=True):
         if tag and (scheme == 'plain' or _TAG.fullmatch(tag)):
             continue
-        fix = 'set config.task.tag_column to the column of the tags'
+        fix = 'set config.task.tag_column (for rows of JSON or Arrow, config.task.tags) to the tags'
         if scheme != 'plain':
             fix += ", or set config.task.scheme='plain' if the tags do not mark entities"
-        expected = 'a tag' if scheme == 'plain' else 'O, B-TYPE or I-TYPE (or one of E, S, L, U, M, and a type)'
+        expected = 'a tag' if scheme == 'plain' else 'O, B-TYPE or I-TYPE (or E, S, L, U or M instead of B)'
         raise UserError(location, f'the tag {tag[:40]!r}', expected, fix)
 
 
 def detect_scheme(
     sentences: Sequence[Sequence[str]], locations: Sequence[Sequence[str]], where: str, scheme: str
 ) -> str:
-    """Returns the scheme of a file, and prints the locations of the entities that deviate from it.
+    """Returns the scheme of a file, and prints the locations of the first entities that deviate from it.
 
     The function metrics/entities.py:spans defines the bounds of the entities.
 

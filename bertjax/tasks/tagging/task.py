@@ -43,7 +43,7 @@ class TaggingTask(Task[Sentence, Tags]):
 
     The tag of a word is predicted at its first piece. An I after O or after another type is invalid in IOB2. It
     starts an entity, as in conlleval, and `report` counts these predictions. Entity types and plain tags that do not
-    occur in the training data cannot be predicted; their number in other splits is printed.
+    occur in the training data cannot be predicted; the number of words with such tags is printed.
 
     Attributes:
       data: the folder with train.txt, dev.txt and test.txt (or other names, see files.py:TaggedFiles); '' for
@@ -145,7 +145,7 @@ class TaggingTask(Task[Sentence, Tags]):
     def features(self, records: Sequence[Sentence], tokenizer: Tokenizer, *, training: bool) -> Features:
         notes = self._check_tags(records, training)
         if self.context and len({record.document for record in records}) == 1 and len(records) > 1:
-            notes.append(f'{records[0].where}: no {DOCSTART} lines, so all sentences are treated as a single document')
+            notes.append(f'{records[0].where}: all sentences are one document; {DOCSTART} lines separate documents')
         features = tagging_features(
             records,
             {label: i for i, label in enumerate(self.labels)},
@@ -219,7 +219,7 @@ class TaggingTask(Task[Sentence, Tags]):
     def rows(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> Iterator[dict[str, Any]]:
         """Yields an object for each sentence: `words`, `tags`, `probabilities`, and `true` if it is tagged.
 
-        Unless tags are plain, an object also has `entities`. Their `start` and `end` (exclusive) are word numbers. For
+        Unless tags are plain, an object also has `entities`. Their `start` and `end` (exclusive) are word indices. For
         raw text, they are character offsets, and an object also has `offsets`, the character offsets of the words.
         """
         for record, prediction in zip(records, predictions, strict=True):

@@ -156,7 +156,7 @@ def test_context_fills_the_row_from_the_same_document(task, tokenizer: Tokenizer
 
 def test_context_without_document_boundaries_is_reported(task, tokenizer: Tokenizer):
     features = task(context=True).features([sentence(['a']), sentence(['b'])], tokenizer, training=False)
-    assert 'no -DOCSTART- lines' in features.notes[0]
+    assert 'all sentences are one document; -DOCSTART- lines' in features.notes[0]
 
 
 @pytest.mark.parametrize('options', [{}, {'context': True}, {'seq_len': 5, 'stride': 1}])
