@@ -4,7 +4,7 @@
 
 The model is in --workdir or in --config.init=PATH (any path that bertjax.load accepts). FILE has one text per line, or
 it is JSON lines, a table (CSV, TSV) or Parquet with a column `text` (or --config.extract.field=NAME). Row i of
-WORKDIR/features/FILE.npy belongs to text i; with one vector per token, its rows begin at row FILE.offsets.npy[i]:
+WORKDIR/features/FILE.npy belongs to text i. With one vector per token, text i begins at row FILE.offsets.npy[i]:
 
     features = numpy.load('out/tiny/features/FILE.npy', mmap_mode='r')
 

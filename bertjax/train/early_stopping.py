@@ -9,7 +9,7 @@ class EarlyStopping:
     """Counts the evaluations since the best one. The evaluation of step 0, before any training, does not count.
 
     Attributes:
-      limit: The run ends after this many evaluations in a row without improvement; 0 to never end it.
+      limit: The run ends after this many evaluations in a row without improvement; 0 for no limit.
     """
 
     def __init__(self, limit: int, saved: dict[str, Any] | None = None):

@@ -41,7 +41,7 @@ class Recorder:
     examples.
 
     A training row contains the weighted means of the losses since the previous row, and the norms, learning rate and
-    counters of its step. The means exclude non-finite steps, in which the loss or the gradient is not finite. Three
+    counters of its step. The means exclude non-finite steps, in which loss, gradient or update is not finite. Three
     non-finite steps in a row end a single run. If several runs are trained together, only the affected run fails.
 
     Args:
@@ -135,7 +135,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def report_compile(self, what: str) -> Iterator[None]:
-        """Reports a compilation, and its duration if it takes more than a second."""
+        """Reports a compilation, and its duration if it takes at least a second."""
         began = time.perf_counter()
         with self._console.show_status(f'compiling {what} …'), self.run_clock.during(COMPILE):
             yield
@@ -150,7 +150,7 @@ class Recorder:
     def step(
         self, position: Position, batch: NumberedBatch, metrics: Any, waited: float, *, saving: bool = False
     ) -> None:
-        """Records an update: its example numbers now, its metrics when they are available without waiting.
+        """Records an update: its example numbers now, its metrics READ_BEHIND steps later.
 
         Args:
           position: The position after the update.
