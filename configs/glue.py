@@ -54,7 +54,7 @@ def get_config(argument: str = '') -> ConfigDict:
     if args.task == 'all':
         config.run = 'benchmark'
     if args.seeds < 0:
-        raise UserError('--config=FILE:seeds', str(args.seeds), 'the number of seeds', 'for example seeds=5')
+        raise UserError('--config=FILE:seeds', str(args.seeds), 'a number of seeds from 0', 'for example seeds=5')
     values = {'seeds': tuple(range(args.seeds))}
     if args.grid:  # section 4.1 of the paper, and the smaller batch of its appendix A.3
         values |= {'learning_rate': (5e-5, 4e-5, 3e-5, 2e-5), 'batch_size': (16, 32)}

@@ -252,5 +252,6 @@ def _non_finite_message(position: Position, scalars: Mapping[str, float]) -> str
         f'{STOP_AFTER_SKIPPED}rd time in a row ({scalars["skipped"]} skipped steps in all). These steps changed '
         'no parameters, and the last checkpoint is intact. Check the learning rate '
         f'({scalars["learning_rate"]:.3g} now; try half of it, or a longer warm-up), config.optimizer.clip_norm '
-        '(1.0 is usual), and the vocabulary of the checkpoint in config.init; then start the same command again.'
+        '(1.0 is usual), and the vocabulary of the checkpoint in config.init; '
+        f'then start the same {current_caller().word} again.'
     )

@@ -62,7 +62,7 @@ class PhaseSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """The parts of a training that do not depend on a phase.
+    """The parts of a training that phases with the same objective share.
 
     Attributes:
       module: The Flax module of the model, which takes `objective.inputs`.

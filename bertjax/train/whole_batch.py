@@ -39,7 +39,7 @@ def whole_batch_gradients(
     parts: int,
     exchange: GradientExchange | None,
 ) -> tuple[tuple[jax.Array, Any], Any]:
-    """Computes ((loss, sums) of the whole batch, gradients from `rows`).
+    """Computes ((loss, sums) of the whole batch, the contribution of `rows` to the gradients).
 
     Args:
       forward: (parameters, rows) -> outputs of these rows.
