@@ -33,7 +33,7 @@ class EvaluatorProtocol(Protocol):
         ...
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
-        """Returns the value that selects the best checkpoint. Lower is better."""
+        """Returns the value that selects the best checkpoint (lower is better), or None."""
         ...
 
 

@@ -18,7 +18,7 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.layers import gelu
 from bertjax.parallel.devices import claim_devices
 
-ROWS, LENGTH, WIDTH, HEADS = 3, 17, 48, 4  # odd rows and length, so that vectorised loops have remainders
+ROWS, LENGTH, WIDTH, HEADS = 3, 17, 48, 4  # the odd ROWS and LENGTH leave remainders in vectorised loops
 SHAPES = {
     'x': (ROWS, LENGTH, WIDTH),
     'query': (WIDTH, HEADS, WIDTH // HEADS),
