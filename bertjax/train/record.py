@@ -208,7 +208,7 @@ class Recorder:
             self.failed[m] = self._stacked and skipped >= STOP_AFTER_SKIPPED
             prefix = f'run {m + 1}, ' if self._stacked else ''
             outcome = 'it has failed' if self.failed[m] else 'the update is skipped'
-            self._console.log(f'{prefix}step {position.step}: loss or gradient not finite, {outcome}')
+            self._console.log(f'{prefix}step {position.step}: loss, gradient or update not finite, {outcome}')
         return scalars
 
     def _write_train_rows(self, position: Position, scalars: Sequence[Mapping[str, float]]) -> None:
@@ -248,9 +248,9 @@ class Recorder:
 
 def _non_finite_message(position: Position, scalars: Mapping[str, float]) -> str:
     return (
-        f'stopped: at step {position.step} the loss or the gradient was not finite for the '
+        f'stopped: at step {position.step} the loss, the gradient or the update was not finite for the '
         f'{STOP_AFTER_SKIPPED}rd time in a row ({scalars["skipped"]} skipped steps in all). These steps changed '
-        'no parameters, and the last checkpoint is intact. Check the learning rate '
+        'no parameters, and all saved checkpoints are intact. Check the learning rate '
         f'({scalars["learning_rate"]:.3g} now; try half of it, or a longer warm-up), config.optimizer.clip_norm '
         '(1.0 is usual), and the vocabulary of the checkpoint in config.init; '
         f'then start the same {current_caller().word} again.'
