@@ -62,7 +62,7 @@ class StoppedError(Exception):
 
 
 class NonFiniteError(StoppedError):
-    """The loss or the gradient was not finite in several consecutive steps."""
+    """The loss, the gradient or the update was not finite in several consecutive steps."""
 
     exit_status = 3
 

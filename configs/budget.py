@@ -1,4 +1,4 @@
-"""The best encoder for a given time. All settings follow from the text and the argument.
+"""The best encoder for a given time. All settings follow from the text, the argument and the machine.
 
     python -m bertjax.main --config=configs/budget.py:25m --workdir=out/mine --config.corpus='texts/*.txt'
 

@@ -9,7 +9,7 @@ config.task.anchor=question name other columns. The columns determine the loss a
 |----------------------------------|-------------------------------------------------|------------------------------|
 | anchor, positive, maybe negative | in-batch negatives; `negative` may be a list    | search among all other texts |
 | text_a, text_b, score            | CoSENT, or config.task.loss=cosine              | Spearman's correlation       |
-| text                             | SimCSE: a text is its own positive, new dropout | -                            |
+| text                             | SimCSE: a text with new dropout is its positive | -                            |
 
 DIR can also be a folder of BEIR with corpus.jsonl, queries.jsonl and qrels/train.tsv, dev.tsv and test.tsv, or of
 SQuAD's files, where each question searches all paragraphs of its split.

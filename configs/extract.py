@@ -4,13 +4,13 @@
 
 The model is in --workdir or in --config.init=PATH (any path that bertjax.load accepts). FILE has one text per line, or
 it is JSON lines, a table (CSV, TSV) or Parquet with a column `text` (or --config.extract.field=NAME). Row i of
-WORKDIR/features/FILE.npy belongs to text i; with one vector per token, its rows begin at row FILE.offsets.npy[i]:
+WORKDIR/features/FILE.npy belongs to text i. With one vector per token, text i begins at row FILE.offsets.npy[i]:
 
     features = numpy.load('out/tiny/features/FILE.npy', mmap_mode='r')
 
 After an interruption the same command continues. The formats are npy, safetensors, parquet (with the extra `arrow`)
-and jsonl. --config.input=- reads standard input and writes to WORKDIR/features/stdin.FORMAT if config.extract.format is
-set, else as JSON lines to standard output. docs/models.md has more, and docs/keys.md lists every key.
+and jsonl. With --config.input=- the command reads standard input, and writes WORKDIR/features/stdin.FORMAT if
+config.extract.format is set, else JSON lines to standard output. docs/models.md has more; docs/keys.md lists every key.
 
 Arguments, as in --config=configs/extract.py:sentences
 

@@ -37,8 +37,8 @@ test rows are arXiv 1810.04805, table 1 (F1 for QQP and MRPC, Spearman for STS-B
 | base, test  | 84.6/83.4 | 71.2 | 90.5 | 93.5  | 52.1 | 85.8  | 88.9 | 66.4 |
 | large, test | 86.7/85.9 | 72.1 | 92.7 | 94.9  | 60.5 | 86.5  | 89.3 | 70.1 |
 
-The paper excludes WNLI. Its models were worse than the most frequent answer (65.1 on test), because sentences of the
-training set recur in dev with the opposite answer.
+The paper excludes WNLI, because all submitted models were worse than the most frequent answer (65.1 on test): sentences
+of the training set recur in dev with the opposite answer.
 """
 
 from ml_collections import ConfigDict
@@ -54,7 +54,7 @@ def get_config(argument: str = '') -> ConfigDict:
     if args.task == 'all':
         config.run = 'benchmark'
     if args.seeds < 0:
-        raise UserError('--config=FILE:seeds', str(args.seeds), 'the number of seeds', 'for example seeds=5')
+        raise UserError('--config=FILE:seeds', str(args.seeds), 'a number of seeds from 0', 'for example seeds=5')
     values = {'seeds': tuple(range(args.seeds))}
     if args.grid:  # section 4.1 of the paper, and the smaller batch of its appendix A.3
         values |= {'learning_rate': (5e-5, 4e-5, 3e-5, 2e-5), 'batch_size': (16, 32)}

@@ -22,7 +22,7 @@ from bertjax.config.recipes import modern_config, modern_phase
 def get_config() -> ConfigDict:
     config = modern_config('150m', learning_rate=8e-4)
     config.steps = 936_507
-    # Percentages (364,303, 476,837 and 95,367 steps), so that --config.steps scales all phases.
+    # Percentages (364,301, 476,841 and 95,365 steps), so that --config.steps scales all phases.
     config.phases = (
         modern_phase(1024, steps='38.9%', warmup_fraction=0.00175, grad_accum_steps=3),
         modern_phase(8192, steps='50.917%', batch_size=64, learning_rate=3e-4),

@@ -47,7 +47,7 @@ def get_config(argument: str = '') -> ConfigDict:
     args = parse_argument(argument, features=('', *LAYERS), units=768, context=False, plain=False)
     if args.units != 768 and not args.features:
         fix = 'for example features=last,units=256; for a BiLSTM on a fine-tuned encoder set config.task.bilstm_units'
-        raise UserError('--config=FILE:units', str(args.units), 'features as well', fix)
+        raise UserError('--config=FILE:units', f'{args.units} without features', 'features=NAME as well', fix)
     config = finetuning_config(
         'tagging',
         scheme='plain' if args.plain else 'auto',  # or iob1, iob2, bioes, bilou, bmes, ioe1, ioe2

@@ -86,7 +86,7 @@ def progress(run: Run, *, at_work: bool) -> Iterator[Check]:
 
 @check('numbers')
 def not_finite(run: Run) -> Iterator[Check]:
-    """Counts the steps whose loss or gradient was not finite."""
+    """Counts the steps whose loss, gradient or update was not finite."""
     rows = [row for row in run.rows_of('train') if row.get('skipped') is not None]
     count = rows[-1]['skipped'] if rows else 0
     if not count:

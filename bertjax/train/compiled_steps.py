@@ -14,7 +14,7 @@ from bertjax.train.state import TrainState, shardings_of
 from bertjax.train.step import make_gradients, make_train_step, make_update
 from bertjax.train.vmapped_runs import stacked_template
 
-# (state, arrays of a batch, number of its first example, learning rate, dropout seed) -> (state, metrics), compiled.
+# (state, arrays of a batch, index of its first example, learning rate, dropout seed) -> (state, metrics), compiled.
 # The state is donated. If the objective has a teacher_fn, the parameters of the teacher are a sixth argument.
 Program = Callable[..., tuple[TrainState, Any]]
 
@@ -25,8 +25,8 @@ class StepLowering:
     Learning rate and dropout seed are arguments, so that runs that differ only in these values share a program.
 
     Args:
-      members: If > 0, the number of runs that the step trains at once. The axis of members is the first axis of states,
-        rates and seeds, and the second axis of the arrays of a batch.
+      members: If > 0, the number of runs that the step trains together. The axis of members is the first axis of
+        states, rates and seeds, and the second axis of the arrays of a batch.
     """
 
     def __init__(self, setup: Setup, phase: PhaseSettings, members: int = 0):
@@ -42,7 +42,7 @@ class StepLowering:
         return self._lower(make_train_step(self._setup, self._phase), (0, 1, None, 0, 0), arguments)
 
     def gradients(self, batch: BatchSpec) -> jax.stages.Lowered:
-        """Lowers (parameters, arrays of a batch, number of first example, dropout seed, *teacher) -> Gradients."""
+        """Lowers (parameters, arrays of a batch, index of its first example, dropout seed, *teacher) -> Gradients."""
         function = make_gradients(self._setup, self._phase)
         function = jax.vmap(function, in_axes=(0, 1, None, 0)) if self._members else function
         with mesh_context(self._setup.mesh):
@@ -125,7 +125,7 @@ class CompiledSteps(Mapping[int, Program]):
         self.ready: dict[int, Program] = {}
 
     def compile_ahead(self, lengths: Iterable[int]) -> None:
-        """Compiles steps in a background thread, unless steps compile in parallel.
+        """Compiles steps in a background thread; does nothing if `in_parallel`.
 
         The first compilation starts now. The others start in `compile_rest`, because on few cores they would delay the
         first step. The program of a step does not depend on when it is compiled. `lengths` are in the order of their
@@ -147,7 +147,7 @@ class CompiledSteps(Mapping[int, Program]):
             self._futures[length] = self._pool.submit(lambda: self._lower(length)())
 
     def stop(self) -> None:
-        """Cancels the compilations that have not started."""
+        """Cancels the compilations of `compile_ahead` that have not started."""
         self._postponed = []
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
@@ -179,7 +179,7 @@ class CompiledSteps(Mapping[int, Program]):
 def compile_steps(
     setup: Setup, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
 ) -> CompiledSteps:
-    """Returns the steps of a phase, which compile at their first use. The setup caches the steps of its last phase.
+    """Returns the steps of a phase, which compile at their first use. The setup caches those of the latest phase.
 
     Args:
       batches: {padded length S: shapes and dtypes of a batch of one run}. The lengths are part of the cache key. On a

@@ -9,7 +9,7 @@ class EarlyStopping:
     """Counts the evaluations since the best one. The evaluation of step 0, before any training, does not count.
 
     Attributes:
-      limit: The run ends after this many evaluations in a row without improvement; 0 to never end it.
+      limit: The run ends after this many evaluations in a row without improvement; 0 for no limit.
     """
 
     def __init__(self, limit: int, saved: dict[str, Any] | None = None):
@@ -19,7 +19,7 @@ class EarlyStopping:
         self._waited: int = saved['waited'] if saved else 0
 
     def note(self, cost: float | None) -> bool:
-        """Records the cost of an evaluation (lower is better) and returns whether it is the best so far."""
+        """Records the cost of an evaluation (lower is better). Returns whether it is the best so far; None never is."""
         better = cost is not None and (self._best is None or cost < self._best)
         self._best, self._waited = (cost, 0) if better else (self._best, self._waited + 1)
         return better

@@ -71,5 +71,5 @@ class Evaluator:
         return self.values(self.sums(params, on_compile))
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
-        """Returns the held-out loss."""
+        """Returns the value `loss`."""
         return values['loss']

@@ -53,12 +53,12 @@ class Loop:
         self._clock, self._any_process, self._saved_at = recorder.run_clock, AnyProcessFlags(), time.perf_counter()
 
     def run(self, state: TrainState, position: Position) -> TrainState:
-        """Trains from `state` (donated) at `position`, (0, 0, 0) for a new run, and returns the final state.
+        """Trains from `state` (donated) at `position`, `Position()` for a new run, and returns the final state.
 
         Raises:
-          PreemptedError: The user asked to stop, and the state is saved.
+          PreemptedError: A signal requested a stop, and all finished steps are saved.
           PhaseTimeError: The time of a phase is used up, and the state is saved.
-          NonFiniteError: The loss or the gradient was not finite in three steps in a row.
+          NonFiniteError: In a single run, three steps in a row were not finite, see `Recorder`.
         """
         self._state, self._position, stopping = state, position, self._early_stopping
         total = self._phases[-1].settings.last_step
@@ -126,7 +126,7 @@ class Loop:
         self._recorder.pause(time.perf_counter() - start)
 
     def _evaluate(self, phase: Phase) -> float | None:
-        """Evaluates on all splits and returns the cost on the phase's main split, or None if there is none."""
+        """Evaluates on all splits and returns the cost on the main split; None if there is no main split or cost."""
         main = [phase.evaluator] if phase.evaluator is not None else []
         costs = []
         for evaluator in (*main, *phase.other_evaluators):

@@ -33,7 +33,7 @@ class EvaluatorProtocol(Protocol):
         ...
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
-        """Returns the value that selects the best checkpoint. Lower is better."""
+        """Returns the value that selects the best checkpoint (lower is better), or None."""
         ...
 
 
@@ -77,7 +77,7 @@ class TrainStep:
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """A part of the training with its own learning rate schedule. It trains one run, or several runs together.
+    """A part of the training with one batch size and one schedule. It trains one run, or several runs together.
 
     Attributes:
       members: The runs that are trained together; often only one.
@@ -108,7 +108,7 @@ class Phase:
         return self.setup.reset_optimizer(state) if self.settings.reset_optimizer else state
 
     def compile(self, on_compile: OnCompile = contextlib.nullcontext) -> TrainStep:
-        """Returns the train step, which compiles at the first batch of each shape."""
+        """Returns the train step, which compiles its programs at their first use; see `CompiledSteps`."""
         rates = np.asarray([member.learning_rate for member in self.members], np.float32)
         seeds = np.asarray([member.dropout_seed for member in self.members], np.uint32)
         if not self.stacked:
@@ -118,9 +118,9 @@ class Phase:
 
     @contextlib.contextmanager
     def compiling(self, first: int, steps: int) -> Iterator[None]:
-        """On CPU, compiles the step in the background for `steps` batches, the first of which starts at `first`.
+        """A context that, on CPU, compiles the step in the background for `steps` batches from example `first` on.
 
-        The first length is compiled immediately, the others after the first step.
+        The compilation of the first length starts immediately, that of the other lengths after the first step.
         """
         programs = self._programs()
         programs.compile_ahead(self._upcoming_lengths(first, steps))
@@ -134,7 +134,7 @@ class Phase:
         return compile_steps(self.setup, self.settings, self.batches, members=count)
 
     def _upcoming_lengths(self, first: int, steps: int) -> Sequence[int]:
-        """Returns the padded lengths of `steps` batches, the first of which starts at `first`, in order of use."""
+        """Returns the distinct padded lengths of `steps` batches from example `first` on, in order of use."""
         examples = self.members[0].examples
         return (
             examples.upcoming_lengths(first, steps) if isinstance(examples, BucketedExamples) else tuple(self.batches)

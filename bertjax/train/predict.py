@@ -31,7 +31,7 @@ def no_op(rows: int) -> None:
 
 
 def make_token_scores(module: nn.Module) -> Forward:
-    """Makes the function (params, batch) -> `log_probabilities`, float32 [B, P], which an MLM gives to `masked_ids`."""
+    """Makes a function: (params, batch) -> {'log_probabilities': float32 [B, P]} of `masked_ids` under an MLM."""
 
     def forward(params: Any, batch: Batch) -> dict[str, jax.Array]:
         inputs = [batch[name] for name in (*INPUTS, 'masked_positions')]

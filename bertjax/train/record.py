@@ -41,7 +41,7 @@ class Recorder:
     examples.
 
     A training row contains the weighted means of the losses since the previous row, and the norms, learning rate and
-    counters of its step. The means exclude non-finite steps, in which the loss or the gradient is not finite. Three
+    counters of its step. The means exclude non-finite steps, in which loss, gradient or update is not finite. Three
     non-finite steps in a row end a single run. If several runs are trained together, only the affected run fails.
 
     Args:
@@ -135,7 +135,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def report_compile(self, what: str) -> Iterator[None]:
-        """Reports a compilation, and its duration if it takes more than a second."""
+        """Reports a compilation, and its duration if it takes at least a second."""
         began = time.perf_counter()
         with self._console.show_status(f'compiling {what} …'), self.run_clock.during(COMPILE):
             yield
@@ -150,7 +150,7 @@ class Recorder:
     def step(
         self, position: Position, batch: NumberedBatch, metrics: Any, waited: float, *, saving: bool = False
     ) -> None:
-        """Records an update: its example numbers now, its metrics when they are available without waiting.
+        """Records an update: its example numbers now, its metrics READ_BEHIND steps later.
 
         Args:
           position: The position after the update.
@@ -208,7 +208,7 @@ class Recorder:
             self.failed[m] = self._stacked and skipped >= STOP_AFTER_SKIPPED
             prefix = f'run {m + 1}, ' if self._stacked else ''
             outcome = 'it has failed' if self.failed[m] else 'the update is skipped'
-            self._console.log(f'{prefix}step {position.step}: loss or gradient not finite, {outcome}')
+            self._console.log(f'{prefix}step {position.step}: loss, gradient or update not finite, {outcome}')
         return scalars
 
     def _write_train_rows(self, position: Position, scalars: Sequence[Mapping[str, float]]) -> None:
@@ -248,9 +248,10 @@ class Recorder:
 
 def _non_finite_message(position: Position, scalars: Mapping[str, float]) -> str:
     return (
-        f'stopped: at step {position.step} the loss or the gradient was not finite for the '
+        f'stopped: at step {position.step} the loss, the gradient or the update was not finite for the '
         f'{STOP_AFTER_SKIPPED}rd time in a row ({scalars["skipped"]} skipped steps in all). These steps changed '
-        'no parameters, and the last checkpoint is intact. Check the learning rate '
+        'no parameters, and all saved checkpoints are intact. Check the learning rate '
         f'({scalars["learning_rate"]:.3g} now; try half of it, or a longer warm-up), config.optimizer.clip_norm '
-        '(1.0 is usual), and the vocabulary of the checkpoint in config.init; then start the same command again.'
+        '(1.0 is usual), and the vocabulary of the checkpoint in config.init; '
+        f'then start the same {current_caller().word} again.'
     )

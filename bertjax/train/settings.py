@@ -23,14 +23,14 @@ def resolve_durations(settings: RunKeys, total: int, steps_per_epoch: float | No
 
 
 def check_grad_accum_steps(batch_size: int, grad_accum_steps: int, key: str = 'grad_accum_steps') -> None:
-    """Checks that the number of parts of a batch, config.KEY, divides the batch size."""
+    """Raises a UserError for config.KEY unless the number of parts of a batch divides the batch size."""
     if batch_size % grad_accum_steps:
         expected = f'a divisor of batch_size = {batch_size}'
         raise UserError(f'config.{key}', str(grad_accum_steps), expected, f'change config.{key} or the batch size')
 
 
 def check_mesh(model: BertConfig, mesh: Mesh) -> None:
-    """Checks that the mesh divides the sizes of the model."""
+    """Raises a UserError unless the axes of the mesh divide the sizes of the model that they split."""
     for axis, what, size in (
         ('tensor', 'config.model.num_heads', model.num_heads),
         ('tensor', 'config.model.mlp_dim', model.mlp_dim),
@@ -44,7 +44,7 @@ def check_mesh(model: BertConfig, mesh: Mesh) -> None:
 
 
 def check_row_count(batch_size: int, grad_accum_steps: int, row_shards: int, key: str = 'batch_size') -> None:
-    """Checks that the mesh size (data x fsdp) divides the rows of each part of a batch, config.KEY."""
+    """Raises a UserError for config.KEY unless `row_shards` (data x fsdp) divides the rows of each part of a batch."""
     rows = batch_size // grad_accum_steps
     if rows % row_shards:
         parts = f' / grad_accum_steps {grad_accum_steps}' if grad_accum_steps > 1 else ''
@@ -64,16 +64,17 @@ def check_memory(
     moments: int = 2,
     key: str = 'batch_size',
 ) -> None:
-    """Raises a UserError if a training does not fit the memory of the devices, before anything is allocated.
+    """Raises a UserError if a run does not fit the memory of the devices, before anything is allocated.
 
     The estimate is a lower bound. It counts the parameters and moments, a batch, and, for one part of the batch, the
-    input of each block and the logits of the vocabulary.
+    logits of the vocabulary and the input of each block (of one block if `moments` is 0).
 
     Args:
       model: The config of the model; the parameters of heads are not counted.
       rows, parts: The number of rows and the number of parts of a batch.
       seq_len, predictions: The sequence length, and the number of predictions per row.
       moments: The number of optimiser arrays for each parameter; 0 if the encoder is not trained.
+      key: The config key of `rows`, for the message.
     """
     weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize * (1 + moments)
     weights //= mesh.shape['fsdp'] * mesh.shape['tensor']

@@ -62,12 +62,12 @@ class PhaseSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """The parts of a training that do not depend on a phase.
+    """The parts of a training that phases with the same objective share.
 
     Attributes:
       module: The Flax module of the model, which takes `objective.inputs`.
       optimizer: The optimiser, from optim.make_optimizer.
-      trained: Selects the trained parameters.
+      trained: A function that selects the trained parameters.
       layer_decay: The learning rate factor per layer, see `optim.trainable.layer_rates`.
       init: key -> fresh state, boxed.
       state: The abstract state: shapes, dtypes and shardings.
@@ -76,7 +76,7 @@ class Setup:
       exchange: The gradient exchange if the state is sharded over the data axis (ZeRO-1, see parallel/zero1.py), else
         None.
       parts: The sharded moments if only the moments are sharded over the data axis, else None.
-      compiled: The cached programs of the current phase, see `compiled_steps.compile_steps`.
+      compiled: The cached programs of the most recent phase, see `compiled_steps.compile_steps`.
     """
 
     module: nn.Module
@@ -110,7 +110,7 @@ class Setup:
     def create_from(self, params: Mapping[str, Any], seed: int) -> TrainState:
         """Creates the state of step 0 with these model parameters, which are host arrays in the model's tree.
 
-        Only the parameters of the objective are initialised, as in `create`.
+        Only the parameters of the objective are random, as in `create`.
         """
         placed = put_params(params, self.state)
         state = self._create_around(placed, jax.random.key(seed))
@@ -118,7 +118,7 @@ class Setup:
 
     @functools.cached_property
     def _create_around(self) -> Callable[[Any, jax.Array], TrainState]:
-        """Creates a fresh state for given model parameters. The state's `params` are only the objective's."""
+        """The function (model parameters, key) -> a fresh state, whose `params` are only those of the objective."""
         init_aux, aux = self.objective.init_aux, {AUX: self.state.params[AUX]} if AUX in self.state.params else {}
 
         def create(params: Any, key: jax.Array) -> TrainState:

@@ -24,8 +24,8 @@ class TrainState(struct.PyTreeNode):
 
     Attributes:
       step: int32, the number of batches seen, including skipped batches.
-      params: The parameters of the model.
-      opt_state: The state of the optimiser, whose count is the number of applied updates.
+      params: The parameters of the model and, under AUX, of the objective.
+      opt_state: The state of the optimiser, whose count is the number of applied updates since the last reset.
       skipped: int32, the number of non-finite steps, which did not change parameters and optimiser.
       skipped_in_row: int32, the number of skipped steps since the last applied step.
     """
@@ -47,7 +47,7 @@ class TrainState(struct.PyTreeNode):
 
 
 class EmaTrainState(TrainState):
-    """A train state with an average of the weights. Checkpoints without an average have no entry for it.
+    """A train state with an average of the weights. As a separate class, it keeps `ema` out of other checkpoints.
 
     Attributes:
       ema: float32, the exponential moving average of the parameters, in their tree and with their shardings.
@@ -94,7 +94,7 @@ def make_init(
     *,
     ema: bool = False,
 ) -> Callable[[jax.Array], TrainState]:
-    """Builds a function from a key to a fresh state, in boxes with the logical axes.
+    """Builds a function from a key to a fresh state, whose parameters are in boxes with their logical axes.
 
     Args:
       inputs: The shapes and dtypes of the model's inputs; their first dimension does not matter.

@@ -30,7 +30,7 @@ class Gradients(struct.PyTreeNode):
     Attributes:
       grads: The gradients, in the tree of the trained parameters.
       loss: float32 scalar, the minimised loss.
-      sums: {name: (sum, weight)} of the losses.
+      sums: {name: (sum, weight)} of the losses and accuracies.
       counts: {name: int32 scalar}: `tokens`, and `sequences` for packed rows.
     """
 
@@ -59,7 +59,7 @@ def make_train_step(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[T
 def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradients]:
     """Makes a function: (params, batch, first, seed, *teacher) -> Gradients.
 
-    `first` is the example number of the first row, a uint32 scalar; the other rows follow in order. `seed` is the seed
+    `first` is the index of the first example, a uint32 scalar. The other rows follow in order. `seed` is the seed
     of all dropout, a uint32 scalar. `teacher` has the teacher's parameters if the objective has a `teacher_fn`, else it
     is empty.
 
@@ -81,7 +81,7 @@ def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradient
 
     def mean_loss(outputs: Any, rows: Batch, weights: Mapping[str, jax.Array]) -> tuple[jax.Array, Sums]:
         sums = objective.losses(outputs, rows)
-        # The weight is 0 if the batch has only padding.
+        # A weight can be 0, for example in a batch of padding.
         divisors = {name: jnp.where(weight > 0, weight, 1.0) for name, weight in weights.items()}
 
         def scaled_mean(name: str) -> jax.Array:

@@ -13,12 +13,12 @@ from bertjax.train.health.goodput_clock import recorded_until
 class TimeLimit:
     """A limit on the wall time of a run. It may also end a phase of the run by the clock, after any number of steps.
 
-    The time counts from the start of the process, and includes the preparation of the text. Time between a kill and the
-    next start does not count, nor does the time of steps that a kill has lost.
+    The time counts from `recorded_until`, by default the start of the process, and includes the preparation of the
+    text. Time between a kill and the next start does not count, nor does the time of steps that a kill has lost.
 
     Args:
       seconds: The limit for the whole run.
-      phase: The number of the phase that ends by the clock; -1 for none.
+      phase: The index of the phase that ends by the clock; -1 for none.
       ends: The elapsed time of the run at which that phase ends, in seconds.
     """
 
@@ -38,11 +38,11 @@ class TimeLimit:
         return self._spent + time.perf_counter() - self._since
 
     def ends_phase(self, number: int) -> bool:
-        """Returns whether the phase `number` must end now."""
+        """Returns whether the phase with index `number` must end now."""
         return number == self._phase and self.elapsed >= self._ends
 
     def describe(self) -> str:
-        """Describes the share of the limit that has passed, and the time of day at which it ends."""
+        """Describes the share of the limit that has passed, and the local time at which the limit ends."""
         left = datetime.timedelta(seconds=max(self.seconds - self.elapsed, 0.0))
         end = (datetime.datetime.now() + left).strftime(
             '%H:%M' if left < datetime.timedelta(hours=20) else '%d %b %H:%M'

@@ -88,8 +88,9 @@ def fit(
       run.
 
     Raises:
-      UserError: The checkpoints are from another or a longer run, or all of them are damaged.
-      PreemptedError, NonFiniteError: See `train.loop.Loop.run`.
+      UserError: The checkpoints are from another or a longer run, all of them are damaged, or config.profile ends after
+        the last step.
+      PreemptedError, PhaseTimeError, NonFiniteError: See `train.loop.Loop.run`.
     """
     resolved, keep = experiment.resolved, experiment.settings.checkpoint_keep
     # The signal handlers stay until the checkpoints are closed, so that a signal cannot interrupt the last save.
@@ -128,7 +129,7 @@ def _check_same_run(
 
 
 def make_early_stopping(settings: RunKeys, saved: SavedCheckpoint | None) -> EarlyStopping:
-    """Returns the early stopping of config.patience, in the state of the checkpoint."""
+    """Returns the early stopping of config.patience, restored from the checkpoint, if there is one."""
     return EarlyStopping(settings.patience, saved.config.get(STATE_KEY) if saved else None)
 
 
@@ -215,7 +216,7 @@ def resume_or_start(
 
 
 def _trackers(experiment: Experiment) -> list[Tracker]:
-    """Returns a tracker for each run. The name of a trial begins with the name of its sweep."""
+    """Returns a tracker for each run, if config.tracker is set. The name of a trial begins with that of its sweep."""
     settings, trackers = experiment.settings, []
     for folder in experiment.folders if settings.tracker and is_primary() else ():
         path = folder.resolve()

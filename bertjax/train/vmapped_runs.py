@@ -28,7 +28,7 @@ class StackedExamples:
         self._examples = examples
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Makes the batch of these examples, int64 [B], for all M runs: arrays [B, M, ...]."""
+        """Makes the batch of the examples `indices`, int64 [B], of all M runs: arrays [B, M, ...]."""
         parts = [one.batch(indices) for one in self._examples]
         return {name: np.stack([part[name] for part in parts], axis=1) for name in parts[0]}
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from bertjax.parallel.zero1 import GradientExchange
 
-Rows = tuple[Mapping[str, jax.Array], jax.Array]  # the arrays of a batch, and the numbers of its examples
+Rows = tuple[Mapping[str, jax.Array], jax.Array]  # the arrays of a batch, and the indices of its examples
 
 
 def split_rows(rows: Any, parts: int) -> Any:
@@ -39,7 +39,7 @@ def whole_batch_gradients(
     parts: int,
     exchange: GradientExchange | None,
 ) -> tuple[tuple[jax.Array, Any], Any]:
-    """Computes ((loss, sums) of the whole batch, gradients of this device's rows).
+    """Computes ((loss, sums) of the whole batch, the contribution of `rows` to the gradients).
 
     Args:
       forward: (parameters, rows) -> outputs of these rows.

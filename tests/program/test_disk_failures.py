@@ -44,8 +44,8 @@ def test_damaged_rows_are_reported_and_do_not_stop_the_run(
     metrics.write_bytes(b''.join([*metric_lines[:2], b'{"step": 4, "spl\n', *metric_lines[2:]]))
     shutil.rmtree(workdir / 'export')
     result = program.run(f'--workdir={workdir}', *RUN)
-    assert f'warning: {ledger} is damaged: cannot be read: line 5.' in result.stderr
-    assert f'warning: {ledger} is damaged: is missing: step 5, 10-12.' in result.stderr
+    assert f'warning: {ledger} is damaged: unreadable: line 5.' in result.stderr
+    assert f'warning: {ledger} is damaged: missing: step 5, 10-12.' in result.stderr
     assert f'warning: {metrics} is damaged: 1 lines are skipped (line 3)' in result.stderr
     assert ledger.read_bytes() == b''.join(lines)
     assert (workdir / WEIGHTS).read_bytes() == (trained / WEIGHTS).read_bytes()

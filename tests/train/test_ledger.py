@@ -24,25 +24,25 @@ def replace_line(number: int, *lines: str) -> list[str]:
     [
         (LINES, []),
         ([*LINES, json.dumps({'step': 11, 'phase': 1, 'first': 32, 'count': 8})], []),  # a row after the checkpoint
-        (replace_line(3), ['is missing: step 3']),
-        ([*LINES[:2], *LINES[5:]], ['is missing: step 3-5']),
-        (replace_line(3, '{"step": 3, "ph'), ['cannot be read: line 3', 'is missing: step 3']),
-        (replace_line(3, '\0' * 40), ['cannot be read: line 3', 'is missing: step 3']),
-        (replace_line(3, '[' * 100_000), ['cannot be read: line 3', 'is missing: step 3']),
+        (replace_line(3), ['missing: step 3']),
+        ([*LINES[:2], *LINES[5:]], ['missing: step 3-5']),
+        (replace_line(3, '{"step": 3, "ph'), ['unreadable: line 3', 'missing: step 3']),
+        (replace_line(3, '\0' * 40), ['unreadable: line 3', 'missing: step 3']),
+        (replace_line(3, '[' * 100_000), ['unreadable: line 3', 'missing: step 3']),
         (
             replace_line(3, LINES[2].replace('"first": 8', '"first": 9')),
-            ['does not follow the line before it: line 3-4'],
+            ['out of order: line 3-4'],
         ),
-        (replace_line(3, LINES[2].replace('3', '93')), ['is missing: step 3']),
+        (replace_line(3, LINES[2].replace('3', '93')), ['missing: step 3']),
         (
             replace_line(7, LINES[6].replace('"first": 0', '"first": 4')),
-            ['does not follow the line before it: line 7-8'],
+            ['out of order: line 7-8'],
         ),
-        (replace_line(3, LINES[2], LINES[2]), ['does not follow the line before it: line 4']),
-        (LINES[:8], ['is missing: step 9-10']),
-        (LINES[4:], ['is missing: step 1-4']),
-        ([], ['is missing: step 1-10']),
-        ([*LINES[::2], '?', LINES[9]], ['cannot be read: line 6', 'is missing: step 2, 4, 6, 8']),
+        (replace_line(3, LINES[2], LINES[2]), ['out of order: line 4']),
+        (LINES[:8], ['missing: step 9-10']),
+        (LINES[4:], ['missing: step 1-4']),
+        ([], ['missing: step 1-10']),
+        ([*LINES[::2], '?', LINES[9]], ['unreadable: line 6', 'missing: step 2, 4, 6, 8']),
     ],
     ids=str,
 )
@@ -59,11 +59,11 @@ def test_damage_is_reported(tmp_path, lines, expected):
 def test_the_last_line_must_match_the_checkpoint(tmp_path):
     path = tmp_path / 'ledger.jsonl'
     path.write_text(''.join(f'{line}\n' for line in LINES))
-    assert ledger_damage(path, Position(10, 1, 40)) == ['does not end where the checkpoint does: step 10']
+    assert ledger_damage(path, Position(10, 1, 40)) == ['last example differs from the checkpoint: step 10']
 
 
 def test_a_missing_ledger_lacks_all_steps(tmp_path):
-    assert ledger_damage(tmp_path / 'ledger.jsonl', END) == ['is missing: step 1-10']
+    assert ledger_damage(tmp_path / 'ledger.jsonl', END) == ['missing: step 1-10']
 
 
 def test_ranges_are_summarized():

@@ -15,11 +15,11 @@ _DESCRIPTIONS = {**{kind: kind for kind in KINDS}, LOST: 'steps done again', 'da
 
 @dataclasses.dataclass(frozen=True)
 class Goodput:
-    """The wall time of all processes of a run, each from its start to the end of its training.
+    """The wall time of all processes of a run, each from the start of its record to the end of its training.
 
     Attributes:
       seconds: {kind: seconds} with the kinds in `goodput_clock.KINDS` and LOST. 'step' counts only productive steps,
-        which the state of the run contains.
+        whose updates are in the state of the run.
       processes: The number of processes, which ran one after the other.
       slow: The log rows about slow steps.
     """
@@ -57,10 +57,10 @@ class Goodput:
 
 
 def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | None:
-    """Reads the goodput of the run in a workdir, finished or not, or None if its log is missing or empty.
+    """Reads the goodput of the run in a workdir, finished or not. Returns None if its log has no usable rows.
 
-    Steps that a later process repeated are lost. If the later process resumes between the first and the last step of a
-    row, the lost share of the row's seconds is the lost share of its steps.
+    Steps that a later process repeated are lost. If that process resumed at a step inside a row, the row's step seconds
+    are split in proportion to its steps.
 
     Args:
       until: The step from which the run will continue, so that later steps are lost too; None if all steps count.

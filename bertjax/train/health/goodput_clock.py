@@ -28,14 +28,14 @@ KINDS = {
 SLOW = 5  # a slow step takes at least this many times the median
 _REPORTED = (COMPILE, EVALUATION)  # kinds with separate lines on the console
 _MIN_REPORTED = 0.5  # seconds; a shorter slow step gets a row in the log, but no line on the console
-_ROW_INTERVAL = 10.0  # seconds between rows; a kill loses the record of about this much time
+_ROW_INTERVAL = 10.0  # seconds until a finished step writes a row; a kill loses the record since the last row
 _MIN_STEPS, _MAX_STEPS = 10, 100  # the minimum and the maximum number of steps of one shape for a median
 
 _recorded_until: float | None = None  # see recorded_until; None for the start of the process
 
 
 def recorded_until() -> float:
-    """Returns the time.perf_counter at which the record of the current training begins.
+    """Returns the time, as of time.perf_counter, at which the record of the current training begins.
 
     This is the later of the end of the previous training and the last call of `begin_recording`. Without
     either, it is the start of the process.
@@ -55,8 +55,9 @@ class GoodputClock:
     """Measures the wall time of each activity of a run. The current activity is one of KINDS, at first START.
 
     A row of time.jsonl has the `seconds` of each kind from step `after` to `step`. The first row of a clock also
-    has `began`, the start of its record in seconds since 1970. A row with `slow` describes one slow step: its seconds
-    by kind, and the `median` of the previous steps. If a write fails, the clock warns and writes no more rows.
+    has `began`, the start of the clock's record in seconds since 1970. A row with `slow`, the duration of a slow step,
+    has the seconds of this step by kind, and the `median` duration of previous steps of the same shape. If a write
+    fails, the clock warns and writes no more rows.
 
     Attributes:
       doing: The current kind.
@@ -65,7 +66,7 @@ class GoodputClock:
 
     def __init__(self, folder: pathlib.Path, step: int):
         self._log = Writers([JsonLines(folder / TIMES)])
-        self._log.truncate_after(sys.maxsize)  # removes only a line that a kill has cut off
+        self._log.truncate_after(sys.maxsize)  # removes only damaged lines at the end
         self._since = self._row_since = recorded_until()
         self._began: float | None = time.time() - (time.perf_counter() - self._since)
         self.doing, self.moves = START, 0
@@ -98,12 +99,12 @@ class GoodputClock:
         """Records a finished step.
 
         Args:
-          shape: The shapes of its batch; a step is compared only with steps of the same shape.
+          shape: The shapes of the step's batch. A step is compared only with steps of the same shape.
           saving: Whether a checkpoint is being written at the same time.
 
         Returns:
-          A line about the step if it was slow, else None. Compilation and evaluation have other lines. The rest of a
-          slow step takes at least 0.5 s and SLOW times the median.
+          A line about the step if it was slow, else None. In a slow step, the activities other than compilation and
+          evaluation, which have separate lines, take at least 0.5 s and SLOW times the median.
         """
         self._switch_to(STEP)
         seconds, self._step_seconds, self._step = self._step_seconds, {}, step
@@ -139,7 +140,7 @@ class GoodputClock:
         self._row_since, self._after, self._row_seconds, self._began = self._since, self._step, {}, None
 
     def close(self) -> None:
-        """Writes the last row, unless the run had no step to train."""
+        """Closes the log. Writes the last row if `begin` was called."""
         global _recorded_until
         if self._trains:
             self.write()

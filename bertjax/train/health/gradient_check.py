@@ -18,7 +18,7 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.layers import gelu
 from bertjax.parallel.devices import claim_devices
 
-ROWS, LENGTH, WIDTH, HEADS = 3, 17, 48, 4  # not multiples of the width of a vector unit
+ROWS, LENGTH, WIDTH, HEADS = 3, 17, 48, 4  # the odd ROWS and LENGTH leave remainders in vectorised loops
 SHAPES = {
     'x': (ROWS, LENGTH, WIDTH),
     'query': (WIDTH, HEADS, WIDTH // HEADS),
@@ -48,7 +48,7 @@ def training_devices() -> list[jax.Device]:
     """Claims the devices, checks a gradient, and returns the devices.
 
     Raises:
-      UserError: See `check_gradients`.
+      UserError: See `check_gradients` and `claim_devices`.
     """
     devices = claim_devices()
     check_gradients()
@@ -57,7 +57,7 @@ def training_devices() -> list[jax.Device]:
 
 @functools.cache
 def check_gradients() -> None:
-    """Computes the gradient on the first device, once per process.
+    """Checks the gradient on the first device, once per process.
 
     Raises:
       UserError: The gradient is wrong.
@@ -76,8 +76,9 @@ def check_gradients() -> None:
         name = wrong[0]
         raise UserError(
             f'jaxlib {jaxlib.__version__} on {backend}',
-            f'a wrong gradient of a small layer with respect to {", ".join(wrong)} (norm {computed[name][0]:.6g})',
-            f'the stored norm {EXPECTED[name][0]:.6g}',
+            f'a wrong gradient of a small layer with respect to {", ".join(wrong)} '
+            f'(for {name}, norm {computed[name][0]:.6g} and checksum {computed[name][1]:.6g})',
+            f'the stored norm {EXPECTED[name][0]:.6g} and checksum {EXPECTED[name][1]:.6g} for {name}',
             'install another version of jax, or change XLA_FLAGS: a model cannot learn with wrong gradients',
         )
 
@@ -94,7 +95,7 @@ def numbers(shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 
 def summarize_gradient(gradient: dict[str, np.ndarray]) -> dict[str, tuple[float, float]]:
-    """Returns {name: (norm of the gradient, product of the gradient with fixed numbers)} for each input."""
+    """Returns {name: (norm of the gradient, its dot product with fixed numbers as a checksum)} for each input."""
     wide = {name: np.asarray(g, np.float64) for name, g in gradient.items()}
     return {name: (float(np.linalg.norm(g)), float(np.sum(g * numbers(g.shape, 9)))) for name, g in wide.items()}
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from bertjax.train.caller import current_caller
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_LAST = 3  # the signal with this number ends a training immediately
+_LAST = 3  # this many signals end a training immediately
 
 
 class Interrupt:
-    """A context that records SIGTERM and SIGINT. After a third signal, the process has the status 128 + signal number.
+    """A context that records SIGTERM and SIGINT. If the third signal S ends the process, the exit status is 128 + S.
 
     A separate thread answers signals, even while the main thread runs compiled code or waits for a disk. Outside
     of the main thread, where Python allows no signal handlers, the context records nothing.

@@ -13,7 +13,7 @@ _MAX_RANGES = 5
 
 
 def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
-    """Finds damage in the lines up to `position`, in one pass over the file.
+    """Finds unreadable lines, and damage in the rows up to `position`, in one pass over the file.
 
     Returns:
       Descriptions of the damage, with line or step numbers; [] for an undamaged ledger.
@@ -48,10 +48,10 @@ def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
     elif last is not None and last[1:] != (position.phase, position.next):
         ends.append((position.step, position.step))
     damage = {
-        'cannot be read: line': unreadable,
-        'does not follow the line before it: line': out_of_order,
-        'is missing: step': missing,
-        'does not end where the checkpoint does: step': ends,
+        'unreadable: line': unreadable,
+        'out of order: line': out_of_order,
+        'missing: step': missing,
+        'last example differs from the checkpoint: step': ends,
     }
     return [f'{what} {summarize_damage(ranges)}' for what, ranges in damage.items() if ranges]
 

@@ -17,7 +17,7 @@ def profiled_steps(profile: str) -> range:
     """Parses config.profile: '100:105' to the steps 100 to 104, and '' to no steps.
 
     Raises:
-      UserError: The first step is below 1, or the end is not above it.
+      UserError: The first step is below 1, or the end is not above the first step.
     """
     if not profile:
         return range(0)

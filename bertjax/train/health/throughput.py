@@ -61,8 +61,8 @@ class Stopwatch:
           sequences: The number of sequences of each run since the last lap.
 
         Returns:
-          For each run: sequences_per_s, tokens_per_s, seconds_per_step, mfu (over all runs; None if the peak is
-          unknown) and data_wait, the share of time spent waiting for data.
+          For each run: sequences_per_s, tokens_per_s, seconds_per_step, mfu (over all runs; None if the peak or
+          the FLOPs are unknown) and data_wait, the fraction of the time that was spent waiting for data.
         """
         seconds = max(time.perf_counter() - self._start, 1e-9)
         rate, per_step = self._rows / seconds, seconds / max(self._steps, 1)
@@ -82,7 +82,7 @@ class Stopwatch:
 
 
 def memory_metrics() -> dict[str, int | None]:
-    """Returns bytes: the `host_memory` of this process, and the peak `device_memory` of local devices (None on CPU)."""
+    """Returns bytes: `host_memory` of this process, and `device_memory`, the highest peak of a device (None on CPU)."""
     peaks = [(device.memory_stats() or {}).get('peak_bytes_in_use') for device in jax.local_devices()]
     known = [peak for peak in peaks if peak is not None]
     return {'host_memory': psutil.Process().memory_info().rss, 'device_memory': max(known) if known else None}
