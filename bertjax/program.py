@@ -1,9 +1,9 @@
 """The program in Python: `bertjax.train` and `bertjax.run` do what the command line does.
 
     recipe = bertjax.recipe('glue:rte', learning_rate=3e-5, **{'optimizer.b2': 0.98})
-    run = bertjax.train(recipe, 'out/rte')           --config=glue:rte --config.learning_rate=3e-5 … --workdir=out/rte
-    run.metrics('dev'), run.summary, run.model       the metrics, and the model that `bertjax.load` returns
-    bertjax.run('predict', recipe, 'out/rte', split='test')                                       --config.run=predict
+    run = bertjax.train(recipe, 'out/rte')  # as --config=glue:rte --config.learning_rate=3e-5 … --workdir=out/rte
+    run.metrics('dev'), run.summary, run.model  # the metrics, the results, and the model as from `bertjax.load`
+    bertjax.run('predict', recipe, 'out/rte', split='test')  # as … --config.run=predict
 
 The same recipe in the same workdir gives the same checks, weights (bit for bit) and files as on the command line.
 Python can continue a run of the command line, and vice versa. Errors are exceptions; `bertjax.UserError` describes a

@@ -86,7 +86,7 @@ def place_of(name: str) -> str:
 def _short(value: Any, other: Any) -> str:
     """Returns `value` as text. A text of more than 24 characters is cut to 16 characters.
 
-    They start at the first difference from `other` if the first 16 characters are equal, else at the beginning.
+    The cut text begins at the first difference from `other` if both begin with the same 16 characters.
     """
     text = str(value)
     if len(text) <= 24:

@@ -136,7 +136,7 @@ class RunKeys:
     zero1: str = key(
         'auto',
         one_of(ZERO1),
-        'whether `mesh.data` also splits moments, and parameters if `fsdp` and `tensor` are 1',
+        'whether `mesh.data` splits the moments (and the parameters, if `fsdp` and `tensor` are 1)',
         change=MACHINE,
     )
 

@@ -16,7 +16,7 @@ FILES_A_SHARD = 10_000
 RECORDS_A_SHARD = 20_000  # the number of records of a tfds dataset in a shard
 # A large compressed file cannot be cut. Several workers decompress the file, and each encodes every n-th document.
 MAX_STRIDES = 8
-STRIDE_BYTES = 8 << 20  # the number of compressed bytes for each of these workers
+STRIDE_BYTES = 8 << 20  # a file gets a worker for each STRIDE_BYTES of its compressed size
 EXPANSION = 3.5  # the estimated bytes of text per compressed byte
 
 _BOUNDARY = {
@@ -62,7 +62,7 @@ def _parts_of(source: TextSource, format_option: str, target: int) -> Iterator[t
     `format_option` is the value of config.corpus_options.format.
     """
     if source.kind != 'file':
-        step = RECORDS_A_SHARD if source.kind == 'tfds' else source.size  # Python's help is one part
+        step = RECORDS_A_SHARD if source.kind == 'tfds' else source.size  # Python's help ('pydoc') is one part
         for begin in range(0, source.size, step):
             yield TextPart(source.kind, source.path, source.name, begin, min(begin + step, source.size)), False
         return

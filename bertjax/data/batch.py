@@ -65,7 +65,7 @@ def pretraining_batch_spec(
 
 
 def padding_rows(spec: BatchSpec, pad_id: int = 0) -> dict[str, np.ndarray]:
-    """Returns rows without effect on a loss: all weights and the attention mask are 0, and all ids are `pad_id`."""
+    """Returns rows without effect on a loss: `input_ids` is `pad_id` everywhere, and all other arrays are 0."""
     rows = {name: np.zeros(shape, dtype) for name, (shape, dtype) in spec.items()}
     rows['input_ids'].fill(pad_id)
     return rows

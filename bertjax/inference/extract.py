@@ -129,7 +129,7 @@ def compute_vectors(extractor: Extractor, texts: Sequence[str], folder: pathlib.
 def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
     """Returns the columns that are written next to the features of an item.
 
-    The columns are the record's field `id`, if `id` is not '', and the texts, which are None for a blank item.
+    The columns are the field of the record that `id` names ('' for none), and the texts, None for a blank item.
 
     Raises:
       UserError: The field is missing, or its value cannot be written.

@@ -37,8 +37,8 @@ def with_architecture(
     """Returns the settings with the architecture of config.init if config.architecture_from is 'init'.
 
     A student that is initialized with blocks of its teacher gets the teacher's architecture, except for the sizes and
-    for the keys that the recipe or the command line sets. `Teacher.check_copies` later compares these values with
-    the teacher's.
+    for the keys that the recipe or the command line sets. `Teacher.check_copies` later compares the values of
+    these keys with the teacher's.
 
     A resumed run takes the architecture from its config.json, so that config.init is no longer needed. It also keeps
     the layout of its parameter tree, even if the recipe has changed, and the size that config.budget has chosen. A
@@ -121,7 +121,7 @@ def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, An
 def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer) -> int:
     """Returns V, the number of token embeddings: the number in the initial model, but at least the number of pieces.
 
-    Published models have more rows than pieces (ModernBERT has 50,368 rows for 50,280 pieces). The run trains and
+    Some published models have more rows than pieces (ModernBERT has 50,368 rows for 50,280 pieces). The run trains and
     exports all rows. A resumed run takes the number from its config.json. `tokenizer` includes the words of
     config.vocab.add.
 

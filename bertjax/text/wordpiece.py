@@ -46,7 +46,7 @@ class WordPieceTokenizer(Tokenizer):
       names: {BERT's name of a special token: a different name in the vocabulary}.
 
     Attributes:
-      added_ids: The ids in `added_tokens` of the file, which are not part of the WordPiece model.
+      added_ids: The ids in `added_tokens` of the file.
       is_bert: Whether Hugging Face's BertTokenizer can make these settings from a vocabulary and options.
 
     Raises:

@@ -16,7 +16,7 @@ def format_literal(value: Any) -> str:
 
 
 def comparable_keys(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the sorted keys of a config, without `run` (the verb) and the values that a run computes."""
+    """Returns {key: value} of a config, sorted, without `run` (the verb) and without the keys that a run computes."""
     return {
         key: value
         for key, value in sorted(flatten(config).items())

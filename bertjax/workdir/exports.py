@@ -87,7 +87,7 @@ def write_exports(content: ExportContent, folder: pathlib.Path, formats: Collect
 
 def write_export(content: ExportContent, directory: pathlib.Path, name: str) -> None:
     """Writes or replaces a directory in the format `name`. This process must be able to read all parameters."""
-    # Each format is imported lazily, because most runs need only one format.
+    # Each format is imported lazily, because most runs need only some of the formats.
     match name:
         case 'hf':
             from bertjax.convert.huggingface.save import export_huggingface as export

@@ -144,7 +144,7 @@ def test_compile_says_that_the_run_chooses_the_size(tmp_path, capsys):
     config.topology = 'v99:4x4'
     with pytest.raises(UserError, match='v99'):
         compile.run(config, str(tmp_path))
-    assert 'the run will choose its size for config.budget; compile uses the size in the config' in capsys.readouterr().out
+    assert 'for config.budget; compile uses the size in the config' in capsys.readouterr().out
     with pytest.raises(UserError, match='v99'):
         compile.run(config, str(tmp_path), ('model.width',))
     assert not capsys.readouterr().out

@@ -123,7 +123,7 @@ def test_each_pooling_agrees_with_its_formula():
         (
             'modules.json',
             [*FILES['modules.json'], {'type': 'sentence_transformers.models.LayerNorm', 'path': '4_LayerNorm'}],
-            'modules.json: module 4: found LayerNorm, expected Dense, Normalize or Dropout',
+            'modules.json: the module in 4_LayerNorm: found LayerNorm, expected Dense, Normalize or Dropout',
         ),
         ('modules.json', [{'type': 'sentence_transformers.models.Transformer', 'path': '../x'}], 'name of its folder'),
         ('1_Pooling/config.json', {'pooling_mode': ['cls', 'mean']}, r"the pooling \['cls', 'mean'\]"),
@@ -136,7 +136,7 @@ def test_each_pooling_agrees_with_its_formula():
         ),
         ('2_Dense/config.json', {'use_residual': True}, 'Tanh with a residual'),
         ('2_Dense/config.json', {'out_features': 9}, r"2_Dense: found the tensors .*'linear.weight': \[8, 32\]"),
-        ('2_Dense/config.json', {'module_input_name': 'token_embeddings'}, 'found Dense'),
+        ('2_Dense/config.json', {'module_input_name': 'token_embeddings'}, "found module_input_name 'token_emb"),
         ('sentence_bert_config.json', {'max_seq_length': -1}, 'max_seq_length: found -1'),
     ],
 )

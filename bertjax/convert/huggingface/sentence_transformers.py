@@ -1,7 +1,7 @@
 """Reads and writes the modules of a sentence-transformers model, which compute the vector of a text.
 
-modules.json and the files that it names define the modules. The formats come from sentence-transformers 2 to 6
-(base/modules/transformer.py, sentence_transformer/modules/pooling.py, base/model.py).
+modules.json and the files in the folders that it names define the modules. The formats come from the package
+sentence-transformers, 2 to 6 (base/modules/transformer.py, sentence_transformer/modules/pooling.py, base/model.py).
 """
 
 import dataclasses
@@ -91,13 +91,13 @@ class SentenceModules:
 
 
 def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
-    """Reads the modules of a directory. Returns None if it has no modules.json or its model has no vectors of texts.
+    """Reads the modules of a directory. Returns None without modules.json, or if its model has not one vector per text.
 
     Raises:
       UserError: config_sentence_transformers.json is damaged. Other errors are stored as `refusal` in the result.
     """
     folder = epath.Path(directory)
-    others = ('CrossEncoder', 'MultiVectorEncoder', 'ColBERT')  # cross_encoder.py and multi_vector.py
+    others = ('CrossEncoder', 'MultiVectorEncoder', 'ColBERT')  # read by cross_encoder.py and multi_vector.py
     if not (folder / MODULES).exists() or read_settings(folder / SETTINGS).get('model_type') in others:
         return None
     max_length = 0
@@ -148,7 +148,7 @@ def module_files(modules: SentenceModules, width: int, num_layers: int) -> dict[
 
 
 def json_files(modules: Sequence[tuple[str, str]], contents: Mapping[str, Any]) -> dict[str, bytes]:
-    """Returns modules.json for pairs (folder, type) and the JSON files `contents`, as {relative path: content}."""
+    """Returns {path: content} of the files `contents` and of modules.json, which lists the pairs (folder, type)."""
     listed = [
         {'idx': i, 'name': str(i), 'path': folder, 'type': f'sentence_transformers.{kind}'}
         for i, (folder, kind) in enumerate(modules)
@@ -172,11 +172,12 @@ def read_max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
     Raises:
       UserError: The number is invalid.
     """
-    length = encoder.get('max_seq_length')
+    where, length = f'{folder}: max_seq_length', encoder.get('max_seq_length')
     if length is None:
-        length = read_settings(folder / 'tokenizer_config.json').get('model_max_length') or 0
+        file = folder / 'tokenizer_config.json'
+        where, length = f'{file}: model_max_length', read_settings(file).get('model_max_length') or 0
     if not isinstance(length, int | float) or not (length == 0 or length >= 4):
-        raise UserError(f'{folder}: max_seq_length', format_value(length), 'a number of tokens, at least 4', _AGAIN)
+        raise UserError(where, format_value(length), 'a number of tokens, at least 4', _AGAIN)
     return int(min(length, 2**31 - 1))
 
 
@@ -199,10 +200,12 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
         )
     dense, is_unit = [], False  # is_unit: whether the vectors have length 1
     for number, kind in enumerate(kinds[2:], 2):
-        module = f'{where}: module {number}'
-        names = (settings[number].get('module_input_name'), settings[number].get('module_output_name'))
-        if kind not in ('Dense', 'Normalize', 'Dropout') or any(x not in (None, 'sentence_embedding') for x in names):
-            raise UserError(module, kind, 'Dense, Normalize or Dropout of sentence embeddings', _NAME_POOL)
+        module = f'{where}: the module in {settings[number]["path"]}'
+        if kind not in ('Dense', 'Normalize', 'Dropout'):
+            raise UserError(module, kind, 'Dense, Normalize or Dropout', _NAME_POOL)
+        for name in ('module_input_name', 'module_output_name'):
+            if (value := settings[number].get(name)) not in (None, 'sentence_embedding'):
+                raise UserError(module, f'{name} {format_value(value)}', 'sentence_embedding', _NAME_POOL)
         if kind == 'Dense':
             layer = read_dense(folder / settings[number]['path'], settings[number], _NAME_POOL)
             dense.append(dataclasses.replace(layer, config=layer.config._replace(normalize_input=is_unit)))
@@ -255,7 +258,7 @@ def read_modules(
         if not isinstance(kind, str) or not is_valid:
             expected = 'the type of a module and the name of its folder'
             raise UserError(f'{folder / MODULES}: module {number}', format_value(module), expected, _NAME_POOL)
-        # Modules of other packages keep their full names, which are unknown kinds.
+        # Modules of other packages without an alias keep their full names, which callers refuse.
         kind = aliases.get(kind, kind)
         kinds.append(kind.rpartition('.')[2] if kind.startswith('sentence_transformers.') else kind)
         file = folder / path / 'config.json'

@@ -24,7 +24,10 @@ LANES = 128  # width of a vector register
 
 
 class TpuImplementation(Implementation):
-    """The base class of the kernels for TPU v4 and later. A program computes heads whose columns fill registers."""
+    """The base class of the kernels for TPU v4 and later.
+
+    Each program of a grid computes heads whose columns together fill whole registers.
+    """
 
     PLATFORM = 'tpu'
     MERGES_HEADS = True
@@ -46,7 +49,7 @@ class TpuImplementation(Implementation):
 
 
 class FusedTpu(TpuImplementation):
-    """The kernel supports rows of a multiple of LANES tokens up to MAX_LENGTH, if all positions are queries."""
+    """The kernel supports rows of at most MAX_LENGTH tokens, a multiple of LANES, if all positions are queries."""
 
     def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
         return refuse_length(key.shape[1], LANES, MAX_LENGTH) or super()._refuse_shape(key, mask)

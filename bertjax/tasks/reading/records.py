@@ -55,10 +55,10 @@ def is_binary(path: epath.PathLike) -> bool:
 def format_of(path: epath.PathLike, format: str = '') -> str:
     """Returns the format of a file: `format`, or the format of the file's suffix if `format` is 'auto' or ''.
 
-    The suffix of a binary file always determines its format. With 'auto', the error names the key config.task.format.
+    The suffix of a binary file always determines its format.
 
     Raises:
-      UserError: The suffix is unknown.
+      UserError: The suffix is unknown. For 'auto', the message also proposes config.task.format.
     """
     suffix = streams.bare_suffix(str(path))
     if format not in ('', 'auto') and not is_binary(path):

@@ -1,4 +1,4 @@
-"""The model of a reranker: the classifier of sentence pairs with one output, for one text or for a list of texts."""
+"""The model of a reranker: the classifier of sentence pairs with one output, for each pair of a query and a text."""
 
 from bertjax.convert.heads import Head
 from bertjax.model.heads import BertForMultipleChoice, BertForTask
