@@ -163,7 +163,7 @@ RUNS = {
     'sweep_continued': Run(
         (TOGETHER,),
         source='sweep_together',
-        change=lambda workdir: shutil.rmtree(next(workdir.glob('cells/*lr=0.003,seed=1'))),
+        change=lambda workdir: shutil.rmtree(next(workdir.glob('trials/*lr=0.003,seed=1'))),
     ),
     'sweep_other': Run(
         (_finetune('glue.py:rte', 'RTE', **SWEEP, warmup_fraction=0.2),), status=2, source='sweep_together'

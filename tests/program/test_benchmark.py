@@ -81,7 +81,7 @@ def test_finished_tasks_are_recorded_with_their_results(tmp_path: pathlib.Path):
 
     write('cola/results.json', splits={'dev': {'matthews': 0.5, 'accuracy': 0.8}})
     write('rte/sweep.json', best='lr=1')
-    write('rte/cells/lr=1/results.json', splits={'dev': {'accuracy': 0.75}}, parts={'dev': '4 of 9 records'})
+    write('rte/trials/lr=1/results.json', splits={'dev': {'accuracy': 0.75}}, parts={'dev': '4 of 9 records'})
     write('wnli/results.json', splits={'dev': {'accuracy': 1.0}}, step=3)
     for split, name in (('test', 'RTE.tsv'), ('old', 'CoLA.tsv')):
         write(f'{name.lower()[:-4]}/predictions/{split}/{name}')

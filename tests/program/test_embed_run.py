@@ -299,7 +299,7 @@ def test_runs_that_train_together_do_not_mix_batches(program: Program, trained: 
         write_rows(data / 'dev.jsonl', pairs(8, 2))
         sweep = ('--config.sweep.seeds=(0,1)', f'--config.sweep.together={together}', '--config.grad_accum_steps=2')
         workdir, _ = embed(program, trained, data, *sweep, '--config.export=False')
-        files = sorted((workdir / 'cells').glob('*/metrics.jsonl'))
+        files = sorted((workdir / 'trials').glob('*/metrics.jsonl'))
         losses.append([[row['loss'] for row in rows(file) if row.get('split') == 'train'] for file in files])
     assert np.shape(losses) == (2, 2, 3) and losses[0][0] != losses[0][1]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)

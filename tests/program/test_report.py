@@ -165,7 +165,7 @@ def test_the_page_of_a_sweep_shows_its_trials(
         assert ticks == ['0.00001', '0.003'] or ticks == ['1e-5', '0.003']
 
     browser.visit(path, look)
-    for folder in (workdir / 'cells').iterdir():
+    for folder in (workdir / 'trials').iterdir():
         (folder / 'results.json').unlink()
     assert 'No run of the sweep is finished yet' in report(program, workdir, **GLUE).read_text(encoding='utf-8')
 

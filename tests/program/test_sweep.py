@@ -16,7 +16,7 @@ from bertjax.train.health.interrupt import Interrupt
 
 
 def trials(workdir: pathlib.Path) -> dict[str, dict]:
-    return {path.parent.name: json.loads(path.read_text()) for path in workdir.glob('cells/*/results.json')}
+    return {path.parent.name: json.loads(path.read_text()) for path in workdir.glob('trials/*/results.json')}
 
 
 def test_the_table_is_of_the_trials(swept: pathlib.Path):
@@ -38,7 +38,7 @@ def test_the_table_is_of_the_trials(swept: pathlib.Path):
 
 def test_a_trial_agrees_with_a_single_run(swept: pathlib.Path, tuned: pathlib.Path):
     """Data, dropout and initial parameters are the same, so the losses differ only by rounding."""
-    (trial,) = [path for path in swept.glob('cells/*lr=0.003,seed=0')]
+    (trial,) = [path for path in swept.glob('trials/*lr=0.003,seed=0')]
     expected, measured = (rows(folder / 'metrics.jsonl', 'train') for folder in (tuned, trial))
     assert [row['step'] for row in measured] == [row['step'] for row in expected]
     assert [row['loss'] for row in measured] == pytest.approx([row['loss'] for row in expected], rel=1e-2)
@@ -48,10 +48,10 @@ def test_a_trial_agrees_with_a_single_run(swept: pathlib.Path, tuned: pathlib.Pa
 
 def test_finished_trials_are_not_run_again(program: Program, tune, swept: pathlib.Path, tmp_path: pathlib.Path):
     shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('trials/*/results.json')}
     again = (*tune, *SWEEP, '--config.log_every=7', '--config.tracker_run=other')  # keys that do not affect the trials
     assert '4 runs, 4 of them already finished' in program.run(f'--workdir={tmp_path}', *again, **GLUE).stdout
-    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob('trials/*/results.json')}
     line = program.error(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.warmup_fraction=0.2', **GLUE)
     assert 'config.warmup_fraction' in line and 'another --workdir' in line
     saved = json.loads((tmp_path / 'config.json').read_text())
@@ -64,12 +64,12 @@ def test_finished_trials_are_not_run_again(program: Program, tune, swept: pathli
 @pytest.mark.slow
 def test_a_removed_trial_is_run_again(program: Program, tune, swept: pathlib.Path, tmp_path: pathlib.Path):
     shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
-    (removed,) = tmp_path.glob('cells/*lr=0.003,seed=1')
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('trials/*/results.json')}
+    (removed,) = tmp_path.glob('trials/*lr=0.003,seed=1')
     shutil.rmtree(removed)
     result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.sweep.together=1', **GLUE)
     assert '4 runs, 3 of them already finished' in result.stdout
-    after = {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
+    after = {path: path.stat().st_mtime_ns for path in tmp_path.glob('trials/*/results.json')}
     assert all(after[path] == time for path, time in before.items() if path.parent != removed) and len(after) == 4
     assert trials(tmp_path).keys() == trials(swept).keys()
 
@@ -115,7 +115,7 @@ def test_the_same_trials_are_trained_together_after_a_restart(
     shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
     last = sorted(trials(tmp_path))[2:]
     for name in last:
-        (tmp_path / 'cells' / name / 'results.json').unlink()
+        (tmp_path / 'trials' / name / 'results.json').unlink()
     groups: list[list[str]] = []
 
     def stop(group: TrialGroup, interrupt: Interrupt) -> None:
@@ -140,6 +140,6 @@ def test_an_interrupted_sweep_ends_in_the_same_bits(program: Program, tune, swep
     result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, **GLUE)
     assert '4 runs, 2 of them already finished' in result.stdout and 'continuing at step 30 of 72' in result.stdout
     assert trials(tmp_path) == trials(swept)
-    for name in ('export/hf/model.safetensors', *(f'cells/{trial}/ledger.jsonl' for trial in trials(swept))):
+    for name in ('export/hf/model.safetensors', *(f'trials/{trial}/ledger.jsonl' for trial in trials(swept))):
         assert (tmp_path / name).read_bytes() == (swept / name).read_bytes(), name
     assert not (tmp_path / '.unfinished').exists()

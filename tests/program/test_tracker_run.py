@@ -56,7 +56,7 @@ def test_a_resumed_training_is_tracked(program: Program, trained: pathlib.Path, 
 
 def test_each_trial_is_a_tracker_run(tmp_path: pathlib.Path):
     names = []
-    folders = [tmp_path / 'sweep' / 'cells' / name for name in ('lr=1', 'lr=2')]
+    folders = [tmp_path / 'sweep' / 'trials' / name for name in ('lr=1', 'lr=2')]
     for name in ('', 'rte'):
         settings = types.SimpleNamespace(tracker='trackio', tracker_project='bert', tracker_run=name)
         experiment = types.SimpleNamespace(settings=settings, folders=folders, resolved={})

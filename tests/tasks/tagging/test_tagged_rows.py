@@ -75,7 +75,7 @@ def test_tags_that_are_numbers_need_tag_names(tmp_path: pathlib.Path):
     [
         ({'text': 'a'}, "the fields 'text', expected tokens or words"),
         ({'tokens': 'a b', 'tags': ['O']}, "field tokens: found 'a b', expected a list of words"),
-        ({'tokens': ['a', ''], 'tags': ['O', 'O']}, "found '' at index 1, expected a word"),
+        ({'tokens': ['a', ''], 'tags': ['O', 'O']}, "found '' at index 1, expected a non-blank word"),
         ({'tokens': ['a', 'b'], 'tags': ['O']}, '1 tags, expected 2'),
         ({'tokens': ['a']}, "no list of tags in the fields 'tokens'"),
         ({'tokens': ['a'], 'tags': ['NN']}, "the tag 'NN'"),
@@ -118,5 +118,5 @@ def test_words_and_types_with_spaces_are_written_between_tabs(tmp_path: pathlib.
     (again,) = read_columns(text, 'dev.txt', task.columns, tagged=True)
     assert (again.words, again.tags) == (record.words, record.tags)
     write(tmp_path, 'train.jsonl', [{'tokens': ['a'], 'tags': ['NN\n']}])
-    with pytest.raises(UserError, match=r"train.jsonl:1: found the tag 'NN\\n', expected a tag"):
+    with pytest.raises(UserError, match=r"train.jsonl:1: found the tag 'NN\\n', expected a non-blank tag"):
         TaggingTask(str(tmp_path), 12, scheme='plain').records('train')
