@@ -114,7 +114,7 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
     def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0):
         longest = model.config.max_positions
         if not (max_length == 0 or 4 <= max_length <= longest):
-            fix = 'leave it out for the default of the model'
+            fix = 'leave it out to use the default of the model'
             raise UserError('max_length', str(max_length), f"4 to {longest}, the model's number of positions", fix)
         if max_length and model.task is not None:
             model = dataclasses.replace(model, task=with_seq_len(model.task, max_length))

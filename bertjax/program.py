@@ -22,6 +22,7 @@ import functools
 import logging
 import os
 import pathlib
+import re
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
@@ -36,7 +37,8 @@ from bertjax.files.paths import is_remote
 from bertjax.files.small_files import read_json_object
 from bertjax.parallel import distributed
 from bertjax.parallel.process_flags import ProcessFlags
-from bertjax.remote.paths import find_objects, user_path
+from bertjax.remote.object_store import RemoteFolder
+from bertjax.remote.paths import user_path
 from bertjax.run_verb import explain_error, run_verb
 from bertjax.terminal import is_shown
 from bertjax.train.caller import Caller, called_by
@@ -131,7 +133,7 @@ def train(
     Raises:
       UserError: A mistake in the recipe, the data or the workdir, in one line.
       PreemptedError: Ctrl-C or SIGTERM stopped the training, which was saved. The same call continues it.
-      NonFiniteError: The loss or the gradient was not finite in three steps in a row.
+      NonFiniteError: The loss, the gradient or the update was not finite in three steps in a row.
     """
     request = _as_recipe(recipe).with_keys(keys)
     if request.config.run in verbs() and not load_verb(request.config.run).VERB.trains:
@@ -166,9 +168,8 @@ class FinishedRun:
         """
         paths = [self._file('metrics.jsonl')]
         if is_remote(self._workdir):
-            with contextlib.suppress(UserError):  # not a sweep
-                trials, _ = find_objects(f'{self._workdir}/{TRIALS}/*/metrics.jsonl', 'workdir')
-                paths += [self._file(address.removeprefix(f'{self._workdir}/')) for address, _, _ in trials]
+            names = sorted(RemoteFolder(f'{self._workdir}/{TRIALS}', 'workdir').find())
+            paths += [self._file(f'{TRIALS}/{name}') for name in names if re.fullmatch('[^/]+/metrics.jsonl', name)]
         else:
             paths += sorted(pathlib.Path(self._workdir).glob(f'{TRIALS}/*/metrics.jsonl'))
         rows = [{**row, **trial_fields(path.parent)} for path in paths for row in read_rows(path)]
@@ -184,7 +185,7 @@ class FinishedRun:
     def _workdir(self) -> str:
         if self.workdir is None:
             raise UserError('workdir', 'nothing', 'a workdir', 'give a workdir in the call')
-        return os.fspath(self.workdir)
+        return os.fspath(self.workdir).rstrip('/')
 
     def _file(self, name: str) -> pathlib.Path:
         path = f'{self._workdir}/{name}'

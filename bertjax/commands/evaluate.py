@@ -86,7 +86,7 @@ def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: Eval
     if tuned.step is not None and not tuned.finished:
         facts[STEP] = tuned.step
     trial = exported_trial(folder)
-    return {**facts, 'cell': trial} if trial else facts
+    return {**facts, 'trial': trial} if trial else facts
 
 
 def _read_earlier_results(path: pathlib.Path, model: dict[str, Any]) -> dict[str, Any]:

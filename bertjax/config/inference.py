@@ -68,7 +68,9 @@ class TextKeys(InputKeys):
         limit = config.max_positions
         if self.max_length > limit:
             fix = 'leave the key out to use the default of the model'
-            raise UserError('config.max_length', str(self.max_length), f'4 to {limit}, the positions of the model', fix)
+            raise UserError(
+                'config.max_length', str(self.max_length), f"4 to {limit}, the model's number of positions", fix
+            )
         return self.max_length or default
 
 

@@ -130,7 +130,9 @@ class RunKeys:
     )
     step: int = key(0, integer(0, COUNT), _STEP, change=VERB, trained=RECIPE)
     profile: str = key('', _PROFILE, 'trace the steps FIRST to END - 1 into `WORKDIR/profile`', change=VERB)
-    hang_minutes: float = key(30.0, MINUTES, 'stop the run if a step takes this many minutes; 0: never', change=VERB)
+    hang_minutes: float = key(
+        30.0, MINUTES, 'stop the run after this many minutes without progress; 0: never', change=VERB
+    )
 
     mesh: MeshKeys = group(MeshKeys(), change=MACHINE, trained=RECIPE)
     zero1: str = key(

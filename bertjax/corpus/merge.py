@@ -41,7 +41,7 @@ class Shard:
 
 
 def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
-    """Returns the `number` smallest and the `number` largest distinct hashes of documents, both ascending."""
+    """Returns up to `number` of the smallest and of the largest distinct hashes of documents, both ascending."""
     small = large = np.empty(0, '<u8')
     for shard in shards:
         hashes = np.unique(shard.array('documents')['hash'])

@@ -23,7 +23,6 @@ _FIXES = {
     errno.ENOTDIR: 'move the file that is in its way, or give another path',
     errno.EEXIST: 'move the file that is in its way, or give another path',
     errno.EISDIR: 'move the folder that is in its way, or give another path',
-    errno.ENFILE: 'close other programs, or raise the limit fs.file-max of the system; the same command continues',
     errno.ENAMETOOLONG: 'give a shorter path',
     errno.ELOOP: 'fix the links, or give another path',
 }
@@ -91,6 +90,9 @@ def _explain(error: OSError, workdir: str) -> UserError | None:
     if error.errno == errno.EMFILE:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return _too_few_files(f'more open files than the {limit} allowed', 4 * limit)
+    if error.errno == errno.ENFILE:
+        fix = 'close other programs, or raise the limit; the same command continues'
+        return UserError('fs.file-max', 'more open files than the system allows', 'a higher limit', fix)
     if error.errno == errno.EFBIG:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         limiter, fix = f'limit (ulimit -f) of {limit:,} bytes', 'run this first: ulimit -f unlimited'
@@ -131,4 +133,4 @@ def check_open_files() -> None:
 
 
 def _too_few_files(found: str, limit: int) -> UserError:
-    return UserError('ulimit -n', found, 'a higher limit', f'run this first: ulimit -n {limit}')
+    return UserError('ulimit -n', found, 'a higher limit', f'run this first, as root if refused: ulimit -n {limit}')

@@ -237,7 +237,9 @@ def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None
     facts = read_json_object(path, _RESTORE)
     seq_len = facts.get('seq_len')  # The length in training.
     if type(seq_len) is not int or seq_len > longest:
-        raise UserError(f'{path}: seq_len', repr(seq_len), f'at most {longest}, the positions of the model', _RESTORE)
+        raise UserError(
+            f'{path}: seq_len', repr(seq_len), f"at most {longest}, the model's number of positions", _RESTORE
+        )
     task = build_recorded_task(task_options(facts, path), seq_len)
     task.restore(read_recorded_task(path, task)['learned'])
     return task, path.read_text(encoding='utf-8')

@@ -68,7 +68,7 @@ def find_objects(address: str, where: str) -> tuple[list[tuple[str, str, RemoteO
         raise UserError(where, repr(address), 'the name of a bucket before any wildcard', fix)
     folder = RemoteFolder(top, where)
     if not pattern and (single := folder.info()):
-        return [(address, address.rpartition('/')[2], single)], 'object'
+        return [(top, top.rpartition('/')[2], single)], 'object'
     objects = folder.find()
     names = sorted(name.split('/') for name in objects)  # in the order of `walk_files`
     names = ['/'.join(row) for row in names if (name_matches(row, pattern) if pattern else not is_hidden(row))]

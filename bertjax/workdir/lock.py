@@ -10,7 +10,7 @@ from bertjax.files.atomic import lock_directory
 from bertjax.parallel.distributed import check_shared_folder
 
 TRIALS = 'trials'  # The folder with the trials in the workdir of a sweep.
-EXPORTED = 'export/cell.txt'  # The file in the workdir of a sweep that names the exported trial.
+EXPORTED = 'export/trial.txt'  # The file in the workdir of a sweep that names the exported trial.
 
 
 @contextlib.contextmanager

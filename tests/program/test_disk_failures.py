@@ -158,7 +158,7 @@ def test_too_few_open_files_are_an_error(program: Program, tmp_path: pathlib.Pat
 
 @pytest.mark.slow
 def test_too_few_open_files_in_a_process(program: Program, tmp_path: pathlib.Path):
-    """The process ends at once; the number in the message is enough for a run."""
+    """The process ends at once; OPEN_FILES files are enough for a run."""
 
     def run(limit: int, *changes: str) -> subprocess.CompletedProcess:
         code = f'import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))'

@@ -172,7 +172,7 @@ def read_max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
     Raises:
       UserError: The number is invalid.
     """
-    where, length = f'{folder}: max_seq_length', encoder.get('max_seq_length')
+    where, length = f'{folder / ENCODER}: max_seq_length', encoder.get('max_seq_length')
     if length is None:
         file = folder / 'tokenizer_config.json'
         where, length = f'{file}: model_max_length', read_settings(file).get('model_max_length') or 0
@@ -205,7 +205,8 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
             raise UserError(module, kind, 'Dense, Normalize or Dropout', _NAME_POOL)
         for name in ('module_input_name', 'module_output_name'):
             if (value := settings[number].get(name)) not in (None, 'sentence_embedding'):
-                raise UserError(module, f'{name} {format_value(value)}', 'sentence_embedding', _NAME_POOL)
+                file = folder / settings[number]['path'] / 'config.json'
+                raise UserError(str(file), f'{name} {format_value(value)}', 'sentence_embedding', _NAME_POOL)
         if kind == 'Dense':
             layer = read_dense(folder / settings[number]['path'], settings[number], _NAME_POOL)
             dense.append(dataclasses.replace(layer, config=layer.config._replace(normalize_input=is_unit)))
