@@ -270,7 +270,7 @@ def train_byte_bpe(
     """
     special = [ROBERTA_NAMES[token] for token in (CLS, PAD, SEP, UNK, MASK)]
     slots = [f'[unused{i}]' for i in range(unused)]
-    min_size = len(special) + len(slots) + _BYTES
+    min_size = len(special) + len(slots) + _BYTES + 1  # at least one merge
     if vocab_size < min_size:
         found = f'{vocab_size:,}, which is too small for the {_BYTES} bytes'
         fix = 'raise it (8,192 for a small corpus, 50,265 for RoBERTa)'

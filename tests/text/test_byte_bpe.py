@@ -120,6 +120,8 @@ def test_files_that_transformers_saves_are_read(trained, tmp_path):
 
 
 def test_a_small_size_empty_text_and_invalid_ids_are_errors(tmp_path):
+    with pytest.raises(UserError, match=r'config\.vocab\.size: found 261, .* too small .*expected at least 262'):
+        train_byte_bpe(['a a'], vocab_size=261, lowercase=False)
     with pytest.raises(UserError, match=r'config\.vocab\.size: found 200, which is too small for the 256 bytes'):
         train_byte_bpe(CORPUS, vocab_size=200, lowercase=False)
     with pytest.raises(UserError, match='no text'):
