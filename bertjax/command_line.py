@@ -43,7 +43,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     """Parses the flags as absl does, but raises every mistake as a UserError with a fix.
 
     Returns:
-      The name of the program, followed by the flags in full if the command line has the short form.
+      The name of the program. If an argument does not begin with '-', all flags in full follow.
     """
     if any(argument in ('--help', '-h', '-help', '--helpshort') for argument in argv[1:]):
         recipes = _recipes(to_flags(argv))
@@ -89,7 +89,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def to_flags(argv: Sequence[str]) -> list[str]:
-    """Returns the arguments as flags of the form --NAME=VALUE. A --flagfile is replaced by its flags.
+    """Returns `argv` with its arguments as flags of the form --NAME=VALUE. A --flagfile is replaced by its flags.
 
     The word RECIPE is short for --config=RECIPE, and KEY=VALUE for --config.KEY=VALUE. KEY may also be a flag
     such as `workdir`, or one of `ALIASES`.
@@ -152,7 +152,7 @@ def _recipes(argv: Sequence[str]) -> list[str]:
 
 
 def _check_names(argv: Sequence[str]) -> None:
-    """Raises a UserError for an argument that is not UTF-8, because it cannot be written to config.json."""
+    """Raises a UserError for an argument that cannot be decoded, because it cannot be written to config.json."""
     for argument in argv[1:]:
         if not argument.isprintable() and any('\udc80' <= char <= '\udcff' for char in argument):
             fix = 'rename the file, or give its folder; if the name is UTF-8, set PYTHONUTF8=1'

@@ -4,5 +4,5 @@ import os
 
 
 def available_cores() -> int:
-    """Returns the number of cores that this process may run on; a container or `taskset` may allow fewer than exist."""
+    """Returns the number of cores that this process may run on; `taskset` or a cpuset may allow fewer than exist."""
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1

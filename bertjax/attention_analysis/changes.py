@@ -39,8 +39,8 @@ def parameter_changes(before: Any, after: Any) -> list[dict[str, float]]:
 
     Returns:
       A row per layer, starting with the embeddings (layer 0). A row has `layer`, and `whole`, which is the distance
-      of all parameters of the layer. The row of a block also has the distance of each part in PARTS (its kernel and
-      bias together) and the distance of `norms`.
+      of all parameters of the layer. The row of a block also has the distance of each of its PARTS (kernel and bias
+      together) and the distance of `norms`.
     """
     old, new = _encoder(before), _encoder(after)
     sums: dict[tuple[int, str], np.ndarray] = {}

@@ -40,7 +40,7 @@ def read_trees(path: epath.PathLike) -> Iterator[Tree]:
     Comments, multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped, because only syntactic words have a head.
 
     Raises:
-      UserError: The file does not exist, or a line is malformed.
+      UserError: The file does not exist or is damaged, or a line is malformed.
     """
     return parse_trees(read_lines(path), str(path))
 

@@ -1,4 +1,4 @@
-"""Computes statistics of each attention head, averaged over all positions of all texts.
+"""Computes statistics of each attention head, as means over a corpus.
 
 The statistics follow Clark et al. 2019 (arXiv 1906.04341, section 3).
 """

@@ -35,7 +35,7 @@ class ShownText:
 def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], unit: str, count: int) -> list[ShownText]:
     """Computes the attention in the first texts or trees of a chunk.
 
-    Texts are truncated to MAX_SHOWN_TOKENS tokens. Trees with more than MAX_SHOWN_TOKENS tokens are skipped.
+    Texts are truncated to MAX_SHOWN_TOKENS tokens, or to `max_positions` if it is smaller. Longer trees are skipped.
 
     Args:
       relations: The relations of the trees; () for texts.

@@ -35,8 +35,8 @@ class Position:
 
     Attributes:
       step: The number of finished steps, one batch each.
-      phase: The number of the phase, from 0.
-      next: The number of the next example of the phase.
+      phase: The index of the phase, from 0.
+      next: The index of the next example of the phase, from 0.
     """
 
     step: int = 0
@@ -142,8 +142,8 @@ class Checkpoints:
         before it is tried.
 
         Raises:
-          UserError: There are checkpoints, or folders that may be checkpoints, but all are damaged. Or the copy of this
-            process is damaged.
+          UserError: There are checkpoints, or folders that may be checkpoints, but all are damaged or renamed. Or this
+            process has a damaged copy.
         """
         step = decide_on_primary(self._steps.newest)
         self._check_local_copy(step)

@@ -105,14 +105,14 @@ class Steps:
         self._damaged: set[int] = set()  # the damaged steps that are skipped if `read_only`
 
     def finished(self) -> list[int]:
-        """Returns the finished steps, ascending."""
+        """Returns the finished steps, ascending, without the damaged steps that were skipped."""
         return [step for step in finished_steps(self._directory) if step not in self._damaged]
 
     def newest(self) -> int:
         """Returns the newest undamaged step, or -1 if there are no checkpoints.
 
         Raises:
-          UserError: There are checkpoints, or folders that may be checkpoints, but all are damaged.
+          UserError: There are checkpoints, or folders that may be checkpoints, but all are damaged or renamed.
         """
         for step in reversed(self.finished()):
             if self.is_undamaged(step):

@@ -15,7 +15,7 @@ _MOVED = {
     r'distil(bert|roberta)-base[\w-]*': 'distilbert',
     r'(all|multi-qa|paraphrase)-[\w.-]*(MiniLM|distilroberta)[\w.-]*': 'sentence-transformers',
 }
-# The files that describe a model and its tokenizer.
+# The suffixes of the files that describe a model and its tokenizer.
 _DESCRIPTION_SUFFIXES = ('.json', '.txt', '.model', 'artifact.metadata')
 # The file names of each format of weights. Only the first format that a repository has is downloaded.
 _WEIGHTS = (
@@ -105,7 +105,7 @@ def check_push(name: str) -> None:
     """Checks that a repository belongs to the owner of the hub's token, or to one of the owner's organisations.
 
     Raises:
-      UserError: The token is missing or rejected, the network is not available, or the repository belongs to others.
+      UserError: The token is missing or rejected, the hub is not available, or the repository belongs to others.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError

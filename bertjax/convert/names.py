@@ -1,6 +1,6 @@
 """Converts parameters between our names and layouts and Hugging Face's.
 
-One table defines both directions of the conversion. In this package, "ours" means bertjax, and "theirs" means
+One table defines both directions of the conversion. In this module, "ours" means bertjax, and "theirs" means
 transformers.
 """
 
@@ -22,7 +22,7 @@ class TensorKind:
     """The conversion between the layouts of a tensor in bertjax and transformers.
 
     Attributes:
-      to_theirs: The function (our array, number of pieces without padding) -> their array.
+      to_theirs: The function (our array, vocabulary size without padding) -> their array.
       to_ours: The function (their array, our shape) -> our array.
     """
 

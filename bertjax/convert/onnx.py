@@ -70,8 +70,8 @@ def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
 def export_onnx(content: ExportContent, directory: epath.PathLike) -> None:
     """Writes a file for each function of `make_functions`, such as `encoder.onnx`, and a README.md.
 
-    The model must have passed `check_onnx`. The files are in float32 for any dtype of the model. The local or remote
-    directory appears atomically. Equal parameters give equal bytes.
+    The model must have passed `check_onnx`. The files are in float32 for any dtype of the model. The local directory
+    appears atomically. Equal parameters give equal bytes.
     """
     unstacked = unstack_layers(unflatten_dict(flat_stacked(content.params, content.config), sep='/'))
     changes = {'scan_layers': False, 'remat': 'none', 'dtype': 'float32', 'param_dtype': 'float32'}

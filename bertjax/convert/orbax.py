@@ -32,7 +32,7 @@ _AGAIN = 'copy the directory again, or export the model again'
 
 
 def export_orbax(content: ExportContent, directory: pathlib.Path) -> None:
-    """Writes DIR/params (Orbax), DIR/model.json (the config and the head), and the files of the tokenizer.
+    """Writes DIR/params (Orbax), DIR/model.json (the config and the head), DIR/checksum.json and the tokenizer.
 
     The local directory DIR appears atomically and replaces an earlier directory. Other programs read the parameters
     with `StandardCheckpointer().restore(DIR / 'params')`.
@@ -48,7 +48,7 @@ def export_orbax(content: ExportContent, directory: pathlib.Path) -> None:
 
 
 def _head_facts(content: ExportContent) -> dict[str, Any]:
-    """Returns the class of a task's model, the arguments of the class except `config` and `packing`, and the head."""
+    """Returns the class of a task's model, its arguments except `config` and `packing`, its head and its task."""
     excluded = ('config', 'packing', 'parent', 'name')
     arguments = [field.name for field in dataclasses.fields(content.module) if field.name not in excluded]
     return {

@@ -47,7 +47,7 @@ outputs = function.call(weights, input_ids, np.zeros_like(input_ids), np.ones_li
 def export_stablehlo(content: ExportContent, directory: epath.PathLike) -> None:
     """Writes each function of `make_functions`, such as `encoder.jax_export`, and one file of weights.
 
-    The local or remote directory appears atomically. Equal parameters give equal bytes.
+    The local directory appears atomically. Equal parameters give equal bytes.
     """
     model, params = content.module, nn.unbox(jax.device_get(dict(content.params)))
     weights = {path: np.asarray(x) for path, x in flat_paths(params).items()}

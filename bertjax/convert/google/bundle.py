@@ -38,7 +38,7 @@ class Bundle:
       shapes: The shapes of all tensors by name.
 
     Raises:
-      UserError: The index does not exist or is damaged.
+      UserError: The index does not exist, is damaged or is big-endian.
     """
 
     def __init__(self, prefix: epath.PathLike):
@@ -63,7 +63,8 @@ class Bundle:
         """Reads a tensor in its saved dtype.
 
         Raises:
-          UserError: The tensor is not numeric, is saved in slices or truncated, or does not match its checksum.
+          UserError: The dtype is unsupported, the tensor is saved in slices or truncated, or does not match its
+            checksum, or its data file cannot be read.
         """
         entry, shape, where = self._entries[name], self.shapes[name], f'{self._prefix}: {name}'
         kind, size = entry.get(_DTYPE, 0), entry.get(_SIZE, 0)

@@ -56,10 +56,11 @@ def find_newest(folder: epath.Path) -> epath.Path:
     """Returns the prefix of the newest checkpoint of a folder.
 
     The file 'checkpoint' names the newest checkpoint. Without this file, the result is the checkpoint NAME, else the
-    checkpoint with the largest step, else the only checkpoint.
+    checkpoint with the largest step (if all names have a step), else the only checkpoint.
 
     Raises:
-      UserError: The folder has no checkpoint, lacks the named checkpoint, or has several, not all with a step.
+      UserError: The folder has no checkpoint, or several of which some have no step. Or its file 'checkpoint' names
+        none of them.
     """
     if (folder / _NEWEST).exists():
         data = read_bytes(folder / _NEWEST, 'the name of a checkpoint', _AGAIN, max_bytes=1 << 20)

@@ -97,7 +97,7 @@ def label_names(id2label: Any) -> tuple[str, ...]:
     """Returns the case-folded names of the outputs in order; () if the names are missing or placeholders (LABEL_0 ...).
 
     Args:
-      id2label: {number, as int or str: name}, or None.
+      id2label: {index, as int or str: name}, or None.
     """
     if not isinstance(id2label, Mapping):
         return ()

@@ -33,7 +33,7 @@ _DIRECTORY_KEYS = {'dtype', 'torch_dtype', 'auto_map', 'quantization_config', '_
 def export_huggingface(content: ExportContent, directory: epath.PathLike) -> None:
     """Writes a directory that transformers loads: config.json, model.safetensors, tokenizer files, README.md.
 
-    The local or remote directory appears atomically and replaces an earlier export. Equal parameters give equal bytes.
+    The local directory appears atomically and replaces an earlier export. Equal parameters give equal bytes.
     A pre-trained model without some of its heads is exported as a class of transformers without these heads.
 
     Args:

@@ -60,7 +60,7 @@ class SentenceModules:
       dense: The Dense modules that are applied to the pooled vector.
       dense_layers: The same modules with their tensors; () if the tensors are parameters of the model.
       normalize: Whether the result is scaled to length 1.
-      truncate_dim: The number of leading dimensions of the scaled result to keep; 0 for all.
+      truncate_dim: The number of leading dimensions of the result to keep; 0 for all.
       refusal: The error if bertjax does not support the modules, else None. If it is set, only `max_length` is valid.
     """
 
@@ -91,7 +91,7 @@ class SentenceModules:
 
 
 def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
-    """Reads the modules of a directory. Returns None without modules.json, or if its model has not one vector per text.
+    """Reads the modules of a directory. Returns None without modules.json, or for a CrossEncoder or a ColBERT.
 
     Raises:
       UserError: config_sentence_transformers.json is damaged. Other errors are stored as `refusal` in the result.

@@ -132,7 +132,7 @@ def _set_dask_defaults(options: PipelineOptions, elements: int) -> None:
 
 
 def _check_scheduler(options: PipelineOptions) -> None:
-    """Checks that the Dask scheduler answers, if the options name one. Warns if the scheduler has no workers.
+    """Checks that the Dask scheduler answers, if one is configured. Warns if the scheduler has no workers.
 
     Raises:
       UserError: The scheduler does not answer, or its file does not exist.

@@ -1,8 +1,9 @@
 """Computes the training data of a vocabulary with Apache Beam: counts of words, or a sample of sentences.
 
 A unit of work is a contiguous range of the text. Besides plan.json, the folder of the job has these JSON files:
-  K.json        the hashes of the parts of unit K, whether it is empty, its first broken input, its number of sentences
-  counts-G-B    the counts of the words of corpus G (a number) whose hashes are in bucket B
+  K.json        the hashes of the parts of unit K, whether it is empty, its first broken input, and for a sample its
+                number of sentences
+  counts-G-B    the counts of the words of corpus G (an index) whose hashes are in bucket B
   K.wanted      the indices of the sampled sentences of unit K
   K.drawn       the sampled sentences of unit K
 """
@@ -32,7 +33,7 @@ from bertjax.files.atomic import write_atomic
 from bertjax.text.sampling import iter_sentences, sample
 
 _BUCKET_BYTES = 1 << 30  # the bytes of text per bucket of words; one worker adds up the counts of a bucket
-_Bucket = tuple[int, int]  # the corpus, and the number of the bucket
+_Bucket = tuple[int, int]  # the indices of the corpus and of the bucket
 
 
 class _TextJob(Job):
@@ -141,8 +142,8 @@ class BeamTextStatistics:
     ) -> tuple[list[dict[str, int]], list[KnownText]]:
         """Returns the counts of the `limit` most frequent words or symbols of each corpus, and the record of the text.
 
-        `text.vocabulary.count_words` drops rare words while it counts if a text has more than MAX_WORDS different
-        words. This method counts all words first.
+        `text.vocabulary.count_words` drops rare words while it counts more than MAX_WORDS different words. Here, this
+        happens only within a unit, so the counts may differ from a count without Beam.
 
         Args:
           count: A module-level function that counts the words or symbols of texts, or a `functools.partial` of one.
