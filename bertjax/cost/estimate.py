@@ -105,7 +105,7 @@ def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
     """Estimates the time of a program that `chips` chips run together.
 
     A chip executes the instructions one after the other, in the order of the text. Each instruction takes as long as
-    the compiler estimates. The body of a loop counts as often as it runs (once if this is unknown), and a
+    the compiler estimates. The body of a loop counts as often as it runs (once if the trip count is unknown), and a
     conditional counts as its longest branch. Kernels, collectives and instructions without an estimate are modelled:
 
     * kernels: max(FLOPs / peak, bytes / HBM bandwidth) / EFFICIENCY;

@@ -68,7 +68,7 @@ class Instruction:
         return [self.computation.module[name] for text in texts for name in re.findall(r'[\w.-]+', text)]
 
     def inside(self) -> Iterator['Instruction']:
-        """Yields the instructions inside a fusion or an asynchronous wrapper, recursively. Others yield themselves."""
+        """Yields the instructions inside a fusion or an asynchronous wrapper, recursively. Any other yields itself."""
         if self.opcode in ('fusion', 'async-start'):
             for instruction in self.called('calls')[0].instructions.values():
                 yield from instruction.inside()

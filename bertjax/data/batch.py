@@ -38,9 +38,9 @@ import numpy as np
 
 BatchSpec = dict[str, tuple[tuple[int, ...], np.dtype]]
 
-# The maximum number of positions in a chunk of `make_in_chunks`. Larger arrays do not fit in the cache of a core,
-# and NumPy allocates new memory for them in each call. At S = 512, one call for 512 rows takes 1.7 times as long as
-# four calls for 128 rows each.
+# The maximum number of positions in a chunk of `make_in_chunks`. Larger intermediate arrays do not fit in the
+# cache of a core, and NumPy allocates new memory for them in each call. At S = 512, one call for 512 rows takes 1.7
+# times as long as four calls for 128 rows each.
 _CHUNK_POSITIONS = 1 << 16
 
 
