@@ -144,7 +144,7 @@ def budget(settings: PretrainingSettings) -> Iterator[Check]:
 
 @check('teacher')
 def teacher(distill: DistillationSettings, init: str) -> Iterator[Check]:
-    """Checks that the teacher's model exists."""
+    """Checks config.distill, and finds the model of the teacher."""
     distill.check(init)
     yield Check('teacher', OK, huggingface_directory(distill.teacher, 'config.distill.teacher'))
 
