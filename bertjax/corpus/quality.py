@@ -1,7 +1,7 @@
 """Problems of a corpus and their fixes: broken input, the warnings of the report, and shuffled sentences.
 
-In running text, neighbouring sentences share far more rare words than sentences of different documents. Otherwise,
-the sentences were shuffled, and a model learns nothing from sentence pairs. `coherence` measures this.
+In running text, neighbouring sentences share far more rare words than sentences of different documents. If they do
+not, the sentences were shuffled, and a model learns nothing from sentence pairs. `coherence` measures this.
 """
 
 import collections
@@ -190,7 +190,7 @@ def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
       Two ratios. The first is the overlap of neighbours divided by the overlap of sentences of different documents. It
       is about 1 if all sentences were shuffled. The second is the overlap of neighbours divided by the overlap of
       distant sentences of the same document. It is about 1 if sentences were shuffled within documents, and None if
-      there are too few pairs. If the split is too small for both ratios, the result is None.
+      there are too few pairs. If there are too few pairs even for the first ratio, the result is None.
     """
     documents = [[set(ids.tolist()) for ids in document] for document in _sample(split)]
     counts = collections.Counter(token for document in documents for ids in document for token in ids)

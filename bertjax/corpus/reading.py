@@ -36,7 +36,7 @@ def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], li
     """Sets the field `single` of each source by the content of some files.
 
     Returns:
-      The sources with this field, and a line about the decision for each component.
+      The sources with this field, and a line about the decision for each component with a readable inspected file.
     """
     by_path, readings = {}, []
     files = [source for source in sources if source.kind == 'file']
@@ -86,7 +86,10 @@ def _are_documents(labels: Sequence[str], files: int) -> bool:
 
 
 def _inspect(source: TextSource) -> tuple[str, str]:
-    """Returns the format of a file ('' if it cannot be read), and the result of `classify_blank_lines` for its text."""
+    """Returns the format of a file, and the result of `classify_blank_lines` if the format is 'text', else ''.
+
+    The format is '' if the file is empty or cannot be read.
+    """
     compression, head = formats.read_head(source.path)
     if compression == formats.UNREADABLE or not head:
         return '', ''
@@ -96,7 +99,7 @@ def _inspect(source: TextSource) -> tuple[str, str]:
 
 
 def classify_blank_lines(text: str, *, complete: bool = True) -> str:
-    """Returns 'text' if blank lines end documents, 'files' if they end paragraphs, '' if there is one block.
+    """Returns 'text' if blank lines end documents, 'files' if they end paragraphs, '' without two blocks.
 
     Args:
       text: The beginning of a file.

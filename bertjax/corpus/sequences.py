@@ -58,7 +58,7 @@ def list_fields(record: Mapping[str, Any]) -> str:
 def parse_sentences(
     text: str, number: int, key: str, *, format: str, segments: bool
 ) -> Iterator[SequenceSentence | Broken]:
-    """Yields the sentences in the field `key` of a line of JSON, or a `Broken` if the line is invalid."""
+    """Yields the non-empty sentences in the field `key` of a line of JSON, or a `Broken` if the line is invalid."""
     record = parse_json_object(text, number)
     if isinstance(record, Broken):
         yield record

@@ -296,7 +296,7 @@ def encode_shard(
       parts: The parts of the corpus that the shard reads, in order.
       tokenizer: The tokenizer.
       settings: The result of `CorpusOptions.settings`.
-      strict: Whether to raise an error at the first broken input.
+      strict: Whether to raise an error at the first broken input or unknown symbol.
       progress: A function that is called with a number of new documents, and a number of new bytes (before
         decompression) or records.
 

@@ -95,7 +95,7 @@ class TextSource:
         an object or dataset.
       single: Whether a file of unknown format is one document. `resolve_sources` sets it to True in directories.
         `reading.choose_readings` then decides by content.
-      inode: The inode of a local file.
+      inode: The inode of a local file; otherwise 0.
       component: The directory or glob that matched the file; '' if the corpus names the file itself.
     """
 
@@ -133,7 +133,7 @@ def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
     Each component with a weight becomes a separate store. Components without weights become one store.
 
     Raises:
-      UserError: A component is empty, only some have weights, a weight is not positive, or numbers are mixed with AUTO.
+      UserError: A component is empty, only some have weights, a weight is invalid, or numbers are mixed with AUTO.
     """
     parts = [part.strip() for part in spec.split(',')]
     if not all(parts):

@@ -43,7 +43,8 @@ class StoreSplit:
       num_documents, num_sentences, num_tokens: The counts of the split.
       sentence_offsets: int64 [num_sentences + 1], token offsets; the last is num_tokens.
       document_offsets: int64 [num_documents + 1], sentence indices; the last is num_sentences.
-      segments: uint8 [num_sentences], the segment type of each sentence; None if the data has no segment types.
+      segments: uint8 [num_sentences], the segment type of each sentence; None if the data has no segment types, or the
+        split is empty.
       sha: The sha256 (hex) of the split's entry in the manifest. The entry has the checksums of the split's files.
     """
 

@@ -30,7 +30,8 @@ def iter_texts(
       progress: See `formats.read_events`.
 
     Raises:
-      UserError: No file matches, there is no text, or the input is broken (if strict).
+      UserError: The specification has weights or a source is invalid (see `resolve_sources`), there is no text, or the
+        input is broken (if strict).
     """
     record = new_record()
     for source in resolve_sources(list_unweighted(spec), options.text_key):

@@ -90,7 +90,7 @@ class Estimate:
 
     @property
     def modelled_share(self) -> float | None:
-        """The share of `step_s` that does not come from the compiler."""
+        """The share of `step_s` that does not come from the compiler; None without `step_s`."""
         return 1 - self.seconds('compiler') / self.step_s if self.step_s else None
 
     def parts(self) -> list[tuple[str, float]]:
@@ -105,8 +105,8 @@ def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
     """Estimates the time of a program that `chips` chips run together.
 
     A chip executes the instructions one after the other, in the order of the text. Each instruction takes as long as
-    the compiler estimates. The body of a loop counts as often as it runs, and a conditional counts as its longest
-    branch. Kernels, collectives and instructions without an estimate are modelled:
+    the compiler estimates. The body of a loop counts as often as it runs (once if the trip count is unknown), and a
+    conditional counts as its longest branch. Kernels, collectives and instructions without an estimate are modelled:
 
     * kernels: max(FLOPs / peak, bytes / HBM bandwidth) / EFFICIENCY;
     * collectives: bytes sent / bandwidth, minus the time of the work between their start and their end. The links and

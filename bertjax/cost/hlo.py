@@ -20,6 +20,8 @@ class Instruction:
     """An instruction: one line of a computation.
 
     Attributes:
+      computation: The computation that contains the instruction.
+      is_root: Whether the instruction is the result of its computation.
       name: The name, which is unique in the program.
       shape: The shape of the result as text, with its layout.
       opcode: The opcode, such as 'fusion', 'while' or 'all-reduce-start'.
@@ -68,7 +70,7 @@ class Instruction:
         return [self.computation.module[name] for text in texts for name in re.findall(r'[\w.-]+', text)]
 
     def inside(self) -> Iterator['Instruction']:
-        """Yields the instructions inside a fusion or an asynchronous wrapper, recursively, or otherwise itself."""
+        """Yields the instructions inside a fusion or an asynchronous wrapper, recursively. Any other yields itself."""
         if self.opcode in ('fusion', 'async-start'):
             for instruction in self.called('calls')[0].instructions.values():
                 yield from instruction.inside()
@@ -82,10 +84,11 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Computation:
-    """A computation: its instructions by name, in execution order.
+    """A computation of a program.
 
     Attributes:
       module: All computations of the program, by name.
+      instructions: The instructions by name, in execution order.
     """
 
     module: Mapping[str, 'Computation']
@@ -121,6 +124,7 @@ def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
     """Returns the bytes of all arrays in a shape such as `f32[64,128]{1,0:T(8,128)}`, or in a tuple of such shapes.
 
     Args:
+      shape: The shape as text.
       hbm_only: Whether to ignore arrays in other memory spaces than HBM, for example on the chip (`S(1)`).
     """
     total = 0

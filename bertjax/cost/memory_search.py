@@ -139,7 +139,8 @@ class MemorySearch:
 
         There are three ways: more accumulation steps, more rematerialisation, and weights split over more chips. The
         search of each way stops at the first plan that fits, after at most TRIES compiles. If no plan fits, the
-        next plan combines the first two ways. If that plan does not fit either, the last plan combines all three.
+        next plan combines the first two ways. If that plan does not fit either and the weights can be split over more
+        chips, the last plan combines all three.
         """
         any_fits = False
         for plans in (self._accumulation_plans(phase, result), self._remat_plans(), self._fsdp_plans(result)):

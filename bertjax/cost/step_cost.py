@@ -15,6 +15,8 @@ def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict
     """Estimates the time and the traffic of a step from its optimized HLO; see docs/performance.md.
 
     Args:
+      text: The optimized HLO.
+      topology: The slice or the GPUs; see `parallel.topology.topology_devices`.
       flops: The FLOPs per step and chip, computed from the shapes of the model.
       peak_flops: The peak FLOPs per second of a chip.
 

@@ -11,6 +11,8 @@
 | nsp_labels       | [B]    | int32   | 0 if B follows A; 1 if B is from elsewhere, or A and B are swapped          |
 | nsp_weights      | [B]    | float32 | 1, or 0 where the row has no pair to classify                               |
 
+If the text defines segment types, `segment_ids` contains these types (data/rows.py).
+
 If `config.masking.causal_share` is above 0, a batch has one more array:
 
 | name             | shape  | dtype   | content                                                                     |
@@ -36,9 +38,9 @@ import numpy as np
 
 BatchSpec = dict[str, tuple[tuple[int, ...], np.dtype]]
 
-# The number of positions that `make_in_chunks` makes at once. Larger intermediate arrays do not fit in a core's cache,
-# and NumPy allocates new memory for them in each call. At S = 512, one call for 512 rows takes 1.7 times as long as
-# four calls for 128 rows each.
+# The maximum number of positions in a chunk of `make_in_chunks`. Larger intermediate arrays do not fit in the
+# cache of a core, and NumPy allocates new memory for them in each call. At S = 512, one call for 512 rows takes 1.7
+# times as long as four calls for 128 rows each.
 _CHUNK_POSITIONS = 1 << 16
 
 

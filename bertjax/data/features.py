@@ -68,7 +68,7 @@ class Features:
 
     @property
     def fingerprint(self) -> str:
-        """The sha256 (hex) of all arrays."""
+        """The sha256 (hex) of C and all arrays."""
         digest = hashlib.sha256(str(self.choices).encode())
         for name, x in sorted(self._arrays().items()):
             digest.update(f'{name} {x.dtype} {x.shape}'.encode())

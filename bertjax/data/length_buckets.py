@@ -148,8 +148,8 @@ def fill_last_batch(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Divides rows into batches, bucket after bucket.
 
-    The rows of a bucket that do not fill a batch go to the next bucket. The last bucket has one more batch for the
-    remaining rows, padded with empty rows. The number of batches of each bucket does not depend on the order of the
+    The rows of a bucket that do not fill a batch go to the next bucket. Rows that remain after the last bucket form one
+    more batch of it, padded with empty rows. The number of batches of each bucket does not depend on the order of the
     rows.
 
     Args:

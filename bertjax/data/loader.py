@@ -72,11 +72,11 @@ class Loader:
     starts, up to `threads`. Each thread makes whole batches, so the examples do not depend on the number of threads.
 
     Args:
-      examples: The source of the examples. Several threads call it at once.
+      examples: The source of the examples. Several threads may call it at the same time.
       first: The number of the first example.
       batch_size: The rows of a batch over all processes.
       sharding: The sharding of the rows.
-      ahead: The number of batches to prefetch.
+      ahead: The number of batches to prefetch, in addition to one batch per thread.
       threads: The maximum number of threads; 0 means half of the cores, up to _MAX_THREADS.
     """
 

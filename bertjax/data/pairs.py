@@ -70,7 +70,7 @@ class PairPlan:
     Attributes:
       chunks: An array of dtype `CHUNK`, one for each example, in corpus order.
       one_sentence: The number of chunks with a single sentence; 0 without pairs.
-      next_probability: The probability of IsNext for the other chunks.
+      next_probability: The probability of IsNext for the other chunks; used only in mode 'nsp'.
     """
 
     chunks: np.ndarray

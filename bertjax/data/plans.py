@@ -58,10 +58,10 @@ def load_plans(
 ) -> list[PairPlan]:
     """Loads the `options.plans` plans of a split from `cache_dir`. Makes and saves plans that are absent or damaged.
 
-    The name of a plan is a hash of the split's hash, the options and the seed. `NAME.npy` contains the chunks.
-    `NAME.json` contains their number, their checksum and the other fields of the plan. A plan whose two files do not
-    match is made again. Processes that make the same plan at the same time write the same bytes. If `cache_dir` is
-    None, the plans stay in memory.
+    The name of a plan contains its index and a hash of the split's hash, the options, S and the seed. `NAME.npy`
+    contains the chunks. `NAME.json` contains their number, their checksum and the other fields of the plan. A plan
+    whose two files do not match is made again. Processes that make the same plan at the same time write the same bytes.
+    If `cache_dir` is None, the plans stay in memory.
     """
     rules = [WALK_VERSION, split.sha, options.mode, seq_len, options.short_probability, options.balanced, seed]
     name = hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]

@@ -16,7 +16,7 @@ from bertjax.data.plans import WALK_VERSION, load_plans, locate_in_plans
 from bertjax.errors import UserError
 from bertjax.text.tokenizer_base import Tokenizer
 
-# `report` measures lengths on this many examples, evenly spaced over a cycle.
+# `report` measures lengths on at most this many examples, evenly spaced over a cycle.
 _SAMPLE = 8192
 
 
@@ -50,7 +50,7 @@ class PretrainingExamples:
       cache_dir: A local directory for the plans; None keeps them in memory.
 
     Raises:
-      UserError: A length or an option is invalid. The error names the config key.
+      UserError: A length is invalid, or the split or the vocabulary is too small. The error names the config key.
     """
 
     def __init__(

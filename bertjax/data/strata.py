@@ -16,7 +16,7 @@ from bertjax.data.length_buckets import choose_lengths, find_buckets
 from bertjax.data.packing import best_fit, rows_of_items, starts_in_rows
 from bertjax.model.layout import Layout
 
-_MULTIPLE = 4  # the divisor of all row lengths
+_MULTIPLE = 4  # every row length is a multiple of this number, or the maximum sequence length
 
 
 def count_batches(rows: int, batch_size: int) -> int:
@@ -50,7 +50,7 @@ def row_sizes(lengths: np.ndarray) -> np.ndarray:
 
 
 def slot_capacities(lengths: np.ndarray, batch_size: int, shards: int = 1, parts: int = 1) -> np.ndarray:
-    """Returns the maximum lengths of the N = B/(D·A) rows that a device computes at once, int64 [N, C].
+    """Returns the maximum lengths of the N = B/(D·A) rows of a device in an accumulation step, int64 [N, C].
 
     Args:
       lengths: int64 [rows, C], the lengths of the sequences of all rows.

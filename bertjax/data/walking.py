@@ -19,7 +19,7 @@ from bertjax.data.batch import ordinals
 from bertjax.data.hashing import Stream, randint, uniform
 from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, draw_target_lengths
 
-# The number of sentences in memory at once, which does not change the result. A longer document is processed in one
+# The maximum number of sentences in memory, which does not change the result. A longer document is processed in one
 # piece.
 _BLOCK = 1 << 20
 
@@ -38,6 +38,8 @@ def walk(
 
 def calibrate(split: StoreSplit, options: PairOptions, seq_len: int, seed: int) -> float:
     """Finds the probability of IsNext that makes half of all examples IsNext.
+
+    If `options.balanced` is False, the result is 0.5.
 
     The probability applies to chunks of two sentences or more. It changes the share of one-sentence chunks, because
     the rest of a NotNext chunk begins the next chunk. So the walks are repeated with new probabilities, up to eight
@@ -71,7 +73,7 @@ def _follow(successors: np.ndarray) -> np.ndarray:
 
 
 def _document_blocks(split: StoreSplit) -> Iterator[tuple[int, int]]:
-    """Yields ranges (first, end) of documents with about _BLOCK sentences each."""
+    """Yields ranges (first, end) of documents. A range has at most _BLOCK sentences, or a single document."""
     first = 0
     while first < split.num_documents:
         end = int(np.searchsorted(split.document_offsets, int(split.document_offsets[first]) + _BLOCK, 'right')) - 1

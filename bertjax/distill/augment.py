@@ -66,8 +66,8 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
     """Adds augmented rows to the training split of `data`, as config.distill.augment specifies.
 
     Raises:
-      UserError: There is no masked language model, or the model has too few positions for the rows, or its vocabulary
-        has too few words.
+      UserError: There is no masked language model, it has another vocabulary or too few positions for the rows, or the
+        vocabulary has too few words.
     """
     settings = data.settings
     with primary_first():

@@ -35,7 +35,8 @@ class DistillSpec:
       factors: {loss in HIDDEN_LOSSES or OUTPUT_LOSSES: its weight in the total loss}. A loss of weight 0 is not
         computed.
       temperature: The temperature of the soft targets.
-      layers: For each block of the student, the index of the teacher block that it is compared with.
+      layers: For each block of the student, the index of the teacher block that it is compared with; empty if neither
+        hidden states nor attention scores of the blocks are compared.
       projection: Whether a learned linear map projects the student's hidden states to the teacher's width. The
         embeddings and all blocks share the map, as in TinyBERT's code.
     """
@@ -50,16 +51,16 @@ def evenly_spaced_layers(count: int, num_layers: int) -> tuple[int, ...]:
     """Returns the indices of `count` evenly spaced blocks, including the first and the last of `num_layers` blocks.
 
     For 6 of 12 blocks the result is 0, 2, 4, 7, 9 and 11. DistilBERT is initialized with these blocks
-    (huggingface/transformers, distillation/scripts/extract.py).
+    (huggingface/transformers, distillation/scripts/extract.py). For `count` = 1 the result is block 0.
     """
     last = num_layers - 1
     return tuple((2 * i * last + count - 1) // (2 * (count - 1)) if count > 1 else 0 for i in range(count))
 
 
 def uniform_layers(count: int, num_layers: int) -> tuple[int, ...]:
-    """Splits `num_layers` blocks into `count` equal parts and returns the last block of each (TinyBERT, section 4.1).
+    """Divides `num_layers` blocks into `count` parts of about equal size, and returns the last block of each part.
 
-    For 4 of 12 blocks the result is 2, 5, 8 and 11.
+    For 4 of 12 blocks the result is 2, 5, 8 and 11 (TinyBERT, section 4.1).
     """
     return tuple((i + 1) * num_layers // count - 1 for i in range(count))
 

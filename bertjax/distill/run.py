@@ -52,10 +52,10 @@ def _load_teacher(
 
 
 def student_encoder(distill: DistillationSettings, teacher: BertConfig) -> BertConfig:
-    """Returns the encoder config of a student without config.init: the config of the teacher, with fewer blocks.
+    """Returns the encoder config of a student without config.init: the teacher's, with the student's number of blocks.
 
     Raises:
-      UserError: The student has more blocks than the teacher.
+      UserError: The student would copy blocks that the teacher does not have.
     """
     copied = distill.student_layers(teacher)
     count = len(copied) if copied is not None else distill.num_layers or -(-teacher.num_layers // 2)
@@ -68,7 +68,8 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     `data` has the encoder config of the student, and `data.task` must know the labels.
 
     Raises:
-      UserError: The teacher has another vocabulary, lacks the task's head, or cannot be compared with the student.
+      UserError: The teacher has another vocabulary, has too few positions, lacks the task's head (if the soft loss is
+        used), or cannot be compared with the student.
     """
     task, directory = data.task, huggingface_directory(distill.teacher, f'config.{KEY}')
     check_vocabulary(directory, data.tokenizer)
@@ -100,7 +101,8 @@ def distill_pretraining(
       The settings with the student's tokenizer, and the distillation for `Pretraining`.
 
     Raises:
-      UserError: The teacher has another vocabulary, lacks the MLM head, or cannot be compared with the student.
+      UserError: The teacher has another vocabulary, has too few positions, lacks the MLM head (if the soft loss is
+        used), or cannot be copied to or compared with the student.
     """
     directory = huggingface_directory(distill.teacher, f'config.{KEY}')
     if not settings.tokenizer and not settings.init:

@@ -78,7 +78,7 @@ class DistillationSettings(TaskDistillationKeys):
 
     @property
     def _init_blocks(self) -> tuple[int, ...]:
-        """The blocks of the teacher that `student_init` lists."""
+        """The blocks of the teacher that `student_init` lists; empty if it lists none."""
         return _parse_numbers(self.student_init)
 
     def student_layers(self, teacher: BertConfig, count: int = 0) -> tuple[int, ...] | None:
@@ -132,7 +132,9 @@ class DistillationSettings(TaskDistillationKeys):
         return DistillSpec(factors, self.temperature, layers, self.projection and compares_states)
 
     def intermediate_steps(self, total: int, batches: int) -> int:
-        """Returns the steps of the first stage of a run with `total` steps, where an epoch has `batches` batches.
+        """Returns the steps of the first of two stages in a run of `total` steps, or 0 if there is one stage.
+
+        An epoch has `batches` batches.
 
         Raises:
           UserError: A stage would have no steps.

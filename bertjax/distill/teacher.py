@@ -26,7 +26,7 @@ KEY = 'distill.teacher'
 
 
 def teacher_config_changes(dtype: str) -> dict[str, Any]:
-    """Returns the changes to the BertConfig of a teacher: no dropout, scanned layers, and the student's `dtype`."""
+    """Returns the changes to the BertConfig of a teacher: no dropout, scanned layers, and the given `dtype`."""
     return {'dropout': 0.0, 'attention_dropout': 0.0, 'scan_layers': True, 'dtype': dtype}
 
 

@@ -170,7 +170,7 @@ def collapsed(run: Run) -> Iterator[Check]:
 
 @check('input')
 def slow_input(run: Run) -> Iterator[Check]:
-    """Checks the share of the step time that was spent waiting for data. The first row of metrics does not count."""
+    """Checks the share of the step time that was spent waiting for data. The first of several rows does not count."""
     shares = [row['data_wait'] for row in run.rows_of('train') if row.get('data_wait') is not None]
     if not shares:
         return

@@ -78,6 +78,7 @@ def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Ite
     """Compiles each remaining phase for config.topology, checks that it fits in memory, and estimates the hours.
 
     Args:
+      settings: The settings of the run.
       done: The number of finished steps, which are not counted in the hours.
       total: The total number of steps; None if the corpus determines it.
     """
@@ -135,7 +136,7 @@ def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, t
 
 @check('hours')
 def budget(settings: PretrainingSettings) -> Iterator[Check]:
-    """Reports config.budget, because the run itself chooses its size and steps."""
+    """Reports config.budget instead of an estimate, because the run itself chooses its steps."""
     yield Check(
         'hours', OK, f'config.budget={settings.budget}: the run chooses its steps, and its size if no key sets it'
     )
@@ -143,7 +144,7 @@ def budget(settings: PretrainingSettings) -> Iterator[Check]:
 
 @check('teacher')
 def teacher(distill: DistillationSettings, init: str) -> Iterator[Check]:
-    """Checks that the teacher's model exists."""
+    """Checks config.distill, and finds the model of the teacher."""
     distill.check(init)
     yield Check('teacher', OK, huggingface_directory(distill.teacher, 'config.distill.teacher'))
 

@@ -31,7 +31,7 @@ from bertjax.text.wordpiece import INSTALL_FAST, WordPieceTokenizer, describe_fa
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import FOLDER
 
-_CHARACTERS = 3_000_000  # the number of characters in a sample
+_CHARACTERS = 3_000_000  # the approximate number of characters in the sample of a large corpus
 _SOURCES = 12  # the maximum number of sources in a sample
 _PIECES = 4096  # the vocabulary size for the sample if the run has no vocabulary yet
 _COPIES = 0.1  # the share of copied documents that prevents learning; the corpus report warns from 0.01

@@ -145,7 +145,7 @@ def write_atomic(path: epath.PathLike, data: bytes | str) -> None:
 
 
 def write_zip(path: epath.PathLike, files: Mapping[str, str]) -> None:
-    """Writes a zip archive of {name: text}. It contains no dates, so equal texts give equal bytes."""
+    """Writes a zip archive of {name: text}. Its dates are constant, so equal texts give equal bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, 'w', zipfile.ZIP_DEFLATED) as archive:
         for name, text in files.items():
@@ -188,7 +188,7 @@ def replace_directory(fresh: str | os.PathLike, path: str | os.PathLike) -> None
 
 
 def recover_directory(path: str | os.PathLike) -> None:
-    """Restores a directory if the process died in `replace_directory`."""
+    """Restores the directory, or removes its old version, if a process died in `replace_directory`."""
     old = _backup_path(path)
     if os.path.isdir(old) and not os.path.isdir(path):
         os.rename(old, path)
@@ -209,6 +209,8 @@ def checksum(path: str | os.PathLike, algorithm: Literal['sha256', 'blake2b-128'
 @contextlib.contextmanager
 def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
     """Locks a local directory against other processes during the body. If the process dies, the lock ends.
+
+    If the file system does not support locks, a warning is logged and the body runs without a lock.
 
     Args:
       directory: An existing local directory.
