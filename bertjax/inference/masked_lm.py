@@ -101,8 +101,8 @@ def pseudo_log_likelihoods(
     """Computes the log-probability of each piece when only that piece is masked: float32 [S - 2] for each sequence.
 
     The sum is the pseudo-log-likelihood of Salazar et al. 2020 ("Masked Language Model Scoring", arXiv 1910.14659,
-    equation 1). A sequence needs S - 2 masked copies. The copies are computed in the order of their length, some
-    thousands at a time.
+    equation 1). A sequence needs S - 2 masked copies. The copies are computed in the order of their length, about
+    _CHUNK tokens at a time.
 
     Args:
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].

@@ -52,8 +52,8 @@ def corpus_score(scores: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
     Returns:
       A dict with `texts`, `tokens`, `words`, `log_likelihood`, `perplexity` and `word_perplexity`. The last value is
-      exp(-log_likelihood / words), which is comparable between vocabularies. Perplexities that overflow float64 are
-      None.
+      exp(-log_likelihood / words), which is comparable between vocabularies. A perplexity is None if it overflows
+      float64 or its number of tokens or words is 0.
     """
     total = {'texts': 0, 'tokens': 0, 'words': 0, 'log_likelihood': 0.0}
     for score in scores:
@@ -100,7 +100,7 @@ def compute_scores(
 def score_pairs(
     runner: Runner, sequences: Sequence[np.ndarray], lengths: tuple[int, ...], advance: Advance
 ) -> np.ndarray:
-    """Computes the pseudo-log-likelihoods of N pairs at once, float64 [N, 2].
+    """Computes the pseudo-log-likelihoods of N pairs together, float64 [N, 2].
 
     See `compute_scores`, and `choose_score_lengths` for `lengths`.
     """

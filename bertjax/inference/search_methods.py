@@ -87,7 +87,7 @@ class SearchMethods(EncodeMethods):
         """Finds the texts of a corpus with the highest cosine to each query, exactly, on all devices of the process.
 
         Args:
-          queries: One text or several, which get the model's prompt 'query', if it has one; or vectors [Q, D].
+          queries: One text or several, which get the model's prompt 'query', if it has one; or vectors, [D] or [Q, D].
           corpus: Texts, which get the model's prompt 'document', 'passage' or 'corpus', if it has one; or their vectors
             [N, D]. The search reads vectors in blocks, so they may be a memory map or the result of `load_vectors`.
             Text queries get the width of the vectors, and their precision unless it is int8.

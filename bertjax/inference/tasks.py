@@ -99,6 +99,9 @@ def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> l
     Returns:
       N scores; higher is more relevant. They equal the scores of sentence-transformers' CrossEncoder and
       MultiVectorEncoder. None if the model does not score pairs.
+
+    Raises:
+      UserError: The model is a regression of single texts.
     """
     task = runner.model.task
     if isinstance(task, TextTask) and task.regression:
