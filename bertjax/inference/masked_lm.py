@@ -43,6 +43,7 @@ def predict_pieces(
     """Predicts the most probable pieces at given positions of sequences.
 
     Args:
+      runner: The runner of the model.
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       positions: The positions in each sequence, at least one per sequence.
       top_k: The number of pieces. K is smaller if there are fewer candidates.
@@ -105,6 +106,7 @@ def pseudo_log_likelihoods(
     _CHUNK tokens at a time.
 
     Args:
+      runner: The runner of the model.
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       advance: A function that is called with the approximate number of newly finished texts; None shows a progress bar.
       lengths: The padded lengths; see `choose_score_lengths`. None chooses them for these sequences.

@@ -95,7 +95,8 @@ def score_entities(
     A predicted entity is right if it has the words and the type of a true entity.
 
     Args:
-      gold, predicted: The true and the predicted tags of each sentence.
+      gold: The true tags of each sentence.
+      predicted: The predicted tags of each sentence.
       plain: See `spans`.
 
     Raises:
