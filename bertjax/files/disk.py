@@ -13,7 +13,7 @@ from bertjax.errors import UserError
 
 OPEN_FILES = 128  # bertjax refuses to run if fewer open files are allowed
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# {number of an error without a message of its own: the fix}.
+# {errno: fix} of the errors that `_explain` does not handle one by one.
 _FIXES = {
     errno.EROFS: 'give a --workdir on a disk that can be written to',
     errno.EACCES: 'change its permissions, or give another path',
