@@ -142,6 +142,7 @@ def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax
     Args:
       logits: float32 [..., C], the logits of the student.
       teacher: float32 [..., C], the logits of the teacher.
+      temperature: The temperature T.
 
     Returns:
       float32 [...].

@@ -22,7 +22,7 @@ _FIX = 'lower config.batch_size, raise config.grad_accum_steps, or give the run 
 
 
 def return_freed_memory() -> None:
-    """Makes glibc return the memory of freed arrays to the system at once.
+    """Makes glibc return the memory of freed arrays to the system immediately.
 
     By default glibc raises its threshold to the size of freed blocks, up to 32 MB, and keeps smaller blocks. Arrays
     that are read and converted one by one would then leave gaps as large as the model. Do not call this function in

@@ -13,7 +13,7 @@ from bertjax.errors import UserError
 
 OPEN_FILES = 128  # bertjax refuses to run if fewer open files are allowed
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# {number of an error without a message of its own: the fix}.
+# {errno: fix} of the errors that `_explain` does not handle one by one.
 _FIXES = {
     errno.EROFS: 'give a --workdir on a disk that can be written to',
     errno.EACCES: 'change its permissions, or give another path',
@@ -35,7 +35,7 @@ _NATIVE = re.compile(r"os_error_code='(\d+)'|\(os error (\d+)\)")
 
 @contextlib.contextmanager
 def annotate_write_errors(path: str | os.PathLike, size: int) -> Iterator[None]:
-    """Adds `path`, and `size` in bytes as `write_size`, to an OSError that the with block raises.
+    """Adds `size` in bytes as `write_size`, and `path` if no file is named, to an OSError of the with block.
 
     An error of tensorstore or safetensors that contains an error number is raised as an OSError.
     """

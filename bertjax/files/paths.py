@@ -57,7 +57,7 @@ def is_pattern(path: str) -> bool:
 def without_wildcards(directory: pathlib.Path) -> Iterator[pathlib.Path]:
     """Yields a path without wildcards to a local directory, for libraries that treat every path as a pattern.
 
-    If the directory has wildcards in its path, the result is a symbolic link in a temporary folder.
+    If the directory has wildcards in its path, the yielded path is a symbolic link in a temporary folder.
     """
     directory = directory.resolve()
     if not is_pattern(str(directory)):

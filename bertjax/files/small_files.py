@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.files.paths import unusual_kind
 
 Parsed = TypeVar('Parsed')
-MAX_SETTINGS_BYTES = 1 << 30  # real files of settings or vocabularies are a thousand times smaller
+MAX_SETTINGS_BYTES = 1 << 30  # real files of settings or vocabularies are far smaller
 
 
 def read_json_object(path: epath.PathLike, fix: str) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def read_bytes(path: epath.PathLike, expected: str, fix: str, *, max_bytes: int 
     """Reads the bytes of a file.
 
     Raises:
-      UserError: The path is a folder, a pipe or a device, or the file is too large or cannot be read.
+      UserError: The path is a folder, pipe, device or socket, or the file is too large or cannot be read.
     """
     path = pathlib.Path(path)
     kind = 'a folder' if path.is_dir() else unusual_kind(path)

@@ -115,7 +115,8 @@ class CountedFile(io.RawIOBase):
 
     Args:
       file: An open, seekable file.
-      begin, end: The range in bytes. If `end` is None, the range ends at the end of the file.
+      begin: The first byte of the range.
+      end: The byte after the range; None for the end of the file.
       progress: A function that is called with the number of bytes of each read. If it raises an OSError, the read
         raises a RuntimeError.
       digest: A hash object that is updated with the bytes.
@@ -153,7 +154,11 @@ def read_range(path: str, file, begin: int, end: int, progress=None, digest=None
 
     Args:
       path: The path of the file.
-      file, begin, end, progress, digest: See `CountedFile`.
+      file: See `CountedFile`.
+      begin: See `CountedFile`.
+      end: See `CountedFile`.
+      progress: See `CountedFile`.
+      digest: See `CountedFile`.
     """
     compression = detect_compression(path, file.read(8) if begin == 0 else b'text')
     counted = CountedFile(file, begin, None if compression else end, progress, digest)

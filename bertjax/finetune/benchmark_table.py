@@ -37,7 +37,7 @@ def read_task_results(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def write_submission(folder: pathlib.Path, server_splits: Mapping[str, Sequence[str]]) -> list[str]:
-    """Writes WORKDIR/submission.zip with the predictions of all finished tasks.
+    """Writes the predictions of all finished tasks, if there are any, to WORKDIR/submission.zip.
 
     Args:
       folder: The workdir of the benchmark.

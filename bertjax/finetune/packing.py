@@ -28,7 +28,7 @@ class PackingChoice:
     """The decision whether rows are packed, and their layout.
 
     Attributes:
-      layout: The layout of the sequences that a device computes at once; None for padded rows of one sequence each.
+      layout: The layout of the sequences that a device computes together; None for padded rows of one sequence each.
       reason: The reason for the decision, which is printed in the description of the run.
     """
 

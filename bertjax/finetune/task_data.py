@@ -120,7 +120,9 @@ class TaskData:
         return other
 
     def split(self, name: str, *, training: bool = False, all_records: bool = False) -> TaskSplit:
-        """Returns a split. It is read and tokenised once, after the task has learned its labels.
+        """Returns a split. The first call reads and tokenises it. Later calls ignore the other arguments.
+
+        The task must know its labels.
 
         Args:
           name: The name of the split.

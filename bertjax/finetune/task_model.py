@@ -138,7 +138,9 @@ class TaskModel:
           members: The runs; see `Phase`.
           examples: The examples of one of the runs. All runs have the same batch shapes.
           total: The number of steps.
-          stacked, evaluator, evaluate_first: See `Phase`.
+          stacked: See `Phase`.
+          evaluator: See `Phase`.
+          evaluate_first: See `Phase`.
         """
         settings = self.settings
         # The number of FLOPs is known only if all parameters are trained.

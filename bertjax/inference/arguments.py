@@ -82,6 +82,7 @@ def check_values(verb: str, values: Mapping[str, Any], **names: str) -> dict[str
     """Converts arguments to Python values and checks them against the ranges of the config keys config.VERB.NAME.
 
     Args:
+      verb: The VERB of the config keys.
       values: {argument: value}.
       **names: argument=NAME for each argument whose name differs from NAME.
 

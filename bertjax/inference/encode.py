@@ -152,7 +152,10 @@ def find_prompt(model: LoadedModel, names: Sequence[str]) -> str:
 
 
 def make_encode(module: nn.Module, encoding: Encoding) -> Forward:
-    """Makes the function (params, batch) -> {'features': float32 [B, D'], or [B, S, D'] without pooling}."""
+    """Makes the function (params, batch) -> {'features': float32 [B, D], or [B, S, D] without pooling}.
+
+    It applies neither the Dense layers nor the truncation of the encoding. D is the width before them.
+    """
     only_last = encoding.layers == (-1,)
 
     def states(bound: nn.Module, ids: jax.Array, segments: jax.Array, mask: jax.Array) -> jax.Array:

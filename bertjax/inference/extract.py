@@ -110,8 +110,10 @@ def compute_vectors(extractor: Extractor, texts: Sequence[str], folder: pathlib.
 
     Args:
       extractor: An extractor that computes one vector per text.
+      texts: The N texts.
       folder: The folder of the finished parts. A part is named after its texts and the model, so a run reuses only
         identical parts of an earlier run.
+      advance: A function that is called with the number of newly finished texts.
     """
     vectors = np.empty((len(texts), extractor.width), np.float32)
     for begin in range(0, len(texts), PART_SIZE):

@@ -99,7 +99,7 @@ class Extraction:
         return self._rows
 
     def is_done(self) -> bool:
-        """Returns whether an earlier run has written what `write` would write. If so, the parts are removed."""
+        """Returns whether an earlier run has written the same output. If so, the parts are removed."""
         recorded = read_json_or_none(self._metadata_path, lambda facts: (facts['identity'], facts[FILES]))
         if not recorded or recorded[0] != self._identity:
             return False

@@ -38,7 +38,11 @@ def output_files(
     .safetensors file.
 
     Args:
+      path: The path of the output file.
+      per_token: Whether there is one vector per token.
+      id: Whether the texts have ids.
       shards: The number of .npy files that replace `path`; 0 for none.
+      ranges: Whether there is a file of the ranges of int8 vectors.
     """
     arrays = path.suffix in ('.npy', '.safetensors')
     files = [path.with_name(f'{path.stem}-{i:05d}-of-{shards:05d}.npy') for i in range(shards)] or [path]
@@ -59,9 +63,11 @@ def write_vectors(
 
     Args:
       paths: The files. Each gets the next `shard` vectors.
+      parts: The files of the parts.
       size: The number of vectors in each part but the last.
       shard: The number of vectors in each file but the last.
-      precision, ranges: See `model.quantization.quantize`.
+      precision: See `model.quantization.quantize`.
+      ranges: See `model.quantization.quantize`.
     """
     rows = _shapes(parts)['features'][0]
     empty = quantize(np.zeros((0, _shapes(parts[:1])['features'][1]), np.float32), precision, ranges)

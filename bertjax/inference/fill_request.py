@@ -66,7 +66,7 @@ class FillRequest:
         """Checks that the texts suit the request.
 
         Raises:
-          UserError: `ask` is 'masks', but a text has no mask.
+          UserError: `ask` is 'masks', but a text has no mask, or truncation would remove a mask.
         """
         if self.options.ask == 'masks':
             self._masked_texts(items)

@@ -131,7 +131,9 @@ def make_columns(field: str, second: str, where: str) -> tuple[Column, ...]:
     """Returns the columns of the texts.
 
     Args:
+      field: The value of config.VERB.field.
       second: The value of config.VERB.pair_field; '' for single texts.
+      where: The prefix config.VERB of the two keys.
     """
     pair = (Column((second,), key=f'{where}.pair_field'),) if second else ()
     return (Column((field,), key=f'{where}.field'), *pair)

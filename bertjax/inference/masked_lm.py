@@ -43,6 +43,7 @@ def predict_pieces(
     """Predicts the most probable pieces at given positions of sequences.
 
     Args:
+      runner: The runner of the model.
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       positions: The positions in each sequence, at least one per sequence.
       top_k: The number of pieces. K is smaller if there are fewer candidates.
@@ -101,10 +102,11 @@ def pseudo_log_likelihoods(
     """Computes the log-probability of each piece when only that piece is masked: float32 [S - 2] for each sequence.
 
     The sum is the pseudo-log-likelihood of Salazar et al. 2020 ("Masked Language Model Scoring", arXiv 1910.14659,
-    equation 1). A sequence needs S - 2 masked copies. The copies are computed in the order of their length, some
-    thousands at a time.
+    equation 1). A sequence needs S - 2 masked copies. The copies are computed in the order of their length, about
+    _CHUNK tokens at a time.
 
     Args:
+      runner: The runner of the model.
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       advance: A function that is called with the approximate number of newly finished texts; None shows a progress bar.
       lengths: The padded lengths; see `choose_score_lengths`. None chooses them for these sequences.

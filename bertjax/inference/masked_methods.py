@@ -59,7 +59,7 @@ class MaskedMethods:
           `{'text': …, 'tokens': …, 'order': …, 'log_probability': …}`; see `inference.fill.fill_jointly`.
 
         Raises:
-          UserError: A text has no mask, or the model has no MLM head.
+          UserError: A text has no mask, truncation would remove a mask, or the model has no MLM head.
         """
         top_k, jointly = check_values('fill', {'top_k': top_k, 'jointly': jointly}).values()
         self._model.require('mlm', 'filling')

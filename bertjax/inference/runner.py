@@ -38,6 +38,7 @@ class Runner:
     """Runs forward functions of a model on sequences.
 
     Args:
+      model: The model.
       batch_size: The maximum batch size, rounded up to a multiple of the mesh's row shards. A CPU computes long rows in
         smaller batches.
     """
@@ -79,6 +80,7 @@ class Runner:
           make_forward: A function that returns (params, batch) -> {output name: array} for a module. The module is
             `model.module`, with `packing` set for packed rows. The first dimension of an output is the rows.
           features: The rows. No sequence may be longer than the model's number of positions.
+          inputs: The names of the arrays in `batch`.
           per_token: The names of the outputs whose second dimension is the positions. Their padding is removed.
           max_rows: The maximum batch size; 0 for the `batch_size` of the runner. If > 0, sequences are not packed. Set
             it for large outputs and for outputs from inside the encoder.

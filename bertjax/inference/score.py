@@ -52,8 +52,8 @@ def corpus_score(scores: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
     Returns:
       A dict with `texts`, `tokens`, `words`, `log_likelihood`, `perplexity` and `word_perplexity`. The last value is
-      exp(-log_likelihood / words), which is comparable between vocabularies. Perplexities that overflow float64 are
-      None.
+      exp(-log_likelihood / words), which is comparable between vocabularies. A perplexity is None if it overflows
+      float64 or its number of tokens or words is 0.
     """
     total = {'texts': 0, 'tokens': 0, 'words': 0, 'log_likelihood': 0.0}
     for score in scores:
@@ -74,9 +74,11 @@ def compute_scores(
     """Computes the pseudo-log-likelihoods of N pairs, float64 [N, 2], in parts that are saved one by one.
 
     Args:
+      runner: The runner of the model.
       sequences: The 2 N sequences of `tasks.minimal_pairs.encode_pairs`.
       folder: The folder for finished parts. The name of a part contains a hash of its sentences and the model, so a run
         reuses only identical parts of an earlier run.
+      advance: A function that is called with the number of newly finished pairs.
 
     Returns:
       The scores of the good and the bad sentence of each pair.
@@ -100,7 +102,7 @@ def compute_scores(
 def score_pairs(
     runner: Runner, sequences: Sequence[np.ndarray], lengths: tuple[int, ...], advance: Advance
 ) -> np.ndarray:
-    """Computes the pseudo-log-likelihoods of N pairs at once, float64 [N, 2].
+    """Computes the pseudo-log-likelihoods of N pairs together, float64 [N, 2].
 
     See `compute_scores`, and `choose_score_lengths` for `lengths`.
     """

@@ -87,7 +87,7 @@ class SearchMethods(EncodeMethods):
         """Finds the texts of a corpus with the highest cosine to each query, exactly, on all devices of the process.
 
         Args:
-          queries: One text or several, which get the model's prompt 'query', if it has one; or vectors [Q, D].
+          queries: One text or several, which get the model's prompt 'query', if it has one; or vectors, [D] or [Q, D].
           corpus: Texts, which get the model's prompt 'document', 'passage' or 'corpus', if it has one; or their vectors
             [N, D]. The search reads vectors in blocks, so they may be a memory map or the result of `load_vectors`.
             Text queries get the width of the vectors, and their precision unless it is int8.
@@ -147,8 +147,10 @@ class SearchMethods(EncodeMethods):
         """Encodes texts with the width of other vectors, and with their precision unless it is int8.
 
         Args:
+          texts: One text or several.
           like: The other vectors; None for float32 vectors of the model's width.
           prompts: Names of prompts. The first name that the model has is used; () for the default prompt.
+          ranges: The ranges of int8 vectors, float32 [2, D]; None if they are unknown.
         """
         prompt = find_prompt(self._model, prompts) if prompts else None
         if like is None:

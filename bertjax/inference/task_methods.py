@@ -52,7 +52,7 @@ class TaskMethods:
 
         Returns:
           For each question, `{'answer': …, 'start': …, 'end': …, 'probability': …}`. `start` and `end` are character
-          offsets in the context.
+          offsets in the context, or None for no answer.
 
         Raises:
           UserError: The model was not fine-tuned on a task like SQuAD.
@@ -84,7 +84,7 @@ class TaskMethods:
           For each sentence, `{'words': …, 'tags': …, 'probabilities': …, 'offsets': …, 'entities': …}`. An entity has
           `type`, `text`, `start`, `end` and `score`, the mean probability of its words. `start` and `end` are character
           offsets in a text, or word indices in a list. `offsets`, the character spans of the words, is present only for
-          texts.
+          texts, and `entities` only if the tags follow a scheme such as BIO.
 
         Raises:
           UserError: The model was not fine-tuned on tagging, or the strategy is unknown or unsuitable.

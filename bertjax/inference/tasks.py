@@ -93,12 +93,16 @@ def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> l
     """Scores N pairs of a query and a text with a reranker, a late-interaction model or a regression of pairs.
 
     Args:
+      runner: The runner of the model.
       texts: The N queries.
       pairs: The N texts.
 
     Returns:
       N scores; higher is more relevant. They equal the scores of sentence-transformers' CrossEncoder and
       MultiVectorEncoder. None if the model does not score pairs.
+
+    Raises:
+      UserError: The model is a regression of single texts.
     """
     task = runner.model.task
     if isinstance(task, TextTask) and task.regression:

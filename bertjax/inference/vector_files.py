@@ -20,7 +20,9 @@ def calibrated_ranges(key: str, x: np.ndarray, width: int) -> np.ndarray:
     """Returns the minimum and the maximum of each dimension of calibration vectors, float32 [2, width].
 
     Args:
+      key: The config key or argument with the vectors, for error messages.
       x: The vectors, at least two.
+      width: The required width.
 
     Raises:
       UserError: `x` has another shape or no floating dtype.

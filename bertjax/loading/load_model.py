@@ -110,7 +110,7 @@ class LoadedModel:
 
     @functools.cached_property
     def fingerprint(self) -> bytes:
-        """A hash of all that determines the model's outputs for a text: its config, tokenizer and parameters."""
+        """A hash of the config, the tokenizer and the parameters."""
         digest = hashlib.sha256(repr(self.config).encode() + self.tokenizer.fingerprint.encode())
         for path, x in sorted(flat_paths(self.params).items()):
             digest.update(path.encode())
@@ -174,7 +174,7 @@ def load_model(
       key: The config key or function whose value is the path, for error messages.
 
     Raises:
-      UserError: The path does not exist, or is not a model.
+      UserError: The path does not exist, is not a model, or has no checkpoint of this step.
     """
     name = str(user_path(path, key)) if is_remote(path) else os.path.expanduser(os.fspath(path))
     folder = pathlib.Path(name)
@@ -225,7 +225,8 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
 def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None, str]:
     """Returns the task of a directory and the text of its task.json.
 
-    If task.json is missing, both are derived from config.json, or from the files of sentence-transformers.
+    If task.json is missing, both are derived from config.json, or from the files of sentence-transformers. A model that
+    was only pre-trained has None and ''.
     """
     path, longest = directory / TASK_FILE, config.max_positions
     if not path.is_file():

@@ -32,7 +32,8 @@ def confusion(true: npt.ArrayLike, predicted: npt.ArrayLike, classes: int) -> np
     """Returns the confusion table, int64 [C, C]. Entry [i, j] counts the records of class i predicted as class j.
 
     Args:
-      true, predicted: The class indices, int [N], each below `classes`.
+      true: The true class indices, int [N], each below `classes`.
+      predicted: The predicted class indices, int [N], each below `classes`.
       classes: The number of classes C.
     """
     table = np.zeros((classes, classes), np.int64)
@@ -118,7 +119,8 @@ def label_scores(true: npt.ArrayLike, predicted: npt.ArrayLike) -> ClassScores:
     """Returns the scores of each label.
 
     Args:
-      true, predicted: Whether each record has each label, bool [N, C].
+      true: Whether each record has each label, bool [N, C].
+      predicted: Whether each label is predicted for each record, bool [N, C].
     """
     true, predicted = np.asarray(true, bool), np.asarray(predicted, bool)
     return scores_from_counts((true & predicted).sum(0), true.sum(0), predicted.sum(0))
@@ -131,7 +133,8 @@ def multi_label_figures(true: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[s
     of records whose labels are all correct.
 
     Args:
-      true, predicted: Whether each record has each label, bool [N, C].
+      true: Whether each record has each label, bool [N, C].
+      predicted: Whether each label is predicted for each record, bool [N, C].
     """
     true, predicted = np.asarray(true, bool), np.asarray(predicted, bool)
     if not len(true):

@@ -33,8 +33,9 @@ def spans(tags: Sequence[str], plain: bool = False) -> list[EntitySpan]:
 
     If `plain` is True, the tags follow no scheme, and each word is an entity of its own.
 
-    An entity begins at a B or S, and at an I or E that follows O, the end of an entity, or a tag of another type. It
-    ends with an E or S, before an O, and before the next entity. M counts as I, L as E, and U as S.
+    An entity begins at a B or S, and at an I or E that is first in the sentence or follows O, the end of an entity, or
+    a tag of another type. It ends with an E or S, before an O, before the next entity, and at the end of the sentence.
+    M counts as I, L as E, and U as S.
 
     The rules for B, I and O come from conlleval. conlleval does not know S, L, U and M, and starts no entity at a B
     after an E. The rules for E and S come from seqeval.
@@ -94,7 +95,8 @@ def score_entities(
     A predicted entity is right if it has the words and the type of a true entity.
 
     Args:
-      gold, predicted: The true and the predicted tags of each sentence.
+      gold: The true tags of each sentence.
+      predicted: The predicted tags of each sentence.
       plain: See `spans`.
 
     Raises:
