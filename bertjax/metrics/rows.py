@@ -22,8 +22,8 @@ def add_sums(parts: Iterable[Sums]) -> dict[str, tuple[float, float]]:
 def pretraining_values(sums: Sums, pair: str = 'nsp') -> dict[str, float | None]:
     """Returns loss, mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy and perplexity. A value is None if its weight is 0.
 
-    `loss` is the mean MLM loss plus the mean pair loss, without the z-loss. `perplexity` is exp(min(mlm_loss, 700)), or
-    None for NaN.
+    `loss` is the mean MLM loss plus the mean pair loss, or the only one of them that is known, without the z-loss.
+    `perplexity` is exp(min(mlm_loss, 700)), or None for NaN.
 
     Args:
       sums: The sums of losses and accuracies, named as in `losses.pretraining_losses`.

@@ -191,7 +191,7 @@ class BertConfig:
 
     @property
     def dropout_elsewhere(self) -> float:
-        """The dropout rate of all values except the attention's output and probabilities."""
+        """The dropout rate of the embeddings, the MLP outputs and the input of a task's head."""
         return self.dropout if self.dropout_sites == 'all' else 0.0
 
     @property
@@ -201,7 +201,7 @@ class BertConfig:
 
     @property
     def layers_alike(self) -> bool:
-        """Whether all layers compute the same function of their parameters and inputs."""
+        """Whether all layers compute the same function of their parameters and inputs; False with any window."""
         return self.first_attention_norm and not self.attention_window
 
     def attends_globally(self, layer: Any) -> Any:

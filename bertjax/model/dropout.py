@@ -44,8 +44,8 @@ class Dropout(struct.PyTreeNode):
     Attributes:
       seed: uint32 scalar: the seed of the run, with the phase, layer and site folded in by `fold_in`.
       example_ids: uint32 [B], the low 32 bits of each row's example number in the phase; or [B, S], the same for each
-        position of packed rows.
-      positions: uint32 [B, S], for packed rows only: the index of each position within its sequence.
+        position of rows with fixed slots.
+      positions: uint32 [B, S], for fixed slots only: the index of each position within its sequence.
     """
 
     seed: jax.Array
@@ -71,8 +71,8 @@ class Dropout(struct.PyTreeNode):
         """Computes the words that are hashed with the counter of each value.
 
         Returns:
-          uint32 [B, 2], or [B, heads, 2] with different words for each head. For packed rows, [B, S, 3] or
-          [B, S, heads, 3]; the third word is the index of the position within its sequence.
+          uint32 [B, 2], or [B, heads, 2] with different words for each head. With `positions`, [B, S, 3] or
+          [B, S, heads, 3]; the third word is the position.
         """
         rows, positions = _mix(self.seed ^ _mix(self.example_ids)), self.positions
         if heads is not None:
@@ -104,7 +104,7 @@ def hash_bits(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.A
 def drop(x: jax.Array, rate: float, dropout: Dropout | None, site: Site) -> jax.Array:
     """Zeroes the fraction `rate` of the values of x [B, ...] and scales up the rest. Returns x if `dropout` is None.
 
-    The counter of a value is its index in the row, or in its sequence if rows are packed.
+    The counter of a value is its index in the row, or in its sequence for fixed slots.
     """
     if dropout is None or rate == 0.0:
         return x
@@ -116,7 +116,7 @@ def drop_attention(
 ) -> jax.Array:
     """Drops attention weights [B, H, Q, S]. The counter for query q and key k is 65,536 q + k in every head.
 
-    For packed rows, q and k are indices within the query's sequence. `dropout` then holds the example numbers and
+    For fixed slots, q and k are indices within the query's sequence. `dropout` then holds the example numbers and
     indices of the queries [B, Q], and `positions` holds the indices of the keys [B, S].
     """
     if dropout is None or rate == 0.0:
@@ -128,7 +128,7 @@ def drop_attention(
 def drop_weights(weights: jax.Array, rate: float, words: jax.Array, positions: jax.Array | None = None) -> jax.Array:
     """Drops attention weights [..., Q, S] with the uint32 words of `attention_words`.
 
-    The words are [..., 2], or [..., Q, 3] for packed rows. For packed rows, `positions` [..., S] is the index of each
+    The words are [..., 2], or [..., Q, 3] for fixed slots. For fixed slots, `positions` [..., S] is the index of each
     key in its sequence.
     """
     if not rate:
@@ -139,7 +139,7 @@ def drop_weights(weights: jax.Array, rate: float, words: jax.Array, positions: j
 def attention_words(dropout: Dropout, heads: int) -> jax.Array:
     """Computes the words that `drop_attention` hashes with a counter: uint32 [B, heads, 2].
 
-    For packed rows, the words are [B, heads, Q, 3]; the third word is the index of the query within its sequence.
+    For fixed slots, the words are [B, heads, Q, 3]; the third word is the index of the query within its sequence.
     """
     words = dropout.fold_in(Site.ATTENTION).words(heads)
     return words if dropout.positions is None else words.swapaxes(1, 2)

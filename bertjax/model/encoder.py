@@ -79,7 +79,7 @@ class Embeddings(nn.Module):
         lookup = sorted_lookup if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
         x = _constrain_hidden(lookup(self.token(), input_ids))  # [B, S, D]
         if self.config.position == 'learned':
-            positions = self.position()[:length]  # [S, D], packed [B, S, D]
+            positions = self.position()[:length]  # [S, D]; for packed rows, the lookup gives [B, S, D]
             if layout is not None:
                 positions = onehot_lookup(positions, jnp.broadcast_to(layout.position_ids, input_ids.shape))
             x = x + positions
@@ -233,8 +233,8 @@ class BertEncoder(nn.Module):
           key_mask: int32 [B, S], 1 for the tokens that others attend to; None for all tokens.
           all_layers: Whether to also return the hidden states of all layers, from the embeddings to the last block.
           first_only: Whether to return only the first position. An unrolled encoder then skips most of its last block
-            (7 % of the work of 12 blocks); a scanned encoder skips nothing. It must be
-            False with `all_layers`, and has no effect if `packing` is a number.
+            (7 % of the work of 12 blocks); a scanned encoder skips nothing. It must be False with `all_layers`, and has
+            no effect if `packing` is a number.
 
         Returns:
           The hidden states of the last block: [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or

@@ -9,7 +9,7 @@ GROUP = 128  # the number of sorted rows that one product sums
 
 
 def _make_lookup(sum_rows: Callable[[jax.Array, jax.Array, int], jax.Array]) -> Callable[..., jax.Array]:
-    """Makes a lookup (table [N, D], int32 ids [B, S]) -> rows [B, S, D]. An id outside the table gives NaN.
+    """Makes a lookup (table [N, D], int32 ids [B, S]) -> rows [B, S, D]. An id of N or more gives NaN.
 
     Args:
       sum_rows: The gradient of the table: (cotangent [B, S, D], ids [B, S], N) -> float32 [N, D].
@@ -87,9 +87,8 @@ def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
     """Selects positions [B, P] of hidden [B, S, D] -> [B, P, D].
 
     It uses a product with one-hot rows, which is exact and costs P·S·D multiplications per sequence, under 0.1 % of the
-    work of BERT-base.
-    The gradient is a product too. The gradient of a gather would be a scatter, in which all unused entries of
-    `positions` add to the same row. Such a scatter is slow on TPU and has no fixed order on GPU.
+    work of BERT-base. The gradient is a product too. The gradient of a gather would be a scatter, in which all unused
+    entries of `positions` add to the same row. Such a scatter is slow on TPU and has no fixed order on GPU.
     """
     one_hot = jax.nn.one_hot(positions, hidden.shape[1], dtype=hidden.dtype)  # [B, P, S]
     return jnp.einsum('BPS,BSD->BPD', one_hot, hidden, precision='highest')  # [B, P, D]

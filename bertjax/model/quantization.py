@@ -18,9 +18,10 @@ def value_ranges(x: np.ndarray) -> np.ndarray:
 
 
 def quantize(x: np.ndarray, precision: str, ranges: np.ndarray | None = None) -> np.ndarray:
-    """Converts vectors to another precision. Rows of NaN, which stand for absent texts, become zeros.
+    """Converts vectors to another precision.
 
-    The results equal those of `quantize_embeddings` in sentence-transformers 6.2, where 'binary' is called 'ubinary'.
+    In 'int8' and 'binary', rows of NaN, which stand for absent texts, become zeros. The results equal those
+    of `quantize_embeddings` in sentence-transformers 6.2, where 'binary' is called 'ubinary'.
 
     Args:
       x: float32 [N, D].

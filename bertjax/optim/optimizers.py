@@ -102,10 +102,11 @@ def make_optimizer(
     momentum: float,
     adam_lr_ratio: float,
 ) -> optax.GradientTransformation:
-    """Builds a chain of gradient clipping, moments, decoupled weight decay and, for LAMB, the trust ratio.
+    """Builds a chain of gradient clipping, moments, decoupled weight decay and a scaling for LAMB or Muon.
 
     The arguments are the keys of the group config.optimizer (see `config.run.Optimizer`). The update includes
-    `weight_decay` times the parameter, except for biases and LayerNorm scales.
+    `weight_decay` times the parameter, except for biases and LayerNorm scales. StableAdamW, LAMB and Muon (for the
+    parameters of Adam) multiply this sum by a factor.
     """
     moments = {
         'bert_adam': scale_by_bert_adam,

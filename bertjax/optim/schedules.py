@@ -33,8 +33,8 @@ def make_schedule(
     (optimization.py) and in NVIDIA's LAMB scripts, the decay starts at step 0, so the rate drops at the end of the
     warm-up, and the highest decayed rate is `peak * (1 - warmup_fraction) ** power`.
 
-    'slanted_triangular' is equation 3 of ULMFiT (arXiv 1801.06146). The highest rate is 32 times the lowest, as in the
-    paper, and `warmup_fraction` is the paper's `cut_frac`.
+    'slanted_triangular' is equation 3 of ULMFiT (arXiv 1801.06146). It starts and ends at `peak / 32` instead of 0, as
+    in the paper, and `warmup_fraction` is the paper's `cut_frac`.
 
     'wsd' (warm-up, stable, decay; arXiv 2404.06395) stays at `peak` until the last `decay_fraction` of the steps. The
     decay 'sqrt' is 1 - √x (arXiv 2405.18392, equation 3), where x is the passed fraction of the decay.

@@ -75,7 +75,7 @@ def claim_devices() -> list[jax.Device]:
     to the kernel immediately, so the kernel has to clear their pages in every step, which slows down small models. Only
     the heap of the main thread can keep such blocks, so asynchronous dispatch on CPU is disabled.
 
-    Call this function in the main thread before JAX computes anything; a later call has no effect.
+    Call this function in the main thread before JAX computes anything; later, its settings have no effect on JAX.
 
     Raises:
       UserError: The devices belong to several processes of a TPU slice that are not connected. Each process would train

@@ -266,7 +266,7 @@ def fetch_to_all_hosts(tree: Any) -> Any:
 
 
 def fetch_to_primary_host(tree: Any) -> Any:
-    """Copies the full arrays of a tree to the host of the primary process, one by one. Returns None in the others."""
+    """Copies the full arrays of a tree to the host of the primary process, one by one. The others get None leaves."""
 
     def copy(x: jax.Array | np.ndarray) -> np.ndarray | None:
         full = _fetch(x)
@@ -295,7 +295,7 @@ def leave(status: int) -> None:
     """Ends this failed process with `status`.
 
     If all processes fail within a minute, they exit together. Otherwise this process ends without JAX's shutdown, so
-    that the others detect its loss and do not wait for it. After a LostError, this process ends at once.
+    that the others detect its loss and do not wait for it. After a LostError, this process ends immediately.
     """
     if is_multiprocess():
         try:

@@ -44,7 +44,8 @@ def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
     not see the mesh, and constraints silently do nothing.
 
     Raises:
-      UserError: The product of the sizes is not the number of devices, or the number of slices does not divide `data`.
+      UserError: A size is invalid, the product of the sizes is not the number of devices, or the number of slices does
+        not divide `data`.
     """
     if devices is None:
         leave_out_absent_tpus()

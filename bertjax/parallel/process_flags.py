@@ -23,7 +23,7 @@ _TIMEOUT = 3.0  # seconds; the server is on the same machine and answers within 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessFlags:
-    """The command line flags for a run with several processes, all None if the environment configures the processes."""
+    """The command line flags for several processes; all None for one process or if the environment configures them."""
 
     coordinator_address: str | None = None  # HOST:PORT of the first process
     num_processes: int | None = None
@@ -78,7 +78,7 @@ def _read_attribute(name: str, environment: Mapping[str, str]) -> str:
     """Returns an attribute of this machine from the metadata server, or '' if the attribute does not exist.
 
     Raises:
-      OSError, HTTPException: The server does not answer.
+      OSError, HTTPException: The server does not answer, or answers with an error other than 404.
     """
     server = environment.get('GCE_METADATA_IP', 'metadata.google.internal')  # as in JAX
     address = f'http://{server}/computeMetadata/v1/instance/attributes/{name}'

@@ -22,7 +22,7 @@ class Generation:
       hbm_bandwidth: Memory bandwidth in bytes per second.
       link_bandwidth: Bandwidth of one link to a neighbour in one direction, in bytes per second.
       closed: A side of a slice is a ring if its length is a multiple of this number. On v4 and v5p, sides are rings
-        only if the lengths of all sides are multiples.
+        only if the lengths of all sides above 1 are multiples.
       clock_hz: The clock of a TensorCore.
       network_bandwidth: Bandwidth of a chip in the data centre network between slices, in bytes per second; 0 if it is
         not published.
@@ -103,7 +103,7 @@ def topology_devices(name: str) -> list[Any]:
         data centre network such as '2*v5e:16x16', or a machine with GPUs such as 'h200:8'.
 
     Raises:
-      UserError: The compiler is not installed, or does not know the name.
+      UserError: The compiler is not installed or does not know the name, or the network between slices is not known.
     """
     example = 'v5e:4x4, v5p:2x2x4 (generation, chips along each side), 2*v5e:16x16 (two slices) or h200:8 (GPUs)'
     match = _NAME.fullmatch(name)

@@ -41,7 +41,7 @@ def should_shard(choice: str, mesh: Mesh) -> bool:
 
 
 def is_data_parallel(mesh: Mesh) -> bool:
-    """Returns whether only the data axis is larger than 1, so that every device has a copy of the weights."""
+    """Returns whether all axes except data have size 1, so that every device has a copy of the weights."""
     return all(size == 1 for axis, size in mesh.shape.items() if axis != AXIS)
 
 

@@ -43,7 +43,8 @@ SIZES = (
 # {dtype: the minimum speed of its matrix products, relative to float32, at which the dtype is chosen}.
 _MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
 # _EFFICIENCY is the speed of a training step relative to a large matrix product. It and the constants of
-# `expected_loss` are assumed, not fitted. They determine only the size and the warm-up: the clock corrects the rest.
+# `expected_loss` are assumed, not fitted. They determine only the size, the warm-up and intervals in percent; the clock
+# corrects the rest.
 _EFFICIENCY = 0.4
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.0, 60.0, 0.28, 190.0, 0.28
 _MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, without which tiny models would warm up for too long
@@ -78,8 +79,8 @@ class BudgetPlan:
       budget: The value of config.budget.
       model: {key of config.model: value}, the size and dtype of the model, except the keys that the user sets.
       estimate: The estimated number of steps of the run.
-      warmup, stable, decay: The steps of the three phases. `stable` and `decay` are None until the clock ends the
-        second phase.
+      warmup, stable, decay: The steps of the three phases. With a budget in time, `stable` and `decay` are None until
+        the clock ends the second phase.
     """
 
     budget: str
@@ -158,8 +159,8 @@ def make_plan(
     The plan is saved to the workdir. A saved plan without a checkpoint is replaced, because nothing depends on it.
 
     Raises:
-      UserError: The budget conflicts with other keys, the plan is for another budget or model, or the checkpoints of
-        the workdir have no plan.
+      UserError: The budget conflicts with other keys or allows too many steps, the plan is for another budget or model,
+        the run in config.replay has no complete plan or another plan, or the checkpoints of the workdir have no plan.
     """
     _check(settings, flag_keys)
     path = folder / FILE

@@ -42,7 +42,8 @@ class ChanceBaselines:
 def read_chance_baselines(folder: pathlib.Path) -> ChanceBaselines:
     """Computes the baselines of a finished or unfinished run in a workdir.
 
-    If the tokenizer or the token stores of the run are missing, only `pair` is set.
+    If the tokenizer or the token stores of the run are missing, only `pair` is set. Without a config.json, all values
+    are defaults.
 
     Raises:
       UserError: config.json is damaged.

@@ -57,8 +57,8 @@ def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
     """Checks config.heldout_texts before any text is read. `folder` is the workdir.
 
     Raises:
-      UserError: A text does not exist, is also trained on, contains the workdir or has the same name as a corpus, or
-        'each' is used without a mixture.
+      UserError: The syntax is wrong; a text does not exist, is also trained on or contains the workdir; or 'each' is
+        used without a mixture, or beside a text that has the name of a corpus.
     """
     texts = parse_texts(settings.heldout_texts)
     for name, path in texts:
@@ -96,7 +96,7 @@ def prepare_texts(
 
 
 def corpus_names(spec: str) -> list[str]:
-    """Returns a name for each corpus of a mixture: its file or folder name if this name is unique, else its index."""
+    """Returns a name for each corpus of a mixture: its file or folder stem if this is unique, else its index."""
     parts = [part for part, _ in parse_mixture(spec)]
     names = [re.sub(r'[^\w-]', '', pathlib.PurePath(part).name.partition('.')[0]) for part in parts]
     return [name if name and names.count(name) == 1 else str(i) for i, name in enumerate(names)]

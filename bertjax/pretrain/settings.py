@@ -60,7 +60,7 @@ class PretrainingSettings(PretrainingKeys):
 
     @property
     def vocabulary_key(self) -> str:
-        """The settings that a trained vocabulary depends on, as text. Equal texts and keys give equal vocabularies."""
+        """The settings of a trained vocabulary, as text. The same corpus and settings give the same vocabulary."""
         smoothed = any(weight == AUTO for _, weight in parse_mixture(self.corpus))
         names = ('format', 'text_key', *(['smoothing'] if smoothed else []))
         options = {name: getattr(self.corpus_options, name) for name in names}

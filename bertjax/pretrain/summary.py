@@ -165,7 +165,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
 def _filled_masks(
     params: Any, model_config: BertConfig, tokenizer: Tokenizer, heldout: Examples
 ) -> Iterator[dict[str, Any]]:
-    """Yields one filled mask for each of the first held-out examples: the mask with the most probable prediction."""
+    """Yields the mask with the most probable prediction for each of the first held-out examples that has masks."""
     batch = heldout.batch(np.arange(_NUM_FILLED))
     forward = jax.jit(make_forward(BertForPreTraining(model_config), PRETRAINING))
     logits = np.asarray(forward(params, batch)['mlm_logits'])

@@ -45,7 +45,8 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
     """Loads or trains the tokenizer of the run, and saves it to WORKDIR/tokenizer.
 
     The tokenizer comes from config.tokenizer or config.init if one of these keys is set. Otherwise it is trained on the
-    corpus, unless the workdir already has a tokenizer for the same text and settings.
+    corpus, unless the workdir already has a tokenizer for the same text and settings. If a run is resumed
+    without the files of config.vocab.add or config.init, it keeps the tokenizer of its workdir.
 
     Raises:
       UserError: The workdir is inside the corpus, config.data has no token store, or the workdir has a run with another
@@ -80,7 +81,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
 
 
 def _vocabulary_sources_exist(settings: PretrainingSettings) -> bool:
-    """Returns whether the files that the vocabulary is made from exist. A resumed run does not need them."""
+    """Returns whether config.vocab.add and config.init, if used, exist. A resumed run does not need them."""
     paths = [settings.vocab.add, '' if settings.tokenizer else settings.init]
     return all(os.path.exists(os.path.expanduser(path)) for path in paths if path)
 

@@ -19,6 +19,7 @@ class KernelOptions:
     """The static options of a kernel.
 
     Attributes:
+      rate: The dropout rate.
       packed: Whether a row holds several sequences.
       causal: Whether to hide the keys to the right of a query.
       program: The size of a program. On TPU, it is the number of heads. On GPU, it is the number of positions, a power
@@ -35,7 +36,7 @@ class Implementation:
     """An attention implementation.
 
     In all methods, query is [B, Q, H, K], and key and value are [B, S, H, K], in the dtype of the computation. The
-    queries are the first Q positions of a row, unless the mask has `query_ids`.
+    queries are the first Q positions of a row, unless the mask has `query_ids` or `query_positions`.
 
     Attributes:
       PLATFORM: The only platform that the implementation supports, 'tpu', 'gpu' or 'cpu'; '' for all platforms.

@@ -14,18 +14,19 @@ class AttentionMask(struct.PyTreeNode):
     unused.
 
     Attributes:
-      key_mask: int32 [B, S], 1 for tokens and 0 for padding. `data/` pads at the end of a row, so the sums over S are
-        the lengths that fused kernels need.
+      key_mask: int32 [B, S], 1 for visible tokens, 0 for padding and hidden tokens. `data/` pads at the end of a row.
+        Without hidden tokens, the sums over S are therefore the lengths that cuDNN needs.
       sequence_ids: int32 [B, S], the sequence of each position in a packed row. A query sees only keys of its sequence.
         None if each row is one sequence. (Kernels call these "segment ids", which in BERT means A and B.)
       causal: Whether to hide the keys to the right of every query.
       causal_queries: int32 [B, S], 1 for queries that do not see the keys to their right; None if there are none.
       window: The width of the window: keys more than `window` // 2 positions away from a query are hidden. 0 for no
         window.
-      query_ids: int32 [B, Q], the sequence of each query; None if the queries are the first Q positions of the row.
-      positions: uint32 [B, S], the index of each key within its sequence, for windows and for dropout of packed rows
-        (see `dropout.drop_attention`). None if each row is one sequence.
-      query_positions: uint32 [B, Q], the index of each query within its sequence; None if the queries are the first Q
+      query_ids: int32 [B, Q], the sequence of each query. None if the queries are the first Q positions of the row, or
+        if `sequence_ids` is None.
+      positions: int [B, S], the index of each key, for windows and for dropout in fixed slots (uint32; see
+        `dropout.drop_attention`). In fixed slots, it is the index within the sequence. None for the index in the row.
+      query_positions: int [B, Q], the index of each query, for windows only. None if the queries are the first Q
         positions of the row.
       hidden_queries: Whether tokens that are hidden as keys act as queries whose results are used. Some kernels would
         show such queries the wrong keys.
