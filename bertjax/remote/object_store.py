@@ -160,7 +160,7 @@ class RemoteFolder(Requester):
             servers do not check the version.
 
         Raises:
-          FileExistsError: The object has another version.
+          FileExistsError: The object does not have the version `replace`.
         """
 
         def write() -> RemoteObject:

@@ -108,7 +108,7 @@ def _colored(named: Iterable[tuple[str, Rows, str]]) -> list[Curve]:
 
 
 def _majority(rows: Rows, baselines: ChanceBaselines) -> list[Curve]:
-    """Returns a horizontal line for each phase: the accuracy of a constant answer."""
+    """Returns a horizontal line for each phase with a baseline: the accuracy of a constant answer."""
     lines, begin = [], 0
     for phase in sorted({row['phase'] for row in rows}):
         end = max(row['step'] for row in rows if row['phase'] == phase)

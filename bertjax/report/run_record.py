@@ -44,7 +44,7 @@ class Run:
 
     @property
     def is_task(self) -> bool:
-        """Whether the run is a fine-tuning or a sweep."""
+        """Whether the run is a fine-tuning, a sweep or an evaluation."""
         return 'task' in self.config
 
     @property
