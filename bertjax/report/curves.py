@@ -46,7 +46,7 @@ def make_curve(name: str, rows: Iterable[Mapping[str, Any]], key: str, color: st
 
 
 def main_charts(rows: Rows, baselines: ChanceBaselines) -> list[Chart]:
-    """Returns charts of the main losses, of the accuracy on pairs, and of the metrics on each split of a task."""
+    """Returns charts of the main losses, the accuracy on pairs, the held-out texts, and each split of a task."""
     mlm = _train_and_heldout(rows, 'mlm_loss')
     if mlm and baselines.unigram is not None:
         name = f'unigram entropy, {baselines.unigram:.2f}'
