@@ -25,7 +25,7 @@ class PathKind(enum.Enum):
 
 
 def classify_path(path: str) -> PathKind:
-    """Returns the kind of a local path, a remote path or a hub name. The function does not contact the hub."""
+    """Returns the kind of a local path or a hub name. The function does not contact the hub."""
     folder = pathlib.Path(path)
     if (folder / 'config.json').exists() and (folder / 'model.safetensors').exists():
         return PathKind.MODEL
