@@ -10,7 +10,7 @@ Python can continue a run of the command line, and vice versa. Errors are except
 mistake in one line.
 
 Ctrl-C (SIGINT) or SIGTERM saves the training and raises `bertjax.PreemptedError`; the same call continues the training.
-The third signal raises KeyboardInterrupt at once. In a thread other than the main thread, signals do not affect the
+The third signal raises KeyboardInterrupt immediately. In a thread other than the main thread, signals do not affect the
 training. A hang (config.hang_minutes) ends the whole process, as on the command line. Runs of several processes need
 the command line. On a GPU, call `train` before JAX computes anything else, because bertjax sets XLA flags, which XLA
 reads only once.

@@ -37,7 +37,7 @@ class Console(rich.console.Console):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a bar can be drawn. It cannot in a notebook, which prints every cursor movement."""
+        """Whether a bar can be redrawn with cursor movements. False in a notebook, which prints every movement."""
         return _NOTEBOOK not in os.environ and super().is_terminal
 
     @property

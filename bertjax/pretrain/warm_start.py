@@ -49,7 +49,7 @@ def with_architecture(
         key is one of them, or if it is not the default.
 
     Raises:
-      UserError: config.init has no checkpoint, or a value that must equal the checkpoint's differs from it.
+      UserError: config.init or the teacher has no model, or a value that must equal the checkpoint's differs from it.
     """
     names = [*fields_of(FieldKind.LAYOUT), *(BUDGET_CHOICES if settings.architecture_from == 'budget' else ())]
     names = [name for name in names if f'model.{name}' not in flag_keys]
@@ -119,7 +119,7 @@ def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, An
 
 
 def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer) -> int:
-    """Returns V, the number of token embeddings: the number in the initial model, but at least the number of pieces.
+    """Returns V, the number of token embeddings: that of the initial model, if any, but at least the number of pieces.
 
     Some published models have more rows than pieces (ModernBERT has 50,368 rows for 50,280 pieces). The run trains and
     exports all rows. A resumed run takes the number from its config.json. `tokenizer` includes the words of

@@ -132,8 +132,8 @@ def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy
       copy: Whether to write a checksum beside the file, for other processes that use this copy.
 
     Raises:
-      UserError: Two attempts failed, because the object changed or the content does not match the checksum; see also
-        `RemoteFolder`.
+      UserError: The object was removed, or two attempts failed, because the object changed or the content does not
+        match the checksum; see also `RemoteFolder`.
       OSError: The disk refuses the write. The error names the path and the size.
     """
     version = hashlib.sha256(source.version.encode()).hexdigest()[:12]

@@ -143,7 +143,7 @@ class Lease:
 
 
 def lease_holder(folder: RemoteFolder) -> str | None:
-    """Returns the host and the process that hold the lease; None if no process holds it."""
+    """Returns the host and the process in the lease, which may have expired; None if there is no lease."""
     facts, _ = _read(folder)
     return None if facts is None else _holder_of(facts)
 

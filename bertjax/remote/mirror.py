@@ -21,7 +21,7 @@ from bertjax.remote.cache import fetch_all
 from bertjax.remote.object_store import RemoteFolder
 
 RECORD = '.published.json'
-LARGE = 8 << 20  # bytes; a larger growing file is published only together with a checkpoint
+LARGE = 8 << 20  # bytes; a larger file outside folders with markers is published only together with a marker
 _SAVE_RECORD_EVERY = 5.0  # seconds
 _HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # hidden names, except .unfinished/, which has the trials of a sweep
 _STEP = re.compile(r'(?:.*/)?checkpoints/(\d+)')
@@ -52,7 +52,7 @@ class MirrorRules:
         return marker.rpartition('/')[0] if marker else name
 
     def split_complete(self, names: Collection[str]) -> tuple[list[str], list[str]]:
-        """Splits the names of mirrored files into valid files and files in folders that lack their marker."""
+        """Returns the mirrored files that are valid, and the mirrored files in folders that lack their marker."""
         ignored = re.compile(self.ignored)
         mirrored = [name for name in names if not _HIDDEN.search(name) and not ignored.search(name)]
         incomplete = {name for name in mirrored if (marker := self.marker_of(name)) and marker not in names}
@@ -113,10 +113,11 @@ class Mirror:
     def publish(self, *, everything: bool = False) -> tuple[int, int]:
         """Copies the changes of the folder to the bucket: files, then markers, then removals.
 
-        A large file that grows (metrics, a ledger) is published only together with a checkpoint.
+        Before these copies, the markers of changed folders are removed from the bucket. A large file outside folders
+        with markers (metrics, a ledger) is published only together with a marker, such as a checkpoint's.
 
         Args:
-          everything: Whether to publish large growing files even without a checkpoint.
+          everything: Whether to publish these large files even without a marker.
 
         Returns:
           The number of changed files, and their bytes.

@@ -160,7 +160,7 @@ class RemoteFolder(Requester):
             servers do not check the version.
 
         Raises:
-          FileExistsError: The object has another version.
+          FileExistsError: The object does not have the version `replace`.
         """
 
         def write() -> RemoteObject:
@@ -230,7 +230,7 @@ class RemoteFolder(Requester):
         return written
 
     def has_content(self, facts: RemoteObject, content: bytes | pathlib.Path) -> bool:
-        """Returns whether bytes or a local file match the bucket's checksum; True if the bucket has none."""
+        """Returns whether bytes or a local file match the bucket's checksum; True if it has no usable one."""
         if not facts.checksum or content_checksum(content, facts.checksum.partition(':')[0]) == facts.checksum:
             return True
         # The ETag of an object that S3 encrypts with the user's key looks like an MD5 but is not one.

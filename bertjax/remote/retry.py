@@ -12,11 +12,11 @@ from absl import logging
 from bertjax.errors import StoppedError, UserError, first_line
 
 PAUSES = (0.5, 1, 2, 4, 8, 16)  # seconds between attempts; the last pause repeats
-FIRST_CONTACT = 30.0  # seconds of retries if a server has never answered, because its address may be wrong
-PATIENCE = 1800.0  # seconds of retries if a server has answered before
+FIRST_CONTACT = 30.0  # seconds of retries if no request has succeeded yet, or if the error looks permanent
+PATIENCE = 1800.0  # seconds of retries if an earlier request has succeeded
 WARN_EVERY = 60.0  # seconds
 _AT_ONCE = 8  # the maximum number of parallel requests
-_answered: set[str] = set()  # the buckets that have answered a request of this process
+_answered: set[str] = set()  # the buckets for which a request of this process has succeeded
 
 _DENIED = ('Forbidden', 'Access Denied', 'AccessDenied', 'Anonymous caller', 'Invalid Credentials')
 _CREDENTIALS = ('NoCredentialsError', 'PartialCredentialsError', 'DefaultCredentialsError', 'ProfileNotFound')

@@ -46,7 +46,7 @@ def make_curve(name: str, rows: Iterable[Mapping[str, Any]], key: str, color: st
 
 
 def main_charts(rows: Rows, baselines: ChanceBaselines) -> list[Chart]:
-    """Returns charts of the main losses, of the accuracy on pairs, and of the metrics on each split of a task."""
+    """Returns charts of the main losses, the accuracy on pairs, the held-out texts, and each split of a task."""
     mlm = _train_and_heldout(rows, 'mlm_loss')
     if mlm and baselines.unigram is not None:
         name = f'unigram entropy, {baselines.unigram:.2f}'
@@ -108,7 +108,7 @@ def _colored(named: Iterable[tuple[str, Rows, str]]) -> list[Curve]:
 
 
 def _majority(rows: Rows, baselines: ChanceBaselines) -> list[Curve]:
-    """Returns a horizontal line for each phase: the accuracy of a constant answer."""
+    """Returns a horizontal line for each phase with a baseline: the accuracy of a constant answer."""
     lines, begin = [], 0
     for phase in sorted({row['phase'] for row in rows}):
         end = max(row['step'] for row in rows if row['phase'] == phase)

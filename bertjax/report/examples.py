@@ -38,7 +38,7 @@ def _example_label(batch: Mapping[str, np.ndarray], row: int, mode: str) -> str:
 
 
 def masked_row(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -> Iterator[Token]:
-    """Yields the tokens of a row of a pre-training batch."""
+    """Yields the tokens of a row of a pre-training batch, without padding."""
     slots = zip(batch['masked_positions'][row], batch['masked_ids'][row], batch['masked_weights'][row], strict=True)
     hidden = {int(position): int(piece) for position, piece, weight in slots if weight}
     for position in range(int(batch['attention_mask'][row].sum())):

@@ -42,7 +42,7 @@ def figures_section(run: Run) -> Section:
 
 
 def members_section(run: Run) -> Section | None:
-    """Returns the scores of an ensemble and of its models, or None for a run that is not an ensemble."""
+    """Returns the scores of an ensemble and of its models, or None for any other run or without results."""
     results = run.results() or {}
     if len(run.models) < 2 or 'splits' not in results:
         return None

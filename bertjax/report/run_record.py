@@ -44,7 +44,7 @@ class Run:
 
     @property
     def is_task(self) -> bool:
-        """Whether the run is a fine-tuning or a sweep."""
+        """Whether the run is a fine-tuning, a sweep or an evaluation."""
         return 'task' in self.config
 
     @property
@@ -102,7 +102,7 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
       config: The config of the command line, in plain form.
 
     Raises:
-      UserError: There is no run in the folder, or its config.json is damaged.
+      UserError: There is no run in the folder, its files are damaged, or its evaluation needs the recipe of its task.
     """
     path = folder / 'config.json'
     if path.exists():

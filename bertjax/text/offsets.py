@@ -15,7 +15,7 @@ PieceOffsets = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 _SURROGATE = re.compile('[\ud800-\udfff]')
 _PAIR = re.compile('[\ud800-\udbff][\udc00-\udfff]')
-_AT_ONCE = 1024  # the number of texts to encode at once; an Encoding of `tokenizers` uses about 200 bytes per piece
+_AT_ONCE = 1024  # the maximum number of texts in one call; an Encoding of `tokenizers` uses about 200 bytes per piece
 
 
 def encode_batch(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:

@@ -79,7 +79,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _prepare(self, text: str) -> str:
         if text.isascii():
-            return text  # SentencePiece lower-cases ASCII with the model's charsmap
+            return text  # the charsmap of an uncased model lower-cases ASCII
         try:
             return self._unicode.normalize_str(text)
         except UnicodeEncodeError:

@@ -80,12 +80,12 @@ def wrap_tokenizer_errors(where: str) -> Iterator[None]:
 
 
 def check_ids(settings: Mapping[str, Any], where: str) -> None:
-    """Checks that every id of a tokenizer.json is below the number of pieces.
+    """Checks that every id of a tokenizer.json is below the total number of pieces and added tokens.
 
     A large id would make `tokenizers` allocate too much memory.
 
     Raises:
-      UserError: An id is not an integer from 0 to the number of pieces - 1.
+      UserError: An id is too large, negative, or not an integer.
     """
     vocab, added = settings['model']['vocab'], settings.get('added_tokens') or []
     count = len(vocab) + len(added)

@@ -90,7 +90,7 @@ class _Pysbd:
 
 
 def _pieces(paragraph: str) -> Iterator[str]:
-    """Yields a long paragraph in pieces of about _MAX_PIECE characters. Pieces end where the rules end a sentence."""
+    """Yields the paragraph, or pieces of about _MAX_PIECE characters, which end where the rules end a sentence."""
     if len(paragraph) <= _MAX_PIECE:
         yield paragraph
         return

@@ -95,7 +95,9 @@ def build_wordpiece(
 
 
 def count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
-    """Counts the words of texts, split as in BERT. If there are too many, the rarest words are dropped.
+    """Counts the words of texts, split as in BERT. Words of more than MAX_CHARACTERS are ignored.
+
+    If there are more than MAX_WORDS words, the rarest are dropped.
 
     ASCII white space always separates words, and BERT's normaliser works on single characters. Equal short chunks
     between white space are therefore counted and split only once, which is ten times as fast as splitting all text.
@@ -266,7 +268,7 @@ def train_byte_bpe(
       lowercase: Whether text is lower-cased.
 
     Raises:
-      UserError: The texts are empty, or `vocab_size` is too small for the bytes.
+      UserError: The texts have no pair to merge, or `vocab_size` is too small for the bytes.
     """
     special = [ROBERTA_NAMES[token] for token in (CLS, PAD, SEP, UNK, MASK)]
     slots = [f'[unused{i}]' for i in range(unused)]

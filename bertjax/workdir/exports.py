@@ -44,7 +44,8 @@ def check_formats(
       formats: The formats of config.export_formats; empty if nothing is exported.
       config: The config of the model.
       vocabulary: The family of the tokenizer; '' if it is not known yet.
-      module, head: The Flax module and the head of a task's model.
+      module: The Flax module of a task's model; None for a pre-training model.
+      head: The head of a task's model; None for a pre-training model.
 
     Raises:
       UserError: A format cannot represent the model.

@@ -25,7 +25,8 @@ def read_recorded_config(path: pathlib.Path, recipe: Mapping[str, Any]) -> dict[
         a pre-training. If the recipe is for a task, the run must have the same kind of task.
 
     Raises:
-      UserError: The file is damaged or of another kind, a key is missing or unknown, or a value is out of range.
+      UserError: The file is missing, damaged or of another kind, a key is missing or unknown, or a value is out of
+        range.
     """
     if not path.exists():
         raise UserError(str(path), 'nothing', 'the config of the run', _RESTORE)

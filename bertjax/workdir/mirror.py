@@ -62,7 +62,7 @@ def mirrored_workdir(url: str, use: str) -> Iterator[str]:
 
     Raises:
       UserError: The bucket is missing, denied or unreachable, or another run works in the workdir. The error is raised
-        before the body of the context.
+        before the body of the context. If `use` is 'look', it may also be raised after the body.
       OtherStoppedError: Another process of this run raised an error.
       UnpublishedError, LostLeaseError: Some results are not in the bucket. The error is raised after the body.
     """
@@ -82,7 +82,10 @@ def mirrored_workdir(url: str, use: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _read_only_mirror(remote: RemoteFolder, name: str, *, inspect: bool) -> Iterator[pathlib.Path]:
-    """Yields a temporary mirror. With `inspect`, it has more files, and errors of the bucket are ignored."""
+    """Yields a temporary mirror, and publishes its changes after the body.
+
+    With `inspect`, it has more files, errors of the bucket are ignored, and nothing is published.
+    """
     with tempfile.TemporaryDirectory(prefix='bertjax-') as top:
         mirror = Mirror(pathlib.Path(top, name), remote, _DOCTOR_RULES if inspect else _READ_ONLY_RULES)
         make_directory(mirror.folder)

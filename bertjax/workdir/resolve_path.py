@@ -14,7 +14,7 @@ from bertjax.workdir.tokenizer import check_export
 
 
 class PathKind(enum.Enum):
-    """The kind of a path, in the order of the checks."""
+    """The kind of a path."""
 
     MODEL = 'a model directory in any format of convert/load.py'
     EXPORT = 'a workdir with an export'
@@ -25,7 +25,7 @@ class PathKind(enum.Enum):
 
 
 def classify_path(path: str) -> PathKind:
-    """Returns the kind of a local path, a remote path or a hub name. The function does not contact the hub."""
+    """Returns the kind of a local path or a hub name. The function does not contact the hub."""
     folder = pathlib.Path(path)
     if (folder / 'config.json').exists() and (folder / 'model.safetensors').exists():
         return PathKind.MODEL
@@ -49,7 +49,7 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
       where: The config key of `init`, for error messages.
 
     Raises:
-      UserError: `init` is none of these.
+      UserError: `init` is none of these, or is a workdir without an export.
     """
     if not init:
         fix = f'for example --{where}=out/tiny, or --{where}=google-bert/bert-base-uncased'

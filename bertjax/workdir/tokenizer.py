@@ -98,7 +98,7 @@ def load_workdir_tokenizer(workdir: pathlib.Path) -> Tokenizer:
     """Loads and verifies the tokenizer of the workdir.
 
     Raises:
-      UserError: A file has changed since it was saved.
+      UserError: A file is missing, or has changed since it was saved.
     """
     directory = workdir / FOLDER
     saved = _read_saved(directory)

@@ -97,7 +97,7 @@ def _parse_row(line: bytes) -> dict[str, Any] | None:
 def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the rows of a metrics.jsonl, in order.
 
-    Invalid lines are skipped, and a warning lists them. An incomplete last line is skipped without a warning.
+    Invalid lines are skipped, and a warning names the first five. An incomplete last line is skipped without a warning.
     """
     if not path.exists():
         return []

@@ -44,7 +44,8 @@ class Tracker(Writer):
     After a kill, the rows since the last checkpoint are sent twice, because trackers can only append.
 
     Args:
-      tracker, project: config.tracker and config.tracker_project.
+      tracker: config.tracker.
+      project: config.tracker_project.
       folder: The workdir of the run or trial.
       name: The name of the run in the tracker.
       config: The resolved config.
