@@ -237,7 +237,7 @@ class Checkpoints:
         self._finisher.start()
 
     def _is_finished(self, step: int) -> bool:
-        """Returns whether a step is finished. If not, sets aside any old folder of the step, and marks the step."""
+        """Returns whether a step is finished. If not, sets aside an old folder of it, and marks it as unfinished."""
         if step in self.steps():
             return True
         if (self.directory / str(step)).exists():
@@ -328,7 +328,7 @@ def _single_process() -> ocp.options.MultiprocessingOptions:
 def _copy_on_cpu(x: Any) -> Any:
     """Returns a copy of a JAX array if JAX runs on CPU, else the argument itself.
 
-    On CPU, Orbax would write the array of the state itself. The next step, to which the state is donated, would then
+    On CPU, Orbax makes no copy. The next step, to which the state is donated, would then
     wait for the write.
     """
     if not isinstance(x, jax.Array) or jax.default_backend() != 'cpu':

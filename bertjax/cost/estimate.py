@@ -225,7 +225,7 @@ def _iterate_operand_names(instruction: Instruction) -> Iterator[str]:
 
 
 def _part_of_name(op_name: str) -> str:
-    """Returns the part that an op name belongs to, or '' for a name without a path, which a compiler pass made."""
+    """Returns the part that an op name belongs to, or '' if the name has no path because a compiler pass made it."""
     path = op_name.split('/')
     for element in reversed(path):
         if part := _MODULES.get(re.sub(r'_\d+$', '', element)):  # `layers_0` without scan

@@ -79,7 +79,7 @@ class LoadedModel:
       mesh: The mesh of the devices.
       missing: The paths of parameters that the files lack. They were initialized at random and are untrained.
       unused: The names of tensors in the files that the module does not use.
-      summary: One or two lines about the loaded, newly initialized and unused parameters.
+      summary: Lines about the loaded, newly initialized and unused parameters, and about modules of a folder.
       origin: The content of the model's files other than the parameters.
       sentence_modules: The modules of a sentence-transformers folder, or of a task that trains embeddings of texts;
         None for other models.
@@ -171,7 +171,7 @@ def load_model(
       step: The step of a checkpoint in a workdir. 0 loads the export. If there is no export, 0 loads the newest
         checkpoint, or the best checkpoint if config.use_checkpoint is 'best'.
       dtype: The dtype of computation, 'float32' or 'bfloat16'.
-      key: The config key or function whose value is the path, for error messages.
+      key: The config key or the function to which the path was given, for error messages.
 
     Raises:
       UserError: The path does not exist, is not a model, or has no checkpoint of this step.

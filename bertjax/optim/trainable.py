@@ -84,7 +84,7 @@ def combine(trained: Mapping[str, Any], frozen: Mapping[str, Any]) -> dict[str, 
 def layer_rates(params: Any, decay: float, num_layers: int) -> Any:
     """Computes learning rate factors: `decay` for the last block, decay**2 for the second to last, and so on.
 
-    The factor is 1 for heads and the final norm, and decay**(L + 1) for the embeddings with L blocks. Source: ULMFiT
+    With L blocks, the factor is decay**(L + 1) for the embeddings. It is 1 for heads and the final norm. Source: ULMFiT
     (arXiv 1801.06146, section 3.2, "discriminative fine-tuning"), in the form of ELECTRA (google-research/electra,
     model/optimization.py).
 

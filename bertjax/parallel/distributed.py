@@ -261,7 +261,7 @@ def check_shared_folder(folder: pathlib.Path) -> None:
 
 
 def fetch_to_all_hosts(tree: Any) -> Any:
-    """Fetches the full arrays of a tree to the host of every process, one by one. A single process returns the tree."""
+    """Fetches full arrays, one after the other, to the hosts of all processes. A single process returns the tree."""
     return jax.tree.map(_fetch, tree) if is_multiprocess() else tree
 
 

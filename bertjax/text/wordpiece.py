@@ -57,7 +57,7 @@ class WordPieceTokenizer(Tokenizer):
     family = 'wordpiece'
 
     def __init__(self, settings: Mapping[str, Any], where: str = 'tokenizer', names: Mapping[str, str] | None = None):
-        # Truncation and padding are removed, because they only apply to the input of a model.
+        # Truncation and padding are removed, because callers cut and pad the ids.
         settings = {**settings, 'truncation': None, 'padding': None}
         self._settings, self._where, self._names = settings, where, dict(names or {})
         check_ids(settings, where)

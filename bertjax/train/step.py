@@ -161,9 +161,9 @@ def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradient
 
 
 def make_update(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[TrainState, Metrics]]:
-    """Makes a function: (state, its Gradients, rate) -> (new state, metrics), which does not depend on the batch shape.
+    """Makes a function: (state, its Gradients, peak) -> (new state, metrics), which does not depend on the batch shape.
 
-    `rate` is the peak learning rate of the phase, a float32 scalar. If loss, gradient norm or update norm is not
+    `peak` is the peak learning rate of the phase, a float32 scalar. If loss, gradient norm or update norm is not
     finite, a step changes only `step` and the counters of skipped steps.
     """
     first_step, last_step = phase.schedule_steps or (phase.first_step, phase.last_step)

@@ -196,7 +196,7 @@ class BeamTextStatistics:
     def _read_sentences(self, sentences: list[int], begins: list[int]) -> dict[int, str]:
         """Returns {number: sentence} for the numbers `sentences`, which must be sorted.
 
-        `begins` contains the number of the first sentence of each unit, and finally the number of all sentences.
+        `begins` contains the index of the first sentence of each unit, and finally the count of all sentences.
         """
         numbers, remaining = {}, iter([*sentences, begins[-1]])
         sentence = next(remaining)

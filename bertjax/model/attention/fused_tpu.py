@@ -49,7 +49,7 @@ class TpuImplementation(Implementation):
 
 
 class FusedTpu(TpuImplementation):
-    """The kernel supports rows of at most MAX_LENGTH tokens, a multiple of LANES, if all positions are queries."""
+    """The kernel supports row lengths up to MAX_LENGTH that are multiples of LANES, if all positions are queries."""
 
     def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
         return refuse_length(key.shape[1], LANES, MAX_LENGTH) or super()._refuse_shape(key, mask)

@@ -63,7 +63,7 @@ class SelfAttention(nn.Module):
         if c.qk_norm:
             query, key = Norm(c, 'head_dim', name='query_norm')(query), Norm(c, 'head_dim', name='key_norm')(key)
         if rotary is not None:
-            # Remat 'elementwise' rotates again: on TPU, saving the result of a custom kernel costs more.
+            # With remat 'elementwise', the backward pass rotates again. Saving the result of TPU's kernel costs more.
             query, key = rotary[0].rotate(query), rotary[1].rotate(key)
         # Fused kernels never store these values, so they are computed outside of `attend`. If `attend` uses
         # `dot_product`, XLA computes them only once.

@@ -59,7 +59,7 @@ def windows(
       document: (start, end), the words that a window may include; equal to `sentence` if windows have no
         context.
       max_pieces: The maximum number of pieces in a window.
-      stride: The distance between the starts of two windows, in pieces; at most `max_pieces`.
+      stride: The maximum distance between the starts of two windows, in pieces; at most `max_pieces`.
 
     Returns:
       For each window: (index of its first piece, index after its last piece, int64 indices of the words to tag).
