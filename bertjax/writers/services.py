@@ -4,6 +4,7 @@ The user configures the server of each tracker in its standard way: `wandb login
 TRACKIO_SPACE_ID.
 """
 
+import abc
 import os
 import secrets
 import time
@@ -16,13 +17,14 @@ from bertjax.errors import UserError
 _NETWORK_SECONDS = 50.0  # less than the timeout of tracker.py
 
 
-class Service:
+class Service(abc.ABC):
     """The client of a tracker for one run. All calls come from the same thread."""
 
     def refusal(self) -> UserError | None:
         """Returns an error if the user must do something before the tracker can be used, else None."""
         return None
 
+    @abc.abstractmethod
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
         """Starts a run, or continues the run of an earlier process.
 
@@ -36,15 +38,14 @@ class Service:
         Returns:
           The id of the run.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Sends the values of a step."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def finish(self) -> None:
         """Sends pending values and ends the run."""
-        raise NotImplementedError
 
 
 class WandB(Service):
