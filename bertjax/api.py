@@ -1,11 +1,11 @@
 """A trained model in Python: `bert = bertjax.load(path)`.
 
-    bert.encode(['a text', 'another'])           features, float32 [2, D]
+    bert.encode(['a text', 'another'])           features, float32 [2, width]
     bert.search('a query', texts, top_k=5), bert.similarity(texts, texts), bert.rerank('a query', texts)
     bert.fill('a [MASK] text'), bert.score('a text'), bert.next_sentence('a text', 'another'), bert.extend('a text')
     bert.classify('a text'), bert.answer(question, text), bert.tag('some words'), bert.choose(text, endings)
-    bert.attention('a text')                     pieces, and the attention weights of all heads, float32 [L, H, S, S]
-    bert.save(path, format='hf')                 a folder for transformers, Orbax, google-research/bert, StableHLO, ONNX
+    bert.attention('a text')                     pieces, and attention weights, float32 [layers, heads, pieces, pieces]
+    bert.save(path, format='hf')                 files for transformers, Orbax, google-research/bert, StableHLO or ONNX
     bert.apply(bert.params, bert.batch(texts))   a pure function, for jax.grad and custom training loops
 
 Most methods take one text or a list of texts, and return one result or a list. Texts of similar length are batched, and

@@ -30,7 +30,7 @@ def inspect_input(source: InputSource) -> tuple[list[str], int, int]:
 
     Returns:
       The sorted relations of a treebank ([] for other files), the number of texts or sentences, and the number of blank
-      lines.
+      lines (0 for a treebank).
 
     Raises:
       UserError: The file does not exist, is malformed, or has no text. The message names the file and any bad line.

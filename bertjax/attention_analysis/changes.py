@@ -55,7 +55,7 @@ def parameter_changes(before: Any, after: Any) -> list[dict[str, float]]:
             sums[layer, name] = sums.get((layer, name), 0) + np.array([np.square(y - x).sum(), np.square(x).sum()])
     rows: dict[int, dict[str, float]] = {}
     for (layer, name), (difference, norm) in sums.items():
-        # The norm is clipped to a tiny number, so parameters that changed from 0 have a very large distance.
+        # The norm is at least a tiny number, so parameters that changed from 0 have a very large distance.
         rows.setdefault(layer, {'layer': layer})[name] = _round(np.sqrt(difference / max(norm, 1e-30)))
     names = ('layer', ALL_PARTS, *PARTS, NORMS)
     return [{name: rows[i][name] for name in names if name in rows[i]} for i in sorted(rows)]

@@ -38,11 +38,11 @@ def predict_heads(weights: jax.Array, words: jax.Array) -> jax.Array:
 
 
 def relation_sums(weights: jax.Array, heads: jax.Array, relations: jax.Array, count: int) -> jax.Array:
-    """Counts the words whose head is predicted correctly, for each relation: int32 [2, L, H, R].
+    """Counts the correct predictions by direction, attention head and relation: int32 [2, L, H, R].
 
     Args:
       weights: See `predict_heads`.
-      heads: int32 [B, U], the unit of each word's head; 0 for units without a head.
+      heads: int32 [B, U], the number of the unit that governs each unit; 0 for units without a syntactic head.
       relations: int32 [B, U], the relation of each word, from 1; 0 for units that are not words.
       count: R, the number of relations.
     """

@@ -14,8 +14,8 @@ from bertjax.tasks.tagging.features import word_pieces
 from bertjax.text.tokenizer import Tokenizer
 
 # The names of batch arrays, int32 [B, S]. UNIT has the unit (a word or a special token) of each position, from 0.
-# Entry u of HEAD is the unit of unit u's head, or 0 if there is no head. Entry u of RELATION is the number of unit u's
-# relation, from 1, or 0 if unit u is not a word.
+# Entry u of HEAD is the number of the unit that governs unit u in the dependency tree, or 0 for a root or a special
+# token. Entry u of RELATION is the number of unit u's relation, from 1, or 0 if unit u is not a word.
 UNIT, HEAD, RELATION = 'token_unit', 'token_head', 'token_relation'
 
 
@@ -68,7 +68,7 @@ def merge_units(weights: jax.Array, units: jax.Array, mask: jax.Array) -> jax.Ar
     """Converts attention between pieces to attention between units.
 
     Weights to a word are summed over its pieces, and weights from a word are averaged over its pieces, so the weights
-    of a unit sum to 1. The method comes from Clark et al. 2019 (arXiv 1906.04341, section 4.1).
+    from a unit sum to 1. The method comes from Clark et al. 2019 (arXiv 1906.04341, section 4.1).
 
     Args:
       weights: float32 [L, B, H, S, S], queries before keys.

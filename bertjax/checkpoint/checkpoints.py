@@ -162,7 +162,7 @@ class Checkpoints:
           best: Whether step 0 selects the best checkpoint instead of the newest, if a cost was measured.
 
         Raises:
-          UserError: There is no undamaged checkpoint of that step. For step 0, also see `latest`.
+          UserError: There is no undamaged checkpoint of that step. For step 0, see `latest`.
         """
         if not step:
             latest = self.latest()
@@ -237,7 +237,7 @@ class Checkpoints:
         self._finisher.start()
 
     def _is_finished(self, step: int) -> bool:
-        """Returns whether a step is finished. If not, sets aside an old folder of it, and marks it as unfinished."""
+        """Returns whether a step is finished. If not, sets aside any old folder, and marks the step as unfinished."""
         if step in self.steps():
             return True
         if (self.directory / str(step)).exists():
@@ -328,8 +328,7 @@ def _single_process() -> ocp.options.MultiprocessingOptions:
 def _copy_on_cpu(x: Any) -> Any:
     """Returns a copy of a JAX array if JAX runs on CPU, else the argument itself.
 
-    On CPU, Orbax makes no copy. The next step, to which the state is donated, would then
-    wait for the write.
+    On CPU, Orbax makes no copy. The next step, to which the state is donated, would then wait for the write.
     """
     if not isinstance(x, jax.Array) or jax.default_backend() != 'cpu':
         return x

@@ -1,4 +1,4 @@
-"""The seal of a checkpoint: a file with the sizes and checksums of all other files, which is written last.
+"""The seal of a checkpoint: a file, written last, with the sizes and checksums of all other files.
 
 Orbax marks a step as committed, but silently restores arrays with flipped bits. In bertjax, a step is finished if its
 seal exists, and undamaged if all other files have the recorded sizes and checksums.
@@ -58,7 +58,7 @@ def read_cost(step_dir: pathlib.Path) -> float | None:
 
 
 def find_damage(step_dir: pathlib.Path) -> str | None:
-    """Reads every byte of a finished step. Returns a description of its damage, or None."""
+    """Compares the files of a finished step with its seal. Returns a description of the first damage, or None."""
     body = _read_seal(step_dir)
     if body is None:
         return f'its {FILE} is damaged or missing'

@@ -1,4 +1,4 @@
-"""A check that a saved checkpoint can be read by a new reader. It does not check the values of the arrays."""
+"""A check that a saved checkpoint can be read back. It does not check the values of the arrays."""
 
 import functools
 import json

@@ -71,7 +71,7 @@ def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> No
 
 
 def unknown_folders(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the sorted folders that are not finished steps, not `damaged/`, and not removable by this program."""
+    """Returns the sorted folders, except finished steps, `damaged/` and the folders that this program may remove."""
     return sorted(
         path
         for path in directory.iterdir()

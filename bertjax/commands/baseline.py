@@ -1,4 +1,4 @@
-"""run=baseline: score simple methods on a task, such as the most frequent answer, or a linear model on TF-IDF."""
+"""run=baseline: score simple methods, such as the most frequent answer or a linear model on TF-IDF, on a task."""
 
 import itertools
 import json
@@ -30,8 +30,8 @@ BASELINES = 'baseline.json'
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
     """Trains simple methods on the training records, and scores them on every other labelled split.
 
-    The metrics are written to WORKDIR/baseline.json, and printed in a table with the recorded metrics of the workdir's
-    model, if there are any. The verb needs neither a model nor config.init. The workdir may be the workdir of a
+    The metrics are written to WORKDIR/baseline.json, and printed in a table per split with any recorded metrics of the
+    workdir's model. The verb needs neither a model nor config.init. The workdir may be the workdir of a
     fine-tuning, or new.
 
     Raises:

@@ -29,8 +29,8 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
     The file has the results of each phase. Its top level repeats the results of the phase that needs the most memory,
     but `fits` there tells whether all phases fit. Phases without steps are skipped.
 
-    With config.find_batch the verb searches for the largest batch of each phase that fits. If a phase does not
-    fit, the verb also compiles other ways to compute the same step.
+    With config.find_batch the verb searches, for each phase, for the largest batch that fits. If a phase does not fit,
+    the verb also compiles other ways to compute the same step.
 
     Raises:
       UserError: The topology is empty or unknown, its compiler is missing, or the number of chips does not fit the
@@ -67,7 +67,7 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
             result['tried'] = _try_others(search, phase, result, console)
             errors.append(_error(search, phase, result))
         results.append(result)
-    # The compiler does not always report the memory that a step would need.
+    # A phase whose memory the compiler does not report counts as the worst.
     worst = max(results, key=lambda result: result['hbm_bytes_per_chip'] or math.inf)
     report = {
         'topology': settings.topology,

@@ -24,10 +24,10 @@ VERB = Verb(bucket='inspect')
 
 
 def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str] = ()) -> None:
-    """Prints a line for each check. The verb does not disturb a run in progress. It leaves no file behind, unless
-    a bucket forbids to delete the test object.
+    """Prints a line for each check.
 
-    The config belongs to the run in the workdir, or to a run that will start.
+    The verb does not disturb a run in progress. It leaves no file behind, unless a bucket forbids deleting the object
+    that the check writes. The config belongs to the run in the workdir, or to a run that will start.
 
     Raises:
       UserError: A check failed, because a run cannot start or its result is unusable.

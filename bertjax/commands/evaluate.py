@@ -30,7 +30,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     With config.ensemble the verb evaluates the models of several workdirs, together and individually. config.step and
     config.use_checkpoint choose the checkpoint. The run need not be finished. The workdir may be the workdir of a
     fine-tuning, or new. The metrics are added to WORKDIR/results.json, or replace its content if it is about another
-    model. The predictions and the benchmark's files are written to WORKDIR/predictions.
+    model. The predictions, and any files that the task's benchmark expects, are written to WORKDIR/predictions.
 
     A task may have thresholds, such as the null threshold of SQuAD 2.0. The thresholds of a finished run's final
     model are used unchanged. The thresholds of any other model are tuned on dev, if config.split has dev.
@@ -90,7 +90,7 @@ def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: Eval
 
 
 def _read_earlier_results(path: pathlib.Path, model: dict[str, Any]) -> dict[str, Any]:
-    """Returns the content of results.json with the facts `model`; only `model` if the file is about another model."""
+    """Returns results.json updated with the facts `model`; only `model` if the file is missing or of another model."""
     results = read_recorded_results(path) if path.exists() else {}
     same = all(results.get(key, value) == value for key, value in model.items())
     same &= all(results.get(key) == model.get(key) for key in (STEP, 'ensemble'))

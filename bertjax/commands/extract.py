@@ -31,7 +31,7 @@ _DEFAULT_FORMAT = 'npy'  # the format of a file of features if config.extract.fo
 def run(config: ConfigDict, workdir: str) -> None:
     """Writes features of the texts in config.input to WORKDIR/features/NAME.FORMAT, and metadata to NAME.FORMAT.json.
 
-    NAME is the file's name without suffixes. The verb reads the file to its end first, so that mistakes in it are
+    NAME is the input file's name without suffixes. The verb reads this file to its end first, so that mistakes are
     reported before anything is computed. The features are saved in parts. After a kill, the same command continues
     after the last saved part, and writes the same file as a run without a kill. Some options split the file or add
     files. The metadata lists all files.

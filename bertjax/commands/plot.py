@@ -28,7 +28,7 @@ _COLORS = {
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Draws the losses and accuracies that the page of a run shows (report/curves.py), for any recipe.
+    """Draws the large charts and the teacher charts of a run's page (report/curves.py), for any recipe.
 
     Raises:
       UserError: metrics.jsonl is missing or has no row, config.json is damaged, or matplotlib is not installed.
@@ -59,7 +59,7 @@ def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
 
 def _draw(charts: Sequence[Chart]) -> Any:
     """Returns a matplotlib figure with a panel for each chart, in at most two columns."""
-    # pyplot is not used, because it would change the backend of a notebook.
+    # pyplot is not used, because it would keep the figure open, and a notebook might display it.
     from matplotlib.figure import Figure
 
     columns, lines = min(len(charts), 2), -(-len(charts) // 2)

@@ -30,8 +30,8 @@ VERB = Verb(needs='task')
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
     """Writes the predictions for a file, for standard input, or for splits of the task.
 
-    If config.input is a file, WORKDIR/predictions/input/NAME.jsonl gets one JSON object per record. NAME is the file's
-    name without suffixes.
+    If config.input is a file, WORKDIR/predictions/input/NAME.jsonl gets one JSON object per record or blank line.
+    NAME is the file's name without suffixes.
 
     If config.input is '-', the predictions for standard input go to standard output as the input arrives, in batches of
     at most config.eval_batch_size records. A batch is predicted when it is full, or when no more input is waiting.

@@ -1,1 +1,1 @@
-"""The declarations of the config keys, and what derives from them: recipes, checks, settings, resuming, docs."""
+"""The declarations of the config keys, and the recipes, checks, settings, resume rules and docs derived from them."""

@@ -104,7 +104,7 @@ def check_key(key: str, known: Collection[str]) -> None:
 
 
 def unknown_key_error(key: str, known: Collection[str]) -> UserError:
-    """Returns the error for an unknown config key. The error names the most similar known key."""
+    """Returns the error for an unknown config key. The error names the most similar known key, if any."""
     groups = {name[:i] for name in known for i, letter in enumerate(name) if letter == '.'}
     near = nearest_name(key, [*known, *groups])
     return UserError(

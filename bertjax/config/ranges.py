@@ -181,8 +181,8 @@ def check_value(key: str, value: Any, allowed: Range, example: Any) -> None:
     """Checks that a value of config.KEY is in its range.
 
     Raises:
-      UserError: The value is outside its range. The fix shows a flag: with the value `example`, or
-        with the form of a list if `example` is a list.
+      UserError: The value is outside its range. The fix shows a flag with the value `example`, or with the form of a
+        list if `example` is a list.
     """
     if not allowed.contains(value):
         several = isinstance(example, list | tuple)
@@ -191,7 +191,7 @@ def check_value(key: str, value: Any, allowed: Range, example: Any) -> None:
 
 
 def format_value(value: Any) -> str:
-    """Returns the `repr` of a value for a message, in at most 60 characters."""
+    """Returns the `repr` or a short description of a value for a message, in at most 60 characters."""
     if isinstance(value, int) and abs(value) >= 10**20:  # Python refuses to print thousands of digits
         return f'a whole number of about {math.log10(abs(value)):.0f} digits'
     try:

@@ -61,7 +61,7 @@ class Optimizer:
     )
     b1: float = key(0.9, _BETA, 'the decay of the first moment')
     b2: float = key(0.999, _BETA, 'the decay of the second moment')
-    # `eps` must not be 0, because both moments of a parameter without a gradient are 0.
+    # `eps` must not be 0, because the update of a parameter without a gradient would be 0 / 0.
     eps: float = key(1e-6, number(1e-30, 1), 'the number that is added to the root of the second moment')
     weight_decay: float = key(0.01, number(0, 10), 'the decoupled weight decay; biases and LayerNorm do not decay')
     clip_norm: float = key(1.0, number(0, 1e12), 'the largest global norm of the gradient; 0: no clipping')

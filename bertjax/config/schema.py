@@ -1,4 +1,4 @@
-"""Declare config keys as fields of dataclasses, one line per key.
+"""Declare config keys as fields of dataclasses.
 
     batch_size: int = key(32, ROWS, 'rows per update, over all devices', change=TRAINING)
 
