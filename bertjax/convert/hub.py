@@ -25,7 +25,7 @@ _WEIGHTS = (
     r'.*\.ckpt.*|checkpoint',
 )
 _MODULE = r'\d+_\w+/[^/]+'  # A file of a sentence-transformers module, such as 1_Pooling/config.json.
-# A push removes these files of an earlier model if it does not overwrite them, because readers would mix the two.
+# A push removes these files of an earlier model if the new model lacks them, because readers would mix the two.
 _STALE = ['model.safetensors', 'model.safetensors.index.json', 'model-?????-of-?????.safetensors']
 _STALE += ['pytorch_model.bin', 'pytorch_model.bin.index.json', 'pytorch_model-?????-of-?????.bin']
 _STALE += ['tf_model.h5', 'flax_model.msgpack', 'task.json', 'generation_config.json', 'tokenizer.json']
@@ -44,7 +44,7 @@ def hub_name(name: str) -> tuple[str, str | None] | None:
 def moved_name(name: str) -> str:
     """Returns the full name for the short name of a model; '' for other names.
 
-    For 'bert-base-uncased' the result is 'google-bert/bert-base-uncased'. transformers knows the same short names.
+    For 'bert-base-uncased' the result is 'google-bert/bert-base-uncased'.
     """
     owner = next((owner for pattern, owner in _MOVED.items() if re.fullmatch(pattern, name)), '')
     return f'{owner}/{name}' if owner else ''
@@ -102,7 +102,7 @@ def pull(name: str, where: str) -> str:
 
 
 def check_push(name: str) -> None:
-    """Checks that a repository belongs to the owner of the hub's token, or to one of the owner's organisations.
+    """Checks that a repository belongs to the user of the hub token, or to one of this user's organisations.
 
     Raises:
       UserError: The token is missing or rejected, the hub is not available, or the repository belongs to others.
@@ -146,7 +146,7 @@ def push(folder: str | os.PathLike, name: str, *, private: bool) -> str:
         api.create_repo(name, private=private, exist_ok=True)
         options = {'commit_message': 'Trained with bertjax', 'delete_patterns': _STALE}
         api.upload_folder(repo_id=name, folder_path=os.fspath(folder), **options)
-    except Exception as error:  # A network error, see `pull`.
+    except Exception as error:  # For example a network error, see `pull`.
         fix = f'the export is complete in {folder}: run the same command with --config.run=export later'
         raise _push_error(name, f'a failed upload ({_line(error)})', 'an upload', fix) from None
     return f'{_endpoint()}/{name}'

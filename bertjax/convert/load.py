@@ -1,8 +1,8 @@
 """Loads saved models as initial weights for pre-training or for a task's model.
 
 A format is a module with two functions. `recognises(directory)` returns whether a directory has the file names of the
-format. `read(directory)` reads the description of a model as a `CheckpointSource`, and raises a UserError if it is
-damaged or the model is not a BERT.
+format. `read(directory)` reads the description of a model as a `CheckpointSource`, and raises a UserError if the
+description is damaged or not supported.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ class ImportedModel:
     Attributes:
       params: The complete parameter tree, unboxed, of float32 NumPy arrays.
       config: The config of the model.
-      missing: The paths of the parameters that the directory lacks. They are newly initialized.
+      missing: The paths of the parameters that were not read from the directory. They are newly initialized.
       unused: The names of the directory's tensors that the model does not use, and other unused content
         (`CheckpointSource.unused_content`).
       used: The number of the directory's tensors that the model uses.
@@ -95,8 +95,8 @@ def read_config(directory: epath.PathLike, **changes: Any) -> BertConfig:
 
     Args:
       directory: The directory of any BERT, with or without heads.
-      **changes: BertConfig fields that replace the directory's fields (dropout, dtype, scan_layers ...). The
-        description does not say whether the model has a pair head (field `nsp`), which a task's model does not need.
+      **changes: BertConfig fields that replace the directory's fields (dropout, dtype, scan_layers ...). A
+        config.json does not say whether the model has a pair head (field `nsp`). A task's model needs none.
 
     Raises:
       UserError: The directory has no model, its description is damaged, or the model is not a BERT.
@@ -112,7 +112,7 @@ def load_pretraining_model(
     Args:
       directory: The directory, in any of FORMATS.
       scan_layers: Whether the layers of the parameter tree are stacked.
-      seed: The seed of the parameters that the directory lacks.
+      seed: The seed of the newly initialized parameters.
       **changes: BertConfig fields that replace the directory's fields (dropout, dtype, nsp ...). Without `nsp`,
         the model has a pair head if the directory has a pooler.
 
@@ -145,7 +145,7 @@ def load_task_model(
       model: The model, with the config that `read_config` returned for this directory.
       head: The head of the model.
       id2label: The names of the outputs.
-      seed: The seed of the parameters that the directory lacks.
+      seed: The seed of the newly initialized parameters.
 
     Raises:
       UserError: See `load_pretraining_model`.

@@ -25,7 +25,7 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.model.stacking import unstack_layers
 
-OPSET = 21  # onnxruntime supports this opset since version 1.18.
+OPSET = 21  # onnxruntime 1.18 and later versions support this opset.
 _MAX_WEIGHT_BYTES = 2**31 - 2**24  # A protocol buffer is smaller than 2 GiB, and the graph needs some space.
 _KEY, _FIX = 'config.export_formats', 'remove onnx from config.export_formats'
 _CARD = """# A BERT as ONNX

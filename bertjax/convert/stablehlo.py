@@ -45,7 +45,7 @@ outputs = function.call(weights, input_ids, np.zeros_like(input_ids), np.ones_li
 
 
 def export_stablehlo(content: ExportContent, directory: epath.PathLike) -> None:
-    """Writes each function of `make_functions`, such as `encoder.jax_export`, and one file of weights.
+    """Writes a file for each function of `make_functions`, such as `encoder.jax_export`, the weights, and metadata.
 
     The local directory appears atomically. Equal parameters give equal bytes.
     """

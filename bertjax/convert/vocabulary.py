@@ -39,8 +39,8 @@ def set_embedding_rows(params: Mapping[str, Any], rows: np.ndarray, matrix: np.n
 
     Args:
       params: The parameters, on the host or on devices.
-      rows: The row indices [N].
-      matrix: The new rows [N, D].
+      rows: The indices of the N rows to replace, [N].
+      matrix: The new rows, [N, D] for a model of width D.
     """
     table = _table(params)
     new = np.array(table)

@@ -1,6 +1,6 @@
 """The backends of a build: processes on this machine, or pipelines of Apache Beam.
 
-Both apply the same functions to each shard and each bucket of hashes, so both write the same files.
+Both apply the same functions to each shard and each bucket of hashes, so both build the same store.
 """
 
 import functools

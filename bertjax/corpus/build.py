@@ -51,9 +51,9 @@ def build_store(
       options: See `CorpusOptions`.
       progress: Whether to report progress: with a bar on a terminal, with occasional lines elsewhere.
       replace: Whether to replace a finished store of other text or settings. If False, such a store is an error.
-      other_fix: Another fix, which begins with ', or '. The message of that error appends it to 'restore …'.
+      other_fix: Another fix for the message of this error. It follows 'restore …', so it must begin with ', or '.
       log: A function that logs how files are read, and which files are compared with earlier text.
-      beam: The flags of Apache Beam, which writes the same files; '' for a build on this machine.
+      beam: The flags of Apache Beam, which builds the same store; '' for a build on this machine.
 
     Returns:
       The corpus report, which the manifest also contains.
@@ -93,7 +93,7 @@ def build_store(
 
 
 def _check_not_broken(corpus_report: dict, options: CorpusOptions) -> None:
-    """If `options.strict`, checks that no broken input was dropped from a finished store."""
+    """If `options.strict`, checks that the build of a finished store dropped no broken input."""
     if options.strict and corpus_report['problems']:
         kind, lines = next(iter(corpus_report['problems'].items()))
         fix = 'correct the input, or set config.corpus_options.strict=False'

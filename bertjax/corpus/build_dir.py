@@ -56,7 +56,7 @@ class BuildPlan:
         }
 
     def with_names_of(self, old: dict) -> 'BuildPlan':
-        """Returns this plan with the source names of `old`, an older plan.json, because finished shards use them."""
+        """Returns this plan with the identity and names of an older plan.json `old`, which finished shards use."""
         old_names = {path: name for parts in old['units'] for _, path, name, *_ in parts}
         names = {s.path: old_names.get(path, s.name) for s, (path, *_) in zip(self.sources, old['inputs'], strict=True)}
         return dataclasses.replace(
@@ -87,7 +87,7 @@ def check_directory(directory: pathlib.Path) -> None:
 
 
 def _belongs_to_store(path: pathlib.Path) -> bool:
-    """Returns whether a path belongs to a store or to the pairing plans of a run, or is a store of a mixture."""
+    """Returns whether a path (not the manifest) is part of a store or of pairing plans, or is a mixture's store."""
     if not path.is_dir():
         return _STORE_FILES.fullmatch(path.name) is not None
     if path.name == 'partial':
@@ -161,7 +161,7 @@ def _describe_other_text(
 ) -> str | None:
     """Describes how the text differs from the text of a finished store; returns None if the texts are equal.
 
-    `old` and `new` are the entries 'inputs' of two manifests. `new` has no hash of the content.
+    `old` and `new` are the entries 'inputs' of a manifest and of a store identity. Only `old` has the content hash.
 
     If the text is the same but its files have changed (for example their dates), the record of the store is updated.
     """

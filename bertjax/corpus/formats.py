@@ -2,7 +2,7 @@
 
 The events of a document are `Document.START`, one string for each paragraph or line, and `Document.END`. A document
 that is not text has `SequenceSentence`s instead of strings. A `Broken` event inside a document marks the document as
-broken. A `Broken` event between documents reports text outside of documents, or a file that cannot be read to its end.
+broken. A `Broken` event between documents reports text outside of documents, or an empty, damaged or unreadable file.
 No complete document is in memory, except a line of JSON or a record of a dataset.
 """
 

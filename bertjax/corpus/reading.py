@@ -33,7 +33,7 @@ _HOW = {
 
 
 def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], list[str]]:
-    """Sets the field `single` of each source by the content of some files.
+    """Sets the field `single` of each file by the content of some files of its component.
 
     Returns:
       The sources with this field, and a line about the decision for each component with a readable inspected file.

@@ -1,7 +1,7 @@
 """The token store: a directory of memory-mapped token ids, with the offsets of sentences and documents.
 
 manifest.json is written last. It lists these files with their sizes and checksums:
-  train-K.tokens, heldout-00000.tokens   ids, uint16 or int32; each document is in one file
+  train-*.tokens, heldout-00000.tokens   ids, uint16 or int32; each document is in one file
   SPLIT.sentences                        int64 [sentences + 1], the first token of each sentence in the split
   SPLIT.documents                        int64 [documents + 1], the first sentence of each document
   SPLIT.segments                         uint8 [sentences], the segment type of each sentence, if the data has segments
@@ -155,7 +155,7 @@ def read_manifest(directory: epath.PathLike) -> dict:
 def manifest_text(manifest: dict) -> str:
     """Returns the content of manifest.json, including a checksum of the manifest."""
     text = json.dumps({**manifest, 'checksum': _digest_of(manifest)}, indent=1, ensure_ascii=False) + '\n'
-    # Lone surrogates become JSON escapes. Python uses them for file names that are not UTF-8.
+    # Lone surrogates, which Python uses in file names that are not UTF-8, become JSON escapes.
     return text.encode('utf-8', 'backslashreplace').decode('utf-8')
 
 

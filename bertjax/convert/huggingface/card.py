@@ -137,7 +137,7 @@ def model_card(
         replaces the word 'pre-trained' or 'fine-tuned'. Equal runs must give equal values, so values contain no times
         and no paths.
       parameters: The number of parameters.
-      pipeline: The hub's pipeline tag of a task's model; '' for a pre-trained model.
+      pipeline: The hub's pipeline tag; '' for a pre-trained model with an MLM head.
       about: Facts that only the user knows, from config.card: license, language, datasets, base_model. Empty values
         are omitted.
       figures: The metrics of a task's model by split. The hub shows them if `about` names exactly one data set.

@@ -29,7 +29,7 @@ FIELDS = (
     ('layer_norm_eps', 'layer_norm_eps'),
     ('init_stddev', 'initializer_range'),
 )
-# Older files may lack these keys. Then our defaults apply, which equal transformers'. Other keys are required.
+# The optional keys of FIELDS. Older files may lack them. Then our defaults apply, which equal transformers'.
 _OPTIONAL = {'type_vocab_size', 'hidden_dropout_prob', 'attention_probs_dropout_prob'}
 _OPTIONAL |= {'layer_norm_eps', 'initializer_range', 'max_position_embeddings'}
 _FIX = 'set --config.export_formats=orbax to train it anyway'

@@ -46,7 +46,7 @@ def read_cross_encoder(directory: epath.PathLike) -> CrossEncoder | None:
     """Reads the settings of a folder. Returns None if it is not a CrossEncoder with one output.
 
     Raises:
-      UserError: The CrossEncoder has an unknown activation, a default prompt or an invalid length.
+      UserError: The CrossEncoder has an unknown activation, a default prompt or a wrong length, or a file is damaged.
     """
     folder = epath.Path(directory)
     config, settings = read_settings(folder / 'config.json'), read_settings(folder / SETTINGS)
@@ -55,7 +55,7 @@ def read_cross_encoder(directory: epath.PathLike) -> CrossEncoder | None:
     is_marked = settings.get('model_type') == CROSS_ENCODER or older.get('activation_fn')
     if not is_marked or (config.get('num_labels') or len(config.get('id2label') or (0, 1))) != 1:
         return None
-    name = settings.get('activation_fn') or older.get('activation_fn') or 'Sigmoid'  # their default
+    name = settings.get('activation_fn') or older.get('activation_fn') or 'Sigmoid'  # sentence-transformers' default
     activation = str(name).rpartition('.')[2].lower()
     if activation not in ACTIVATIONS:
         fix = 'change the activation in the files of this folder: the logits stay the same'

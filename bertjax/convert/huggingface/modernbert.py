@@ -77,7 +77,7 @@ def _is_plain(facts: Any) -> bool:
 
 
 def read_fields(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns the fields of BertConfig for which the config.json of a BERT has no key.
+    """Returns fields of BertConfig, which extend and override the result of `huggingface.config.from_json`.
 
     Raises:
       UserError: The model has features that bertjax lacks.
@@ -104,7 +104,7 @@ def read_fields(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def write_values(config: BertConfig) -> dict[str, Any]:
-    """Returns the keys of config.json that a BERT does not have, as {key: value}."""
+    """Returns the entries of config.json that extend or override those of a BERT, as {key: value}."""
     every = config.global_every if config.attention_window else 1
     values = {theirs: getattr(config, ours) for ours, theirs, _ in _FIELDS}
     if not config.attention_window:

@@ -42,7 +42,7 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
 
     Raises:
       UserError: The format cannot represent the model (`check_exportable`), the tokenizer has more pieces than the
-        model, or the directory has other files.
+        config's `vocab_size`, or the directory has other files.
       ValueError: The parameters do not match the module, or the labels do not match its outputs.
     """
     config, tokenizer, head = content.config, content.tokenizer, content.head
@@ -72,7 +72,7 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
         family = choose_family(config, tokenizer.separators, pairs=pairs)
     config_json = family.to_family_values(to_json(config, tokenizer.pad_id, head, content.task, missing_parts))
     config_json |= family.write_values(config) if family.write_values else {}
-    export_keys = config_json.keys() - {'use_cache'} | _DIRECTORY_KEYS  # Encoders do not use `use_cache`.
+    export_keys = config_json.keys() - {'use_cache'} | _DIRECTORY_KEYS  # Encoders ignore `use_cache`, so it is kept.
     config_json |= {'torch_dtype': content.dtype, **{key: getattr(tokenizer, name) for key, name in family.token_ids}}
     config_json |= {key: x for key, x in content.values.items() if key not in export_keys}
     unused = family.unused_positions(config_json, CONFIG)

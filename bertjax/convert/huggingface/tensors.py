@@ -128,7 +128,7 @@ def _read_safetensors(file: epath.Path) -> Iterator[Tensor]:
 
 
 def _read_torch(file: epath.Path) -> Iterator[Tensor]:
-    """Reads a state dict of torch.save without executing its pickle."""
+    """Reads a state dict of torch.save without executing code from its pickle."""
     try:
         import torch  # PyTorch is not a dependency, because most directories have safetensors.
     except ImportError:

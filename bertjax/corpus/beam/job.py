@@ -1,8 +1,8 @@
 """Runs pipelines of Apache Beam on any runner. All workers share a folder with the plan of the work.
 
-The elements of a pipeline are numbers, and the plan maps each number to a unit of work. Workers write their results to
-the folder atomically, and the content of a file depends only on the text. So a runner may bundle, distribute and repeat
-the numbers in any way.
+A pipeline starts with numbers, and the plan maps each number to a unit of work. Workers write files atomically, and the
+content of a file depends only on the plan and the text. So a runner may bundle, distribute and repeat the work in any
+way.
 """
 
 import dataclasses
@@ -100,11 +100,11 @@ def run_pipeline(
     Args:
       flags: The value of config.beam.
       folder: The folder of the job.
-      numbers: The elements of the pipeline. Any worker may process any element.
+      numbers: The elements with which the pipeline starts. Any worker may process any element.
       fill: A function that adds the steps of the pipeline to the collection of `numbers`.
 
     Raises:
-      UserError: A step raised a UserError, or the pipeline failed.
+      UserError: The flags are invalid, a step raised a UserError, or the pipeline failed.
     """
     numbers, error_file = list(numbers), folder / _ERROR
     runner, options = parse_flags(flags, len(numbers))

@@ -2,7 +2,7 @@
 
 Workers read the text. They read the plan, the tokenizer and the files of shards from the store's folder. Besides the
 files of shards, the folder `partial` gets these files:
-  repeats-B     int64, the indices (over all shards) of repeated documents with hashes in bucket B
+  repeats-B     int64, the numbers (over all shards) of repeated documents with hashes in bucket B
   distinct-B    the number of distinct lines with hashes in bucket B
   K.where       uint8, the destinations of the documents of shard K, if its train file must change
   K.kept        the checksum of the new train file of shard K
@@ -172,7 +172,7 @@ def _step(label: str, work: Callable, directory: pathlib.Path) -> beam.PTransfor
 
 @contextlib.contextmanager
 def _report_progress(directory: pathlib.Path, shards: dict[int, list[TextPart]], progress: Progress) -> Iterator[None]:
-    """Reports the progress of finished shards from a thread while the block runs."""
+    """Reports the counts of finished shards to `progress` from a thread while the block runs."""
     done = threading.Event()
 
     def follow() -> None:

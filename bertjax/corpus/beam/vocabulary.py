@@ -1,10 +1,9 @@
 """Computes the training data of a vocabulary with Apache Beam: counts of words, or a sample of sentences.
 
 A unit of work is a contiguous range of the text. Besides plan.json, the folder of the job has these JSON files:
-  K.json        the hashes of the parts of unit K, whether it is empty, its first broken input, and for a sample its
-                number of sentences
-  counts-G-B    the counts of the words of corpus G (an index) whose hashes are in bucket B
-  K.wanted      the indices of the sampled sentences of unit K
+  K.json        the record of unit number K (`texts.new_record`) and, for a sample, the unit's number of sentences
+  counts-G-B    {word: count} of the words of corpus number G whose hashes are in bucket number B
+  K.wanted      the indices, within unit K, of its sampled sentences
   K.drawn       the sampled sentences of unit K
 """
 
@@ -66,7 +65,7 @@ def _count(
 
 
 class _Sum(beam.CombineFn):
-    """Adds up counts in place. A function for `CombinePerKey` would copy the total for each element."""
+    """Adds up counts in place. A plain function would copy the total in each call, that is, for about ten elements."""
 
     def create_accumulator(self) -> dict[str, int]:
         return {}
@@ -121,8 +120,8 @@ class BeamTextStatistics:
       corpora: The specifications of each corpus, as for `build.build_store`.
       options: The options for reading text.
       flags: The value of config.beam.
-      folder: The folder of the job. Each method removes the folder at the start, because a killed run may have left
-        files, and at the end.
+      folder: The folder of the job. `counts` and `sentences` remove it at the end, and also at the start, because a
+        killed run may have left files.
 
     Raises:
       UserError: A specification matches nothing.
@@ -142,8 +141,8 @@ class BeamTextStatistics:
     ) -> tuple[list[dict[str, int]], list[KnownText]]:
         """Returns the counts of the `limit` most frequent words or symbols of each corpus, and the record of the text.
 
-        `text.vocabulary.count_words` drops rare words while it counts more than MAX_WORDS different words. Here, this
-        happens only within a unit, so the counts may differ from a count without Beam.
+        `text.vocabulary.count_words` drops the rarest words if there are more than MAX_WORDS. Here, this happens within
+        each unit, so the counts may differ from the counts without Beam.
 
         Args:
           count: A module-level function that counts the words or symbols of texts, or a `functools.partial` of one.
@@ -194,7 +193,7 @@ class BeamTextStatistics:
             return [([texts[index] for index in indices], count) for indices, count in drawn], known
 
     def _read_sentences(self, sentences: list[int], begins: list[int]) -> dict[int, str]:
-        """Returns {number: sentence} for the numbers `sentences`, which must be sorted.
+        """Returns {index: text} for the sentences with the sorted indices `sentences`, counted over all units.
 
         `begins` contains the index of the first sentence of each unit, and finally the count of all sentences.
         """
