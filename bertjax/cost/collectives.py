@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from bertjax.cost.hlo import Computation, Instruction, shape_bytes
 
-# {opcode: function of n}. In a ring of n chips, each chip sends this fraction of the bytes of the operands or of the
-# results, whichever are larger. The ring is the optimal algorithm.
+# {opcode: function of n}: the bytes that each of n chips sends, relative to the bytes of the operands or of the
+# results, whichever are larger. The all-reduce is assumed to use a ring, which needs the fewest bytes.
 # Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009.
 SENT_SHARES = {
     'all-reduce': lambda n: 2 * (n - 1) / n,

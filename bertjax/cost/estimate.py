@@ -170,7 +170,7 @@ def _estimate_instruction(instruction: Instruction, rates: Rates, chips: int) ->
 
 
 def _is_kernel(instruction: Instruction) -> bool:
-    """Returns whether an instruction is a Pallas kernel. Other custom calls are annotations by the compiler."""
+    """Returns whether an instruction is a Pallas kernel. Other custom calls count only if they have cycles."""
     return instruction.opcode == 'custom-call' and (
         '"tpu_custom_call"' in instruction.attributes or '"cost_estimate"' in instruction.attributes
     )

@@ -70,7 +70,7 @@ class Instruction:
         return [self.computation.module[name] for text in texts for name in re.findall(r'[\w.-]+', text)]
 
     def inside(self) -> Iterator['Instruction']:
-        """Yields the instructions inside a fusion or an asynchronous wrapper, recursively. Any other yields itself."""
+        """Yields the instructions inside a fusion or asynchronous wrapper, recursively; otherwise the instruction."""
         if self.opcode in ('fusion', 'async-start'):
             for instruction in self.called('calls')[0].instructions.values():
                 yield from instruction.inside()
@@ -160,7 +160,7 @@ def trip_count(loop: Instruction) -> int | None:
 
 
 def _find_operands(instruction: Instruction) -> tuple[Instruction | None, Instruction | None]:
-    """Returns the two operands of a comparison or addition, or of the root of a fusion; else (None, None)."""
+    """Returns the operands of an instruction, or of a fusion's root; (None, None) if there are not two operands."""
     root = instruction.called('calls')[0].root if instruction.opcode == 'fusion' else instruction
     sides = [side.source() for side in root.inputs]
     if instruction is not root:

@@ -89,7 +89,7 @@ def cost_lines(result: dict[str, Any]) -> list[str]:
 
 
 def cost_tables(result: dict[str, Any]) -> list[Table]:
-    """Returns a table with the parts of a step, and a table with its collectives."""
+    """Returns the tables of the parts of a step and of its collectives, if they have rows."""
     step = result.get('estimated_step_s')
     if not step:
         return []

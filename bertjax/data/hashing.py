@@ -127,7 +127,7 @@ def bits_to_uniform(bits: np.ndarray) -> np.ndarray:
 
 def randint(bound: npt.ArrayLike, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
     """Draws an int64 in 0..bound-1 for each (seed, stream, n, position). `bound` (positive, below 2**53) broadcasts."""
-    # The product can round up to the bound, so the result is clipped.
+    # The product of floats is always below the bound; `minimum` is only a safeguard.
     bound = np.asarray(bound, np.int64)
     return np.minimum((uniform(seed, stream, n, position) * bound).astype(np.int64), bound - 1)
 
@@ -138,7 +138,7 @@ def permute(index: npt.ArrayLike, size: npt.ArrayLike, key: npt.ArrayLike) -> np
     The permutation is a Feistel network over pairs (left, right) of Z_a x Z_b, where a and b are about sqrt(size) and
     a * b >= size. Each round adds a hash of one half to the other half. A round can be inverted, so the network is a
     bijection for every size. A result outside 0..size-1 goes through the network again until it is inside (cycle
-    walking). This is rare, because a * b - size < a.
+    walking). This is rare for large sizes, because a * b - size < a.
 
     Args:
       index: int64 [N], each in 0..size-1.

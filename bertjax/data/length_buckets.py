@@ -76,7 +76,7 @@ def find_buckets(lengths: np.ndarray, shapes: tuple[int, ...]) -> np.ndarray:
 class BucketedExamples:
     """An endless sequence of examples, epoch after epoch. Each batch has one padded length.
 
-    Example n is row n % B of batch n // B. It has one row of the features, which the seed, n and B determine. An epoch
+    Example n is row n % B of batch n // B. The seed, n and B determine which row of the features example n is. An epoch
     visits every row once. The rows of a bucket that do not fill a batch move to the next longer bucket. So only one
     batch of an epoch can have empty rows. Their weight is 0.
 

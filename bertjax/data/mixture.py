@@ -32,8 +32,8 @@ class MixedExamples:
     """The examples of a mixture. Example n is a pure function of n.
 
     All blocks of BLOCK consecutive examples contain the same number of examples of each component. The order within a
-    block depends on the block's number. A component with c examples per block contributes its examples c·b to
-    c·b + c - 1 to block b, so no example is left out or repeated.
+    block depends on the block's number. In block b, a component with c examples per block has its examples c·b, ...,
+    c·b + c - 1, so no example is left out or repeated.
 
     Args:
       components: The examples (or packed rows) of each corpus, with equal shapes.

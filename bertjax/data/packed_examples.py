@@ -71,7 +71,7 @@ class PackedExamples:
         return row_index, numbers, cycle[row_index]
 
     def batch(self, indices: np.ndarray, *rates: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the rows `indices` (int64 [B]) in the format of `batch.py`. See `PretrainingExamples.batch`."""
+        """Returns the rows `indices` (int64 [B]) as in `batch.py`. For `rates`, see `PretrainingExamples.batch`."""
         return make_in_chunks(self._batch, np.asarray(indices, np.int64), self._examples.seq_len, *rates)
 
     def _batch(self, indices: np.ndarray, rates: np.ndarray | None = None) -> dict[str, np.ndarray]:
@@ -83,8 +83,8 @@ class PackedExamples:
         tokens, predictions = np.count_nonzero(real, axis=1), np.count_nonzero(used, axis=1)
         ordinal = ordinals(np.bincount(row_index, minlength=len(indices)))
         begin = starts_in_rows(tokens, ordinal)
-        # A packed row has the tokens of its examples one after the other from position 0, and its predictions too. So
-        # boolean indexing of the single rows returns tokens and predictions in the order of the packed positions.
+        # A packed row has the tokens, and likewise the predictions, of its examples in order from position 0. So
+        # boolean indexing of the single rows returns tokens and predictions in the order of the packed row.
         mask = _prefix_mask(row_index, tokens, rows['input_ids'].shape)
         rows['attention_mask'] = mask.astype(np.int32)
         rows['sequence_ids'][mask] = np.repeat((ordinal + 1).astype(np.int32), tokens)
@@ -102,7 +102,7 @@ class PackedExamples:
 
     @functools.cached_property
     def report(self) -> dict[str, object]:
-        """The report of the examples, with `real_positions` for packed rows: the share of positions without padding.
+        """The report of the examples, where `real_positions` is the share of non-padding positions in packed rows.
 
         Further entries are `unpacked_real_positions` (this share without packing), `rows_per_plan`, `examples_per_row`
         (a mean), and `most_examples`, the limit E.

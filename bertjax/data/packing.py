@@ -29,8 +29,8 @@ class Packing:
     """The rows of one plan.
 
     Attributes:
-      members: int64 [N], the examples of each row, one row after the other. An example is represented by the
-        position that it has in the plan in the first cycle.
+      members: int64 [N], the examples of each row, one row after the other. An entry is the number of an example
+        in the first cycle, counted from the start of the plan.
       starts: int64 [R + 1], the start of each row in `members`; the last entry is N.
       real: The total number of positions that are not padding.
     """
@@ -68,7 +68,7 @@ def _packing(array: np.ndarray, facts: dict) -> Packing:
 
 
 def pack_plan(examples: PretrainingExamples, begin: int, length: int) -> Packing:
-    """Packs the examples `begin` to `begin + length` - 1."""
+    """Packs the examples `begin` to `begin + length - 1` of the first cycle."""
     members, starts, packed, real = [], [np.zeros(1, np.int64)], 0, 0
     for first in range(0, length, BLOCK):
         block = np.arange(first, min(first + BLOCK, length))
@@ -83,8 +83,8 @@ def pack_plan(examples: PretrainingExamples, begin: int, length: int) -> Packing
 def _sizes(examples: PretrainingExamples, tokens: np.ndarray, maskable: np.ndarray) -> np.ndarray:
     """Returns the size of each example, int64 [N], at most S.
 
-    The size is the maximum of three numbers: the tokens, S/P for each prediction, and S/E. So if the sizes in a row sum
-    to at most S, the row has at most S tokens, P predictions and E examples.
+    The size is the maximum of three numbers: the tokens, S/P times the predictions, and S/E with E = `max_examples(S)`.
+    So if the sizes in a row sum to at most S, the row has at most S tokens, P predictions and E examples.
     """
     S, P = examples.seq_len, examples.max_predictions
     for_predictions = -(-prediction_budgets(maskable, examples.masking, P) * S // P)

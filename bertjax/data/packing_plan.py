@@ -70,7 +70,7 @@ class PackingPlan:
             yield empty[batch_rows].reshape(-1), self.shapes[bucket]
 
     def cost(self, cost: Cost) -> float:
-        """Returns the cost of all batches, including padding."""
+        """Returns the cost of computing all batches, including padding, and of compiling their shapes."""
         lengths = np.asarray(self.shapes)[self._filled[1]]
         positions = self.size * float((lengths * (1 + cost.attention * lengths)).sum())
         return positions + cost.shape * len(np.unique(lengths))
@@ -121,7 +121,8 @@ def choose_plan(
       lengths: int64 [N], the lengths of the sequences; N > 0.
       shapes: The possible lengths of a row, ascending. The last length fits every sequence.
       size: The number of rows in a batch with one sequence per row.
-      sizes: A function from the length of a row to the possible numbers of rows in a batch of packed rows, ascending.
+      sizes: A function from the minimum row length of a packed plan to the possible numbers of rows in its batches,
+        ascending.
       cost: The costs of the encoder.
     """
     best = plan_single_rows(lengths, shapes, size)

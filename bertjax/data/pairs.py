@@ -16,7 +16,7 @@ from bertjax.errors import UserError
 MODES = ('nsp', 'sop', 'full_sentences', 'doc_sentences', 'sentences')
 
 
-# With pairs, `start` is the index of a sentence, and `a` and `b` are numbers of sentences; `b` is 0 if B is drawn from
+# With pairs, `start` is the index of a sentence, and `a` and `b` are counts of sentences; `b` is 0 if B is drawn from
 # another document (nsp) or absent (sop). Without pairs, `start` is the index of a token, `a` is a number of tokens, and
 # `b` is the number of documents that these tokens span.
 CHUNK = np.dtype([('start', '<i8'), ('a', '<i4'), ('b', '<i4')])

@@ -196,7 +196,7 @@ def _without_overlaps(first: np.ndarray, sizes_in_words: np.ndarray, words: int)
     open_ = np.flatnonzero(sizes_in_words)  # the spans that are not decided yet
     while open_.size:
         begin, last = first.reshape(-1)[open_], sizes_in_words.reshape(-1)[open_] - 1
-        covered = begin + np.minimum(np.arange(last.max() + 1)[:, None], last)  # [K, N], the words of these spans
+        covered = begin + np.minimum(np.arange(last.max() + 1)[:, None], last)  # [words, spans], padded with last words
         # The last write wins, so the owner of a word is the span of the lowest rank that covers it.
         owner[covered.T[::-1].reshape(-1)] = np.repeat(open_[::-1], len(covered))
         lowest = (owner[covered] == open_).all(0)
@@ -215,7 +215,7 @@ def _fill(spans: _Spans, active: np.ndarray, rank: np.ndarray, remaining: np.nda
     first, sizes_in_words = spans.draw(active[:, None], rank[active, None] + np.arange(_RANKS))
     step, room = np.arange(spans.max_words)[:, None], remaining[active]
     for begin, words in zip(first.T, sizes_in_words.T, strict=True):
-        covered = begin + step  # [K, A]
+        covered = begin + step  # [max_words, A]
         size = spans.bounds[covered + 1] - spans.bounds[begin]
         fits = (step < words) & (size <= room)
         fits &= ~(fits & selected[covered]).any(0)

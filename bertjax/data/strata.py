@@ -72,7 +72,7 @@ def slot_capacities(lengths: np.ndarray, batch_size: int, shards: int = 1, parts
 
 
 def layout_cost(layout: Layout, cost: Callable[[int], float], group_cost: float) -> float:
-    """Returns the cost of a layout. See `choose_layout` for the arguments."""
+    """Returns the cost of a layout. For `cost` and `group_cost`, see `choose_layout`."""
     return sum(rows * cost(length) for rows, length in layout.row_groups) + group_cost * (len(layout.row_groups) - 1)
 
 

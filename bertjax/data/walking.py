@@ -45,7 +45,7 @@ def calibrate(split: StoreSplit, options: PairOptions, seq_len: int, seed: int) 
     the rest of a NotNext chunk begins the next chunk. So the walks are repeated with new probabilities, up to eight
     times, until half of the examples are IsNext. Each time, the walks cover all plans of a small corpus, or at least
     `_BLOCK` sentences of a large corpus, to make the noise small. If more than half of the chunks have one sentence,
-    the result is 1, and fewer than half of the examples are IsNext.
+    fewer than half of the examples are IsNext.
     """
     if not options.balanced:
         return 0.5

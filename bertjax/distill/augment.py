@@ -137,7 +137,7 @@ def augment_split(
       times: The number of rows for each original row, including the original row.
       probability: The probability that a word of one piece is replaced.
       count: The number of candidates for a replacement: the words that the model predicts as most likely.
-      seed: The seed. The replacements in a copy depend on the seed and the index of the copy.
+      seed: The seed. Each draw depends on the seed, the index of the sequence and the position of the word.
       batch_size: The number of sequences in a batch of `masked_lm`.
     """
     words = find_single_piece_words(features, tokenizer.special_ids, tokenizer.continues_word) & ~fixed

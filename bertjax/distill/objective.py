@@ -75,7 +75,7 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
       embeddings_loss: The squared distance from the teacher's embeddings, averaged over the width.
       hidden_loss: The squared distance from the teacher's hidden states, averaged over the width and summed over the
         student's blocks.
-      attention_loss: The squared distance from the teacher's scores Q Kᵀ / √K before mask and softmax, averaged over
+      attention_loss: The squared distance from the teacher's scores Q Kᵀ / √d before mask and softmax, averaged over
         the heads, and summed over the student's blocks and over the pairs of a token and an attended token.
       cosine_loss: 1 - cos of the last hidden states.
 

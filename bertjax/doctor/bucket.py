@@ -23,7 +23,7 @@ def rights(url: str) -> Iterator[Check]:
     folder, probe = RemoteFolder(url, '--workdir'), f'.doctor-{secrets.token_hex(8)}'
     actions = {
         'list': folder.find,
-        'read': lambda: folder.read(probe),  # the object is missing: the answer is 404 with the right to read, else 403
+        'read': lambda: folder.read(probe),  # the object is missing: 404 with the rights to list and read, else 403
         'write': lambda: folder.write(probe, b'run=doctor'),
         'delete': lambda: folder.remove(probe),
     }

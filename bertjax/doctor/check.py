@@ -33,7 +33,7 @@ class Check:
 
 
 def check(about: str) -> Callable[[Callable[..., Iterable[Check]]], Callable[..., Iterator[Check]]]:
-    """Returns a decorator of generators of checks. The decorator converts a UserError to a failed check `about`."""
+    """Returns a decorator for generators of checks. The decorator converts a UserError to a failed check `about`."""
 
     def decorate(function: Callable[..., Iterable[Check]]) -> Callable[..., Iterator[Check]]:
         @functools.wraps(function)

@@ -100,7 +100,7 @@ def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Ite
 
 @check('memory')
 def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, total: int | None) -> Iterator[Check]:
-    """Checks the memory of this machine's devices, and estimates the hours from timed steps. See `on_slice`."""
+    """Checks the device memory, and estimates the hours from timed steps. For `done` and `total`, see `on_slice`."""
     mesh, model = make_mesh(settings.mesh_axes), settings.model_config(vocab_size)
     for phase in settings.resolve_phases(total or _ASSUMED_STEPS):
         key, rows = settings.phase_specs[phase.number].smallest_batch

@@ -101,7 +101,7 @@ def unwritten_bytes(path: epath.PathLike) -> int:
 
 
 def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
-    """Yields the files below a directory, sorted within each folder, except names that begin with '.' or '_'.
+    """Yields the files below a directory, sorted within each folder. Names that begin with '.' or '_' are skipped.
 
     Links are followed. A folder that is reached a second time, for example through a link to its parent, is skipped
     with a warning.
