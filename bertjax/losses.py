@@ -153,7 +153,7 @@ def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax
 
 
 def _distill_logits(name: str) -> Callable[[Any, Any, Arrays, float], jax.Array]:
-    """Returns the function of a DistillLoss that is the divergence of the outputs `name`."""
+    """Returns a function for `DistillLoss.elements`: the divergence of the outputs `name` of student and teacher."""
     return lambda student, teacher, batch, temperature: divergence(student[name], teacher[name], temperature)
 
 

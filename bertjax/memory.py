@@ -16,7 +16,7 @@ _THRESHOLD = 128 * 1024  # In bytes: the initial value in glibc, which glibc cha
 # The required address space in bytes. A run of the smallest model takes 1.9 GB on two cores, mostly for libraries and
 # threads.
 _BASE_BYTES, _BYTES_PER_CORE = 2 << 30, 128 << 20
-# The messages of XLA, C++ and Python.
+# The messages of XLA, C++ and Python about a lack of memory.
 _EXHAUSTED = re.compile(r"RESOURCE_EXHAUSTED:.*(memory|allocat)|std::bad_alloc|can't start new thread", re.DOTALL)
 _FIX = 'lower config.batch_size, raise config.grad_accum_steps, or give the run more memory; the same command continues'
 
@@ -24,9 +24,9 @@ _FIX = 'lower config.batch_size, raise config.grad_accum_steps, or give the run 
 def return_freed_memory() -> None:
     """Makes glibc return the memory of freed arrays to the system immediately.
 
-    By default glibc raises its threshold to the size of freed blocks, up to 32 MB, and keeps smaller blocks. Arrays
-    that are read and converted one by one would then leave gaps as large as the model. Do not call this function in
-    training, where each step allocates the same buffers again. It does nothing with another C library.
+    By default glibc raises its mmap threshold to the size of freed blocks, up to 32 MB, and keeps smaller blocks.
+    Arrays that are read and converted one by one would then leave gaps as large as the model. Do not call this function
+    in training, where each step allocates the same buffers again. With another C library the function does nothing.
     """
     if sys.platform != 'linux':
         return

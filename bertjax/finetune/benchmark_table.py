@@ -62,7 +62,7 @@ def write_submission(folder: pathlib.Path, server_splits: Mapping[str, Sequence[
 
 
 def write_summary(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tuple[dict[str, Any], list[list[str]]]:
-    """Writes WORKDIR/results.json and table.md of all finished tasks, and returns the result of `summarise`."""
+    """Writes the summary to results.json and table.md in the workdir. Returns the result of `summarise`."""
     summary, rows = summarise(folder, missing_data)
     write_atomic(folder / RESULTS, json.dumps(summary, indent=2) + '\n')
     lines = ['| task | dev | figures | score |', '|---|---|---|---|']

@@ -60,7 +60,7 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-    """Several models of one task, with the interface of `EvaluatedTask`. Their encoders and tokenizers may differ.
+    """Several models of one task, evaluated like an `EvaluatedTask`. Their encoders and tokenizers may differ.
 
     Attributes:
       members: {workdir: model}. The task of the first member reads the records.

@@ -53,8 +53,8 @@ def recorded_packing(folder: pathlib.Path) -> str:
 def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, recorded: str = '') -> PackingChoice:
     """Decides whether rows are packed.
 
-    If config.packing is 'auto', a resumed run keeps its choice. A new run packs rows if this is cheaper, but only on a
-    CPU and without config.max_padded_lengths.
+    If config.packing is 'auto', a resumed run keeps its choice, and a new run packs rows if this is cheaper. A new
+    run packs them only on a CPU and without config.max_padded_lengths.
 
     Args:
       data: The data of the task, with the settings of the run.

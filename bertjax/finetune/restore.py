@@ -138,7 +138,7 @@ def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> tuple[Task
 
 
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
-    """Returns the data of the task. The labels and thresholds come from task.json in the workdir or in config.init."""
+    """Returns the data of the task, with the labels and thresholds of task.json if there is such a file."""
     exported = exported_model(folder)
     has_model = exported is not None or has_checkpoints(folder)
     if not has_model and (folder / 'config.json').exists():

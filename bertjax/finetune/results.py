@@ -116,7 +116,7 @@ def evaluate_split(
 
     Returns:
       {'splits': {split: metrics}} and {split: predictions}. If a split is a sample, the first dictionary also has
-      'parts'; see `TaskData.parts`. With a dev split, it has 'collapsed': whether all predictions on dev are equal.
+      'parts'; see `TaskData.parts`. With a dev split, it has 'collapsed'; see `Task.collapsed`.
     """
     task, evaluation, figures, predictions = data.task, {}, {}, {}
     for name, rows in outputs.items():
@@ -204,15 +204,15 @@ def write_predictions(
 
 
 def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Returns a row for each record or blank line in `items`; see `rows_of_items`."""
+    """Returns a row for each record or `Blank` in `items`; see `rows_of_items`."""
     records = [item for item in items if not isinstance(item, Blank)]
     return rows_of_items(items, task.rows(records, predictions))
 
 
 def rows_of_items(items: Iterable[Any], answers: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yields a row for each record or blank line in `items`. `answers` has an answer for each record.
+    """Yields a row for each record or `Blank` in `items`. `answers` has an answer for each record.
 
-    The row of a record has the fields of the record and the answer. The row of a blank line has its file and line.
+    The row of a record has its fields and its answer. The row of a `Blank` has its kind, `where` and fields.
     """
     answers = iter(answers)
     for item in items:

@@ -111,7 +111,7 @@ class Finetuning(Experiment):
         )
 
     def _fingerprints(self) -> dict[str, str]:
-        """Returns hashes of the data and a description of the batches. A resumed run must have the same values."""
+        """Returns fingerprints of the data, the batches and the teacher. A resumed run must have the same ones."""
         lengths = 'all lengths'
         if isinstance(self._examples, BucketedExamples):
             lengths = f'{", ".join(map(str, self._examples.shapes))} pieces'

@@ -76,7 +76,7 @@ class FinetuningSettings(FinetuningKeys):
             )
 
     def check(self) -> None:
-        """Checks everything that can be checked without reading the data.
+        """Checks the tracker, the options of the task and combinations of settings, without reading the data.
 
         Raises:
           UserError: A value is invalid. The error names its key.

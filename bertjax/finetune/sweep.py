@@ -122,7 +122,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
 def _check_same_settings(data: TaskData, folder: pathlib.Path) -> None:
     """Raises a UserError if the workdir has trials with other settings, else writes config.json.
 
-    config.sweep may change, because trials may be added to a sweep.
+    config.sweep may change, because trials may be added to a sweep. MACHINE and VERB keys may change too.
     """
     path = folder / 'config.json'
     eval_fingerprints = {name: data.split(name).features.fingerprint for name in data.eval_splits}

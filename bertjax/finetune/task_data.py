@@ -1,4 +1,4 @@
-"""The data of a task, used by all verbs for tasks: the tokenizer, the encoder config, the records and the features."""
+"""The data of a task for training, evaluation and prediction: tokenizer, encoder config, records and features."""
 
 import copy
 import dataclasses
@@ -24,9 +24,9 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import set_workdir_tokenizer
 
-# COMPILE_TIME and FLOPS were measured on CPUs with encoders of 2 to 12 blocks (x86-64 with AVX-512, jax 0.10.2,
-# docs/performance.md). Accelerators compile all lengths in parallel and compute faster. The constants are used for them
-# too, so that a run has the same batches on all platforms.
+# COMPILE_TIME and FLOPS were measured with encoders of 2 to 12 blocks and jax 0.10.2, on the CPU that
+# docs/performance.md describes. Accelerators compile all lengths in parallel and compute faster. The constants are used
+# for them too, so that a run with padded rows has the same batches on all platforms.
 # The CPU time to compile one more padded length: {whether training: (fixed seconds, seconds per block)}.
 COMPILE_TIME = {True: (3.0, 0.35), False: (0.5, 0.08)}
 FLOPS = 1e11  # the FLOPs that a training step computes per CPU second
@@ -194,7 +194,7 @@ class TaskData:
         )
 
     def fingerprints(self) -> dict[str, str]:
-        """Returns hashes or texts of the encoder, tokenizer, labels and data, which a resumed run must not change."""
+        """Returns values that identify the encoder, tokenizer, labels and data. A resumed run must not change them."""
         encoder = self.encoder
         sizes = (encoder.num_layers, encoder.width, encoder.num_heads, encoder.mlp_dim, encoder.max_positions)
         rows = self.split('train', training=True).features
@@ -213,8 +213,8 @@ def task_json(
 ) -> str:
     """Returns the text of task.json.
 
-    `options` are the options of the task, including its kind, as JSON values. `finished` records whether the thresholds
-    of the task have been tuned on dev.
+    `options` are the options of the task, including its kind, as JSON values. `finished` is whether the training is
+    finished, so that the thresholds of the task are final.
     """
     facts: dict[str, Any] = {'task': dict(options), 'learned': task.learned_state()}
     facts |= {'encoder': dataclasses.asdict(encoder), 'seq_len': seq_len}
@@ -236,14 +236,14 @@ def sample_records(records: Sequence[Any], limit: int) -> Sequence[Any]:
 
 
 def read_encoder_config(settings: FinetuningSettings, source: str) -> BertConfig:
-    """Reads the encoder config of a Hugging Face directory, and sets its execution options from the settings."""
+    """Reads the encoder config of a Hugging Face directory, and sets the fields in config.model, such as dropout."""
     choices = dataclasses.asdict(settings.model)
     scan = choices['scan_layers'] and not any(map(needs_unrolled, settings.trained_parts))
     return read_config(source, **{**choices, 'scan_layers': scan})
 
 
 def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
-    """Returns the data of a new run, with the encoder of config.init, and labels learned from the training records.
+    """Returns the data of a training, with the encoder of config.init and labels learned from the training records.
 
     Raises:
       UserError: config.init does not exist, its encoder contradicts the settings, or records are malformed.

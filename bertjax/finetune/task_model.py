@@ -39,7 +39,7 @@ class TaskModel:
       splits: The splits to train and evaluate on, at least one. They determine the padded lengths, and the first split
         determines the arrays of a batch. If `layout` is set, the first split must be the training split.
       length_count: The maximum number of padded lengths.
-      layout: The layout of packed training batches; None for one sequence per row.
+      layout: The layout of packed training batches; None for padded rows.
 
     Attributes:
       data, layout: See Args.
@@ -200,7 +200,7 @@ class TaskEvaluator:
 def prepare(
     data: TaskData, mesh: Mesh, length_count: int, *, layout: PackedLayout | None = None, selection_key: str = ''
 ) -> tuple[TaskSplit, TaskModel]:
-    """Tokenises all splits and builds the model, so that every mistake is reported before training.
+    """Tokenises all splits and builds the model, so that their errors are reported before training.
 
     For `length_count` and `layout`, see `TaskModel`. `selection_key` is the config key that selects a model by its
     dev score; '' for none.

@@ -97,8 +97,8 @@ def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> di
     """Returns the content of sweep.json. `score` is the name of the dev metric that ranks the trials.
 
     Returns:
-      The statistics of each setting over its seeds (median, mean, standard deviation, best score and number of
-      collapsed runs), and the name of the best run on dev.
+      The statistics of the runs that differ only in their seed (median, mean, standard deviation, best score and number
+      of collapsed runs), and the name of the best run on dev.
     """
     lines = []
     for _, group in itertools.groupby(sorted(runs, key=lambda run: run[0]), key=lambda run: run[0].without_seed):
@@ -121,7 +121,7 @@ def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> di
 
 
 def sweep_table(summary: Mapping[str, Any]) -> Table:
-    """Returns a table with a row for each setting."""
+    """Returns a table with a row for each group of runs that differ only in their seed."""
     # The table must fit in 80 columns, the width that rich assumes for a pipe or a file.
     names = ('trainable', 'batch', 'epochs', 'rate', 'runs', 'median', 'mean', 'sd', 'best', 'collapsed')
     table = make_table(f'{summary["score"]} on dev', *names)

@@ -22,8 +22,8 @@ class Attention(NamedTuple):
 
     Attributes:
       pieces: The S pieces, including special tokens.
-      weights: float32 [L, H, S, S]. `weights[l, h, i, j]` is the attention from position i to position j in head h of
-        layer l, both counted from 0. The weights sum to 1 over j.
+      weights: float32 [L, H, S, S] for L layers and H heads. `weights[l, h, i, j]` is the attention from position i to
+        position j in head h of layer l, both counted from 0. The weights sum to 1 over j.
     """
 
     pieces: list[str]

@@ -82,19 +82,19 @@ class Encoding:
 def resolve_encoding(
     model: LoadedModel, *, pool: str, normalize: bool | None, prompt: str | None = None, **options: Any
 ) -> Encoding:
-    """Makes an Encoding from options and, with pool='auto', the modules of a sentence-transformers folder.
+    """Makes an Encoding from options and, with pool='auto', the `sentence_modules` of the model.
 
     Args:
-      model: The model with its `sentence_modules`.
+      model: The model.
       pool: The pooling. 'auto' uses the pooling, prompt, Dense layers, normalization and number of dimensions of the
-        folder; for other models it means 'mean'. Any other value of `Encoding.pool` disables the default
+        modules; for a model without modules it means 'mean'. Any other value of `Encoding.pool` disables the default
         prompt and the Dense layers.
-      prompt: The name of one of the folder's prompts, or a prefix of every text; None for the default prompt.
-      normalize: Whether to normalize. None uses the setting of the folder if `pool` is 'auto', else False.
+      prompt: The name of one of the model's prompts, or a prefix of every text; None for the default prompt.
+      normalize: Whether to normalize. None uses the setting of the modules if `pool` is 'auto', else False.
       **options: The fields `layers`, `combine`, `weights` and `truncate_dim` of the Encoding.
 
     Raises:
-      UserError: The modules of the folder are not supported or need other layers, or the Encoding is invalid.
+      UserError: The modules are not supported or need other layers, or the Encoding is invalid.
     """
     modules = model.sentence_modules if pool == 'auto' else None
     if prompt is not None and model.sentence_modules:
@@ -162,7 +162,7 @@ def make_encode(module: nn.Module, encoding: Encoding) -> Forward:
         last, layers = bound.encoder(ids, segments, mask, all_layers=not only_last)
         if encoding.pool == 'pooler':
             return bound.pooler(last[:, 0])
-        return last[None] if only_last else layers[jnp.asarray(encoding.layers)]  # [N, B, S, D]
+        return last[None] if only_last else layers[jnp.asarray(encoding.layers)]  # [layers, B, S, D]
 
     def forward(params, batch):
         mask = batch['attention_mask']

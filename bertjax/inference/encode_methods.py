@@ -77,17 +77,17 @@ class EncodeMethods:
           layers: One or several hidden states: 0 is the embeddings, 1 to L are the blocks, -1 is the last block.
           pool: The pooling: 'mean' over all tokens, 'cls', 'max', 'mean_sqrt_len_tokens', 'weightedmean', 'lasttoken',
             'pooler' (tanh of a projection of [CLS]), or None for one vector per token. For a sentence-transformers
-            folder, 'auto' computes the same vectors as `SentenceTransformer(path).encode`, with prompt, Dense layers
-            and normalization; for other models it means 'mean'.
+            folder or a model of configs/embed.py, 'auto' computes the same vectors as `SentenceTransformer.encode`,
+            with prompt, Dense layers and normalization; for other models it means 'mean'.
           combine: The method that combines several layers: 'mean', 'sum', 'concat', or 'weighted', the sum with
             `weights`.
           weights: One weight per layer.
-          normalize: Whether to scale each vector to length 1. None uses the setting of the sentence-transformers folder
-            if `pool` is 'auto', else False.
+          normalize: Whether to scale each vector to length 1. None uses the setting of the model if `pool` is 'auto',
+            else False.
           prompt: The name of a prompt of the model, such as 'query' or 'document', or a prefix of every text. None uses
-            the default prompt of the sentence-transformers folder if `pool` is 'auto', else no prompt.
+            the default prompt of the model if `pool` is 'auto', else no prompt.
           truncate_dim: The number of leading dimensions to keep before normalization. None uses the setting of the
-            sentence-transformers folder if `pool` is 'auto', else all dimensions.
+            model if `pool` is 'auto', else all dimensions.
           precision: 'float32', 'int8' (one byte per dimension) or 'binary' (one bit per dimension, eight in a byte);
             see `model.quantization.quantize`. `similarity` computes the cosines of quantized vectors.
           calibration: float32 [M, D], only for 'int8': vectors that `encode` returned, or only the minimum and the

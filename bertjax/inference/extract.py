@@ -51,7 +51,7 @@ class Extractor:
 
     @functools.cached_property
     def identity(self) -> bytes:
-        """A hash of everything that determines the features of a text."""
+        """A hash of the model and the options that determine the features of a text."""
         model = self.runner.model
         digest = hashlib.sha256(repr((_VERSION, self.encoding, self.max_length)).encode() + model.fingerprint)
         if model.tokenizer.separators != 1:  # the fingerprint of a tokenizer does not depend on its separators
@@ -76,9 +76,9 @@ class Extractor:
         Returns:
           A dict of arrays. `lengths`, int32 [N], is the number of tokens of each item including [CLS] and [SEP], or 0
           for a blank item. `features`, float32 [N, D], is NaN for a blank item. With one vector per token, `features`
-          is [T, D], and there are four more arrays, int32 [T]. `ids` has the ids of the pieces. `segments` is 0 for
-          the first text and 1 for the second. `starts` and `ends` have the character span of each piece in its text,
-          or -1 for [CLS] and [SEP].
+          is [T, D] for the T tokens of all items, and there are four more arrays, int32 [T]. `ids` has the ids of the
+          pieces. `segments` is 0 for the first text and 1 for the second. `starts` and `ends` have the character span
+          of each piece in its text, or -1 for [CLS] and [SEP].
         """
         numbers, first, second = nonblank_texts(items)
         lengths = np.zeros(len(items), np.int32)

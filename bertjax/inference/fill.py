@@ -167,8 +167,8 @@ def extend(
     """Appends masks to each text and fills them from left to right, one per forward pass.
 
     The method follows Wang and Cho 2019 ("BERT has a Mouth, and It Must Speak", arXiv 1902.04094). It is slow, and the
-    continuations are poor, because masked language models are not trained for it. If a text is too long, its beginning
-    is cut off. The continuation of a text does not depend on the other texts.
+    continuations are poor, because masked language models are not trained for it. The model does not read the beginning
+    of a text that is too long. The continuation of a text does not depend on the other texts.
 
     See `masked_methods.MaskedMethods.extend` for the options, and `Runner.run` for `advance`.
 

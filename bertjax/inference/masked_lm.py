@@ -108,7 +108,7 @@ def pseudo_log_likelihoods(
     Args:
       runner: The runner of the model.
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
-      advance: A function that is called with the approximate number of newly finished texts; None shows a progress bar.
+      advance: A function to call with the approximate number of newly finished sequences; None shows a progress bar.
       lengths: The padded lengths; see `choose_score_lengths`. None chooses them for these sequences.
     """
     results = [np.zeros(0, np.float32)] * len(sequences)

@@ -1,6 +1,6 @@
 """Metrics of classification and regression, with the same values as in scikit-learn and scipy.
 
-A function returns None if its metric is undefined.
+Without records, a metric is None.
 """
 
 import dataclasses
@@ -76,7 +76,7 @@ def matthews(table: np.ndarray) -> float | None:
 
     The value is 0 if all records have the same class, or if all predictions are the same class.
     """
-    table = table.astype(np.float64)  # with 3e9 records or more, products of counts would overflow int64
+    table = table.astype(np.float64)  # with 1e5 records or more, a product of four counts could overflow int64
     total, true, predicted = table.sum(), table.sum(1), table.sum(0)
     if not total:
         return None
