@@ -133,7 +133,7 @@ class BertForPreTraining(nn.Module):
         causal: jax.Array | None = None,
         dropout: Dropout | None = None,
     ) -> dict[str, jax.Array]:
-        """Computes the logits of both heads.
+        """Computes the logits of the heads.
 
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.

@@ -24,7 +24,7 @@ def is_captured(module: nn.Module, *names: str) -> bool:
 
 
 def capture_value(module: nn.Module, name: str, value: jax.Array) -> None:
-    """Stores a value in a collection. A module must do this at most once per call, and only if `is_captured`."""
+    """Stores a value in a collection, at most once per call and collection of a module, and only if `is_captured`."""
     module.put_variable(name, _KEY, value)
 
 

@@ -1,4 +1,4 @@
-"""Dropout whose dropped values are a pure function of (seed, phase, layer, site, example number, position).
+"""Dropout whose dropped values are a pure function of (seed, phase, layer, site, example number, index in the example).
 
 The dropped values do not depend on the mesh, the batch size, gradient accumulation or the implementation: every kernel
 that hashes the same words and counters drops the same values. The backward pass computes the hashes again instead of
@@ -21,7 +21,7 @@ _SHIFTS, _MULTIPLIERS = (16, 15, 16), (0x7FEB352D, 0x846CA68B)
 
 
 class Site(enum.IntEnum):
-    """The operation within a layer or a head that drops values. The numbers are part of the hash: never change one."""
+    """The operation that drops values. The numbers are part of the hash: never change one."""
 
     EMBEDDINGS = 0
     ATTENTION = 1

@@ -95,7 +95,7 @@ class Embeddings(nn.Module):
         return _constrain_hidden(drop(self.norm(x), self.config.dropout_elsewhere, dropout, Site.EMBEDDINGS))
 
     def table(self) -> jax.Array:
-        """Returns the token embedding [V, D], which the MLM head shares."""
+        """Returns the token embedding [V, D], which a tied MLM head shares."""
         return self.token()
 
 
@@ -238,7 +238,7 @@ class BertEncoder(nn.Module):
 
         Returns:
           The hidden states of the last block: [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or
-          [B, Q, D] with fixed slots (see `PackedLayout.gather_cls`).
+          [B, Q, D] for a `layout` with fixed slots (see `PackedLayout.gather_cls`).
           The hidden states of all layers [L + 1, B, S, D], or None without `all_layers`.
 
         Raises:
@@ -277,7 +277,7 @@ class BertEncoder(nn.Module):
                 in_axes=(0, nn.broadcast, nn.broadcast, nn.broadcast),
                 length=c.num_layers,
                 metadata_params={nn.PARTITION_NAME: 'layers'},
-                # The check traces the block twice. Without it, Flax would draw different initial parameters.
+                # The check traces the block twice. It stays in init, where the drawn parameters depend on it.
                 check_constancy_invariants=self.is_initializing(),
             )
             indices = None if c.layers_alike and dropout is None else jnp.arange(c.num_layers)

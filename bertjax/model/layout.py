@@ -1,4 +1,4 @@
-"""Layouts: the slots of a batch's sequences in packed rows. `data/` uses this module, so it does not import JAX."""
+"""Layouts: the slots of a batch's sequences in packed rows. This module imports no JAX, because `data/` uses it."""
 
 import dataclasses
 import functools
@@ -77,7 +77,7 @@ class Layout:
 
     @functools.cached_property
     def cls_positions(self) -> np.ndarray:
-        """int32 [Q], the starts of the sequences of all rows, padded with the row's first position to E per row."""
+        """int32 [Q], the starts of all sequences, row by row, padded to E per row with the row's first position."""
         padded = [
             starts + [begin] * (most - len(starts))
             for rows, most in zip(self.rows, self.most_sequences, strict=True)

@@ -11,7 +11,7 @@ PRECISIONS = {'float32': np.float32, 'int8': np.int8, 'binary': np.uint8}
 
 
 def value_ranges(x: np.ndarray) -> np.ndarray:
-    """Returns [2, D], the smallest and the largest value of each dimension of float32 [N, D], without rows of NaN."""
+    """Returns the smallest and the largest value of each dimension of x [N, D], float32 [2, D]. NaN is ignored."""
     if not len(x):
         return np.zeros((2, x.shape[1]), np.float32)
     return np.float32([np.fmin.reduce(x), np.fmax.reduce(x)])

@@ -25,7 +25,7 @@ def rotate(width: int, x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Arra
       cos, sin: float32 [B, S, 128], the cosines and sines for the columns of a register (see `register_columns`).
 
     Returns:
-      [B, S, H·K], as `Rotary.rotate`.
+      [B, S, H·K], with the values of `Rotary.rotate`.
     """
     B, S, columns = x.shape
     block, table = (pl.BlockSpec((None, BLOCK, n), lambda b, i: (b, i, 0)) for n in (columns, LANES))
@@ -44,7 +44,7 @@ def rotate(width: int, x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Arra
 
 
 def _backward(width: int, residuals: tuple, cotangent: jax.Array) -> tuple:
-    cos, sin = residuals  # the inverse of a rotation is its transpose
+    cos, sin = residuals  # the transpose of a rotation is its inverse
     return rotate(width, cotangent, cos, -sin), None, None
 
 

@@ -55,7 +55,7 @@ class PackedLayout(_Packing, Layout):
     def split(self, x: jax.Array) -> list[jax.Array]:
         """Splits x into an array for each group of rows.
 
-        x [R, T, ...] becomes [R·rows, length, ...], and x [R, Q, ...] becomes [R·rows, E, ...], E of `most_sequences`.
+        x [R, T, ...] becomes [R·rows, length, ...], and x [R, Q, ...] becomes [R·rows, E, ...] (see `most_sequences`).
         """
         widths = [length for _, length in self.row_groups] if x.shape[1] == self.positions else self.most_sequences
         parts, begin = [], 0

@@ -44,8 +44,8 @@ def scale_by_stable_adam(weight_decay: float, b1: float, b2: float, eps: float) 
     """Scales updates by Adam, adds the weight decay, and divides the sum by max(1, RMS) for each tensor.
 
     Source: StableAdamW, arXiv 2304.13013, algorithm 2, with bias correction. The RMS is the root of the mean of
-    g² / max(v, eps²), where g is the gradient and v is Adam's second moment. It divides the learning rate, and so also
-    the decay. Each layer of a stacked parameter has its own RMS.
+    g² / max(v, eps²), where g is the gradient and v is Adam's second moment. The paper divides the learning rate by
+    max(1, RMS), which is equivalent. Each layer of a stacked parameter has its own RMS.
     """
     adam = optax.scale_by_adam(b1, b2, eps)
 
@@ -67,7 +67,7 @@ def scale_by_stable_adam(weight_decay: float, b1: float, b2: float, eps: float) 
 
 
 def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
-    """Multiplies the update of each weight by |weight| / |update|, layer by layer.
+    """Multiplies the update of each weight tensor by |weight| / |update|, layer by layer.
 
     Source: LAMB, arXiv 1904.00962, algorithm 2.
 
@@ -104,9 +104,9 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Builds a chain of gradient clipping, moments, decoupled weight decay and a scaling for LAMB or Muon.
 
-    The arguments are the keys of the group config.optimizer (see `config.run.Optimizer`). The update includes
-    `weight_decay` times the parameter, except for biases and LayerNorm scales. StableAdamW, LAMB and Muon (for the
-    parameters of Adam) multiply this sum by a factor.
+    The arguments are the keys of the group config.optimizer (see `config.run.Optimizer`). The update of a parameter
+    includes `weight_decay` times the parameter, except for biases and LayerNorm scales. StableAdamW and LAMB scale the
+    whole update, including the decay. Muon does so only for parameters outside the matrices of the blocks.
     """
     moments = {
         'bert_adam': scale_by_bert_adam,

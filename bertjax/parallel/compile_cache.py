@@ -21,9 +21,9 @@ def enable_compile_cache() -> None:
 
     JAX's environment variable JAX_COMPILATION_CACHE_DIR takes precedence; an empty value disables the cache. The cache
     key of a program includes JAX's version, the compiler flags and the devices. If the cache cannot be read, JAX logs a
-    warning and compiles. Programs that compile in less than MIN_COMPILE_SECONDS are not cached, unless JAX's
-    environment variable sets another limit. If the folder is not writable, nothing is cached. If the cache is larger
-    than MAX_BYTES, the least recently used programs are removed.
+    warning and compiles. Programs that compile in less than MIN_COMPILE_SECONDS are not cached, unless
+    JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS sets another limit. If the folder is not writable, nothing is cached. If
+    the cache is larger than MAX_BYTES, the least recently used programs are removed.
     """
     if _MIN_COMPILE_VARIABLE not in os.environ:
         min_seconds = min(MIN_COMPILE_SECONDS, jax.config.jax_persistent_cache_min_compile_time_secs)

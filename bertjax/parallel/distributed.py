@@ -108,7 +108,7 @@ def primary_first() -> contextlib.AbstractContextManager[None]:
     """A context whose body runs first in the primary process, then in the others, which see the primary's files.
 
     The body must not compute on the mesh, which needs all processes. Within the body, the functions of this module do
-    not communicate.
+    not communicate, except `wait_for_all`, which must not be called there.
 
     Raises:
       OtherStoppedError: In the other processes, if the primary has raised. In the processes without an error, if

@@ -22,7 +22,7 @@ class Generation:
       hbm_bandwidth: Memory bandwidth in bytes per second.
       link_bandwidth: Bandwidth of one link to a neighbour in one direction, in bytes per second.
       closed: A side of a slice is a ring if its length is a multiple of this number. On v4 and v5p, sides are rings
-        only if the lengths of all sides above 1 are multiples.
+        only if all sides longer than 1 have such lengths.
       clock_hz: The clock of a TensorCore.
       network_bandwidth: Bandwidth of a chip in the data centre network between slices, in bytes per second; 0 if it is
         not published.

@@ -1,7 +1,7 @@
 """ZeRO-1 (arXiv 1910.02054, section 5.1): shards the train state over the data axis instead of replicating it.
 
 If only the data axis is larger than 1, each device stores and updates its shard of parameters and moments. A step
-begins with an all-gather of the parameters and ends with a reduce-scatter of the gradients. In between, a device
+begins with an all-gather of the parameters, and reduce-scatters the gradients before the update. In between, a device
 computes with its rows and the full parameters, inside `jax.shard_map`. Without `shard_map`, XLA would also split the
 products of the model by these shardings.
 
@@ -41,7 +41,7 @@ def should_shard(choice: str, mesh: Mesh) -> bool:
 
 
 def is_data_parallel(mesh: Mesh) -> bool:
-    """Returns whether all axes except data have size 1, so that every device has a copy of the weights."""
+    """Returns whether all axes except data have size 1, so that only ZeRO-1 can split the weights."""
     return all(size == 1 for axis, size in mesh.shape.items() if axis != AXIS)
 
 
@@ -119,7 +119,7 @@ class GradientExchange:
         return any(AXIS in spec for spec in jax.tree.leaves(self.specs))
 
     def over_devices(self, function: Callable[..., Any], specs: Any, num_values: int) -> Callable[..., Any]:
-        """Maps a function over the devices. Each device passes its parameter shards, its rows and replicated values.
+        """Maps a function over the devices. Each device passes its parameter shards, its rows and `num_values` values.
 
         Args:
           function: (parameter shards, rows, *values) -> (sums over all devices, gradient shards).

@@ -1,7 +1,7 @@
 """Plans a pre-training run with config.budget: chooses the model size and the steps for a limit in time or in FLOPs.
 
 The run has three phases: the learning rate warms up, stays constant, and decays to 0 (the schedule 'wsd'). A budget in
-operations determines the steps of all phases at the start. With a budget in time, the clock ends the second phase, and
+FLOPs determines the steps of all phases at the start. With a budget in time, the clock ends the second phase, and
 the steps of the third phase are computed from the speed of the run so far. The decisions are written to
 WORKDIR/budget.json. With config.replay, another run repeats them and gets the same result, bit for bit.
 """
@@ -120,7 +120,7 @@ class BudgetPlan:
         )
 
     def time_limit(self, settings: PretrainingSettings) -> TimeLimit | None:
-        """Returns the time limit of the run, or None for a budget in operations."""
+        """Returns the time limit of the run, or None for a budget in FLOPs."""
         seconds, _ = parse_budget(self.budget)
         if seconds == math.inf:
             return None

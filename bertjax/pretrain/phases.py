@@ -42,7 +42,7 @@ class PretrainingPhase(PhaseSettings):
     def split(self) -> list['PretrainingPhase']:
         """Splits the phase into parts with one batch size each. They share the schedule and the numbering of examples.
 
-        The ramp is the first part of the steps (fraction `batch_ramp`) and has up to 8 stages of equal length. Their
+        The ramp covers the first steps (the fraction `batch_ramp`) and has up to 8 stages of equal length. Their
         batch sizes are evenly spaced multiples of `batch_size_start`. The other steps have `batch_size`. For example, a
         ramp from 32 to 128 rows has the batch sizes 32, 64 and 96, then 128. ModernBERT also uses each batch size for
         the same number of steps (AnswerDotAI/ModernBERT, src/sequence_packer.py).

@@ -43,8 +43,8 @@ from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats
 from bertjax.workdir.lock import has_checkpoints
 
-# Training on pairs has little effect if more than this share of chunks has a single sentence. The share is 0.1 for
-# Wikipedia at S=128.
+# Training on pairs has little effect if more than this share of the chunks has a single sentence. In Wikipedia at
+# S=128, a tenth of the chunks has a single sentence.
 _MAX_SINGLE_SHARE = 0.5
 
 

@@ -45,7 +45,7 @@ class BlockOptions:
 def _call(
     options: BlockOptions, arrays: Sequence[jax.Array], sequences: jax.Array, words: jax.Array
 ) -> list[jax.Array]:
-    """Runs a kernel for each row and group of heads, on blocks [S, group·K] of the arrays.
+    """Runs a kernel for each row and group of heads, on blocks [S, group·width] of the arrays.
 
     A position sees the keys at most `options.reach` positions away. See `tpu_kernel.differentiable` for the arguments.
     """

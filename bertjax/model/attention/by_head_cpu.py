@@ -102,7 +102,7 @@ def _by_head(
     """Overwrites each head of each row in `written` with the result of `compute`.
 
     Args:
-      compute: (the head's slices of `read`, its words, its row, its slices of `written`) -> new slices of `written`.
+      compute: (the head's slices of `read`, its words, its `_Row`, its slices of `written`) -> new slices of `written`.
       read: Arrays [B, ..., H, K]; a head's slice is [..., K].
       words: uint32 [B, H, 2] or [B, H, Q, 3]; a head's words are [2] or [Q, 3].
       written: Arrays [B, ..., H, K].

@@ -1,4 +1,4 @@
-"""Attention on GPUs by cuDNN, through `jax.nn.dot_product_attention`, for evaluation, prediction and features.
+"""Attention on GPUs by cuDNN, through `jax.nn.dot_product_attention`, for calls without dropout or packed rows.
 
 NVIDIA tunes cuDNN's kernel for each of its GPUs. The kernel saves no [S, S] array and skips padding. JAX does not pass
 dropout to cuDNN, and cuDNN's dropout masks would differ from bertjax's masks, so training uses cuDNN only with
@@ -13,7 +13,7 @@ from bertjax.model.attention.fused_gpu import GpuImplementation
 from bertjax.model.attention.implementation import Kernel
 from bertjax.model.attention.mask import AttentionMask
 
-# Limits from check_is_flash_attention in jax/_src/cudnn/fused_attention_stablehlo.py. On Hopper, 256 is allowed.
+# Limits from check_is_flash_attention in jax/_src/cudnn/fused_attention_stablehlo.py. On Hopper, JAX allows 256.
 WIDTH_MULTIPLE, MAX_WIDTH = 8, 128
 
 

@@ -4,7 +4,7 @@ For a sequence of S tokens and H heads of width K, the kernel needs 4·S²·H·K
 (five products, one of which recomputes the scores); `dot_product` needs 4 and 8. In bfloat16 the kernel reads and
 writes 8·S·H·K bytes forward (three arrays in, one out) and 14·S·H·K backward. `dot_product` also moves these bytes. In
 addition, it writes and reads arrays [S, S]. Each write or read moves 4·S²·H bytes in float32, 2·S²·H in bfloat16. At
-S = 512 and K = 64, one pass over the scores in bfloat16 moves twice as many bytes as the whole forward kernel.
+S = 512 and K = 64, one write or read in bfloat16 moves twice as many bytes as the whole forward kernel.
 
 The kernel has not been measured on hardware yet. It is the first choice on TPU because of this arithmetic.
 """

@@ -2,7 +2,7 @@
 
 A program keeps its block of queries (or keys) in registers and loops over the keys (or queries), so scores, softmax and
 dropout stay on the chip. The forward pass saves two values per query for the backward pass, the maximum and the sum of
-the softmax (arXiv 2205.14135, algorithm 1). A single log-sum-exp would lose the sum if every key is hidden. The
+the softmax (arXiv 2205.14135, algorithm 1). If every key is hidden, a single log-sum-exp would round the sum away. The
 backward pass computes the scores twice, first for the gradients of queries, then for the gradients of keys and values,
 so it sums in a fixed order. A single pass would add by atomic operations, in a different order in every run.
 """
@@ -21,8 +21,8 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import hash_bits, threshold
 from bertjax.model.layers import NEGATIVE
 
-# The number of positions that a program loads in each iteration of its loop. Larger tiles spill registers on a Hopper
-# GPU, according to `ptxas -v` for heads of width 64 and 128, blocks of 128 positions and 8 warps.
+# The maximum number of positions that a program loads in an iteration of its loop. Larger tiles spill registers on a
+# Hopper GPU, according to `ptxas -v` for heads of width 64 and 128, blocks of 128 positions and 8 warps.
 FORWARD_TILE, BACKWARD_TILE = 64, 32
 
 
@@ -217,7 +217,7 @@ class _Tile:
 
 def _product(a: jax.Array, b: jax.Array, a_dim: int, b_dim: int) -> jax.Array:
     """Contracts dimension `a_dim` of a with `b_dim` of b, in float32."""
-    # The default precision of float32 products on GPUs is TensorFloat-32.
+    # The default precision of float32 products on GPUs rounds the inputs to TensorFloat-32.
     precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else jax.lax.Precision.DEFAULT
     contract = (((a_dim,), (b_dim,)), ((), ()))
     return jax.lax.dot_general(a, b, contract, precision=precision, preferred_element_type=jnp.float32)

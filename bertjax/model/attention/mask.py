@@ -10,14 +10,13 @@ from bertjax.model.row_packing import PackedLayout
 class AttentionMask(struct.PyTreeNode):
     """The keys that each query may see.
 
-    Padding keys are hidden from every query. Padding queries see the same keys as other queries, but their results are
-    unused.
+    Padding keys are hidden from every query. The results of padding queries are unused, whatever they see.
 
     Attributes:
       key_mask: int32 [B, S], 1 for visible tokens, 0 for padding and hidden tokens. `data/` pads at the end of a row.
         Without hidden tokens, the sums over S are therefore the lengths that cuDNN needs.
       sequence_ids: int32 [B, S], the sequence of each position in a packed row. A query sees only keys of its sequence.
-        None if each row is one sequence. (Kernels call these "segment ids", which in BERT means A and B.)
+        None if each row is one sequence. (JAX's kernels call these "segment ids", which in BERT means A and B.)
       causal: Whether to hide the keys to the right of every query.
       causal_queries: int32 [B, S], 1 for queries that do not see the keys to their right; None if there are none.
       window: The width of the window: keys more than `window` // 2 positions away from a query are hidden. 0 for no
@@ -54,7 +53,7 @@ class AttentionMask(struct.PyTreeNode):
         return groups.astype(jnp.int32)
 
     def visible(self, num_queries: int) -> jax.Array:
-        """Computes which keys each of Q queries may see.
+        """Computes which keys each of Q = `num_queries` queries may see.
 
         Returns:
           bool [B, 1, Q, S], which broadcasts against scores [B, H, Q, S]; or [B, 1, 1, S] if all queries see the same

@@ -87,7 +87,7 @@ def attend(
 ) -> jax.Array:
     """Computes attention by the implementation that `choose_attention` returns, and logs each new choice.
 
-    See `Implementation.attend` for the arguments.
+    See `choose_attention` for `name`, and `Implementation.attend` for the other arguments.
 
     Raises:
       UserError: See `choose_attention`.
@@ -129,7 +129,7 @@ def _attend_in_groups(
     )  # fmt: skip
     mixed = []
     for q, k, v, key_mask, key_ids, key_positions, query_ids, example_ids, drop_positions, query_positions, E in parts:
-        if E == 1:  # every implementation supports one sequence per row
+        if E == 1:  # more implementations support one sequence per row
             part = AttentionMask(key_mask, causal=mask.causal, window=mask.window)
             part_dropout = dropout and dropout.replace(example_ids=example_ids[:, 0], positions=None)
         else:
@@ -159,7 +159,7 @@ def _halo(mask: AttentionMask) -> int:
 
 
 def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> bool:
-    """Returns whether to attend in blocks: the window is narrow, and neither dropout nor causality needs whole rows."""
+    """Returns whether to attend in blocks: with a narrow window, all positions as queries, no dropout, no causality."""
     is_causal = mask.causal or mask.causal_queries is not None
     S = key.shape[1]
     if not mask.window or is_causal or dropout_rate or not isinstance(S, int):  # an exported model has a symbolic S
@@ -170,7 +170,7 @@ def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, d
 def _attend_in_blocks(name: str, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask) -> jax.Array:
     """Computes `attend` with a window for blocks of queries and the keys near them, so the cost grows with S, not S².
 
-    A block has 2 h queries and 4 h keys with h = `_halo`. All blocks are rows of one call. The mask compares positions.
+    A block has 2 h queries and 4 h keys with h = `_halo`. All blocks are rows of one call.
     """
     (B, S), halo = key.shape[:2], _halo(mask)
     blocks = -(-S // (2 * halo))

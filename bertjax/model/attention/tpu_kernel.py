@@ -20,7 +20,7 @@ from bertjax.model.layers import NEGATIVE
 
 
 def differentiable(call: Callable[..., list[jax.Array]]) -> Kernel:
-    """Makes a differentiable function (options, query, key, value, mask, words) -> [B, S, H·K].
+    """Makes a differentiable function (options, query, key, value, mask, words) -> [B, S, H·K] for H heads of width K.
 
     Args:
       call: (options, arrays, `AttentionMask.groups`, words) -> arrays, all [B, S, H·K]. It maps [query, key, value] to
