@@ -162,7 +162,7 @@ class FinishedRun:
         return load(self._workdir)
 
     def metrics(self, split: str | None = None) -> list[dict[str, Any]]:
-        """Returns the rows of metrics.jsonl of one split, such as 'train', 'heldout' or 'dev'; None means all splits.
+        """Returns the rows of metrics.jsonl for one split, such as 'train', 'heldout' or 'dev'; None means all splits.
 
         The rows of a sweep are the rows of its trials, with a field `trial`.
         """

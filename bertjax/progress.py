@@ -23,7 +23,7 @@ def make_bar(*columns: ProgressColumn, console: Console, **options: Any) -> Prog
     """Makes a progress bar in the common style: description, bar, `columns`, remaining time.
 
     Args:
-      options: See rich.progress.Progress.
+      **options: See rich.progress.Progress.
     """
     first = (TextColumn('{task.description}'), BarColumn(bar_width=30))
     return Progress(*first, *columns, _Time(table_column=Column(no_wrap=True)), console=console, **options)

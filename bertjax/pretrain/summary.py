@@ -54,7 +54,7 @@ _NUM_FILLED = 4  # the number of held-out examples in which a mask is filled
 def finish_pretraining(
     folder: pathlib.Path, training: Pretraining, params: Any, recipe: str, *, fill_masks: bool = True
 ) -> None:
-    """Exports the trained parameters, writes summary.json and prints the summary.
+    """Exports the trained parameters if config.export is set, writes summary.json and prints the summary.
 
     Args:
       recipe: The value of --config.
@@ -165,7 +165,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
 def _filled_masks(
     params: Any, model_config: BertConfig, tokenizer: Tokenizer, heldout: Examples
 ) -> Iterator[dict[str, Any]]:
-    """Yields the mask with the most probable prediction for each of the first held-out examples that has masks."""
+    """Yields the mask with the most probable prediction in each of the first held-out examples, if it has masks."""
     batch = heldout.batch(np.arange(_NUM_FILLED))
     forward = jax.jit(make_forward(BertForPreTraining(model_config), PRETRAINING))
     logits = np.asarray(forward(params, batch)['mlm_logits'])

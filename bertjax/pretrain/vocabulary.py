@@ -150,7 +150,7 @@ def load_configured_tokenizer(settings: PretrainingSettings, source: str) -> Tok
 
 
 def _is_symbol_file(path: epath.Path) -> bool:
-    """Returns whether the path names a file with one symbol per line. A .txt file need not exist."""
+    """Returns whether the path names a file with one symbol per line. `read_symbols` reports a missing .txt file."""
     return path.suffix not in ('.json', '.model') and (path.is_file() or path.suffix == '.txt')
 
 

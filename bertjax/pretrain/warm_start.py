@@ -1,7 +1,7 @@
 """The warm start of a pre-training run: the architecture and weights of config.init, or the architecture of a teacher.
 
-The embedding of a word of config.vocab.add starts as the mean over the pieces into which the old vocabulary splits the
-word.
+The embedding of a new word from config.vocab.add starts as the mean embedding of the pieces into which the old
+vocabulary splits the word.
 """
 
 import dataclasses
@@ -37,8 +37,8 @@ def with_architecture(
     """Returns the settings with the architecture of config.init if config.architecture_from is 'init'.
 
     A student that is initialized with blocks of its teacher gets the teacher's architecture, except for the sizes and
-    for the keys that the recipe or the command line sets. `Teacher.check_copies` later compares the values of
-    these keys with the teacher's.
+    for the keys that the recipe or the command line sets. `Teacher.check_copies` later checks that these values fit the
+    teacher's blocks.
 
     A resumed run takes the architecture from its config.json, so that config.init is no longer needed. It also keeps
     the layout of its parameter tree, even if the recipe has changed, and the size that config.budget has chosen. A
@@ -157,7 +157,7 @@ def initial_params(
     """Returns the weights of config.init as host arrays in the tree layout of the model, and a message to print.
 
     Raises:
-      UserError: The sizes of the checkpoint and of `model_config` differ.
+      UserError: The sizes or the parameter shapes of the checkpoint and of `model_config` differ.
     """
     directory = huggingface_directory(settings.init)
     shared = {'scan_layers': model_config.scan_layers, 'nsp': model_config.nsp}

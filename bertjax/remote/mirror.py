@@ -23,7 +23,7 @@ from bertjax.remote.object_store import RemoteFolder
 RECORD = '.published.json'
 LARGE = 8 << 20  # bytes; a larger file outside folders with markers is published only together with a marker
 _SAVE_RECORD_EVERY = 5.0  # seconds
-_HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # hidden names, except .unfinished/, which has the trials of a sweep
+_HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # hidden names, except .unfinished/ (checkpoints of trials)
 _STEP = re.compile(r'(?:.*/)?checkpoints/(\d+)')
 
 FileState = tuple[int, int]  # size, and modification time in ns
@@ -120,7 +120,7 @@ class Mirror:
           everything: Whether to publish these large files even without a marker.
 
         Returns:
-          The number of changed files, and their bytes.
+          The number of published files, and their bytes.
 
         Raises:
           UserError: See `RemoteFolder`.
@@ -166,7 +166,7 @@ class Mirror:
             except FileNotFoundError:
                 return name
             self._published[name] = (*local[name], written.version)
-            if time.monotonic() - self._saved > _SAVE_RECORD_EVERY:  # so that no later process sends the file again
+            if time.monotonic() - self._saved > _SAVE_RECORD_EVERY:  # limits what is sent again after a kill
                 self._save_record()
             return None
 

@@ -230,7 +230,7 @@ class RemoteFolder(Requester):
         return written
 
     def has_content(self, facts: RemoteObject, content: bytes | pathlib.Path) -> bool:
-        """Returns whether bytes or a local file match the bucket's checksum; True if it has no usable one."""
+        """Returns whether bytes or a local file match the bucket's checksum; True without a usable checksum."""
         if not facts.checksum or content_checksum(content, facts.checksum.partition(':')[0]) == facts.checksum:
             return True
         # The ETag of an object that S3 encrypts with the user's key looks like an MD5 but is not one.

@@ -1,1 +1,1 @@
-"""The HTML report of a workdir, with one module per section. A section shows a note if its data is missing."""
+"""The HTML report of a workdir, with one module per section. A section without data shows a note or is omitted."""

@@ -8,7 +8,7 @@ from bertjax.pretrain.text_data import WeightedStore
 
 
 def corpus_section(stores: list[WeightedStore], names: list[str]) -> Section:
-    """Returns the section with a report on each store. `names` are the parts of config.corpus, one for each store."""
+    """Returns the section with a report on each store. `names` has a title for each store."""
     reports, total = [], sum(weighted.weight for weighted in stores)
     for name, weighted in zip(names, stores, strict=True):
         report = weighted.store.report

@@ -1,4 +1,4 @@
-"""Charts of the metrics by step, with the chance baselines. run=plot draws the large and the teacher charts."""
+"""Charts of the metrics by step, with the chance baselines. run=plot draws `main_charts` and `teacher_charts`."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -72,7 +72,7 @@ def main_charts(rows: Rows, baselines: ChanceBaselines) -> list[Chart]:
 
 
 def teacher_charts(rows: Rows) -> list[Chart]:
-    """Returns a chart for each unweighted distillation loss, because the losses differ by orders of magnitude."""
+    """Returns a separate chart for each distillation loss, because the losses differ by orders of magnitude."""
     charts = [
         Chart(_TITLES.get(key, key), _train_and_heldout(rows, key), key, height=_SMALL)
         for key in distillation_names(rows)

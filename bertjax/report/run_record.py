@@ -102,7 +102,7 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
       config: The config of the command line, in plain form.
 
     Raises:
-      UserError: There is no run in the folder, its files are damaged, or its evaluation needs the recipe of its task.
+      UserError: There is no run in the folder, its files are damaged, or its evaluation needs a `config` with the task.
     """
     path = folder / 'config.json'
     if path.exists():

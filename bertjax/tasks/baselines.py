@@ -18,7 +18,7 @@ MEAN, MOST_FREQUENT, TFIDF, OVERLAP = 'mean', 'most frequent', 'TF-IDF', 'TF-IDF
 # The baseline of CoNLL-2003 is similar, but looks up complete entities instead of words.
 MOST_FREQUENT_OF_WORD = 'most frequent of the word'
 _WORDS = r'(?u)\b\w+\b'
-_MAX_FEATURES = 50_000  # the maximum number of words and word pairs; rarer terms are dropped
+_MAX_FEATURES = 50_000  # the maximum number of words and bigrams; rarer terms are dropped
 _LOG_ZERO = -50.0  # the value for the logarithm of probability 0
 _MIN_DF_TEXTS = 1000  # with at least this many texts, a term must occur in two texts
 

@@ -206,7 +206,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
 
 
 def make_rankings(queries: Sequence[Query], search: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> list[Ranking]:
-    """Ranks the documents of a search for each query. As in BEIR, a document with the id of the query is left out.
+    """Ranks the documents that a search finds for each query. As in BEIR, a document with the query's id is left out.
 
     Args:
       queries: The Q queries of one corpus.

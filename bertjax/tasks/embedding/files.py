@@ -111,7 +111,7 @@ def parse_examples(
 
 
 def find_form(record: Record, columns: Mapping[str, str], keys: str = 'config.task') -> str:
-    """Returns the form of a row, a key of FORMS. For the arguments see `parse_examples`.
+    """Returns the form of a row, a key of FORMS. For `columns` and `keys` see `parse_examples`.
 
     Raises:
       UserError: The row lacks the columns of every form.
@@ -181,7 +181,7 @@ def pairs_as_queries(examples: Sequence[TextExample]) -> list[Query]:
 
 
 def questions_as_queries(questions: Sequence[SquadQuestion]) -> list[Query]:
-    """Returns the questions that are not unanswerable, as queries over the paragraphs of all questions."""
+    """Returns the questions, except unanswerable ones, as queries over the paragraphs of all questions."""
     corpus = _make_corpus(question.context for question in questions)
     index = {text: i for i, text in enumerate(corpus.texts)}
     queries: dict[str, Query] = {}

@@ -57,7 +57,7 @@ def make_objective(
 
 
 def mean_of(x: jax.Array, present: jax.Array) -> jax.Array:
-    """Averages [B, M] over the elements that are present -> [B]. The average of no elements is 0."""
+    """Returns the mean [B] of the present elements in each row of x [B, M], or 0 for a row without any."""
     return jnp.where(present, x, 0.0).sum(-1) / jnp.maximum(present.sum(-1), 1)
 
 

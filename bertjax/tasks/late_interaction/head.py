@@ -40,7 +40,7 @@ class BertForLateInteraction(BertForTask):
         _, (ids, segments, mask, roles), dropout = flatten_choices(inputs, dropout)
         key_mask = None if self.attend else jnp.where(roles == AUGMENTING, 0, mask)
         hidden = self._hidden(ids, segments, mask, dropout, key_mask=key_mask)
-        compared = (mask > 0) & (roles != SKIPPED)  # [N, S]
+        compared = (mask > 0) & (roles != SKIPPED)  # [B, S] or [B·C, S]
         vectors = jnp.where(compared[..., None], self.head(hidden).astype(jnp.float32), 0.0)
         return {'token_vectors': normalize(vectors).reshape(*inputs[0].shape, -1)}
 

@@ -153,7 +153,7 @@ def max_sim_of_pair(query: np.ndarray, document: np.ndarray) -> float:
 
 
 def _texts(records: Records) -> tuple[list[str], list[str]]:
-    """Returns the queries and the documents to encode. From pairs, duplicates are removed."""
+    """Returns the queries and the documents to encode. Duplicate texts of pairs are removed."""
     if isinstance(records[0], Query):
         return [query.text for query in records], list(records[0].corpus.texts)
     first, second = ({record.texts[i]: None for record in records} for i in (0, 1))
