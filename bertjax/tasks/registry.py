@@ -35,7 +35,7 @@ def build_task(kind: str, *, data: str, seq_len: int, **options: Any) -> Task:
       **options: The options of the kind, which are the fields of its class.
 
     Raises:
-      UserError: The kind is unknown, or an option has an invalid value.
+      UserError: The kind is unknown, or an argument has an invalid value.
     """
     return _class(kind)(data=data, seq_len=seq_len, **options)
 
@@ -50,7 +50,7 @@ def options(kind: str) -> Mapping[str, Key]:
 
 
 def options_with_kind(task: Task) -> dict[str, Any]:
-    """Returns the kind and the options of a task as plain values, in the format of task.json."""
+    """Returns the kind and the options of a task as plain values, the content of `task` in task.json."""
     name = f'{type(task).__module__}:{type(task).__name__}'
     kind = next(kind for kind, known in KINDS.items() if known == name)
     return {'kind': kind, **{option: to_plain(getattr(task, option)) for option in options(kind)}}

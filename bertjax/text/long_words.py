@@ -6,8 +6,8 @@ No language has such words, and the time to train a vocabulary grows with the sq
 import re
 from collections.abc import Iterable, Iterator
 
-# The maximum length in characters. A vocabulary is trained only on the beginning of longer words. Runs of Chinese
-# without punctuation are shorter than this.
+# The maximum length in characters. BPE and SentencePiece learn only from the beginning of a longer word, and a longer
+# symbol is ignored. Runs of Chinese without punctuation are shorter than this.
 MAX_WORD = 10_000
 # A run consists of letters and digits, of white space, or of other characters. A long word of byte-level BPE has only
 # one run, after an optional space. The look-behinds let a match begin only at the start of a run, so that the time of a

@@ -10,7 +10,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from bertjax.text.special import replace_surrogates
 
-# ids, starts, ends: int32 [N] each.
+# ids, starts and ends of N pieces: int32 [N] each.
 PieceOffsets = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 _SURROGATE = re.compile('[\ud800-\udfff]')

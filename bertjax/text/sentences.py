@@ -1,9 +1,9 @@
 """A rule-based sentence splitter. One regular expression finds candidates, and fast checks accept or reject each.
 
 The splitter never changes, drops or reorders characters other than white space. So an error moves a boundary but loses
-no text. The rules are for English and languages with the same punctuation. They also cover the full stops of Chinese,
-Japanese, Hindi, Arabic and Urdu. In case of doubt the splitter does not split, because half a sentence
-makes a worse sentence pair than a long sentence.
+no text. The rules are for English and languages with the same punctuation. They also cover the sentence-final
+punctuation of Chinese, Japanese, Hindi, Arabic and Urdu. In case of doubt the splitter does not split, because half a
+sentence makes a worse sentence pair than a long sentence.
 """
 
 import re

@@ -14,7 +14,8 @@ from bertjax.errors import UserError
 # The order of BERT's vocabulary files (google-research/bert, vocab.txt of every release).
 PAD, UNK, CLS, SEP, MASK = '[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]'
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
-# The first keys of every tokenizer.json. Truncation and padding only apply to the input of a model.
+# The first keys of every tokenizer.json. Truncation and padding are None, because the code that builds the input
+# truncates and pads.
 TOKENIZER_JSON = MappingProxyType({'version': '1.0', 'truncation': None, 'padding': None})
 _UNUSED = re.compile(r'\[unused\d+\]')
 

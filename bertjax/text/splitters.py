@@ -72,7 +72,7 @@ class _Pysbd:
     def __call__(self, paragraph: str) -> list[str]:
         sentences: list[str] = []
         for piece in _pieces(paragraph):
-            # A piece exceeds this length only where the rules find no end of a sentence.
+            # A piece reaches 2 * _MAX_PIECE only where the rules find no end of a sentence.
             sentences += self._split(piece) if len(piece) < 2 * _MAX_PIECE else split_sentences(piece)
         return sentences
 

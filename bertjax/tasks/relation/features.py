@@ -1,4 +1,4 @@
-"""Converts sentences with two entities to sequences of at most S tokens in which the entities are marked."""
+"""Converts sentences with two entities to sequences of at most seq_len tokens in which the entities are marked."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

@@ -13,7 +13,7 @@ from bertjax.tasks.reading.json_rows import is_object
 from bertjax.tasks.reading.records import FORMATS, parse_records
 from bertjax.tasks.reading.texts import Blank, Line, check_text, peek_lines, quote_names
 
-MARKS = ('<<', '>>', '[[', ']]')  # the marks around the first and the second entity, as in SciBERT's ChemProt files
+MARKS = ('<<', '>>', '[[', ']]')  # the marks around the subject and the object, as in SciBERT's ChemProt files
 _ROLES = ('subj', 'obj')
 _LABELS = ('relation', 'label')
 

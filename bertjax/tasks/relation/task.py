@@ -57,7 +57,7 @@ class RelationTask(TextTask):
     label: str = option('', affects='reading')
     metric: str = option('micro_f1', one_of(_METRICS))
 
-    # Options of TextTask that do not apply. For example, windows of a long text could separate the entities.
+    # Attributes of TextTask that are not options here. For example, long='windows' could separate the entities.
     long: ClassVar[str] = 'truncate'
     stride: ClassVar[int] = 0
     bilstm_units: ClassVar[int] = 0
@@ -101,7 +101,7 @@ class RelationTask(TextTask):
         return parse_relations(rows, self.text_a, self.label, labels='ignored', keep_fields=True)
 
     def features(self, records: Sequence[Relation], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task; without `training`, the rows have `labels` only if every record has one."""
+        """See Task; without `training`, the rows have `labels` only if every record has a label."""
         known = all(record.label is not None for record in records)
         targets = self._targets(records) if known else None
         features = relation_features(records, targets, tokenizer, seq_len=self.seq_len, markers=self.markers)
@@ -121,7 +121,7 @@ class RelationTask(TextTask):
         return {name: values[name] for name in self.measures}
 
     def rows(self, records: Sequence[Relation], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
-        """Yields `subject` and `object`, the texts of the entities, and the fields of TextTask."""
+        """Yields `subject` and `object`, the texts of the entities, and the fields of TextTask.rows."""
         for record, row in zip(records, super().rows(records, predictions), strict=True):
             yield {'subject': record.mention(0), 'object': record.mention(1), **row}
 

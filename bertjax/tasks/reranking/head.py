@@ -1,4 +1,4 @@
-"""The model of a reranker: the classifier of sentence pairs with one output, for each pair of a query and a text."""
+"""The model of a reranker: a classifier of sentence pairs whose single output is the score of a query and a text."""
 
 from bertjax.convert.heads import Head
 from bertjax.model.heads import BertForMultipleChoice, BertForTask

@@ -27,7 +27,7 @@ def binary_cross_entropy(logits: jax.Array, batch: Batch) -> jax.Array:
 
 
 def squared_error(logits: jax.Array, batch: Batch) -> jax.Array:
-    """Computes the squared error [B] to `labels` [B], or the mean over each list of the errors to `labels` [B, M]."""
+    """Computes the squared error [B] to `labels` [B], or its mean over each list [B] for `labels` [B, M]."""
     error = jnp.square(logits - batch['labels'])
     return error if error.ndim == 1 else mean_of(error, _present(batch))
 

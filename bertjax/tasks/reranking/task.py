@@ -132,13 +132,13 @@ class RerankTask(TextPairTask):
         return [_rank(query, part) for query, part in zip(records, np.split(scores, ends[:-1]), strict=True)]
 
     def metrics(self, records: Records, predictions: Predictions) -> dict[str, float | None]:
-        """Returns the correlations with the scores, or nDCG@10 and MRR@10 of the lists."""
+        """Returns the correlations with the scores, or nDCG@10 and MRR@10 of the rankings."""
         figures = super().metrics(records, predictions)
         return {name: figures[name] for name in _METRICS} if isinstance(records[0], Query) else figures
 
 
 def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> list[Query]:
-    """Returns the queries with the first `count` documents of a run file of trec_eval as candidates.
+    """Returns the queries. The candidates of a query are its first `count` documents in a run file of trec_eval.
 
     Args:
       queries: The queries of one corpus.

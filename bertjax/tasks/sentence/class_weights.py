@@ -23,7 +23,7 @@ def class_weights(text: str, labels: Sequence[str], balanced: Sequence[float]) -
       C weights; 1 for a label that `text` does not contain.
 
     Raises:
-      UserError: `text` has another format, or contains an unknown label.
+      UserError: `text` has another format, or contains an unknown label or an invalid weight.
     """
     if text == BALANCED:
         return tuple(balanced)
@@ -38,7 +38,7 @@ def parse_class_weights(text: str) -> Mapping[str, float]:
     """Returns the weights that `text` lists, by label; {} for '' and 'balanced'. The labels are not checked.
 
     Raises:
-      UserError: The text is neither 'balanced' nor a list of weights by label.
+      UserError: The text has another format than in `class_weights`, or contains an invalid weight.
     """
     if text in ('', BALANCED):
         return {}

@@ -1,4 +1,4 @@
-"""Converts texts and text pairs to sequences of at most S tokens, by truncation or in windows."""
+"""Converts texts and text pairs to sequences of at most seq_len tokens, by truncation or in windows."""
 
 from collections.abc import Iterator, Sequence
 
@@ -33,7 +33,7 @@ def text_features(
     Args:
       first: The N first texts.
       second: The N second texts; None if the records are not pairs.
-      labels: The labels, int32 or float32 [N], for the row array `labels`; None for no such array.
+      labels: The row array `labels`, int32 or float32 [N], or float32 [N, C] for sets of C labels; None if unknown.
       tokenizer: The tokenizer of the model.
       seq_len: The maximum sequence length S.
       long: The method for records that are too long.
@@ -44,8 +44,8 @@ def text_features(
         'windows' splits the longer text into overlapping windows. Each window is a row, and all rows of a record have
         equal weights with a sum of 1.
         With 'head_tail' and 'windows', the shorter text keeps at most half of the available length.
-      stride: The distance between the starts of consecutive windows, in tokens; 0 for half a window. A longer distance
-        than a window counts as a window.
+      stride: The distance between the starts of consecutive windows, in tokens; 0 for half a window. A distance
+        that is longer than a window counts as the length of a window.
     """
     max_tokens = seq_len - (2 if second is None else 2 + tokenizer.separators)
     left = tokenizer.encode(first)

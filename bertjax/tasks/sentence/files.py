@@ -14,7 +14,7 @@ from bertjax.tasks.reading.splits import STEMS, SplitFiles, split_files
 
 
 class TableFiles(SplitFiles):
-    """The splits of a folder of tables, of a single table, or of a prepared dataset.
+    """The splits of a folder of tables, of a single table, or of a dataset of tensorflow-datasets.
 
     Args:
       data: The folder, the training file, or a training split saved by `datasets`; '' to use `dataset`.

@@ -115,7 +115,7 @@ class GlueTask(TextTask):
             raise UserError(row.where, 'no label', 'a label', 'correct or remove the row')
         if label is not None and label.strip() and self.row.labels:
             label = label.strip()
-            if label in self.row.file_labels and label not in self.row.labels:  # not a name as in tensorflow-datasets
+            if label in self.row.file_labels and label not in self.row.labels:  # a label of an official file
                 label = self.row.labels[self.row.file_labels.index(label)]
             elif label not in self.row.labels:
                 expected = f'one of {", ".join(self.row.file_labels)}'

@@ -14,7 +14,7 @@ from bertjax.tasks.reading.texts import Blank, Line, check_not_empty, peek_lines
 def read_input(
     lines: Iterable[Line], where: str, columns: Sequence[Column], *, quiet: bool = False, tabs: bool = False
 ) -> Iterator[Row | Blank]:
-    """Yields the texts of each record as soon as its lines are read.
+    """Yields the texts of each record as soon as its lines are read. A .json file is read to its end first.
 
     The suffix of the file name determines the format. If the suffix is unknown or .tsv, the first line with text
     determines it: a JSON object means JSON lines, column names mean a table, and anything else means plain lines. A
@@ -69,7 +69,7 @@ def _detect_format(line: str, columns: Sequence[Column]) -> str:
         csv_cells = next(csv.reader([line]), [])
     except csv.Error:  # a field is too long, or contains a carriage return
         csv_cells = []
-    # Cells are not stripped, because a column name between commas in a sentence has a space before it.
+    # Cells are not stripped, so that a sentence with a column name between commas (`a, text, b`) is not a header.
     for format, cells in {'tsv': line.split('\t'), 'csv': csv_cells}.items():
         if all(set(cells) & set(column.names) for column in columns):
             return format

@@ -68,14 +68,14 @@ def best_spans(
     window. run_squad.py can therefore miss the best span.
 
     Args:
-      start_logits, end_logits: The logits, float [S].
+      start_logits, end_logits: The logits of the S pieces, float [S].
       first: The first character of each piece, int32 [S]; -1 if no answer may start there.
       last: The end character of each piece, int32 [S]; -1 if no answer may end there, for example at the last [SEP].
       longest: The maximum number of pieces in an answer.
       count: The maximum number of spans.
     """
-    begins = np.flatnonzero(first >= 0)  # [N]
-    ends = np.minimum(begins[:, None] + np.arange(longest), len(last) - 1)  # [N, A]
+    begins = np.flatnonzero(first >= 0)  # [N], the possible starts
+    ends = np.minimum(begins[:, None] + np.arange(longest), len(last) - 1)  # [N, longest]
     sums = start_logits[begins, None].astype(np.float64) + end_logits[ends]
     sums = np.where(last[ends] >= 0, sums, -np.inf).ravel()
     count = min(count, int(np.isfinite(sums).sum()))

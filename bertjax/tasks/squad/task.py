@@ -146,7 +146,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         """Returns `exact` and `f1`, and for SQuAD 2.0 also the HasAns_, NoAns_ and best_ metrics and null_threshold.
 
         The official script computes the same `exact`, `f1`, HasAns_ and NoAns_ values, in percent, from
-        predictions.json. The best_ metrics use the best non-empty answers, without a threshold.
+        predictions.json. The best_ metrics are computed from the best non-empty answers and the null odds.
         """
         texts = self._texts(records, predictions)
         if not self.nullable:

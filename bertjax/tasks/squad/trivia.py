@@ -19,7 +19,7 @@ from bertjax.tasks.reading.texts import read_text
 from bertjax.tasks.squad.questions import json_field, json_value, load_json
 
 WORDS = 400  # the number of words at the start of a document that become a paragraph
-# {field of a question with a list of documents: folder of the texts of these documents}.
+# {question field with a list of documents: folder of their texts}.
 EVIDENCE = {'EntityPages': 'evidence/wikipedia', 'SearchResults': 'evidence/web'}
 _FIX = 'give the folder of triviaqa-rc, with the original subfolders qa/ and evidence/'
 _FORM = '{"Data": [{"Question", "QuestionId", "Answer": {"Value", "Aliases"}, "EntityPages", "SearchResults"}]}'

@@ -203,7 +203,7 @@ def convert_to_file_scheme(sentence: Sentence, tags: Sequence[str], scheme: str)
 
 
 def _unknown_to_conlleval(sentence: Sentence, scheme: str) -> bool:
-    """Whether the scheme or a true tag marks the ends of entities in a way that conlleval cannot read."""
+    """Whether conlleval cannot correctly read the scheme or a true tag of the sentence."""
     if sentence.tags is None or scheme not in ENTITIES:
         return False
     letters = {tag[:1] for tag in file_tags(sentence)}

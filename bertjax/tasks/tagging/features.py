@@ -30,7 +30,7 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray,
 
 
 def piece_offsets(words: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """Returns the offsets (first character, end) of each word's pieces in the word, int [P, 2]; see `word_pieces`."""
+    """Returns the offsets (first character, end) in each word of its P pieces, int [P, 2]; see `word_pieces`."""
     distinct = list(dict.fromkeys(words))
     space = tokenizer.word_prefix
     located = tokenizer.encode_with_offsets([space + word for word in distinct])
@@ -79,8 +79,8 @@ def windows(
         begin = begins[-1] + stride
         word_start = int(first[np.searchsorted(first, begin, side='right') - 1])
         begins.append(min(word_start if word_start > begins[-1] else begin, last_begin))
-    bounds = np.array([(begin, min(begin + max_pieces, end)) for begin in begins])  # [N, 2]
-    positions = first[words][:, None]  # [W', 1]
+    bounds = np.array([(begin, min(begin + max_pieces, end)) for begin in begins])  # [N, 2] for N windows
+    positions = first[words][:, None]  # [W', 1] for the W' words of the sentence
     context = np.minimum(positions - bounds[:, 0], bounds[:, 1] - 1 - positions)  # [W', N], negative outside a window
     best = context.argmax(1)
     all_windows = [(int(begin), int(stop), words[best == i]) for i, (begin, stop) in enumerate(bounds)]

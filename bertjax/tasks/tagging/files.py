@@ -122,8 +122,8 @@ def read_input(
       options: The options of a column file.
       format: The format: 'columns', 'text', 'words', 'jsonl', or 'auto'.
         'auto' selects 'jsonl' if the first line is a JSON object. It selects 'columns' if the first line has tabs or is
-        -DOCSTART-, if all lines have the same number of columns and at least half of them have a known tag (one tag
-        with a letter), or if there are several lines and all are single words. Otherwise it selects 'text'. For a
+        -DOCSTART-, if all lines have the same number of columns and at least half of them have a known tag (one of
+        them with a letter), or if there are several lines and all are single words. Otherwise it selects 'text'. For a
         stream, at most two lines are examined.
       labels: The known tags.
       fields: The fields of JSON lines.
