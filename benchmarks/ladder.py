@@ -3,10 +3,14 @@
     python benchmarks/ladder.py --corpus='TEXTS/*.txt.gz' --heldout=FILE.txt --pairs=pairs.jsonl --minutes=20
 
 A rung keeps the changes of the rungs below it. The change of a side step applies only to this side step. Every rung is
-a run of `python -m bertjax.main`. Its number of steps fits the processor time, and is computed from a short run. A
-finished run writes KEPT/NAME-SEED-MINUTESm.json and is not repeated. The measures are the masked-LM loss on the
-held-out text with 15 % masks, in nats per piece and in bits per byte (which are comparable across vocabularies), and
-the accuracy on the minimal pairs. A tenth of BLiMP is enough: zcat blimp.jsonl.gz | awk 'NR % 10 == 1' > pairs.jsonl.
+a run of `python -m bertjax.main`. Its number of steps fits the processor time. A short run measures the time of a step
+once and writes it to KEPT/speeds, so that later runs, also on other machines, take the number of steps that fits this
+machine. A finished run writes KEPT/NAME-SEED-MINUTESm.json and is not repeated. Small models waste less processor time
+on one core than on two: start the program with `taskset -c 0`, and a second one with `taskset -c 1`.
+
+The measures are the masked-LM loss on the held-out text with 15 % masks, in nats per piece and in bits per byte (which
+are comparable across vocabularies), and the accuracy on the minimal pairs. A tenth of BLiMP is enough:
+zcat blimp.jsonl.gz | awk 'NR % 10 == 1' > pairs.jsonl.
 
     python benchmarks/ladder.py --report
 
@@ -130,6 +134,7 @@ class Run:
         slug = ''.join(c if c.isalnum() else '_' for c in rung.name)
         self.name = f'{slug}-{seed}-{_MINUTES.value:g}m'
         self.probe = pathlib.Path(_OUT.value) / f'{slug}-probe'
+        self.speed = pathlib.Path(_KEPT.value) / 'speeds' / f'{slug}.json'
         self.kept, self.folder = pathlib.Path(_KEPT.value) / f'{self.name}.json', pathlib.Path(_OUT.value) / self.name
 
     def train(
@@ -149,16 +154,27 @@ class Run:
         return _processor_time([*command, *(f'--config.{key}={value}' for key, value in keys.items())])
 
     def seconds_per_step(self) -> float:
-        """Returns the processor time of a step, measured once for every seed.
+        """Returns the processor time of a step, which is measured once for all seeds and lengths of runs.
 
         It is the shortest time of two steps, times the number of cores: other programs on the machine make the
         processor time itself longer.
         """
+        if not self.speed.exists():
+            cores = len(os.sched_getaffinity(0))
+            speed = {
+                'seconds_per_step': cores * min(self._step_times()), 'cores': cores, 'cpu': _cpu(),
+                'date': f'{datetime.date.today()}',
+            }  # fmt: skip
+            self.speed.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.speed, json.dumps(speed, indent=1) + '\n')
+        return json.loads(self.speed.read_text())['seconds_per_step']
+
+    def _step_times(self) -> list[float]:
         if not (self.probe / 'summary.json').exists():
             self.train(self.probe, 60, seed=0, eval_examples=64, log_every=2)
         rows = [json.loads(line) for line in (self.probe / 'metrics.jsonl').read_text().splitlines()]
         seconds = [row['seconds_per_step'] for row in rows if row['split'] == 'train']
-        return len(os.sched_getaffinity(0)) * min(seconds[:-1])  # the last row waits for no further step
+        return seconds[:-1]  # the last row waits for no further step
 
     def fit(self, steps: int) -> float:
         """Trains in the folder of the run, and returns the processor time in seconds."""
@@ -202,11 +218,10 @@ _PEER_SIZE = {'layers': 'num_layers', 'width': 'width', 'heads': 'num_heads'}
 class Peer(Run):
     """A run of transformers' Trainer, whose model bertjax measures."""
 
-    def seconds_per_step(self) -> float:
-        """Returns the processor time of a step as for a run of bertjax."""
+    def _step_times(self) -> list[float]:
         if not (self.probe / 'seconds.json').exists():
             self._train(self.probe, 20)
-        return len(os.sched_getaffinity(0)) * min(json.loads((self.probe / 'seconds.json').read_text()))
+        return json.loads((self.probe / 'seconds.json').read_text())
 
     def fit(self, steps: int) -> float:
         """Trains, loads the model into a run of bertjax, which evaluates it, and returns the time of the training."""
@@ -234,6 +249,11 @@ def _processor_time(command: list[str]) -> float:
         raise SystemExit(f'{" ".join(command)}\n{done.stderr.decode()[-2000:]}')
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return sum(getattr(after, kind) - getattr(before, kind) for kind in ('ru_utime', 'ru_stime'))
+
+
+def _cpu() -> str:
+    lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
+    return next((line.partition(': ')[2] for line in lines if line.startswith('model name')), '')
 
 
 def report() -> None:

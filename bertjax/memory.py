@@ -8,7 +8,7 @@ import sys
 
 from absl import logging
 
-from bertjax.cores import available_cores
+from bertjax.cores import schedulable_cores
 from bertjax.errors import UserError
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # Parameters of mallopt in glibc's malloc.h.
@@ -68,7 +68,7 @@ def check_address_space() -> None:
     Raises:
       UserError: The address space is too small.
     """
-    limit, minimum = _limit(), _BASE_BYTES + _BYTES_PER_CORE * available_cores()
+    limit, minimum = _limit(), _BASE_BYTES + _BYTES_PER_CORE * schedulable_cores()
     if limit is None:
         return
     if limit < minimum:

@@ -55,7 +55,9 @@ class FinetuningKeys(RunKeys):
     run: str = override(RunKeys, 'run', 'finetune')
     task: Mapping[str, Any]
     data: str = override(
-        RunKeys, 'data', about="the folder of the task's files; empty: data prepared by tensorflow-datasets"
+        RunKeys,
+        'data',
+        about="the folder of the task's files; empty: a dataset of tensorflow-datasets, if the task has one",
     )
     max_train_records: int = key(
         0, integer(0, COUNT), 'train on a fixed random sample of at most this many records; 0: all records'
@@ -78,7 +80,7 @@ class FinetuningKeys(RunKeys):
 
     seq_len: int = key(128, integer(4, MANY), 'the maximal number of pieces of a row', change=TRAINING, trained=SAME)
     max_padded_lengths: int = key(
-        0, integer(0, 1000), 'pad rows to at most this many lengths; 0: 1 to 8, whichever costs least', trained=RECIPE
+        0, integer(0, 1000), 'pad rows to at most this many lengths; 0: the cheapest number from 1 to 8', trained=RECIPE
     )
     packing: str = key(
         'auto', one_of(('auto', 'on', 'off')), 'whether to pack rows; `auto`: on CPUs, if faster', change=STATE

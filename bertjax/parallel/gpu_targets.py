@@ -41,7 +41,6 @@ _HOPPER: dict[str, Any] = {
     'clock_ghz': 1.98,
     'shared_block': 232448,
     'shared_processor': 233472,
-    'cache': 62914560,
     'links': 450_000_000_000,
 }
 _AMPERE: dict[str, Any] = {
@@ -56,8 +55,8 @@ _AMPERE: dict[str, Any] = {
     'links': 300_000_000_000,
 }
 GPUS = {
-    'h200': Gpu('NVIDIA H200', **_HOPPER, bandwidth=4_800_000_000_000, memory=150_000_000_000),
-    'h100': Gpu('NVIDIA H100 80GB HBM3', **_HOPPER, bandwidth=3_350_000_000_000, memory=85_000_000_000),
+    'h200': Gpu('NVIDIA H200', **_HOPPER, cache=62914560, bandwidth=4_800_000_000_000, memory=150_000_000_000),
+    'h100': Gpu('NVIDIA H100 80GB HBM3', **_HOPPER, cache=52428800, bandwidth=3_350_000_000_000, memory=85_000_000_000),
     'a100': Gpu('NVIDIA A100-SXM4-80GB', **_AMPERE, bandwidth=2_039_000_000_000, memory=85_000_000_000),
 }
 # Compiler options that switch off autotuning, which needs a GPU. XLA then uses its defaults.

@@ -215,7 +215,7 @@ def _read_replayed(workdir: str, *, required: bool) -> BudgetPlan | None:
     source = user_path(workdir, 'config.replay') / FILE
     plan = _read(source)
     if required and (plan is None or plan.decay is None):
-        found = 'no such file' if plan is None else 'a run that is still in its second phase'
+        found = 'no readable plan' if plan is None else 'a run whose second phase has not ended'
         raise UserError(str(source), found, 'the decisions of a finished run', 'give the workdir of a finished run')
     return plan
 

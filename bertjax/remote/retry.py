@@ -12,11 +12,11 @@ from absl import logging
 from bertjax.errors import StoppedError, UserError, first_line
 
 PAUSES = (0.5, 1, 2, 4, 8, 16)  # seconds between attempts; the last pause repeats
-FIRST_CONTACT = 30.0  # seconds of retries if no request has succeeded yet, or if the error looks permanent
-PATIENCE = 1800.0  # seconds of retries if an earlier request has succeeded
+FIRST_CONTACT = 30.0  # seconds of retries if the server has not answered yet, or if the error looks permanent
+PATIENCE = 1800.0  # seconds of retries if the server has answered an earlier request
 WARN_EVERY = 60.0  # seconds
 _AT_ONCE = 8  # the maximum number of parallel requests
-_answered: set[str] = set()  # the buckets for which a request of this process has succeeded
+_answered: set[str] = set()  # the buckets that have answered a request of this process
 
 _DENIED = ('Forbidden', 'Access Denied', 'AccessDenied', 'Anonymous caller', 'Invalid Credentials')
 _CREDENTIALS = ('NoCredentialsError', 'PartialCredentialsError', 'DefaultCredentialsError', 'ProfileNotFound')
@@ -147,7 +147,10 @@ class Requester:
                 value = request(*arguments, **options)
                 _answered.add(self._bucket)
                 return value
-            except (FileNotFoundError, FileExistsError, UserError, StoppedError):
+            except (FileNotFoundError, FileExistsError):
+                _answered.add(self._bucket)
+                raise
+            except (UserError, StoppedError):
                 raise
             except Exception as error:  # each library raises its own types
                 if _is_denied(error):

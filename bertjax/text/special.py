@@ -93,7 +93,7 @@ def check_ids(settings: Mapping[str, Any], where: str) -> None:
     for number in (*(vocab.values() if isinstance(vocab, dict) else ()), *(token['id'] for token in added)):
         if type(number) is not int or not 0 <= number < count:
             found = f'the id {format_value(number)} for one of {count:,} pieces'
-            expected = f'ids from 0 to {count - 1:,} without gaps or repetitions'
+            expected = f'ids from 0, below {count:,}'
             raise UserError(where, found, expected, 'the vocabulary is damaged: use the original file')
 
 

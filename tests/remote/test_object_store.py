@@ -179,6 +179,16 @@ def test_retries_end_after_a_time_without_an_answer(bucket, monkeypatch, caplog)
     assert time.monotonic() - start > 2
 
 
+def test_an_absent_object_is_an_answer(bucket, monkeypatch):
+    monkeypatch.setattr(retry, '_answered', set())
+    folder = RemoteFolder(URL, 'config.data')
+    assert folder.info('none.txt') is None
+    bucket.put(TEXTS)
+    monkeypatch.setattr(retry, 'PATIENCE', 60.0)
+    with bucket.failing('refuse', 'GET', 'b.txt', count=15):
+        assert folder.read('b.txt') == TEXTS['text/b.txt']
+
+
 def test_a_permanent_error_of_one_object_ends_the_retries_of_others(bucket, monkeypatch, tmp_path):
     monkeypatch.setattr(retry, 'PATIENCE', 60.0)
     bucket.put(TEXTS)
