@@ -63,7 +63,8 @@ def load_plans(
     whose two files do not match is made again. Processes that make the same plan at the same time write the same bytes.
     If `cache_dir` is None, the plans stay in memory.
     """
-    rules = [WALK_VERSION, split.sha, options.mode, seq_len, options.short_probability, options.balanced, seed]
+    calibrated = walking.calibration_plans(split, options)  # the probability of IsNext depends on this number
+    rules = [WALK_VERSION, split.sha, options.mode, seq_len, options.short_probability, calibrated, seed]
     name = hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
     plans: list[PairPlan] = []
 

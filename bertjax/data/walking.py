@@ -36,6 +36,11 @@ def walk(
     return PairPlan(np.concatenate(parts), one_sentence, next_probability)
 
 
+def calibration_plans(split: StoreSplit, options: PairOptions) -> int:
+    """Returns the number of plans that `calibrate` walks, 0 if `options.balanced` is False."""
+    return min(options.plans, -(-_BLOCK // split.num_sentences)) if options.balanced else 0
+
+
 def calibrate(split: StoreSplit, options: PairOptions, seq_len: int, seed: int) -> float:
     """Finds the probability of IsNext that makes half of all examples IsNext.
 
@@ -47,10 +52,9 @@ def calibrate(split: StoreSplit, options: PairOptions, seq_len: int, seed: int) 
     `_BLOCK` sentences of a large corpus, to make the noise small. If more than half of the chunks have one sentence,
     fewer than half of the examples are IsNext.
     """
-    if not options.balanced:
-        return 0.5
-    plans = range(min(options.plans, -(-_BLOCK // split.num_sentences)))
-    probability = 0.5
+    probability, plans = 0.5, range(calibration_plans(split, options))
+    if not plans:
+        return probability
     for _ in range(8):
         is_next = total = 0
         for plan in plans:

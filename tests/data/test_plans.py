@@ -50,6 +50,12 @@ def test_plans_are_walked_once(split, tmp_path, walked):
     assert walked == [3, 4]
 
 
+def test_the_saved_plans_of_another_number_change_nothing(split, tmp_path):
+    few, many = (PairOptions(balanced=True, plans=plans) for plans in (1, 4))
+    load_plans(split, few, 64, 0, tmp_path)
+    assert same(load_plans(split, many, 64, 0, tmp_path), load_plans(split, many, 64, 0, None))
+
+
 @pytest.mark.parametrize(
     'changed',
     [
