@@ -108,7 +108,7 @@ class Checkpoints:
             make_directory(self.directory)
         except (FileExistsError, NotADirectoryError):
             where, fix = str(self.directory), 'move that file, or choose another --workdir'
-            raise UserError(where, 'a file', 'a folder that can be written to', fix) from None
+            raise UserError(where, 'a file, or a path below a file', 'a folder that can be written to', fix) from None
         steps.remove_unfinished(self.directory, self._log)
         for path in steps.unknown_folders(self.directory):
             self._log(f'{path} is not a finished checkpoint of this run: it is ignored')
@@ -174,7 +174,7 @@ class Checkpoints:
                 f'{step}, but {self.directory} has no undamaged checkpoint of this step',
                 f'one of the saved steps ({available or "none"})',
             )
-            fix = 'choose one of them, or 0 for the newest' if available else 'train first'
+            fix = 'choose one of them, or 0 for the newest or best' if available else 'train first'
             raise UserError('config.step', found, expected, fix)
         return self._load_saved(step)
 

@@ -104,7 +104,7 @@ def _error(search: MemorySearch, phase: PretrainingPhase, result: dict[str, Any]
     if fitting_ways:
         fix = f'these settings were compiled and fit: {"; or ".join(fitting_ways)}'
     else:
-        fix = 'none of the other ways that were compiled fits: use more chips, or a smaller model'
+        fix = 'no other settings that were compiled fit: use more chips, or a smaller model'
     return UserError(
         f'config.topology={search.topology}',
         f'phase {phase.number} with batch {phase.batch_size} x {phase.seq_len}, which needs '

@@ -94,7 +94,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         files.write_facts(model=model.where, **results, incomplete=few, identity=identity)
         print(f'{sum(counts):,} negatives of {len(counts):,} pairs, from {len(documents):,} different texts')
         if few:
-            print(f'{few:,} pairs have fewer than {options.num_negatives} negatives: see corpus, range_max and margins')
+            print(f'{few:,} pairs have fewer than {options.num_negatives} negatives: see config.mine_negatives')
         print(f'{files.target}\n{files.facts}')
 
 

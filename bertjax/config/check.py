@@ -111,5 +111,5 @@ def unknown_key_error(key: str, known: Collection[str]) -> UserError:
         f'--config.{key if len(key) <= 60 else key[:56] + " …"}',
         'an unknown config key',
         'a key of this recipe',
-        f'did you mean --config.{near}?' if near else 'see all keys with --help and --config',
+        f'did you mean --config.{near}?' if near else 'see all keys with --help --config=RECIPE',
     )

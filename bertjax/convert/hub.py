@@ -116,7 +116,7 @@ def check_push(name: str) -> None:
         status = getattr(getattr(error, 'response', None), 'status_code', None)
         if status is not None and status not in (401, 403):
             raise _push_error(name, f'the hub returns the HTTP status {status}', 'success', _LATER) from None
-        found = 'no token of the hub' if status is None else 'a token that the hub rejects'
+        found = 'no hub token' if status is None else 'a token that the hub rejects'
         raise _push_error(name, found, 'a token with write access', _LOG_IN) from None
     except Exception as error:  # A network error, see `pull`.
         raise _push_error(name, _reason(error), 'a connection to the hub', _LATER) from None
@@ -148,7 +148,7 @@ def push(folder: str | os.PathLike, name: str, *, private: bool) -> str:
         api.upload_folder(repo_id=name, folder_path=os.fspath(folder), **options)
     except Exception as error:  # For example a network error, see `pull`.
         fix = f'the export is complete in {folder}: run the same command with --config.run=export later'
-        raise _push_error(name, f'a failed upload ({_line(error)})', 'an upload', fix) from None
+        raise _push_error(name, f'a failed upload ({_line(error)})', 'a complete upload', fix) from None
     return f'{_endpoint()}/{name}'
 
 

@@ -78,8 +78,9 @@ def check_directory(directory: pathlib.Path) -> None:
     if not directory.is_dir():
         raise UserError(str(directory), 'a file', 'a directory for the store', 'give another path')
     paths = [path for path in directory.iterdir() if not path.name.startswith('.')]
-    foreign = sorted(path.name for path in paths if not _belongs_to_store(path))
-    if 'partial' in foreign or (foreign and not {path.name for path in paths} & {'manifest.json', 'partial'}):
+    names = {path.name for path in paths} & {'manifest.json', 'partial'}
+    foreign = sorted({path.name for path in paths if not _belongs_to_store(path)} - {'manifest.json'})
+    if 'partial' in foreign or (foreign and not names):
         raise UserError(
             str(directory), f'files that do not belong to a store ({", ".join(foreign[:3])})',
             'an empty directory or a store', 'give another path',

@@ -25,8 +25,13 @@ WORKDIR_FILES = [
 ]
 
 
-def check_outside(spec: str | Sequence[str], folder: epath.PathLike, written: Sequence[str] = STORE_FILES) -> None:
-    """Checks that the corpus does not include the files (`written`) that a run will write into an output folder.
+def check_outside(
+    spec: str | Sequence[str],
+    folder: epath.PathLike,
+    written: Sequence[str] = STORE_FILES,
+    where: str = 'config.corpus',
+) -> None:
+    """Checks that the text of the key `where` excludes the files `written`, which a run writes to an output folder.
 
     Raises:
       UserError: A component is a directory that contains the folder, or a glob that matches one of its files.
@@ -35,7 +40,7 @@ def check_outside(spec: str | Sequence[str], folder: epath.PathLike, written: Se
     for part in split_components(spec):
         if not is_remote(part) and _would_match_output(os.path.expanduser(part), output, written):
             raise UserError(
-                'config.corpus', f'{part!r}, which contains {os.fspath(folder)!r}', 'text outside the output folders',
+                where, f'{part!r}, which contains {os.fspath(folder)!r}', 'text outside the output folders',
                 'give another --workdir, or move the text to a separate folder',
             )  # fmt: skip
 

@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bertjax.corpus import reading, sequences
@@ -86,10 +86,16 @@ def _warnings_or(message: str, warnings: list[str]) -> list[Check]:
     return [Check('corpus', WARN, text.rstrip('.')) for text in warnings] or [Check('corpus', OK, message)]
 
 
+def _describe_size(sources: Sequence[TextSource]) -> str:
+    size, count = sum(source.size for source in sources), len(sources)
+    if all(source.kind == 'tfds' for source in sources):
+        return f'{size:,} records'
+    return f'{count:,} file{"s"[: count != 1]}' + (f', {size / 1e6:,.1f} MB' if size else '')
+
+
 def _check_sample(spec: str, settings: PretrainingSettings, existing: Tokenizer | None) -> Iterator[Check]:
     options, sources = settings.corpus_options, resolve_sources(spec, settings.corpus_options.text_key)
-    size, count = sum(source.size for source in sources), len(sources)
-    message = f'{spec}: {count:,} file{"s"[: count != 1]}' + (f', {size / 1e6:,.1f} MB' if size else '')
+    message = f'{spec}: {_describe_size(sources)}'
     if options.format in sequences.FORMATS:
         yield Check('corpus', OK, message)
         return
@@ -104,7 +110,7 @@ def _check_sample(spec: str, settings: PretrainingSettings, existing: Tokenizer 
     # These values are meaningless for a sample, or for a vocabulary that the run will not use.
     facts |= {'heldout_documents': int(options.heldout > 0), 'heldout_tokens': _ENOUGH, 'tokens': _ENOUGH**2}
     facts |= {} if existing else {'pieces_per_word': 1.0, 'unknown_rate': 0.0}
-    message += f'; sampled {len(sample) / 1e6:.1f} MB, {facts["documents"]:,} documents'
+    message += f'; sampled {len(sample) / 1e6:.1f} million characters, {facts["documents"]:,} documents'
     yield from _warnings_or(message, find_warnings(facts, options))
     saving = describe_fast_saving(text_bytes(sources))
     if saving and (existing.family if existing else settings.vocab.family) == WordPieceTokenizer.family:

@@ -58,7 +58,7 @@ class Encoding:
 
     def __post_init__(self):
         if not self.layers:
-            raise UserError('layers', 'no layer', 'at least one number', 'use for example -1, the last layer')
+            raise UserError('layers', 'no layer', 'at least one layer', 'use for example -1, the last layer')
         if (self.combine == 'weighted') != bool(self.weights) or len(self.weights) not in (0, len(self.layers)):
             found = f'{len(self.weights)} weights with combine={self.combine!r} and {len(self.layers)} layer(s)'
             expected = "one weight per layer with combine='weighted', else no weights"

@@ -34,7 +34,7 @@ def check_options(options: FillKeys) -> None:
         'sample': (continues and samples, "ask='continue', and a temperature above 0"),
         'seed': (continues and samples, "ask='continue', and a temperature above 0"),
         'field': (reads_file, 'the records of config.input'),
-        'pair_field': (reads_file and ask == 'pairs', "ask='pairs' of the records of config.input"),
+        'pair_field': (reads_file and ask == 'pairs', "ask='pairs', and the records of config.input"),
     }
     for name, (used, settings) in uses.items():
         value = getattr(options, name)

@@ -158,7 +158,7 @@ class SearchMethods(EncodeMethods):
         precision = _precision(like)
         if precision == 'int8' and ranges is None:
             fix = 'give the calibration of the int8 vectors, or vectors instead of texts'
-            raise UserError('calibration', 'nothing for int8 vectors to compare with texts', 'float32 vectors', fix)
+            raise UserError('calibration', 'None, with int8 vectors', 'the calibration of these vectors', fix)
         options = {'truncate_dim': like.shape[-1]}
         if precision == 'binary':
             options = {'truncate_dim': 8 * like.shape[-1], 'precision': 'binary'}

@@ -77,7 +77,8 @@ class BudgetPlan:
 
     Attributes:
       budget: The value of config.budget.
-      model: {key of config.model: value}, the size and dtype of the model, except the keys that the user sets.
+      model: {key of config.model: value}: the dtype unless the command line sets it, and the keys of the size unless
+        the command line sets one of them.
       estimate: The estimated number of steps of the run.
       warmup, stable, decay: The steps of the three phases. With a budget in time, `stable` and `decay` are None until
         the clock ends the second phase.
@@ -135,8 +136,8 @@ class BudgetPlan:
         goodput = read_goodput(folder)
         assert goodput is not None
         per_step = sum(goodput.seconds.get(kind, 0.0) for kind in (STEP, DATA, SAVE)) / step
-        # The third phase compiles a step. For the first two phases, N successive processes have compiled N + 1 steps,
-        # because one of them worked in both phases.
+        # The third phase compiles the train step once more. N processes have compiled it N + 1 times so far: each of
+        # them once, and one of them again for the second phase.
         compilation = goodput.seconds.get(COMPILE, 0.0) / (goodput.processes + 1)
         decay = max(round((seconds - elapsed - compilation) / per_step), 1)
         dataclasses.replace(self, stable=step - self.warmup, decay=decay).save(folder)
@@ -147,7 +148,7 @@ class BudgetPlan:
 
 
 def chooses_size(settings: PretrainingSettings, flag_keys: Collection[str]) -> bool:
-    """Returns whether a new run chooses its size for config.budget, because no key sets the size."""
+    """Returns whether a new run chooses its size: it follows config.budget, and the command line sets no size."""
     return settings.architecture_from == 'budget' and not {f'model.{key}' for key in BUDGET_SIZE} & {*flag_keys}
 
 

@@ -64,7 +64,7 @@ def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
     for name, path in texts:
         if name != EACH:
             _check_not_trained_on(settings, name, path)
-            check_outside(path, folder, WORKDIR_FILES)
+            check_outside(path, folder, WORKDIR_FILES, _KEY)
             continue
         if settings.data or len(parse_mixture(settings.corpus)) < 2:
             fix = 'give a mixture such as A=auto,B=auto, or remove this entry: a single corpus is evaluated anyway'

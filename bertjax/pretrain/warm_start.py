@@ -45,8 +45,8 @@ def with_architecture(
     model without segment ids is trained without pairs, unless the command line sets config.pairs.mode.
 
     Args:
-      flag_keys: The config keys that the command line sets. A value of config.model must equal the checkpoint's if its
-        key is one of them, or if it is not the default.
+      flag_keys: The config keys that the command line sets. If they include a key of config.model, or if a value of
+        config.model is not the default, the checkpoint must have the same value.
 
     Raises:
       UserError: config.init or the teacher has no model, or a value that must equal the checkpoint's differs from it.
@@ -119,11 +119,11 @@ def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, An
 
 
 def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer) -> int:
-    """Returns V, the number of token embeddings: that of the initial model, if any, but at least the number of pieces.
+    """Returns V, the number of token embeddings: at least the number of pieces.
 
-    Some published models have more rows than pieces (ModernBERT has 50,368 rows for 50,280 pieces). The run trains and
-    exports all rows. A resumed run takes the number from its config.json. `tokenizer` includes the words of
-    config.vocab.add.
+    V is larger if config.init, or the teacher whose blocks the student copies, has more rows than pieces: some
+    published models round up the number. The run trains and exports all rows. A resumed run takes the number from its
+    config.json. `tokenizer` includes the words of config.vocab.add.
 
     Raises:
       UserError: The number of pieces does not match config.init or the teacher.
@@ -184,5 +184,5 @@ def initial_params(
     if old_tokenizer is not tokenizer:
         new_pieces = find_previous_ids(old_tokenizer, tokenizer)
         params = add_piece_rows(params, model_config, new_pieces)
-        lines.append(f'{len(new_pieces):,} words are initialized with the mean of their pieces')
+        lines.append(f'{len(new_pieces):,} words are initialized with the mean embedding of their pieces')
     return params, '\n'.join(lines)

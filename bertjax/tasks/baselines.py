@@ -163,7 +163,7 @@ def _fit_vectorizer(texts: Sequence[str]) -> Any:
     try:
         return result.fit(texts)
     except ValueError:
-        found = 'no word in the training texts' if result.min_df == 1 else 'no word in two of the training texts'
+        found = 'no word in the training texts' if result.min_df == 1 else 'no word that occurs in two training texts'
         raise UserError('config.data', found, 'words', 'check the text columns') from None
 
 

@@ -170,7 +170,7 @@ def test_a_push_replaces_the_model_and_needs_a_valid_token(hub, tmp_path):
     assert hub.files['us/new'] == {**read_files(str(tmp_path / 'hf')), 'logo.png': b'p'} and hub.private['us/new']
     assert 'config.push_to: found them/new, and the token of me, expected a repository of me, us' in said[2]
     none, _ = call(hub, tmp_path, ['check_push', ['us/new']])
-    assert 'config.push_to: found us/new, and no token of the hub' in none[0] and 'hf auth login' in none[0]
+    assert 'config.push_to: found us/new, and no hub token' in none[0] and 'hf auth login' in none[0]
     wrong, _ = call(hub, tmp_path, ['check_push', ['us/new']], token='hf_other')
     assert 'and a token that the hub rejects' in wrong[0]
     calls = [['check_push', ['us/new']], ['push', [str(tmp_path / 'hf'), 'us/new', False]]]

@@ -43,7 +43,9 @@ def adapted(program: Program, folder: pathlib.Path, tmp_path_factory: pytest.Tem
     workdir = tmp_path_factory.mktemp('adapted') / 'run'
     out = program.run(*arguments(folder, workdir), **ADAPT).stdout
     assert f'{NEW} words of' in out and f'{NEW} after the last piece; 1 are pieces already' in out
-    assert f'{NEW} words are initialized with the mean of their pieces' in out and 'other held-out texts' in out
+    assert (
+        f'{NEW} words are initialized with the mean embedding of their pieces' in out and 'other held-out texts' in out
+    )
     return workdir
 
 

@@ -103,5 +103,5 @@ def test_tasks_without_baselines_and_missing_requirements():
         task.baselines(TRAIN, EVALUATED)
     with pytest.raises(UserError, match='no word in the training texts'):
         task.baselines([Example('…', None, 'ham'), Example('!', None, 'spam')], EVALUATED)
-    with pytest.raises(UserError, match='no word in two of the training texts'):
+    with pytest.raises(UserError, match='no word that occurs in two training texts'):
         task.baselines([Example(f'word{i}', None, ('ham', 'spam')[i % 2]) for i in range(1000)], EVALUATED)

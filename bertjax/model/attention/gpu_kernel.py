@@ -81,7 +81,7 @@ def _call(
     products: int,
     name: str,
 ) -> Sequence[jax.Array]:
-    """Runs `kernel` for each block, head and row, on all inputs of the head and one block of the outputs."""
+    """Runs `kernel` for each block, head and row, on all positions of the inputs and one block of the outputs."""
     B, S, H, K = inputs[0].shape
     input_specs = {
         4: pl.BlockSpec((None, S, None, K), lambda i, h, b: (b, 0, h, 0)),

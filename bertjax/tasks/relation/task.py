@@ -43,7 +43,7 @@ class RelationTask(TextTask):
       pool: the input of the head: 'cls' for the pooled [CLS], or 'starts' for the concatenated hidden states of the two
         opening marks (arXiv 1906.03158). transformers has no class for 'starts'.
       negative: the label for 'no relation', if the data have one. All metrics except accuracy ignore it.
-      labels: the labels in the order of their numbers; () collects and sorts the labels of the training file.
+      labels: the labels in the order of their indices; () collects and sorts the labels of the training file.
       text_a: the name of the field with the marked text.
       label: the name of the field with the relation; '' for `relation` or `label`.
       metric: the name of the metric that selects the best run.

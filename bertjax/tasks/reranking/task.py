@@ -44,7 +44,8 @@ class RerankTask(TextPairTask):
         'softmax' over the texts of an anchor.
       activation: the function from logits to scores; 'auto' uses the function of config.init if it is a CrossEncoder,
         else 'sigmoid' with the loss 'bce', else 'identity'.
-      candidates: for a BEIR folder, the folder `predictions` of a search; its first documents are ranked again.
+      candidates: for a BEIR folder, the folder `predictions` of a search; the first documents of each query are
+        ranked again.
       candidate_count: the maximum number of candidates.
     """
 

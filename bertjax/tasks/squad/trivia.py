@@ -52,7 +52,7 @@ def read_questions(path: epath.Path) -> list[Any]:
     root = load_json(read_text(path), str(path))
     data = root.get('Data') if isinstance(root, dict) else None
     if not isinstance(data, list) or not data:
-        raise UserError(str(path), 'no list Data', _FORM, _FIX)
+        raise UserError(str(path), 'no list of questions in Data', _FORM, _FIX)
     return data
 
 

@@ -113,8 +113,8 @@ def test_malformed_files_are_errors_with_the_path_of_the_value(triviaqa: pathlib
         assert error.value.where == f'{path}: {where}' and error.value.found.startswith(found)
     bare = {key: value for key, value in QUESTION.items() if key not in ('EntityPages', 'SearchResults')}
     for text, found in (
-        ('{"Data": []}', 'no list Data'),
-        ('[1]', 'no list Data'),
+        ('{"Data": []}', 'no list of questions in Data'),
+        ('[1]', 'no list of questions in Data'),
         (json.dumps({'Data': [bare]}), 'no doc'),
     ):
         path.write_text(text)
