@@ -66,7 +66,7 @@ def program_help() -> str:
 
 
 def _purpose(verb: str) -> str:
-    """Reads PURPOSE from a docstring `run=VERB: PURPOSE.`. It does not import the module of the verb, which is slow."""
+    """Reads PURPOSE from a docstring `run=VERB: PURPOSE.`. The verb is not imported, because imports are slow."""
     text = (pathlib.Path(commands.__path__[0]) / f'{verb}.py').read_text(encoding='utf-8')
     first = (ast.get_docstring(ast.parse(text)) or '').partition('\n')[0]
     return first.removeprefix(f'run={verb}: ').removesuffix('.')

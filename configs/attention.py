@@ -3,7 +3,7 @@
     python -m bertjax.main --config=configs/attention.py --workdir=out/heads --config.init=INIT --config.input=FILE
 
 INIT is a pre-trained or fine-tuned model, as for bertjax.load: a workdir, a directory of weights, or org/name on the
-hub; the default is the model of the workdir. FILE has one text per line (or a pair, separated by a tab), or it is JSON
+hub; the default is the model of --workdir. FILE has one text per line (or a pair, separated by a tab), or it is JSON
 lines, a table or Parquet with a column `text`, or CoNLL-U. Its suffix gives its format. '-' is standard input.
 --config.attention.texts="('a text', 'another')" gives a few texts on the command line.
 

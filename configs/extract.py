@@ -17,7 +17,7 @@ Arguments, as in --config=configs/extract.py:sentences
 | argument  | meaning                                                                                          |
 |-----------|--------------------------------------------------------------------------------------------------|
 | sentences | vectors of length 1; the pooling of a sentence-transformers folder, else the mean                |
-| last_four | the last four layers, concatenated, for each token: the features of the paper's table 7          |
+| last_four | the last four layers, concatenated, for each token (arXiv 1810.04805, table 7)                   |
 
 Hardware: any; two CPU cores process a few hundred sentences per second with a model of 6 layers and width 384.
 """

@@ -1,6 +1,6 @@
 """Hard negatives for training embeddings: similar texts of a corpus that are not the positives of a pair.
 
-    python -m bertjax.main --config=configs/mine_negatives.py --workdir=out/mined --config.init=CHECKPOINT
+    python -m bertjax.main --config=configs/mine_negatives.py --workdir=out/mined --config.init=CHECKPOINT \
         --config.input=pairs.jsonl
 
 Any model that bertjax.load accepts can be CHECKPOINT. A model trained on the pairs finds the hardest negatives.
@@ -11,7 +11,7 @@ text that is a positive of the anchor in any record is excluded.
 
 WORKDIR/negatives/pairs.jsonl has the pairs with a list `negative`, and the cosines in `scores`. To train with it:
 
-    python -m bertjax.main --config=configs/embed.py:pairs --workdir=out/embed --config.init=CHECKPOINT
+    python -m bertjax.main --config=configs/embed.py:pairs --workdir=out/embed --config.init=CHECKPOINT \
         --config.data=out/mined/negatives/pairs.jsonl
 
 Negatives that are more similar than the positive are often unlabelled positives. --config.mine_negatives.range_min=10

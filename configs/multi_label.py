@@ -2,10 +2,11 @@
 
     python -m bertjax.main --config=configs/multi_label.py --workdir=out/topics --config.init=CHECKPOINT --config.data=DIR
 
-DIR has the files that configs/classify.py names. The column `label` has cells such as `sport|politics`, empty for no label; in JSON it
-has lists: ["sport", "politics"]. Alternatively, name one column of 0 and 1 for each label:
+DIR has the files that configs/classify.py names. The column `label` has cells such as `sport|politics`, empty for no
+label; in JSON it has lists: ["sport", "politics"]. Alternatively, name one column of 0 and 1 for each label:
 
-    python -m bertjax.main --config=configs/multi_label.py --workdir=out/toxic --config.init=CHECKPOINT --config.data=DIR --config.task.label_columns="('toxic','threat','insult')"
+    python -m bertjax.main --config=configs/multi_label.py --workdir=out/toxic --config.init=CHECKPOINT \
+        --config.data=DIR --config.task.label_columns="('toxic','threat','insult')"
 
 Each label is decided independently: the sigmoid of its logit is compared with config.task.threshold. The loss is
 torch's BCEWithLogitsLoss, as in transformers for problem_type='multi_label_classification', which the export sets.

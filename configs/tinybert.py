@@ -7,9 +7,8 @@
 
 The first command is the general distillation. 4 blocks of width 312 with random weights imitate blocks 2, 5, 8 and 11
 (counted from 0) of a base model. The losses are squared distances of embeddings and hidden states (the student's after
-a learned projection) and of attention scores before mask and softmax, as in the authors' code. There is no MLM loss, so
-the MLM head keeps its random weights. The student trains for three passes over Wikipedia, with batches of 256 sequences
-of 128.
+a learned projection) and of attention scores before mask and softmax. There is no MLM loss, so the MLM head keeps its
+random weights. The student trains for three passes over Wikipedia, with batches of 256 sequences of 128.
 
 The second command is the task distillation. The text after the colon is a recipe of a task with its argument. 20 epochs
 minimise the hidden losses at 5e-5, then 3 epochs learn the teacher's outputs at 2e-5, without labels.

@@ -13,7 +13,7 @@ from bertjax.text.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, check
 
 
 def flatten(ids: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids of all texts, int32 [T], and the number of ids of each text, int64 [N]."""
+    """Returns the ids of all texts in one array (int32), and the number of ids of each text (int64)."""
     return np.concatenate([*ids, np.empty(0, np.int32)]), np.fromiter(map(len, ids), np.int64, len(ids))
 
 
@@ -63,7 +63,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
+        """Returns the ids of the N pieces of each text, int32 [N], without [CLS] and [SEP]."""
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ids of all texts in one array (int32), and the number of ids of each text (int64)."""
@@ -78,7 +78,7 @@ class Tokenizer(abc.ABC):
         only a space is empty. If one character became several pieces, these pieces have the same span.
 
         Returns:
-          (ids, starts, ends) of each text, int32 [N] each, starts and ends ascending.
+          (ids, starts, ends) of the N pieces of each text, int32 [N] each, starts and ends ascending.
         """
 
     @abc.abstractmethod

@@ -48,7 +48,7 @@ class JsonTokenizer(Tokenizer):
         BERT's are absent.
 
     Raises:
-      UserError: The model is of another type, or lacks BERT's special tokens.
+      UserError: The model is of another type, its ids are damaged, or BERT's special tokens are missing.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class JsonTokenizer(Tokenizer):
         added = [ids_of[token['content']] for token in settings.get('added_tokens') or [] if token.get('special')]
         self._set_pieces(pieces, added, kind)
         if byte_level or marks_words:
-            # Runs of spaces and line ends are added tokens in ModernBERT and Gemma.
+            # In ModernBERT and Gemma, runs of spaces and line ends are added tokens, which do not have the mark.
             begins = (self._space, ' ', '\n', '\t')
             continues = [not piece.startswith(begins) for piece in pieces]
             self.word_prefix = '' if self.family == 'sentencepiece' and self._prepare('a').startswith(SPACE) else ' '
@@ -108,7 +108,7 @@ class JsonTokenizer(Tokenizer):
         return encode_batch(self._tokenizer, texts)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        # `tokenizers` puts a space before the text, and reports the offsets of the first character for this space.
+        # If `tokenizers` puts a space before the text, it reports the offsets of the first character for this space.
         space = self._tokenizer.token_to_id(self._space)
         located = locate(self._tokenizer, texts, SPACE if self.family == 'sentencepiece' else ' ')
         return [(ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in located]

@@ -28,14 +28,13 @@ from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, replace_surrogates, s
 from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer, byte_bpe_settings
 from bertjax.text.wordpiece import WordPieceTokenizer
 
-# The maximum number of distinct words in memory (about 300 MB). If there are more, only the MAX_WORDS // 2 most
-# frequent words are kept.
+# If a count has more distinct words than this (about 300 MB), only the MAX_WORDS // 2 most frequent words are kept.
 MAX_WORDS = 2_000_000
 # A chunk is the text between ASCII white space. If the chunks of a text have more characters than this on average, as
 # in Chinese, longer chunks are not cached.
 _MAX_CHUNK = 64
-# The 1,000 most frequent characters become pieces (as in `tokenizers`). If they cover less than 99.95 % of the text
-# (SentencePiece's default share), for example of Chinese, more characters become pieces.
+# If there is room, the 1,000 most frequent characters become pieces (as in `tokenizers`). If they cover less than
+# 99.95 % of the text (SentencePiece's default share), for example of Chinese, more characters become pieces.
 _ALPHABET = 1_000
 _COVERAGE = 0.9995
 # The smallest share of the text's characters that a vocabulary may cover.
@@ -100,7 +99,7 @@ def count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
     If there are more than MAX_WORDS words, the rarest are dropped.
 
     ASCII white space always separates words, and BERT's normaliser works on single characters. Equal short chunks
-    between white space are therefore counted and split only once, which is ten times as fast as splitting all text.
+    between white space are therefore counted and split only once, which is much faster than splitting all text.
     """
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -179,7 +178,7 @@ def train_sentencepiece(
       seed: The seed of the samples.
       sample_sentences: The maximum number of sentences of a sample. Unigram training needs 3 KB of memory for each
         English sentence.
-      options: Further arguments of `build_sentencepiece`.
+      **options: Further arguments of `build_sentencepiece`.
     """
     drawn = [sample(iter_sentences(some), sample_sentences, seed) for some in (texts, *others)]
     return build_sentencepiece(drawn, sample_sentences=sample_sentences, **options)

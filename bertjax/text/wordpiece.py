@@ -1,4 +1,4 @@
-"""WordPiece, BERT's tokenizer. It uses `nanotoken` if it is installed, else the slower `tokenizers`."""
+"""WordPiece, BERT's tokenizer. It uses `nanotoken` if possible, else the slower `tokenizers`."""
 
 import itertools
 import json
@@ -37,7 +37,7 @@ INSTALL_FAST = "pip install 'bertjax[fast]'"
 class WordPieceTokenizer(Tokenizer):
     """Converts text to ids. Each word is split by greedy longest match, as in BERT.
 
-    The ids equal the ids of transformers' `BertTokenizerFast`. The name of a special token in a text, such as '[MASK]',
+    The ids equal the ids of transformers' fast tokenizers. The name of a special token in a text, such as '[MASK]',
     therefore becomes this token. Published checkpoints were fine-tuned with this behaviour.
 
     Args:
@@ -50,7 +50,7 @@ class WordPieceTokenizer(Tokenizer):
       is_bert: Whether Hugging Face's BertTokenizer can make these settings from a vocabulary and options.
 
     Raises:
-      UserError: The vocabulary lacks BERT's special tokens.
+      UserError: The ids are damaged, or BERT's special tokens are missing.
       Exception: No library can load the settings.
     """
 
@@ -66,7 +66,7 @@ class WordPieceTokenizer(Tokenizer):
         self._set_pieces(sort_pieces(ids, where), [token['id'] for token in added if token.get('special')])
         self.added_ids = frozenset(token['id'] for token in added)
         self.is_bert = is_bert(settings)
-        # Runs of letters and digits may be shortened if no special token can begin or end inside a run.
+        # Runs of letters and digits may be shortened if no added token can begin or end inside a run.
         self._shortens_runs = self.is_bert and not any(t['content'][i].isalnum() for t in added for i in (0, -1))
         prefix = settings['model'].get('continuing_subword_prefix', PREFIX)
         self.continues_word = np.array([p.startswith(prefix) and len(p) > len(prefix) for p in self.pieces], dtype=bool)

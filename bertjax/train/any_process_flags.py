@@ -16,8 +16,8 @@ class AnyProcessFlags:
     """Combines the flags of all processes: a combined flag is True if the flag of any process is True.
 
     Call the object once per step with the flags of this process. It returns the combined flags of READ_BEHIND steps
-    earlier, which are the same in all processes. In the first READ_BEHIND steps, and again after `clear`, it returns
-    False. If there is only one process, it returns the current flags.
+    earlier, which are the same in all processes. In the first READ_BEHIND steps, and again after `clear`, all returned
+    flags are False. If there is only one process, it returns the current flags.
     """
 
     def __init__(self):

@@ -14,7 +14,7 @@ from bertjax.train.state import TrainState, shardings_of
 from bertjax.train.step import make_gradients, make_train_step, make_update
 from bertjax.train.vmapped_runs import stacked_template
 
-# (state, arrays of a batch, index of its first example, learning rate, dropout seed) -> (state, metrics), compiled.
+# (state, arrays of a batch, number of its first row, peak learning rate, dropout seed) -> (state, metrics), compiled.
 # The state is donated. If the objective has a teacher_fn, the parameters of the teacher are a sixth argument.
 Program = Callable[..., tuple[TrainState, Any]]
 
@@ -22,7 +22,8 @@ Program = Callable[..., tuple[TrainState, Any]]
 class StepLowering:
     """Lowers the train step of a phase, as one program or as two programs for gradients and update.
 
-    Learning rate and dropout seed are arguments, so that runs that differ only in these values share a program.
+    The peak learning rate and the dropout seed are arguments of the program, so that runs that differ only in these
+    values share it.
 
     Args:
       members: If > 0, the number of runs that the step trains together. The axis of members is the first axis of
@@ -42,7 +43,7 @@ class StepLowering:
         return self._lower(make_train_step(self._setup, self._phase), (0, 1, None, 0, 0), arguments)
 
     def gradients(self, batch: BatchSpec) -> jax.stages.Lowered:
-        """Lowers (parameters, arrays of a batch, index of its first example, dropout seed, *teacher) -> Gradients."""
+        """Lowers (parameters, arrays of a batch, number of its first row, dropout seed, *teacher) -> Gradients."""
         function = make_gradients(self._setup, self._phase)
         function = jax.vmap(function, in_axes=(0, 1, None, 0)) if self._members else function
         with mesh_context(self._setup.mesh):
@@ -51,7 +52,7 @@ class StepLowering:
             )
 
     def update(self, gradients: jax.stages.Lowered) -> jax.stages.Lowered:
-        """Lowers (state, Gradients, learning rate) -> (state, metrics), for the output of a lowered `gradients`."""
+        """Lowers (state, Gradients, peak learning rate) -> (state, metrics) for the output of a lowered `gradients`."""
         abstract_gradients = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._replicated), gradients.out_info
         )

@@ -24,8 +24,8 @@ from bertjax.train.time_limit import PhaseTimeError, TimeLimit
 class Loop:
     """Trains one run, or several runs together, from a position to the end.
 
-    The run also evaluates and saves at its end. Directly after a non-finite step, only the end of the run, a
-    request to stop or the time limit causes a checkpoint.
+    The loop evaluates and saves at the intervals of `settings` and at the end of the run. Directly after a non-finite
+    step, only the end of the run, a request to stop or the time limit causes a checkpoint.
 
     Args:
       settings: The settings, with `eval_every` and `checkpoint_every` in steps (0 for never), and `checkpoint_minutes`,
@@ -139,7 +139,7 @@ class Loop:
     def _save(self, cost: float | None, *, last: bool, stop: bool) -> None:
         if stop or last:
             self._interrupt.doing = f'checkpoint {self._position.step} is being written'
-        failed = {'failed': self._recorder.failed} if any(self._recorder.failed) else {}  # of runs trained together
+        failed = {'failed': self._recorder.failed} if any(self._recorder.failed) else {}  # only with several runs
         config = {**self._config, **failed, **self._early_stopping.state}
         with self._clock.during(SAVE):
             self._recorder.sync()  # The rows up to the checkpoint must be on disk before the checkpoint.

@@ -102,7 +102,7 @@ class Recorder:
             lines.truncate_after(step)
 
     def check(self, position: Position) -> None:
-        """Logs damage in the rows and ledgers of an earlier process, up to the position of its checkpoint."""
+        """Logs damage in the metrics rows, and in the ledgers up to the position of the checkpoint."""
         for ledger in self._ledgers:
             for damage in ledger_damage(ledger.path, position):
                 logging.warning('%s is damaged: %s. Training continues without the lost lines.', ledger, damage)
@@ -156,6 +156,7 @@ class Recorder:
           position: The position after the update.
           metrics: The metrics of the update, on the devices.
           waited: The seconds that the loop waited for the batch.
+          saving: Whether a checkpoint is being written at the same time.
         """
         numbers = {'first': batch.first, 'count': batch.count}
         for ledger in self._ledgers:
@@ -172,7 +173,7 @@ class Recorder:
             self._console.log(slow)
 
     def drain(self) -> None:
-        """Reads all metrics that are not read yet, which waits for the devices."""
+        """Waits for the devices, and reads all metrics that are not read yet."""
         while self._unread:
             self._read()
 

@@ -110,7 +110,7 @@ class Setup:
     def create_from(self, params: Mapping[str, Any], seed: int) -> TrainState:
         """Creates the state of step 0 with these model parameters, which are host arrays in the model's tree.
 
-        Only the parameters of the objective are random, as in `create`.
+        Only the parameters of the objective are random. They equal those of `create` with the same seed.
         """
         placed = put_params(params, self.state)
         state = self._create_around(placed, jax.random.key(seed))

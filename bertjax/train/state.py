@@ -127,7 +127,7 @@ def fresh_state(
 
 
 def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> TrainState:
-    """Computes shape, dtype and sharding of each leaf, without arrays. Call it within `mesh_context(mesh)`."""
+    """Computes the shape, dtype and sharding of each leaf, without arrays. Call it within `mesh_context(mesh)`."""
     key = jax.eval_shape(lambda: jax.random.key(0))  # eval_shape does not need the devices
     # JAX traces a jitted `init` again for a key without a sharding on the mesh.
     key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=NamedSharding(mesh, PartitionSpec()))

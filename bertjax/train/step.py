@@ -43,8 +43,8 @@ class Gradients(struct.PyTreeNode):
 def make_train_step(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[TrainState, Metrics]]:
     """Makes a train step to be jitted: (state, batch, first, rate, seed, *teacher) -> (new state, metrics).
 
-    See `make_gradients` and `make_update` for the arguments. The metrics are `sums`, {name: (sum, weight)}, and
-    `scalars`, {name: float32 or int32}.
+    `rate` is the peak learning rate, the `peak` of `make_update`. See `make_gradients` for the other arguments. The
+    metrics are `sums`, {name: (sum, weight)}, and `scalars`, {name: float32 or int32}.
     """
     gradients, update = make_gradients(setup, phase), make_update(setup, phase)
 
@@ -59,9 +59,9 @@ def make_train_step(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[T
 def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradients]:
     """Makes a function: (params, batch, first, seed, *teacher) -> Gradients.
 
-    `first` is the index of the first example, a uint32 scalar. The other rows follow in order. `seed` is the seed
-    of all dropout, a uint32 scalar. `teacher` has the teacher's parameters if the objective has a `teacher_fn`, else it
-    is empty.
+    `first` is the number of the first row of the batch, a uint32 scalar. Row i has the number first + i. `seed` is the
+    seed of all dropout, a uint32 scalar. `teacher` has the teacher's parameters if the objective has a `teacher_fn`,
+    else it is empty.
 
     The minimised loss is the sum of the losses, each a weighted mean over the whole batch times its factor. The weights
     depend only on the batch. Therefore, a batch can be processed in `grad_accum_steps` parts whose gradients add up to
@@ -161,10 +161,11 @@ def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradient
 
 
 def make_update(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[TrainState, Metrics]]:
-    """Makes a function: (state, its Gradients, peak) -> (new state, metrics), which does not depend on the batch shape.
+    """Makes a function: (state, gradients, peak) -> (new state, metrics). It is the same for all batch shapes.
 
-    `peak` is the peak learning rate of the phase, a float32 scalar. If loss, gradient norm or update norm is not
-    finite, a step changes only `step` and the counters of skipped steps.
+    `gradients` are the `Gradients` of a batch. `peak` is the peak learning rate of the phase, a float32 scalar. If the
+    loss, the gradient norm or the square of the update norm is not finite, a step changes only `step` and the counters
+    of skipped steps.
     """
     first_step, last_step = phase.schedule_steps or (phase.first_step, phase.last_step)
     optimizer, parts = setup.optimizer, setup.parts
@@ -186,15 +187,16 @@ def make_update(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[Train
             grads, old = parts.constrain(grads), parts.constrain(old)
         direction, opt_state = optimizer.update(grads, state.opt_state, old)
         if platform() == 'cpu':
-            # The update on a CPU is memory-bound. Recomputing the moments in the loop that selects between new and old
-            # moments is cheaper than writing and reading them.
+            # The update on a CPU is memory-bound. The direction comes from a second call of the optimiser, so that XLA
+            # can fuse the moments of the first call into their selection below, instead of writing and reading them.
+            # The barrier keeps XLA from merging the two calls.
             direction, _ = optimizer.update(*jax.lax.optimization_barrier((grads, state.opt_state, old)))
         if setup.layer_decay != 1:
             rates = layer_rates(old, setup.layer_decay, setup.module.config.num_layers)
             direction = jax.tree.map(jnp.multiply, direction, rates)
         rate = schedule(state.step - first_step)
         update_norm = rate * optax.tree.norm(direction)
-        # The square must be finite too, as in the gradient norm, because an update whose square overflows is useless.
+        # The square of the update norm must be finite too, because an update whose square overflows is useless.
         finite = jnp.isfinite(gradients.loss) & jnp.isfinite(grad_norm) & jnp.isfinite(jnp.square(update_norm))
         keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)  # noqa: E731
         new = keep(jax.tree.map(lambda p, d: (p - rate * d).astype(p.dtype), old, direction), old)

@@ -2,8 +2,8 @@
 
 Source: gradient caching (Gao et al. 2021, arXiv 2101.06983). If a batch has several parts, each part is computed
 twice. The first pass computes the outputs of all parts, which are small, and then the gradient of the loss with respect
-to these outputs. The second pass computes the gradient of the parameters. Dropout depends only on the example number,
-so both passes drop the same values.
+to these outputs. The second pass computes the gradient with respect to the parameters. Dropout is a function of the
+seed and the example numbers, so both passes drop the same values.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from bertjax.parallel.zero1 import GradientExchange
 
-Rows = tuple[Mapping[str, jax.Array], jax.Array]  # the arrays of a batch, and the indices of its examples
+Rows = tuple[Mapping[str, jax.Array], jax.Array]  # the arrays of a batch, and the numbers of its examples
 
 
 def split_rows(rows: Any, parts: int) -> Any:

@@ -130,6 +130,6 @@ def _check(value: Any, form: Any, where: str) -> None:
 
 
 def distillation_facts(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns the nonzero numbers in config.distill for the model card; {} for a run without a teacher."""
+    """Returns the numbers in config.distill except 0 and False, for the model card; {} without a teacher."""
     values = config.get('distill', {})
     return {f'distillation, {key}': value for key, value in values.items() if isinstance(value, int | float) and value}

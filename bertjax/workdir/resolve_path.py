@@ -49,7 +49,7 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
       where: The config key of `init`, for error messages.
 
     Raises:
-      UserError: `init` is none of these, or is a workdir without an export.
+      UserError: `init` is none of these, is a workdir without an export, or its export has another vocabulary.
     """
     if not init:
         fix = f'for example --{where}=out/tiny, or --{where}=google-bert/bert-base-uncased'

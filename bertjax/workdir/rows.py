@@ -47,7 +47,8 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
       The recipe with the paths of the files instead of the rows.
 
     Raises:
-      UserError: The key does not accept rows, there are no rows, or a row cannot be written as JSON.
+      UserError: The key does not accept rows, a key of {split: rows} is not the name of a split, there are no rows, or
+        a row cannot be written as JSON.
     """
     keys: dict[str, Any] = {}
     with lock_workdir(folder):

@@ -1,7 +1,7 @@
 """WORKDIR/tokenizer: the tokenizer of the run, which is verified at every start.
 
-The file `saved.json` has the checksums of the other files, and records which text a trained vocabulary was trained on.
-It is written after the other files and removed before them, so a tokenizer with this file is complete.
+The file `saved.json` has the checksums of the tokenizer's files, and records the text of a trained vocabulary. It is
+written after these files and removed before them, so a tokenizer with `saved.json` is complete.
 """
 
 import json

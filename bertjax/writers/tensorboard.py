@@ -18,8 +18,8 @@ class TensorBoard(Writer):
     """A writer of scalars `SPLIT/NAME`.
 
     The first row opens the file, and hides the rows of earlier processes at the same and later steps.
-    It writes in the caller's thread. tensorboardX's SummaryWriter is not used, because it writes in a background thread
-    and blocks forever after a full disk has ended this thread.
+    Rows are written in the caller's thread. tensorboardX's SummaryWriter is not used, because it writes in a background
+    thread and blocks forever after a full disk has ended this thread.
     """
 
     def __init__(self, directory: str | os.PathLike):

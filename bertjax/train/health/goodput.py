@@ -39,7 +39,7 @@ class Goodput:
         return self.seconds.get(STEP, 0.0) / self.total
 
     def rest(self) -> list[tuple[str, float]]:
-        """Returns (description, share) of each kind except STEP, the largest share first."""
+        """Returns (description, share) of each kind that took time, except STEP, the largest share first."""
         shares = {
             _DESCRIPTIONS[kind]: each / self.total for kind, each in self.seconds.items() if kind != STEP and each > 0
         }
@@ -63,7 +63,7 @@ def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | No
     are split in proportion to its steps.
 
     Args:
-      until: The step from which the run will continue, so that later steps are lost too; None if all steps count.
+      until: The step from which the run will continue, so that later steps are lost too; None for no such step.
     """
     rows = _read_rows(folder / TIMES)
     seconds: dict[str, float] = {}

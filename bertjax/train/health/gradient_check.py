@@ -116,5 +116,5 @@ def loss(inputs: dict[str, jax.Array]) -> jax.Array:
 
 def _is_near(computed: tuple[float, float], right: tuple[float, float]) -> bool:
     bound = TOLERANCE * right[0]
-    # A comparison with NaN is false.
+    # A comparison with NaN is false, so a NaN counts as wrong.
     return all(abs(a - b) <= bound for a, b in zip(computed, right, strict=True))
