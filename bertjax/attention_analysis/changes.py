@@ -15,7 +15,7 @@ from bertjax.model.stacking import STACKED, unstack_layers
 # The parts of a block, by the prefixes of their parameter paths.
 PARTS = ('attention/query', 'attention/key', 'attention/value', 'attention/output', 'mlp/gate', 'mlp/up', 'mlp/down')
 NORMS, ALL_PARTS = 'norms', 'whole'
-_MIN_WEIGHT = 1e-30  # Smaller weights count as 0, because some devices flush subnormal numbers.
+_MIN_WEIGHT = 1e-30  # Smaller attention weights count as 0, because some devices flush subnormal numbers.
 
 
 def check_comparable(before: LoadedModel, after: LoadedModel) -> None:
@@ -73,8 +73,8 @@ def change_sums(
     """Sums the differences between two models, in hidden states and in attention, over the tokens of a batch.
 
     Args:
-      before, after: The outputs of `attention.apply_encoder` for the two models: `hidden` [L + 1, B, S, D] and
-        `probabilities` [L, B, H, S, S].
+      before, after: The outputs of `inference.attention.apply_encoder` for the two models: `hidden` [L + 1, B, S, D]
+        and `probabilities` [L, B, H, S, S].
       mask: float32 [B, S], 1 for tokens and 0 for padding.
 
     Returns:

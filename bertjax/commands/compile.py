@@ -29,8 +29,8 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
     The file has the results of each phase. Its top level repeats the results of the phase that needs the most memory,
     but `fits` there tells whether all phases fit. Phases without steps are skipped.
 
-    With config.find_batch the verb searches, for each phase, for the largest batch that fits. If a phase does not fit,
-    the verb also compiles other ways to compute the same step.
+    With config.find_batch the verb doubles the batch of each phase while it fits, or halves it until it fits. If a
+    phase does not fit, the verb also compiles other ways to compute the same step.
 
     Raises:
       UserError: The topology is empty or unknown, its compiler is missing, or the number of chips does not fit the
@@ -55,14 +55,14 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
             console.print(_format_result(result), markup=False)
             for part in (*cost_lines(result), *cost_tables(result)) if result['fits'] else ():
                 console.print(part, markup=False)
-        # The result for the largest batch that fits, or for the batch of the config if none fits.
+        # The result for the largest tried batch that fits, or for the batch of the config if none fits.
         result = max(
             (result for result in compiled if result['fits']),
             key=lambda result: result['batch_size'],
             default=compiled[0],
         )
         if settings.find_batch and result['fits']:
-            console.print(f'  the largest batch that fits is {result["batch_size"]}', markup=False)
+            console.print(f'  the largest tried batch that fits is {result["batch_size"]}', markup=False)
         if not result['fits']:
             result['tried'] = _try_others(search, phase, result, console)
             errors.append(_error(search, phase, result))
@@ -104,7 +104,7 @@ def _error(search: MemorySearch, phase: PretrainingPhase, result: dict[str, Any]
     if fitting_ways:
         fix = f'these settings were compiled and fit: {"; or ".join(fitting_ways)}'
     else:
-        fix = 'no other settings that were compiled fit: use more chips, or a smaller model'
+        fix = 'no other settings that were tried fit: use more chips, or a smaller model'
     return UserError(
         f'config.topology={search.topology}',
         f'phase {phase.number} with batch {phase.batch_size} x {phase.seq_len}, which needs '

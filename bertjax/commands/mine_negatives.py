@@ -51,7 +51,10 @@ def run(config: ConfigDict, workdir: str) -> None:
         raise UserError('config.mine_negatives.range_max', found, expected, 'increase it')
     names = options.anchor, options.positive, options.negative, SCORES
     if repeated := [name for name in names if names.count(name) > 1]:
-        expected, fix = f'different names for anchor, positive and negative, none of them {SCORES}', 'rename the field'
+        expected, fix = (
+            f'different names for anchor, positive and negative, none of them {SCORES!r}',
+            'rename the field',
+        )
         raise UserError('config.mine_negatives', f'two fields named {repeated[0]}', expected, fix)
     source, folder = InputSource(settings.input, ()), pathlib.Path(workdir)
     source.check()
@@ -70,7 +73,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         default = {'pool': 'auto', 'normalize': None, 'layers': (-1,)}
         try:
             encodings = [resolve_encoding(model, prompt=find_prompt(model, names), **default) for names in prompts]
-        except UserError as error:  # its fix names arguments that this verb lacks
+        except UserError as error:  # its `fix` is about arguments of `encode`
             raise UserError(error.where, error.found, error.expected, 'give another model') from None
         runner = Runner(model, batch_size=settings.batch_size)
         extractors = [Extractor(runner, encoding, length) for encoding in encodings]

@@ -27,7 +27,7 @@ class Vocab:
         one_of(_FAMILIES),
         'the kind of tokenizer; `bpe` is byte-level; with `symbols` each symbol is a piece',
     )
-    size: int = key(30522, integer(8, 10_000_000), 'the number of pieces of a trained vocabulary')
+    size: int = key(30522, integer(8, 10_000_000), 'the maximal number of pieces of a trained vocabulary')
     lowercase: bool = key(True, about='lower-case the text')
     unused: int = key(0, integer(0, MANY), 'the number of pieces `[unusedN]`, reserved for words that you add later')
     model_type: str = key('unigram', one_of(('unigram', 'bpe')), '`sentencepiece`: the kind of model')
@@ -41,9 +41,9 @@ class Vocab:
 
 
 def _inherited(allowed: Range, unset: Any, run_key: str = '') -> Any:
-    """Declares a key of a phase. Its default, `unset`, means the value of the run. The docs name `run_key`, if any."""
+    """Declares a key of a phase. Its default, `unset`, means the run's value of `run_key`, or of the same key if ''."""
     about = f'the {f"`{run_key}` " if run_key else "value "}in this phase'
-    return key(unset, either(allowed, special(unset, 'the value of the run')), about, inherited=True)
+    return key(unset, either(allowed, special(unset, 'the value of the run')), about, run_key=run_key)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,26 +58,31 @@ class PhaseKeys:
     max_predictions: int = _inherited(ROWS, 0)
     batch_size: int = _inherited(ROWS, 0)
     batch_ramp: float = key(
-        0.0, WARMUP, 'the fraction of the phase in which the batch grows to `batch_size` rows', inherited=False
+        0.0, WARMUP, 'the fraction of the phase in which the batch grows to `batch_size` rows', run_key=None
     )
     batch_size_start: int = key(
         0,
         either(ROWS, special(0, 'no `batch_ramp`')),
         'the number of rows per update at the start of `batch_ramp`',
-        inherited=False,
+        run_key=None,
     )
     grad_accum_steps: int = _inherited(ROWS, 0)
     learning_rate: float = _inherited(RATE, 0.0)
     warmup_fraction: float = _inherited(WARMUP, -1.0)
-    schedule: str = _inherited(one_of(SCHEDULES), '')
-    decay_fraction: float = _inherited(FRACTION, -1.0)
+    schedule: str = _inherited(one_of(SCHEDULES), '', 'schedule.name')
+    decay_fraction: float = _inherited(FRACTION, -1.0, 'schedule.decay_fraction')
     mask_rate: float = _inherited(MASK_RATE, 0.0, 'masking.rate')
     final_mask_rate: float = _inherited(MASK_RATE, -1.0, 'masking.final_rate')
 
 
-# {key of a phase: the default, which means that the key is unset}. An unset key in INHERITED has the run's value.
-UNSET = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if 'inherited' in field.metadata}
-INHERITED = {field.name for field in dataclasses.fields(PhaseKeys) if field.metadata.get('inherited')}
+# {key of a phase: the default, which means that the key is unset}. An unset key in INHERITED has the value of a key of
+# the run, {key of a phase: key of the run}.
+UNSET = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if 'run_key' in field.metadata}
+INHERITED = {
+    field.name: field.metadata['run_key'] or field.name
+    for field in dataclasses.fields(PhaseKeys)
+    if field.metadata.get('run_key') is not None
+}
 # The keys of config.model that config.budget chooses. The keys in BUDGET_SIZE are chosen together.
 BUDGET_SIZE = ('num_layers', 'width', 'num_heads', 'mlp_dim')
 BUDGET_CHOICES = (*BUDGET_SIZE, 'dtype')
@@ -109,7 +114,7 @@ class PretrainingKeys(RunKeys):
     )
     embeddings: str = key('', TEXT, 'a .npy or .safetensors file with the initial token embeddings')
     heldout_texts: str = key(
-        '', TEXT, 'further texts to evaluate on, `NAME=PATH,NAME=PATH`; `each` adds every corpus of a mixture'
+        '', TEXT, 'further texts to evaluate on, `NAME=PATH,NAME=PATH`; `each` adds the held-out part of each corpus'
     )
     heldout_pairs: str = key(
         '', TEXT, 'a file of minimal pairs as for `run=minimal_pairs`; evaluations use at most `eval_examples` pairs'
@@ -137,7 +142,9 @@ class PretrainingKeys(RunKeys):
     budget: str = key(
         '', _BUDGET, 'the wall time or the floating-point operations of the run, instead of `steps`', change=STATE
     )
-    replay: str = key('', TEXT, 'a finished workdir, whose decisions about `budget` are repeated', change=VERB)
+    replay: str = key(
+        '', TEXT, 'the workdir of a finished run, whose size and steps for `budget` are repeated', change=VERB
+    )
     warmup_fraction: float = override(RunKeys, 'warmup_fraction', 0.01)
     optimizer: Optimizer = group(Optimizer(name='bert_adam'), change=TRAINING)
     phases: tuple[PhaseKeys, ...] = group(
@@ -148,7 +155,9 @@ class PretrainingKeys(RunKeys):
     topology: str = key(
         '', TEXT, '`run=compile`: the machine, such as `v5e:4x4`, `2*v5e:16x16` or `h200:8`', change=VERB
     )
-    find_batch: bool = key(False, about='`run=compile`: search for the largest batch that fits', change=VERB)
+    find_batch: bool = key(
+        False, about='`run=compile`: double the batch while it fits, or halve it until it fits', change=VERB
+    )
     distill: DistillationKeys | None = group(None, record=DistillationKeys, change=TRAINING)
 
     @property

@@ -24,7 +24,9 @@ def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
     if not rows:
         return f'There is no training row that shows the reason: try a higher rate ({higher}) or a lower one ({lower})'
     if not losses or rows[-1]['skipped']:
-        return f'Some losses were not finite: a lower rate ({lower}) or a larger config.warmup_fraction helps'
+        return (
+            f'Some losses or updates were not finite: a lower rate ({lower}) or a larger config.warmup_fraction helps'
+        )
     first, last = losses[0], statistics.fmean(losses[-math.ceil(_END * len(losses)) :])
     figures = f'from {first:.3f} to {last:.3f} in {rows[-1]["step"]} steps'
     if len(losses) == 1:
@@ -43,12 +45,13 @@ def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
     change = statistics.fmean(row['update_norm'] for row in rows) * rows[-1]['step'] / max(rows[0]['param_norm'], 1e-12)
     if change < MAX_WEIGHT_CHANGE:
         more = 'more steps (config.epochs)'
-        helps = f'{more} and a higher rate help' if rows[-1]['step'] < FEW_STEPS else f'a higher rate helps, or {more}'
+        few = rows[-1]['step'] < FEW_STEPS
+        helps = f'{more} and a higher rate ({higher}) help' if few else f'a higher rate ({higher}) helps, or {more}'
         return (
-            f'The training loss hardly changed, {figures}, and the weights changed by only {100 * change:.2g}%: '
-            f'{helps} ({higher})'
+            f'The training loss hardly changed, {figures}, and the weights changed by at most about '
+            f'{100 * change:.2g}%: {helps}'
         )
     return (
-        f'The training loss hardly changed, {figures}, but the weights changed by {change:.0%}, so the pre-training '
-        f'may be lost: a lower rate ({lower}) or another config.seed helps'
+        f'The training loss hardly changed, {figures}, but the weights changed by up to {change:.0%}, so the '
+        f'pre-training may be lost: a lower rate ({lower}) or another config.seed helps'
     )

@@ -108,7 +108,7 @@ def _row(figures: Figures, task: str, results: Mapping[str, Any]) -> list[str]:
 
 
 def averages(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns (name, percentage) of each average. The GLUE score of fewer tasks names their number."""
+    """Returns (name, percentage) of each average. If tasks are missing, the name of the GLUE score says so."""
     count = summary['averaged_tasks']
     incomplete = '' if count == len(OFFICIAL) else f', ONLY {count} of {len(OFFICIAL)} tasks'
     names = {

@@ -51,6 +51,6 @@ def _heads(model: LoadedModel) -> list[str]:
     if model.task is not None:
         return [describe(model.task)]
     untrained = {path.split('/')[0] for path in model.missing}
-    mlm = 'masked words' + (', each from the position before it' if model.config.shifted_predictions else '')
+    mlm = 'masked words' + (', each predicted at the position before it' if model.config.shifted_predictions else '')
     titles: Mapping[str, str] = {'mlm': mlm, 'pooler': 'pooler', 'nsp': 'sentence pairs'}
     return [name for part, name in titles.items() if part in model.params and part not in untrained]

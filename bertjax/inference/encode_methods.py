@@ -86,8 +86,9 @@ class EncodeMethods:
             else False.
           prompt: The name of a prompt of the model, such as 'query' or 'document', or a prefix of every text. None uses
             the default prompt of the model if `pool` is 'auto', else no prompt.
-          truncate_dim: The number of leading dimensions to keep before normalization. None uses the setting of the
-            model if `pool` is 'auto', else all dimensions.
+          truncate_dim: The number of leading dimensions to keep, selected before normalization. If `pool` is 'auto',
+            None uses the setting of the model, which applies after the model's own normalization; else None keeps all
+            dimensions.
           precision: 'float32', 'int8' (one byte per dimension) or 'binary' (one bit per dimension, eight in a byte);
             see `model.quantization.quantize`. `similarity` computes the cosines of quantized vectors.
           calibration: float32 [M, D], only for 'int8': vectors that `encode` returned, or only the minimum and the
@@ -187,7 +188,9 @@ def _check_precision(precision: str, pool: str, calibration: np.ndarray | None) 
         found, expected = f'{precision!r} for one vector per token', "'float32', or a pooling"
         raise UserError('precision', found, expected, 'choose a pooling')
     if precision != 'int8' and calibration is not None:
-        raise UserError('calibration', f'vectors with precision={precision!r}', "precision='int8'", 'leave it out')
+        raise UserError(
+            'calibration', f'an array with precision={precision!r}', "None without precision='int8'", 'leave it out'
+        )
 
 
 def _find_ranges(x: np.ndarray, calibration: np.ndarray | None) -> np.ndarray:

@@ -62,7 +62,7 @@ class InputSource:
         return str(pathlib.Path(self.path).expanduser().resolve())
 
     def check(self) -> None:
-        """Checks that the input can be read twice.
+        """Checks that the path is set and is not a special file, which could be read only once. '-' is allowed.
 
         Raises:
           UserError: The path is not set, or is a special file such as a pipe.

@@ -43,7 +43,7 @@ def check_overwrite(
 
 
 class ResultFiles:
-    """The files of a verb's results: FOLDER/NAME.jsonl, its metadata NAME.json, and the saved parts in NAME.parts.
+    """The result files of a command: FOLDER/NAME.jsonl, its metadata NAME.json, and the saved parts in NAME.parts.
 
     Attributes:
       target, facts, parts: The three paths.

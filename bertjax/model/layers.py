@@ -22,7 +22,7 @@ def gelu(x: jax.Array) -> jax.Array:
     """Computes x Φ(x) for any shape, where Φ is the CDF of the standard normal distribution (arXiv 1606.08415).
 
     It uses erf, as PyTorch does. The erfc in `jax.nn.gelu` costs more than twice as much on CPU. The backward pass
-    needs only x, whereas autodiff would save four arrays with the shape of x.
+    needs only x, whereas autodiff would save three arrays with the shape of x.
     """
     return x * _normal_cdf(x)
 
@@ -65,8 +65,8 @@ def weight_init(config: BertConfig, into_residual: bool = False) -> nn.initializ
     Args:
       into_residual: Whether the result of the projection is added to the residual stream.
     """
-    # JAX's initializer rescales to the nominal standard deviation. TensorFlow's does not, so the original models and
-    # ours start with a standard deviation of 0.88 · `init_stddev`.
+    # Like TensorFlow's, it does not rescale to the nominal standard deviation: the original models and ours start with
+    # a standard deviation of 0.88 · `init_stddev`.
     stddev = config.init_stddev * (_RESIDUAL_SCALES[config.init](config.num_layers) if into_residual else 1.0)
     return lambda key, shape, dtype: stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
 
@@ -110,14 +110,14 @@ add_bias.defvjp(lambda x, bias, sum_by_matmul: (add_bias(x, bias, sum_by_matmul)
 def product(x: jax.Array, kernel: jax.Array, save_x: bool = False) -> jax.Array:
     """Computes x [..., M] @ kernel [M, N] -> [..., N] in their common dtype.
 
-    The backward pass computes the gradient of the kernel as a product of x and the cotangent. Autodiff would transpose
-    a product instead. XLA:CPU would then copy the cotangent into another layout, and its matmul would take three times
-    as long.
+    The backward pass computes the gradient of the kernel as a product of x and the cotangent. Autodiff would multiply
+    the cotangent by x and transpose the result. XLA:CPU would then copy the cotangent into another layout, and its
+    matmul would take three times as long.
 
     Args:
-      save_x: Whether to mark x with `save_residual`, but only as a residual of the backward pass. If x were marked
-        before the product, `jax.checkpoint` would copy x for the forward pass. The compiler fuses such a copy into the
-        operation that computes x, but not into a Pallas kernel.
+      save_x: Whether to mark the x that the backward pass uses with `save_residual`. If x were marked before the
+        product, `jax.checkpoint` would copy x for the forward pass. The compiler fuses such a copy into the operation
+        that computes x, but not into a Pallas kernel.
     """
     return _product_forward(x, kernel, save_x)[0]
 
@@ -139,7 +139,7 @@ def dot_over_rows(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _product_forward(x: jax.Array, kernel: jax.Array, save_x: bool) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    # This calls `dot`, not `product`. A `jax.checkpoint` policy ignores `checkpoint_name` in a `custom_vjp` function.
+    # A `jax.checkpoint` policy sees the name because this rule is the outermost `custom_vjp` function.
     return dot(x, kernel, (x.ndim - 1,), (0,)), (save_residual(x) if save_x else x, kernel)
 
 
@@ -284,7 +284,7 @@ class Norm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """An embedding table [rows, D]. Rows from index `used` on are padding: they are 0 and do not change its norm."""
+    """An embedding table [rows, D]. Rows from index `used` on are 0, so they do not change the norm of the table."""
 
     config: BertConfig
     rows: int

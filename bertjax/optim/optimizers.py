@@ -106,7 +106,7 @@ def make_optimizer(
 
     The arguments are the keys of the group config.optimizer (see `config.run.Optimizer`). The update of a parameter
     includes `weight_decay` times the parameter, except for biases and LayerNorm scales. StableAdamW and LAMB scale the
-    whole update, including the decay. Muon does so only for parameters outside the matrices of the blocks.
+    whole update, including the decay. With Muon, `adam_lr_ratio` scales it outside the matrices of the blocks.
     """
     moments = {
         'bert_adam': scale_by_bert_adam,

@@ -87,7 +87,7 @@ class ShardedMoments:
     params: Any
 
     def constrain(self, tree: Any) -> Any:
-        """Constrains the shardings of traced gradients or parameters, in the tree of trained parameters."""
+        """Constrains traced gradients or parameters, a tree like `params`, to the shardings of the moments."""
         full = jax.tree.map(lambda _, x: x.sharding, tree, self.params)
         parts = jax.tree.map(lambda _, x: shard_over_data(x).sharding, tree, self.params)
         # With only the second constraint, XLA would also shard the matrix products of the gradients this way.

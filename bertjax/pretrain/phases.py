@@ -103,6 +103,10 @@ class PhaseSpec:
             raise UserError(f'config.{self.keys[key]}', str(found), expected, fix)
 
         check_grad_accum_steps(values['batch_size'], values['grad_accum_steps'], self.keys['grad_accum_steps'])
+        warmup, decay = values['warmup_fraction'], values['decay_fraction']
+        if values['schedule'] == 'wsd' and warmup + decay > 1:
+            found = f'{decay:g} with config.{self.keys["warmup_fraction"]}={warmup:g}'
+            fail('decay_fraction', found, f'at most {1 - warmup:g}', 'lower one of them')
         if bool(ramp) != bool(start):
             found = f'{ramp:g} with batch_size_start={start}'
             fail('batch_ramp', found, 'both above 0, or both 0', 'set both keys, or none')

@@ -1,6 +1,7 @@
 """The settings of a pre-training run from its config: the text, the model, the pairs and the masks."""
 
 import dataclasses
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,20 +30,15 @@ class PretrainingSettings(PretrainingKeys):
     @property
     def phase_specs(self) -> tuple[PhaseSpec, ...]:
         """The entries of config.phases, or a single phase with all steps of the run if there are none."""
-        grouped = {
-            'schedule': self.schedule.name,
-            'decay_fraction': self.schedule.decay_fraction,
-            'mask_rate': self.masking.rate,
-            'final_mask_rate': self.masking.final_rate,
-        }
-        defaults = UNSET | {key: grouped[key] if key in grouped else getattr(self, key) for key in INHERITED}
+        defaults = UNSET | {key: operator.attrgetter(run_key)(self) for key, run_key in INHERITED.items()}
         specs = []
         for i, phase in enumerate(self.phases or (PhaseKeys(),)):
             set_keys = [key for key, unset in UNSET.items() if getattr(phase, key) != unset]
             values = {**defaults, **{key: getattr(phase, key) for key in set_keys}}
             if values['final_mask_rate'] < 0:
                 values['final_mask_rate'] = values['mask_rate']
-            keys = {key: key if key in INHERITED and key not in set_keys else f'phases[{i}].{key}' for key in UNSET}
+            keys = {key: f'phases[{i}].{key}' for key in UNSET}
+            keys |= {key: run_key for key, run_key in INHERITED.items() if key not in set_keys}
             specs.append(PhaseSpec(phase.steps, phase.reset_optimizer, values, keys))
         return tuple(specs)
 

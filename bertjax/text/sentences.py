@@ -48,7 +48,7 @@ _TITLES = _words(
     'Mr Mrs Ms Mx Messrs Mmes Dr Drs Prof Profs Gen Col Lt Sgt Capt Cmdr Cdr Maj Adm Cpl Pvt Brig Rev Revd Hon Gov Sen '
     'Sens Rep Reps Pres Msgr Supt Insp Det Mme Mlle Mt Mts Ft Fr Amb Atty Sec Secy Treas Herr Hr Frl Sig Sta Sto'
 )
-# Abbreviations after which the sentence always continues. They match in any case.
+# Abbreviations after which the sentence always continues. Upper and lower case match.
 _NEVER = _words('e.g i.e cf vs viz approx incl excl esp eg ie v resp feat ft chr')
 # Abbreviations if a number follows. Otherwise they are ordinary words (`He said no. She left.`), unless in _EITHER.
 _BEFORE_NUMBERS = _words(

@@ -69,7 +69,7 @@ def check_pieces(
 def wrap_tokenizer_errors(where: str) -> Iterator[None]:
     """Converts any error about the file of a tokenizer to a UserError that names the file.
 
-    A tokenizer.json may have any content, and each library reads a different part of it at a different time.
+    Every error counts, because a damaged file can make a library fail when it is loaded or later.
     """
     try:
         yield

@@ -110,6 +110,14 @@ def test_batch_ramps_that_do_not_fit_are_refused(key: str, start: int, keys: dic
     assert error.value.where == f'config.phases[1].{key}'
 
 
+def test_the_warmup_and_decay_of_a_phase_must_fit():
+    phases = (phase(steps='50%'), phase(steps='50%', warmup_fraction=0.6))
+    config = pretraining_config('tiny', phases=phases)
+    config.schedule.update(name='wsd', decay_fraction=0.5)
+    with pytest.raises(UserError, match=r'config.schedule.decay_fraction: .* config.phases\[1\].warmup_fraction=0.6'):
+        pretraining_settings(config).check()
+
+
 def test_the_mask_rates_of_phases():
     """A phase may override the mask rates of the run. `max_predictions` must be enough for the highest rate."""
     phases = (phase(steps='50%'), phase(steps='30%', mask_rate=0.1), phase(steps='20%', final_mask_rate=0.2))

@@ -21,9 +21,9 @@ HIGHER, LOWER = '--config.learning_rate=0.0001)', '--config.learning_rate=4e-06)
     ('trained', 'reason', 'rate'),
     [
         (rows([0.70, 0.69] * 5),
-         'from 0.700 to 0.693 in 100 steps, and the weights changed by only 0.25%: a higher rate', HIGHER),
-        (rows([0.70]), 'hardly changed, 0.700 over all 10 steps, and the weights changed by only 0.025%: more', HIGHER),
-        (rows([0.70, 0.69, 0.70, 0.69], update_norm=2.0), 'but the weights changed by 200%', LOWER),
+         'from 0.700 to 0.693 in 100 steps, and the weights changed by at most about 0.25%: a higher rate', HIGHER),
+        (rows([0.70]), '0.700 over all 10 steps, and the weights changed by at most about 0.025%: more', HIGHER),
+        (rows([0.70, 0.69, 0.70, 0.69], update_norm=2.0), 'but the weights changed by up to 200%', LOWER),
         (rows([0.70, 0.50, 0.35, 0.33]), 'fell, from 0.700 to 0.330', HIGHER),
         (rows([0.70, 0.69, 2.50, 3.50]), 'ended at 3.500, above its minimum of 0.690:', LOWER),
         (rows([0.70, 0.40, 0.70, 0.71]), 'ended at 0.710, above its minimum of 0.400:', LOWER),

@@ -226,7 +226,7 @@ def test_all_settings_are_combined_if_none_is_enough(program: Program, tmp_path:
     assert assert_one_line(result).endswith(f'and fit: {everything} (15.00 GiB)')
     assert fake.count <= 1 + 3 * memory_search.TRIES
     compiler(fixed=400, row=400)
-    assert 'no other settings that were compiled fit' in assert_one_line(_compile_64_rows(program, tmp_path)[0])
+    assert 'no other settings that were tried fit' in assert_one_line(_compile_64_rows(program, tmp_path)[0])
 
 
 def test_suggested_flags_name_the_phase(program: Program, tmp_path: pathlib.Path, compiler):
@@ -247,7 +247,7 @@ def test_the_largest_batch_is_found_above_and_below(program: Program, tmp_path: 
     assert report['fits'] and report['batch_size'] == 128
     compiler(fixed=2, row=3)
     result, report = _compile_64_rows(program, tmp_path, '--config.find_batch=True', status=0)
-    assert report['fits'] and report['batch_size'] == 16 and 'largest batch that fits is 16' in result.stdout
+    assert report['fits'] and report['batch_size'] == 16 and 'largest tried batch that fits is 16' in result.stdout
     compiler(fixed=2, row=30)
     result, report = _compile_64_rows(program, tmp_path, '--config.find_batch=True')
     assert report['batch_size'] == 64 and '--config.model.remat=full' in assert_one_line(result)

@@ -51,7 +51,7 @@ def test_a_mesh_gives_the_same_losses(program: Program, hybrid: pathlib.Path, tm
 
 def test_the_model_predicts_from_the_position_before(hybrid: pathlib.Path):
     bert = bertjax.load(hybrid)
-    assert bert.config.shifted_predictions and 'masked words, each from the position before it' in str(bert)
+    assert bert.config.shifted_predictions and 'masked words, each predicted at the position before it' in str(bert)
     text = 'the river [MASK] under the house.'
     batch = bert.batch([text])
     (position,) = np.flatnonzero(batch['input_ids'][0] == bert.tokenizer.mask_id)

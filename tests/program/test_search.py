@@ -132,7 +132,7 @@ def test_int8_of_one_text_needs_a_calibration(bert):
         bert.encode(TEXTS[5], precision='int8')
     with pytest.raises(UserError, match=r'calibration: found int8 \[40, 32\]'):
         bert.encode(TEXTS[5], precision='int8', calibration=many)
-    with pytest.raises(UserError, match="calibration: found vectors with precision='binary'"):
+    with pytest.raises(UserError, match="calibration: found an array with precision='binary'"):
         bert.encode(TEXTS, precision='binary', calibration=vectors)
     assert bert.encode([], precision='int8').shape == (0, 32)
     with pytest.raises(UserError, match="precision: found 'int8' for one vector per token"):

@@ -26,7 +26,7 @@ LANES = 128  # width of a vector register
 class TpuImplementation(Implementation):
     """The base class of the kernels for TPU v4 and later.
 
-    By default, each program of a grid computes heads whose columns together fill whole registers.
+    `_refuse_shape` is for kernels whose programs compute groups of heads that fill whole registers.
     """
 
     PLATFORM = 'tpu'

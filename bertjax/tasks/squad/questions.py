@@ -241,7 +241,7 @@ def json_field(
 
 
 def json_value(value: Any, at: str, kind: type, *, form: str = '', fix: str = _FIX) -> Any:
-    """Returns a JSON value after checking its type. The message has its location `at`, the `form` and the `fix`."""
+    """Returns a JSON value after checking its type. An error names `at`, the type followed by `form`, and `fix`."""
     if type(value) is not kind:
         found = json.dumps(value)
         raise UserError(at, found if len(found) < 60 else found[:57] + '…', _KINDS[kind] + form, fix)

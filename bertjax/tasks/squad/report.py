@@ -14,7 +14,7 @@ _WORD = re.compile(
 _DIFFERENCES = {
     'spaces': 'answers that differ in white space from the text at answer_start; this text is used',
     'elsewhere': 'answers that are not at answer_start; their nearest occurrence in the text is used',
-    'missing': 'answers that do not occur in their text; their questions are not used for training',
+    'missing': 'answers that do not occur in their text as whole words; their questions are not used for training',
 }
 
 

@@ -1,4 +1,4 @@
-"""Builds the rows for tagging: selects the pieces of a document in each row, and the words that the row tags."""
+"""Builds the rows for tagging: selects for each row its pieces of the document and the words that it tags."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray,
 
 
 def piece_offsets(words: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """Returns the offsets (first character, end) in each word of its P pieces, int [P, 2]; see `word_pieces`."""
+    """Returns int [P, 2] for each word: the offsets (first character, end) of its P pieces; see `word_pieces`."""
     distinct = list(dict.fromkeys(words))
     space = tokenizer.word_prefix
     located = tokenizer.encode_with_offsets([space + word for word in distinct])
