@@ -258,6 +258,10 @@ def _cpu() -> str:
     return next((line.partition(': ')[2] for line in lines if line.startswith('model name')), '')
 
 
+def _without_size(keys: Keys) -> Keys:
+    return {name: value for name, value in keys.items() if name not in _size_keys(*SIZES[0])}
+
+
 def report() -> None:
     results = [json.loads(path.read_text()) for path in pathlib.Path(_KEPT.value).glob('*.json')]
     print(
@@ -278,15 +282,16 @@ def report() -> None:
 
 
 def fit(results: list[Keys]) -> str:
-    """Fits the form of `bertjax.pretrain.budget.expected_loss` to the runs of SIZES, and describes the fit."""
-    sizes = {f'{layers} x {width}': (layers, width, heads) for layers, width, heads in SIZES}
+    """Fits the form of `bertjax.pretrain.budget.expected_loss` to the runs of the last recipe, and describes the fit."""
+    final = [rung for rung in LADDER if rung.kept][-1]
     points = [
-        (inner_parameters(*sizes[each['name']][:2]), each['steps'] * 64 * 64, each['mlm_loss'])
+        (inner_parameters(keys['model.num_layers'], keys['model.width']),
+         each['steps'] * keys['batch_size'] * keys['seq_len'], each['mlm_loss'])
         for each in results
-        if each['name'] in sizes
-    ]
+        if _without_size(keys := each['keys']) == _without_size(rung_keys(final))
+    ]  # fmt: skip
     if len(points) < 6:
-        return 'at least six runs of sizes are needed for the fit'
+        return 'at least six runs of the final recipe are needed for the fit'
     parameters, tokens, losses = np.asarray(points, np.float64).T
 
     def form(
