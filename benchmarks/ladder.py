@@ -282,7 +282,7 @@ def report() -> None:
 
 
 def fit(results: list[Keys]) -> str:
-    """Fits the form of `bertjax.pretrain.budget.expected_loss` to the runs of the last recipe, and describes the fit."""
+    """Fits the form of `bertjax.pretrain.budget.expected_loss` to the runs of the last recipe, and describes it."""
     final = [rung for rung in LADDER if rung.kept][-1]
     points = [
         (inner_parameters(keys['model.num_layers'], keys['model.width']),
