@@ -1,4 +1,4 @@
-"""Exact search by MaxSim on all devices of the process, in blocks that bound the memory of the devices."""
+"""Exact search by MaxSim on all devices of the process, in blocks that bound the memory."""
 
 from collections.abc import Sequence
 
@@ -25,18 +25,19 @@ def search(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray], count
       The indices, int32 [Q, K], and the scores, float32 [Q, K], in descending order.
     """
     order = np.argsort([len(x) for x in documents], kind='stable')  # documents of similar length share a block
-    scores = np.empty((len(queries), len(documents)), np.float32)
+    indices, scores = np.empty((len(queries), 0), np.int32), np.empty((len(queries), 0), np.float32)
     sharding = NamedSharding(Mesh(np.array(jax.local_devices()), ('devices',)), PartitionSpec('devices'))
     rows = -(-min(DOCUMENTS, len(documents)) // len(jax.local_devices())) * len(jax.local_devices())
     query_blocks = [_stack(queries[i : i + QUERIES], QUERIES) for i in range(0, len(queries), QUERIES)]
     for first in range(0, len(documents), rows):
         numbers = order[first : first + rows]
         block = jax.device_put(_stack([documents[i] for i in numbers], rows), sharding)
-        for i, query_block in enumerate(query_blocks):
-            part = np.asarray(_scores(query_block, block))[: len(queries) - i * QUERIES, : len(numbers)]
-            scores[i * QUERIES : (i + 1) * QUERIES, numbers] = part
-    best = np.argsort(-scores, axis=1, kind='stable')[:, :count]
-    return best.astype(np.int32), np.take_along_axis(scores, best, axis=1)
+        part = np.concatenate([np.asarray(_scores(query_block, block)) for query_block in query_blocks])
+        scores = np.concatenate([scores, part[: len(queries), : len(numbers)]], axis=1)
+        indices = np.concatenate([indices, np.tile(numbers.astype(np.int32), (len(queries), 1))], axis=1)
+        best = np.lexsort((indices, -scores))[:, :count]
+        indices, scores = np.take_along_axis(indices, best, axis=1), np.take_along_axis(scores, best, axis=1)
+    return indices, scores
 
 
 def _stack(vectors: Sequence[np.ndarray], rows: int) -> np.ndarray:
