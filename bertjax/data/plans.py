@@ -63,7 +63,7 @@ def load_plans(
     whose two files do not match is made again. Processes that make the same plan at the same time write the same bytes.
     If `cache_dir` is None, the plans stay in memory.
     """
-    calibrated = walking.calibration_plans(split, options)  # the probability of IsNext depends on this number
+    calibrated = options.balanced and walking.calibration_plans(split, options)  # this number decides the probability
     rules = [WALK_VERSION, split.sha, options.mode, seq_len, options.short_probability, calibrated, seed]
     name = hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
     plans: list[PairPlan] = []

@@ -37,8 +37,8 @@ def walk(
 
 
 def calibration_plans(split: StoreSplit, options: PairOptions) -> int:
-    """Returns the number of plans that `calibrate` walks, 0 if `options.balanced` is False."""
-    return min(options.plans, -(-_BLOCK // split.num_sentences)) if options.balanced else 0
+    """Returns the number of plans that `calibrate` walks."""
+    return min(options.plans, -(-_BLOCK // split.num_sentences))
 
 
 def calibrate(split: StoreSplit, options: PairOptions, seq_len: int, seed: int) -> float:
@@ -52,12 +52,12 @@ def calibrate(split: StoreSplit, options: PairOptions, seq_len: int, seed: int) 
     `_BLOCK` sentences of a large corpus, to make the noise small. If more than half of the chunks have one sentence,
     fewer than half of the examples are IsNext.
     """
-    probability, plans = 0.5, range(calibration_plans(split, options))
-    if not plans:
-        return probability
+    if not options.balanced:
+        return 0.5
+    probability = 0.5
     for _ in range(8):
         is_next = total = 0
-        for plan in plans:
+        for plan in range(calibration_plans(split, options)):
             chunks = walk(split, options, seq_len, seed, plan, probability).chunks
             is_next, total = is_next + np.count_nonzero(chunks['b']), total + len(chunks)
         share = is_next / total
