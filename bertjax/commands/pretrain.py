@@ -64,5 +64,5 @@ def _train(
         except PhaseTimeError as error:
             with primary_first():
                 if is_primary():  # only one process decides, because the clocks of the processes differ
-                    plan.decide(folder, error.step, limit.elapsed)
+                    plan.decide(folder, error.step, limit.elapsed, evaluates=bool(settings.eval_every))
                 plan = make_plan(settings, folder, mesh, flag_keys)

@@ -72,7 +72,13 @@ class FinetuningSettings(FinetuningKeys):
         if training:
             moments = self.moments if self.trainable == 'all' else 0
             check_memory(
-                encoder, mesh, rows=self.batch_size, parts=self.grad_accum_steps, seq_len=shortest, moments=moments
+                encoder,
+                mesh,
+                rows=self.batch_size,
+                parts=self.grad_accum_steps,
+                seq_len=shortest,
+                moments=moments,
+                zero1=self.zero1,
             )
 
     def check(self) -> None:

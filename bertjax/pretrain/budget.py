@@ -30,7 +30,7 @@ from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.remote.paths import user_path
 from bertjax.train.health.goodput import read_goodput
-from bertjax.train.health.goodput_clock import COMPILE, DATA, SAVE, STEP
+from bertjax.train.health.goodput_clock import COMPILE, DATA, EVALUATION, SAVE, STEP
 from bertjax.train.time_limit import TimeLimit
 from bertjax.workdir.lock import has_checkpoints
 
@@ -130,12 +130,16 @@ class BudgetPlan:
         ends = (1 - settings.schedule.decay_fraction) * seconds
         return TimeLimit(seconds, phase=1, ends=ends)
 
-    def decide(self, folder: pathlib.Path, step: int, elapsed: float) -> None:
-        """Saves the plan of a run whose second phase ended at `step`, after `elapsed` seconds."""
+    def decide(self, folder: pathlib.Path, step: int, elapsed: float, *, evaluates: bool) -> None:
+        """Saves the plan of a run whose second phase ended at `step`, after `elapsed` seconds.
+
+        `evaluates` is whether the run also evaluates during training.
+        """
         seconds, _ = parse_budget(self.budget)
         goodput = read_goodput(folder)
         assert goodput is not None
-        per_step = sum(goodput.seconds.get(kind, 0.0) for kind in (STEP, DATA, SAVE)) / step
+        kinds = (STEP, DATA, SAVE, EVALUATION) if evaluates else (STEP, DATA, SAVE)
+        per_step = sum(goodput.seconds.get(kind, 0.0) for kind in kinds) / step
         # The third phase compiles the train step once more. N processes have compiled it N + 1 times so far: each of
         # them once, and one of them again for the second phase.
         compilation = goodput.seconds.get(COMPILE, 0.0) / (goodput.processes + 1)

@@ -196,6 +196,7 @@ class PretrainingSettings(PretrainingKeys):
                 seq_len=values['seq_len'],
                 predictions=values['max_predictions'],
                 moments=self.moments,
+                zero1=self.zero1,
                 key=phase.keys['batch_size'],
             )
 

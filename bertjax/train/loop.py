@@ -73,7 +73,7 @@ class Loop:
     def _run_phase(self, phase: Phase) -> None:
         settings = phase.settings
         if self._position.phase != settings.number:
-            self._position = Position(self._position.step, settings.number, 0)
+            self._position = self._position.enter(settings.number)
         self._interrupt.doing = 'the run is being prepared'
         self._clock.prepare()
         with phase.compiling(self._position.next, settings.last_step - self._position.step):
@@ -97,7 +97,7 @@ class Loop:
         waited = time.perf_counter() - start
         with self._recorder.tracing(self._position.step + 1):
             self._state, metrics = step(self._state, batch)
-        self._position = Position(self._position.step + 1, self._position.phase, batch.first + batch.count)
+        self._position = self._position.after(batch.first + batch.count)
         self._recorder.step(self._position, batch, metrics, waited, saving=self._checkpoints.writing)
 
     def _evaluate_and_save_if_due(self, phase: Phase) -> None:

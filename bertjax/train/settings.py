@@ -8,6 +8,7 @@ from bertjax.config.run import RunKeys
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig, parameter_count
 from bertjax.parallel.devices import device_memory
+from bertjax.parallel.zero1 import should_shard
 
 
 def resolve_durations(settings: RunKeys, total: int, steps_per_epoch: float | None = None) -> dict[str, int]:
@@ -62,6 +63,7 @@ def check_memory(
     seq_len: int,
     predictions: int = 0,
     moments: int = 2,
+    zero1: str = 'off',
     key: str = 'batch_size',
 ) -> None:
     """Raises a UserError if a run does not fit the memory of the devices, before anything is allocated.
@@ -74,10 +76,11 @@ def check_memory(
       rows, parts: The number of rows and the number of parts of a batch.
       seq_len, predictions: The sequence length, and the number of predictions per row.
       moments: The number of optimiser arrays for each parameter; 0 if the encoder is not trained.
+      zero1: Whether the parameters and moments are sharded over the data axis, one of `parallel.zero1.ZERO1`.
       key: The config key of `rows`, for the message.
     """
     weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize * (1 + moments)
-    weights //= mesh.shape['fsdp'] * mesh.shape['tensor']
+    weights //= mesh.size if should_shard(zero1, mesh) else mesh.shape['fsdp'] * mesh.shape['tensor']
     hidden = seq_len * model.width * jnp.dtype(model.dtype).itemsize * (model.num_layers if moments else 1)
     logits = predictions * model.vocab_size * 4
     batch = (rows * seq_len * 12 + rows // parts * (hidden + logits)) // mesh.size

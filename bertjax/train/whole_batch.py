@@ -63,7 +63,8 @@ def whole_batch_gradients(
     def add_part(total: Any, part: tuple[Rows, Any]) -> tuple[Any, None]:
         part_rows, part_cotangents = part
         _, pull = jax.vjp(lambda params: forward(params, part_rows), params)
-        return jax.tree.map(jnp.add, total, pull(part_cotangents)[0]), None
+        return jax.tree.map(lambda x, g: x + g.astype(x.dtype), total, pull(part_cotangents)[0]), None
 
-    zeros = jax.tree.map(jnp.zeros_like, params)
+    # `exchange` gathers kernels in bfloat16, which is not precise enough for the sum of many parts.
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), params)
     return loss_and_sums, jax.lax.scan(add_part, zeros, (split, split_rows(cotangents, parts)))[0]

@@ -12,6 +12,7 @@ from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.parallel.mesh import make_mesh
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.warm_start import with_architecture
+from bertjax.train import settings as train_settings
 
 
 def finetuning(**keys) -> FinetuningSettings:
@@ -58,6 +59,20 @@ def test_the_error_names_the_key_of_the_phase_only_if_the_phase_sets_it(key: str
         settings.check()
         settings.check_memory(make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1]))
     assert error.value.where == (f'config.phases[1].{key}' if in_phase else f'config.{key}')
+
+
+@pytest.mark.parametrize(('zero1', 'fits'), [('off', False), ('auto', True)])
+def test_a_state_over_the_data_axis_needs_less_memory(monkeypatch: pytest.MonkeyPatch, zero1: str, fits: bool):
+    config = pretraining_config('base', mesh={'data': 8, 'fsdp': 1, 'tensor': 1}, zero1=zero1, batch_size=8)
+    memory = 800 << 20  # parameters and moments take 1.3 GB
+    monkeypatch.setattr(train_settings, 'device_memory', lambda mesh: memory)
+    check = pretraining_settings(config).check_memory
+    mesh = make_mesh({'data': 8, 'fsdp': 1, 'tensor': 1}, jax.devices()[:8])
+    if fits:
+        check(mesh)
+        return
+    with pytest.raises(UserError, match=r'config\.model: .* at least 1.2 GiB per device'):
+        check(mesh)
 
 
 def ramped(start: int, ramp: float = 0.4, **keys) -> PretrainingSettings:

@@ -17,7 +17,7 @@ from bertjax.distill.objective import (
     evenly_spaced_layers,
     uniform_layers,
 )
-from bertjax.losses import AUX
+from bertjax.losses import AUX, PRETRAINING, with_z_loss
 from bertjax.metrics.rows import distillation_values
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
@@ -43,6 +43,13 @@ def test_layers_for_initialisation_and_distillation():
     assert [evenly_spaced_layers(n, 6) for n in (1, 2, 3, 6)] == [(0,), (0, 5), (0, 3, 5), (0, 1, 2, 3, 4, 5)]
     assert uniform_layers(4, 12) == (2, 5, 8, 11) and uniform_layers(6, 12) == (1, 3, 5, 7, 9, 11)  # TinyBERT.
     assert uniform_layers(3, 4) == (0, 1, 3)
+
+
+def test_a_factor_of_the_student_is_kept():
+    student = BertConfig(vocab_size=VOCABULARY, num_layers=2, width=32, num_heads=4, mlp_dim=64, max_positions=16)
+    spec = DistillSpec({'soft': 5.0, 'hard': 2.0}, 2.0, (), False)
+    objective = distill_objective(with_z_loss(PRETRAINING, 1e-4), spec, BertForPreTraining(WIDER), student)
+    assert objective.factors['z_loss'] == 2e-4 and objective.factors['mlm_loss'] == 2
 
 
 class DistillationRun:

@@ -5,7 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.losses import CLASSIFICATION, REGRESSION, SPANS, TOKENS, cross_entropy, pretraining_losses
+from bertjax.losses import (
+    CLASSIFICATION,
+    PRETRAINING,
+    REGRESSION,
+    SPANS,
+    TOKENS,
+    cross_entropy,
+    pretraining_losses,
+    with_z_loss,
+)
 
 
 def _batch(rng, B=4, P=3, V=11):
@@ -31,6 +40,17 @@ def test_pretraining_losses_equal_the_formula_in_float64():
         assert float(total) == pytest.approx((log * weights).sum(), rel=1e-5) and float(weight) == weights.sum()
         correct, weight = losses[f'{name}_accuracy']
         assert float(correct) == ((logits.argmax(-1) == labels) * weights).sum() and float(weight) == weights.sum()
+
+
+def test_the_z_loss_is_the_mean_squared_log_of_the_normaliser():
+    rng = np.random.default_rng(0)
+    batch, logits = _batch(rng), 3 * rng.standard_normal((4, 3, 11))
+    objective = with_z_loss(PRETRAINING, 1e-4)
+    assert objective.factors == {'z_loss': 1e-4} and with_z_loss(PRETRAINING, 0.0) is PRETRAINING
+    total, weight = objective.losses({'mlm_logits': jnp.asarray(logits, jnp.float32)}, batch)['z_loss']
+    expected = (np.log(np.exp(logits).sum(-1)) ** 2 * batch['masked_weights']).sum()
+    assert float(total) == pytest.approx(expected, rel=1e-5)
+    assert float(weight) == objective.weights(batch)['z_loss'] == batch['masked_weights'].sum()
 
 
 def test_losses_of_parts_of_a_batch_add_up():

@@ -153,8 +153,16 @@ def test_compile_says_that_the_run_chooses_the_size(tmp_path, capsys):
 def test_the_decay_ends_with_the_budget_although_its_step_is_compiled_again(tmp_path):
     row = {'step': 100, 'after': 0, 'began': 0.0, 'seconds': {'start': 2.0, 'compile': 8.0, 'step': 20.0}}
     (tmp_path / 'time.jsonl').write_text(json.dumps(row) + '\n')
-    BudgetPlan('100s', {}, 300, 10).decide(tmp_path, 100, 30.0)
+    BudgetPlan('100s', {}, 300, 10).decide(tmp_path, 100, 30.0, evaluates=False)
     assert (_plan(tmp_path)['stable'], _plan(tmp_path)['decay']) == (90, 330)  # (100 - 30 - 8 / 2) / (20 / 100)
+
+
+def test_the_evaluations_of_the_decay_belong_to_the_budget(tmp_path):
+    seconds = {'start': 2.0, 'compile': 8.0, 'step': 20.0, 'evaluation': 13.0}
+    row = {'step': 100, 'after': 0, 'began': 0.0, 'seconds': seconds}
+    (tmp_path / 'time.jsonl').write_text(json.dumps(row) + '\n')
+    BudgetPlan('100s', {}, 300, 10).decide(tmp_path, 100, 43.0, evaluates=True)
+    assert _plan(tmp_path)['decay'] == round((100 - 43 - 8 / 2) / (33 / 100))
 
 
 def test_a_budget_of_any_length_is_refused_in_one_line(tmp_path):

@@ -93,15 +93,16 @@ class CountingPhase:
 
 
 class World(Interrupt):
-    """A run with phases of steps 0-6 and 6-10 that records events in order; `stop_at` is the step of a signal."""
+    """A run with two phases, which end at steps `ends`, that records events; `stop_at` is the step of a signal."""
 
     def __init__(
-        self, folder, clock, bad_steps=(), stop_at=None, log_every=2, eval_every=3, checkpoint_every=4, minutes=0
-    ):
+        self, folder, clock, bad_steps=(), stop_at=None, log_every=2, eval_every=3, checkpoint_every=4, minutes=0,
+        ends=(6, 10),
+    ):  # fmt: skip
         super().__init__()
         self.events, self.saved, self.done = [], {}, 0
         self.clock, self.bad_steps, self.stop_at = clock, set(bad_steps), stop_at
-        self.folder, self.log_every = folder, log_every
+        self.folder, self.log_every, self.ends = folder, log_every, ends
         self.patience, self.writing, self.profiled = EarlyStopping(0), False, range(0)
         self.options = {'eval_every': eval_every, 'checkpoint_every': checkpoint_every, 'checkpoint_minutes': minutes}
 
@@ -145,15 +146,15 @@ class World(Interrupt):
         position = position or Position()
         zero = jnp.int32(0)
         state = state or TrainState(zero, {'kernel': jnp.float32(0)}, {}, zero, zero)
-        console = TrainingConsole(10, 0, silent=True)
+        console, total = TrainingConsole(10, 0, silent=True), self.ends[1]
         recorder = Recorder(
-            [self.folder], console, values=pretraining_values, log_every=self.log_every, total=10,
+            [self.folder], console, values=pretraining_values, log_every=self.log_every, total=total,
             run_clock=GoodputClock(self.folder, position.step), profiled=self.profiled,
         )  # fmt: skip
         recorder.truncate_after(position.step if position.step else -1)
         try:
             return loop.Loop(
-                [self.phase(0, 0, 6), self.phase(1, 6, 10)],
+                [self.phase(0, 0, self.ends[0]), self.phase(1, *self.ends)],
                 types.SimpleNamespace(**self.options),
                 recorder=recorder,
                 checkpoints=self,

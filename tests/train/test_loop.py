@@ -11,6 +11,7 @@ from bertjax.errors import NonFiniteError, PreemptedError
 from bertjax.train import loop
 from bertjax.train.early_stopping import EarlyStopping
 from bertjax.train.health import throughput
+from bertjax.train.health.ledger import ledger_damage
 
 
 @pytest.fixture
@@ -116,6 +117,20 @@ def test_resuming_at_the_end_of_a_phase_starts_the_next_one(world):
     again = world()
     again.run(position, state)
     assert again.events[:3] == ['begin 1', 'load 1 from 0', 'step 7: 0']
+
+
+def test_a_longer_run_that_returns_to_a_phase_continues_its_examples(world):
+    w = world()
+    w.run()
+    state, position, _ = w.saved[10]
+    assert list(position.left) == [24, 0]
+    longer = world(ends=(14, 18))  # steps of the phases, such as percentages of a larger number of steps
+    longer.run(position, state)
+    assert [e for e in longer.events if e.startswith('load')] == ['load 0 from 24', 'load 1 from 16']
+    rows = longer.lines('ledger.jsonl')
+    assert [row['first'] for row in rows[6:]] == [0, 4, 8, 12, 24, 28, 32, 36, 16, 20, 24, 28]
+    assert len({(row['phase'], row['first']) for row in rows}) == 18
+    assert not ledger_damage(longer.folder / 'ledger.jsonl', longer.saved[18][1])
 
 
 def test_resuming_a_finished_run_does_nothing(world):

@@ -1,6 +1,7 @@
 """Losses over a whole batch have the same gradients with microbatches, on meshes and on one device."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -17,6 +18,7 @@ from bertjax.tasks.embedding.head import BertForEmbedding
 from bertjax.tasks.embedding.losses import build_objective
 from bertjax.train.setup import build_setup
 from bertjax.train.step import make_gradients
+from bertjax.train.whole_batch import whole_batch_gradients
 
 B, C, S = 32, 3, 8
 MODEL = BertConfig(vocab_size=60, num_layers=2, width=32, num_heads=4, mlp_dim=64, max_positions=S, dropout=0.1)
@@ -67,6 +69,18 @@ def check(results, expected, tolerance):
 @pytest.fixture(scope='module')
 def plain():
     return gradients({}, symmetric=True)
+
+
+def test_the_gradients_of_many_parts_are_added_in_float32():
+    """In bfloat16, a sum of ones would end at 256."""
+    x = jnp.ones((512, 1), jnp.bfloat16)
+    arguments = {'weight': jnp.ones((), jnp.bfloat16)}, (x, None), {}, 512, None
+    _, grads = whole_batch_gradients(
+        lambda params, rows: rows[0] * params['weight'],
+        lambda outputs, compared: (outputs.astype(jnp.float32).sum(), {}),
+        *arguments,
+    )
+    assert float(grads['weight']) == 512
 
 
 def test_microbatches_give_the_gradients_of_the_batch(plain):

@@ -1,5 +1,6 @@
 """Detection of damage in a ledger, which lists every example that was trained on. Gaps are reported, never filled."""
 
+import collections
 import itertools
 import json
 import pathlib
@@ -20,7 +21,7 @@ def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
     """
     unreadable, missing, out_of_order, ends = [], [], [], []
     last: tuple[int, int, int] | None = (0, 0, 0)  # step, phase, next example; None after a gap
-    expected = 1
+    expected, ends_of_phases = 1, collections.Counter[int]()
     if path.exists():
         with path.open('rb') as file:
             for number, line in enumerate(file, 1):
@@ -39,10 +40,10 @@ def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
                 if step > expected:
                     missing.append((expected, step - 1))
                     last = None
-                # The rows of a phase are consecutive, and each phase begins at example 0.
-                if last is not None and first != (last[2] if phase == last[1] else 0):
+                # A phase begins at example 0, and continues if the run returns to it.
+                if last is not None and first != ends_of_phases[phase]:
                     out_of_order.append((number, number))
-                expected, last = step + 1, (step, phase, first + count)
+                expected, last, ends_of_phases[phase] = step + 1, (step, phase, first + count), first + count
     if expected <= position.step:
         missing.append((expected, position.step))
     elif last is not None and last[1:] != (position.phase, position.next):
