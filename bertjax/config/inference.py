@@ -166,7 +166,7 @@ class MineNegativesKeys:
     anchor: str = key('anchor', _FIELD, 'the field with the anchor of a pair')
     positive: str = key('positive', _FIELD, 'the field with the positive of a pair')
     negative: str = key(
-        'negative', _FIELD, 'the field with known negatives, if any; the output adds the mined negatives'
+        'negative', _FIELD, 'the field with known negatives, which join the corpus; the output has the mined negatives'
     )
     corpus: str = key('', TEXT, 'a file of further texts to choose negatives from')
     field: str = key('text', _FIELD, 'the field of a record of `corpus` that holds the text')

@@ -53,7 +53,7 @@ def parse_task_overrides(text: str, tasks: Sequence[str]) -> dict[str, dict[str,
     overrides: dict[str, dict[str, Any]] = {}
     for part in filter(None, (part.strip() for part in text.split(';'))):
         name, colon, settings = part.partition(':')
-        (task,) = parse_tasks(name) if colon and ',' not in name else (None,)
+        task = parse_tasks(name)[0] if colon and ',' not in name and name.strip() != ALL else None
         if task is None or task in overrides:
             raise UserError(_KEY, repr(part), form if task is None else 'each task once', 'correct it')
         if task not in tasks:

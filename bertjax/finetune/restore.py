@@ -15,6 +15,7 @@ from bertjax.config.plain import flatten, from_plain, to_plain
 from bertjax.config.schema import Trained
 from bertjax.convert.load import load_task_model
 from bertjax.errors import UserError
+from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit, read_encoder_config
 from bertjax.finetune.task_model import TaskModel
@@ -113,7 +114,7 @@ def load_task(
     length_count = settings.max_padded_lengths or data.best_length_count(eval_splits, 1, training=False)
     task_model = TaskModel(data, mesh, eval_splits, length_count)
     params, step = _params(data, task_model.setup, folder)
-    return EvaluatedTask(task_model, params, splits, step, data.finished and not settings.step)
+    return EvaluatedTask(task_model, params, splits, step, data.finished and _selects_final(settings, folder))
 
 
 def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> tuple[TaskData, Setup, Any, int | None]:
@@ -174,6 +175,12 @@ def _check_labels(data: TaskData, folder: pathlib.Path) -> None:
     if trained is not None and labels != trained:
         fix = 'give the data that the model was trained on'
         raise UserError('config.data', f'the labels {labels}', f'{trained}, as in {path}', fix)
+
+
+def _selects_final(settings: FinetuningSettings, folder: pathlib.Path) -> bool:
+    """Returns whether config.step and config.use_checkpoint select the model whose thresholds the run has tuned."""
+    recorded = read_json_or_none(folder / 'config.json', lambda config: config['use_checkpoint'])
+    return not settings.step and settings.use_checkpoint == (recorded or settings.use_checkpoint)
 
 
 def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, int | None]:

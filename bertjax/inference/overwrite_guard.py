@@ -49,12 +49,15 @@ class ResultFiles:
       target, facts, parts: The three paths.
 
     Raises:
-      UserError: See `check_overwrite`.
+      UserError: The input would be replaced; see also `check_overwrite`.
     """
 
     def __init__(self, folder: pathlib.Path, name: str, origin: str):
         self.target, self.facts, self.parts = (folder / f'{name}.{suffix}' for suffix in ('jsonl', 'json', 'parts'))
         self._origin = origin
+        if origin in (str(self.target.resolve()), str(self.facts.resolve())):
+            fix = 'move the file, or give another --workdir'
+            raise UserError('config.input', f'{origin}, which would be replaced', 'a file elsewhere', fix)
         # Without a metadata file, an existing file of results may be overwritten.
         check_overwrite([self.facts], origin, [self.target], recorded_files([self.facts]) or {self.target.name})
 

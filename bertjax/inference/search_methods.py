@@ -14,7 +14,7 @@ from bertjax.inference.encode import DOCUMENT, QUERY, find_prompt
 from bertjax.inference.encode_methods import EncodeMethods
 from bertjax.inference.tasks import describe, score_pairs
 from bertjax.inference.vector_files import VectorShards, calibrated_ranges
-from bertjax.model.quantization import PRECISIONS, cosine_similarity
+from bertjax.model.quantization import PRECISIONS, cosine_similarity, dequantize
 from bertjax.tasks.embedding.search import search
 
 Vectors = np.ndarray | jax.Array | VectorShards
@@ -57,6 +57,7 @@ class SearchMethods(EncodeMethods):
         ranges = _find_ranges(calibration, x, y)
         x = self._vectors(a, y, (), ranges) if x is None else x
         y = self._vectors(b, x, (), ranges) if y is None else y
+        x, y = (_decode_others(side, ranges) for side in (x, y))
         _check_match('b', y, x, ranges)
         cosines = cosine_similarity(*(jnp.atleast_2d(jnp.asarray(side)) for side in (x, y)), ranges)
         return np.asarray(cosines).reshape((*x.shape[:-1], *y.shape[:-1]))[()]
@@ -104,10 +105,11 @@ class SearchMethods(EncodeMethods):
         """
         top_k = check_value('top_k', top_k, integer(1, COUNT), 'for example top_k=10')
         texts = None if _is_vectors(corpus) else as_text_list(corpus, 'corpus')
-        ranges = _find_ranges(calibration, *(side for side in (queries, corpus) if _is_vectors(side)))
+        ranges = _find_ranges(calibration, *(side for side in (corpus, queries) if _is_vectors(side)))
         documents = corpus if texts is None else self._vectors(texts, None, DOCUMENT, None)
         documents = documents[None] if len(documents.shape) == 1 else documents
         vectors = queries if _is_vectors(queries) else self._vectors(queries, documents, QUERY, ranges)
+        vectors = _decode_others(vectors, ranges)
         _check_match('queries', vectors, documents, ranges)
         rows, found = np.atleast_2d(np.asarray(vectors)), []
         if len(rows) and len(documents):
@@ -174,11 +176,23 @@ class SearchMethods(EncodeMethods):
 def _find_ranges(calibration: np.ndarray | None, *vectors: Vectors | None) -> np.ndarray | None:
     """Returns the ranges of int8 vectors, float32 [2, D], or None if they are unknown."""
     coded = [x for x in vectors if x is not None and _precision(x) == 'int8']
+    own = [x.ranges for x in coded if isinstance(x, VectorShards)]
     if calibration is None:
-        return next((x.ranges for x in coded if isinstance(x, VectorShards)), None)
+        return own[0] if own else None
     if not coded:
         raise UserError('calibration', 'vectors, but no int8 vectors to compare', 'None', 'leave it out')
-    return calibrated_ranges('calibration', np.asarray(calibration), coded[0].shape[-1])
+    ranges = calibrated_ranges('calibration', np.asarray(calibration), coded[0].shape[-1])
+    if any(not np.array_equal(ranges, x) for x in own):
+        raise UserError('calibration', 'other ranges than those of the vectors', 'None', 'leave it out')
+    return ranges
+
+
+def _decode_others(x: Vectors, ranges: np.ndarray | None) -> Vectors:
+    """Returns int8 vectors whose ranges are not `ranges` as float32, and other vectors unchanged."""
+    own = x.ranges if isinstance(x, VectorShards) else None
+    if own is None or np.array_equal(own, ranges):
+        return x
+    return np.asarray(dequantize(jnp.asarray(x[:]), own))
 
 
 def _is_vectors(x: Any) -> bool:

@@ -176,7 +176,7 @@ def load_model(
     Raises:
       UserError: The path does not exist, is not a model, or has no checkpoint of this step.
     """
-    name = str(user_path(path, key)) if is_remote(path) else os.path.expanduser(os.fspath(path))
+    name = str(user_path(path, key, checkpoints=bool(step))) if is_remote(path) else os.path.expanduser(os.fspath(path))
     folder = pathlib.Path(name)
     mesh = make_mesh(_DATA_MESH, claim_devices())
     if has_checkpoints(folder) if step else classify_path(name) is PathKind.CHECKPOINTS:

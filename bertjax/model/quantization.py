@@ -48,6 +48,12 @@ def quantize(x: np.ndarray, precision: str, ranges: np.ndarray | None = None) ->
     return np.where(np.isnan(levels), 0, levels).astype(np.int8)
 
 
+def dequantize(x: jax.Array, ranges: jax.Array) -> jax.Array:
+    """Returns the middle of the steps of int8 vectors [N, D] with `ranges`, as float32. Zero vectors stay 0."""
+    values = ranges[0] + (x.astype(jnp.float32) + 128.5) * (ranges[1] - ranges[0]) / 255
+    return jnp.where((x != 0).any(-1, keepdims=True), values, 0.0)
+
+
 def cosine_similarity(x: jax.Array, y: jax.Array, ranges: jax.Array | None = None) -> jax.Array:
     """Computes the cosines of vectors.
 
@@ -73,6 +79,5 @@ def _signs(x: jax.Array) -> jax.Array:
 def _unit(x: jax.Array, ranges: jax.Array | None) -> jax.Array:
     values = x.astype(jnp.float32)
     if ranges is not None and x.dtype == jnp.int8:
-        values = ranges[0] + (values + 128.5) * (ranges[1] - ranges[0]) / 255
-        values = jnp.where((x != 0).any(-1, keepdims=True), values, 0.0)
+        values = dequantize(x, ranges)
     return values / jnp.maximum(jnp.linalg.norm(values, axis=-1, keepdims=True), 1e-12)

@@ -52,10 +52,10 @@ def copy_object(url: str) -> pathlib.Path:
     return target
 
 
-def copy_path(url: str, where: str, beside: Collection[str] = ()) -> pathlib.Path:
+def copy_path(url: str, where: str, beside: Collection[str] = (), checkpoints: bool = False) -> pathlib.Path:
     """Returns the local copy of an object, a folder of objects, or a TensorFlow checkpoint and the files beside it.
 
-    If `url` is a workdir with an export, its checkpoints and stores are skipped.
+    If `url` is a workdir with an export, its store and, without `checkpoints`, its checkpoints are skipped.
 
     Args:
       url: gs://… or s3://…; for a TensorFlow checkpoint, the common prefix of its files.
@@ -78,7 +78,8 @@ def copy_path(url: str, where: str, beside: Collection[str] = ()) -> pathlib.Pat
     if parent and not objects and parent.info(f'{name}.index'):
         return _fetch_copies(parent, [item for item in parent.find().values() if '/' not in item.name]) / name
     if 'config.json' in objects and any(name.startswith('export/') for name in objects):
-        objects = {name: item for name, item in objects.items() if not name.startswith(('checkpoints/', 'store/'))}
+        skipped = ('store/',) if checkpoints else ('checkpoints/', 'store/')
+        objects = {name: item for name, item in objects.items() if not name.startswith(skipped)}
     return _fetch_copies(folder, objects.values())
 
 

@@ -12,20 +12,23 @@ from bertjax.remote.cache import copy_object, copy_path
 from bertjax.remote.object_store import RemoteFolder, RemoteObject
 
 
-def user_path(path_or_address: epath.PathLike, where: str, beside: Sequence[str] = ()) -> epath.Path:
+def user_path(
+    path_or_address: epath.PathLike, where: str, beside: Sequence[str] = (), checkpoints: bool = False
+) -> epath.Path:
     """Returns a local path: the user's path with ~ expanded, or the local copy of an object or folder in a bucket.
 
     Args:
       path_or_address: A local path, gs://… or s3://…
       where: The config key, or the path itself, for messages.
       beside: The names of further objects to copy from the same folder, if the address is a single object.
+      checkpoints: Whether to copy the checkpoints of a workdir that has an export.
 
     Raises:
       UserError: The kind of address, such as http://…, is not supported, or the address cannot be reached.
     """
     path = os.fspath(path_or_address)
     check_address(path, where)
-    return epath.Path(copy_path(path, where, beside)) if is_remote(path) else epath.Path(path).expanduser()
+    return epath.Path(copy_path(path, where, beside, checkpoints)) if is_remote(path) else epath.Path(path).expanduser()
 
 
 def open_file(path: epath.PathLike) -> BinaryIO:

@@ -45,7 +45,10 @@ _MARKERS = {
 _IGNORED = r'(^|/)(partial|plans)/|\.unfinished$|\.orbax-checkpoint-tmp'
 _RULES = MirrorRules(_MARKERS, _IGNORED)
 _DOCTOR_RULES = MirrorRules(_MARKERS, rf'{_IGNORED}|(^|/)(export/|\.unfinished/|checkpoints/\d+/(?!{checksums.FILE}$))')
-_READ_ONLY_RULES = MirrorRules(_MARKERS, rf'{_IGNORED}|(^|/)(checkpoints|\.unfinished|store|heldout|export)/')
+# The seals show that the run has checkpoints, so that run=compile takes its architecture.
+_READ_ONLY_RULES = MirrorRules(
+    _MARKERS, rf'{_IGNORED}|(^|/)((\.unfinished|store|heldout|export)/|checkpoints/(?!\d+/{checksums.FILE}$))'
+)
 
 
 class UnpublishedError(StoppedError):

@@ -158,6 +158,7 @@ def test_settings_for_single_tasks_are_parsed():
     assert order_tasks({'stsb': {'init': 'mnli'}}, tasks) == ['mnli', 'stsb', 'rte']
     wrong = {
         'rte': 'TASK:KEY=VALUE',
+        'all:epochs=1': 'TASK:KEY=VALUE',
         'rte:epoch=3': 'did you mean epochs',
         'rte:zzqq=3': 'leave it out',
         'rte:epochs=-1': '0 to',

@@ -81,6 +81,14 @@ def test_negatives_are_those_of_a_plain_loop(mine, trained, pairs, tmp_path, cas
         np.testing.assert_allclose(row['scores'], bert.similarity(row['anchor'], texts), atol=1e-6)
 
 
+def test_the_input_is_not_replaced(mine, tmp_path):
+    source = write_rows(tmp_path / 'out' / 'negatives' / 'pairs.jsonl', [{'anchor': 'a', 'positive': 'b'}])
+    before = source.read_bytes()
+    with pytest.raises(AssertionError, match='which would be replaced, expected a file elsewhere'):
+        mine(source)
+    assert source.read_bytes() == before
+
+
 def test_the_result_is_read_for_training(mine, pairs, tmp_path):
     found = mine(pairs)
     task = EmbeddingTask(str(tmp_path / 'out' / 'negatives' / 'pairs.jsonl'), 16)

@@ -158,6 +158,21 @@ def test_a_file_of_vectors_is_searched(bert, folder, extract, tmp_path):
     np.testing.assert_allclose(scores, expected, atol=1e-3)
 
 
+def test_files_of_int8_vectors_with_other_ranges_are_compared(bert, folder, extract, tmp_path):
+    texts = {'a': TEXTS[:15], 'b': TEXTS[15:]}
+    for name, lines in texts.items():
+        (tmp_path / f'{name}.txt').write_text('\n'.join(lines))
+        extract(tmp_path / f'{name}.txt', f'--config.init={folder}', '--config.extract.precision=int8')
+    a, b = (bertjax.load_vectors(tmp_path / 'features' / f'{name}.npy.json') for name in texts)
+    assert not np.array_equal(a.ranges, b.ranges)
+    expected = bert.encode(texts['a']) @ bert.encode(texts['b']).T
+    np.testing.assert_allclose(bert.similarity(a, b), expected, atol=2e-3)
+    found = [[hit['score'] for hit in hits] for hits in bert.search(a, b, top_k=3)]
+    np.testing.assert_allclose(found, np.sort(expected, axis=1)[:, ::-1][:, :3], atol=2e-3)
+    with pytest.raises(UserError, match='calibration: found other ranges than those of the vectors'):
+        bert.similarity(a, TEXTS[0], calibration=b.ranges)
+
+
 def test_rerank_by_cosine(bert):
     hits = bert.rerank(QUERIES[0], TEXTS)
     assert hits == bert.search(QUERIES[0], TEXTS, top_k=40)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pathlib
 import random
 import sys
 import time
@@ -14,6 +15,7 @@ from bertjax.remote import cache, object_store, retry
 from bertjax.remote.object_store import RemoteFolder, content_checksum
 from bertjax.remote.paths import user_path
 from bertjax.remote.retry import UnreachableError
+from bertjax.workdir.mirror import mirrored_workdir
 
 NAMES = ('b.txt', 'a/c.txt', 'a.txt', '.hidden', 'a/_x/d.txt', 'a/e')
 TEXTS = {f'text/{name}': name.encode() * 50_000 for name in NAMES}
@@ -29,6 +31,22 @@ def test_texts_are_found_as_on_a_disk(spec, bucket, tmp_path):
         (tmp_path / name).write_bytes(data)
     remote, local = resolve_sources(f'{URL}{spec}'), resolve_sources(f'{tmp_path}/text{spec}')
     assert local and [(s.name, s.size, s.single) for s in remote] == [(s.name, s.size, s.single) for s in local]
+
+
+def test_the_copy_of_a_workdir_has_checkpoints_only_on_request(bucket):
+    names = ('config.json', 'export/hf/config.json', 'store/manifest.json', 'checkpoints/1/seal.json')
+    bucket.put({f'run/{name}': b'{}' for name in names})
+    copies = [cache.copy_path('s3://bucket/run', 'config.init', checkpoints=each) for each in (False, True)]
+    assert [(copy / 'checkpoints/1/seal.json').exists() for copy in copies] == [False, True]
+    assert all((copy / 'export').exists() and not (copy / 'store').exists() for copy in copies)
+
+
+def test_the_mirror_for_reading_has_the_seals_of_checkpoints(bucket):
+    names = ('config.json', 'checkpoints/1/seal.json', 'checkpoints/1/state/array', 'checkpoints/damaged/2/seal.json')
+    bucket.put({f'run/{name}': b'{}' for name in names})
+    with mirrored_workdir('s3://bucket/run', 'look') as folder:
+        found = {path.relative_to(folder).as_posix() for path in pathlib.Path(folder).rglob('*') if path.is_file()}
+    assert found - {'.published.json'} == {'config.json', 'checkpoints/1/seal.json'}
 
 
 @pytest.mark.parametrize('fault', ['refuse', 'cut', 'spoil'])

@@ -206,7 +206,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
 
 
 def make_rankings(queries: Sequence[Query], search: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> list[Ranking]:
-    """Ranks the documents that a search finds for each query. As in BEIR, a document with the query's id is left out.
+    """Ranks the documents that a search finds for each query. The query itself is left out, see `Query`.
 
     Args:
       queries: The Q queries of one corpus.
@@ -215,7 +215,7 @@ def make_rankings(queries: Sequence[Query], search: Callable[[int], tuple[np.nda
     count, rankings = max(CUTOFFS.values()), []
     for query, *found in zip(queries, *search(count + 1), strict=True):
         pairs = zip(*(x.tolist() for x in found), strict=True)
-        others = [(i, score) for i, score in pairs if query.corpus.ids[i] != query.id][:count]
+        others = [(i, score) for i, score in pairs if not query.excludes(i)][:count]
         rankings.append(Ranking([i for i, _ in others], [score for _, score in others]))
     return rankings
 

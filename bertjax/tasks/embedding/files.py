@@ -56,6 +56,7 @@ class Corpus:
 
     ids: Sequence[str]
     texts: Sequence[str]
+    from_pairs: bool = False  # the texts of pairs, so a query does not search its own text
 
     @functools.cached_property
     def _digest(self) -> str:
@@ -82,6 +83,11 @@ class Query:
     relevant: Mapping[int, int]
     corpus: Corpus
     candidates: Sequence[int] = ()
+
+    def excludes(self, document: int) -> bool:
+        """Returns whether a document is the query itself: by its id as in BEIR, or by its text in pairs."""
+        same_text = self.corpus.from_pairs and self.corpus.texts[document] == self.text
+        return self.corpus.ids[document] == self.id or (same_text and document not in self.relevant)
 
 
 def parse_examples(
@@ -168,7 +174,7 @@ def _teacher_scores(value: Any, count: int, where: str) -> tuple[float, ...]:
 
 def pairs_as_queries(examples: Sequence[TextExample]) -> list[Query]:
     """Returns the anchors as queries over all positives and negatives. Equal anchors are one query."""
-    corpus = _make_corpus(text for example in examples for text in example.texts[1:])
+    corpus = dataclasses.replace(_make_corpus(text for each in examples for text in each.texts[1:]), from_pairs=True)
     index = {text: i for i, text in enumerate(corpus.texts)}
     relevant: dict[str, dict[int, int]] = {}
     candidates: dict[str, dict[int, None]] = {}

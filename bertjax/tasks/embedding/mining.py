@@ -57,7 +57,8 @@ def mine_negatives(
         for query, positives, *found, x in zip(
             queries[part], relevant[part], indices.tolist(), scores.tolist(), vectors[part], strict=True
         ):
-            excluded, known = {*positives}, dict(zip(*found, strict=True))
+            # The search fills up its result with index 0 and the score -inf.
+            excluded, known = {*positives}, {i: x for i, x in zip(*found, strict=True) if x > -np.inf}
             others = [i for i in known if i not in excluded and documents[i] != query]
             others = others[options.range_min : options.range_max]
             for positive in positives:

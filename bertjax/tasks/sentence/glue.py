@@ -117,6 +117,8 @@ class GlueTask(TextTask):
             label = label.strip()
             if label in self.row.file_labels and label not in self.row.labels:  # a label of an official file
                 label = self.row.labels[self.row.file_labels.index(label)]
+            elif label.isdecimal() and int(label) < len(self.row.labels):  # an index, as in JSON lines of the hub
+                label = self.row.labels[int(label)]
             elif label not in self.row.labels:
                 expected = f'one of {", ".join(self.row.file_labels)}'
                 raise UserError(row.where, f'the label {label!r}', expected, 'correct the record')

@@ -128,6 +128,7 @@ def squad_features(
     Raises:
       UserError: No question can be used for training.
     """
+    max_query = min(max_query, seq_len - 3 - tokenizer.separators)  # leaves at least one piece of the text
     contexts = list(dict.fromkeys(question.context for question in questions))
     pieces = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
     queries = tokenizer.encode([question.question for question in questions])

@@ -8,7 +8,8 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
-from bertjax.tasks.embedding.files import Query
+from bertjax.tasks.embedding.base import make_rankings
+from bertjax.tasks.embedding.files import Query, TextExample, pairs_as_queries
 from bertjax.tasks.embedding.task import EmbeddingTask
 from bertjax.tasks.reading.layout import Record
 from bertjax.text.tokenizer import Tokenizer
@@ -98,6 +99,18 @@ REFUSED = {
     'loss': (PAIRS, {'loss': 'cosent'}, r"config.task.loss: found 'cosent' with .* pairs, expected one of info_nce"),
     'option': ([SCORED], {'symmetric': True}, r'config.task.symmetric: found True with the loss cosent'),
 }
+
+
+def test_an_anchor_does_not_find_its_own_text():
+    pairs = [('a', 'b'), ('b', 'a'), ('c', 'c')]  # c is its own positive
+    queries = pairs_as_queries([TextExample('pairs', pair) for pair in pairs])
+    scores = np.array([[0.5, 1, 0], [1, 0.5, 0], [0, 0, 1]], np.float32)  # columns: b, a, c
+
+    def search(count: int) -> tuple[np.ndarray, np.ndarray]:
+        order = np.argsort(-scores, axis=1)[:, :count]
+        return order, np.take_along_axis(scores, order, axis=1)
+
+    assert [ranking.documents[0] for ranking in make_rankings(queries, search)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize('case', REFUSED)

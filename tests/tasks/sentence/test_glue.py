@@ -1,5 +1,6 @@
 """Tests GLUE: its official files, tensorflow-datasets, the files for its server, and errors."""
 
+import json
 import pathlib
 import shutil
 from unittest import mock
@@ -204,6 +205,17 @@ def test_errors_about_labels_use_the_labels_of_the_file(glue_copy):
     path.write_text(path.read_text().replace('\t1\t', '\t2\t', 1))
     with pytest.raises(UserError, match="found the label '2', expected one of 0, 1"):
         GlueTask(str(glue_copy), 32, task='cola').records('dev')
+
+
+def test_json_lines_of_the_hub_have_numbers_as_labels(tmp_path):
+    rows = [{'sentence1': 'a', 'sentence2': 'b', 'label': i, 'idx': i} for i in (0, 1)]
+    for name in ('train', 'validation'):
+        (tmp_path / f'{name}.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    task = GlueTask(str(tmp_path), 32, task='rte')
+    assert [record.label for record in task.records('train')] == ['entailment', 'not_entailment'] == list(task.labels)
+    (tmp_path / 'train.jsonl').write_text(json.dumps({**rows[0], 'label': 2}) + '\n')
+    with pytest.raises(UserError, match="found the label '2', expected one of entailment, not_entailment"):
+        task.records('train')
 
 
 def test_invalid_indices_are_errors(glue_copy):

@@ -141,6 +141,13 @@ def test_truncated_questions_are_reported(letters):
     assert features.row['start'].tolist() == [12, 5]
 
 
+def test_a_question_leaves_a_piece_of_the_text(letters, monkeypatch):
+    monkeypatch.setattr(letters, 'separators', 2)
+    features = features_of([ask('red', 'red', question='what ' * 30)], letters, seq_len=12, max_query=8)
+    (row,) = features.row['weights']
+    assert row == 1 and max(features.sequence_lengths) <= 12
+
+
 def test_empty_texts_have_a_row(letters):
     questions = [ask(''), ask(' \r\n\t'), ask('red', 'red', question=''), SquadQuestion('q', '', '')]
     features = features_of(questions, letters)
