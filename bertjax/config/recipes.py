@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import types
-from typing import Any, get_args
+from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
@@ -159,9 +159,8 @@ def as_config(record: Any) -> ConfigDict:
             continue
         if dataclasses.is_dataclass(value):
             value = as_config(value)
-        elif isinstance(field.type, types.UnionType):
-            kinds = [kind for kind in get_args(field.type) if kind is not types.NoneType]
-            value = config_dict.FieldReference(value, field_type=kinds[0] if len(kinds) == 1 else object)
+        elif isinstance(field.type, types.UnionType):  # also None, which flags write as `None`
+            value = config_dict.FieldReference(value, field_type=object)
         config[field.name] = ConfigDict(value) if isinstance(value, dict) else value
     return config
 

@@ -116,3 +116,8 @@ def test_help_of_a_recipe_as_a_word(program: Program):
     assert 'Keys of' in text
     error = program.error('--help', 'glue:xyz', recipe='', small=False)
     assert "config.task.task: found 'xyz', expected one of cola, " in error
+
+
+def test_a_word_may_set_none(program: Program, tmp_path: pathlib.Path):
+    words = ('extract', 'run=show', 'extract.normalize=None', f'--workdir={tmp_path / "new"}')
+    assert 'the same as the recipe extract' in program.run(*words, recipe='', small=False).stdout
