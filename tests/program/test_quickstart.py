@@ -51,7 +51,7 @@ def test_a_run_that_learned_nothing_gets_advice(mails, tmp_path: pathlib.Path):
     """The learning rate is too low to change anything, so the advice is a higher one."""
     lines = mails(tmp_path, '--config.learning_rate=1e-9').stdout.splitlines()
     line = lines[lines.index('the run learned nothing: it gives all 2 records of dev nearly the same answer') + 1]
-    assert 'hardly changed' in line and 'a higher rate help (--config.learning_rate=5e-09)' in line
+    assert 'hardly changed' in line and 'a higher rate (--config.learning_rate=5e-09) help' in line
 
 
 def test_a_table_that_is_too_small_is_an_error(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):

@@ -30,7 +30,7 @@ def vocab(*pieces: str) -> bytes:
         ('tokenizer.json', b'{"model": ', ['JSON']),
         ('tokenizer.json', b'[1, 2]', ['list']),
         ('tokenizer.json', b'{"vocab_size": 3}', ['without a model']),
-        ('tokenizer.json', b'{"model": {"type": "WordPiece", "vocab": {"[PAD]": 0, "a": 2}}}', ['gaps']),
+        ('tokenizer.json', b'{"model": {"type": "WordPiece", "vocab": {"[PAD]": 0, "a": 2}}}', ['from 0, below 2']),
         ('tokenizer.json', b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}', ['BPE']),
         ('tokenizer.model', b'', ['empty']),
         ('tokenizer.model', b'not a model at all', ['SentencePiece']),
