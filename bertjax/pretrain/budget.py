@@ -43,7 +43,8 @@ SIZES = (
 # {dtype: the minimum speed of its matrix products, relative to float32, at which the dtype is chosen}.
 _MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
 # _EFFICIENCY is the speed of a training step relative to a large matrix product. It and the constants of
-# `expected_loss` are assumed, not fitted. They determine only the size, the warm-up and intervals in percent; the clock
+# `expected_loss` are assumed. Up to two hours of a CPU core, they select nearly the same sizes as a fit to seven runs
+# (benchmarks/ladder.py --report). They determine only the size, the warm-up and intervals in percent; the clock
 # corrects the rest.
 _EFFICIENCY = 0.4
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.0, 60.0, 0.28, 190.0, 0.28

@@ -51,7 +51,7 @@ def smoothed_sample(
     may repeat.
 
     Args:
-      samples: The sentences drawn from each corpus, in random order.
+      samples: The sentences drawn from each corpus. If fewer are needed, they are taken at equal distances.
       sizes: The number of sentences of each corpus.
       power: See `smoothed_shares`.
       max_sentences: The maximum number of sentences in the mixture. Rounding may add a few.
@@ -60,6 +60,8 @@ def smoothed_sample(
     mixed: list[str] = []
     for sample, share in zip(samples, smoothed_shares(sizes, power), strict=True):
         count = round(total * share)
-        if sample:
+        if sample and count < len(sample):
+            mixed += [sample[i * len(sample) // count] for i in range(count)]
+        elif sample:
             mixed += [sample[i % len(sample)] for i in range(count)]
     return mixed

@@ -75,6 +75,10 @@ def _find_vocabulary(path: epath.Path) -> epath.Path:
 
 def _from_vocab(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
     # As in transformers, only \n, \r\n and \r end a line; U+0085 and U+2028 are ordinary pieces.
+    kinds = [config.get(f'{part}_tokenizer_type', kind) for part, kind in _BASIC_KINDS.items()]
+    if kinds != [*_BASIC_KINDS.values()]:
+        fix = 'use a model with a tokenizer.json'
+        raise UserError(str(file), f'the word and subword tokenizers {", ".join(map(str, kinds))}', "BERT's", fix)
     lines = _read_text(file).replace('\r\n', '\n').replace('\r', '\n').split('\n')
     pieces = lines[:-1] if lines[-1] == '' else lines
     names = _special_names(config, pieces)
@@ -156,6 +160,10 @@ def _special_names(config: dict[str, Any], pieces: Collection[Any]) -> dict[str,
             if isinstance(value, str):
                 names.setdefault(token, value)
     return names
+
+
+# The tokenizers of BertJapaneseTokenizer in transformers that agree with BERT's. Others need a dictionary of words.
+_BASIC_KINDS = {'word': 'basic', 'subword': 'wordpiece'}
 
 
 def _read_config(directory: epath.Path) -> dict[str, Any]:

@@ -40,3 +40,10 @@ def test_smoothing_gives_a_rare_language_more_pieces(train, paragraphs):
     assert smoothed.pieces == again.pieces
     lengths = [sum(map(len, tokenizer.encode(rare))) for tokenizer in (by_size, smoothed)]
     assert lengths[1] < 0.9 * lengths[0]
+
+
+def test_a_part_of_a_sample_covers_all_of_it():
+    samples = [f'a{i}' for i in range(300)], [f'b{i}' for i in range(300)]
+    mixed = smoothed_sample(samples, (300, 300), 1.0, 300)
+    assert len(mixed) == 300 == len(set(mixed))
+    assert {'a0', 'a298', 'b0', 'b298'} <= set(mixed)

@@ -93,3 +93,12 @@ def test_a_case_that_contradicts_the_normaliser_is_an_error(tmp_path):
     (tmp_path / 'tokenizer_config.json').write_text('{"do_lower_case": false}')
     with pytest.raises(UserError, match='a custom normaliser that lowers case, expected do_lower_case=True'):
         load_tokenizer(tmp_path / 'tokenizer.json')
+
+
+@pytest.mark.parametrize(('kind', 'value'), [('word', 'mecab'), ('subword', 'character')])
+def test_japanese_tokenizers_that_need_a_dictionary_are_refused(tmp_path, kind, value):
+    (tmp_path / 'vocab.txt').write_text('\n'.join(SPECIAL) + '\n')
+    load_tokenizer(tmp_path)
+    (tmp_path / 'tokenizer_config.json').write_text(json.dumps({f'{kind}_tokenizer_type': value}))
+    with pytest.raises(UserError, match=f"{value}.* expected BERT's"):
+        load_tokenizer(tmp_path)
