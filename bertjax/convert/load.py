@@ -194,6 +194,10 @@ def _assemble(
     dtypes = {source.dtypes.get(name, 'float32') for name in used}
     unused = sorted(map(source.name, source.tensors))
     missing = sorted(set(shapes) - set(flat))
+    if not config.first_attention_norm and config.num_layers == 1:  # the only block does not use its norm
+        unread = [name for name in missing if name.startswith('encoder/layers/attention_norm/')]
+        flat |= {name: np.ones(shapes[name], np.float32) for name in unread}
+        missing = sorted({*missing} - {*unread})
     missing_encoder = [name for name in missing if name.startswith('encoder/')]
     if missing_encoder:
         expected = f'all tensors of an encoder of {config.num_layers} layers'

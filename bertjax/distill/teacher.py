@@ -146,4 +146,6 @@ class Teacher:
         params = self.imported.params
         blocks = jax.tree.map(lambda x: x[list(layers)], params['encoder']['layers'])
         tree = {**params, 'encoder': {**params['encoder'], 'layers': blocks}}
+        if 'mix' in params:  # the head has a weight for each block
+            tree['mix'] = {**params['mix'], 'weights': params['mix']['weights'][list(layers)]}
         return tree if student.scan_layers else unstack_layers(tree)

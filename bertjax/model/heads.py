@@ -16,7 +16,6 @@ from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout, Site, drop
 from bertjax.model.encoder import BertEncoder
 from bertjax.model.layers import Projection
-from bertjax.model.lookup import gather_positions
 from bertjax.model.pooling import pool_tokens
 from bertjax.model.row_packing import PackedLayout
 from bertjax.parallel.partition import with_axes
@@ -165,11 +164,7 @@ class BertForClassification(BertForTask):
         if pool == 'cls' and self.config.causal and not self.bilstm_units:
             pool = 'lasttoken'
         hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout, first_only=pool == 'cls')
-        if pool == 'lasttoken':
-            last = jnp.maximum(attention_mask.sum(-1, keepdims=True) - 1, 0)  # [B, 1]
-            state = gather_positions(hidden, last)[:, 0]  # [B, D]
-        else:
-            state = pool_tokens(hidden, attention_mask, pool)  # [B, D]
+        state = pool_tokens(hidden, attention_mask, pool)  # [B, D]
         return self._project(self.pooler(state), dropout)  # [B, outputs]
 
 

@@ -34,7 +34,8 @@ def pool_tokens(x: jax.Array, mask: jax.Array, pool: str) -> jax.Array:
     if pool in ('mean', 'mean_sqrt_len_tokens', 'weightedmean'):
         weights = mask.astype(x.dtype)
         if pool == 'weightedmean':
-            weights *= jnp.arange(1, x.shape[1] + 1, dtype=x.dtype)
+            # jax2onnx cannot convert an `arange` of a symbolic length.
+            weights *= jnp.cumsum(jnp.ones_like(weights, jnp.float32), axis=1).astype(x.dtype)
         total = jnp.einsum('BS,BSD->BD', weights, x, precision='highest')
         count = jnp.maximum(weights.sum(-1, keepdims=True), 1.0)
         return total / (jnp.sqrt(count) if pool == 'mean_sqrt_len_tokens' else count)

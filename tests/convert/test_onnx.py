@@ -96,8 +96,9 @@ MODERN = dict(
         lambda config: BertForSpans(config(num_segments=0, pooler='relu'), 2),
         lambda config: BertForClassification(config(num_segments=1, remat='full', mlp='gelu_tanh'), 5),
         lambda config: BertForClassification(config(**MODERN), 5),
+        lambda config: BertForClassification(config(causal=True), 5),
     ],
-    ids=['choice', 'tokens', 'spans', 'classes', 'modern'],
+    ids=['choice', 'tokens', 'spans', 'classes', 'modern', 'causal'],
 )
 def test_a_fine_tuned_model_runs_without_jax(small_config, make_params, tokenizer, tmp_path, make):
     model = make(small_config)

@@ -20,6 +20,7 @@ def teacher():
     rng = np.random.default_rng(0)
     blocks = {'mlp': {'up': rng.standard_normal((5, 8, 16))}, 'norm': {'scale': rng.standard_normal((5, 8))}}
     params = {'encoder': {'embeddings': rng.standard_normal((50, 8)), 'layers': blocks}, 'mlm': rng.standard_normal(50)}
+    params['mix'] = {'weights': rng.standard_normal(5)}
     imported = types.SimpleNamespace(params=params, missing=['mlm/dense/kernel'], config=CONFIG)
     return Teacher('DIR', types.SimpleNamespace(config=CONFIG), imported, None)
 
@@ -34,6 +35,7 @@ def test_a_student_has_the_chosen_blocks_and_all_other_parameters(teacher, scan)
         jax.tree.map(np.testing.assert_array_equal, tree['encoder'][f'layers_{i}'], whole['encoder'][f'layers_{block}'])
     np.testing.assert_array_equal(tree['encoder']['embeddings'], whole['encoder']['embeddings'])
     np.testing.assert_array_equal(tree['mlm'], whole['mlm'])
+    np.testing.assert_array_equal(tree['mix']['weights'], whole['mix']['weights'][[0, 2, 4]])
 
 
 def test_a_teacher_with_too_few_positions_is_refused(teacher):

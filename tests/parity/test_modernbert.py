@@ -139,3 +139,18 @@ def test_published_sizes_have_their_parameter_counts(torch, tmp_path, sizes):
     config.architectures = ['ModernBertForMaskedLM']
     config.save_pretrained(tmp_path)
     assert parameter_count(read_config(tmp_path, nsp=False)) == expected
+
+
+def test_a_model_of_one_block_is_read(tmp_path):
+    import transformers
+
+    sizes = {
+        'num_hidden_layers': 1,
+        'hidden_size': 32,
+        'num_attention_heads': 4,
+        'intermediate_size': 40,
+        'pad_token_id': 0,
+    }
+    model = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(vocab_size=V, **sizes))
+    model.save_pretrained(tmp_path)
+    assert not load_pretraining_model(str(tmp_path)).missing
