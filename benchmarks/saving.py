@@ -22,7 +22,8 @@ import jax
 import numpy as np
 from absl import app, flags, logging
 
-from bertjax.checkpoint.checkpoints import Checkpoints, Position
+from bertjax.checkpoint.checkpoints import Checkpoints
+from bertjax.checkpoint.position import Position
 from bertjax.config.recipes import pretraining_config
 from bertjax.model.config import SIZES
 from bertjax.parallel.devices import claim_devices

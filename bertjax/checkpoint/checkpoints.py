@@ -6,13 +6,14 @@ import functools
 import pathlib
 import shutil
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 
 from bertjax.checkpoint import checksums, steps
+from bertjax.checkpoint.position import Position
 from bertjax.checkpoint.readback import Structure, check_readable, structure
 from bertjax.checkpoint.steps import DAMAGED, Steps
 from bertjax.errors import UserError
@@ -27,34 +28,6 @@ from bertjax.parallel.distributed import (
     primary_first,
     raise_together,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Position:
-    """The position of a run.
-
-    Attributes:
-      step: The number of finished steps, one batch each.
-      phase: The index of the phase, from 0.
-      next: The index of the next example of the phase, from 0.
-      left: The next example of each phase when the run last left it, 0 for a phase without steps. A run can return to
-        a phase if its steps change.
-    """
-
-    step: int = 0
-    phase: int = 0
-    next: int = 0
-    left: Sequence[int] = dataclasses.field(default=(), compare=False)
-
-    def enter(self, phase: int) -> Self:
-        """Returns the position at the next example of another phase."""
-        left = [*self.left, *[0] * (max(self.phase, phase) + 1 - len(self.left))]
-        left[self.phase] = self.next
-        return dataclasses.replace(self, phase=phase, next=left[phase], left=left)
-
-    def after(self, end: int) -> Self:
-        """Returns the position after a step whose batch ended before the example `end`."""
-        return dataclasses.replace(self, step=self.step + 1, next=end)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bertjax.checkpoint.checkpoints import Checkpoints, Position
+from bertjax.checkpoint.checkpoints import Checkpoints
+from bertjax.checkpoint.position import Position
 from bertjax.config.run import RunKeys
 from bertjax.data.loader import Loader
 from bertjax.errors import PreemptedError

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from absl import logging
 
-from bertjax.checkpoint.checkpoints import Position
+from bertjax.checkpoint.position import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.errors import NonFiniteError
 from bertjax.metrics.rows import Sums, add_sums, finite_or_none

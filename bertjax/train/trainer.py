@@ -9,7 +9,8 @@ from typing import Any
 
 from absl import logging
 
-from bertjax.checkpoint.checkpoints import Checkpoints, Position, SavedCheckpoint
+from bertjax.checkpoint.checkpoints import Checkpoints, SavedCheckpoint
+from bertjax.checkpoint.position import Position
 from bertjax.config.plain import dump
 from bertjax.config.resume import check_resume
 from bertjax.config.run import RunKeys

@@ -3,7 +3,8 @@
 import pytest
 from checkpoint_states import CONFIG, state_at
 
-from bertjax.checkpoint.checkpoints import Checkpoints, Position
+from bertjax.checkpoint.checkpoints import Checkpoints
+from bertjax.checkpoint.position import Position
 
 
 @pytest.fixture

@@ -47,7 +47,8 @@ def main(command: str, folder: pathlib.Path) -> None:
     import jax
     import numpy as np
 
-    from bertjax.checkpoint.checkpoints import Checkpoints, Position
+    from bertjax.checkpoint.checkpoints import Checkpoints
+    from bertjax.checkpoint.position import Position
     from bertjax.config.recipes import pretraining_config
     from bertjax.convert.content import ExportContent
     from bertjax.convert.huggingface.save import export_huggingface

@@ -9,7 +9,8 @@ import pytest
 from checkpoint_states import CONFIG, bits, mesh_of, state_at, template_on
 
 from bertjax.checkpoint import checksums
-from bertjax.checkpoint.checkpoints import Checkpoints, Position
+from bertjax.checkpoint.checkpoints import Checkpoints
+from bertjax.checkpoint.position import Position
 from bertjax.errors import UserError
 
 

@@ -7,7 +7,7 @@ import pytest
 from checkpoint_states import bits, mesh_of, state_at, template_on
 
 from bertjax.checkpoint import checksums
-from bertjax.checkpoint.checkpoints import Position
+from bertjax.checkpoint.position import Position
 from bertjax.errors import UserError
 
 

@@ -12,7 +12,8 @@ from checkpoint_states import CONFIG, bits, mesh_of, state_at, template_on
 from killing import watch
 
 from bertjax.checkpoint import checksums
-from bertjax.checkpoint.checkpoints import Checkpoints, Position
+from bertjax.checkpoint.checkpoints import Checkpoints
+from bertjax.checkpoint.position import Position
 from bertjax.convert.content import ExportContent
 from bertjax.convert.orbax import export_orbax
 from bertjax.errors import UserError

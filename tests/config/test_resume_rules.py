@@ -5,7 +5,8 @@ import pathlib
 
 import pytest
 
-from bertjax.checkpoint.checkpoints import Position, SavedCheckpoint
+from bertjax.checkpoint.checkpoints import SavedCheckpoint
+from bertjax.checkpoint.position import Position
 from bertjax.config.plain import from_plain, to_plain
 from bertjax.config.recipes import finetuning_config, phase, pretraining_config
 from bertjax.config.resume import check_resume

@@ -18,7 +18,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 from killing import in_fork, kill_at_each
 
-from bertjax.checkpoint.checkpoints import Checkpoints, Position
+from bertjax.checkpoint.checkpoints import Checkpoints
+from bertjax.checkpoint.position import Position
 from bertjax.convert.content import ExportContent
 from bertjax.convert.orbax import export_orbax
 from bertjax.model.bert import BertForPreTraining

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.checkpoint.checkpoints import Position
+from bertjax.checkpoint.position import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import pretraining_values
 from bertjax.train import loop

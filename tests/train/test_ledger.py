@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bertjax.checkpoint.checkpoints import Position
+from bertjax.checkpoint.position import Position
 from bertjax.train.health.ledger import ledger_damage, summarize_damage
 
 # Six steps with 4 examples in phase 0, then four steps with 8 examples in phase 1.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from loop_world import ROWS, Clock, World
 
-from bertjax.checkpoint.checkpoints import Position
+from bertjax.checkpoint.position import Position
 from bertjax.errors import NonFiniteError, PreemptedError
 from bertjax.train import loop
 from bertjax.train.early_stopping import EarlyStopping

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.checkpoint.checkpoints import Position
+from bertjax.checkpoint.position import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import task_values
 from bertjax.train.health.goodput_clock import GoodputClock

@@ -206,7 +206,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
 
 
 def make_rankings(queries: Sequence[Query], search: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> list[Ranking]:
-    """Ranks the documents that a search finds for each query. The query itself is left out, see `Query`.
+    """Ranks the documents that a search finds for each query. The query itself is left out, see `Query.excludes`.
 
     Args:
       queries: The Q queries of one corpus.

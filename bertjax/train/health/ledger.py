@@ -7,7 +7,7 @@ import pathlib
 import re
 from collections.abc import Iterable
 
-from bertjax.checkpoint.checkpoints import Position
+from bertjax.checkpoint.position import Position
 
 _ROW = re.compile(rb'\{"step": (\d+), "phase": (\d+), "first": (\d+), "count": (\d+)\}\n')
 _MAX_RANGES = 5
