@@ -14,6 +14,7 @@ from bertjax.progress import Advance, ensure_progress, scale_progress
 from bertjax.text.sentencepiece_proto import SPACE
 from bertjax.text.special import MASK
 from bertjax.text.tokenizer import Tokenizer
+from bertjax.text.tokenizer_base import is_unspaced
 
 _SPACES = {'sentencepiece': SPACE, 'bpe': 'Ġ'}  # {tokenizer family: the character in pieces that represents a space}
 
@@ -68,10 +69,16 @@ class MaskedText:
             word = decode_piece(self._tokenizer, piece)
             if self._tokenizer.continues_word[piece]:
                 text = text.rstrip()
-            elif text[-1:].isalnum() and word[:1].isalnum():
+            elif _needs_space(text, word):
                 text += ' '
-            text += word + (' ' if word[-1:].isalnum() and after[:1].isalnum() else '') + after
+            text += word + (' ' if _needs_space(word, after) else '') + after
         return text
+
+
+def _needs_space(before: str, after: str) -> bool:
+    """Returns whether two words need a space between them."""
+    ends = before[-1:], after[:1]
+    return all(map(str.isalnum, ends)) and not any(map(is_unspaced, ends))
 
 
 def _strip_added_space(tokenizer: Tokenizer, part: str, ids: list[int]) -> list[int]:
@@ -214,4 +221,5 @@ def _append(tokenizer: Tokenizer, text: str, pieces: Sequence[int]) -> str:
         return text.rstrip() + joined.removeprefix('##')
     if not joined:
         return text
-    return text.rstrip() + ('' if not text.strip() or re.match(r'[^\w\s]', joined) else ' ') + joined
+    is_attached = not text.strip() or re.match(r'[^\w\s]', joined) or is_unspaced(joined)
+    return text.rstrip() + ('' if is_attached else ' ') + joined

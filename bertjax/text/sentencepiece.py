@@ -20,7 +20,7 @@ from bertjax.text.special import (
     pair_template,
     replace_surrogates,
 )
-from bertjax.text.tokenizer_base import Tokenizer
+from bertjax.text.tokenizer_base import Tokenizer, is_unspaced
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -55,7 +55,7 @@ class SentencePieceTokenizer(Tokenizer):
         known = set(pieces)
         self._names = {t: n for t, n in ((PAD, '<pad>'), (UNK, '<unk>')) if t not in known and n in known}
         self._set_pieces(pieces, list(filter(processor.is_control, indices)))
-        self.continues_word = np.array([not piece.startswith(SPACE) for piece in pieces], dtype=bool)
+        self.continues_word = np.array([not (p.startswith(SPACE) or is_unspaced(p)) for p in pieces], dtype=bool)
         self.continues_word[self.special_ids] = False
         self.lowercase = processor.normalize('Straight ABC') == processor.normalize('straight abc')
         self.fingerprint = hash_settings({'family': self.family, 'model': model.hex()})

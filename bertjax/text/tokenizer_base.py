@@ -1,6 +1,7 @@
 """The base class of all tokenizers."""
 
 import abc
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,22 @@ from etils import epath
 from bertjax.files.atomic import write_atomic
 from bertjax.text.offsets import PieceOffsets
 from bertjax.text.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, check_pieces, is_unused, to_json
+
+# The characters of scripts without spaces between words, as ranges of a regular expression: Thai, Lao, Burmese, Khmer,
+# kana, Han, and full-width forms.
+UNSPACED = (
+    '\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef'
+    '\U00020000-\U000323af'
+)
+_UNSPACED = re.compile(f'[{UNSPACED}]')
+
+
+def is_unspaced(text: str) -> bool:
+    """Returns whether a text begins with a character of a script without spaces, so that any piece may be a word.
+
+    google-research/albert, create_pretraining_data.py, also begins a word at pieces of such scripts.
+    """
+    return _UNSPACED.match(text) is not None
 
 
 def flatten(ids: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+from tokenizers import decoders
 
 from bertjax.errors import UserError
 from bertjax.text.offsets import PieceOffsets, encode_batch, locate
@@ -25,7 +26,7 @@ from bertjax.text.special import (
     pair_template,
     sort_pieces,
 )
-from bertjax.text.tokenizer_base import Tokenizer
+from bertjax.text.tokenizer_base import Tokenizer, is_unspaced
 
 # The names of BERT's special tokens in RoBERTa and models based on it.
 ROBERTA_NAMES = MappingProxyType({PAD: '<pad>', UNK: '<unk>', CLS: '<s>', SEP: '</s>', MASK: '<mask>'})
@@ -84,7 +85,9 @@ class JsonTokenizer(Tokenizer):
         if byte_level or marks_words:
             # In ModernBERT and Gemma, runs of spaces and line ends are added tokens, which do not have the mark.
             begins = (self._space, ' ', '\n', '\t')
-            continues = [not piece.startswith(begins) for piece in pieces]
+            # A byte-level piece may end inside its first character: ¿ is the byte BF, the largest one that can follow.
+            read = (lambda piece: decoders.ByteLevel().decode([f'{piece}¿¿'])) if byte_level else str
+            continues = [not (piece.startswith(begins) or is_unspaced(read(piece))) for piece in pieces]
             self.word_prefix = '' if self.family == 'sentencepiece' and self._prepare('a').startswith(SPACE) else ' '
         else:
             prefix = model.get('continuing_subword_prefix')

@@ -15,7 +15,7 @@ from bertjax.errors import UserError
 from bertjax.text import vocabulary
 from bertjax.text.merges import learn_merges
 from bertjax.text.sampling import sample
-from bertjax.text.vocabulary import train_sentencepiece, train_wordpiece
+from bertjax.text.vocabulary import train_byte_bpe, train_sentencepiece, train_wordpiece
 
 _PROGRAM = """
 import os, sys
@@ -171,3 +171,15 @@ def test_text_with_invalid_characters_trains(paragraphs):
     texts = ['lone \ud800 surrogate', 'nul \x00 byte', 'x' * 5000, '\u2585 reserved', *paragraphs]
     assert 'the' in train_wordpiece(texts, vocab_size=400, lowercase=True).pieces
     assert '▁the' in train_sentencepiece(texts, vocab_size=400, lowercase=True).pieces
+
+
+@pytest.mark.parametrize('train', [train_sentencepiece, train_byte_bpe])
+def test_pieces_of_a_script_without_spaces_are_words(train):
+    text = ['東京の空は青いです。', '「大阪」の海も青い。', 'ภาษาไทย', 'the théâtre of Tokyo, ấm áp'] * 20
+    tokenizer = train(text, vocab_size=340 if train is train_byte_bpe else 70, lowercase=False)
+    (ids,), (words,) = tokenizer.encode(['東京の海は青いです。']), tokenizer.encode(['the théâtre, ấm áp'])
+    firsts = [tokenizer.decode([i])[:1] for i in ids]
+    continues = tokenizer.continues_word[ids]
+    assert not any(c and first != '\ufffd' for c, first in zip(continues, firsts, strict=True))
+    assert len(ids) > 3 and (~continues).sum() > 3
+    assert (~tokenizer.continues_word[words]).sum() == 4
