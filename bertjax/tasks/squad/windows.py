@@ -14,8 +14,10 @@ from bertjax.errors import UserError
 from bertjax.tasks.pairs import join_pair
 from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.text.tokenizer import Tokenizer
+from bertjax.text.tokenizer_base import UNSPACED
 
 _MAX_LISTED = 100
+_LETTER = rf'[^\W{UNSPACED}]'  # a character of a word, in scripts with spaces between words
 
 
 def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
@@ -40,7 +42,7 @@ def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
         match = re.compile(rf'\s*({words})').match(context, start)
         if match:
             return 'spaces', match.start(1), match.end(1)
-        occurrences = [match.span() for match in re.finditer(rf'(?<!\w){words}(?!\w)', context)]
+        occurrences = [match.span() for match in re.finditer(rf'(?<!{_LETTER}){words}(?!{_LETTER})', context)]
         if occurrences:
             return 'elsewhere', *min(occurrences, key=lambda span: abs(span[0] - start))
     return 'missing', 0, 0

@@ -173,6 +173,9 @@ def test_empty_texts_have_a_row(letters):
         ('red (x+y)*', '(x+y)*', 0, ('elsewhere', 4, 10)),
         ('red', '', 1, ('missing', 0, 0)),
         ('red ', ' ', 3, ('missing', 0, 0)),
+        ('😀東京は2010年', '京', 3, ('elsewhere', 2, 3)),
+        ('😀東京は2010年', '2010', 0, ('elsewhere', 4, 8)),
+        ('東京は2010年', '10', 0, ('missing', 0, 0)),
     ],
 )
 def test_find_answer_corrects_the_start(context, answer, start, expected):
