@@ -76,7 +76,8 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
       hidden_loss: The squared distance from the teacher's hidden states, averaged over the width and summed over the
         student's blocks.
       attention_loss: The squared distance from the teacher's scores Q Kᵀ / √d before mask and softmax, averaged over
-        the heads, and summed over the student's blocks and over the pairs of a token and an attended token.
+        the heads, and summed over the student's blocks and over the pairs of a token and a token that it attends to in
+        the block. The weight is the number of pairs, averaged over the blocks.
       cosine_loss: 1 - cos of the last hidden states.
 
     There are two differences from the original code. TinyBERT's code also averages over padding, with scores of 0 for
@@ -116,14 +117,14 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
         if 'hard' in factors:
             pairs |= {_rename(name): pair for name, pair in base.losses(outputs, _mask_augmented(batch)).items()}
         if capture:
-            pairs |= _hidden_losses(hidden_parts, outputs, targets, batch, projection, student.causal)
+            pairs |= _hidden_losses(hidden_parts, outputs, targets, batch, projection, student)
         return pairs
 
     def weights(batch: Batch) -> dict[str, jax.Array]:
         by_loss = {'soft_loss': batch[base.distill_loss.weights].sum()} if 'soft' in factors else {}
         if 'hard' in factors:
             by_loss |= {_rename(name): weight for name, weight in base.weights(_mask_augmented(batch)).items()}
-        pairs = _pairs(batch, student.causal).sum() if 'attention' in factors else None
+        pairs = _pairs(batch, student).mean(0).sum() if 'attention' in factors else None
         real = batch['attention_mask'].sum()
         return by_loss | {f'{part}_loss': pairs if part == 'attention' else real for part in hidden_parts}
 
@@ -161,12 +162,19 @@ def _mask_augmented(batch: Batch) -> Batch:
     return {**batch, **masked}
 
 
-def _pairs(batch: Batch, causal: bool) -> jax.Array:
-    """Returns float32 [B, Q, S], 1 where token q attends to token s. The mask of `batch` is [B, S] or [B, C, S]."""
+def _pairs(batch: Batch, student: BertConfig) -> jax.Array:
+    """Returns float32 [L, B, Q, S], 1 where token q attends to token s in a block; [1, B, Q, S] without a window.
+
+    The mask of `batch` is [B, S] or [B, C, S].
+    """
     mask = batch['attention_mask']
     mask = mask.reshape(-1, mask.shape[-1])
-    visible = AttentionMask(mask, batch.get('sequence_ids'), causal).visible(mask.shape[1])[:, 0]  # [B, Q or 1, S]
-    return (visible & (mask[:, :, None] > 0)).astype(jnp.float32)
+    attention = AttentionMask(mask, batch.get('sequence_ids'), student.causal)
+    windows = [0]
+    if student.attention_window:
+        windows = [0 if student.attends_globally(i) else student.attention_window for i in range(student.num_layers)]
+    visible = [attention.replace(window=window).visible(mask.shape[1])[:, 0] for window in windows]  # [B, Q or 1, S]
+    return jnp.stack([x & (mask[:, :, None] > 0) for x in visible]).astype(jnp.float32)
 
 
 def _hidden_losses(
@@ -175,7 +183,7 @@ def _hidden_losses(
     targets: Mapping[str, jax.Array],
     batch: Batch,
     projection: Projection | None,
-    causal: bool,
+    student: BertConfig,
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
     """Computes the losses `parts`; see `distill_objective`.
 
@@ -185,9 +193,10 @@ def _hidden_losses(
     real = mask.reshape(-1, mask.shape[-1]).astype(jnp.float32)  # [B, S]
     pairs_by_loss = {}
     if 'attention' in parts:
-        pairs = _pairs(batch, causal)
-        distance = jnp.square(outputs[SCORES] - targets[SCORES]).mean(2).sum(0)  # [B, Q, S]
-        pairs_by_loss['attention_loss'] = (distance * pairs).sum(), pairs.sum()
+        pairs = _pairs(batch, student)
+        distance = jnp.square(outputs[SCORES] - targets[SCORES]).mean(2)  # [L, B, Q, S]
+        distance = distance if len(pairs) > 1 else distance.sum(0, keepdims=True)
+        pairs_by_loss['attention_loss'] = (distance * pairs).sum(), pairs.mean(0).sum()
     if HIDDEN not in targets:
         return pairs_by_loss
     states = outputs[HIDDEN]

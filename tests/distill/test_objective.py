@@ -52,6 +52,17 @@ def test_a_factor_of_the_student_is_kept():
     assert objective.factors['z_loss'] == 2e-4 and objective.factors['mlm_loss'] == 2
 
 
+def test_the_attention_loss_counts_only_pairs_inside_the_window():
+    student = BertConfig(vocab_size=VOCABULARY, num_layers=2, attention_window=2, global_every=2)
+    objective = distill_objective(
+        PRETRAINING, DistillSpec({'attention': 1.0}, 1.0, (0, 1), False), BertForPreTraining(WIDER), student
+    )
+    batch = {'attention_mask': jnp.array([[1, 1, 1, 0]]), 'teacher': {'scores': jnp.zeros((2, 1, 4, 4, 4))}}
+    # The first block attends to all 9 pairs of tokens, the second one to 7: not from token 0 to 2 and back.
+    total, weight = objective.losses({'scores': jnp.ones((2, 1, 4, 4, 4))}, batch)['attention_loss']
+    assert (total, weight) == (16, 8) and objective.weights(batch)['attention_loss'] == 8
+
+
 class DistillationRun:
     """A student of two layers and width 32, a teacher of four layers and width 48, and all distillation losses."""
 
