@@ -11,7 +11,7 @@ from marks import SCAN
 
 from bertjax.errors import UserError
 from bertjax.model.attention.mask import AttentionMask
-from bertjax.model.attention.select import IMPLEMENTATIONS, choose_attention
+from bertjax.model.attention.select import IMPLEMENTATIONS, attend, choose_attention
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, parameter_count
 from bertjax.model.stacking import init_params, stack_layers
@@ -194,3 +194,13 @@ def test_a_window_is_honoured_or_refused(name):
 def test_invalid_options_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
         BertConfig(**{**SMALL, **changes})
+
+
+def test_a_named_implementation_computes_the_blocks_of_a_narrow_window():
+    x = jax.random.normal(jax.random.key(0), (3, 2, 300, 2, 8)).astype('bfloat16')
+    mask = AttentionMask(np.ones((2, 300), np.int32), window=128)
+    named, plain = (
+        attend(name, *x, mask, dropout_rate=0.0, dropout=None).astype('float32')
+        for name in ('by_head_cpu', 'dot_product')
+    )
+    np.testing.assert_allclose(named, plain, atol=0.02)

@@ -197,7 +197,9 @@ def _attend_in_blocks(name: str, query: jax.Array, key: jax.Array, value: jax.Ar
         window=mask.window,
         hidden_queries=mask.hidden_queries,
     )
-    mixed = attend(name, of_queries(query), of_keys(key), of_keys(value), part, dropout_rate=0.0, dropout=None)
+    # A named implementation also computes blocks that it would refuse as rows because another one is faster.
+    attend_blocks = functools.partial(attend, name) if name == 'auto' else IMPLEMENTATIONS[name].attend
+    mixed = attend_blocks(of_queries(query), of_keys(key), of_keys(value), part, dropout_rate=0.0, dropout=None)
     return mixed.reshape(B, -1, *mixed.shape[2:])[:, :S]
 
 
