@@ -188,13 +188,13 @@ def write_candidates(
         fix = 'set config.vocab.candidates to 0'
         raise UserError('config.vocab.candidates', f'the {tokenizer.family} vocabulary {source}', 'WordPiece', fix)
     specs = [spec for spec, _ in parse_mixture(settings.corpus)]
+    count_as_bert = functools.partial(count_words, lowercase=tokenizer.lowercase, strip_accents=tokenizer.strip_accents)
     if settings.beam:
-        count = functools.partial(count_words, lowercase=tokenizer.lowercase)
-        (counts,), _ = _beam_statistics(settings, [specs], workdir).counts(count, MAX_WORDS)
+        (counts,), _ = _beam_statistics(settings, [specs], workdir).counts(count_as_bert, MAX_WORDS)
     else:
         with _show_reading(settings, specs) as count:
             texts = (iter_texts(spec, settings.corpus_options, progress=count) for spec in specs)
-            counts = count_words(itertools.chain.from_iterable(texts), tokenizer.lowercase)
+            counts = count_as_bert(itertools.chain.from_iterable(texts))
     candidates = rank_candidates(counts, tokenizer, settings.vocab.candidates)
     lines = (f'{word}\t{count}\t{" ".join(pieces)}\n' for word, count, pieces in candidates)
     write_atomic(workdir / CANDIDATES, ''.join(lines))

@@ -93,15 +93,15 @@ def build_wordpiece(
     return WordPieceTokenizer(bert_settings(pieces, lowercase=lowercase))
 
 
-def count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
+def count_words(texts: Iterable[str], lowercase: bool, strip_accents: bool | None = None) -> dict[str, int]:
     """Counts the words of texts, split as in BERT. Words of more than MAX_CHARACTERS are ignored.
 
-    If there are more than MAX_WORDS words, the rarest are dropped.
+    If there are more than MAX_WORDS words, the rarest are dropped. See `bert_settings` for `strip_accents`.
 
     ASCII white space always separates words, and BERT's normaliser works on single characters. Equal short chunks
     between white space are therefore counted and split only once, which is much faster than splitting all text.
     """
-    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     chunks: collections.Counter[str] = collections.Counter()
     words: collections.Counter[str] = collections.Counter()

@@ -48,6 +48,7 @@ class WordPieceTokenizer(Tokenizer):
     Attributes:
       added_ids: The ids in `added_tokens` of the file.
       is_bert: Whether Hugging Face's BertTokenizer can make these settings from a vocabulary and options.
+      strip_accents: See `bert_settings`.
 
     Raises:
       UserError: The ids are damaged, or BERT's special tokens are missing.
@@ -72,6 +73,7 @@ class WordPieceTokenizer(Tokenizer):
         self.continues_word = np.array([p.startswith(prefix) and len(p) > len(prefix) for p in self.pieces], dtype=bool)
         self.separators = count_separators(settings.get('post_processor'))
         self.lowercase = lowercases(settings.get('normalizer'))
+        self.strip_accents = (settings.get('normalizer') or {}).get('strip_accents')
         self.fingerprint = hash_settings({'family': self.family, **canonical_id_settings(settings)})
         self._fast, self._reference = _load_libraries(json.dumps(settings, ensure_ascii=False), where)
 
@@ -121,7 +123,7 @@ class WordPieceTokenizer(Tokenizer):
             # BertTokenizer rebuilds all settings from vocab.txt and this file, which is possible only if `is_bert`.
             tokenizer_class='BertTokenizer' if self.is_bert else 'PreTrainedTokenizerFast',
             do_lower_case=self.lowercase,
-            strip_accents=normalizer.get('strip_accents'),
+            strip_accents=self.strip_accents,
             tokenize_chinese_chars=normalizer.get('handle_chinese_chars', True),
         )
 

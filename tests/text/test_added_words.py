@@ -5,7 +5,10 @@ import pathlib
 import numpy as np
 import pytest
 
+from bertjax.config.recipes import pretraining_config
 from bertjax.errors import UserError
+from bertjax.pretrain.settings import pretraining_settings
+from bertjax.pretrain.vocabulary import write_candidates
 from bertjax.text.added_words import find_previous_ids, insert_words, rank_candidates, read_words
 from bertjax.text.bert_settings import bert_settings
 from bertjax.text.special import special_layout
@@ -73,3 +76,13 @@ def test_candidates_save_the_most_pieces(plain: WordPieceTokenizer):
     ranked = rank_candidates(counts, plain, 5)
     pieces = {'tumor': ['t', '##u', '##m', '##o', '##r'], 'xx': ['[UNK]'], 'at': ['a', '##t']}
     assert ranked == [(word, counts[word], pieces[word]) for word in ('tumor', 'xx', 'at')]
+
+
+def test_candidates_keep_the_accents_that_the_tokenizer_keeps(tmp_path: pathlib.Path):
+    pieces = [*PIECES, 'é', '##é']
+    WordPieceTokenizer(bert_settings(pieces, lowercase=True, strip_accents=False)).save(tmp_path)
+    config = pretraining_config()
+    config.corpus, config.vocab.candidates = str(tmp_path / 'corpus.txt'), 5
+    (tmp_path / 'corpus.txt').write_text('Été été the patent\n', encoding='utf-8')
+    candidates = write_candidates(pretraining_settings(config), str(tmp_path), tmp_path)
+    assert candidates == [('été', 2, ['é', '##t', '##é'])]
