@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from bertjax.corpus import datasets, sequences
 from bertjax.corpus.sequences import SequenceSentence, list_fields, parse_json_object
 from bertjax.corpus.sources import TextPart
+from bertjax.errors import UserError
 from bertjax.files import disk, streams
 from bertjax.files.paths import unusual_kind
 from bertjax.files.streams import Broken, decode
@@ -63,7 +64,11 @@ def read_head(path: str) -> tuple[str, bytes]:
 
 
 def sniff(path: str, head: bytes, format: str) -> str:
-    """Returns the format of a file that begins with `head`. `format` is the result of `TextSource.format`."""
+    """Returns the format of a file that begins with `head`. `format` is the result of `TextSource.format`.
+
+    Raises:
+      UserError: The file is a JSON list of objects.
+    """
     head = head[:SNIFF]
     if not format.startswith('auto'):
         return format
@@ -72,6 +77,8 @@ def sniff(path: str, head: bytes, format: str) -> str:
         return 'wikiextractor'
     if streams.bare_suffix(path) in ('.jsonl', '.ndjson') or _is_json(line):
         return 'jsonl'
+    if streams.bare_suffix(path) == '.json' and re.match(rb'\[\s*\{\s*"', line):
+        raise UserError(path, 'a JSON list of objects', 'JSON lines, an object on each line', "convert it: jq -c '.[]'")
     return format.partition('/')[2]
 
 

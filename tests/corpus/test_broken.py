@@ -206,3 +206,9 @@ def test_a_failure_to_print_progress_is_not_a_damaged_file(tmp_path, vocabulary,
     monkeypatch.setattr(sys, 'stderr', FailingStream())
     with pytest.raises(RuntimeError, match='progress'):
         build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary))
+
+
+def test_a_json_list_of_objects_is_refused(tmp_path, vocabulary):
+    (tmp_path / 'a.json').write_text('[\n {"text": "The mill."}\n]')
+    with pytest.raises(UserError, match=r'a\.json: found a JSON list of objects, expected JSON lines'):
+        _build(tmp_path / 'a.json', tmp_path, vocabulary)
