@@ -1,7 +1,8 @@
 """The splits of an embedding task: the files of a folder, a single file, a BEIR folder, or SQuAD's JSON."""
 
+import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bertjax.errors import UserError
 from bertjax.files.paths import existing_files
@@ -64,7 +65,9 @@ class EmbeddingSplits(TableFiles):
         forms = {split: self.form_of(split) for split in STEMS}
         if forms['dev'] == 'texts':
             raise self._no_pairs('dev')
-        if forms['test'] == 'scored' and next(self._examples('test')).score is None:
+        if forms['test'] == 'scored' and (
+            next(self._examples('test')).score is None or _lack_scores(self._examples('test'))
+        ):
             forms['test'] = ''
         return [split for split, form in forms.items() if form and (split == 'train' or form != 'texts')]
 
@@ -114,6 +117,8 @@ class EmbeddingSplits(TableFiles):
             return files.pairs_as_queries(examples)
         if examples[0].form == 'texts' and split != 'train':
             raise self._no_pairs(split)
+        if split == 'test' and _lack_scores(examples):
+            examples = [dataclasses.replace(example, score=None) for example in examples]
         unscored = [example.where for example in examples if example.form == 'scored' and example.score is None]
         if unscored and (split != 'test' or len(unscored) < len(examples)):
             found, fix = f'no score in the column {self._columns["label"]}', 'correct or remove the record'
@@ -126,3 +131,8 @@ class EmbeddingSplits(TableFiles):
 
     def _examples(self, split: str) -> Iterator[TextExample]:
         return files.parse_examples(read_records(self.require(split)), self._columns, self._keys)
+
+
+def _lack_scores(examples: Iterable[TextExample]) -> bool:
+    """Whether all examples have the score -1, which files of the hub have instead of unpublished scores."""
+    return all(example.score == -1 for example in examples)

@@ -1,6 +1,7 @@
 """Classification and regression of texts or text pairs from any table with named columns."""
 
 import dataclasses
+import functools
 import hashlib
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -168,8 +169,17 @@ class ClassificationTask(TextTask):
         return self.example(Row(row.where, texts, fields), label, self._index(row))
 
     def _means_no_label(self, label: str) -> bool:
-        """Whether a label in a test file means 'no label': it is '', or -1 if the labels are known and lack -1."""
+        """Whether a label in a test file means 'no label': it is '', or -1 if the labels are known and lack -1.
+
+        The score -1 means 'no score' if all records have it.
+        """
+        if self.regression and label:
+            return self._lacks_test_scores
         return not label or (label == _UNLABELLED and bool(self.labels) and label not in self.labels)
+
+    @functools.cached_property
+    def _lacks_test_scores(self) -> bool:
+        return all(row.values[-1] in (_UNLABELLED, '-1.0') for row in self._rows('test'))
 
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
         return (Column((self.label,), required=required, lists='refuse'),)

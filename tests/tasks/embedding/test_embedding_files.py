@@ -179,3 +179,12 @@ def test_options_that_the_model_cannot_support_are_refused():
         )
     with pytest.raises(UserError, match=r"config.trainable: found 'head'"):
         task(pathlib.Path()).check_training('head')
+
+
+@pytest.mark.parametrize(('scores', 'labelled'), [((-1.0, -1.0), False), ((-1.0, 0.5), True)])
+def test_a_test_split_with_only_the_score_minus_one_is_unlabelled(tmp_path: pathlib.Path, scores, labelled: bool):
+    rows = [{**SCORED, 'score': score} for score in scores]
+    (tmp_path / 'test.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    embedding_task = task(tmp_path)
+    assert embedding_task.splits() == ['test'] * labelled
+    assert [record.score for record in embedding_task.records('test')] == (list(scores) if labelled else [None, None])

@@ -269,3 +269,13 @@ def test_the_error_about_a_missing_header_shows_little_of_the_row(tmp_path):
         ClassificationTask(str(tmp_path), 32).records('train')
     assert caught.value.found.startswith("the columns 'a long text of the firs…', ") and len(caught.value.found) < 260
     assert caught.value.found.endswith('and 22 more')
+
+
+@pytest.mark.parametrize(('scores', 'labelled'), [((-1.0, -1.0), False), ((-1.0, 0.5), True)])
+def test_a_test_split_with_only_the_score_minus_one_is_unlabelled(tmp_path, scores, labelled):
+    rows = [{'text': 'a', 'label': score} for score in scores]
+    (tmp_path / 'train.jsonl').write_text('{"text": "a", "label": 2.5}\n{"text": "b", "label": 1}\n' * 10)
+    (tmp_path / 'test.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    task = ClassificationTask(str(tmp_path), 16, regression=True)
+    assert ('test' in task.splits()) == labelled
+    assert [record.label for record in task.records('test')] == (list(scores) if labelled else [None, None])
