@@ -15,6 +15,7 @@ from bertjax.finetune.results import json_lines, prediction_rows, write_predicti
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.inference.input import InputSource
+from bertjax.inference.overwrite_guard import ResultFiles
 from bertjax.remote.paths import user_path
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import is_binary, read_records
@@ -31,7 +32,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     """Writes the predictions for a file, for standard input, or for splits of the task.
 
     If config.input is a file, WORKDIR/predictions/input/NAME.jsonl gets one JSON object per record or blank line.
-    NAME is the file's name without suffixes.
+    NAME is the file's name without suffixes. NAME.json records the file, whose predictions another file of the same
+    name does not replace.
 
     If config.input is '-', the predictions for standard input go to standard output as the input arrives, in batches of
     at most config.eval_batch_size records. A batch is predicted when it is full, or when no more input is waiting.
@@ -71,6 +73,8 @@ def _predict_splits(request: EnsembleRequest, folder: pathlib.Path) -> None:
 
 def _predict_file(request: EnsembleRequest, folder: pathlib.Path) -> None:
     settings = request[0][0]
+    source, target = InputSource(settings.input, ()), folder / 'predictions' / 'input'
+    results = ResultFiles(target, source.name, source.origin)
     items: list[Any] = []
 
     def read(data: TaskData) -> dict[str, TaskSplit]:
@@ -82,10 +86,11 @@ def _predict_file(request: EnsembleRequest, folder: pathlib.Path) -> None:
     blank = sum(isinstance(item, Blank) for item in items)
     if blank:
         print(f'{settings.input}: {blank:,} lines or records are blank; the predictions mark them as skipped')
-    name = InputSource(settings.input, ()).name
     task, split = tuned.data.task, tuned.splits['']
     # The folder `input` prevents conflicts with the predictions for a split of the same name, such as dev.
-    for path in write_predictions(folder / 'predictions' / 'input', task, name, split, predictions, items):
+    written = write_predictions(target, task, source.name, split, predictions, items)
+    results.write_facts()
+    for path in written:
         print(path)
 
 

@@ -66,6 +66,9 @@ def test_predict_reads_standard_input_and_files(program: Program, tuned: pathlib
     (row,) = rows(workdir / 'predictions' / 'input' / 'dev.jsonl')
     assert row['label'] == 'entailment'
     assert rows(workdir / 'predictions' / 'dev.jsonl') == rows(tuned / 'predictions' / 'dev.jsonl')
+    (tmp_path / 'dev.tsv').write_text('sentence1\tsentence2\na\tb\n')
+    line = program.error(*arguments, f'--config.input={tmp_path / "dev.tsv"}', **GLUE)
+    assert f'dev.json: found results of {tmp_path / "dev.txt"}, expected no results, or results of' in line
     # The answer to a line arrives while the pipe is open.
     process = program.start(*arguments, '--config.input=-', stdin=subprocess.PIPE, **GLUE)
     process.stdin.write('river stone old bird\tthe light\n')
