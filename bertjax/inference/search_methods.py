@@ -196,7 +196,8 @@ def _decode_others(x: Vectors, ranges: np.ndarray | None) -> Vectors:
 
 
 def _is_vectors(x: Any) -> bool:
-    return isinstance(x, jax.Array | VectorShards) or (isinstance(x, np.ndarray) and x.dtype.kind not in 'OSUT')
+    is_array = isinstance(x, jax.Array | np.ndarray) and x.ndim > 0 and x.dtype.kind not in 'OSUT'
+    return is_array or isinstance(x, VectorShards)
 
 
 def _precision(x: Vectors) -> str | None:

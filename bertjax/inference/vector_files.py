@@ -73,7 +73,7 @@ class VectorStorage:
 
 
 class VectorShards:
-    """The vectors of several .npy files as one array [N, D] that reads slices along the first axis.
+    """The vectors of several .npy files as one array [N, D] that reads a row or a slice of rows.
 
     Attributes:
       shape: (N, D).
@@ -90,8 +90,10 @@ class VectorShards:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: slice) -> np.ndarray:
+    def __getitem__(self, rows: int | slice) -> np.ndarray:
         chosen = range(len(self))[rows]
+        if isinstance(chosen, int):
+            return self[chosen : chosen + 1][0]
         ascending = chosen if chosen.step > 0 else chosen[::-1]
         begin, end = ascending.start, ascending.stop
         parts = [

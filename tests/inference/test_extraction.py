@@ -116,6 +116,8 @@ def test_shards_are_read_as_one_array(extract, tmp_path):
             np.testing.assert_array_equal(np.asarray(found), expected)
             for rows in (slice(1, 4), slice(3, 3), slice(5, 99), slice(6, 7), slice(None, None, -2), slice(4, 1, -1)):
                 np.testing.assert_array_equal(found[rows], expected[rows])
+            for row in (0, -1, np.int64(3)):
+                np.testing.assert_array_equal(found[row], expected[row])
             if precision == 'int8':
                 np.testing.assert_array_equal(found.ranges, ranges)
     names = {path.name for path in (tmp_path / 'out').iterdir()}

@@ -122,6 +122,8 @@ def test_similarity_of_texts_and_vectors(bert):
         bert.similarity('a', np.zeros((2, 33), np.float32))
     with pytest.raises(UserError, match='the same precision and width'):
         bert.similarity(vectors, bert.encode(TEXTS[:4], precision='int8'))
+    with pytest.raises(UserError, match='expected a text or a list of texts'):
+        bert.similarity('a', np.array(0.5, np.float32))
 
 
 def test_int8_of_one_text_needs_a_calibration(bert):
