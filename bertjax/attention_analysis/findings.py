@@ -64,7 +64,11 @@ def write_findings(folder: pathlib.Path, results: Findings, shown_texts: Sequenc
 def describe_findings(results: Findings) -> str:
     """Returns a sentence about the numbers of heads, texts and positions."""
     layers, heads = results.means['entropy'].shape
-    text = f'{layers} layers of {heads} heads, measured on {results.texts:,} texts'
+    text = f'{layers} layers of {heads} heads, measured on {_texts(results.texts)}'
     text += f' ({results.positions:,} {"words and special tokens" if results.unit == "word" else "pieces"})'
-    text += f'; {results.cut:,} texts were truncated' if results.cut else ''
-    return text + (f'; {results.left_out:,} longer texts were skipped' if results.left_out else '') + '.'
+    text += f'; {_texts(results.cut)} truncated' if results.cut else ''
+    return text + (f'; {_texts(results.left_out, "longer ")} skipped' if results.left_out else '') + '.'
+
+
+def _texts(count: int, kind: str = '') -> str:
+    return f'{count:,} {kind}text{"s" if count != 1 else ""}'

@@ -6,6 +6,8 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax.attention_analysis.corpus_pass import Findings
+from bertjax.attention_analysis.findings import describe_findings
 from bertjax.attention_analysis.heads import MEASURES, head_means, head_rows, head_sums
 from bertjax.attention_analysis.words import UNIT, make_text_features, merge_units
 
@@ -84,3 +86,9 @@ class Letters:
 def test_each_piece_is_numbered_with_its_word(second, expected):
     rows = make_text_features(Letters(), ['ab c', 'd'], second, 16)
     assert rows.token[UNIT].tolist() == expected
+
+
+def test_the_description_of_findings_counts_texts():
+    findings = Findings('piece', 1, 9, 1, 2, {'entropy': np.zeros((2, 3))}, [], [])
+    expected = '2 layers of 3 heads, measured on 1 text (9 pieces); 1 text truncated; 2 longer texts skipped.'
+    assert describe_findings(findings) == expected
