@@ -81,6 +81,6 @@ class TableFiles(SplitFiles):
     @property
     def searched_folder(self) -> epath.Path | None:
         """See SplitFiles. The folder of a single file is searched only if the file has a usual name of train."""
-        if not self._data or (self._one_file and self._path.stem not in STEMS['train']):
+        if not self._data or (self._one_file and self._path.name.partition('.')[0] not in STEMS['train']):
             return None
         return self._path.parent if self._one_file else self._path

@@ -1,5 +1,6 @@
 """Tests which files belong to which split, and that other files are reported."""
 
+import gzip
 import pathlib
 
 import pytest
@@ -53,8 +54,10 @@ def test_a_dev_split_that_is_taken_from_train_is_reported(tmp_path: pathlib.Path
     line = f'dev is {dev} of the 200 records of train, selected by a hash of their text; config.task.dev_fraction=0.1'
     assert line in capsys.readouterr().out and dev + len(records) == 200
     (tmp_path / 'val.csv').write_text(TABLE)
-    only_train = ClassificationTask(str(tmp_path / 'train.csv'), 32)
-    assert only_train.sources() == "train: train.csv, dev: a share of 0.1 of train\nnot used: 'val.csv'"
+    (tmp_path / 'train.csv.gz').write_bytes(gzip.compress((tmp_path / 'train.csv').read_bytes()))
+    (tmp_path / 'train.csv').unlink()
+    only_train = ClassificationTask(str(tmp_path / 'train.csv.gz'), 32)
+    assert only_train.sources() == "train: train.csv.gz, dev: a share of 0.1 of train\nnot used: 'val.csv'"
 
 
 def test_text_files_take_precedence_over_parquet_of_the_same_split(tmp_path: pathlib.Path):
