@@ -24,6 +24,7 @@ from bertjax.tasks.reading.texts import (
 
 # {suffix of a file name: format}.
 FORMATS = {'.tsv': 'tsv', '.csv': 'csv', '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.json': 'json'}
+TEXT_FORMATS = tuple(dict.fromkeys(FORMATS.values()))
 BINARY = {'.parquet': 'parquet', '.arrow': 'arrow', '.feather': 'arrow'}  # formats that are not text
 FORMATS |= BINARY
 # Suffixes of formats whose fields may be lists.
@@ -64,8 +65,7 @@ def format_of(path: epath.PathLike, format: str = '') -> str:
     if format not in ('', 'auto') and not is_binary(path):
         return format
     if suffix not in FORMATS:
-        known = ', '.join(dict.fromkeys(FORMATS.values()))
-        fix = f'rename it, or set config.task.format to one of {known}' if format else 'rename it'
+        fix = f'rename it, or set config.task.format to one of {", ".join(TEXT_FORMATS)}' if format else 'rename it'
         raise UserError(str(path), f'the suffix {suffix!r}', 'one of ' + ', '.join(FORMATS), fix)
     return FORMATS[suffix]
 

@@ -13,7 +13,7 @@ from bertjax.losses import Objective, build_class_weighted
 from bertjax.metrics.classification import VALUE_METRICS
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, TableLayout
-from bertjax.tasks.reading.records import FORMATS, Row
+from bertjax.tasks.reading.records import TEXT_FORMATS, Row
 from bertjax.tasks.reading.splits import check_split
 from bertjax.tasks.sentence.class_weights import KEY, class_weights, parse_class_weights
 from bertjax.tasks.sentence.files import TableFiles
@@ -63,7 +63,7 @@ class ClassificationTask(TextTask):
     class_weights: str = ''
     metric: str = ''
     columns: Sequence[str] = option((), list_of(text(empty=False)), affects='reading')
-    format: str = option('auto', one_of(('auto', *dict.fromkeys(FORMATS.values()))), affects='reading')
+    format: str = option('auto', one_of(('auto', *TEXT_FORMATS)), affects='reading')
     dataset: str = option('', affects='reading')
 
     # The values of `metric` for a classification.

@@ -222,6 +222,7 @@ def test_repeated_and_empty_texts_are_reported(tmp_path, capsys):
         ({'dev_fraction': 1.0}, 'config.task.dev_fraction'),
         ({'bilstm_units': -1}, 'config.task.bilstm_units'),
         ({'format': 'xlsx'}, 'config.task.format'),
+        ({'format': 'parquet'}, 'config.task.format'),
         ({'text_a': ''}, 'config.task.text_a'),
         ({'text_b': 'label'}, 'config.task'),
     ],
