@@ -22,6 +22,9 @@ from bertjax.text.special import (
 )
 from bertjax.text.tokenizer_base import Tokenizer, is_unspaced
 
+# NFKC replaces it by '~', but the rules of SentencePiece keep it, because Japanese uses it for ranges.
+_WIDE_TILDE = '\uff5e'
+
 
 class SentencePieceTokenizer(Tokenizer):
     """Converts text to ids with a SentencePiece model.
@@ -51,6 +54,7 @@ class SentencePieceTokenizer(Tokenizer):
         self._characters = CharacterMap(self._unicode)
         indices = range(processor.get_piece_size())
         pieces = [processor.id_to_piece(index) for index in indices]
+        self._keeps_wide_tilde = any(_WIDE_TILDE in piece for piece in pieces)
         # In ALBERT, [PAD] and [UNK] have SentencePiece's names.
         known = set(pieces)
         self._names = {t: n for t, n in ((PAD, '<pad>'), (UNK, '<unk>')) if t not in known and n in known}
@@ -80,10 +84,11 @@ class SentencePieceTokenizer(Tokenizer):
     def _prepare(self, text: str) -> str:
         if text.isascii():
             return text  # the charsmap of an uncased model lower-cases ASCII
+        parts = text.split(_WIDE_TILDE) if self._keeps_wide_tilde else [text]
         try:
-            return self._unicode.normalize_str(text)
+            return _WIDE_TILDE.join(map(self._unicode.normalize_str, parts))
         except UnicodeEncodeError:
-            return self._unicode.normalize_str(replace_surrogates(text))
+            return self._prepare(replace_surrogates(text))
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         special = set(self.special_ids.tolist())
@@ -127,6 +132,8 @@ class SentencePieceTokenizer(Tokenizer):
                 'vocab': ids, 'merges': _merges(self.pieces, scores, set(special)),
             }  # fmt: skip
         steps: list[dict[str, Any]] = [{'type': name} for name in unicode_steps(model.rule)]
+        if self._keeps_wide_tilde:
+            steps = [_replace(_WIDE_TILDE, '\ufdd0'), *steps, _replace('\ufdd0', _WIDE_TILDE)]
         if model.charsmap:
             charsmap = base64.b64encode(model.charsmap).decode()
             steps.append({'type': 'Precompiled', 'precompiled_charsmap': charsmap})
@@ -136,7 +143,7 @@ class SentencePieceTokenizer(Tokenizer):
             {'type': 'Replace', 'pattern': {'Regex': ' {2,}'}, 'content': ' '},
             # Unlike Prepend, Metaspace adds no prefix to a text that starts with a literal U+2581.
             {'type': 'Prepend', 'prepend': SPACE},
-            {'type': 'Replace', 'pattern': {'String': ' '}, 'content': SPACE},
+            _replace(' ', SPACE),
         ]
         space = {'replacement': SPACE, 'split': True}
         return {
@@ -156,6 +163,10 @@ class SentencePieceTokenizer(Tokenizer):
 def _threads() -> int:
     """Returns the number of threads: 1 in a worker process, and -1 (one for each core) in the main process."""
     return 1 if multiprocessing.parent_process() else -1
+
+
+def _replace(old: str, new: str) -> dict[str, Any]:
+    return {'type': 'Replace', 'pattern': {'String': old}, 'content': new}
 
 
 def _merges(pieces: Sequence[str], scores: Sequence[float], special: set[int]) -> list[list[str]]:

@@ -56,7 +56,7 @@ def unicode_steps(rule: str) -> list[str]:
 
     The character map is a fixed table of short sequences. SentencePiece applies it to text, but `tokenizers` applies it
     to graphemes, so their results differ for decomposed Vietnamese or Korean. The results are equal if the text is
-    already in NFKC (and, for _cf rules, in lower case). These normalisers do not change the result of SentencePiece.
+    already in NFKC (and, for _cf rules, in lower case). They change SentencePiece's result only for U+FF5E.
     """
     return {
         'nmt_nfkc': ['NFKC'],

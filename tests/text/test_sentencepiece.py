@@ -1,5 +1,6 @@
 """Tests SentencePiece models as BERT tokenizers, and their tokenizer.json in transformers."""
 
+import io
 import pickle
 
 import numpy as np
@@ -8,6 +9,7 @@ import sentencepiece
 from hard_text import HARD, SPECIAL, random_texts
 from transformers import AutoTokenizer, BertConfig
 
+from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.sentencepiece_proto import unicode_normalizer
 from bertjax.text.tokenizer import load_tokenizer
 
@@ -101,3 +103,22 @@ def test_pickles_for_worker_processes(sentencepiece_model):
     other = pickle.loads(pickle.dumps(sentencepiece_model))
     assert other.fingerprint == sentencepiece_model.fingerprint
     assert [x.tolist() for x in other.encode(HARD)] == [x.tolist() for x in sentencepiece_model.encode(HARD)]
+
+
+def test_a_foreign_model_keeps_the_wide_tilde(tmp_path):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(['東京は10～20度です。', 'a~b 10～20 と ~ 波'] * 30), model_writer=model, vocab_size=45,
+        hard_vocab_limit=False, control_symbols=['[CLS]', '[SEP]', '[MASK]'], pad_id=3, pad_piece='[PAD]',
+        unk_piece='[UNK]', bos_id=-1, eos_id=-1, minloglevel=2,
+    )  # fmt: skip
+    tokenizer = SentencePieceTokenizer(model.getvalue())
+    tokenizer.save(tmp_path)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    library = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    for text in ('10～20', '～a~bＡ～～', '東京は～\ud800。'):
+        (ids,) = tokenizer.encode([text])
+        readable = text.replace('\ud800', '\ufffd')
+        assert ids.tolist() == library.encode(readable) == theirs(readable, add_special_tokens=False)['input_ids']
+    _, starts, ends = tokenizer.encode_with_offsets(['～a～'])[0]
+    assert (starts.tolist()[-1], ends.tolist()[-1]) == (2, 3)
