@@ -40,7 +40,6 @@ class ImportedModel:
 
     Attributes:
       params: The complete parameter tree, unboxed, of float32 NumPy arrays.
-      config: The config of the model.
       missing: The paths of the parameters that were not read from the directory. They are newly initialized.
       unused: The names of the directory's tensors that the model does not use, and other unused content
         (`CheckpointSource.unused_content`).
@@ -59,12 +58,7 @@ class ImportedModel:
     dtype: str = 'float32'
 
     def describe(self, where: str, action: str = 'starting from') -> str:
-        """Returns a line about loaded tensors and newly initialized parameters, and a line about any unused content.
-
-        Args:
-          where: The path or name of the model as the user gave it.
-          action: The first words of the text.
-        """
+        """Returns a line about loaded tensors and newly initialized parameters, and a line about any unused content."""
         source = f' of its {self.kind}' if self.kind else ''
         missing, unused = _format_names(self.missing), _format_names(self.unused)
         line = f'{action} {where}; {self.used} tensors{source} loaded; newly initialized: {missing}'
@@ -137,8 +131,7 @@ def load_task_model(
 
     The encoder and the pooler are read from the directory. A head that is a module of sentence-transformers is also
     read. Any other head is read if the directory's model has the same class of transformers and the same number of
-    outputs, with the same names in the same order (if both have names). The result lists the newly initialized
-    parameters of the model in `missing`, and the unused tensors of the directory in `unused`.
+    outputs, with the same names in the same order (if both have names).
 
     Args:
       directory: The directory of a pre-trained or fine-tuned model.
@@ -185,19 +178,12 @@ def _config(source: CheckpointSource, **changes: Any) -> BertConfig:
 def _assemble(
     source: CheckpointSource, model: nn.Module, readable: Mapping[str, tuple[int, ...]], head: str, seed: int
 ) -> ImportedModel:
-    """Makes a complete parameter tree.
-
-    The paths in `readable` are read from the source if it has them. All other paths are newly initialized.
-    """
+    """Reads the paths in `readable` from the source if it has them, and initializes all other parameters."""
     config, shapes = model.config, stacked_shapes(model)
     flat, used = _read_params(source, readable, config, head)
     dtypes = {source.dtypes.get(name, 'float32') for name in used}
     unused = sorted(map(source.name, source.tensors))
     missing = sorted(set(shapes) - set(flat))
-    if not config.first_attention_norm and config.num_layers == 1:  # the only block does not use its norm
-        unread = [name for name in missing if name.startswith('encoder/layers/attention_norm/')]
-        flat |= {name: np.ones(shapes[name], np.float32) for name in unread}
-        missing = sorted({*missing} - {*unread})
     missing_encoder = [name for name in missing if name.startswith('encoder/')]
     if missing_encoder:
         expected = f'all tensors of an encoder of {config.num_layers} layers'
@@ -225,18 +211,14 @@ def _read_params(
     Converted tensors are removed from the source, because two copies of a large model may not fit in memory. A path is
     omitted if any of its tensors is missing.
 
-    Args:
-      source: The source.
-      shapes: The shapes of our arrays by path, with stacked layers.
-      config: The config of the model.
-      head: See `names.entries`.
-
     Returns:
-      Our arrays by path, and the names of all converted tensors.
+      Our arrays by path, with stacked layers, and the names of all converted tensors.
     """
-    params, used, described = {}, set(), os.path.basename(source.description_file)
+    described, used = os.path.basename(source.description_file), set()
     entries = list(names.entries(config, shapes, head))
     incomplete = {entry.ours for entry in entries if entry.theirs not in source.tensors}
+    # A norm that the only block does not use has no entry.
+    params = {path: np.ones(shapes[path], np.float32) for path in shapes.keys() - {entry.ours for entry in entries}}
     for entry in entries:
         x, path = source.tensors.pop(entry.theirs, None), entry.ours
         if x is None:
@@ -254,11 +236,11 @@ def _read_params(
             raise UserError(where, found, 'finite numbers', fix)
         used.add(entry.theirs)
         if entry.layer is None:
-            params[path] = np.ascontiguousarray(entry.kind.to_ours(x, ours))
+            params[path] = np.ascontiguousarray(entry.to_ours(x, ours))
         elif path not in incomplete:
             if path not in params:
                 params[path] = np.ones(shapes[path], x.dtype)  # ones for a norm that is unused and has no entry
-            params[path][entry.layer] = entry.kind.to_ours(x, ours)
+            params[path][entry.layer] = entry.to_ours(x, ours)
     return params, used
 
 

@@ -6,117 +6,90 @@ transformers.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from bertjax.model.config import BertConfig
 
-LAYERS = 'encoder/layers/'  # A row of TABLE with this prefix is one tensor in each block.
+LAYERS = 'encoder/layers/'  # A row of TABLE with this prefix is one module in each block.
 # The folders of Dense modules of sentence-transformers. A tensor NAME in such a folder has the name FOLDER/NAME.
 DENSE_FOLDERS = tuple(f'{i}_Dense' for i in range(2, 10))
-
-
-@dataclasses.dataclass(frozen=True)
-class TensorKind:
-    """The conversion between the layouts of a tensor in bertjax and transformers.
-
-    Attributes:
-      to_theirs: The function (our array, vocabulary size without padding) -> their array.
-      to_ours: The function (their array, our shape) -> our array.
-    """
-
-    to_theirs: Callable[[np.ndarray, int], np.ndarray]
-    to_ours: Callable[[np.ndarray, tuple[int, ...]], np.ndarray]
-
-
-def _kernel(in_dims: int) -> TensorKind:
-    """Returns the conversion of a kernel: [in..., out...] in bertjax, and [out, in] with flattened axes in PyTorch."""
-
-    def to_theirs(x: np.ndarray, vocab_size: int) -> np.ndarray:
-        return x.reshape(int(np.prod(x.shape[:in_dims])), -1).T
-
-    return TensorKind(to_theirs, lambda x, shape: x.T.reshape(shape))
-
-
-def _pad_rows(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    return np.pad(x, [(0, shape[0] - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
-
-
-KERNEL = _kernel(1)
-KERNEL_FROM_HEADS = _kernel(2)
-SAME = TensorKind(lambda x, vocab_size: x, lambda x, shape: x)
-FLAT = TensorKind(lambda x, vocab_size: x.reshape(-1), lambda x, shape: x.reshape(shape))
-ROWS = TensorKind(lambda x, vocab_size: x[:vocab_size], _pad_rows)  # One row per piece; padding rows are dropped.
-
-
-def _pair(
-    ours: str, theirs: str, kernel: TensorKind = KERNEL, bias: TensorKind = SAME
-) -> list[tuple[str, str, TensorKind]]:
-    return [(f'{ours}/kernel', f'{theirs}.weight', kernel), (f'{ours}/bias', f'{theirs}.bias', bias)]
-
-
-def _norm(ours: str, theirs: str) -> list[tuple[str, str, TensorKind]]:
-    return [(f'{ours}/scale', f'{theirs}.weight', SAME), (f'{ours}/bias', f'{theirs}.bias', SAME)]
-
-
 _BLOCK = 'bert.encoder.layer.{i}.'
 
-# (our path, Hugging Face's name, kind). BERT has no gate, no norms of queries and keys, and no final norm. We chose the
-# names of these tensors, and convert/huggingface/modernbert.py maps the gate and the final norm to ModernBERT's names.
-TABLE: tuple[tuple[str, str, TensorKind], ...] = (
-    ('encoder/embeddings/token/embedding', 'bert.embeddings.word_embeddings.weight', ROWS),
-    ('encoder/embeddings/position/embedding', 'bert.embeddings.position_embeddings.weight', SAME),
-    ('encoder/embeddings/segment/embedding', 'bert.embeddings.token_type_embeddings.weight', SAME),
-    *_norm('encoder/embeddings/norm', 'bert.embeddings.LayerNorm'),
-    *_pair(f'{LAYERS}attention/query', f'{_BLOCK}attention.self.query', KERNEL, FLAT),
-    *_pair(f'{LAYERS}attention/key', f'{_BLOCK}attention.self.key', KERNEL, FLAT),
-    *_pair(f'{LAYERS}attention/value', f'{_BLOCK}attention.self.value', KERNEL, FLAT),
-    *_norm(f'{LAYERS}attention/query_norm', f'{_BLOCK}attention.self.query_norm'),
-    *_norm(f'{LAYERS}attention/key_norm', f'{_BLOCK}attention.self.key_norm'),
-    *_pair(f'{LAYERS}attention/output', f'{_BLOCK}attention.output.dense', KERNEL_FROM_HEADS),
-    *_norm(f'{LAYERS}attention_norm', f'{_BLOCK}attention.output.LayerNorm'),
-    *_pair(f'{LAYERS}mlp/gate', f'{_BLOCK}intermediate.gate'),
-    *_pair(f'{LAYERS}mlp/up', f'{_BLOCK}intermediate.dense'),
-    *_pair(f'{LAYERS}mlp/down', f'{_BLOCK}output.dense'),
-    *_norm(f'{LAYERS}mlp_norm', f'{_BLOCK}output.LayerNorm'),
-    *_norm('encoder/final_norm', 'bert.final_norm'),
-    *_pair('pooler', 'bert.pooler.dense'),
+# (our module, Hugging Face's module). BERT has no gate, no norms of queries and keys, and no final norm. We chose the
+# names of these modules, and convert/huggingface/modernbert.py maps the gate and the final norm to ModernBERT's names.
+TABLE: tuple[tuple[str, str], ...] = (
+    ('encoder/embeddings/token', 'bert.embeddings.word_embeddings'),
+    ('encoder/embeddings/position', 'bert.embeddings.position_embeddings'),
+    ('encoder/embeddings/segment', 'bert.embeddings.token_type_embeddings'),
+    ('encoder/embeddings/norm', 'bert.embeddings.LayerNorm'),
+    (f'{LAYERS}attention/query', f'{_BLOCK}attention.self.query'),
+    (f'{LAYERS}attention/key', f'{_BLOCK}attention.self.key'),
+    (f'{LAYERS}attention/value', f'{_BLOCK}attention.self.value'),
+    (f'{LAYERS}attention/query_norm', f'{_BLOCK}attention.self.query_norm'),
+    (f'{LAYERS}attention/key_norm', f'{_BLOCK}attention.self.key_norm'),
+    (f'{LAYERS}attention/output', f'{_BLOCK}attention.output.dense'),
+    (f'{LAYERS}attention_norm', f'{_BLOCK}attention.output.LayerNorm'),
+    (f'{LAYERS}mlp/gate', f'{_BLOCK}intermediate.gate'),
+    (f'{LAYERS}mlp/up', f'{_BLOCK}intermediate.dense'),
+    (f'{LAYERS}mlp/down', f'{_BLOCK}output.dense'),
+    (f'{LAYERS}mlp_norm', f'{_BLOCK}output.LayerNorm'),
+    ('encoder/final_norm', 'bert.final_norm'),
+    ('pooler', 'bert.pooler.dense'),
     # The pooler 'transform' of a task's model starts from the MLM head. No model has both parts.
-    *_pair('pooler/dense', 'cls.predictions.transform.dense'),
-    *_norm('pooler/norm', 'cls.predictions.transform.LayerNorm'),
-    *_pair('mlm/dense', 'cls.predictions.transform.dense'),
-    *_norm('mlm/norm', 'cls.predictions.transform.LayerNorm'),
-    ('mlm/decoder/embedding', 'cls.predictions.decoder.weight', ROWS),
-    ('mlm/bias', 'cls.predictions.bias', ROWS),
-    *_pair('nsp', 'cls.seq_relationship'),
-    *_pair('head', '{head}'),  # The head of a task's model. {head} is Head.projection, see heads.py.
-    *(row for i, folder in enumerate(DENSE_FOLDERS) for row in _pair(f'head/dense_{i}', f'{folder}/linear')),
+    ('pooler/dense', 'cls.predictions.transform.dense'),
+    ('pooler/norm', 'cls.predictions.transform.LayerNorm'),
+    ('mlm/dense', 'cls.predictions.transform.dense'),
+    ('mlm/norm', 'cls.predictions.transform.LayerNorm'),
+    ('mlm/decoder', 'cls.predictions.decoder'),
+    ('mlm', 'cls.predictions'),
+    ('nsp', 'cls.seq_relationship'),
+    ('head', '{head}'),  # The head of a task's model. {head} is Head.projection, see heads.py.
+    *((f'head/dense_{i}', f'{folder}/linear') for i, folder in enumerate(DENSE_FOLDERS)),
 )
-
-
-_TABLE_PATHS = {path for path, _, _ in TABLE}
+# {our parameter of a module: their parameter}
+_PARAMETERS = {'kernel': 'weight', 'scale': 'weight', 'embedding': 'weight', 'bias': 'bias'}
+_NAMES = {f'{ours}/{x}': f'{theirs}.{y}' for ours, theirs in TABLE for x, y in _PARAMETERS.items()}
+# Our arrays with a row for each piece of the vocabulary, followed by padding.
+_VOCABULARY = ('encoder/embeddings/token/embedding', 'mlm/decoder/embedding', 'mlm/bias')
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """The names and layouts of one tensor.
+    """The names of one tensor, and the conversion between its layouts.
+
+    In our layout, a kernel is [in..., out...] and a bias [out...]. In theirs, they are [out, in] and [out].
 
     Attributes:
       ours: The path in bertjax, with stacked layers.
-      layer: The index of the block that has the tensor; None for tensors outside of blocks.
       theirs: The name in transformers.
-      kind: The conversion between the layouts.
+      layer: The index of the block that has the tensor; None for tensors outside of blocks.
     """
 
     ours: str
-    layer: int | None
     theirs: str
-    kind: TensorKind
+    layer: int | None = None
+
+    def to_theirs(self, x: np.ndarray, vocab_size: int) -> np.ndarray:
+        """Converts our array, which has no axis of layers. Rows beyond `vocab_size` are padding and are dropped."""
+        if self.ours in _VOCABULARY:
+            return x[:vocab_size]
+        if self.ours.endswith('/kernel'):
+            in_dims = 2 if self.ours == f'{LAYERS}attention/output/kernel' else 1  # heads, and the width of a head
+            return x.reshape(math.prod(x.shape[:in_dims]), -1).T
+        return x.reshape(-1) if self.ours.endswith('/bias') else x
+
+    def to_ours(self, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """Converts their tensor to our array of this shape, which has no axis of layers."""
+        if self.ours in _VOCABULARY:
+            return np.pad(x, [(0, shape[0] - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
+        return (x.T if self.ours.endswith('/kernel') else x).reshape(shape)
 
     def their_shape(self, shape: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
         """Returns the shape of their tensor. `shape` is the shape of our tensor, without an axis of layers."""
-        return self.kind.to_theirs(np.broadcast_to(np.float32(0), shape), vocab_size).shape
+        return self.to_theirs(np.broadcast_to(np.float32(0), shape), vocab_size).shape
 
 
 def entries(
@@ -135,20 +108,20 @@ def entries(
     Raises:
       KeyError: A path has no name in transformers, and `keep_unnamed` is False. An export would lose its tensor.
     """
-    unnamed = sorted(set(ours) - _TABLE_PATHS)
+    unnamed = sorted(set(ours) - set(_NAMES))
     if unnamed and not keep_unnamed:
         raise KeyError(f'convert/names.py has no name for {unnamed}')
-    for path, theirs, kind in TABLE:
+    for path, theirs in _NAMES.items():
         if path not in ours:
             continue
         if path.startswith(LAYERS):
             unused = 1 if path.startswith(f'{LAYERS}attention_norm/') and not config.first_attention_norm else 0
             for i in range(unused, config.num_layers):
-                yield Entry(path, i, theirs.format(i=i), kind)
+                yield Entry(path, theirs.format(i=i), i)
         else:
-            yield Entry(path, None, theirs.format(head=head or 'head'), kind)
+            yield Entry(path, theirs.format(head=head or 'head'))
     for path in unnamed:
-        yield Entry(path, None, path.replace('/', '.'), SAME)
+        yield Entry(path, path.replace('/', '.'))
 
 
 def to_huggingface(
@@ -171,5 +144,5 @@ def to_huggingface(
         x = params.pop(path)
         for entry in group:
             part = x if entry.layer is None else x[entry.layer]
-            tensors[entry.theirs] = np.ascontiguousarray(entry.kind.to_theirs(part, config.vocab_size))
+            tensors[entry.theirs] = np.ascontiguousarray(entry.to_theirs(part, config.vocab_size))
     return tensors

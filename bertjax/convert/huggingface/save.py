@@ -118,7 +118,7 @@ def _tensor(host: HostParams, entry: names.Entry, vocab_size: int, unused: int, 
 
     def parts() -> Iterator[np.ndarray]:
         yield np.zeros((unused, *others), stored)
-        yield entry.kind.to_theirs(host.get(entry.ours, entry.layer), vocab_size).astype(stored, copy=False)
+        yield entry.to_theirs(host.get(entry.ours, entry.layer), vocab_size).astype(stored, copy=False)
 
     return Tensor(_KINDS[dtype], (unused + rows, *others), parts)
 
