@@ -4,8 +4,8 @@ A CrossEncoder scores pairs of texts. Here it is a model for sequence classifica
 The formats come from sentence-transformers 2 to 6 (cross_encoder/model.py and base/modules/transformer.py).
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from etils import epath
@@ -29,17 +29,11 @@ _CLASSES = {'identity': 'torch.nn.modules.linear.Identity', 'sigmoid': 'torch.nn
 CROSS_ENCODER = 'CrossEncoder'  # the model_type in SETTINGS
 
 
-@dataclasses.dataclass(frozen=True)
-class CrossEncoder:
-    """The settings of a CrossEncoder with one output.
+class CrossEncoder(NamedTuple):
+    """The settings of a CrossEncoder with one output."""
 
-    Attributes:
-      max_length: The number of tokens to which longer pairs are truncated; 0 if the folder does not define it.
-      activation: The function from logits to scores, a key of ACTIVATIONS.
-    """
-
-    max_length: int
-    activation: str
+    max_length: int  # the number of tokens to which longer pairs are truncated; 0 if the folder does not define it
+    activation: str  # the function from logits to scores, a key of ACTIVATIONS
 
 
 def read_cross_encoder(directory: epath.PathLike) -> CrossEncoder | None:
@@ -53,7 +47,9 @@ def read_cross_encoder(directory: epath.PathLike) -> CrossEncoder | None:
     older = config.get('sentence_transformers')  # an object in versions 4 and 5; a single key before
     older = older if isinstance(older, dict) else {'activation_fn': config.get('sbert_ce_default_activation_function')}
     is_marked = settings.get('model_type') == CROSS_ENCODER or older.get('activation_fn')
-    if not is_marked or (config.get('num_labels') or len(config.get('id2label') or (0, 1))) != 1:
+    labels = config.get('id2label')  # transformers assumes two labels if there are no names
+    count = config.get('num_labels') or (len(labels) if labels and isinstance(labels, dict) else 2)
+    if not is_marked or count != 1:
         return None
     name = settings.get('activation_fn') or older.get('activation_fn') or 'Sigmoid'  # sentence-transformers' default
     activation = str(name).rpartition('.')[2].lower()

@@ -10,6 +10,7 @@ stanford-futuredata/ColBERT (infra/config/settings.py, modeling/hf_colbert.py).
 
 import dataclasses
 import string
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ _MODULES = (
     ('3_Normalize', 'base.modules.Normalize'),
 )
 _TOKENS = {'module_input_name': 'token_embeddings', 'module_output_name': 'token_embeddings'}
+_SIDES = ('query', 'document')
 _MARKERS = {'query': '[unused0]', 'doc': '[unused1]'}
 _FIX = 'give another model, or start from its encoder and train the projection'
 
@@ -78,9 +80,7 @@ def is_multi_vector(directory: epath.PathLike) -> bool:
 def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | None:
     """Reads the settings of a directory. Returns None if `is_multi_vector` is False for it.
 
-    Args:
-      directory: The directory.
-      longest: The model's number of positions, which limits the lengths of texts.
+    `longest`, the model's number of positions, limits the lengths of texts.
 
     Raises:
       UserError: The model has modules or settings that bertjax lacks, or a file is damaged.
@@ -112,8 +112,13 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
             expected = 'null, or an object with a strategy and a length of at least 4'
             raise UserError(str(folder / ENCODER), f'query_expansion {format_value(expansion)}', expected, _FIX)
     is_plain = not expansion or (expansion['strategy'] == 'fixed' and not expansion.get('token'))
+    prompts, prefixes = given.get('prompts') or {}, {side: given.get(f'{side}_prefix') or '' for side in _SIDES}
+    words = mask.get('skiplist_words') or []
     allowed = {
         'query_expansion': (ENCODER, expansion, is_plain),
+        'prompts': (SETTINGS, prompts, isinstance(prompts, dict) and _are_strings(prompts.values())),
+        **{f'{side}_prefix': (SETTINGS, prefix, isinstance(prefix, str)) for side, prefix in prefixes.items()},
+        'skiplist_words': (mask_file, words, isinstance(words, list) and _are_strings(words)),
         'skiplist_tasks': (mask_file, tasks := mask.get('skiplist_tasks', ['document']), tasks == ['document']),
         'keep_only_token_ids': (mask_file, ids := mask.get('keep_only_token_ids'), not ids),
         'similarity_fn_name': (SETTINGS, name := given.get('similarity_fn_name'), name in (None, 'maxsim', 'MaxSim')),
@@ -122,25 +127,20 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
     for name, (file, value, is_allowed) in allowed.items():
         if not is_allowed:
             raise UserError(str(folder / file), f'{name} {format_value(value)}', "ColBERT's settings", _FIX)
-    limit, prompts = read_max_length(folder, encoder) or longest, given.get('prompts') or {}
+    limit = read_max_length(folder, encoder) or longest
 
     def length(name: str) -> int:
         # The limit applies to queries or documents only if no length is set for them.
         value, file = encoder.get(name) or given.get(name) or limit, ENCODER if encoder.get(name) else SETTINGS
         return _parse_length(value, name, str(folder / file), longest)
 
-    def prompt(side: str) -> str:
-        prefix = given.get(f'{side}_prefix') or ''
-        return prefix + (prompts.get(side) or '').removeprefix(prefix)
-
     return MultiVector(
-        prompt('query'),
-        prompt('document'),
+        *(prefixes[side] + (prompts.get(side) or '').removeprefix(prefixes[side]) for side in _SIDES),
         min(expansion['length'], longest) if expansion else length('query_length'),
         length('document_length'),
         bool(expansion),
         bool(expansion and expansion.get('attend')),
-        tuple(mask.get('skiplist_words') or ()),
+        tuple(words),
     )
 
 
@@ -158,6 +158,10 @@ def _read_metadata(folder: epath.Path, longest: int) -> MultiVector:
     skiplist = PUNCTUATION if given.get('mask_punctuation', True) else ()
     attend = bool(given.get('attend_to_mask_tokens'))
     return MultiVector(*prompts, length('query_maxlen', 32), length('doc_maxlen', 220), True, attend, skiplist)
+
+
+def _are_strings(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, str | None) for value in values)
 
 
 def _parse_length(value: Any, name: str, where: str, longest: int) -> int:
@@ -213,10 +217,7 @@ def settings_as_options(directory: str, settings: MultiVector) -> dict[str, Any]
 def multi_vector_files(settings: MultiVector, width: int, dim: int) -> dict[str, bytes]:
     """Returns the JSON files of the modules of a MultiVectorEncoder: {relative path: content}.
 
-    Args:
-      settings: The settings of the model.
-      width: The width of the encoder.
-      dim: The width of the projected vectors.
+    `width` is the width of the encoder, `dim` that of the projected vectors.
     """
     expansion = {'strategy': 'fixed', 'attend': settings.attend, 'token': None, 'length': settings.query_len}
     prompts = {'query': settings.query_prompt, 'document': settings.document_prompt}
@@ -237,10 +238,7 @@ def multi_vector_files(settings: MultiVector, width: int, dim: int) -> dict[str,
             **{f'{side}_prefix': prompt for side, prompt in prompts.items()},
             'similarity_fn_name': 'maxsim',
         },
-        '1_Dense/config.json': {
-            **dense_settings(DenseConfig(dim, 'Identity', use_bias=False), width),
-            **_TOKENS,
-        },
+        '1_Dense/config.json': dense_settings(DenseConfig(dim, 'Identity', use_bias=False), width) | _TOKENS,
         '2_MultiVectorMask/config.json': {'skiplist_words': list(settings.skiplist), 'skiplist_tasks': ['document']},
         '3_Normalize/config.json': _TOKENS,
     }

@@ -176,6 +176,9 @@ def test_settings_of_a_cross_encoder(tmp_path: pathlib.Path):
     write_json('config.json', id2label=three)
     assert read_cross_encoder(tmp_path) is None  # three labels are a classification
     name = 'config_sentence_transformers.json'
+    write_json('config.json', id2label=5)
+    write_json(name, model_type='CrossEncoder')
+    assert read_cross_encoder(tmp_path) is None  # the reader of the classification reports the wrong id2label
     write_json('config.json', id2label={'0': 'LABEL_0'}, sentence_transformers={'activation_fn': 'torch.x.Identity'})
     write_json(name)
     assert read_cross_encoder(tmp_path).activation == 'identity'  # as versions 4 and 5 write it
