@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.model.attention import cpu_products
+from bertjax.model.attention import dot_product
 from bertjax.model.bert import product_with_rows
 from bertjax.model.config import BertConfig
 from bertjax.model.encoder import REMAT_POLICIES, resolve_remat
@@ -99,8 +99,8 @@ def test_the_output_of_a_kernel_is_saved_without_a_rounded_copy():
     [
         (product, jnp.matmul, ((2, 3, 4), (4, 5))),
         (product_with_rows, lambda x, y: jnp.einsum('BPD,VD->BPV', x, y), ((2, 3, 4), (7, 4))),
-        (cpu_products.scores, lambda q, k: jnp.einsum('BQHK,BSHK->BHQS', q, k), ((2, 3, 2, 4), (2, 5, 2, 4))),
-        (cpu_products.mix, lambda w, v: jnp.einsum('BHQS,BSHK->BQHK', w, v), ((2, 2, 3, 5), (2, 5, 2, 4))),
+        (dot_product.scores_on_cpu, lambda q, k: jnp.einsum('BQHK,BSHK->BHQS', q, k), ((2, 3, 2, 4), (2, 5, 2, 4))),
+        (dot_product.mix_on_cpu, lambda w, v: jnp.einsum('BHQS,BSHK->BQHK', w, v), ((2, 2, 3, 5), (2, 5, 2, 4))),
     ],
     ids=['product', 'rows', 'scores', 'mix'],
 )

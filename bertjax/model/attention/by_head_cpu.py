@@ -12,6 +12,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from bertjax.model.attention.dot_product import einsum_float32
 from bertjax.model.attention.implementation import Implementation, Kernel
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import drop_weights
@@ -36,7 +37,6 @@ class ByHeadCpu(Implementation):
 
     def supports(self, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
         """See `Implementation.supports`."""
-        del mask, dropout_rate
         B, S, heads, _ = key.shape
         if platform() != self.PLATFORM:
             return 'it is only for CPUs'
@@ -46,7 +46,6 @@ class ByHeadCpu(Implementation):
         return indivisible_reason(B, heads)
 
     def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
-        del query, mask
         return functools.partial(_attend, rate)
 
 
@@ -57,7 +56,6 @@ def _attend(
     """Attends with the rows and heads of one device -> [B, Q, H, K]. See `drop_weights` for `words`."""
 
     def attend_head(heads: _Arrays, words: jax.Array, row: _Row, output: _Arrays) -> _Arrays:
-        del output
         return (_attend_head(rate, *heads, words, row),)
 
     return _by_head(attend_head, (query, key, value), words, mask, (query,))[0]
@@ -81,15 +79,11 @@ def _attend_head(
 ) -> jax.Array:
     """Attends with one head: query [Q, K], key and value [S, K], words [2] or [Q, 3] -> [Q, K]."""
     bias, positions = row
-    scores = _product('QK,SK->QS', query, key) * query.shape[-1] ** -0.5 + bias
+    scores = einsum_float32('QK,SK->QS', query, key) * query.shape[-1] ** -0.5 + bias
     weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
     total = weights.sum(-1, keepdims=True)
     weights = drop_weights(weights.astype(value.dtype), rate, words, positions)
-    return (_product('QS,SK->QK', weights, value) / total).astype(value.dtype)
-
-
-def _product(form: str, x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.einsum(form, x, y, preferred_element_type=jnp.float32)
+    return (einsum_float32('QS,SK->QK', weights, value) / total).astype(value.dtype)
 
 
 def _by_head(
@@ -103,12 +97,8 @@ def _by_head(
 
     Args:
       compute: (the head's slices of `read`, its words, its `_Row`, its slices of `written`) -> new slices of `written`.
-      read: Arrays [B, ..., H, K]; a head's slice is [..., K].
+      read, written: Arrays [B, ..., H, K]; a head's slice is [..., K].
       words: uint32 [B, H, 2] or [B, H, Q, 3]; a head's words are [2] or [Q, 3].
-      written: Arrays [B, ..., H, K].
-
-    Returns:
-      The overwritten arrays.
     """
     B, Q, H, K = read[0].shape
     flat = lambda x: x.reshape(B, -1, H * K)  # noqa: E731
