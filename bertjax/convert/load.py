@@ -87,10 +87,8 @@ def read_source(directory: epath.PathLike) -> CheckpointSource:
 def read_config(directory: epath.PathLike, **changes: Any) -> BertConfig:
     """Reads the BertConfig of a directory from its description, such as config.json, without reading its tensors.
 
-    Args:
-      directory: The directory of any BERT, with or without heads.
-      **changes: BertConfig fields that replace the directory's fields (dropout, dtype, scan_layers ...). A
-        config.json does not say whether the model has a pair head (field `nsp`). A task's model needs none.
+    `changes` are BertConfig fields that replace the directory's fields (dropout, dtype, scan_layers ...). A config.json
+    does not say whether the model has a pair head (field `nsp`). A task's model needs none.
 
     Raises:
       UserError: The directory has no model, its description is damaged, or the model is not a BERT.
@@ -101,10 +99,9 @@ def read_config(directory: epath.PathLike, **changes: Any) -> BertConfig:
 def load_pretraining_model(
     directory: epath.PathLike, *, scan_layers: bool = True, seed: int = 0, **changes: Any
 ) -> ImportedModel:
-    """Loads any BERT, with or without heads, as the start of pre-training.
+    """Loads any BERT, in any of FORMATS, with or without heads, as the start of pre-training.
 
     Args:
-      directory: The directory, in any of FORMATS.
       scan_layers: Whether the layers of the parameter tree are stacked.
       seed: The seed of the newly initialized parameters.
       **changes: BertConfig fields that replace the directory's fields (dropout, dtype, nsp ...). Without `nsp`,
@@ -224,8 +221,7 @@ def _read_params(
         if x is None:
             continue
         where = f'{source.where}: {source.name(entry.theirs)}'
-        ours = shapes[path] if entry.layer is None else shapes[path][1:]
-        expected = entry.their_shape(ours, config.vocab_size)
+        expected = entry.their_shape(shapes[path], config.vocab_size)
         if x.shape != expected:
             fix = f'{described} and the tensors belong to different models: copy both again from one source'
             raise UserError(where, f'shape {x.shape}', f'{expected}, as in {described}', fix)
@@ -236,11 +232,11 @@ def _read_params(
             raise UserError(where, found, 'finite numbers', fix)
         used.add(entry.theirs)
         if entry.layer is None:
-            params[path] = np.ascontiguousarray(entry.to_ours(x, ours))
+            params[path] = np.ascontiguousarray(entry.to_ours(x, shapes[path]))
         elif path not in incomplete:
             if path not in params:
                 params[path] = np.ones(shapes[path], x.dtype)  # ones for a norm that is unused and has no entry
-            params[path][entry.layer] = entry.to_ours(x, ours)
+            params[path][entry.layer] = entry.to_ours(x, shapes[path])
     return params, used
 
 

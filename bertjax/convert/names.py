@@ -82,26 +82,27 @@ class Entry:
         return x.reshape(-1) if self.ours.endswith('/bias') else x
 
     def to_ours(self, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """Converts their tensor to our array of this shape, which has no axis of layers."""
+        """Converts their tensor to our array, without the axis of layers that `shape` has."""
         if self.ours in _VOCABULARY:
             return np.pad(x, [(0, shape[0] - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
-        return (x.T if self.ours.endswith('/kernel') else x).reshape(shape)
+        return (x.T if self.ours.endswith('/kernel') else x).reshape(self._block_shape(shape))
 
     def their_shape(self, shape: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
-        """Returns the shape of their tensor. `shape` is the shape of our tensor, without an axis of layers."""
-        return self.to_theirs(np.broadcast_to(np.float32(0), shape), vocab_size).shape
+        """Returns the shape of their tensor. `shape` is the shape of our array, with stacked layers."""
+        return self.to_theirs(np.broadcast_to(np.float32(0), self._block_shape(shape)), vocab_size).shape
+
+    def _block_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape if self.layer is None else shape[1:]
 
 
 def entries(
     config: BertConfig, ours: Mapping[str, object], head: str = '', *, keep_unnamed: bool = True
 ) -> Iterator[Entry]:
-    """Yields an entry for each tensor of a model.
+    """Yields an entry for each tensor of a model whose paths are the keys of `ours`.
 
     If the model does not use the attention norm of the first block, there is no entry for it.
 
     Args:
-      config: The config of the model.
-      ours: A mapping whose keys are our paths.
       head: The name of a task's head in transformers (Head.projection).
       keep_unnamed: Whether paths without a name in transformers, such as a BiLSTM's, become names with dots.
 
@@ -127,16 +128,10 @@ def entries(
 def to_huggingface(
     params: dict[str, np.ndarray], config: BertConfig, head: str = '', *, keep_unnamed: bool = False
 ) -> dict[str, np.ndarray]:
-    """Converts our arrays to contiguous tensors of transformers.
+    """Converts our arrays to contiguous tensors of transformers. For the other arguments and errors see `entries`.
 
-    Args:
-      params: Our arrays by flat path, with stacked layers. Converted arrays are removed from the dictionary, because
-        two copies of a large model may not fit in memory.
-      config: The config of the model. Rows beyond its `vocab_size` are padding and are dropped.
-      head, keep_unnamed: See `entries`.
-
-    Raises:
-      KeyError: See `entries`.
+    `params` are our arrays by path, with stacked layers. Converted arrays are removed from the dictionary, because two
+    copies of a large model may not fit in memory.
     """
     all_entries = list(entries(config, params, head, keep_unnamed=keep_unnamed))
     tensors = {}

@@ -1,7 +1,6 @@
 """Exports a trained model as a Hugging Face directory, which transformers loads."""
 
 import collections
-import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,11 +33,8 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
     """Writes a directory that transformers loads: config.json, model.safetensors, tokenizer files, README.md.
 
     The local directory appears atomically and replaces an earlier export. Equal parameters give equal bytes.
-    A pre-trained model without some of its heads is exported as a class of transformers without these heads.
-
-    Args:
-      content: The model. A task's model must have passed `check_head_exportable`.
-      directory: The directory.
+    A pre-trained model without some of its heads is exported as a class of transformers without these heads. A task's
+    model must have passed `check_head_exportable`.
 
     Raises:
       UserError: The format cannot represent the model (`check_exportable`), the tokenizer has more pieces than the
@@ -77,11 +73,13 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
     config_json |= {key: x for key, x in content.values.items() if key not in export_keys}
     unused = family.unused_positions(config_json, CONFIG)
     architecture = config_json['architectures'][0]
-    parts: dict[str, list[Tensor]] = collections.defaultdict(list)  # in the order of names.TABLE
+    parts: dict[str, list[names.Entry]] = collections.defaultdict(list)  # in the order of names.TABLE
     for entry in names.entries(config, shapes, content.projection, keep_unnamed=False):
-        tensor = _tensor(host, entry, config.vocab_size, unused if entry.theirs == POSITIONS else 0, content.dtype)
-        parts[family.to_family_name(entry.theirs, architecture)].append(tensor)
-    tensors = {name: _concatenate(tensors) for name, tensors in parts.items()}
+        parts[family.to_family_name(entry.theirs, architecture)].append(entry)
+    tensors = {}
+    for name, entries in parts.items():
+        unused_rows = unused if entries[0].theirs == POSITIONS else 0
+        tensors[name] = _tensor(host, entries, config.vocab_size, unused_rows, content.dtype)
     parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
     modules: dict[str, dict[str, Tensor]] = collections.defaultdict(dict)  # {folder: its tensors}
     for name in [name for name in tensors if '/' in name]:
@@ -110,23 +108,18 @@ def _parts(shapes: Mapping[str, object]) -> set[str]:
     return {path.partition('/')[0] for path in shapes}
 
 
-def _tensor(host: HostParams, entry: names.Entry, vocab_size: int, unused: int, dtype: str) -> Tensor:
-    """Returns a tensor in the layout of transformers, with `unused` rows of zeros at the start."""
+def _tensor(host: HostParams, entries: Sequence[names.Entry], vocab_size: int, unused: int, dtype: str) -> Tensor:
+    """Returns the concatenation of `entries` in the layout of transformers, after `unused` rows of zeros."""
     stored = jnp.dtype(dtype)
-    ours = host.shapes[entry.ours] if entry.layer is None else host.shapes[entry.ours][1:]
-    rows, *others = entry.their_shape(ours, vocab_size)
+    shapes = [entry.their_shape(host.shapes[entry.ours], vocab_size) for entry in entries]
+    rows, others = unused + sum(shape[0] for shape in shapes), shapes[0][1:]
 
     def parts() -> Iterator[np.ndarray]:
         yield np.zeros((unused, *others), stored)
-        yield entry.to_theirs(host.get(entry.ours, entry.layer), vocab_size).astype(stored, copy=False)
+        for entry in entries:
+            yield entry.to_theirs(host.get(entry.ours, entry.layer), vocab_size).astype(stored, copy=False)
 
-    return Tensor(_KINDS[dtype], (unused + rows, *others), parts)
-
-
-def _concatenate(tensors: Sequence[Tensor]) -> Tensor:
-    """Concatenates tensors along the first axis."""
-    rows, others = sum(tensor.shape[0] for tensor in tensors), tensors[0].shape[1:]
-    return Tensor(tensors[0].kind, (rows, *others), lambda: itertools.chain.from_iterable(x.parts() for x in tensors))
+    return Tensor(_KINDS[dtype], (rows, *others), parts)
 
 
 def _adapt_tokenizer(path: epath.Path, config: BertConfig) -> None:
