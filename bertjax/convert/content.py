@@ -21,8 +21,8 @@ class ExportContent:
 
     Attributes:
       module: The Flax module of the model, with its config.
-      params: The parameters, on devices or on the host, with or without Linen's boxes. The layers are stacked if the
-        config says so. A pre-trained model may lack heads.
+      params: The parameters, on devices or on the host, without Linen's boxes. The layers are stacked if the config
+        says so. A pre-trained model may lack heads.
       tokenizer: The tokenizer. All formats have its files.
       card, about, figures: The content of the model card, see `convert/huggingface/card.py`.
       head: The head of a task's model; None for a pre-trained model.

@@ -1,7 +1,6 @@
 """The pure functions of a model and the card that describes them, for the exports to StableHLO and ONNX."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Collection, Mapping
 
 import jax
@@ -24,16 +23,26 @@ def make_functions(
 ) -> dict[str, Function]:
     """Returns the functions `encoder` and `mlm` of a pre-trained model, or the function `task` of a task's model.
 
+    Each function takes {path: weight} and the three int32 arrays of `data.features.INPUTS`, and returns {name of the
+    output: array}.
+
     Args:
       model: The model with its config.
       parts: The parts of a pre-trained model, besides the encoder, that have weights. The functions return no outputs
         of other parts. Without the part 'mlm' there is no function `mlm`.
       embeddings: A module that computes vectors of texts. It adds a function `embeddings`, which replaces `task`.
-
-    Returns:
-      {name: function}. Each function takes {path: weight} and the three int32 arrays of `data.features.INPUTS`, and
-      returns {name of the output: array}.
     """
+    pooled = 'pooler' in parts and model.config.nsp
+
+    def encoder(bert: BertForPreTraining, *inputs: jax.Array) -> dict[str, jax.Array]:
+        hidden, _ = bert.encoder(*inputs)  # [B, S, D]
+        return {'hidden': hidden, **({'pooled': bert.pooler(hidden[:, 0])} if pooled else {})}
+
+    def mlm(bert: BertForPreTraining, *inputs: jax.Array) -> dict[str, jax.Array]:
+        hidden, _ = bert.encoder(*inputs)
+        logits = bert.mlm(hidden, bert.encoder.token_embedding())[..., : bert.config.vocab_size]  # [B, S, V]
+        pair = {'nsp_logits': bert.nsp(bert.pooler(hidden[:, 0]))} if pooled and 'nsp' in parts else {}
+        return {'mlm_logits': logits, **pair}
 
     def function(method: Function | None, model: BertForPreTraining | BertForTask = model) -> Function:
         # An export must run on any platform and with symbolic sizes.
@@ -48,11 +57,7 @@ def make_functions(
 
     vectors = {} if embeddings is None else {'embeddings': function(None, embeddings)}
     if isinstance(model, BertForPreTraining):
-        pooled = model.config.nsp and 'pooler' in parts
-        functions = {'encoder': function(functools.partial(_encoder, pooled=pooled))}
-        if 'mlm' in parts:
-            functions['mlm'] = function(functools.partial(_mlm, pairs=pooled and 'nsp' in parts))
-        return functions | vectors
+        return {'encoder': function(encoder), **({'mlm': function(mlm)} if 'mlm' in parts else {}), **vectors}
     return vectors or {'task': function(None)}
 
 
@@ -74,14 +79,9 @@ def function_card(
     model: BertForPreTraining | BertForTask,
     **values: object,
 ) -> str:
-    """Fills in a template of a README.md.
+    """Fills in a template of a README.md with the fields {functions}, {first}, {inputs}, {example} and `values`.
 
-    Args:
-      template: The text. Its fields are {functions}, {first}, {inputs}, {example} and the names in `values`.
-      outputs: {name of a function: the result of `describe_outputs`}.
-      suffix: The file name suffix of the functions.
-      model: The model with its config.
-      **values: The values of other fields.
+    `outputs` is {name of a function: the result of `describe_outputs`}. `suffix` is that of the functions' files.
     """
     described = {name: ', '.join(f'`{key}` {x}' for key, x in shapes.items()) for name, shapes in outputs.items()}
     dimensions, longest = _dimensions(model), model.config.max_positions
@@ -99,14 +99,3 @@ def function_card(
 def _dimensions(model: BertForPreTraining | BertForTask) -> str:
     """Returns the names of the input dimensions: 'b, s', or 'b, c, s' for a multiple-choice model."""
     return {2: 'b, s', 3: 'b, c, s'}[len(model.smallest_inputs[0])]
-
-
-def _encoder(bert: BertForPreTraining, *inputs: jax.Array, pooled: bool) -> dict[str, jax.Array]:
-    hidden, _ = bert.encoder(*inputs)  # [B, S, D]
-    return {'hidden': hidden, **({'pooled': bert.pooler(hidden[:, 0])} if pooled else {})}
-
-
-def _mlm(bert: BertForPreTraining, *inputs: jax.Array, pairs: bool) -> dict[str, jax.Array]:
-    hidden, _ = bert.encoder(*inputs)
-    logits = bert.mlm(hidden, bert.encoder.token_embedding())[..., : bert.config.vocab_size]  # [B, S, V]
-    return {'mlm_logits': logits, **({'nsp_logits': bert.nsp(bert.pooler(hidden[:, 0]))} if pairs else {})}

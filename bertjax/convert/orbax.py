@@ -13,13 +13,12 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
-from flax import linen as nn
 
 from bertjax.convert import names
 from bertjax.convert.content import ExportContent
 from bertjax.convert.source import CheckpointSource
 from bertjax.convert.trees import flat_paths, flat_stacked
-from bertjax.errors import UserError
+from bertjax.errors import UserError, first_line
 from bertjax.files.disk import annotate_write_errors
 from bertjax.files.paths import without_wildcards
 from bertjax.files.small_files import read_json_object
@@ -43,7 +42,7 @@ def export_orbax(content: ExportContent, directory: pathlib.Path) -> None:
         size = sum(x.nbytes for x in jax.tree.leaves(params))
         with without_wildcards(pathlib.Path(path)) as plain, annotate_write_errors(path, size):
             _save(params, plain / PARAMS)
-        (path / _CHECKSUM).write_text(json.dumps({'sha256': _digest(flat_paths(nn.unbox(params)))}) + '\n')
+        (path / _CHECKSUM).write_text(json.dumps({'sha256': _digest(flat_paths(params))}) + '\n')
         (path / MODEL).write_text(json.dumps(facts, indent=2) + '\n')
 
 
@@ -115,8 +114,7 @@ def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict
         with without_wildcards(folder) as plain, ocp.StandardCheckpointer() as checkpointer:
             params = jax.tree.map(np.asarray, checkpointer.restore(plain / PARAMS))
     except Exception as error:  # Each layer of Orbax raises its own exceptions.
-        line = next(iter(str(error).splitlines()), '') or type(error).__name__
-        found = f'files that Orbax cannot read ({line})'
+        found = f'files that Orbax cannot read ({first_line(error)})'
         raise UserError(str(folder / PARAMS), found, 'a complete export', _AGAIN) from None
     if read_json_object(directory / _CHECKSUM, _AGAIN).get('sha256') != _digest(flat_paths(params)):
         raise UserError(str(folder / PARAMS), 'values that do not match their checksum', 'a complete export', _AGAIN)

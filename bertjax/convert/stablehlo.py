@@ -11,7 +11,6 @@ import jax
 import numpy as np
 import safetensors.numpy
 from etils import epath
-from flax import linen as nn
 from jax import export
 
 from bertjax.convert.content import ExportContent
@@ -49,32 +48,22 @@ def export_stablehlo(content: ExportContent, directory: epath.PathLike) -> None:
 
     The local directory appears atomically. Equal parameters give equal bytes.
     """
-    model, params = content.module, nn.unbox(jax.device_get(dict(content.params)))
+    model, params = content.module, jax.device_get(dict(content.params))
     weights = {path: np.asarray(x) for path, x in flat_paths(params).items()}
-    functions = make_functions(model, params.keys(), content.embeddings)
-    abstract, lowered = {path: jax.ShapeDtypeStruct(x.shape, x.dtype) for path, x in weights.items()}, {}
-    with _without_source_locations():
-        for name, function in functions.items():
-            lower = export.export(jax.jit(function), platforms=PLATFORMS)
-            lowered[name] = lower(abstract, *symbolic_inputs(model))
-    outputs = {
-        name: describe_outputs(jax.tree.unflatten(function.out_tree, function.out_avals))
-        for name, function in lowered.items()
-    }
-    facts = {
-        name: {
-            'inputs': [WEIGHTS, *INPUTS],
-            'outputs': shapes,
-            'platforms': list(PLATFORMS),
-            'longest': model.config.max_positions,
-        }
-        for name, shapes in outputs.items()
-    }
-    versions = {'platforms': ', '.join(PLATFORMS), 'version': jax.__version__}
-    with content.stage(directory) as path:
-        for name, function in lowered.items():
-            write_atomic(path / f'{name}.jax_export', bytes(function.serialize()))
+    abstract, facts = {path: jax.ShapeDtypeStruct(x.shape, x.dtype) for path, x in weights.items()}, {}
+    with content.stage(directory) as path, _without_source_locations():
+        for name, function in make_functions(model, params.keys(), content.embeddings).items():
+            lowered = export.export(jax.jit(function), platforms=PLATFORMS)(abstract, *symbolic_inputs(model))
+            write_atomic(path / f'{name}.jax_export', bytes(lowered.serialize()))
+            facts[name] = {
+                'inputs': [WEIGHTS, *INPUTS],
+                'outputs': describe_outputs(jax.tree.unflatten(lowered.out_tree, lowered.out_avals)),
+                'platforms': list(PLATFORMS),
+                'longest': model.config.max_positions,
+            }
         write_atomic(path / WEIGHTS, safetensors.numpy.save(weights))
+        outputs = {name: values['outputs'] for name, values in facts.items()}
+        versions = {'platforms': ', '.join(PLATFORMS), 'version': jax.__version__}
         (path / 'README.md').write_text(function_card(_CARD, outputs, 'jax_export', model, **versions))
         (path / FUNCTIONS).write_text(json.dumps(facts, indent=2) + '\n')
 

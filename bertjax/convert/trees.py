@@ -21,27 +21,23 @@ def flat_paths(tree: Mapping) -> dict[str, Any]:
 
 def flat_stacked(params: Mapping, config: BertConfig) -> dict[str, np.ndarray]:
     """Returns parameters by path as float32 on the host, with stacked layers. `params` has the layout of `config`."""
-    tree = jax.tree.map(lambda x: np.asarray(x, np.float32), nn.unbox(dict(params)))
+    tree = jax.tree.map(lambda x: np.asarray(x, np.float32), dict(params))
     return flat_paths(tree if config.scan_layers else stack_layers(tree))
 
 
 class HostParams:
     """Parameters by path with stacked layers, converted to float32 on the host one block at a time.
 
-    This avoids a second copy of the model in memory.
-
-    Args:
-      params: The parameters, on devices or on the host, boxed or not. The layers are stacked if the config says so.
-      config: The config of the model.
+    This avoids a second copy of the model in memory. `params` are on devices or on the host. The layers are stacked if
+    the config says so.
 
     Attributes:
       shapes: The shapes by path.
     """
 
     def __init__(self, params: Mapping, config: BertConfig):
-        tree = nn.unbox(dict(params))
-        self._flat, self._stacked = flat_paths(tree), config.scan_layers
-        stacked = tree if config.scan_layers else jax.eval_shape(stack_layers, tree)
+        self._flat, self._stacked = flat_paths(params), config.scan_layers
+        stacked = params if config.scan_layers else jax.eval_shape(stack_layers, dict(params))
         self.shapes: dict[str, tuple[int, ...]] = {path: x.shape for path, x in flat_paths(stacked).items()}
 
     def get(self, path: str, layer: int | None = None) -> np.ndarray:
