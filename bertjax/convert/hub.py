@@ -55,22 +55,12 @@ def pull(name: str, where: str) -> str:
     """Returns the local folder of a model on the hub, after downloading the files that are not cached.
 
     Only the description, the tokenizer and one format of the weights are downloaded. If the network is not available,
-    the function returns the cached model.
-
-    Args:
-      name: The name 'org/name' or 'org/name@revision', which must not be a local path.
-      where: The config key with the name, for error messages.
+    the function returns the cached model. The name 'org/name' or 'org/name@revision' is in the config key `where`.
 
     Raises:
       UserError: The model does not exist or is not accessible, or neither the network nor a cached model is available.
     """
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub import HfApi, constants, errors, snapshot_download
 
     repository, revision = hub_name(name)
     expected = 'an existing path, or the name of a model on the hub'
@@ -82,14 +72,14 @@ def pull(name: str, where: str) -> str:
         facts = HfApi().model_info(repository, revision=revision)
         files = [file.rfilename for file in facts.siblings or ()]
         folder = snapshot_download(repository, revision=revision, allow_patterns=_files_to_pull(files))
-    except HFValidationError:
+    except errors.HFValidationError:
         raise make_error('not a valid name', 'check the path') from None
-    except GatedRepoError:
-        fix = f'accept its terms at {_endpoint()}/{repository}, and {_LOG_IN}'
+    except errors.GatedRepoError:
+        fix = f'accept its terms at {constants.ENDPOINT}/{repository}, and {_LOG_IN}'
         raise make_error('a gated model that you have no access to', fix) from None
-    except RevisionNotFoundError:
+    except errors.RevisionNotFoundError:
         raise make_error(f'a model without the revision {revision!r}', 'give a branch, a tag or a commit') from None
-    except RepositoryNotFoundError:
+    except errors.RepositoryNotFoundError:
         raise make_error('unknown or private', f'check the path or the name; for a private model, {_LOG_IN}') from None
     except Exception as error:  # The class of a network error depends on huggingface_hub's HTTP library.
         cached = _cached(repository, revision)
@@ -127,19 +117,14 @@ def check_push(name: str) -> None:
 
 
 def push(folder: str | os.PathLike, name: str, *, private: bool) -> str:
-    """Uploads a Hugging Face directory and returns its address on the hub.
+    """Uploads a complete Hugging Face directory to the repository 'org/name', and returns its address on the hub.
 
-    The upload replaces earlier weights and tokenizer files.
-
-    Args:
-      folder: The complete directory, including its model card.
-      name: The repository 'org/name', which is created if it does not exist.
-      private: Whether a new repository is private.
+    The upload replaces earlier weights and tokenizer files. A new repository is created, private or not.
 
     Raises:
       UserError: The upload failed. The local folder is not changed.
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, constants
 
     try:
         api = HfApi()
@@ -149,7 +134,7 @@ def push(folder: str | os.PathLike, name: str, *, private: bool) -> str:
     except Exception as error:  # For example a network error, see `pull`.
         fix = f'the export is complete in {folder}: run the same command with --config.run=export later'
         raise _push_error(name, f'a failed upload ({_line(error)})', 'a complete upload', fix) from None
-    return f'{_endpoint()}/{name}'
+    return f'{constants.ENDPOINT}/{name}'
 
 
 def _files_to_pull(files: Collection[str]) -> list[str]:
@@ -164,12 +149,8 @@ def _files_to_pull(files: Collection[str]) -> list[str]:
 
 def _files_of_folder(names: Collection[str]) -> list[str]:
     """Returns the files to download from one folder: the descriptions, and the first available format of weights."""
-    descriptions = [file for file in names if file.endswith(_DESCRIPTION_SUFFIXES)]
-    for form in _WEIGHTS:
-        weights = [file for file in names if re.fullmatch(form, file)]
-        if weights:
-            return [*descriptions, *weights]
-    return descriptions
+    formats = ([file for file in names if re.fullmatch(form, file)] for form in _WEIGHTS)
+    return [file for file in names if file.endswith(_DESCRIPTION_SUFFIXES)] + next(filter(None, formats), [])
 
 
 def _cached(repository: str, revision: str | None) -> str | None:
@@ -185,12 +166,6 @@ def _cached(repository: str, revision: str | None) -> str | None:
 
 def _push_error(name: str, found: str, expected: str, fix: str) -> UserError:
     return UserError('config.push_to', f'{name}, and {found}', expected, fix)
-
-
-def _endpoint() -> str:
-    from huggingface_hub import constants
-
-    return constants.ENDPOINT
 
 
 def _reason(error: Exception) -> str:

@@ -12,13 +12,10 @@ from bertjax.model.config import BertConfig
 def add_piece_rows(
     params: Mapping[str, Any], model: BertConfig, origins: Mapping[int, Sequence[int]]
 ) -> dict[str, Any]:
-    """Returns the parameters of BertForPreTraining for a larger vocabulary. Existing pieces keep their rows.
+    """Returns the parameters of BertForPreTraining, NumPy arrays, for the larger or equal vocabulary of `model`.
 
-    Args:
-      params: A tree of NumPy arrays for a smaller or equal vocabulary.
-      model: The config with the new vocabulary size. The padding rows of the result are zero.
-      origins: {id of a new piece: ids of old pieces}. The embedding, the output row and the bias of the new piece are
-        the means over the old pieces.
+    Existing pieces keep their rows, and padding rows are zero. `origins` is {id of a new piece: ids of old pieces}. The
+    embedding, the output row and the bias of the new piece are the means over the old pieces.
     """
 
     def extend(table: np.ndarray) -> np.ndarray:
@@ -37,10 +34,7 @@ def add_piece_rows(
 def set_embedding_rows(params: Mapping[str, Any], rows: np.ndarray, matrix: np.ndarray) -> dict[str, Any]:
     """Returns the parameters of BertForPreTraining with some rows of the token embedding replaced.
 
-    Args:
-      params: The parameters, on the host or on devices.
-      rows: The indices of the N rows to replace, [N].
-      matrix: The new rows, [N, D] for a model of width D.
+    The parameters are on the host or on devices. `rows` [N] are the indices of the rows, `matrix` [N, D] the new rows.
     """
     table = _table(params)
     new = np.array(table)

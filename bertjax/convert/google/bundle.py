@@ -63,8 +63,7 @@ class Bundle:
         """Reads a tensor in its saved dtype.
 
         Raises:
-          UserError: The dtype is unsupported, the tensor is saved in slices or truncated, or does not match its
-            checksum, or its data file cannot be read.
+          UserError: The dtype is unsupported, the tensor is sliced, truncated or damaged, or its file cannot be read.
         """
         entry, shape, where = self._entries[name], self.shapes[name], f'{self._prefix}: {name}'
         kind, size = entry.get(_DTYPE, 0), entry.get(_SIZE, 0)
@@ -94,12 +93,7 @@ class Bundle:
 
 
 def write_bundle(prefix: epath.PathLike, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes float32 tensors as a TensorFlow checkpoint with one data file. Equal tensors give equal bytes.
-
-    Args:
-      prefix: The path of the index file without the suffix .index.
-      tensors: The tensors by their names in TensorFlow.
-    """
+    """Writes float32 tensors by name as a TensorFlow checkpoint with one data file. Equal tensors give equal bytes."""
     prefix, offset = epath.Path(prefix), 0
     version = protobuf.varint_field(_PRODUCER, 1)
     table = {_HEADER: protobuf.varint_field(_SHARDS, 1) + protobuf.bytes_field(_VERSION, version)}
@@ -107,9 +101,7 @@ def write_bundle(prefix: epath.PathLike, tensors: Mapping[str, np.ndarray]) -> N
         for name, tensor in sorted(tensors.items()):
             data = np.ascontiguousarray(tensor, '<f4').tobytes()
             file.write(data)
-            lengths = [
-                protobuf.bytes_field(_DIMENSION, protobuf.varint_field(_LENGTH, length)) for length in tensor.shape
-            ]
+            lengths = [protobuf.bytes_field(_DIMENSION, protobuf.varint_field(_LENGTH, n)) for n in tensor.shape]
             table[name.encode()] = b''.join([
                 protobuf.varint_field(_DTYPE, _FLOAT32),
                 protobuf.bytes_field(_SHAPE, b''.join(lengths)),

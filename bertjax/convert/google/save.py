@@ -23,12 +23,9 @@ _FIXED = {'causal': False, 'layer_norm_eps': 1e-12, 'pooler': 'tanh'}
 
 
 def check_google(config: BertConfig, head: Head | None = None, vocabulary: str = 'wordpiece') -> None:
-    """Checks that google-research/bert can compute a model. The check is cheap and runs before training starts.
+    """Checks that google-research/bert can compute a model with a tokenizer of the family `vocabulary`.
 
-    Args:
-      config: The config of the model.
-      head: The head of a task's model, which must have passed `check_head_exportable`; None for a pre-trained model.
-      vocabulary: The family of the tokenizer.
+    A task's model with `head` must have passed `check_head_exportable`.
 
     Raises:
       UserError: The model has features that BERT lacks, is left-to-right, or has no segment embedding. Or its epsilon

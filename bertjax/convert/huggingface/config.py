@@ -36,11 +36,7 @@ _FIX = 'set --config.export_formats=orbax to train it anyway'
 
 
 def check_exportable(config: BertConfig, head: Head | None = None) -> None:
-    """Checks that transformers can represent a model. The check is cheap and runs before training starts.
-
-    Args:
-      config: The config of the model.
-      head: The head of a task's model; None for a pre-trained model.
+    """Checks that transformers can represent a pre-trained model, or the encoder of a task's model with `head`.
 
     Raises:
       UserError: The model has features that BERT lacks and is not a ModernBERT, it has no segments and is not a
@@ -71,7 +67,7 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
 
 
 def check_head_exportable(model: BertForTask, head: Head) -> None:
-    """Checks that transformers can represent a task's model. The check is cheap and runs before training starts.
+    """Checks that transformers can represent a task's model.
 
     Raises:
       UserError: `check_exportable` fails, transformers lacks the head, the model has a BiLSTM or unsupported `layers`,
@@ -84,10 +80,9 @@ def check_head_exportable(model: BertForTask, head: Head) -> None:
     for name, possible in (('bilstm_units', (0,)), ('layers', head.layers)):
         value = getattr(model, name)
         if value not in possible:
-            expected = (
-                f"{possible[0]!r}, because the head of {head.architecture} is a projection of the last layer's states"
-            )
-            raise UserError(f'config.task.{name}', f'{value!r} with config.export on', expected, _FIX)
+            reason = f"the head of {head.architecture} is a projection of the last layer's states"
+            found, expected = f'{value!r} with config.export on', f'{possible[0]!r}, because {reason}'
+            raise UserError(f'config.task.{name}', found, expected, _FIX)
     if model.config.causal and head.pools_cls:
         expected = f'False: {head.architecture} reads [CLS], which in a left-to-right encoder attends only to itself'
         raise UserError('config.model.causal', 'True with config.export on', expected, _FIX)
@@ -96,8 +91,7 @@ def check_head_exportable(model: BertForTask, head: Head) -> None:
 def label_names(id2label: Any) -> tuple[str, ...]:
     """Returns the case-folded names of the outputs in order; () if the names are missing or placeholders (LABEL_0 ...).
 
-    Args:
-      id2label: {index, as int or str: name}, or None.
+    `id2label` is {index, as int or str: name}, or None.
     """
     if not isinstance(id2label, Mapping):
         return ()
@@ -111,11 +105,7 @@ def architecture(config: BertConfig, missing_parts: Collection[str] = ()) -> str
 
     A left-to-right model without a pair head is exported as BertForMaskedLM. With `is_decoder`, this class uses a
     causal mask, and its loss is at the masked positions, like ours. BertLMHeadModel loads the same tensors, but it
-    shifts the labels.
-
-    Args:
-      config: The config of the model.
-      missing_parts: The parts of the model, such as 'mlm' and 'nsp', that have no weights.
+    shifts the labels. `missing_parts` are the parts of the model, such as 'mlm' and 'nsp', that have no weights.
     """
     nsp = config.nsp and 'nsp' not in missing_parts
     if 'mlm' in missing_parts:
@@ -130,14 +120,9 @@ def to_json(
     task: Mapping[str, Any] = MappingProxyType({}),
     missing_parts: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Returns the content of config.json.
+    """Returns the content of config.json for a model that has passed `check_exportable`.
 
-    Args:
-      config: The config of a model that has passed `check_exportable`.
-      pad_id: The id of [PAD].
-      head: The head of a task's model; None for a pre-trained model.
-      task: The fields of the task in config.json (`id2label` ...).
-      missing_parts: See `architecture`.
+    `task` are the fields of the task in config.json (`id2label` ...). See `architecture` for `missing_parts`.
     """
     return {
         **task,
@@ -157,12 +142,9 @@ def to_json(
 def from_json(
     values: Mapping[str, Any], where: str, format_names: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Returns the fields of a BertConfig from the values of a config.json.
+    """Returns the fields of a BertConfig from the values of a config.json of model_type 'bert', see `CheckpointSource`.
 
-    Args:
-      values: The content of a config.json of model_type 'bert', see `CheckpointSource`.
-      where: The path of the file, for error messages.
-      format_names: {key: name in the file} for keys that have another name in the file, for error messages.
+    Error messages have the path `where` of the file, and its names of keys, {key: name in the file}.
 
     Raises:
       UserError: The model is not a BERT or has features that our model lacks, or a key is missing or has a wrong type.
@@ -191,9 +173,7 @@ def from_json(
         fail('architectures', "a list of transformers' classes", other)
     fields = {ours: values[theirs] for ours, theirs in FIELDS if theirs in values}
     for ours, theirs in FIELDS:
-        if ours not in fields and theirs not in _OPTIONAL:
-            fail(theirs, 'a number', other)
-        if isinstance(fields.get(ours), bool):
+        if isinstance(fields.get(ours), bool) or (ours not in fields and theirs not in _OPTIONAL):
             fail(theirs, 'a number', other)
     fields['mlp'] = ACTIVATIONS_READ[values.get('hidden_act', 'gelu')]
     fields['causal'] = bool(values.get('is_decoder', False))

@@ -32,19 +32,12 @@ _PACKAGES = {'Identity': 'linear'}  # the module of torch.nn.modules with the cl
 
 
 class DenseConfig(NamedTuple):
-    """The settings of a Dense module.
+    """The settings of a Dense module."""
 
-    Attributes:
-      width: The width of the result.
-      activation: The activation, a key of ACTIVATIONS.
-      use_bias: Whether the layer has a bias.
-      normalize_input: Whether the input is scaled to length 1, by a module Normalize before the Dense module.
-    """
-
-    width: int
-    activation: str
+    width: int  # of the result
+    activation: str  # a key of ACTIVATIONS
     use_bias: bool = True
-    normalize_input: bool = False
+    normalize_input: bool = False  # whether a module Normalize before the Dense module scales the input to length 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,12 +57,7 @@ class Dense:
 
 
 def read_dense(folder: epath.Path, settings: Mapping[str, Any], fix: str) -> Dense:
-    """Reads a Dense module.
-
-    Args:
-      folder: The folder of the module.
-      settings: The settings in the config.json of the folder.
-      fix: The fix in the message about an unsupported module.
+    """Reads the Dense module in a folder with `settings` in its config.json. `fix` is for unsupported modules.
 
     Raises:
       UserError: The activation is unknown, the layer has a residual connection, or a tensor is missing or wrong.

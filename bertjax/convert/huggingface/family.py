@@ -5,9 +5,8 @@ additional names in convert/names.py, and functions of the family convert the ad
 """
 
 import dataclasses
-import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from bertjax.errors import UserError
@@ -72,20 +71,18 @@ class Family:
     def to_bert_names(self, name: str, architecture: str = '') -> tuple[str, ...]:
         """Converts the name of a tensor of the family to its name in BERT, or to several names for a fused tensor.
 
-        Args:
-          name: The name in the family, with or without the encoder's prefix.
-          architecture: The class of the model in BERT or in the family.
+        The name may lack the encoder's prefix. `architecture` is the class of the model in BERT or in the family.
         """
         if re.match(r'(embeddings|encoder|transformer|pooler|layers|final_norm)\.', name):
             name = f'{self.prefix}.{name}'
         elif self.tensors and re.match(r'(bert|cls)\.', name):
             return (f'other.{name}',)  # 'other' marks a tensor that the family does not have.
         for theirs, ours in self.fused:
-            parts = tuple(_rename(name, ((theirs, part),)) for part in ours)
+            parts = tuple(_rename(name, [(theirs, part)]) for part in ours)
             if name not in parts:
                 return parts
         rows = (*self._of_class(architecture), *self.classifier, *self.tensors)
-        return (_rename(name, tuple((theirs, ours) for ours, theirs in rows)),)
+        return (_rename(name, ((theirs, ours) for ours, theirs in rows)),)
 
     def to_family_name(self, name: str, architecture: str) -> str:
         """Converts the name of a tensor of BERT to its name in the class `architecture` of the family."""
@@ -132,11 +129,7 @@ class Family:
         return result
 
     def unused_positions(self, values: Mapping[str, Any], where: str) -> int:
-        """Returns the number of unused rows at the start of the position table.
-
-        Raises:
-          UserError: The padding id is not a valid number.
-        """
+        """Returns the number of unused rows at the start of the position table. An invalid padding id is an error."""
         pad = values.get('pad_token_id', 1) if self.offset else -1
         if self.offset and (type(pad) is not int or pad < 0):
             raise UserError(where, f'pad_token_id {pad!r}', 'the id of the padding', 'take the original file')
@@ -148,15 +141,9 @@ def _to_bert_class(name: Any) -> Any:
     return re.sub(pattern, 'Bert', name) if type(name) is str else name
 
 
-@functools.cache
-def _rules(rows: Renaming) -> tuple[tuple[Callable[[str], re.Match | None], str], ...]:
-    pattern = lambda name: re.escape(name).replace(r'\{i\}', r'(?P<i>\d+)') + r'(?P<rest>\..*)'  # noqa: E731
-    return tuple((re.compile(pattern(old)).fullmatch, new) for old, new in rows)
-
-
-def _rename(name: str, rows: Renaming) -> str:
-    for fullmatch, new in _rules(rows):
-        match = fullmatch(name)
-        if match:
+def _rename(name: str, rows: Iterable[tuple[str, str]]) -> str:
+    for old, new in rows:
+        pattern = re.escape(old).replace(r'\{i\}', r'(?P<i>\d+)') + r'(?P<rest>\..*)'
+        if match := re.fullmatch(pattern, name):
             return new.format(**match.groupdict()) + match['rest']
     return name

@@ -24,9 +24,7 @@ from bertjax.files.small_files import read_json_list, read_json_object
 from bertjax.model.pooling import SENTENCE_POOL
 
 MODULES = 'modules.json'
-_ENCODERS = tuple(
-    f'sentence_{name}_config.json' for name in ('bert', 'roberta', 'distilbert', 'camembert', 'xlm-roberta')
-)
+_ENCODERS = tuple(f'sentence_{x}_config.json' for x in ('bert', 'roberta', 'distilbert', 'camembert', 'xlm-roberta'))
 ENCODER = _ENCODERS[0]
 SETTINGS = 'config_sentence_transformers.json'
 FILES = (MODULES, *_ENCODERS, SETTINGS)  # The folders that modules.json names are not included.
@@ -112,12 +110,8 @@ def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
 def module_files(modules: SentenceModules, width: int, num_layers: int) -> dict[str, bytes]:
     """Returns the files that a folder of transformers needs for sentence-transformers: {relative path: content}.
 
-    The files have the form of versions before 6, which all versions read.
-
-    Args:
-      modules: The modules. If several layers are pooled, they must be the last layers, with equal weights. The tensors
-        of Dense modules are not written.
-      width, num_layers: The sizes of the encoder.
+    The files have the form of versions before 6, which all versions read. If several layers of the encoder are pooled,
+    they must be the last layers, with equal weights. The tensors of Dense modules are not written.
     """
     pooling = {'word_embedding_dimension': width, **{flag: mode == modules.pool for flag, mode in _FLAGS.items()}}
     count, parts = len(modules.layers), [('', 'Transformer', {})]  # (folder, kind, settings)
@@ -165,9 +159,7 @@ def read_settings(path: epath.Path) -> dict[str, Any]:
 def read_max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
     """Returns the maximum number of tokens of a text; 0 if neither ENCODER nor tokenizer_config.json defines it.
 
-    Args:
-      folder: The folder of the model.
-      encoder: The content of ENCODER, or {}.
+    `encoder` is the content of ENCODER, or {}.
 
     Raises:
       UserError: The number is invalid.
@@ -192,12 +184,8 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
         raise UserError(where, f'the modules {", ".join(kinds)}', 'Transformer, then Pooling', _NAME_POOL)
     task, output = encoder.get('transformer_task'), encoder.get('module_output_name')
     if task not in (None, 'feature-extraction') or output not in (None, 'token_embeddings'):
-        raise UserError(
-            where,
-            f'transformer_task {task} and module_output_name {output}',
-            'feature-extraction and token_embeddings',
-            _NAME_POOL,
-        )
+        found = f'transformer_task {task} and module_output_name {output}'
+        raise UserError(where, found, 'feature-extraction and token_embeddings', _NAME_POOL)
     dense, is_unit = [], False  # is_unit: whether the vectors have length 1
     for number, kind in enumerate(kinds[2:], 2):
         module = f'{where}: the module in {settings[number]["path"]}'
@@ -243,9 +231,7 @@ def read_modules(
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """Returns the kinds and the settings of the modules. The settings include `path`.
 
-    Args:
-      folder: The folder of modules.json.
-      aliases: {type of a module of another package: its kind}.
+    `aliases` is {type of a module of another package: its kind}.
 
     Raises:
       UserError: A module has no type or no valid path, or a file is missing or damaged.

@@ -4,7 +4,6 @@ import io
 import math
 import os
 import pickle
-import re
 import warnings
 import zipfile
 import zlib
@@ -58,7 +57,8 @@ def read_tensors(
     dtypes: dict[str, str] = {}
     for file in _files(directory):
         for theirs, kind, x in (_read_torch if file.suffix == '.bin' else _read_safetensors)(file):
-            parts = to_bert_names(_modernize_name(theirs))
+            modern = theirs.replace('LayerNorm.gamma', 'LayerNorm.weight').replace('LayerNorm.beta', 'LayerNorm.bias')
+            parts = to_bert_names(modern)
             if parts[0] in _BUFFERS:
                 continue
             if kind not in _DTYPES:
@@ -143,25 +143,22 @@ def _read_torch(file: epath.Path) -> Iterator[Tensor]:
         data.seek(0)
         with warnings.catch_warnings(action='ignore'):  # Warnings about newer pickle protocols.
             state = {} if damaged else torch.load(data, map_location='cpu', weights_only=True)
-    except (*_UNREADABLE, pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError):
+    except (
+        *(zipfile.BadZipFile, zlib.error, RuntimeError),  # of zipfile; PyTorch also raises RuntimeError
+        *(pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError),
+    ):
         found = 'a file that PyTorch does not load with weights_only=True: it is damaged or has more than tensors'
         raise UserError(str(file), found, expected, fix) from None
     if damaged:
-        raise UserError(
-            f'{file}: {damaged}', 'bytes that do not match their CRC-32', 'the bytes that torch.save wrote', _AGAIN
-        )
-    invalid = None if isinstance(state, dict) else type(state).__name__
-    dense = lambda x: isinstance(x, torch.Tensor) and not (x.layout != torch.strided or x.is_quantized or x.is_meta)  # noqa: E731
-    invalid = invalid or next((f'{name!r}' for name, x in state.items() if not dense(x)), None)
-    if invalid:
-        raise UserError(str(file), invalid, expected, fix)
+        found = 'bytes that do not match their CRC-32'
+        raise UserError(f'{file}: {damaged}', found, 'the bytes that torch.save wrote', _AGAIN)
+    if not isinstance(state, dict):
+        raise UserError(str(file), type(state).__name__, expected, fix)
     for name, x in state.items():
+        if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.is_quantized or x.is_meta:
+            raise UserError(str(file), repr(name), expected, fix)
         kind = kinds.get(x.dtype, str(x.dtype).removeprefix('torch.'))
         yield str(name), kind, x.detach().float().numpy()
-
-
-# The exceptions that zipfile raises for an unreadable archive. PyTorch also raises RuntimeError.
-_UNREADABLE = (zipfile.BadZipFile, zlib.error, RuntimeError)
 
 
 def _damaged_entry(data: io.BytesIO) -> str | None:
@@ -174,8 +171,3 @@ def _damaged_entry(data: io.BytesIO) -> str | None:
         return None
     with zipfile.ZipFile(data) as archive:
         return archive.testzip() if any(entry.CRC for entry in archive.infolist()) else None
-
-
-def _modernize_name(name: str) -> str:
-    name = re.sub(r'LayerNorm\.gamma$', 'LayerNorm.weight', name)
-    return re.sub(r'LayerNorm\.beta$', 'LayerNorm.bias', name)
