@@ -126,11 +126,7 @@ class LoadedModel:
         self.__dict__.update({**state, 'params': jax.device_put(state['params'], replicated(mesh)), 'mesh': mesh})
 
     def require(self, part: str, feature: str) -> None:
-        """Checks that the model has a trained part.
-
-        Args:
-          part: The first component of the paths of the part's parameters, such as 'mlm'.
-          feature: The feature that needs the part, for the error message.
+        """Checks that the model has a trained part, such as 'mlm', which `feature` needs.
 
         Raises:
           UserError: The part is missing, or it was initialized at random.
@@ -223,10 +219,9 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
 
 
 def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None, str]:
-    """Returns the task of a directory and the text of its task.json.
+    """Returns the task of a directory and the text of its task.json; None and '' for a model without a task.
 
-    If task.json is missing, both are derived from config.json, or from the files of sentence-transformers. A model that
-    was only pre-trained has None and ''.
+    If task.json is missing, both are derived from config.json, or from the files of sentence-transformers.
     """
     path, longest = directory / TASK_FILE, config.max_positions
     if not path.is_file():
@@ -238,9 +233,8 @@ def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None
     facts = read_json_object(path, _RESTORE)
     seq_len = facts.get('seq_len')  # The length in training.
     if type(seq_len) is not int or seq_len > longest:
-        raise UserError(
-            f'{path}: seq_len', repr(seq_len), f"at most {longest}, the model's number of positions", _RESTORE
-        )
+        expected = f"at most {longest}, the model's number of positions"
+        raise UserError(f'{path}: seq_len', repr(seq_len), expected, _RESTORE)
     task = build_recorded_task(task_options(facts, path), seq_len)
     task.restore(read_recorded_task(path, task)['learned'])
     return task, path.read_text(encoding='utf-8')

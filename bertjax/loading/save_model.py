@@ -24,12 +24,7 @@ from bertjax.workdir.resolve_path import PathKind, classify_path
 
 
 def save_model(model: LoadedModel, path: str | os.PathLike, format: str) -> None:
-    """Writes a model to a new local directory, atomically.
-
-    Args:
-      model: The loaded model, possibly with other parameters.
-      path: The path of a directory that does not exist or is empty.
-      format: One of FORMATS.
+    """Writes a model to a local directory that does not exist or is empty, atomically, in one of FORMATS.
 
     Raises:
       UserError: The path is in use, not local or not writable; or the format is unknown or cannot represent the model.
@@ -51,12 +46,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     """Makes the export content of a loaded model.
 
     Parameters that were initialized at random are omitted. The other parameters have the dtype of the files if the
-    format supports it, else float32, which represents the same values.
-
-    Args:
-      model: The loaded model, possibly with other parameters.
-      formats: The formats to write, some of FORMATS.
-      where: The config key or argument with the formats, for error messages.
+    format supports it, else float32, which represents the same values. The key or argument `where` has the formats.
 
     Raises:
       UserError: One of the formats cannot represent the model.
