@@ -166,11 +166,9 @@ class BertForPreTraining(nn.Module):
     def encode(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """Computes hidden states without dropout.
+        """Computes the last hidden states [B, S, D], those of every layer [L + 1, B, S, D], and the pooled ones [B, D].
 
-        Returns:
-          The last hidden states [B, S, D], the hidden states of every layer [L + 1, B, S, D], and the pooled states
-          [B, D] (None without the pair head).
+        There is no dropout. The pooled states are None without the pair head.
         """
         hidden, layers = self.encoder(input_ids, segment_ids, attention_mask, all_layers=True)
         return hidden, layers, self.pooler(hidden[:, 0]) if self.config.nsp else None

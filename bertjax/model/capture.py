@@ -31,11 +31,7 @@ def capture_value(module: nn.Module, name: str, value: jax.Array) -> None:
 def apply_capturing(
     model: nn.Module, params: Any, *inputs: jax.Array, capture: Collection[str], **options: Any
 ) -> tuple[Any, dict[str, jax.Array]]:
-    """Applies a model and captures intermediate values. Use it within jit.
-
-    Args:
-      model: BertForPreTraining or a model of heads.py.
-      capture: The names to capture, from CAPTURES.
+    """Applies a model and captures the intermediate values `capture`, some of CAPTURES. Use it within jit.
 
     Returns:
       The outputs, as without capture, and a dict with an entry for each captured name:

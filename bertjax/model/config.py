@@ -8,18 +8,9 @@ from bertjax.config.ranges import MANY, Range, integer, number, one_of
 from bertjax.config.schema import Change, Trained, check_fields, key
 from bertjax.errors import UserError
 
-# The values of the string fields. model/layers.py, model/encoder.py and model/bert.py implement them.
-MLPS = ('gelu', 'gelu_tanh', 'relu', 'relu2', 'geglu', 'swiglu')
 GATED_MLPS = ('geglu', 'swiglu')
-NORMS = ('layernorm', 'rmsnorm')
-POSITIONS = ('learned', 'rope')
-INITS = ('bert', 'megatron', 'zero_output')
-POOLERS = ('tanh', 'relu', 'transform')
-POOLINGS = ('cls', 'mean')
-DROPOUT_SITES = ('all', 'attention_output')
 # The names of the implementations in model/attention/select.py.
 ATTENTION = ('auto', 'fused_tpu', 'blocks_tpu', 'flash_tpu', 'cudnn', 'fused_gpu', 'by_head_cpu', 'dot_product')
-REMAT = ('auto', 'none', 'elementwise', 'full', 'dots')
 DTYPES = ('float32', 'bfloat16')
 VOCABULARY_MULTIPLE = 128
 
@@ -136,32 +127,32 @@ class BertConfig:
     max_positions: int = _field(FieldKind.ARCHITECTURE, 512, integer(1, MANY))
     num_segments: int = _field(FieldKind.ARCHITECTURE, 2, integer(0, MANY))
     dropout: float = _field(FieldKind.TRAINING, 0.1, _DROPOUT_RANGE)
-    dropout_sites: str = _field(FieldKind.TRAINING, 'all', one_of(DROPOUT_SITES))
+    dropout_sites: str = _field(FieldKind.TRAINING, 'all', one_of(('all', 'attention_output')))
     attention_dropout: float = _field(FieldKind.TRAINING, 0.1, _DROPOUT_RANGE)
-    mlp: str = _field(FieldKind.ARCHITECTURE, 'gelu', one_of(MLPS))
-    norm: str = _field(FieldKind.ARCHITECTURE, 'layernorm', one_of(NORMS))
+    mlp: str = _field(FieldKind.ARCHITECTURE, 'gelu', one_of(('gelu', 'gelu_tanh', 'relu', 'relu2', *GATED_MLPS)))
+    norm: str = _field(FieldKind.ARCHITECTURE, 'layernorm', one_of(('layernorm', 'rmsnorm')))
     layer_norm_eps: float = _field(FieldKind.ARCHITECTURE, 1e-12, number(1e-20, 1))
     projection_bias: bool = _field(FieldKind.ARCHITECTURE, True)
     norm_bias: bool = _field(FieldKind.ARCHITECTURE, True)
     pre_norm: bool = _field(FieldKind.ARCHITECTURE, False)
     first_attention_norm: bool = _field(FieldKind.ARCHITECTURE, True)
     qk_norm: bool = _field(FieldKind.ARCHITECTURE, False)
-    position: str = _field(FieldKind.ARCHITECTURE, 'learned', one_of(POSITIONS))
+    position: str = _field(FieldKind.ARCHITECTURE, 'learned', one_of(('learned', 'rope')))
     rope_theta: float = _field(FieldKind.ARCHITECTURE, 10_000.0, number(1, 1e12))
     rope_local_theta: float = _field(FieldKind.ARCHITECTURE, 10_000.0, number(1, 1e12))
     attention_window: int = _field(FieldKind.ARCHITECTURE, 0, integer(0, MANY))
     global_every: int = _field(FieldKind.ARCHITECTURE, 3, integer(0, 10_000))
-    pooler: str = _field(FieldKind.ARCHITECTURE, 'tanh', one_of(POOLERS))
-    pooling: str = _field(FieldKind.ARCHITECTURE, 'cls', one_of(POOLINGS))
+    pooler: str = _field(FieldKind.ARCHITECTURE, 'tanh', one_of(('tanh', 'relu', 'transform')))
+    pooling: str = _field(FieldKind.ARCHITECTURE, 'cls', one_of(('cls', 'mean')))
     tie_embeddings: bool = _field(FieldKind.ARCHITECTURE, True)
-    init: str = _field(FieldKind.ARCHITECTURE, 'bert', one_of(INITS))
+    init: str = _field(FieldKind.ARCHITECTURE, 'bert', one_of(('bert', 'megatron', 'zero_output')))
     init_stddev: float = _field(FieldKind.ARCHITECTURE, 0.02, number(1e-6, 10))
     causal: bool = _field(FieldKind.ARCHITECTURE, False)
     shifted_predictions: bool = _field(FieldKind.ARCHITECTURE, False)
     nsp: bool = _field(FieldKind.ARCHITECTURE, True)
     scan_layers: bool = _field(FieldKind.LAYOUT, True)
     attention: str = _field(FieldKind.EXECUTION, 'auto', one_of(ATTENTION))
-    remat: str = _field(FieldKind.EXECUTION, 'auto', one_of(REMAT))
+    remat: str = _field(FieldKind.EXECUTION, 'auto', one_of(('auto', 'none', 'elementwise', 'full', 'dots')))
     dtype: str = _field(FieldKind.EXECUTION, 'float32', one_of(DTYPES))
     param_dtype: str = _field(FieldKind.ARCHITECTURE, 'float32', one_of(DTYPES))
 
@@ -216,38 +207,35 @@ def fields_of(*kinds: FieldKind) -> dict[str, Any]:
     return {field.name: field.default for field in dataclasses.fields(BertConfig) if field.metadata['kind'] in kinds}
 
 
-def _dims(num_layers: int, width: int, num_heads: int) -> dict[str, int]:
-    return {'num_layers': num_layers, 'width': width, 'num_heads': num_heads, 'mlp_dim': 4 * width}
+def _sizes(rows: dict[str, tuple[int, int, int, int]]) -> dict[str, dict[str, int]]:
+    keys = ('num_layers', 'width', 'mlp_dim', 'num_heads')
+    return {name: dict(zip(keys, row, strict=True)) for name, row in rows.items()}
 
 
 # Sources: the README of google-research/bert (24 smaller models) and section 3 of the paper. The names with numbers are
 # the other rows of the paper's Table 6, and TinyBERT's 4-layer student (arXiv 1909.10351, section 4.1).
-SIZES: dict[str, dict[str, int]] = {
-    'tiny': _dims(2, 128, 2),
-    'mini': _dims(4, 256, 4),
-    'small': _dims(4, 512, 8),
-    'medium': _dims(8, 512, 8),
-    'base': _dims(12, 768, 12),
-    'large': _dims(24, 1024, 16),
-    'l3_d768_h12': _dims(3, 768, 12),
-    'l6_d768_h3': _dims(6, 768, 3),
-    'l6_d768_h12': _dims(6, 768, 12),
-    'l12_d1024_h16': _dims(12, 1024, 16),
-    'l4_d312_h12': {**_dims(4, 312, 12), 'mlp_dim': 1200},
-}
-
+SIZES = _sizes({
+    'tiny': (2, 128, 512, 2),
+    'mini': (4, 256, 1024, 4),
+    'small': (4, 512, 2048, 8),
+    'medium': (8, 512, 2048, 8),
+    'base': (12, 768, 3072, 12),
+    'large': (24, 1024, 4096, 16),
+    'l3_d768_h12': (3, 768, 3072, 12),
+    'l6_d768_h3': (6, 768, 3072, 3),
+    'l6_d768_h12': (6, 768, 3072, 12),
+    'l12_d1024_h16': (12, 1024, 4096, 16),
+    'l4_d312_h12': (4, 312, 1200, 12),
+})  # fmt: skip
 # ModernBERT (arXiv 2412.13663, table 4): base is '150m' and large '400m'; the others are Ettin's (arXiv 2507.11412).
-MODERN_SIZES: dict[str, dict[str, int]] = {
-    name: dict(zip(('num_layers', 'width', 'mlp_dim', 'num_heads'), sizes, strict=True))
-    for name, sizes in {
-        '17m': (7, 256, 384, 4),
-        '32m': (10, 384, 576, 6),
-        '68m': (19, 512, 768, 8),
-        '150m': (22, 768, 1152, 12),
-        '400m': (28, 1024, 2624, 16),
-        '1b': (28, 1792, 3840, 28),
-    }.items()
-}
+MODERN_SIZES = _sizes({
+    '17m': (7, 256, 384, 4),
+    '32m': (10, 384, 576, 6),
+    '68m': (19, 512, 768, 8),
+    '150m': (22, 768, 1152, 12),
+    '400m': (28, 1024, 2624, 16),
+    '1b': (28, 1792, 3840, 28),
+})  # fmt: skip
 # The other fields in which ModernBERT differs from BERT. ModernBERT starts with a RoPE theta of 10,000 and raises it to
 # 160,000 for rows of 8,192 tokens; here it is 160,000 from the start.
 MODERN_FORM: dict[str, Any] = {

@@ -90,9 +90,8 @@ def threshold(rate: float) -> int:
 def hash_bits(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.Array:
     """Hashes two words and a counter to 32 pseudo-random bits, with arithmetic that Pallas kernels support.
 
-    Args:
-      first, second: uint32, from `Dropout.words`; they broadcast against the counters.
-      counters: uint32, one per value of a row or head.
+    The words come from `Dropout.words`. They broadcast against the counters, one per value of a row or head. All are
+    uint32.
     """
     # The second word is added between the two multiplications. Otherwise two rows could have the same hashes in another
     # order. A final shift would improve only the low bits, which hardly affect the comparison with the threshold.
@@ -176,13 +175,9 @@ def _drop(x: jax.Array, rate: float, bits, words: Any) -> jax.Array:
     return jnp.where(bits(words, x.shape) >= jnp.uint32(least), x / (1.0 - least / 2**32), jnp.zeros((), x.dtype))
 
 
-def _drop_forward(x: jax.Array, rate: float, bits, words: Any) -> tuple[jax.Array, Any]:
-    return _drop(x, rate, bits, words), words
-
-
 @jax.named_scope('dropout')
 def _drop_backward(rate: float, bits, words: Any, cotangent: jax.Array) -> tuple[jax.Array, None]:
     return _drop(cotangent, rate, bits, words), None
 
 
-_drop.defvjp(_drop_forward, _drop_backward)
+_drop.defvjp(lambda x, rate, bits, words: (_drop(x, rate, bits, words), words), _drop_backward)

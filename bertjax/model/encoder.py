@@ -120,16 +120,11 @@ class Mlp(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Attention and MLP, each with dropout, a residual connection and a norm.
-
-    Attributes:
-      keep_output: Whether to return the output twice, so that a scan stacks the second output.
-      first_only: Whether to compute only the output of the first position of each sequence. This position still
-        attends to all others.
-    """
+    """Attention and MLP, each with dropout, a residual connection and a norm."""
 
     config: BertConfig
-    keep_output: bool = False
+    keep_output: bool = False  # whether to return the output twice, so that a scan stacks the second output
+    # Whether to compute only the output of the first position of each sequence. It still attends to all others.
     first_only: bool = False
 
     @nn.compact
@@ -148,18 +143,13 @@ class EncoderBlock(nn.Module):
           mask: The mask without a window.
           rotations: The rotations of positions for blocks that attend globally and for blocks with a window, or None.
           dropout: The dropout of the model, or None.
-
-        Returns:
-          The output; and the output again if `keep_output`, else None.
         """
         c = self.config
-        block_dropout = dropout and dropout.fold_in(layer)
-        output_dropout = block_dropout  # the dropout of the output positions
+        block_dropout = output_dropout = dropout and dropout.fold_in(layer)
         if self.first_only and mask.layout and block_dropout is not None:
             gather = mask.layout.gather_cls
-            output_dropout = block_dropout.replace(
-                example_ids=gather(block_dropout.example_ids), positions=gather(block_dropout.positions)
-            )
+            example_ids, positions = gather(block_dropout.example_ids), gather(block_dropout.positions)
+            output_dropout = block_dropout.replace(example_ids=example_ids, positions=positions)
         attention, mlp = SelfAttention(c, name='attention'), Mlp(c, name='mlp')
         attention_norm, mlp_norm = Norm(c, name='attention_norm'), Norm(c, name='mlp_norm')
         x = _constrain_hidden(x)

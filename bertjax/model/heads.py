@@ -97,11 +97,9 @@ class BertForTask(nn.Module):
         first_only: bool = False,
         key_mask: jax.Array | None = None,
     ) -> jax.Array:
-        """Computes the input of the head.
+        """Computes the input of the head: [B, S, D], or [B, S, 4D] for four concatenated layers, or [B, S, 2U].
 
-        Returns:
-          [B, S, D], [B, S, 4D] for four concatenated layers, or [B, S, 2U] from a BiLSTM. With `first_only`, only the
-          [CLS] state [B, 1, D], if the other options allow it.
+        With `first_only`, it is only the [CLS] state [B, 1, D], if the other options allow it.
         """
         only_last = self.layers == 'last'
         last, states = self.encoder(
@@ -155,17 +153,12 @@ class BertForClassification(BertForTask):
         `config.pooling` selects the pooled state. With a left-to-right encoder and no BiLSTM, the model pools the last
         token instead of [CLS], because [CLS] then sees only itself.
         """
-        return {'logits': self._logits(*inputs, dropout)}
-
-    def _logits(
-        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, dropout: Dropout | None
-    ) -> jax.Array:
         pool = self.config.pooling
         if pool == 'cls' and self.config.causal and not self.bilstm_units:
             pool = 'lasttoken'
-        hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout, first_only=pool == 'cls')
-        state = pool_tokens(hidden, attention_mask, pool)  # [B, D]
-        return self._project(self.pooler(state), dropout)  # [B, outputs]
+        hidden = self._hidden(*inputs, dropout, first_only=pool == 'cls')
+        state = pool_tokens(hidden, inputs[2], pool)  # [B, D]
+        return {'logits': self._project(self.pooler(state), dropout)}
 
 
 class BertForTokens(BertForTask):
@@ -217,4 +210,4 @@ class BertForMultipleChoice(BertForClassification):
         Inputs [B, S] have logits [B].
         """
         shape, flat, dropout = flatten_choices(inputs, dropout)
-        return {'logits': self._logits(*flat, dropout).reshape(shape)}
+        return {'logits': super().__call__(*flat, dropout=dropout)['logits'].reshape(shape)}

@@ -48,26 +48,17 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     'swiglu': jax.nn.silu,
 }
 
-# For each `config.init`, a function of the number of layers. It returns the factor by which the initial weights of a
-# projection into the residual stream are scaled.
-_RESIDUAL_SCALES: dict[str, Callable[[int], float]] = {
-    'bert': lambda num_layers: 1.0,
-    'megatron': lambda num_layers: (2 * num_layers) ** -0.5,
-    'zero_output': lambda num_layers: 0.0,
-}
-
 
 def weight_init(config: BertConfig, into_residual: bool = False) -> nn.initializers.Initializer:
-    """Returns a normal initializer, truncated at two standard deviations and not rescaled.
+    """Returns a normal initializer, truncated at two standard deviations (google-research/bert, modeling.py).
 
-    Source: google-research/bert, modeling.py.
-
-    Args:
-      into_residual: Whether the result of the projection is added to the residual stream.
+    Like TensorFlow's, it does not rescale to the nominal standard deviation: the original models and ours start with a
+    standard deviation of 0.88 · `init_stddev`. For a projection whose result is added to the residual stream
+    (`into_residual`), `config.init` scales it.
     """
-    # Like TensorFlow's, it does not rescale to the nominal standard deviation: the original models and ours start with
-    # a standard deviation of 0.88 · `init_stddev`.
-    stddev = config.init_stddev * (_RESIDUAL_SCALES[config.init](config.num_layers) if into_residual else 1.0)
+    stddev = config.init_stddev
+    if into_residual:
+        stddev *= {'bert': 1.0, 'megatron': (2 * config.num_layers) ** -0.5, 'zero_output': 0.0}[config.init]
     return lambda key, shape, dtype: stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
 
 
@@ -83,12 +74,9 @@ def save_residual(x: jax.Array) -> jax.Array:
 def add_bias(x: jax.Array, bias: jax.Array, sum_by_matmul: bool) -> jax.Array:
     """Adds bias [D] to x [..., D], in the dtype of x. The gradient of the bias is summed in float32.
 
-    Args:
-      x: Any floating dtype.
-      bias: Any floating dtype.
-      sum_by_matmul: Whether to sum the gradient by a matmul with ones. On TPU, this is faster if a Pallas kernel
-        computes the gradient of x. The compiler cannot fuse a sum into a Pallas kernel, so the sum would read the
-        gradient from memory once more, which takes much longer than the matmul. On CPU, it is faster if D is large.
+    With `sum_by_matmul`, it is summed by a matmul with ones. On TPU, this is faster if a Pallas kernel computes the
+    gradient of x. The compiler cannot fuse a sum into a Pallas kernel, so the sum would read the gradient from memory
+    once more, which takes much longer than the matmul. On CPU, it is faster if D is large.
     """
     return x + bias.astype(x.dtype)
 
@@ -114,10 +102,9 @@ def product(x: jax.Array, kernel: jax.Array, save_x: bool = False) -> jax.Array:
     the cotangent by x and transpose the result. XLA:CPU would then copy the cotangent into another layout, and its
     matmul would take three times as long.
 
-    Args:
-      save_x: Whether to mark the x that the backward pass uses with `save_residual`. If x were marked before the
-        product, `jax.checkpoint` would copy x for the forward pass. The compiler fuses such a copy into the operation
-        that computes x, but not into a Pallas kernel.
+    `save_x` marks the x that the backward pass uses with `save_residual`. If x were marked before the product,
+    `jax.checkpoint` would copy x for the forward pass. The compiler fuses such a copy into the operation that computes
+    x, but not into a Pallas kernel.
     """
     return _product_forward(x, kernel, save_x)[0]
 
@@ -146,7 +133,6 @@ def _product_forward(x: jax.Array, kernel: jax.Array, save_x: bool) -> tuple[jax
 def _product_gradient(
     save_x: bool, residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    del save_x
     x, kernel = residuals
     return dot(cotangent, kernel, (x.ndim - 1,), (1,)), dot_over_rows(x, cotangent)
 
@@ -203,15 +189,10 @@ class Projection(nn.Module):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float) -> jax.Array:
-    """Computes (x - mean) / sqrt(variance + epsilon) · scale + bias over the last dimension.
+    """Computes (x - mean) / sqrt(variance + epsilon) · scale + bias for x [..., D], scale [D], and bias [D] or None.
 
     It computes in float32 and returns the dtype of x. The backward pass needs only x and two numbers per row,
     whereas autodiff would save float32 arrays with the shape of x.
-
-    Args:
-      x: [..., D].
-      scale: [D].
-      bias: [D], or None for no bias.
     """
     return _layer_norm(x, scale, bias, epsilon)[0]
 
@@ -236,7 +217,6 @@ def _layer_norm(
 def _layer_norm_gradient(
     epsilon: float, residuals: tuple[jax.Array, ...], cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    del epsilon
     x, mean, inverse, scale, bias = residuals
     cotangent = cotangent.astype(jnp.float32)
     normal = (x.astype(jnp.float32) - mean) * inverse
@@ -251,10 +231,7 @@ layer_norm.defvjp(_layer_norm, _layer_norm_gradient)
 
 
 def rms_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float) -> jax.Array:
-    """Computes x / sqrt(mean of x² + epsilon) · scale + bias over the last dimension (arXiv 1910.07467).
-
-    The arguments and dtypes are the same as in `layer_norm`.
-    """
+    """Computes x / sqrt(mean of x² + epsilon) · scale + bias (arXiv 1910.07467), with the dtypes of `layer_norm`."""
     wide = x.astype(jnp.float32)
     inverse = save_residual(jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + epsilon))
     y = wide * inverse * scale.astype(jnp.float32)
@@ -265,14 +242,10 @@ _NORM_FUNCTIONS = {'layernorm': layer_norm, 'rmsnorm': rms_norm}
 
 
 class Norm(nn.Module):
-    """Normalisation by `config.norm` over the last dimension, with a scale and, if `config.norm_bias`, a bias.
-
-    Attributes:
-      axis: The logical axis name of the last dimension.
-    """
+    """Normalisation by `config.norm` over the last dimension, with a scale and, if `config.norm_bias`, a bias."""
 
     config: BertConfig
-    axis: str = 'norm'
+    axis: str = 'norm'  # the logical name of the last dimension
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -11,8 +11,7 @@ GROUP = 128  # the number of sorted rows that one product sums
 def _make_lookup(sum_rows: Callable[[jax.Array, jax.Array, int], jax.Array]) -> Callable[..., jax.Array]:
     """Makes a lookup (table [N, D], int32 ids [B, S]) -> rows [B, S, D]. An id of N or more gives NaN.
 
-    Args:
-      sum_rows: The gradient of the table: (cotangent [B, S, D], ids [B, S], N) -> float32 [N, D].
+    `sum_rows` is the gradient of the table: (cotangent [B, S, D], ids [B, S], N) -> float32 [N, D].
     """
 
     @jax.custom_vjp
@@ -33,15 +32,11 @@ def _sum_by_onehot(cotangent: jax.Array, ids: jax.Array, count: int) -> jax.Arra
 
 
 def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
-    """Sums the rows of each id below `count` -> float32 [count, D]. The sum is zero for an id without rows.
+    """Sums the rows [N, D] of each id (int32 [N]) below `count` -> float32 [count, D]. Rows of other ids are ignored.
 
     The rows are sorted by id and divided into groups of GROUP rows. One product per group sums the rows of each id.
     Only the first and the last id of a group can also occur in other groups; another product adds up their sums. The
     sum of id i is then written to row i of the result.
-
-    Args:
-      rows: [N, D].
-      ids: int32 [N]. Rows with an id of `count` or more are ignored.
     """
     ids = jnp.pad(ids, (0, -len(ids) % GROUP), constant_values=count)
     order = jnp.argsort(ids)  # stable

@@ -10,12 +10,9 @@ POOL = (*SENTENCE_POOL, 'pooler', 'none')  # 'pooler' is the pooler of the model
 
 
 def combine_layers(x: jax.Array, combine: str, weights: tuple[float, ...]) -> jax.Array:
-    """Combines N layers [N, B, S, D] into [B, S, D], or into [B, S, N·D] with 'concat'.
+    """Combines N layers, float32 [N, B, S, D], into [B, S, D], or into [B, S, N·D] with 'concat'.
 
-    Args:
-      x: float32 [N, B, S, D], the hidden states of N layers.
-      combine: One of COMBINE.
-      weights: One weight per layer, for 'weighted' only.
+    `combine` is one of COMBINE. `weights` has one weight per layer, for 'weighted' only.
     """
     if combine == 'concat':
         return jnp.concatenate(list(x), axis=-1)

@@ -18,13 +18,12 @@ def value_ranges(x: np.ndarray) -> np.ndarray:
 
 
 def quantize(x: np.ndarray, precision: str, ranges: np.ndarray | None = None) -> np.ndarray:
-    """Converts vectors to another precision.
+    """Converts vectors float32 [N, D] to another precision.
 
     In 'int8' and 'binary', rows of NaN, which stand for absent texts, become zeros. The results equal those
     of `quantize_embeddings` in sentence-transformers 6.2, where 'binary' is called 'ubinary'.
 
     Args:
-      x: float32 [N, D].
       precision: 'float32' keeps the vectors. 'int8' divides the range of each dimension into 255 equal steps; values
         outside the range become -128 or 127. 'binary' stores a bit per value, 1 if the value is above 0.
       ranges: float32 [2, D], the smallest and the largest value of each dimension, for 'int8'.

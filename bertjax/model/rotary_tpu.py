@@ -17,15 +17,9 @@ BLOCK = 128  # positions per program
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def rotate(width: int, x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-    """Rotates all heads of x.
+    """Rotates all heads of x [B, S, H·K] as `Rotary.rotate` does. The width K of a head divides 128.
 
-    Args:
-      width: The width K of a head, a divisor of 128.
-      x: [B, S, H·K].
-      cos, sin: float32 [B, S, 128], the cosines and sines for the columns of a register (see `register_columns`).
-
-    Returns:
-      [B, S, H·K], with the values of `Rotary.rotate`.
+    `cos` and `sin` are float32 [B, S, 128], for the columns of a register (see `register_columns`).
     """
     B, S, columns = x.shape
     block, table = (pl.BlockSpec((None, BLOCK, n), lambda b, i: (b, i, 0)) for n in (columns, LANES))

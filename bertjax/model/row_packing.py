@@ -93,11 +93,9 @@ class BatchLayout(_Packing):
 
     @classmethod
     def from_mask(cls, mask: jax.Array, count: int) -> 'BatchLayout':
-        """Returns the layout that puts every `count` consecutive sequences into one row, without gaps.
+        """Returns the layout that puts every N = `count` consecutive sequences into one row, without gaps.
 
-        Args:
-          mask: int32 [B, S], 1 for tokens. The sequences of a row together have at most S tokens.
-          count: N, the number of sequences per row; it divides B.
+        `mask` is int32 [B, S], 1 for tokens. The sequences of a row together have at most S tokens, and N divides B.
         """
         lengths = mask.sum(-1).reshape(-1, count)
         ends = jnp.cumsum(lengths, axis=1)  # [R, N]

@@ -1,6 +1,7 @@
 """The two layouts of the blocks' parameters: one stacked tree `layers`, or trees `layers_0` … `layers_{L-1}`."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -11,21 +12,17 @@ from flax import linen as nn
 STACKED = 'layers'
 
 
-def _is_box(x: Any) -> bool:
-    return isinstance(x, nn.Partitioned)
-
-
-def _select_layer(x: Any, i: int) -> Any:
-    return x.replace(value=x.value[i], names=x.names[1:]) if _is_box(x) else x[i]
-
-
 def unstack_layers(params: dict) -> dict:
     """Splits the tree encoder/layers into encoder/layers_0 …, and removes the axis name `layers` from its boxes."""
+    is_box = lambda x: isinstance(x, nn.Partitioned)  # noqa: E731
+
+    def select(i: int, x: Any) -> Any:
+        return x.replace(value=x.value[i], names=x.names[1:]) if is_box(x) else x[i]
+
     encoder = dict(params['encoder'])
     stack = encoder.pop(STACKED)
-    first = jax.tree.leaves(nn.unbox(stack))[0]
-    for i in range(first.shape[0]):
-        encoder[f'{STACKED}_{i}'] = jax.tree.map(lambda x, i=i: _select_layer(x, i), stack, is_leaf=_is_box)
+    for i in range(jax.tree.leaves(stack)[0].shape[0]):
+        encoder[f'{STACKED}_{i}'] = jax.tree.map(functools.partial(select, i), stack, is_leaf=is_box)
     return {**params, 'encoder': encoder}
 
 
@@ -43,11 +40,7 @@ def init_params(model: nn.Module, key: jax.Array, *inputs: jax.Array) -> dict:
     """Initialises the boxed parameters of a model that has a `config` and an `encoder`.
 
     The layers are initialised stacked, and then split if the config unrolls them, so both layouts have the same initial
-    values.
-
-    Args:
-      model: BertForPreTraining or a model of heads.py.
-      *inputs: The positional inputs of the model; small arrays of zeros suffice.
+    values. For the positional `inputs` of the model, small arrays of zeros suffice.
     """
     scanned = model.clone(config=dataclasses.replace(model.config, scan_layers=True))
     params = scanned.init(key, *inputs)['params']

@@ -40,7 +40,6 @@ class BlocksTpu(TpuImplementation):
     def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
         from bertjax.model.attention.blocks_tpu_kernel import BlockOptions, attention  # importing Pallas takes a while
 
-        del rate
         (S, heads, width), half = query.shape[1:], mask.window // 2
         keys = min(S, -(-(BLOCK + 2 * half) // LANES) * LANES) if mask.window else S  # whole registers
         group = heads_per_program(heads // shard_count('act_heads'), width)

@@ -23,19 +23,12 @@ _MIB = 2**20
 
 @dataclasses.dataclass(frozen=True)
 class BlockOptions:
-    """The static options of the kernels.
+    """The static options of the kernels."""
 
-    Attributes:
-      reach: The number of positions that a query sees on each side.
-      keys: The number of keys that a block of queries is multiplied with.
-      group: The number of heads per program.
-      width: The width of a head.
-    """
-
-    reach: int
-    keys: int
-    group: int
-    width: int
+    reach: int  # the number of positions that a query sees on each side
+    keys: int  # the number of keys that a block of queries is multiplied with
+    group: int  # heads per program
+    width: int  # of a head
 
     def first_key(self, block: int | jax.Array, length: int) -> int | jax.Array:
         """Returns the position of the first key for a block of queries. All keys for the block are inside the row."""
@@ -49,7 +42,6 @@ def _call(
 
     A position sees the keys at most `options.reach` positions away. See `tpu_kernel.differentiable` for the arguments.
     """
-    del words
     is_forward = len(arrays) == 3
     kernel, outputs = (_forward_kernel, 1) if is_forward else (_backward_kernel, 3)
     (B, S, columns), blocks = arrays[0].shape, arrays[0].shape[1] // BLOCK

@@ -36,13 +36,11 @@ class Cudnn(GpuImplementation):
         return super()._refuse_shape(key, mask)
 
     def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
-        del query, mask, rate
         return _cudnn
 
 
 def _cudnn(query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, words: jax.Array) -> jax.Array:
     """Attends on one device: query, key and value [B, S, H, K]."""
-    del words
     # At least 1, because the softmax over no keys may be NaN in some versions of cuDNN, and NaN would spread to sums.
     lengths = jnp.maximum(mask.key_mask.astype(jnp.int32).sum(axis=1), 1)  # [B]
     return jax.nn.dot_product_attention(

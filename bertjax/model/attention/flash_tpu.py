@@ -25,12 +25,10 @@ class FlashTpu(TpuImplementation):
     MERGES_HEADS = False
 
     def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
-        del mask
         B, S, heads, _ = key.shape
         return refuse_length(S, BLOCKS[-1]) or indivisible_reason(B, heads)
 
     def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
-        del query, mask, rate
         return _flash
 
 
@@ -39,7 +37,6 @@ def _flash(query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMa
     # Importing Pallas takes a while.
     from jax.experimental.pallas.ops.tpu.flash_attention import BlockSizes, SegmentIds, flash_attention
 
-    del words
     block = next(size for size in BLOCKS if query.shape[1] % size == 0)
     sizes = dict.fromkeys((field for field in BlockSizes.__dataclass_fields__ if field != 'block_b'), block)
     by_head = (x.swapaxes(1, 2) for x in (query, key, value))  # [B, H, S, K]

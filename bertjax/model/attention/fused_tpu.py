@@ -33,12 +33,10 @@ class TpuImplementation(Implementation):
     MERGES_HEADS = True
 
     def _refuse_device(self, query: jax.Array) -> str | None:
-        del query
         kind = traced_device().device_kind
         return f'it is a kernel for TPU v4 and later, not for {kind}' if kind in UNSUPPORTED_KINDS else None
 
     def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
-        del mask
         B, _, heads, width = key.shape
         if B % shard_count('act_batch'):
             return f'{B} rows cannot be split evenly over {shard_count("act_batch")} devices'

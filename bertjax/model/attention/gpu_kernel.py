@@ -30,15 +30,7 @@ FORWARD_TILE, BACKWARD_TILE = 64, 32
 def attention(
     options: KernelOptions, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, words: jax.Array
 ) -> jax.Array:
-    """Computes self-attention of all positions.
-
-    Args:
-      query, key, value: [B, S, H, K].
-      words: uint32 [B, H, 2], from `dropout.attention_words`.
-
-    Returns:
-      [B, S, H, K].
-    """
+    """Computes self-attention of all positions: query, key, value [B, S, H, K] and words [B, H, 2] -> [B, S, H, K]."""
     return _attention_forward(options, query, key, value, mask, words)[0]
 
 

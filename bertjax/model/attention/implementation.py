@@ -16,20 +16,12 @@ Kernel = Callable[[jax.Array, jax.Array, jax.Array, AttentionMask, jax.Array], j
 
 @dataclasses.dataclass(frozen=True)
 class KernelOptions:
-    """The static options of a kernel.
+    """The static options of a kernel."""
 
-    Attributes:
-      rate: The dropout rate.
-      packed: Whether a row holds several sequences.
-      causal: Whether to hide the keys to the right of a query.
-      program: The size of a program. On TPU, it is the number of heads. On GPU, it is the number of positions, a power
-        of 2 that divides S.
-    """
-
-    rate: float
-    packed: bool
-    causal: bool
-    program: int
+    rate: float  # of dropout
+    packed: bool  # whether a row holds several sequences
+    causal: bool  # whether to hide the keys to the right of a query
+    program: int  # heads per program on TPU; positions per program on GPU, a power of 2 that divides S
 
 
 class Implementation:
@@ -108,11 +100,9 @@ class Implementation:
         return 'it does not support rows with fixed slots for several sequences' if is_packed else None
 
     def _refuse_device(self, query: jax.Array) -> str | None:
-        del query
         return None
 
     def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
-        del mask
         return indivisible_reason(key.shape[0], key.shape[2])
 
 

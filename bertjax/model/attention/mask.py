@@ -53,11 +53,9 @@ class AttentionMask(struct.PyTreeNode):
         return groups.astype(jnp.int32)
 
     def visible(self, num_queries: int) -> jax.Array:
-        """Computes which keys each of Q = `num_queries` queries may see.
+        """Computes which keys each of Q = `num_queries` queries may see: bool [B, 1, Q, S], for scores [B, H, Q, S].
 
-        Returns:
-          bool [B, 1, Q, S], which broadcasts against scores [B, H, Q, S]; or [B, 1, 1, S] if all queries see the same
-          keys.
+        If all queries see the same keys, it is [B, 1, 1, S].
         """
         visible = self.key_mask[:, None, None, :] > 0  # [B, 1, 1, S]
         if self.sequence_ids is not None:

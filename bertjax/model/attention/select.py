@@ -38,12 +38,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 
 @dataclasses.dataclass(frozen=True)
 class AttentionChoice:
-    """The chosen implementation, and the reasons against the implementations that come before it.
-
-    Attributes:
-      name: The key of the implementation in IMPLEMENTATIONS.
-      refusals: {name: reason} of implementations that do not support the call.
-    """
+    """The chosen implementation, a key of IMPLEMENTATIONS, and {name: reason} against those that come before it."""
 
     name: str
     refusals: Mapping[str, str]
@@ -55,10 +50,7 @@ class AttentionChoice:
 def choose_attention(
     name: str, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float
 ) -> AttentionChoice:
-    """Chooses the implementation for a call.
-
-    Args:
-      name: `config.model.attention`: 'auto' or the name of an implementation.
+    """Chooses the implementation for a call. `name` is `config.model.attention`.
 
     Raises:
       UserError: The named implementation does not support the call.
@@ -99,7 +91,8 @@ def attend(
     implementation = IMPLEMENTATIONS[choice.name]
     if implementation.SUPPORTS_ANY_MASK and _splits_into_blocks(query, key, mask, dropout and dropout_rate):
         return _attend_in_blocks(name, query, key, value, mask)
-    _log_once(f'attention of {_shape(query)} over {_shape(key)} in {query.dtype}: {choice}')
+    shapes = ' over '.join(' x '.join(map(str, x.shape)) for x in (query, key))
+    _log_once(f'attention of {shapes} in {query.dtype}: {choice}')
     return implementation.attend(query, key, value, mask, dropout_rate=dropout_rate, dropout=dropout)
 
 
@@ -149,13 +142,9 @@ def _without_wide_window(mask: AttentionMask, key: jax.Array) -> AttentionMask:
     return mask.replace(window=0) if covers_row else mask
 
 
-# The minimum number of key positions on each side of a block of queries, so that the products are not too small.
-_MIN_HALO = 32
-
-
 def _halo(mask: AttentionMask) -> int:
-    """Returns the number of key positions on each side of a block of queries."""
-    return max(mask.window // 2, _MIN_HALO)
+    """Returns the number of key positions on each side of a block of queries, so that products are not too small."""
+    return max(mask.window // 2, 32)
 
 
 def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> bool:
@@ -206,11 +195,7 @@ def _attend_in_blocks(name: str, query: jax.Array, key: jax.Array, value: jax.Ar
 def describe_attention(
     config: BertConfig, rows: int, seq_len: int, packed: bool = False, causal_rows: bool = False
 ) -> str:
-    """Describes the attention implementation of a training step on [rows, seq_len] tokens.
-
-    Args:
-      packed: Whether a row holds several sequences.
-      causal_rows: Whether some of the rows are causal.
+    """Describes the attention of a training step on [rows, seq_len] tokens, of which `causal_rows` are causal.
 
     Raises:
       UserError: See `choose_attention`.
@@ -218,18 +203,14 @@ def describe_attention(
     x = jax.ShapeDtypeStruct((rows, seq_len, config.num_heads, config.head_dim), jnp.dtype(config.dtype))
     ids = jax.ShapeDtypeStruct((rows, seq_len), jnp.int32)
     mask = AttentionMask(ids, ids if packed else None, config.causal, causal_queries=ids if causal_rows else None)
-    choices = []
-    if any(map(config.attends_globally, range(config.num_layers))):
+    choices, is_global = [], {config.attends_globally(i) for i in range(config.num_layers)}
+    if True in is_global:
         choices.append(str(choose_attention(config.attention, x, x, mask, config.attention_dropout)))
-    if not all(map(config.attends_globally, range(config.num_layers))):
+    if False in is_global:
         windowed = _without_wide_window(mask.replace(window=config.attention_window), x)
         choice = choose_attention(config.attention, x, x, windowed, config.attention_dropout)
         choices.append(f'in layers with a window of {config.attention_window}: {choice}')
     return '; '.join(choices)
-
-
-def _shape(x: jax.Array) -> str:
-    return ' x '.join(map(str, x.shape))
 
 
 @functools.cache

@@ -31,16 +31,12 @@ class SelfAttention(nn.Module):
         rotary: tuple[Rotary, Rotary] | None,
         dropout: Dropout | None,
     ) -> jax.Array:
-        """Attends from the queries to x.
+        """Attends from `queries` [B, Q, D] to x [B, S, D] -> [B, Q, D].
 
         Args:
-          x: [B, S, D].
-          queries: [B, Q, D], the first Q positions of x, or the first position of each sequence.
+          queries: The first Q positions of x, or the first position of each sequence.
           layer: The index of the layer, from 0; None only if all layers are alike.
           mask: The mask without a window. This layer adds its window.
-
-        Returns:
-          [B, Q, D].
         """
         c = self.config
         heads = (c.num_heads, c.head_dim)
