@@ -110,25 +110,11 @@ def drop(x: jax.Array, rate: float, dropout: Dropout | None, site: Site) -> jax.
     return _drop(x, rate, _row_bits if dropout.positions is None else _position_bits, dropout.fold_in(site).words())
 
 
-def drop_attention(
-    weights: jax.Array, rate: float, dropout: Dropout | None, positions: jax.Array | None = None
-) -> jax.Array:
-    """Drops attention weights [B, H, Q, S]. The counter for query q and key k is 65,536 q + k in every head.
-
-    For fixed slots, q and k are indices within the query's sequence. `dropout` then holds the example numbers and
-    indices of the queries [B, Q], and `positions` holds the indices of the keys [B, S].
-    """
-    if dropout is None or rate == 0.0:
-        return weights
-    words = attention_words(dropout, weights.shape[1])
-    return drop_weights(weights, rate, words, None if positions is None else positions[:, None])
-
-
 def drop_weights(weights: jax.Array, rate: float, words: jax.Array, positions: jax.Array | None = None) -> jax.Array:
-    """Drops attention weights [..., Q, S] with the uint32 words of `attention_words`.
+    """Drops attention weights [..., Q, S]. The counter for query q and key k is 65,536 q + k in every head.
 
-    The words are [..., 2], or [..., Q, 3] for fixed slots. For fixed slots, `positions` [..., S] is the index of each
-    key in its sequence.
+    The words of `attention_words` are [..., 2], or [..., Q, 3] for fixed slots. For fixed slots, q and k are indices
+    within the query's sequence, and `positions` [..., S] is the index of each key.
     """
     if not rate:
         return weights
@@ -136,7 +122,7 @@ def drop_weights(weights: jax.Array, rate: float, words: jax.Array, positions: j
 
 
 def attention_words(dropout: Dropout, heads: int) -> jax.Array:
-    """Computes the words that `drop_attention` hashes with a counter: uint32 [B, heads, 2].
+    """Computes the words that `drop_weights` hashes with a counter: uint32 [B, heads, 2].
 
     For fixed slots, the words are [B, heads, Q, 3]; the third word is the index of the query within its sequence.
     """

@@ -11,7 +11,7 @@ import pytest
 from jax.experimental import pallas as pl
 
 from bertjax.model.attention.mask import AttentionMask
-from bertjax.model.dropout import Dropout, drop_attention
+from bertjax.model.dropout import Dropout, attention_words, drop_weights
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.topology import topology_devices
 
@@ -75,7 +75,8 @@ def by_float64(arrays, visible, rate=0.0):
     rows, length, heads, width = query.shape
     kept = 1.0
     if rate:
-        kept = np.asarray(drop_attention(jnp.ones((rows, heads, length, length)), rate, dropout_of())) > 0
+        words = attention_words(dropout_of(), heads)
+        kept = np.asarray(drop_weights(jnp.ones((rows, heads, length, length)), rate, words)) > 0
     scale = kept / (1 - rate)
     scores = np.einsum('BQHK,BSHK->BHQS', query, key) / np.sqrt(width) + np.where(visible, 0, -1e9)
     weights = np.exp(scores - scores.max(-1, keepdims=True))

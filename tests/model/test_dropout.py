@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.model.dropout import Dropout, Site, drop, drop_attention, hash_bits
+from bertjax.model.dropout import Dropout, Site, attention_words, drop, drop_weights, hash_bits
 
 RATE = 0.1
 
@@ -18,6 +18,10 @@ def dropped_mask(shape, seed=0, first=0, site=Site.MLP_OUTPUT, rate=RATE):
     """Returns bool [*shape]: whether a value is dropped, for the example numbers from `first` on."""
     rows = dropout_of(seed, np.arange(shape[0]) + first)
     return np.asarray(drop(jnp.ones(shape), rate, rows, site) == 0)
+
+
+def drop_attention(weights, rate, dropout):
+    return drop_weights(weights, rate, attention_words(dropout, weights.shape[1]))
 
 
 def correlation(a, b):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from bertjax.model.attention.implementation import Implementation
 from bertjax.model.attention.mask import AttentionMask
-from bertjax.model.dropout import Dropout, drop_attention
+from bertjax.model.dropout import Dropout, attention_words, drop_weights
 from bertjax.model.layers import NEGATIVE
 from bertjax.parallel.partition import platform
 
@@ -35,7 +35,9 @@ class DotProduct(Implementation):
     ) -> jax.Array:
         """See `Implementation.attend`."""
         weights = probabilities(query, key, mask).astype(query.dtype)  # [B, H, Q, S]
-        weights = drop_attention(weights, dropout_rate, dropout, mask.positions)
+        if dropout is not None and dropout_rate:
+            positions = None if mask.positions is None else mask.positions[:, None]
+            weights = drop_weights(weights, dropout_rate, attention_words(dropout, weights.shape[1]), positions)
         if platform() == 'cpu':
             return mix_on_cpu(weights, value)
         return jnp.einsum('BHQS,BSHK->BQHK', weights, value)  # [B, Q, H, K]

@@ -190,7 +190,7 @@ class _Tile:
         return jnp.where(visible, _product(rows, columns, 1, 1) * rows.shape[1] ** -0.5, NEGATIVE)
 
     def drop(self, weights: jax.Array, queries: pl.Slice, keys: pl.Slice) -> jax.Array:
-        """Drops weights as `dropout.drop_attention` does."""
+        """Drops weights as `dropout.drop_weights` does."""
         if not self.options.rate:
             return weights
         least = threshold(self.options.rate)

@@ -71,7 +71,7 @@ class Implementation:
     ) -> jax.Array:
         """Averages the visible values, weighted by the softmax of the scores -> [B, Q, H, K].
 
-        The fraction `dropout_rate` of the weights is dropped as in `dropout.drop_attention`, unless `dropout` is None.
+        The fraction `dropout_rate` of the weights is dropped as in `dropout.drop_weights`, unless `dropout` is None.
         """
         B, _, H, _ = query.shape
         rate = dropout_rate if dropout is not None else 0.0

@@ -24,7 +24,7 @@ class AttentionMask(struct.PyTreeNode):
       query_ids: int32 [B, Q], the sequence of each query. None if the queries are the first Q positions of the row, or
         if `sequence_ids` is None.
       positions: int [B, S], the index of each key, for windows and for dropout in fixed slots (uint32; see
-        `dropout.drop_attention`). In fixed slots, it is the index within the sequence. None for the index in the row.
+        `dropout.drop_weights`). In fixed slots, it is the index within the sequence. None for the index in the row.
       query_positions: int [B, Q], the index of each query, for windows only. None if the queries are the first Q
         positions of the row.
       hidden_queries: Whether tokens that are hidden as keys act as queries whose results are used. Some kernels would

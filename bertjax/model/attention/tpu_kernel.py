@@ -138,7 +138,7 @@ def _scale(options: KernelOptions) -> float:
 
 
 def _keep_mask(options: KernelOptions, weights: jax.Array, words: Any, head: int) -> jax.Array | bool:
-    """Computes which weights dropout keeps, bool [S, S], or True without dropout; see `dropout.drop_attention`."""
+    """Computes which weights dropout keeps, bool [S, S], or True without dropout; see `dropout.drop_weights`."""
     if not options.rate:
         return True
     query, key = (jax.lax.broadcasted_iota(jnp.uint32, weights.shape, axis) for axis in (0, 1))
