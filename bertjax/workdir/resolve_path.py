@@ -52,7 +52,8 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
       UserError: `init` is none of these, is a workdir without an export, or its export has another vocabulary.
     """
     if not init:
-        fix = f'for example --{where}=out/tiny, or --{where}=google-bert/bert-base-uncased'
+        option = f'--{where}=' if where.startswith('config.') else ''
+        fix = f'for example {option}out/tiny, or {option}google-bert/bert-base-uncased'
         raise UserError(where, 'nothing', "a bertjax workdir, a model's directory, or org/name on the hub", fix)
     init = str(user_path(init, where))
     kind = classify_path(init)

@@ -257,6 +257,11 @@ def test_wrong_arguments_of_load_are_short_errors(trained, message, arguments):
     assert '\n' not in line and len(line) < 1000
 
 
+def test_an_empty_path_has_a_fix_without_a_flag():
+    with pytest.raises(UserError, match=r'found nothing, .*for example out/tiny, or google-bert/'):
+        bertjax.load('')
+
+
 @pytest.mark.slow
 def test_a_model_can_be_pickled(bert):
     """The pickle includes the current parameters, which are placed on the devices of the reader."""
