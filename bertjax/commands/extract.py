@@ -136,7 +136,6 @@ def _extract_file(
     settings: TextKeys, extractor: Extractor, source: InputSource, target: pathlib.Path, storage: VectorStorage
 ) -> None:
     options = settings.options
-    storage.check(extractor.width)
     size = options['part'] or (TOKEN_PART_SIZE if extractor.per_token else PART_SIZE)
     extraction = Extraction(extractor, source, target, options['id'], size, storage)
     texts = extraction.read()

@@ -33,6 +33,13 @@ def calibrated_ranges(key: str, x: np.ndarray, width: int) -> np.ndarray:
     return value_ranges(x)
 
 
+def _open_array(path: pathlib.Path, where: str, fix: str) -> np.ndarray:
+    try:
+        return np.lib.format.open_memmap(path, mode='r')
+    except (OSError, ValueError) as error:
+        raise UserError(where, f'{path} ({error})', 'a .npy file of vectors', fix) from None
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class VectorStorage:
     """The precision of vectors, and their division into files.
@@ -51,25 +58,14 @@ class VectorStorage:
         """Returns the ranges of the calibration vectors, float32 [2, width], or None without calibration.
 
         Raises:
-          UserError: The file cannot be read, or does not contain at least two float vectors of this width.
+          UserError: The precision needs another width, or the calibration is no file of two or more float vectors of
+            this width.
         """
+        quantize(np.zeros((0, width), np.float32), self.precision, np.zeros((2, width)))  # checks the width
         if not self.calibration:
             return None
         key, path = 'config.extract.calibration', pathlib.Path(self.calibration).expanduser()
-        try:
-            x = np.load(path, mmap_mode='r')
-        except (OSError, ValueError) as error:
-            raise UserError(key, f'{path} ({error})', 'a .npy file of float vectors', 'correct the path') from None
-        return calibrated_ranges(key, x, width)
-
-    def check(self, width: int) -> None:
-        """Checks that vectors of this width can be stored.
-
-        Raises:
-          UserError: The precision needs another width, or the calibration is wrong.
-        """
-        ranges = self.read_ranges(width)
-        quantize(np.zeros((0, width), np.float32), self.precision, np.zeros((2, width)) if ranges is None else ranges)
+        return calibrated_ranges(key, _open_array(path, key, 'correct the path'), width)
 
 
 class VectorShards:
@@ -82,9 +78,9 @@ class VectorShards:
     """
 
     def __init__(self, paths: Sequence[pathlib.Path], ranges: np.ndarray | None = None):
-        self._shards = [np.load(path, mmap_mode='r') for path in paths]
-        self._ends = [0, *itertools.accumulate(map(len, self._shards))]
-        self.shape, self.dtype = (self._ends[-1], *self._shards[0].shape[1:]), self._shards[0].dtype
+        self._shards = [_open_array(path, str(path), _FIX) for path in paths]
+        *self._starts, count = itertools.accumulate(map(len, self._shards), initial=0)
+        self.shape, self.dtype = (count, *self._shards[0].shape[1:]), self._shards[0].dtype
         self.ranges = ranges
 
     def __len__(self) -> int:
@@ -94,15 +90,12 @@ class VectorShards:
         chosen = range(len(self))[rows]
         if isinstance(chosen, int):
             return self[chosen : chosen + 1][0]
-        ascending = chosen if chosen.step > 0 else chosen[::-1]
-        begin, end = ascending.start, ascending.stop
+        low, high = sorted((chosen[0], chosen[-1])) if chosen else (0, -1)
         parts = [
-            shard[max(0, begin - first) : max(0, end - first)]
-            for shard, (first, last) in zip(self._shards, itertools.pairwise(self._ends), strict=True)
-            if begin < last and first < end
+            shard[max(0, low - start) : max(0, high + 1 - start)]
+            for shard, start in zip(self._shards, self._starts, strict=True)
         ]
-        vectors = np.concatenate([self._shards[0][:0], *parts])[:: ascending.step]
-        return vectors if chosen.step > 0 else vectors[::-1]
+        return np.concatenate(parts)[:: chosen.step]
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
         del copy  # The result is always a copy.
@@ -113,7 +106,7 @@ def load_vectors(path: str | os.PathLike) -> VectorShards:
     """Opens the vectors that run=extract wrote, one per text, without reading them. `path` is NAME.npy.json.
 
     Raises:
-      UserError: The file does not exist or does not describe vectors, or one of its files is missing.
+      UserError: The file does not exist or does not describe vectors, or one of its files is missing or damaged.
     """
     path = pathlib.Path(path).expanduser()
     facts = read_json_object(path, _FIX)
@@ -122,7 +115,7 @@ def load_vectors(path: str | os.PathLike) -> VectorShards:
         raise UserError(str(path), 'no list of vectors', 'NAME.npy.json of run=extract, with pooling', _FIX)
     ranges = path.with_name(facts['ranges']) if facts.get('ranges') else None
     paths = [path.with_name(name) for name in names]
-    for file in (*paths, *([ranges] if ranges else [])):
+    for file in (*paths, *filter(None, [ranges])):
         if not file.is_file():
             raise UserError(str(file), 'no such file', f'a file that {path.name} lists', _FIX)
-    return VectorShards(paths, None if ranges is None else np.load(ranges))
+    return VectorShards(paths, ranges and _open_array(ranges, str(ranges), _FIX))

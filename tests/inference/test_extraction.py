@@ -1,6 +1,7 @@
 """Tests the parts of an extraction and its output files, without a model."""
 
 import pathlib
+import re
 import shutil
 import types
 
@@ -125,6 +126,22 @@ def test_shards_are_read_as_one_array(extract, tmp_path):
     (tmp_path / 'out' / 'in-00000-of-00001.npy').unlink()
     with pytest.raises(UserError, match=r'in-00000-of-00001\.npy: found no such file'):
         load_vectors(tmp_path / 'out' / 'in.npy.json')
+
+
+def test_damaged_files_of_vectors_are_reported(extract, tmp_path):
+    extract('out', kind=FakePooledExtractor, precision='int8')
+    np.savez(tmp_path / 'archive.npz', np.zeros((2, 8)))
+    (tmp_path / 'empty.npy').touch()
+    for name, reason in (('archive.npz', 'the magic string'), ('empty.npy', 'EOF')):
+        with pytest.raises(UserError, match=rf'config\.extract\.calibration: found .*{re.escape(name)} \({reason}'):
+            extract('other', kind=FakePooledExtractor, precision='int8', calibration=str(tmp_path / name))
+    for name in ('in.npy', 'in.ranges.npy'):
+        path = tmp_path / 'out' / name
+        content = path.read_bytes()
+        path.write_bytes(content[:-1])
+        with pytest.raises(UserError, match=re.escape(f'{name} (mmap length is greater')):
+            load_vectors(tmp_path / 'out' / 'in.npy.json')
+        path.write_bytes(content)
 
 
 def test_the_calibration_is_that_of_the_file(extract, tmp_path):
