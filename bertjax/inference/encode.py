@@ -66,10 +66,6 @@ class Encoding:
         if self.pool == 'pooler' and self.layers != (-1,):
             raise UserError('pool', "'pooler' with layers other than the last", 'layers=-1', 'omit the layers')
 
-    def add_prompt(self, texts: Sequence[str]) -> list[str]:
-        """Prepends the prompt to each text."""
-        return [self.prompt + text for text in texts]
-
     def width(self, config: BertConfig) -> int:
         """Returns the width D' of the features."""
         if self.truncate_dim:
@@ -193,11 +189,7 @@ def token_spans(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the character span of each token in its text.
 
-    Args:
-      tokenizer: See `build_sequences`.
-      texts: See `build_sequences`.
-      pairs: See `build_sequences`.
-      features: The result of `build_sequences`, with T tokens.
+    `features`, with T tokens, is the result of `build_sequences` for the other arguments.
 
     Returns:
       Two arrays, int32 [T]: the index of each token's first character, and the index after its last character. Special

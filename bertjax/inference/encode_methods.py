@@ -114,7 +114,7 @@ class EncodeMethods:
         precision = values.pop('precision')
         _check_precision(precision, values['pool'], calibration)
         encoding = resolve_encoding(self._model, prompt=prompt, **values)
-        prompted = encoding.add_prompt(as_text_list(texts))
+        prompted = [encoding.prompt + text for text in as_text_list(texts)]
         rows = encode(self._runner, self._features(prompted, pairs), encoding) if prompted else []
         if encoding.pool == 'none':
             return match_input(texts, rows)

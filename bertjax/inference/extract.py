@@ -85,7 +85,7 @@ class Extractor:
         if not numbers:
             return self._blank_part(lengths)
         tokenizer = self.runner.model.tokenizer
-        features = build_sequences(tokenizer, self.encoding.add_prompt(first), second, self.max_length)
+        features = build_sequences(tokenizer, [self.encoding.prompt + text for text in first], second, self.max_length)
         lengths[numbers] = features.lengths
         rows = encode(self.runner, features, self.encoding, advance=advance)
         if not self.per_token:

@@ -17,10 +17,12 @@ from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.small_files import read_json_or_none
 from bertjax.inference.extract import Extractor, item_columns
 from bertjax.inference.feature_files import (
+    IDS,
+    OFFSETS,
     RANGES,
+    TOKENS,
     count_tokens,
     find_ranges,
-    output_files,
     save_part,
     write_jsonl,
     write_npy,
@@ -57,18 +59,19 @@ class Extraction:
     target: pathlib.Path
     id: str
     size: int
-    storage: VectorStorage = dataclasses.field(default_factory=VectorStorage)
+    storage: VectorStorage
 
     def __post_init__(self):
         self._metadata_path = self.target.with_name(f'{self.target.name}.json')
         self._folder = self.target.parent / f'{self.source.name}.parts'
         self._input_path = self._folder / 'input.json'
-        formats = (f'{self.target.stem}.{format}.json' for format in FEATURE_FORMATS)
-        self._other_metadata_paths = [self.target.with_name(name) for name in formats]
-        self._other_metadata_paths.remove(self._metadata_path)
+        formats = [format for format in FEATURE_FORMATS if self.target.suffix != f'.{format}']
+        self._other_metadata_paths = [self.target.with_name(f'{self.target.stem}.{name}.json') for name in formats]
         self._parts: list[pathlib.Path] = []
         self._identity, self._origin, self._rows, self._blank = '', self.source.origin, 0, 0
-        self._files: list[pathlib.Path] = []
+        self._files: list[pathlib.Path] = []  # the files to write
+        self._vector_files: list[pathlib.Path] = []  # those with one vector per text, in the format .npy
+        self._ranges_path = self.target.with_suffix(RANGES)
         self._ranges = self.storage.read_ranges(self.extractor.width)
 
     def read(self) -> int:
@@ -91,12 +94,23 @@ class Extraction:
             self._rows += len(items)
             self._blank += sum(not isinstance(item, Row) for item in items)
         self._identity = digest.hexdigest()
-        shards = -(-self._rows // self.storage.shard) if self.storage.shard else 0
-        options = {'per_token': self.extractor.per_token, 'shards': shards, 'ranges': self.storage.precision == 'int8'}
-        self._files = output_files(self.target, id=bool(self.id), **options)
+        self._name_files()
         if self.source.path == STANDARD_INPUT:  # Standard input has no path, so its texts identify it.
             self._origin = f'standard input {texts.hexdigest()[:32]}'
         return self._rows
+
+    def _name_files(self) -> None:
+        target, suffixes = self.target, []
+        if target.suffix == '.npy' and self.extractor.per_token:
+            suffixes = [OFFSETS, TOKENS]
+        elif target.suffix == '.npy':
+            shards = -(-self._rows // self.storage.shard) if self.storage.shard else 0
+            names = [f'{target.stem}-{i:05d}-of-{shards:05d}.npy' for i in range(shards)] or [target.name]
+            self._vector_files = [target.with_name(name) for name in names]
+            suffixes = [RANGES] if self.storage.precision == 'int8' else []
+        if self.id and target.suffix in ('.npy', '.safetensors'):
+            suffixes += [IDS]
+        self._files = (self._vector_files or [target]) + [target.with_suffix(suffix) for suffix in suffixes]
 
     def is_done(self) -> bool:
         """Returns whether an earlier run has written the same output. If so, the parts are removed."""
@@ -164,8 +178,8 @@ class Extraction:
         tokens, full = count_tokens(self._parts, longest)
         facts = {INPUT: self._origin, 'rows': self._rows, 'blank': self._blank, 'tokens': tokens, 'longest': longest}
         facts |= {'full': full, 'width': self.extractor.width, **options, FILES: [path.name for path in self._files]}
-        if self._vector_files():
-            facts |= {'precision': self.storage.precision, 'vectors': [path.name for path in self._vector_files()]}
+        if self._vector_files:
+            facts |= {'precision': self.storage.precision, 'vectors': [path.name for path in self._vector_files]}
             facts |= {'ranges': self._ranges_path.name} if self.storage.precision == 'int8' else {}
         write_atomic(self._metadata_path, json.dumps({**facts, 'identity': self._identity}, indent=2) + '\n')
         shutil.rmtree(self._folder)
@@ -176,29 +190,20 @@ class Extraction:
         yield f'features of {self._rows:,} texts, width {self.extractor.width}, {tokens:,} tokens read'
         yield ', '.join(map(str, [*self._files, self._metadata_path]))
 
-    @property
-    def _ranges_path(self) -> pathlib.Path:
-        return self.target.with_suffix(RANGES)
-
-    def _vector_files(self) -> list[pathlib.Path]:
-        """Returns the .npy files of one vector per text, or [] for other formats."""
-        if self.target.suffix != '.npy' or self.extractor.per_token:
-            return []
-        return [path for path in self._files if path.suffix == '.npy' and path != self._ranges_path]
-
     def _write_files(self) -> None:
         columns = ([item_columns(item, self.source, self.id) for item in items] for items in self._chunks())
         if self.target.suffix in ('.parquet', '.jsonl'):
             write = write_parquet if self.target.suffix == '.parquet' else write_jsonl
             write(self.target, self._parts, columns, self.extractor.runner.model.tokenizer.pieces)
             return
-        if paths := self._vector_files():
+        if self._vector_files:
             precision, ranges = self.storage.precision, self._ranges
             if precision == 'int8':
                 ranges = find_ranges(self._parts) if ranges is None else ranges
                 with AtomicFile(self._ranges_path) as file:
                     np.save(file, ranges)
-            write_vectors(paths, self._parts, self.size, self.storage.shard or self._rows, precision, ranges)
+            shard = self.storage.shard or self._rows
+            write_vectors(self._vector_files, self._parts, self.size, shard, precision, ranges)
         else:
             (write_npy if self.target.suffix == '.npy' else write_safetensors)(self.target, self._parts)
         if self.id:

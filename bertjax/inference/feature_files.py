@@ -21,34 +21,14 @@ from bertjax.tasks.reading.json_rows import convert_to_text
 
 Labels = Mapping[str, Any]  # The columns of a text other than its features: id, text, pair.
 TOKEN = ('ids', 'segments', 'starts', 'ends')
-RANGES, _IDS = '.ranges.npy', '.ids.jsonl'
+# The suffixes of the files next to a .npy or .safetensors file: the ranges of int8 vectors, the ids of the texts, and
+# the offsets and tokens of per-token features.
+RANGES, IDS, OFFSETS, TOKENS = '.ranges.npy', '.ids.jsonl', '.offsets.npy', '.tokens.npy'
 
 
 def save_part(path: pathlib.Path, part: VectorPart) -> None:
     """Writes a part atomically."""
     write_atomic(path, save(part))
-
-
-def output_files(
-    path: pathlib.Path, *, per_token: bool, id: bool, shards: int = 0, ranges: bool = False
-) -> list[pathlib.Path]:
-    """Returns the paths of all files to write for `path`.
-
-    Per-token features in .npy format have two additional files. Ids have a file of their own beside a .npy or
-    .safetensors file.
-
-    Args:
-      path: The path of the output file.
-      per_token: Whether there is one vector per token.
-      id: Whether the texts have ids.
-      shards: The number of .npy files that replace `path`; 0 for none.
-      ranges: Whether there is a file of the ranges of int8 vectors.
-    """
-    arrays = path.suffix in ('.npy', '.safetensors')
-    files = [path.with_name(f'{path.stem}-{i:05d}-of-{shards:05d}.npy') for i in range(shards)] or [path]
-    suffixes = ['.offsets.npy', '.tokens.npy'] if per_token and path.suffix == '.npy' else []
-    suffixes += [RANGES] * ranges + [_IDS] * (id and arrays)
-    return files + [path.with_suffix(suffix) for suffix in suffixes]
 
 
 def write_vectors(
@@ -93,11 +73,10 @@ def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
     """
     shapes = _shapes(parts)
     _write_npy(path, np.float32, shapes['features'], (part['features'] for part in map(load_file, parts)))
-    _, offsets, tokens = output_files(path, per_token=True, id=False)
-    _write_npy(offsets, np.int64, (shapes['lengths'][0] + 1,), _offsets(parts))
+    _write_npy(path.with_suffix(OFFSETS), np.int64, (shapes['lengths'][0] + 1,), _offsets(parts))
     kind = np.dtype([(name.removesuffix('s'), np.int32) for name in TOKEN])
     tables = (np.rec.fromarrays([part[name] for name in TOKEN], dtype=kind) for part in map(load_file, parts))
-    _write_npy(tokens, kind, shapes['ids'], tables)
+    _write_npy(path.with_suffix(TOKENS), kind, shapes['ids'], tables)
 
 
 def write_safetensors(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
@@ -154,13 +133,12 @@ def write_parquet(
             part = load_file(name)
             kinds = {label: pa.string() for label in rows[0]}
             kinds |= {**token_types, 'features': pa.list_(vector)} if 'ids' in part else {'features': vector}
-            columns_beside = [
-                {**label, 'id': convert_to_text(label['id'], '')} if 'id' in label else label for label in rows
-            ]
-            records = [{**label, **row} for label, row in zip(columns_beside, _rows(part, pieces), strict=True)]
-            columns = {column: pa.array([row[column] for row in records], kind) for column, kind in kinds.items()}
+            records = [{**label, **row} for label, row in zip(rows, _rows(part, pieces), strict=True)]
+            for record in records:
+                if 'id' in record:
+                    record['id'] = convert_to_text(record['id'], '')
             writer = writer or pq.ParquetWriter(file.file, pa.schema(kinds))
-            writer.write_table(pa.table(columns, schema=pa.schema(kinds)))
+            writer.write_table(pa.Table.from_pylist(records, pa.schema(kinds)))
         writer.close()
 
 

@@ -136,20 +136,21 @@ def fill_jointly(runner: Runner, texts: Sequence[MaskedText], advance: Advance |
       filling; and `log_probability`, the log-probability of all pieces in this order (by the chain rule).
     """
     ids = [text.ids.copy() for text in texts]
+    unfilled = [dict(enumerate(text.positions)) for text in texts]  # {mask index: position} of each text
     chosen: list[dict[int, int]] = [{} for _ in texts]  # {mask index: piece id} of each text, in the order of filling
     total = [0.0] * len(texts)
     with ensure_progress(advance, 'filling', len(texts)) as report:
         step = scale_progress(report, len(texts), sum(len(text.positions) for text in texts))
-        while unfilled := [row for row, text in enumerate(texts) if len(chosen[row]) < len(text.positions)]:
-            left = [[n for n in range(len(texts[row].positions)) if n not in chosen[row]] for row in unfilled]
-            positions = [[texts[row].positions[n] for n in masks] for row, masks in zip(unfilled, left, strict=True)]
-            predictions = predict_pieces(
-                runner, [ids[row] for row in unfilled], positions, 1, words_only=True, advance=step
-            )
-            for row, masks, at, (best, scores) in zip(unfilled, left, positions, predictions, strict=True):
-                best_mask = int(scores[:, 0].argmax())
-                chosen[row][masks[best_mask]] = ids[row][at[best_mask]] = int(best[best_mask, 0])
-                total[row] += float(scores[best_mask, 0])
+        while rows := [row for row, masks in enumerate(unfilled) if masks]:
+            positions = [[*unfilled[row].values()] for row in rows]
+            sequences = [ids[row] for row in rows]
+            predictions = predict_pieces(runner, sequences, positions, 1, words_only=True, advance=step)
+            for row, (best, scores) in zip(rows, predictions, strict=True):
+                most_probable = int(scores[:, 0].argmax())
+                mask, position = [*unfilled[row].items()][most_probable]
+                del unfilled[row][mask]
+                chosen[row][mask] = ids[row][position] = int(best[most_probable, 0])
+                total[row] += float(scores[most_probable, 0])
     pieces = runner.model.tokenizer.pieces
     results = []
     for text, piece_of_mask, score in zip(texts, chosen, total, strict=True):

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,18 +17,6 @@ from bertjax.train.predict import SCORE_INPUTS, Forward, make_token_scores
 _CHUNK = 1 << 20  # the number of tokens of masked copies in memory at once
 
 
-class TopPieces(NamedTuple):
-    """The K most probable pieces at M positions, in descending order of probability.
-
-    Attributes:
-      ids: int32 [M, K].
-      log_probabilities: float32 [M, K].
-    """
-
-    ids: np.ndarray
-    log_probabilities: np.ndarray
-
-
 def predict_pieces(
     runner: Runner,
     sequences: Sequence[np.ndarray],
@@ -39,20 +26,21 @@ def predict_pieces(
     words_only: bool = False,
     title: str = '',
     advance: Advance | None = None,
-) -> list[TopPieces]:
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Predicts the most probable pieces at given positions of sequences.
 
     Args:
       runner: The runner of the model.
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       positions: The positions in each sequence, at least one per sequence.
-      top_k: The number of pieces. K is smaller if there are fewer candidates.
+      top_k: The number K of pieces per position, reduced if there are fewer candidates.
       words_only: Whether to exclude special tokens. The probabilities of the other pieces do not change.
       title: The title of the progress bar; see `Runner.run`.
       advance: See `Runner.run`.
 
     Returns:
-      The predictions for each sequence.
+      For each sequence with M positions, the ids of the pieces, int32 [M, K], and their log-probabilities, float32
+      [M, K], in descending order.
     """
     tokenizer = runner.model.tokenizer
     # The embedding table may have more rows than the tokenizer has pieces.
@@ -62,22 +50,21 @@ def predict_pieces(
     make_forward = functools.partial(_make_predict_pieces, top_k=top_k, banned=banned)
     # Rows of a batch need the same number of positions: round the numbers up to powers of two, and group the rows.
     size = np.array([1 << (len(row) - 1).bit_length() for row in positions])
-    results: list[TopPieces | None] = [None] * len(sequences)
+    results: list = [None] * len(sequences)
     inputs = (*INPUTS, 'masked_positions')
     with ensure_progress(advance, title, len(sequences)) as report:
         for count_limit in np.unique(size).tolist():
             builder, rows = FeatureBuilder(), np.flatnonzero(size == count_limit).tolist()
             for number, row in enumerate(rows):
                 builder.add_sequence(sequences[row])
-                padded = np.zeros(count_limit, np.int32)
-                padded[: len(positions[row])] = positions[row]
-                builder.add_row(number, masked_positions=padded)
+                padding = (0, count_limit - len(positions[row]))
+                builder.add_row(number, masked_positions=np.pad(np.int32(positions[row]), padding))
             outputs = runner.run(
                 ('predict_pieces', top_k, words_only), make_forward, builder.build(), inputs=inputs, advance=report
             )
             for row, ids, scores in zip(rows, outputs['ids'], outputs['log_probabilities'], strict=True):
                 count = len(positions[row])
-                results[row] = TopPieces(ids[:count], scores[:count])
+                results[row] = ids[:count], scores[:count]
     return results
 
 
@@ -93,11 +80,7 @@ def _make_predict_pieces(module: nn.Module, top_k: int, banned: np.ndarray) -> F
 
 
 def pseudo_log_likelihoods(
-    runner: Runner,
-    sequences: Sequence[np.ndarray],
-    advance: Advance | None = None,
-    *,
-    lengths: tuple[int, ...] | None = None,
+    runner: Runner, sequences: Sequence[np.ndarray], lengths: tuple[int, ...], advance: Advance | None = None
 ) -> list[np.ndarray]:
     """Computes the log-probability of each piece when only that piece is masked: float32 [S - 2] for each sequence.
 
@@ -108,13 +91,12 @@ def pseudo_log_likelihoods(
     Args:
       runner: The runner of the model.
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
+      lengths: The padded lengths of `choose_score_lengths`.
       advance: A function to call with the approximate number of newly finished sequences; None shows a progress bar.
-      lengths: The padded lengths; see `choose_score_lengths`. None chooses them for these sequences.
     """
     results = [np.zeros(0, np.float32)] * len(sequences)
     length = np.array([len(ids) for ids in sequences], np.int64)
     copies = np.maximum(length - 2, 0)
-    lengths = choose_score_lengths(runner, sequences) if lengths is None else lengths
     order = np.argsort(length, kind='stable')
     order = order[copies[order] > 0]
     chunk = np.cumsum((length * copies)[order]) // _CHUNK

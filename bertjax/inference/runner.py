@@ -22,7 +22,7 @@ from bertjax.loading.load_model import LoadedModel
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import Advance, ensure_progress
-from bertjax.train.predict import Forward, Predictor, no_op
+from bertjax.train.predict import Forward, Predictor
 
 # The padded lengths, up to the model's number of positions. A length is compiled when it is first needed. From 48
 # on, each length is a third to a half longer than the one before it, so 10 to 20 % of the positions are padding if the
@@ -46,6 +46,8 @@ class Runner:
     def __init__(self, model: LoadedModel, *, batch_size: int = 64):
         longest = model.config.max_positions
         self.model = model
+        self._is_cpu = model.mesh.devices.flat[0].platform == 'cpu'
+        self._cost = Cost.of(model.config.width, model.config.num_layers)
         self.lengths = (*(length for length in LENGTHS if length < longest), longest)
         self._sizes = (*(size for size in _SMALL_SIZES if size < batch_size), batch_size)
         self._predictors: dict[tuple[Hashable, int, int], Predictor] = {}
@@ -116,7 +118,7 @@ class Runner:
         """
         if not len(lengths):
             return ()
-        cost, unit = self._cost, 1 if self.model.mesh.devices.flat[0].platform == 'cpu' else 8
+        cost, unit = self._cost, 1 if self._is_cpu else 8
         # The time to choose grows with the square of the number of possible lengths, so the number is limited.
         multiple = unit * (1 + int(lengths.max()) // (_MAX_CHOICES * unit))
         options = {'max_length': self.model.config.max_positions, 'multiple': multiple}
@@ -134,7 +136,9 @@ class Runner:
         shards = row_shards(self.model.mesh)
 
         def round_up(size: int, length: float) -> int:
-            return -(-min(size, self._max_cached_rows(length)) // shards) * shards
+            if self._is_cpu:
+                size = min(size, max(1, int(_CACHED_POSITIONS * available_cores() / max(1, length))))
+            return -(-size // shards) * shards
 
         lengths = features.lengths
         mean = features.choices * lengths.sum() / max(1, len(lengths))
@@ -146,48 +150,32 @@ class Runner:
         sizes = lambda length: tuple(dict.fromkeys(round_up(size, length) for size in half))  # noqa: E731
         return choose_plan(lengths, self.lengths, size, sizes, self._cost)
 
-    @property
-    def _cost(self) -> Cost:
-        return Cost.of(self.model.config.width, self.model.config.num_layers)
-
-    def _max_cached_rows(self, length: float) -> int:
-        """Returns the maximum batch size for rows of `length` tokens."""
-        if self.model.mesh.devices.flat[0].platform != 'cpu':
-            return self._sizes[-1]
-        return max(1, int(_CACHED_POSITIONS * available_cores() / max(1, length)))
-
     def sum(
         self,
         name: Hashable,
         forward: Forward,
         features: Features,
         *,
-        inputs: Collection[str] = INPUTS,
-        max_rows: Callable[[int], int] | None = None,
-        params: Any = None,
-        advance: Advance = no_op,
+        inputs: Collection[str],
+        max_rows: Callable[[int], int],
+        params: Any,
+        advance: Advance,
     ) -> dict[str, np.ndarray]:
         """Sums the outputs of `forward` over all batches, without copying the outputs to the host.
 
         Args:
-          name: See `run`.
-          features: See `run`.
-          inputs: See `run`.
+          name, features, inputs, advance: See `run`.
           forward: A function (params, batch) -> {output name: sum over the rows of the batch}. Padding rows must not
             contribute to the sums.
-          max_rows: A function that returns the maximum batch size for a padded length; None for `batch_size`.
-          params: The parameters for `forward`; None for the parameters of the model.
-          advance: A function that is called after each batch with the number of newly finished rows.
-
-        Returns:
-          {output name: sum over all batches}.
+          max_rows: A function that returns the maximum batch size for a padded length.
+          params: The parameters for `forward`.
         """
         mesh = self.model.mesh
         sharding = batch_sharding(mesh)
         if name not in self._sum_functions:
             self._sum_functions[name] = jax.jit(forward, out_shardings=replicated(mesh))
-        params, total = self.model.params if params is None else params, None
-        for rows, length in self._batches(features.lengths, max_rows or (lambda length: self._sizes[-1])):
+        total = None
+        for rows, length in self._batches(features.lengths, max_rows):
             batch = features.batch(rows[local_rows(sharding, len(rows))], length, self.model.tokenizer.pad_id)
             arrays = global_arrays({name: batch[name] for name in inputs}, sharding, len(rows))
             with mesh_context(mesh):

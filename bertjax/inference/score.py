@@ -36,7 +36,8 @@ def score_texts(
     tokenizer, results = runner.model.tokenizer, []
     features = build_sequences(tokenizer, texts, None, max_length)
     rows = np.split(features.tokens, features.offsets[1:-1])
-    for text, ids, scores in zip(texts, rows, pseudo_log_likelihoods(runner, rows, advance), strict=True):
+    piece_scores = pseudo_log_likelihoods(runner, rows, choose_score_lengths(runner, rows), advance)
+    for text, ids, scores in zip(texts, rows, piece_scores, strict=True):
         total, tokens = float(scores.sum(dtype=np.float64)), len(scores)
         if len(ids) == max_length:  # the text may have been truncated
             text = text[: tokenizer.encode_with_offsets([text])[0][2][tokens - 1]]
@@ -108,5 +109,5 @@ def score_pairs(
     """
     distinct, index = deduplicate(sequences)
     step = scale_progress(advance, len(sequences) // 2, len(distinct))
-    scores = pseudo_log_likelihoods(runner, distinct, step, lengths=lengths)
+    scores = pseudo_log_likelihoods(runner, distinct, lengths, step)
     return np.array([piece_scores.sum(dtype=np.float64) for piece_scores in scores])[index].reshape(-1, 2)

@@ -180,7 +180,7 @@ def test_an_input_that_changes_during_a_run_is_reported(tmp_path):
     for changed in ('a\nc', 'a', 'a\nb\nc\nd'):
         path.write_text('a\nb')
         source = InputSource(str(path), make_columns('text', '', ''))
-        extraction = Extraction(FakeExtractor(), source, tmp_path / 'out' / 'in.npy', '', 2)
+        extraction = Extraction(FakeExtractor(), source, tmp_path / 'out' / 'in.npy', '', 2, VectorStorage())
         extraction.read()
         path.write_text(changed)
         with pytest.raises(UserError, match='texts that changed during the run'):

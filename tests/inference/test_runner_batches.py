@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.data.features import FeatureBuilder, Features
+from bertjax.data.features import INPUTS, FeatureBuilder, Features
 from bertjax.inference.runner import Runner
 from bertjax.parallel.mesh import make_mesh
+from bertjax.train.predict import no_op
 
 MESH = {'data': -1, 'fsdp': 1, 'tensor': 1}
 
@@ -43,7 +44,8 @@ def test_a_sum_covers_every_row_once(devices: int):
     lengths = np.random.default_rng(0).integers(3, 97, 30).tolist()
     max_rows, finished = (lambda length: 300 // length), []
     test_runner = runner(devices)
-    total = test_runner.sum('sum', count_tokens, rows(lengths), max_rows=max_rows, advance=finished.append)
+    options = {'inputs': INPUTS, 'max_rows': max_rows, 'params': 2, 'advance': finished.append}
+    total = test_runner.sum('sum', count_tokens, rows(lengths), **options)
     assert total['tokens'] == 2 * sum(lengths) and sum(finished) == 30
     np.testing.assert_array_equal(total['by_text'][1:31], lengths)
     for batch, length in test_runner._batches(np.array(lengths), max_rows):
@@ -63,7 +65,8 @@ def test_short_sequences_are_not_padded_to_the_longest_length(monkeypatch: pytes
     make_forward = lambda module: lambda params, batch: {'ids': batch['input_ids']}  # noqa: E731
     outputs = test_runner.run('ids', make_forward, rows([5, 12, 3]), per_token=('ids',))
     assert set(padded_lengths) == {16} and [len(ids) for ids in outputs['ids']] == [5, 12, 3]
-    test_runner.sum('sum', count_tokens, rows([5, 7, 3]))
+    options = {'inputs': INPUTS, 'max_rows': lambda length: 64, 'params': 2, 'advance': no_op}
+    test_runner.sum('sum', count_tokens, rows([5, 7, 3]), **options)
     assert set(padded_lengths) == {16, 8}
 
 
