@@ -104,7 +104,7 @@ def _row(figures: Figures, task: str, results: Mapping[str, Any]) -> list[str]:
     values = ['/'.join(map(_percent, split_figures)) for split_figures in task_figures(figures, task).values()]
     names = '/'.join(OFFICIAL[task]) + (', matched and mismatched' if len(values) > 1 else '')
     part = f', {results["parts"]["dev"]}' if 'dev' in results.get('parts', {}) else ''
-    return [TASKS[task].title, ' and '.join(values), names + part, _percent(task_score(figures, task))]
+    return [TASKS[task].title, ' and '.join(values) or '-', names + part, _percent(task_score(figures, task))]
 
 
 def averages(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -1,8 +1,6 @@
 """Chooses packed or padded rows for a fine-tuning run, by their compute and compile cost."""
 
-import contextlib
 import dataclasses
-import pathlib
 
 import numpy as np
 from jax.sharding import Mesh
@@ -10,7 +8,6 @@ from jax.sharding import Mesh
 from bertjax.data.length_buckets import MAX_LENGTHS, choose_lengths, find_buckets
 from bertjax.data.strata import choose_layout, count_batches, layout_cost, slot_capacities
 from bertjax.errors import UserError
-from bertjax.files.small_files import read_json_object
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import COMPILE_TIME, FLOPS, TaskData, TaskSplit
 from bertjax.model.config import BertConfig, train_flops_per_sequence
@@ -40,16 +37,6 @@ class PackingChoice:
         return dataclasses.replace(settings, packing='off' if self.layout is None else 'on')
 
 
-def recorded_packing(folder: pathlib.Path) -> str:
-    """Returns config.packing of the run in the workdir, or 'off' if it is unknown.
-
-    A resumed run must keep the value, because the order of its rows depends on it.
-    """
-    with contextlib.suppress(UserError, OSError):  # if the file is damaged, a later check reports it
-        return read_json_object(folder / 'config.json', '').get('packing', 'off')
-    return 'off'
-
-
 def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, recorded: str = '') -> PackingChoice:
     """Decides whether rows are packed.
 
@@ -61,7 +48,7 @@ def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, 
       train: The training split.
       mesh: The devices of the run.
       passes: The number of passes over the training rows.
-      recorded: The result of `recorded_packing`; '' for a new run.
+      recorded: config.packing of the run in the workdir; '' for a new run.
 
     Raises:
       UserError: config.packing differs from the choice of the resumed run.

@@ -12,9 +12,8 @@ from jax.sharding import Mesh
 from bertjax.checkpoint.checkpoints import Checkpoints
 from bertjax.config.plain import to_plain
 from bertjax.data.length_buckets import BucketedExamples
-from bertjax.errors import UserError
-from bertjax.files.small_files import read_json_object
-from bertjax.finetune.packing import PackingChoice, decide_packing, recorded_packing
+from bertjax.files.small_files import read_json_or_none
+from bertjax.finetune.packing import PackingChoice, decide_packing
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TASK_FILE, TaskData
 from bertjax.finetune.task_model import TaskEvaluator, prepare
@@ -57,9 +56,9 @@ class Finetuning(Experiment):
         train = data.split('train', training=True)
         total = settings.total_steps(-(-len(train.features) // settings.batch_size))
         passes = total * settings.batch_size / len(train.features)
-        recorded_count = _recorded_length_count(folder)
+        recorded_count, recorded_packing = _recorded_rows(folder)
         if distillation is None:
-            self.packing = decide_packing(data, train, mesh, passes, recorded_packing(folder) if recorded_count else '')
+            self.packing = decide_packing(data, train, mesh, passes, recorded_packing)
         else:
             self.packing = PackingChoice(None, 'distillation does not support packed rows')
         is_padded, splits = self.packing.layout is None, [train]
@@ -150,12 +149,11 @@ class Finetuning(Experiment):
         phase = self.task_model.phase(
             [member], self._examples, steps, evaluator=evaluator, evaluate_first=evaluate_first
         )
-        if self._distillation is None:
-            return [phase]
-        flops = phase.flops_per_sequence
-        if flops:
-            flops += self._distillation.forward_flops(round(self._examples.mean_length), 0)
-        teacher = (self._distillation.params(),)
+        flops, teacher = phase.flops_per_sequence, ()
+        if self._distillation is not None:
+            teacher = (self._distillation.params(),)
+            flops += self._distillation.forward_flops(round(self._examples.mean_length), 0) if flops else 0.0
+        stages = zip(self._setups, self._rates, itertools.pairwise([0, *self._stage_ends]), strict=True)
         return [
             dataclasses.replace(
                 phase,
@@ -168,9 +166,7 @@ class Finetuning(Experiment):
                 may_be_best=number == len(self._setups) - 1,  # the head is trained only in the last stage
                 teacher=teacher,
             )
-            for number, (setup, rate, (first, last)) in enumerate(
-                zip(self._setups, self._rates, itertools.pairwise([0, *self._stage_ends]), strict=True)
-            )
+            for number, (setup, rate, (first, last)) in enumerate(stages)
         ]
 
     @property
@@ -220,17 +216,14 @@ class Finetuning(Experiment):
         return f'packed: {sequences}; {self.packing.reason}'
 
 
-def _recorded_length_count(folder: pathlib.Path) -> int:
-    """Returns config.max_padded_lengths of the run in the workdir, or 0 without a checkpoint.
+def _recorded_rows(folder: pathlib.Path) -> tuple[int, str]:
+    """Returns config.max_padded_lengths and config.packing of the run in the workdir, or (0, '') without a checkpoint.
 
-    A resumed run must keep the value, because the order of its rows depends on it.
+    A resumed run must keep these values, because the order of its rows depends on them.
     """
-    path = folder / 'config.json'
+    parse = lambda config: (int(config['max_padded_lengths']), str(config['packing']))  # noqa: E731
     with contextlib.closing(Checkpoints(folder / 'checkpoints', keep=1, read_only=True)) as checkpoints:
         if not checkpoints.steps():
-            return 0
-        with contextlib.suppress(UserError):  # the checkpoint also has the value, but takes longer to read
-            if path.exists() and type(count := read_json_object(path, '').get('max_padded_lengths')) is int:
-                return count
-        checkpoint = checkpoints.latest()
-    return checkpoint.config['max_padded_lengths'] if checkpoint else 0
+            return 0, ''
+        # The checkpoint also has the values, but takes longer to read.
+        return read_json_or_none(folder / 'config.json', parse) or parse(checkpoints.latest().config)

@@ -23,8 +23,8 @@ from bertjax.config.schema import MACHINE, VERB
 from bertjax.data.length_buckets import MAX_LENGTHS
 from bertjax.errors import PreemptedError, UserError
 from bertjax.files.atomic import write_atomic
-from bertjax.files.small_files import read_json_object
-from bertjax.finetune.packing import decide_packing, recorded_packing
+from bertjax.files.small_files import read_json_object, read_json_or_none
+from bertjax.finetune.packing import decide_packing
 from bertjax.finetune.results import RESULTS, evaluate_split, export_task
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, TaskSplit
@@ -71,9 +71,10 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
         passes = [_passes(trial.settings(settings), split) for trial in trials]  # raises if a trial has no steps
         # The choice for the first trial applies to all trials.
         first = data.with_settings(trials[0].settings(settings))
-        packing = decide_packing(
-            first, split, mesh, passes[0], recorded_packing(folder) if (folder / TRIALS).exists() else ''
-        )
+        recorded = ''
+        if (folder / TRIALS).exists():  # if the file is damaged, `_check_same_settings` reports it
+            recorded = read_json_or_none(folder / 'config.json', lambda config: config['packing']) or 'off'
+        packing = decide_packing(first, split, mesh, passes[0], recorded)
         settings = packing.apply(settings)
         data = data.with_settings(settings)
         _check_same_settings(data, folder)

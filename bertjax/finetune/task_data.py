@@ -151,12 +151,8 @@ class TaskData:
 
     def parts(self, names: Iterable[str]) -> dict[str, str]:
         """Returns {split: a description such as '500 of 872 records'} for the splits that are samples."""
-        splits = {name: self.split(name) for name in names}
-        return {
-            name: f'{len(split.records):,} of {split.population:,} records'
-            for name, split in splits.items()
-            if split.population
-        }
+        samples = {name: split for name in names if (split := self.split(name)).population}
+        return {name: f'{len(split.records):,} of {split.population:,} records' for name, split in samples.items()}
 
     def tokenise(self, records: Sequence[Any], *, training: bool = False, cache: bool = True) -> TaskSplit:
         """Tokenises records, and caches their features in WORKDIR/features if `cache` is True."""

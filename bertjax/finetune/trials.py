@@ -14,19 +14,10 @@ from bertjax.finetune.settings import FinetuningSettings
 from bertjax.terminal import make_table
 from bertjax.writers.console import format_value
 
-# {key of config.sweep: (field of a trial, type of its values)}. The name of a field is the config key that it sets.
-AXES = {
-    'trainable': ('trainable', str),
-    'batch_size': ('batch_size', int),
-    'epochs': ('epochs', float),
-    'learning_rate': ('learning_rate', float),
-    'seeds': ('seed', int),
-}
-
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Trial:
-    """One run of a sweep. `epochs` is 0 if config.steps sets the length."""
+    """One run of a sweep. Each field is the config key that it sets. `epochs` is 0 if config.steps sets the length."""
 
     trainable: str
     batch_size: int
@@ -45,11 +36,6 @@ class Trial:
         """The fields that the compiled step depends on. Trials of the same shape share the compiled step."""
         return self.trainable, self.batch_size, self.epochs
 
-    @property
-    def without_seed(self) -> tuple:
-        """All fields except the seed. They identify a row of the table."""
-        return *self.shape, self.learning_rate
-
     def settings(self, base: FinetuningSettings) -> FinetuningSettings:
         """Returns the settings `base` of the sweep with the values of this trial."""
         return dataclasses.replace(base, **dataclasses.asdict(self))
@@ -67,16 +53,19 @@ def make_trials(settings: FinetuningSettings) -> list[Trial]:
         found, fix = f'{tuple(sweep.epochs)} with config.steps={settings.steps}', 'give one of the two'
         raise UserError('config.sweep.epochs', found, 'config.steps=0, so that the epochs set the length', fix)
     values: dict[str, list] = {}
-    for key, (field, kind) in AXES.items():
-        swept, default = getattr(sweep, key), getattr(settings, field)
+    for field in dataclasses.fields(Trial):
+        key = 'seeds' if field.name == 'seed' else field.name
+        swept = getattr(sweep, key)
         if len(set(swept)) != len(swept):
             raise UserError(f'config.sweep.{key}', str(tuple(swept)), 'each value once', 'remove the duplicate')
-        values[field] = [kind(value) for value in swept] or [default]
-    if not any(getattr(sweep, key) for key in AXES):
+        if swept:
+            values[field.name] = [field.type(value) for value in swept]
+    if not values:
         return []
     if settings.steps_decide:
         values['epochs'] = [0.0]
-    trials = sorted(Trial(*combination) for combination in itertools.product(*values.values()))
+    defaults = {field.name: [getattr(settings, field.name)] for field in dataclasses.fields(Trial)}
+    trials = sorted(Trial(*combination) for combination in itertools.product(*(defaults | values).values()))
     by_name: dict[str, Trial] = {}
     for trial in trials:
         first = by_name.setdefault(trial.name, trial)
@@ -101,7 +90,8 @@ def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> di
       of collapsed runs), and the name of the best run on dev.
     """
     lines = []
-    for _, group in itertools.groupby(sorted(runs, key=lambda run: run[0]), key=lambda run: run[0].without_seed):
+    ordered = sorted(runs, key=lambda run: run[0])
+    for _, group in itertools.groupby(ordered, key=lambda run: (*run[0].shape, run[0].learning_rate)):
         members = list(group)
         trial, scores = members[0][0], [dev_score(results) for _, results in members if np.isfinite(dev_score(results))]
         facts = {key: value for key, value in dataclasses.asdict(trial).items() if key != 'seed'}

@@ -39,9 +39,8 @@ def task_figures(figures: Figures, task: str) -> dict[str, tuple[float | None, .
 
 
 def task_score(figures: Figures, task: str) -> float | None:
-    """Returns the leaderboard score of a task, the mean of its metrics, or None if a metric is undefined."""
-    values = [value for metrics in task_figures(figures, task).values() for value in metrics]
-    return None if None in values else statistics.fmean(values)
+    """Returns the leaderboard score of a task, the mean of its metrics; None if one is undefined or dev is missing."""
+    return _mean([value for metrics in task_figures(figures, task).values() for value in metrics])
 
 
 def official_average(figures: Figures, *, without: tuple[str, ...] = ()) -> float | None:

@@ -1,6 +1,7 @@
 """The results of a task: of one run, of the members of an ensemble, or of a sweep and its trials."""
 
 import contextlib
+import dataclasses
 import itertools
 import math
 import os
@@ -10,7 +11,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.finetune.results import RESULTS
-from bertjax.finetune.trials import AXES, Trial, dev_score, summarise, sweep_table
+from bertjax.finetune.trials import Trial, dev_score, summarise, sweep_table
 from bertjax.pages.charts import COLORS, Chart, Curve
 from bertjax.pages.page import Section, link
 from bertjax.report.curves import make_curve
@@ -70,7 +71,7 @@ def finished_trials(run: Run) -> Finished:
         with contextlib.suppress(UserError, KeyError):
             results = read_recorded_results(path)
             dev_score(results)  # raises an error for damaged results
-            trials.append((Trial(**{field: results[field] for field, _ in AXES.values()}), results))
+            trials.append((Trial(**{field.name: results[field.name] for field in dataclasses.fields(Trial)}), results))
     return sorted(trials, key=lambda item: item[0])
 
 

@@ -43,6 +43,8 @@ def test_averages_of_fewer_tasks():
     some = {task: LARGE[task] for task in ('rte', 'cola')}
     assert official_average(some) == paper_average(some) == pytest.approx((0.701 + 0.605) / 2)
     assert official_average({'cola': {'dev': {'matthews': None}}}) is None and paper_average({}) is None
+    only_train = {'rte': {'train': {'accuracy': 0.9}}}  # of run=evaluate with another split
+    assert official_average(only_train) is None and paper_average(only_train) is None
 
 
 def test_every_task_has_its_official_metrics():

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 from running import GLUE, Program, copy_workdir
 
-from bertjax.finetune.run import _recorded_length_count
+from bertjax.finetune.run import _recorded_rows
 
 FREE = (
     '--config.max_padded_lengths=0',
@@ -17,19 +17,19 @@ FREE = (
 )
 
 
-def test_the_number_of_lengths_comes_from_the_checkpoints(tuned: pathlib.Path, tmp_path: pathlib.Path):
+def test_the_lengths_and_the_packing_come_from_the_checkpoints(tuned: pathlib.Path, tmp_path: pathlib.Path):
     workdir = copy_workdir(tuned, tmp_path / 'own')
-    assert _recorded_length_count(workdir) == 2
-    (workdir / 'config.json').write_text('{"max_padded_lengths": 8}')
-    assert _recorded_length_count(workdir) == 8
-    for damaged in ('{"max_padded_lengths"', '[' * 100_000, '[8]', '{"max_padded_lengths": "8"}'):
+    assert _recorded_rows(workdir) == (2, 'off')
+    (workdir / 'config.json').write_text('{"max_padded_lengths": 8, "packing": "on"}')
+    assert _recorded_rows(workdir) == (8, 'on')
+    for damaged in ('{"max_padded_lengths"', '[' * 100_000, '[8]', '{"max_padded_lengths": 8}'):
         (workdir / 'config.json').write_text(damaged)
-        assert _recorded_length_count(workdir) == 2  # as in the checkpoint
+        assert _recorded_rows(workdir) == (2, 'off')  # as in the checkpoint
     (workdir / 'config.json').unlink()
-    assert _recorded_length_count(workdir) == 2
+    assert _recorded_rows(workdir) == (2, 'off')
     (tmp_path / 'new').mkdir()
-    (tmp_path / 'new' / 'config.json').write_text('{"max_padded_lengths": 8}')
-    assert _recorded_length_count(tmp_path / 'new') == 0  # no checkpoint: the run starts from the beginning
+    (tmp_path / 'new' / 'config.json').write_text('{"max_padded_lengths": 8, "packing": "on"}')
+    assert _recorded_rows(tmp_path / 'new') == (0, '')  # no checkpoint: the run starts from the beginning
 
 
 def config(workdir: pathlib.Path) -> dict:
