@@ -108,19 +108,15 @@ def change_sums(
     }
 
 
-def change_means(sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Converts the sums of `change_sums` over a corpus to means, float64."""
-    counts = {'cosine': 'positions', 'cosine_cls': 'texts', 'divergence': 'positions'}
-    return {name: np.asarray(sums[name], np.float64) / sums[count] for name, count in counts.items()}
-
-
-def change_rows(parameters: list[dict[str, float]], means: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Makes a row per layer, starting with the embeddings.
+def change_rows(parameters: list[dict[str, float]], sums: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Makes a row per layer, starting with the embeddings, from the sums of `change_sums` over a corpus.
 
     A row has `layer`, `parameters` (the distances of `parameter_changes`), and `hidden` and `hidden_cls`, which are the
     means of 1 - cosine over all tokens and over [CLS]. The row of a block also has `attention_of_heads`, the mean
     divergence of each head, and `attention`, the mean of all heads.
     """
+    counts = {'cosine': 'positions', 'cosine_cls': 'texts', 'divergence': 'positions'}
+    means = {name: np.asarray(sums[name], np.float64) / sums[count] for name, count in counts.items()}
     rows = []
     for i, distances in enumerate(parameters):
         by_part = {name: value for name, value in distances.items() if name != 'layer'}

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.attention_analysis import relations as rel
 from bertjax.attention_analysis.analysis_input import Chunk, Texts
-from bertjax.attention_analysis.changes import change_means, change_rows, change_sums, parameter_changes
+from bertjax.attention_analysis.changes import change_rows, change_sums, parameter_changes
 from bertjax.attention_analysis.heads import head_means, head_sums
 from bertjax.attention_analysis.words import HEAD, RELATION, UNIT, make_text_features, make_tree_features, merge_units
 from bertjax.data.features import INPUTS, Features
@@ -96,7 +96,7 @@ def measure(
         return None
     changes = []
     if before is not None:
-        changes = change_rows(parameter_changes(before.params, model.params), change_means(sums['changes']))
+        changes = change_rows(parameter_changes(before.params, model.params), sums['changes'])
     return Findings(
         unit=unit,
         texts=int(sums['heads']['texts']),

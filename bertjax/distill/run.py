@@ -2,13 +2,12 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 from jax.sharding import Mesh
 
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
-from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, DistillSpec, distill_objective
+from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, distill_objective
 from bertjax.distill.settings import DistillationSettings
 from bertjax.distill.teacher import KEY, Teacher, check_vocabulary, teacher_config_changes
 from bertjax.errors import UserError
@@ -115,28 +114,30 @@ def distill_pretraining(
     teacher.check_inputs(longest, settings.corpus_options.segments)
     if distill.soft:
         teacher.check_head(('mlm',), 'a masked language model')
-    copied = distill.student_layers(teacher.config, student.num_layers)
-    if copied is not None:
+    if distill.student_layers(teacher.config, student.num_layers) is not None:
         teacher.check_copies(student)
-    spec = distill.make_spec(teacher.config, student)
-    stage = DistillationStage(lambda objective: distill_objective(objective, spec, teacher.module, student))
-    return settings, _distillation(teacher, distill, spec, [stage], copied, student)
+    return settings, _distillation(teacher, distill, student)
 
 
 def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher) -> Distillation:
-    """Returns the distillation for `Finetuning`.
-
-    With config.distill.intermediate there are two stages, as in TinyBERT. The first stage has the losses on the hidden
-    states, and the second stage has the losses on the outputs.
-
-    `data` has the encoder config of the student.
+    """Returns the distillation for `Finetuning`. `data` has the encoder config of the student.
 
     Raises:
       UserError: config.packing is 'on'.
     """
     if data.settings.packing == 'on':
         raise UserError('config.packing', "'on' in a distillation", "'auto' or 'off'", 'leave it out')
-    student, spec = data.encoder, distill.make_spec(teacher.config, data.encoder)
+    return _distillation(teacher, distill, data.encoder, is_task=True)
+
+
+def _distillation(
+    teacher: Teacher, distill: DistillationSettings, student: BertConfig, *, is_task: bool = False
+) -> Distillation:
+    """Builds the distillation. With config.distill.intermediate it has two stages, as in TinyBERT.
+
+    The first stage has the losses on the hidden states, and the second stage has the losses on the outputs.
+    """
+    spec = distill.make_spec(teacher.config, student)
 
     def stage(losses: tuple[str, ...], rate: float | None = None) -> DistillationStage:
         part = dataclasses.replace(spec, factors={loss: spec.factors[loss] for loss in losses})
@@ -146,19 +147,6 @@ def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher
     if distill.has_two_stages:
         stages = [stage(HIDDEN_LOSSES, distill.intermediate_learning_rate or None), stage(OUTPUT_LOSSES)]
     copied = distill.student_layers(teacher.config, student.num_layers)
-    return _distillation(teacher, distill, spec, stages, copied, student, is_task=True)
-
-
-def _distillation(
-    teacher: Teacher,
-    distill: DistillationSettings,
-    spec: DistillSpec,
-    stages: Sequence[DistillationStage],
-    copied: Sequence[int] | None,
-    student: BertConfig,
-    *,
-    is_task: bool = False,
-) -> Distillation:
     random = is_task and copied is None and distill.student_init != 'init'
     initial_weights = 'starting from random weights' if random else ''
     if copied is not None:

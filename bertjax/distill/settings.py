@@ -50,23 +50,17 @@ class DistillationSettings(TaskDistillationKeys):
         if self.augment and not (self.soft or self._uses_any(HIDDEN_LOSSES)):
             expected = 'a loss other than config.distill.hard, because an augmented row has no label'
             raise UserError('config.distill.augment', str(self.augment), f'0, or {expected}', 'leave it 0')
-
-        for key, reason in self._unused_keys.items():
-            if f'distill.{key}' in flag_keys and getattr(self, key):
-                found = f'{getattr(self, key)!r} {reason}'
-                raise UserError(f'config.distill.{key}', found, 'no value, because it has no effect', 'leave it out')
-
-    @property
-    def _unused_keys(self) -> dict[str, str]:
-        """The keys that have no effect, as {key: reason}."""
-        uses = {
-            'temperature': (self.soft, 'with config.distill.soft=0'),
-            'layers': (self.hidden or self.attention, 'without losses on hidden states or attention scores'),
-            'projection': (self._uses_any(_STATE_LOSSES), 'without losses on hidden states'),
-            'intermediate_learning_rate': (self.has_two_stages, 'with config.distill.intermediate=0'),
-            **dict.fromkeys(_AUGMENT_KEYS, (self.augment, 'with config.distill.augment=0')),
-        }
-        return {key: reason for key, (is_used, reason) in uses.items() if not is_used}
+        for keys, is_used, reason in (
+            (('temperature',), self.soft, 'with config.distill.soft=0'),
+            (('layers',), self.hidden or self.attention, 'without losses on hidden states or attention scores'),
+            (('projection',), self._uses_any(_STATE_LOSSES), 'without losses on hidden states'),
+            (('intermediate_learning_rate',), self.has_two_stages, 'with config.distill.intermediate=0'),
+            (_AUGMENT_KEYS, self.augment, 'with config.distill.augment=0'),
+        ):
+            for key in keys:
+                if not is_used and f'distill.{key}' in flag_keys and getattr(self, key):
+                    found, expected = f'{getattr(self, key)!r} {reason}', 'no value, because it has no effect'
+                    raise UserError(f'config.distill.{key}', found, expected, 'leave it out')
 
     def _uses_any(self, parts: tuple[str, ...]) -> bool:
         return any(getattr(self, part) for part in parts)
@@ -132,15 +126,11 @@ class DistillationSettings(TaskDistillationKeys):
         return DistillSpec(factors, self.temperature, layers, self.projection and compares_states)
 
     def intermediate_steps(self, total: int, batches: int) -> int:
-        """Returns the steps of the first of two stages in a run of `total` steps, or 0 if there is one stage.
-
-        An epoch has `batches` batches.
+        """Returns the steps of the first of two stages in a run of `total` steps, with `batches` batches an epoch.
 
         Raises:
           UserError: A stage would have no steps.
         """
-        if not self.has_two_stages:
-            return 0
         steps = in_steps(self.intermediate, 'distill.intermediate', total=total, steps_per_epoch=batches)
         if not 0 < steps < total:
             expected = f'1 to {total - 1} of the {total} steps of the run'
@@ -163,6 +153,6 @@ def _parse_numbers(text: str) -> tuple[int, ...]:
 
 def _check_blocks(where: str, blocks: tuple[int, ...], teacher: BertConfig, fix: str) -> None:
     count = teacher.num_layers
-    if len(blocks) > count or max(blocks, default=0) >= count or min(blocks, default=0) < 0:
+    if len(blocks) > count or max(blocks, default=0) >= count:
         found = f'{len(blocks)} blocks' if len(blocks) > count else f'block {max(blocks)}'
         raise UserError(where, found, f'blocks of the teacher, 0 to {count - 1}', fix)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from bertjax.attention_analysis.changes import (
-    change_means,
     change_rows,
     change_sums,
     check_comparable,
@@ -52,12 +51,13 @@ def test_changes_of_hidden_states_and_attention():
     same[0, 0, :, :, 2] = 1.5e-38  # Half of this value is subnormal, so some devices flush it to 0.
     different[0, 0, 1, :, 1] = 1  # The second head attends to another position.
     states = {'hidden': hidden, 'probabilities': same}, {'hidden': other, 'probabilities': different}
-    means = change_means(jax.device_get(jax.jit(change_sums)(*states, mask)))
-    np.testing.assert_allclose(means['cosine'], [0, 0.5], atol=1e-6)
-    np.testing.assert_allclose(means['cosine_cls'], [0, 1], atol=1e-6)
-    np.testing.assert_allclose(means['divergence'], [[0, 1]], atol=1e-6)
-    rows = change_rows([{'layer': 0, 'whole': 0.0}, {'layer': 1, 'whole': 2.0}], means)
+    sums = jax.device_get(jax.jit(change_sums)(*states, mask))
+    np.testing.assert_allclose(sums['cosine'], [0, 1], atol=1e-6)  # over two tokens
+    np.testing.assert_allclose(sums['cosine_cls'], [0, 1], atol=1e-6)
+    np.testing.assert_allclose(sums['divergence'], [[0, 2]], atol=1e-6)
+    rows = change_rows([{'layer': 0, 'whole': 0.0}, {'layer': 1, 'whole': 2.0}], sums)
     assert rows[0] == {'layer': 0, 'parameters': {'whole': 0.0}, 'hidden': 0.0, 'hidden_cls': 0.0}
+    assert rows[1]['hidden'] == pytest.approx(0.5) and rows[1]['hidden_cls'] == pytest.approx(1)
     assert rows[1]['attention'] == pytest.approx(0.5) and rows[1]['attention_of_heads'] == pytest.approx([0, 1])
 
 
