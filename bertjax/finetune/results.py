@@ -32,8 +32,8 @@ RESULTS = 'results.json'
 STEP = 'step'  # the step of the evaluated checkpoint; missing if the final model of the run was evaluated
 STOPPED = 'stopped_at'  # the last step if config.patience ended the run before config.steps
 # The config keys that distinguish the runs of a task.
-_FACTS = ('init', 'seed', 'trainable', 'epochs', 'steps', 'batch_size', 'seq_len', 'learning_rate', 'layer_decay')
-_FACTS += ('use_checkpoint',)
+_FACTS = ('init', 'seed', 'trainable', 'epochs', 'steps')
+_FACTS += ('batch_size', 'seq_len', 'learning_rate', 'layer_decay', 'use_checkpoint')
 
 
 def finish_task(

@@ -89,9 +89,11 @@ class FinetuningSettings(FinetuningKeys):
         """
         check_tracker(self.tracker)
         self.check_patience(self.eval_every)
-        if self.patience and any(value for key, value in vars(self.sweep).items() if key != 'together'):
-            fix = 'use config.patience only for single runs'
-            raise UserError('config.patience', f'{self.patience} in a sweep', '0', fix)
+        if any(value for key, value in vars(self.sweep).items() if key != 'together'):
+            for key, expected in (('patience', 0), ('use_checkpoint', 'last')):  # a sweep evaluates only the last step
+                if (value := getattr(self, key)) != expected:
+                    fix = f'use config.{key} only for single runs'
+                    raise UserError(f'config.{key}', f'{value!r} in a sweep', repr(expected), fix)
         for key, verbs in (('benchmark', ('benchmark',)), ('ensemble', ('evaluate', 'predict'))):
             if getattr(self, key) and self.run not in verbs:
                 expected = f"'' for run={self.run}, because only run={' and run='.join(verbs)} can use it"

@@ -82,27 +82,24 @@ class Extractor:
         """
         numbers, first, second = nonblank_texts(items)
         lengths = np.zeros(len(items), np.int32)
+        shape = (0 if self.per_token else len(items), self.width)
+        part = {'lengths': lengths, 'features': np.full(shape, np.nan, np.float32)}
+        if self.per_token:
+            part |= {name: np.zeros(0, np.int32) for name in ('ids', 'segments', 'starts', 'ends')}
         if not numbers:
-            return self._blank_part(lengths)
+            return part
         tokenizer = self.runner.model.tokenizer
         features = build_sequences(tokenizer, [self.encoding.prompt + text for text in first], second, self.max_length)
         lengths[numbers] = features.lengths
         rows = encode(self.runner, features, self.encoding, advance=advance)
         if not self.per_token:
-            part = self._blank_part(lengths)
             part['features'][numbers] = rows
             return part
         starts, ends = token_spans(tokenizer, features, first, second)
         positions = np.concatenate([np.arange(length) for length in features.lengths])
         segments = positions >= np.repeat(features.second, features.lengths)
-        token_arrays = {'segments': segments.astype(np.int32), 'starts': starts, 'ends': ends}
-        return {'lengths': lengths, 'features': np.concatenate(rows), 'ids': features.tokens, **token_arrays}
-
-    def _blank_part(self, lengths: np.ndarray) -> VectorPart:
-        if not self.per_token:
-            return {'lengths': lengths, 'features': np.full((len(lengths), self.width), np.nan, np.float32)}
-        empty = {name: np.zeros(0, np.int32) for name in ('ids', 'segments', 'starts', 'ends')}
-        return {'lengths': lengths, 'features': np.zeros((0, self.width), np.float32), **empty}
+        part |= {'segments': segments.astype(np.int32), 'starts': starts, 'ends': ends}
+        return part | {'features': np.concatenate(rows), 'ids': features.tokens}
 
 
 def compute_vectors(extractor: Extractor, texts: Sequence[str], folder: pathlib.Path, advance: Advance) -> np.ndarray:

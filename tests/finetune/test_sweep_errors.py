@@ -1,12 +1,14 @@
-"""Tests that the trials of a sweep start again only if all their checkpoints are damaged."""
+"""Tests the errors of sweeps, and that their trials start again only if all their checkpoints are damaged."""
 
 import pathlib
 from unittest import mock
 
 import pytest
 
+from bertjax.config.files import load_recipe
 from bertjax.errors import LostError, UserError
 from bertjax.finetune import sweep
+from bertjax.finetune.settings import finetuning_settings
 from bertjax.parallel.distributed import OtherStoppedError
 
 
@@ -36,3 +38,14 @@ def test_trials_restart_only_after_damage(
             sweep.TrialGroup.run(group, mock.Mock())
         assert not start.called
     assert checkpoints.close.called
+
+
+@pytest.mark.parametrize(('key', 'value'), [('patience', 2), ('use_checkpoint', 'best')])
+def test_a_sweep_refuses_to_choose_a_step(repository: pathlib.Path, key: str, value):
+    config = load_recipe(f'{repository}/configs/glue.py:rte')
+    with config.unlocked():
+        config.update({key: value, 'init': 'small', 'eval_every': 5})
+    finetuning_settings(config).check()
+    config.sweep.seeds = (0, 1)
+    with pytest.raises(UserError, match=rf'config\.{key}: found {value!r} in a sweep'):
+        finetuning_settings(config).check()

@@ -120,6 +120,8 @@ def test_similarity_of_texts_and_vectors(bert):
         UserError, match="vectors: found width 33, expected at most 32, the width of the model's vectors; encode"
     ):
         bert.similarity('a', np.zeros((2, 33), np.float32))
+    with pytest.raises(UserError, match='expected a text or a list of texts'):
+        bert.similarity(np.array(3.0), 'a')
     with pytest.raises(UserError, match='the same precision and width'):
         bert.similarity(vectors, bert.encode(TEXTS[:4], precision='int8'))
     with pytest.raises(UserError, match='expected a text or a list of texts'):
