@@ -130,9 +130,7 @@ def augment_split(
     """Returns each row followed by `times` - 1 copies in which some words are replaced; see data/augment.py.
 
     Args:
-      features: The features of the training records.
       fixed: bool [T], the tokens that are never replaced; see `Task.fixed_tokens`.
-      tokenizer: The tokenizer of the task.
       masked_lm: A masked language model with the same vocabulary.
       times: The number of rows for each original row, including the original row.
       probability: The probability that a word of one piece is replaced.

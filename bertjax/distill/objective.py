@@ -86,9 +86,7 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
 
     Args:
       base: The objective of the student without a teacher.
-      spec: The losses and their factors.
       teacher: The module of the teacher, with the same inputs as `base`.
-      student: The config of the student.
     """
     factors = {part: factor for part, factor in spec.factors.items() if factor}
     hidden_parts = [part for part in HIDDEN_LOSSES if part in factors]

@@ -92,9 +92,6 @@ def distill_pretraining(
     Args:
       settings: The settings of the run. If config.tokenizer and config.init are empty, the student uses the tokenizer
         of the teacher.
-      distill: The settings of the distillation.
-      folder: The workdir.
-      mesh: The devices.
 
     Returns:
       The settings with the student's tokenizer, and the distillation for `Pretraining`.

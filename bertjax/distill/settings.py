@@ -79,7 +79,6 @@ class DistillationSettings(TaskDistillationKeys):
         """Returns the indices of the teacher blocks that initialize the student, or None for other initial weights.
 
         Args:
-          teacher: The config of the teacher.
           count: The number of blocks of the student; 0 if config.distill determines it.
 
         Raises:

@@ -51,7 +51,6 @@ class Teacher:
 
     Attributes:
       directory: The directory that the model was loaded from.
-      module: The Flax module.
       imported: The parameters on the host, with stacked blocks.
       mesh: The devices for the parameters; None if only `imported` is used.
       key: The config key that names the model.

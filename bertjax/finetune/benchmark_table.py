@@ -40,7 +40,6 @@ def write_submission(folder: pathlib.Path, server_splits: Mapping[str, Sequence[
     """Writes the predictions of all finished tasks, if there are any, to WORKDIR/submission.zip.
 
     Args:
-      folder: The workdir of the benchmark.
       server_splits: {task of this run: the splits that the server scores}. For other finished tasks, the zip includes
         all existing predictions.
 

@@ -120,7 +120,6 @@ def ensemble_table(
     """Returns a table of the metric `score`, with a row for each member and a last row for the ensemble.
 
     Args:
-      score: The name of the metric.
       member_scores: {split: the result of `Ensemble.member_scores`}.
       ensemble_figures: {split: the metrics of the ensemble}.
     """

@@ -45,8 +45,6 @@ def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, 
 
     Args:
       data: The data of the task, with the settings of the run.
-      train: The training split.
-      mesh: The devices of the run.
       passes: The number of passes over the training rows.
       recorded: config.packing of the run in the workdir; '' for a new run.
 

@@ -41,8 +41,6 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys
     If the workdir has no run, the result is `config`, and the model will come from config.init.
 
     Args:
-      config: The config of the recipe.
-      folder: The workdir.
       command_line_keys: The config keys that the command line sets, such as 'task.dev_file'.
 
     Raises:
@@ -68,7 +66,6 @@ class EvaluatedTask:
     """A fine-tuned model and the splits to evaluate it on.
 
     Attributes:
-      task_model: The model with its data.
       params: The parameters on the mesh.
       splits: {name: split} to evaluate on.
       step: The step of the checkpoint; None if the model does not come from a checkpoint.
@@ -98,7 +95,6 @@ def load_task(
 
     Args:
       settings: The settings of the config that `merge_run_config` returns.
-      folder: The workdir.
       splits_of: A function that returns the tokenised splits of a TaskData, whose task already knows its labels.
 
     Raises:

@@ -41,13 +41,7 @@ def finish_task(
 ) -> None:
     """Evaluates every labelled split, writes results.json, the predictions and the export, and prints a summary.
 
-    Args:
-      folder: The workdir.
-      config: The resolved config.
-      task_model: The fine-tuned model.
-      params: The parameters of the model, on its mesh.
-      last: The last step of the training.
-      recipe: The value of --config.
+    `config` is the resolved config, `last` is the last step of the training, and `recipe` is the value of --config.
     """
     data, task = task_model.data, task_model.data.task
     console = Console(highlight=False, soft_wrap=True)

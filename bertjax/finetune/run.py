@@ -33,9 +33,6 @@ class Finetuning(Experiment):
     """A fine-tuning run in its workdir.
 
     Args:
-      data: The data of the task.
-      folder: The workdir.
-      mesh: The devices.
       distillation: The teacher and its losses; None without a teacher.
 
     Attributes:

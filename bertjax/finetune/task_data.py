@@ -54,11 +54,9 @@ class TaskData:
     """The data of a task. Splits are read and tokenised on demand.
 
     Attributes:
-      settings: The settings of the run.
       source: The Hugging Face directory with the initial or final weights, or the workdir if a checkpoint has them.
       task: The task of config.task.
       tokenizer: The tokenizer, which is also saved to WORKDIR/tokenizer.
-      encoder: The config of the encoder.
       finished: Whether the labels and thresholds of the task come from a finished run.
     """
 
@@ -125,7 +123,6 @@ class TaskData:
         The task must know its labels.
 
         Args:
-          name: The name of the split.
           training: Whether the split is trained on.
           all_records: Whether to ignore config.max_train_records and config.max_eval_records, which limit the split to
             a sample.
@@ -175,7 +172,6 @@ class TaskData:
         """Returns the number of padded lengths for which computing and compiling cost least.
 
         Args:
-          splits: The splits.
           passes: The number of passes over the splits.
           training: Whether the passes are training steps, instead of forward passes.
         """

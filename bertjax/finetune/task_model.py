@@ -34,8 +34,6 @@ class TaskModel:
     """The model of a task on a mesh, for training, evaluation and prediction.
 
     Args:
-      data: The data of the task.
-      mesh: The devices.
       splits: The splits to train and evaluate on, at least one. They determine the padded lengths, and the first split
         determines the arrays of a batch. If `layout` is set, the first split must be the training split.
       length_count: The maximum number of padded lengths.
@@ -134,13 +132,8 @@ class TaskModel:
     ) -> Phase:
         """Returns the single phase of a fine-tuning run, or of several runs that are trained together.
 
-        Args:
-          members: The runs; see `Phase`.
-          examples: The examples of one of the runs. All runs have the same batch shapes.
-          total: The number of steps.
-          stacked: See `Phase`.
-          evaluator: See `Phase`.
-          evaluate_first: See `Phase`.
+        `examples` are the examples of one of the runs, which all have the same batch shapes. `total` is the number of
+        steps. For the other arguments, see `Phase`.
         """
         settings = self.settings
         # The number of FLOPs is known only if all parameters are trained.

@@ -81,7 +81,6 @@ def resolve_encoding(
     """Makes an Encoding from options and, with pool='auto', the `sentence_modules` of the model.
 
     Args:
-      model: The model.
       pool: The pooling. 'auto' uses the pooling, prompt, Dense layers, normalization and number of dimensions of the
         modules; for a model without modules it means 'mean'. Any other value of `Encoding.pool` disables the default
         prompt and the Dense layers.

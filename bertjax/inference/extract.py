@@ -68,10 +68,7 @@ class Extractor:
     def compute_part(self, items: Sequence[Item], advance: Callable[[int], object] | None = None) -> VectorPart:
         """Computes the features of items, in their order.
 
-        Args:
-          items: The items. Some may be blank.
-          advance: A function that is called with the number of newly finished items that are not blank; None shows a
-            progress bar.
+        `advance` is called with the number of newly finished items that are not blank; None shows a progress bar.
 
         Returns:
           A dict of arrays. `lengths`, int32 [N], is the number of tokens of each item including [CLS] and [SEP], or 0
@@ -105,12 +102,8 @@ class Extractor:
 def compute_vectors(extractor: Extractor, texts: Sequence[str], folder: pathlib.Path, advance: Advance) -> np.ndarray:
     """Computes the vectors of N texts, float32 [N, D], in parts that are saved one by one.
 
-    Args:
-      extractor: An extractor that computes one vector per text.
-      texts: The N texts.
-      folder: The folder of the finished parts. A part is named after its texts and the model, so a run reuses only
-        identical parts of an earlier run.
-      advance: A function that is called with the number of newly finished texts.
+    A part in `folder` is named after its texts and the model, so a run reuses only identical parts of an earlier run.
+    `extractor` computes one vector per text. `advance` is called with the number of newly finished texts.
     """
     vectors = np.empty((len(texts), extractor.width), np.float32)
     for begin in range(0, len(texts), PART_SIZE):

@@ -43,7 +43,6 @@ def write_vectors(
 
     Args:
       paths: The files. Each gets the next `shard` vectors.
-      parts: The files of the parts.
       size: The number of vectors in each part but the last.
       shard: The number of vectors in each file but the last.
       precision: See `model.quantization.quantize`.

@@ -29,7 +29,6 @@ class MaskedText:
     Args:
       text: A text with at least one mask.
       where: The name of the text, for error messages.
-      tokenizer: The tokenizer of the model.
       max_length: The maximum S. Longer texts are truncated at the end.
 
     Raises:

@@ -30,7 +30,6 @@ def predict_pieces(
     """Predicts the most probable pieces at given positions of sequences.
 
     Args:
-      runner: The runner of the model.
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       positions: The positions in each sequence, at least one per sequence.
       top_k: The number K of pieces per position, reduced if there are fewer candidates.
@@ -89,7 +88,6 @@ def pseudo_log_likelihoods(
     _CHUNK tokens at a time.
 
     Args:
-      runner: The runner of the model.
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       lengths: The padded lengths of `choose_score_lengths`.
       advance: A function to call with the approximate number of newly finished sequences; None shows a progress bar.

@@ -38,7 +38,6 @@ class Runner:
     """Runs forward functions of a model on sequences.
 
     Args:
-      model: The model.
       batch_size: The maximum batch size, rounded up to a multiple of the mesh's row shards. A CPU computes long rows in
         smaller batches.
     """

@@ -74,15 +74,9 @@ def compute_scores(
 ) -> np.ndarray:
     """Computes the pseudo-log-likelihoods of N pairs, float64 [N, 2], in parts that are saved one by one.
 
-    Args:
-      runner: The runner of the model.
-      sequences: The 2 N sequences of `tasks.minimal_pairs.encode_pairs`.
-      folder: The folder for finished parts. The name of a part contains a hash of its sentences and the model, so a run
-        reuses only identical parts of an earlier run.
-      advance: A function that is called with the number of newly finished pairs.
-
-    Returns:
-      The scores of the good and the bad sentence of each pair.
+    `sequences` has the good and the bad sentence of each pair, see `tasks.minimal_pairs.encode_pairs`. The name of a
+    part in `folder` contains a hash of its sentences and the model, so a run reuses only identical parts of an earlier
+    run. `advance` is called with the number of newly finished pairs.
     """
     scores, lengths = [], choose_score_lengths(runner, sequences)
     for start in range(0, len(sequences), 2 * _PART):

@@ -149,9 +149,8 @@ class SearchMethods(EncodeMethods):
         """Encodes texts with the width of other vectors, and with their precision unless it is int8.
 
         Args:
-          texts: One text or several.
           like: The other vectors; None for float32 vectors of the model's width.
-          prompts: Names of prompts. The first name that the model has is used; () for the default prompt.
+          prompts: Names of prompts, of which the first that the model has is used; () for the default prompt.
           ranges: The ranges of int8 vectors, float32 [2, D]; None if they are unknown.
         """
         prompt = find_prompt(self._model, prompts) if prompts else None

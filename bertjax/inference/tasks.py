@@ -93,7 +93,6 @@ def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> l
     """Scores N pairs of a query and a text with a reranker, a late-interaction model or a regression of pairs.
 
     Args:
-      runner: The runner of the model.
       texts: The N queries.
       pairs: The N texts.
 

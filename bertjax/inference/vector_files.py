@@ -19,13 +19,8 @@ _FIX = 'extract the vectors again'
 def calibrated_ranges(key: str, x: np.ndarray, width: int) -> np.ndarray:
     """Returns the minimum and the maximum of each dimension of calibration vectors, float32 [2, width].
 
-    Args:
-      key: The config key or argument with the vectors, for error messages.
-      x: The vectors, at least two.
-      width: The required width.
-
     Raises:
-      UserError: `x` has another shape or no floating dtype.
+      UserError: `x` has another width, fewer than two vectors or no floating dtype. The error names `key`.
     """
     if x.ndim != 2 or x.shape[1] != width or len(x) < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
         expected, fix = f'float32 [2 or more, {width}]', 'give float32 vectors of the same model'

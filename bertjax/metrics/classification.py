@@ -31,10 +31,7 @@ class ClassScores:
 def confusion(true: npt.ArrayLike, predicted: npt.ArrayLike, classes: int) -> np.ndarray:
     """Returns the confusion table, int64 [C, C]. Entry [i, j] counts the records of class i predicted as class j.
 
-    Args:
-      true: The true class indices, int [N], each below `classes`.
-      predicted: The predicted class indices, int [N], each below `classes`.
-      classes: The number of classes C.
+    `true` and `predicted` are class indices, int [N], below C = `classes`.
     """
     table = np.zeros((classes, classes), np.int64)
     np.add.at(table, (np.asarray(true, np.int64), np.asarray(predicted, np.int64)), 1)
@@ -116,12 +113,7 @@ def mean_squared_error(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
 
 
 def label_scores(true: npt.ArrayLike, predicted: npt.ArrayLike) -> ClassScores:
-    """Returns the scores of each label.
-
-    Args:
-      true: Whether each record has each label, bool [N, C].
-      predicted: Whether each label is predicted for each record, bool [N, C].
-    """
+    """Returns the scores of each label. `true` and `predicted` are bool [N, C] for N records and C labels."""
     true, predicted = np.asarray(true, bool), np.asarray(predicted, bool)
     return scores_from_counts((true & predicted).sum(0), true.sum(0), predicted.sum(0))
 
@@ -130,11 +122,7 @@ def multi_label_figures(true: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[s
     """Returns the MULTI_LABEL_METRICS, {name: value}. All values are None if there are no records.
 
     A micro average counts every decision once. A macro average is the mean over the C labels. `exact` is the fraction
-    of records whose labels are all correct.
-
-    Args:
-      true: Whether each record has each label, bool [N, C].
-      predicted: Whether each label is predicted for each record, bool [N, C].
+    of records whose labels are all correct. For the arguments, see `label_scores`.
     """
     true, predicted = np.asarray(true, bool), np.asarray(predicted, bool)
     if not len(true):

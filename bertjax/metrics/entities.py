@@ -92,12 +92,8 @@ def score_entities(
 ) -> dict[str, ClassScores]:
     """Returns the scores of each entity type, {type: scores}, sorted by type.
 
-    A predicted entity is right if it has the words and the type of a true entity.
-
-    Args:
-      gold: The true tags of each sentence.
-      predicted: The predicted tags of each sentence.
-      plain: See `spans`.
+    A predicted entity is right if it has the words and the type of a true entity. `gold` and `predicted` have the tags
+    of each sentence. For `plain`, see `spans`.
 
     Raises:
       ValueError: `gold` and `predicted` differ in the number of sentences, or in the number of tags of a sentence.

@@ -44,11 +44,9 @@ def task_score(figures: Figures, task: str) -> float | None:
 
 
 def official_average(figures: Figures, *, without: tuple[str, ...] = ()) -> float | None:
-    """Returns the mean `task_score` of the tasks in `figures`, or None if there are no tasks or a score is undefined.
+    """Returns the mean `task_score` of the tasks in `figures` that are not in `without`.
 
-    Args:
-      figures: The metrics of the evaluated tasks.
-      without: The names of tasks to exclude.
+    It is None if there are no such tasks or a score is undefined.
     """
     return _mean([task_score(figures, task) for task in OFFICIAL if task in figures and task not in without])
 
