@@ -70,15 +70,16 @@ class Ensemble:
     members: Mapping[pathlib.Path, EvaluatedTask]
     splits: Mapping[str, TaskSplit]
 
-    step = None
-
     @functools.cached_property
     def data(self) -> TaskData:
-        """The data of the first member, except that its task has the thresholds of the ensemble."""
-        tasks = [member.data.task for member in self.members.values()]
+        """The data of the first member, but its task has the means of thresholds such as SQuAD 2.0's null threshold."""
+        states = [member.data.task.learned_state() for member in self.members.values()]
+        thresholds = [key for key, value in states[0].items() if isinstance(value, float)]
+        means = {key: sum(state[key] for state in states) / len(states) for key in thresholds}
         data = copy.copy(next(iter(self.members.values())).data)
-        data.task = copy.copy(tasks[0])
-        _average_thresholds(data.task, tasks)
+        data.task = copy.copy(data.task)
+        if thresholds:
+            data.task.restore({**states[0], **means})
         return data
 
     @property
@@ -86,7 +87,7 @@ class Ensemble:
         """Whether all members are finished. Their thresholds are then already tuned."""
         return all(member.finished for member in self.members.values())
 
-    def pair_members(self, split: TaskSplit) -> list[tuple[EvaluatedTask, TaskSplit]]:
+    def _pair_members(self, split: TaskSplit) -> list[tuple[EvaluatedTask, TaskSplit]]:
         """Returns each member with the records of `split` and the features for this member."""
         members = list(self.members.values())
         for name, other in self.splits.items():
@@ -98,15 +99,14 @@ class Ensemble:
 
     def predictions(self, split: TaskSplit) -> list[Any]:
         """Returns a prediction for each record, from the mean of the logits."""
-        rows = [
-            (part.features, member.task_model.outputs(member.params, part)) for member, part in self.pair_members(split)
-        ]
+        pairs = self._pair_members(split)
+        rows = [(part.features, member.task_model.outputs(member.params, part)) for member, part in pairs]
         return self.data.task.ensemble_predictions(split.records, rows)
 
     def member_scores(self, split: TaskSplit) -> dict[str, float | None]:
         """Returns {workdir: the score of this member alone on the split}."""
         scores = {}
-        for folder, (member, member_split) in zip(self.members, self.pair_members(split), strict=True):
+        for folder, (member, member_split) in zip(self.members, self._pair_members(split), strict=True):
             task = member.data.task
             scores[str(folder)] = task.metrics(split.records, member.predictions(member_split))[task.score]
         return scores
@@ -171,12 +171,3 @@ def _check_same_task(first: Task, folder: pathlib.Path, other: Task, path: pathl
         found = f'{path} with the labels {", ".join(other.labels[:20])}'
         expected = f'{", ".join(first.labels[:20])}, as in {folder}'
         raise UserError(KEY, found, expected, 'leave it out, or train it with the same labels in the same order')
-
-
-def _average_thresholds(ensemble_task: Task, tasks: Sequence[Task]) -> None:
-    """Sets the thresholds of `ensemble_task`, such as the null threshold of SQuAD 2.0, to the means over `tasks`."""
-    states = [task.learned_state() for task in tasks]
-    thresholds = [key for key, value in states[0].items() if isinstance(value, float)]
-    if thresholds:
-        means = {key: sum(state[key] for state in states) / len(states) for key in thresholds}
-        ensemble_task.restore({**states[0], **means})

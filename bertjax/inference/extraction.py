@@ -15,21 +15,8 @@ from bertjax.config.inference import FEATURE_FORMATS
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.small_files import read_json_or_none
+from bertjax.inference import feature_files
 from bertjax.inference.extract import Extractor, item_columns
-from bertjax.inference.feature_files import (
-    IDS,
-    OFFSETS,
-    RANGES,
-    TOKENS,
-    count_tokens,
-    find_ranges,
-    save_part,
-    write_jsonl,
-    write_npy,
-    write_parquet,
-    write_safetensors,
-    write_vectors,
-)
 from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, split_chunks
 from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
 from bertjax.inference.vector_files import VectorStorage
@@ -71,7 +58,7 @@ class Extraction:
         self._identity, self._origin, self._rows, self._blank = '', self.source.origin, 0, 0
         self._files: list[pathlib.Path] = []  # the files to write
         self._vector_files: list[pathlib.Path] = []  # those with one vector per text, in the format .npy
-        self._ranges_path = self.target.with_suffix(RANGES)
+        self._ranges_path = self.target.with_suffix(feature_files.RANGES)
         self._ranges = self.storage.read_ranges(self.extractor.width)
 
     def read(self) -> int:
@@ -102,14 +89,14 @@ class Extraction:
     def _name_files(self) -> None:
         target, suffixes = self.target, []
         if target.suffix == '.npy' and self.extractor.per_token:
-            suffixes = [OFFSETS, TOKENS]
+            suffixes = [feature_files.OFFSETS, feature_files.TOKENS]
         elif target.suffix == '.npy':
             shards = -(-self._rows // self.storage.shard) if self.storage.shard else 0
             names = [f'{target.stem}-{i:05d}-of-{shards:05d}.npy' for i in range(shards)] or [target.name]
             self._vector_files = [target.with_name(name) for name in names]
-            suffixes = [RANGES] if self.storage.precision == 'int8' else []
+            suffixes = [feature_files.RANGES] if self.storage.precision == 'int8' else []
         if self.id and target.suffix in ('.npy', '.safetensors'):
-            suffixes += [IDS]
+            suffixes += [feature_files.IDS]
         self._files = (self._vector_files or [target]) + [target.with_suffix(suffix) for suffix in suffixes]
 
     def is_done(self) -> bool:
@@ -158,7 +145,7 @@ class Extraction:
             if path.name in existing:
                 advance(len(items))
                 continue
-            save_part(path, self.extractor.compute_part(items, advance))
+            feature_files.save_part(path, self.extractor.compute_part(items, advance))
             advance(sum(not isinstance(item, Row) for item in items))
 
     def write(self, options: Mapping[str, Any]) -> Iterator[str]:
@@ -175,7 +162,7 @@ class Extraction:
         for name in stale:  # A run with other options wrote these.
             self.target.with_name(name).unlink(missing_ok=True)
         longest = self.extractor.max_length
-        tokens, full = count_tokens(self._parts, longest)
+        tokens, full = feature_files.count_tokens(self._parts, longest)
         facts = {INPUT: self._origin, 'rows': self._rows, 'blank': self._blank, 'tokens': tokens, 'longest': longest}
         facts |= {'full': full, 'width': self.extractor.width, **options, FILES: [path.name for path in self._files]}
         if self._vector_files:
@@ -193,19 +180,20 @@ class Extraction:
     def _write_files(self) -> None:
         columns = ([item_columns(item, self.source, self.id) for item in items] for items in self._chunks())
         if self.target.suffix in ('.parquet', '.jsonl'):
-            write = write_parquet if self.target.suffix == '.parquet' else write_jsonl
+            write = feature_files.write_parquet if self.target.suffix == '.parquet' else feature_files.write_jsonl
             write(self.target, self._parts, columns, self.extractor.runner.model.tokenizer.pieces)
             return
         if self._vector_files:
             precision, ranges = self.storage.precision, self._ranges
             if precision == 'int8':
-                ranges = find_ranges(self._parts) if ranges is None else ranges
+                ranges = feature_files.find_ranges(self._parts) if ranges is None else ranges
                 with AtomicFile(self._ranges_path) as file:
                     np.save(file, ranges)
             shard = self.storage.shard or self._rows
-            write_vectors(self._vector_files, self._parts, self.size, shard, precision, ranges)
+            feature_files.write_vectors(self._vector_files, self._parts, self.size, shard, precision, ranges)
         else:
-            (write_npy if self.target.suffix == '.npy' else write_safetensors)(self.target, self._parts)
+            write = feature_files.write_npy if self.target.suffix == '.npy' else feature_files.write_safetensors
+            write(self.target, self._parts)
         if self.id:
             with AtomicFile(self._files[-1]) as file:
                 for rows in columns:

@@ -13,7 +13,7 @@ from running import EXTRACT, Program, rows
 from safetensors.numpy import load_file, save_file
 
 import bertjax
-from bertjax.inference import extraction
+from bertjax.inference import feature_files
 from bertjax.inference.encode import Encoding
 from bertjax.inference.extract import Extractor
 from bertjax.inference.runner import Runner
@@ -42,14 +42,14 @@ def test_standard_input_is_saved_in_the_requested_format(program: Program, train
             done = program.run(*arguments, *more, status=status, **EXTRACT)
         return done.stdout + done.stderr
 
-    save = extraction.save_part
+    save = feature_files.save_part
 
     def interrupt(path, part):
         if path.name.startswith('000002'):
             raise RuntimeError('pulled the plug')
         save(path, part)
 
-    with mock.patch.object(extraction, 'save_part', interrupt), pytest.raises(RuntimeError, match='plug'):
+    with mock.patch.object(feature_files, 'save_part', interrupt), pytest.raises(RuntimeError, match='plug'):
         pipe(*TEXTS[:5])
     assert not (folder / 'stdin.input').exists()
     out = pipe(*TEXTS[:5])
@@ -128,7 +128,7 @@ def test_formats_do_not_replace_files_of_other_formats(extract, tmp_path):
     ids = '--config.extract.id=n'
     extract(source, ids)
     extract(source, ids, '--config.extract.format=safetensors')
-    with mock.patch.object(extraction, 'save_part', side_effect=RuntimeError('plug')), pytest.raises(RuntimeError):
+    with mock.patch.object(feature_files, 'save_part', side_effect=RuntimeError('plug')), pytest.raises(RuntimeError):
         extract(source, '--config.extract.pool=cls', '--config.extract.part=1')
     extract(source, '--config.extract.format=jsonl')
     extract(source, '--config.extract.pool=cls')  # without ids; safetensors still has them
