@@ -77,35 +77,20 @@ def relation_table(correct: np.ndarray, names: Sequence[str], offsets: Offsets) 
     """
     index = {name: i for i, name in enumerate(names)}
     by_frequency = sorted(offsets, key=lambda name: (-offsets[name].total(), name))
-    return [
-        _make_row(name, relations, correct, index, offsets)
-        for name, relations in (
-            (ALL, by_frequency),
-            (WORDS, [name for name in by_frequency if name.split(':')[0] != PUNCTUATION]),
-            *((name, [name]) for name in by_frequency),
-        )
-        if relations
-    ]
-
-
-def _make_row(
-    name: str, relations: Sequence[str], correct: np.ndarray, index: Mapping[str, int], offsets: Offsets
-) -> dict[str, Any]:
-    counts = correct[..., [index[relation] for relation in relations]].sum(-1)  # [2, L, H]
-    direction, layer, head = np.unravel_index(counts.argmax(), counts.shape)
-    offset_counts = sum((offsets[relation] for relation in relations), collections.Counter())
-    offset = min(offset_counts, key=lambda x: (-offset_counts[x], abs(x), x))
-    words = offset_counts.total()
-    return {
-        'relation': name,
-        'words': words,
-        'layer': int(layer) + 1,
-        'head': int(head) + 1,
-        'direction': DIRECTIONS[direction],
-        'accuracy': round(int(counts.max()) / words, 6),
-        'offset': int(offset),
-        'baseline': round(offset_counts[offset] / words, 6),
-    }
+    groups = [(ALL, by_frequency), (WORDS, [name for name in by_frequency if name.split(':')[0] != PUNCTUATION])]
+    rows = []
+    for name, relations in (*groups, *((name, [name]) for name in by_frequency)):
+        if not relations:
+            continue
+        counts = correct[..., [index[relation] for relation in relations]].sum(-1)  # [2, L, H]
+        direction, layer, head = np.unravel_index(counts.argmax(), counts.shape)
+        offset_counts = sum((offsets[relation] for relation in relations), collections.Counter())
+        offset = min(offset_counts, key=lambda x: (-offset_counts[x], abs(x), x))
+        words = offset_counts.total()
+        row = {'relation': name, 'words': words, 'layer': int(layer) + 1, 'head': int(head) + 1}
+        row |= {'direction': DIRECTIONS[direction], 'accuracy': round(int(counts.max()) / words, 6)}
+        rows.append({**row, 'offset': int(offset), 'baseline': round(offset_counts[offset] / words, 6)})
+    return rows
 
 
 def best_heads_accuracy(rows: Sequence[Mapping[str, Any]]) -> float:

@@ -73,7 +73,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
         first = data.with_settings(trials[0].settings(settings))
         recorded = ''
         if (folder / TRIALS).exists():  # if the file is damaged, `_check_same_settings` reports it
-            recorded = read_json_or_none(folder / 'config.json', lambda config: config['packing']) or 'off'
+            recorded = read_json_or_none(folder / 'config.json', lambda config: config['packing']) or ''
         packing = decide_packing(first, split, mesh, passes[0], recorded)
         settings = packing.apply(settings)
         data = data.with_settings(settings)

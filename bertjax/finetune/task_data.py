@@ -82,20 +82,16 @@ class TaskData:
         self._records: dict[str, Sequence[Any]] = {}  # records that `split` has not tokenised yet
         for trainable in settings.trained_parts:
             make_selection(trainable, encoder.num_layers)  # raises a UserError if the encoder lacks these blocks
-        self._check()
-        set_workdir_tokenizer(tokenizer, folder, settings.tokenizer or source or '')
-
-    def _check(self) -> None:
-        pieces, rows = self.tokenizer.vocab_size, self.encoder.vocab_size
+        pieces, rows = tokenizer.vocab_size, encoder.vocab_size
         # The embedding table of a published model may have more rows than its tokenizer has pieces. But a tokenizer in
         # config.tokenizer must fit exactly.
-        if pieces > rows or (self.settings.tokenizer and pieces != rows):
+        if pieces > rows or (settings.tokenizer and pieces != rows):
             fix = 'leave config.tokenizer empty to use the tokenizer of config.init'
             raise UserError('config.tokenizer', f'{pieces:,} pieces', f'{rows:,}, as in the encoder', fix)
-        longest = self.encoder.max_positions
-        if not 4 <= self.settings.seq_len <= longest:
-            expected = f'4 to {longest}, the positions of the encoder'
-            raise UserError('config.seq_len', str(self.settings.seq_len), expected, 'choose a length in between')
+        if not 4 <= settings.seq_len <= encoder.max_positions:
+            expected = f'4 to {encoder.max_positions}, the positions of the encoder'
+            raise UserError('config.seq_len', str(settings.seq_len), expected, 'choose a length in between')
+        set_workdir_tokenizer(tokenizer, folder, settings.tokenizer or source or '')
 
     @functools.cached_property  # cached because `Task.splits` reads the test file to check whether it has labels
     def eval_splits(self) -> list[str]:

@@ -87,16 +87,9 @@ class FillRequest:
             follows = next_sentence_probabilities(self.runner, texts, seconds, self.max_length, advance).tolist()
             return [{'text': a, 'pair': b, 'probability': p} for a, b, p in zip(texts, seconds, follows, strict=True)]
         if options.ask == 'continue':
-            extended = extend(
-                self.runner,
-                texts,
-                tokens=options.tokens,
-                temperature=options.temperature,
-                top_k=options.sample,
-                seed=options.seed,
-                max_length=self.max_length,
-                advance=advance,
-            )
+            sampling = {'temperature': options.temperature, 'top_k': options.sample, 'seed': options.seed}
+            limits = {'tokens': options.tokens, 'max_length': self.max_length}
+            extended = extend(self.runner, texts, **limits, **sampling, advance=advance)
             return [{'text': text, 'continued': longer} for text, longer in zip(texts, extended, strict=True)]
         if options.jointly:
             results = fill_jointly(self.runner, self._masked_texts(items), advance)

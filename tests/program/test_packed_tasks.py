@@ -101,6 +101,8 @@ def test_trials_of_a_sweep_are_packed_together(packed, rte_run: pathlib.Path, tm
     """The trial with the seed of the single run has the same losses."""
     sweep = ('--config.sweep.seeds=(0,1)', '--config.export=False', '--config.sweep.together=2')
     assert 'packed: config.packing=on' in packed(tmp_path, 'configs/glue.py:rte', 'RTE', *sweep)
+    (tmp_path / 'config.json').unlink()
+    assert '2 runs, 2 of them already finished' in packed(tmp_path, 'configs/glue.py:rte', 'RTE', *sweep)
     first, second = sorted((tmp_path / TRIALS).iterdir())
     assert_same_losses(first, rte_run)
     assert losses(second) != losses(first)
