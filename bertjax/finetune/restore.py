@@ -100,7 +100,7 @@ def load_task(
     Raises:
       UserError: Neither the workdir nor config.init has a model for this task, or config.step names no checkpoint.
     """
-    settings = dataclasses.replace(settings, zero1='off')  # nothing is trained
+    settings = dataclasses.replace(settings, zero1='off', tracker='')  # nothing is trained
     settings.check()
     mesh = make_mesh(settings.mesh_axes, claim_devices())
     data = _task_data(settings, folder)

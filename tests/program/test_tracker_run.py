@@ -6,8 +6,9 @@ import shutil
 import types
 
 import pytest
-from running import RUN, Program, copy_workdir, rows
+from running import GLUE, RUN, Program, copy_workdir, rows
 
+from bertjax.errors import UserError
 from bertjax.train.trainer import _trackers
 from bertjax.writers import tracker
 
@@ -71,3 +72,14 @@ def test_a_missing_package_is_an_error_before_anything_is_written(
     message = program.error(f'--workdir={tmp_path / "new"}', '--config.tracker=mlflow')
     assert "pip install 'bertjax[mlflow]'" in message and not (tmp_path / 'new').exists()
     assert 'config.tracker' in program.error(f'--workdir={tmp_path}', '--config.tracker=aim')
+
+
+def test_a_trained_model_is_evaluated_without_its_tracker(
+    program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path, monkeypatch
+):
+    refusal = UserError('config.tracker', 'no login', 'a login', 'log in')
+    monkeypatch.setitem(tracker.SERVICES, 'wandb', lambda: types.SimpleNamespace(refusal=lambda: refusal))
+    workdir = copy_workdir(tuned, tmp_path / 'own')
+    path = workdir / 'config.json'
+    path.write_text(json.dumps(json.loads(path.read_text()) | {'tracker': 'wandb'}))
+    program.run(f'--workdir={workdir}', '--config.run=evaluate', **GLUE)
