@@ -104,7 +104,7 @@ def load_vectors(path: str | os.PathLike) -> VectorShards:
       UserError: The file does not exist or does not describe vectors, or one of its files is missing or damaged.
     """
     path = pathlib.Path(path).expanduser()
-    facts = read_json_object(path, _FIX)
+    facts = read_json_object(path, f'give the path NAME.npy.json, or {_FIX}')
     names = facts.get('vectors')
     if not isinstance(names, list) or not names:
         raise UserError(str(path), 'no list of vectors', 'NAME.npy.json of run=extract, with pooling', _FIX)

@@ -135,6 +135,8 @@ def test_damaged_files_of_vectors_are_reported(extract, tmp_path):
     for name, reason in (('archive.npz', 'the magic string'), ('empty.npy', 'EOF')):
         with pytest.raises(UserError, match=rf'config\.extract\.calibration: found .*{re.escape(name)} \({reason}'):
             extract('other', kind=FakePooledExtractor, precision='int8', calibration=str(tmp_path / name))
+    with pytest.raises(UserError, match=r'in\.npy: .*give the path NAME\.npy\.json'):
+        load_vectors(tmp_path / 'out' / 'in.npy')
     for name in ('in.npy', 'in.ranges.npy'):
         path = tmp_path / 'out' / name
         content = path.read_bytes()
