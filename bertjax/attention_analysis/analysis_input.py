@@ -1,5 +1,7 @@
 """Reads the input of an attention analysis: lines of text, text pairs, or dependency trees."""
 
+import collections
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -35,21 +37,19 @@ def inspect_input(source: InputSource) -> tuple[list[str], int, int]:
     Raises:
       UserError: The file does not exist, is malformed, or has no text. The message names the file and any bad line.
     """
-    relations, texts, blank = set(), 0, 0
     if has_trees(source.path):
+        relations, count = set(), 0
         for tree in read_trees(source.path):
             relations.update(tree.relations)
-            texts += 1
-        if not texts:
+            count += 1
+        if not count:
             raise UserError(source.path, 'no word', 'sentences in CoNLL-U', 'check the file')
         print(f'{source.path}: read as CoNLL-U')
-        return sorted(relations), texts, blank
-    for item in source.items():
-        is_text = isinstance(item, Row)
-        texts, blank = texts + is_text, blank + (not is_text)
-    if not texts:
+        return sorted(relations), count, 0
+    counts = collections.Counter(isinstance(item, Row) for item in source.items())
+    if not counts[True]:
         raise _no_text_error(source)
-    return [], texts, blank
+    return [], counts[True], counts[False]
 
 
 def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chunk]:
@@ -65,12 +65,11 @@ def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chun
     if has_trees(source.path):
         yield from split_chunks(read_trees(source.path), size)
         return
-    empty = True
-    for rows in split_chunks((item for item in source.items(quiet=quiet) if isinstance(item, Row)), size):
-        empty = False
-        yield _make_texts([row.values for row in rows])
-    if empty:
+    rows = (item.values for item in source.items(quiet=quiet) if isinstance(item, Row))
+    first = next(rows, None)
+    if first is None:
         raise _no_text_error(source)
+    yield from map(_make_texts, split_chunks(itertools.chain([first], rows), size))
 
 
 def _no_text_error(source: InputSource) -> UserError:
