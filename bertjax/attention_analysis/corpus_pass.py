@@ -59,18 +59,14 @@ def measure(
     before: LoadedModel | None = None,
     advance: Advance = no_op,
 ) -> Findings | None:
-    """Measures all chunks.
+    """Measures all chunks, which may be read lazily. Returns None if all trees are too long.
 
     Args:
-      chunks: The texts or trees, which may be read lazily.
       unit: The unit of the positions, 'piece' or 'word'.
       max_length: The maximum sequence length. Longer texts are truncated, and longer trees are skipped.
       relations: The relations of the trees; () for texts.
       before: The model to compare with; None for no comparison.
       advance: A function that is called with the number of texts that were finished since the last call.
-
-    Returns:
-      The statistics; None if all trees were too long.
     """
     model, sums, cut, left_out = runner.model, None, 0, 0
     offsets: rel.Offsets = {}

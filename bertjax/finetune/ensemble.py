@@ -135,10 +135,7 @@ def load_models(
 ) -> EvaluatedTask | Ensemble:
     """Loads the model of one workdir, or an ensemble of several.
 
-    Args:
-      request: The settings and the workdir of each model.
-      splits_of: A function that returns the splits of the first model; see `restore.load_task`. The other models get
-        the same records.
+    `splits_of` returns the splits of the first model; see `restore.load_task`. The other models get the same records.
 
     Raises:
       UserError: The models have different tasks or labels, or one of them cannot be loaded; see `restore.load_task`.

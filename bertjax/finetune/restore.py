@@ -38,10 +38,8 @@ from bertjax.workdir.tokenizer import load_workdir_tokenizer
 def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys: Collection[str] = ()) -> ConfigDict:
     """Returns the config that the workdir's model was trained with, updated by the recipe and the command line.
 
-    If the workdir has no run, the result is `config`, and the model will come from config.init.
-
-    Args:
-      command_line_keys: The config keys that the command line sets, such as 'task.dev_file'.
+    If the workdir has no run, the result is `config`, and the model will come from config.init. `command_line_keys` are
+    the config keys that the command line sets, such as 'task.dev_file'.
 
     Raises:
       UserError: The recipe is for another kind of task, or the command line sets a key that must not change.

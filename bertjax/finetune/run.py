@@ -36,12 +36,8 @@ class Finetuning(Experiment):
       distillation: The teacher and its losses; None without a teacher.
 
     Attributes:
-      settings: The settings of the run, with the values that depend on the data, and all durations in steps.
-      folders: A list with the workdir.
       task_model, setup: The model of the task, and its setup in the first stage of the training.
-      values: A function that computes the values of a metrics row from sums of losses.
-      resolved: The resolved config, which is saved in config.json and in every checkpoint.
-      files: {'task.json': its content before any threshold is tuned on dev}.
+      files: {'task.json': its content before any threshold is tuned on dev}. For the others, see `Experiment`.
     """
 
     def __init__(self, data: TaskData, folder: pathlib.Path, mesh: Mesh, distillation: Distillation | None = None):

@@ -26,8 +26,7 @@ def check_overwrite(
     Args:
       facts: The paths of the JSON metadata files of results, which record the input. The files need not exist.
       origin: The identity of this run's input, as recorded in the metadata.
-      files: The paths of the files to write.
-      known: The names of the files that may be replaced.
+      files, known: The paths of the files to write, and the names of those that may be replaced.
 
     Raises:
       UserError: Results of another input exist, or a file to write exists and is of unknown origin.

@@ -90,11 +90,7 @@ def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Seq
 
 
 def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> list[float] | None:
-    """Scores N pairs of a query and a text with a reranker, a late-interaction model or a regression of pairs.
-
-    Args:
-      texts: The N queries.
-      pairs: The N texts.
+    """Scores N queries and their texts `pairs` with a reranker, a late-interaction model or a regression of pairs.
 
     Returns:
       N scores; higher is more relevant. They equal the scores of sentence-transformers' CrossEncoder and
