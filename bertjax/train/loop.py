@@ -92,14 +92,12 @@ class Loop:
             self._recorder.end_phase()
 
     def _train_step(self, step: TrainStep, batches: Loader) -> None:
-        start = time.perf_counter()
         with self._clock.during(DATA):
             batch = next(batches)
-        waited = time.perf_counter() - start
         with self._recorder.tracing(self._position.step + 1):
             self._state, metrics = step(self._state, batch)
         self._position = self._position.after(batch.first + batch.count)
-        self._recorder.step(self._position, batch, metrics, waited, saving=self._checkpoints.writing)
+        self._recorder.step(self._position, batch, metrics, saving=self._checkpoints.writing)
 
     def _evaluate_and_save_if_due(self, phase: Phase) -> None:
         step, last = self._position.step, self._position.step == self._phases[-1].settings.last_step
@@ -110,8 +108,7 @@ class Loop:
         may_save = late or _is_due(step, self._settings.checkpoint_every)
         if not (last or stop or over or must_evaluate or may_save):
             return
-        self._recorder.drain()  # Waits for the devices before `start`, because the wait counts as training time.
-        start = time.perf_counter()
+        self._recorder.drain()  # The wait for the devices counts as training time.
         cost = self._evaluate(phase) if must_evaluate else None
         # Early stopping applies to the last phase only, because an earlier phase need not improve the score.
         if must_evaluate and self._early_stopping.limit and phase is self._phases[-1]:
@@ -124,7 +121,6 @@ class Loop:
             raise self._stopped()
         if over and not last:
             raise PhaseTimeError(step)
-        self._recorder.pause(time.perf_counter() - start)
 
     def _evaluate(self, phase: Phase) -> float | None:
         """Evaluates on all splits and returns the cost on the main split; None if there is no main split or cost."""

@@ -20,7 +20,7 @@ from bertjax.train.caller import current_caller
 from bertjax.train.health.goodput_clock import COMPILE, GoodputClock
 from bertjax.train.health.ledger import ledger_damage
 from bertjax.train.health.profiler import Profiler
-from bertjax.train.health.throughput import Stopwatch, memory_metrics
+from bertjax.train.health.throughput import Throughput, memory_metrics
 from bertjax.train.vmapped_runs import select_run
 from bertjax.workdir.lock import trial_fields
 from bertjax.writers.console import TrainingConsole
@@ -80,7 +80,7 @@ class Recorder:
         self._writers = [Writers(writers) for writers in files]
         self._overview = Writers([console] if stacked else [])
         self._ledgers = [JsonLines(folder / 'ledger.jsonl') for folder in folders]
-        self._console, self._stopwatch, self.run_clock = console, Stopwatch(), run_clock
+        self._console, self._throughput, self.run_clock = console, Throughput(run_clock), run_clock
         self._profiler = Profiler(folders[0], profiled, console.log)
         self._values, self._log_every, self._total, self._stacked = values, log_every, total, stacked
         self._unread: collections.deque = collections.deque()
@@ -116,22 +116,15 @@ class Recorder:
 
     def begin_phase(self, flops_per_sequence: float) -> None:
         """Starts to measure the time of a phase, whose steps need these FLOPs per row (0 if unknown)."""
-        self._stopwatch.flops_per_sequence = flops_per_sequence
-        self._stopwatch.restart()
+        self._throughput.begin(flops_per_sequence)
         self.run_clock.begin()
-
-    def pause(self, seconds: float) -> None:
-        """Excludes time that was not spent on training."""
-        self._stopwatch.pause(seconds)
 
     @contextlib.contextmanager
     def compiling(self, what: str) -> Iterator[None]:
-        """Reports the compilation of a step, and excludes its time from the throughput."""
+        """Reports the compilation of a step, after all previous steps are done."""
         self.drain()
-        began = time.perf_counter()
         with self.report_compile(what):
             yield
-        self.pause(time.perf_counter() - began)
 
     @contextlib.contextmanager
     def report_compile(self, what: str) -> Iterator[None]:
@@ -147,15 +140,12 @@ class Recorder:
         """Returns the context in which to dispatch step number `step`, for traces by config.profile."""
         return self._profiler.during(step, self.drain)
 
-    def step(
-        self, position: Position, batch: NumberedBatch, metrics: Any, waited: float, *, saving: bool = False
-    ) -> None:
+    def step(self, position: Position, batch: NumberedBatch, metrics: Any, *, saving: bool = False) -> None:
         """Records an update: its example numbers now, its metrics READ_BEHIND steps later.
 
         Args:
           position: The position after the update.
           metrics: The metrics of the update, on the devices.
-          waited: The seconds that the loop waited for the batch.
           saving: Whether a checkpoint is being written at the same time.
         """
         numbers = {'first': batch.first, 'count': batch.count}
@@ -163,7 +153,7 @@ class Recorder:
             ledger.write({'step': position.step, 'phase': position.phase, **numbers})
         for leaf in jax.tree.leaves(metrics):
             leaf.copy_to_host_async()
-        self._unread.append((position, metrics, batch.count, waited))
+        self._unread.append((position, metrics, batch.count))
         self._console.set_step(position.step)
         while len(self._unread) > READ_BEHIND:
             self._read()
@@ -184,9 +174,9 @@ class Recorder:
             self._write_train_rows(*self._pending)
 
     def _read(self) -> None:
-        position, metrics, count, waited = self._unread.popleft()
+        position, metrics, count = self._unread.popleft()
         metrics = jax.device_get(metrics)
-        self._stopwatch.count(count, waited)
+        self._throughput.count(count)
         run_metrics = [select_run(metrics, m) for m in range(len(self._sums))] if self._stacked else [metrics]
         scalars = [self._note(m, position, count, metrics) for m, metrics in enumerate(run_metrics)]
         self._pending = (position, scalars)
@@ -213,7 +203,7 @@ class Recorder:
         return scalars
 
     def _write_train_rows(self, position: Position, scalars: Sequence[Mapping[str, float]]) -> None:
-        rates = self._stopwatch.lap(self._tokens, self._sequences)
+        rates = self._throughput.lap(self._tokens, self._sequences)
         memory = memory_metrics()
         rows = self._write(
             'train',

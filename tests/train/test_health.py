@@ -11,7 +11,7 @@ from loop_world import EVALUATION_SECONDS, SAVE_SECONDS, STEP_SECONDS, Clock, Wo
 
 from bertjax.errors import PreemptedError, UserError
 from bertjax.train import loop
-from bertjax.train.health import goodput_clock, profiler, throughput, watchdog
+from bertjax.train.health import goodput_clock, profiler, watchdog
 from bertjax.train.health.goodput import read_goodput
 from bertjax.train.health.goodput_clock import COMPILE, DATA, EVALUATION, SAVE, START, STEP, TIMES, GoodputClock
 from bertjax.train.health.profiler import profiled_steps
@@ -21,7 +21,7 @@ from bertjax.train.health.watchdog import HANG, LONG_FACTOR, watch_for_hangs
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (loop, throughput, goodput_clock):
+    for module in (loop, goodput_clock):
         monkeypatch.setattr(module, 'time', clock)
     monkeypatch.setattr(goodput_clock, '_recorded_until', 0.0)
     return clock

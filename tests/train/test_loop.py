@@ -10,7 +10,7 @@ from bertjax.checkpoint.position import Position
 from bertjax.errors import NonFiniteError, PreemptedError
 from bertjax.train import loop
 from bertjax.train.early_stopping import EarlyStopping
-from bertjax.train.health import throughput
+from bertjax.train.health import goodput_clock
 from bertjax.train.health.ledger import ledger_damage
 
 
@@ -18,7 +18,7 @@ from bertjax.train.health.ledger import ledger_damage
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(loop, 'time', clock)
-    monkeypatch.setattr(throughput, 'time', clock)
+    monkeypatch.setattr(goodput_clock, 'time', clock)
     return clock
 
 

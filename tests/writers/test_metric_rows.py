@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from bertjax.metrics.rows import add_sums, finite_or_none, pretraining_values
-from bertjax.train.health import throughput
+from bertjax.train.health import goodput_clock, throughput
+from bertjax.train.health.goodput_clock import DATA, EVALUATION, GoodputClock
 from bertjax.writers.console import TrainingConsole, format_value
 from bertjax.writers.tensorboard import TensorBoard
 
@@ -91,37 +92,47 @@ class Clock:
     def perf_counter(self):
         return self.now
 
+    time = perf_counter
+
 
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(throughput, 'time', clock)
+    monkeypatch.setattr(goodput_clock, 'time', clock)
     return clock
 
 
-def test_the_rates_of_an_interval_exclude_pauses(clock):
-    watch = throughput.Stopwatch()
+def test_the_rates_of_an_interval_exclude_evaluation(clock, tmp_path):
+    run_clock = GoodputClock(tmp_path, 0)
+    watch = throughput.Throughput(run_clock)
+    clock.now += 7.0
+    run_clock.begin()
     for _ in range(4):
-        clock.now += 2.0
-        watch.count(rows=32, waited=0.5)
-    clock.now += 5.0  # The duration of an evaluation.
-    watch.pause(5.0)
+        with run_clock.during(DATA):
+            clock.now += 0.5
+        clock.now += 1.5
+        watch.count(rows=32)
+    with run_clock.during(EVALUATION):
+        clock.now += 5.0
     assert watch.lap(tokens=[1600.0, 80.0], sequences=[192.0, 128.0])[0] == {
         'sequences_per_s': 24.0, 'tokens_per_s': 200.0, 'seconds_per_step': 2.0, 'data_wait': 0.25, 'mfu': None,
     }  # fmt: skip
-    clock.now += 1.0
-    watch.count(rows=8, waited=3.0)
+    with run_clock.during(DATA):
+        clock.now += 1.0
+    watch.count(rows=8)
     (second,) = watch.lap(tokens=[0.0], sequences=[8.0])
     assert second['sequences_per_s'] == 8.0  # The first interval is not counted again.
     assert second['data_wait'] == 1.0
 
 
-def test_mfu_is_reported_if_the_peak_is_known(clock, monkeypatch):
+def test_mfu_is_reported_if_the_peak_is_known(clock, monkeypatch, tmp_path):
     monkeypatch.setattr(throughput, 'peak_flops', lambda kind: 1e12)
-    watch = throughput.Stopwatch()
-    watch.flops_per_sequence = 2e9
+    run_clock = GoodputClock(tmp_path, 0)
+    watch = throughput.Throughput(run_clock)
+    run_clock.begin()
+    watch.begin(2e9)
     clock.now += 1.0
-    watch.count(rows=1000, waited=0.0)
+    watch.count(rows=1000)
     assert watch.lap(tokens=[0.0], sequences=[0.0])[0]['mfu'] == pytest.approx(2e12 / 8e12)  # There are 8 devices.
 
 

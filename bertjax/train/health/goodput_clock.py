@@ -72,6 +72,7 @@ class GoodputClock:
         self.doing, self.moves = START, 0
         self._row_seconds: dict[str, float] = {}
         self._step_seconds: dict[str, float] = {}
+        self._lap_seconds: dict[str, float] = {}
         self._step = self._after = step
         self._trains = False
         self._recent: dict[Hashable, collections.deque[float]] = {}
@@ -93,7 +94,13 @@ class GoodputClock:
     def begin(self) -> None:
         """Counts the time from now as STEP, except within a `during` context."""
         self._switch_to(STEP)
-        self._trains, self._step_seconds = True, {}
+        self._trains, self._step_seconds, self._lap_seconds = True, {}, {}
+
+    def lap(self) -> dict[str, float]:
+        """Returns {kind: seconds} since the last call of `begin` or `lap`."""
+        self._switch_to(self.doing)
+        seconds, self._lap_seconds = self._lap_seconds, {}
+        return seconds
 
     def step(self, step: int, shape: Hashable, *, saving: bool = False) -> str | None:
         """Records a finished step.
@@ -149,6 +156,6 @@ class GoodputClock:
 
     def _switch_to(self, kind: str) -> None:
         now = time.perf_counter()
-        for seconds in (self._row_seconds, self._step_seconds):
+        for seconds in (self._row_seconds, self._step_seconds, self._lap_seconds):
             seconds[self.doing] = seconds.get(self.doing, 0.0) + now - self._since
         self._since, self.doing, self.moves = now, kind, self.moves + 1

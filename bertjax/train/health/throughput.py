@@ -1,10 +1,11 @@
 """Throughput metrics: rates over an interval, model FLOPs utilisation (MFU), and memory."""
 
-import time
 from collections.abc import Sequence
 
 import jax
 import psutil
+
+from bertjax.train.health.goodput_clock import DATA, STEP, GoodputClock
 
 # (part of JAX's device_kind, peak dense bfloat16 FLOP/s per device); the first match applies. Sources: NVIDIA's data
 # sheets and Google Cloud's pages on each generation. A v3 device is one of the two cores of a chip.
@@ -27,31 +28,24 @@ def peak_flops(device_kind: str) -> float | None:
     return next((peak for name, peak in PEAK_FLOPS if name.lower() in device_kind.lower()), None)
 
 
-class Stopwatch:
-    """Measures rates since the last `lap`. `pause` excludes the time of evaluation and saving."""
+class Throughput:
+    """Computes rates since the last `lap`. The clock excludes the time of compilation, evaluation and saving."""
 
-    def __init__(self):
-        device = jax.local_devices()[0]
-        peak = peak_flops(device.device_kind)
+    def __init__(self, run_clock: GoodputClock):
+        self._run_clock = run_clock
+        peak = peak_flops(jax.local_devices()[0].device_kind)
         self._peak = peak * jax.device_count() if peak else None
-        self.flops_per_sequence = 0.0  # FLOPs of a training step per row in this phase; 0 if unknown
-        self.restart()
+        self.begin(0.0)
 
-    def restart(self) -> None:
-        """Starts a new interval."""
-        self._start = time.perf_counter()
-        self._waited = 0.0
+    def begin(self, flops_per_sequence: float) -> None:
+        """Begins a phase, whose steps need these FLOPs per row (0 if unknown)."""
+        self._flops_per_sequence = flops_per_sequence
         self._rows = self._steps = 0
 
-    def count(self, rows: int, waited: float) -> None:
-        """Adds one batch of `rows` rows, for which the loop waited `waited` seconds."""
+    def count(self, rows: int) -> None:
+        """Adds a step with `rows` rows."""
         self._steps += 1
         self._rows += rows
-        self._waited += waited
-
-    def pause(self, seconds: float) -> None:
-        """Excludes time that was not spent on training."""
-        self._start += seconds
 
     def lap(self, tokens: Sequence[float], sequences: Sequence[float]) -> list[dict[str, float | None]]:
         """Computes the rates of each run since the last lap and starts a new interval.
@@ -64,18 +58,19 @@ class Stopwatch:
           For each run: sequences_per_s, tokens_per_s, seconds_per_step, mfu (over all runs; None if the peak or
           the FLOPs are unknown) and data_wait, the fraction of the time that was spent waiting for data.
         """
-        seconds = max(time.perf_counter() - self._start, 1e-9)
+        spent = self._run_clock.lap()
+        waited = spent.get(DATA, 0.0)
+        seconds = max(spent.get(STEP, 0.0) + waited, 1e-9)
         rate, per_step = self._rows / seconds, seconds / max(self._steps, 1)
-        mfu = rate * self.flops_per_sequence / self._peak if self._peak and self.flops_per_sequence else None
-        waited = min(self._waited / seconds, 1.0)
-        self.restart()
+        mfu = rate * self._flops_per_sequence / self._peak if self._peak and self._flops_per_sequence else None
+        self._rows = self._steps = 0
         return [
             {
                 'sequences_per_s': num_sequences / seconds,
                 'tokens_per_s': num_tokens / seconds,
                 'seconds_per_step': per_step,
                 'mfu': mfu,
-                'data_wait': waited,
+                'data_wait': waited / seconds,
             }
             for num_tokens, num_sequences in zip(tokens, sequences, strict=True)
         ]
