@@ -71,7 +71,7 @@ class JsonLines:
         with self.path.open('rb') as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             while end:
                 start = data.rfind(b'\n', 0, end - 1) + 1
-                row = _parse_row(data[start:end])
+                row = parse_row(data[start:end])
                 if row is not None and row['step'] <= step:
                     break
                 end = start
@@ -86,7 +86,8 @@ class JsonLines:
             self._file = None
 
 
-def _parse_row(line: bytes) -> dict[str, Any] | None:
+def parse_row(line: bytes) -> dict[str, Any] | None:
+    """Returns the object on a line, or None if the line is damaged or has no `step`."""
     try:
         row = json.loads(line) if line.endswith(b'\n') else None
     except (ValueError, RecursionError):
@@ -103,8 +104,7 @@ def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
         return []
     with path.open('rb') as file:
         lines = file.readlines()
-    rows = [_parse_row(line) for line in lines]
-    rows = [row if row and isinstance(row.get('split'), str) else None for row in rows]
+    rows = [row if (row := parse_row(line)) and isinstance(row.get('split'), str) else None for line in lines]
     damaged = [n for n, (line, row) in enumerate(zip(lines, rows, strict=True), 1) if not row and line.endswith(b'\n')]
     if damaged:
         numbers = ', '.join(map(str, damaged[:5])) + (' …' if len(damaged) > 5 else '')

@@ -59,8 +59,8 @@ def test_the_cost_depends_only_on_the_removed_lines(tmp_path, monkeypatch):
     path.write_text(''.join(row.format(step, 256 * step) for step in range(1, 200_001)))
     size = path.stat().st_size
     assert size > 8e6
-    parsed, parse_row = [], jsonl._parse_row
-    monkeypatch.setattr(jsonl, '_parse_row', lambda line: parsed.append(line) or parse_row(line))
+    parsed, parse_row = [], jsonl.parse_row
+    monkeypatch.setattr(jsonl, 'parse_row', lambda line: parsed.append(line) or parse_row(line))
     removed = JsonLines(path).truncate_after(199_997)
     assert len(parsed) == 4 and removed == sum(map(len, parsed[:3])) == size - path.stat().st_size
     lines = path.read_text().splitlines()

@@ -1,13 +1,14 @@
 """Goodput: the share of a run's wall time that went into productive steps, and the shares of other activities."""
 
+import contextlib
 import dataclasses
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.progress import format_duration
 from bertjax.train.health.goodput_clock import KINDS, STEP, TIMES
+from bertjax.writers.jsonl import parse_row
 
 LOST = 'lost'  # steps after the last checkpoint, which a later process repeated
 _DESCRIPTIONS = {**{kind: kind for kind in KINDS}, LOST: 'steps done again', 'data': 'waiting for data'}
@@ -65,10 +66,9 @@ def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | No
     Args:
       until: The step from which the run will continue, so that later steps are lost too; None for no such step.
     """
-    rows = _read_rows(folder / TIMES)
     seconds: dict[str, float] = {}
     spans: list[tuple[int, int, float]] = []  # (after, step, seconds) of the steps that the state contains
-    processes = 0
+    processes, slow = 0, []
 
     def lose_after(step: int) -> None:
         nonlocal spans
@@ -77,8 +77,9 @@ def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | No
         seconds[LOST] = seconds.get(LOST, 0.0) + lost
         spans = retained
 
-    for row in rows:
+    for row in _read_rows(folder / TIMES):
         if 'slow' in row:
+            slow.append(row)
             continue
         after, step = row['after'], row['step']
         if 'began' in row:
@@ -92,7 +93,6 @@ def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | No
     if until is not None:
         lose_after(until)
     seconds = {STEP: sum(span[2] for span in spans), **{kind: x for kind, x in seconds.items() if x > 0}}
-    slow = [row for row in rows if 'slow' in row]
     goodput = Goodput(seconds, processes, slow)
     return goodput if goodput.total > 0 and processes else None
 
@@ -108,18 +108,13 @@ def _truncate_span(span: tuple[int, int, float], end: int) -> tuple[int, int, fl
 
 def _read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
     """Reads the undamaged rows."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
-        return []
     rows = []
-    for line in lines:
-        try:
-            row = json.loads(line)
-            row['seconds'] = {kind: float(x) for kind, x in row['seconds'].items() if kind in KINDS}
-            if 'slow' not in row:
-                row['after'], row['step'] = int(row['after']), int(row['step'])
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            continue  # damaged
-        rows.append(row)
+    with contextlib.suppress(OSError), path.open('rb') as lines:
+        for line in lines:
+            with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):  # damaged
+                row = parse_row(line)
+                row['seconds'] = {kind: float(x) for kind, x in row['seconds'].items() if kind in KINDS}
+                if 'slow' not in row:
+                    row['after'] = int(row['after'])
+                rows.append(row)
     return rows

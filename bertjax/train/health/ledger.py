@@ -1,15 +1,14 @@
 """Detection of damage in a ledger, which lists every example that was trained on. Gaps are reported, never filled."""
 
 import collections
+import contextlib
 import itertools
-import json
 import pathlib
-import re
 from collections.abc import Iterable
 
 from bertjax.checkpoint.position import Position
+from bertjax.writers.jsonl import parse_row
 
-_ROW = re.compile(rb'\{"step": (\d+), "phase": (\d+), "first": (\d+), "count": (\d+)\}\n')
 _MAX_RANGES = 5
 
 
@@ -19,53 +18,45 @@ def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
     Returns:
       Descriptions of the damage, with line or step numbers; [] for an undamaged ledger.
     """
-    unreadable, missing, out_of_order, ends = [], [], [], []
-    last: tuple[int, int, int] | None = (0, 0, 0)  # step, phase, next example; None after a gap
-    expected, ends_of_phases = 1, collections.Counter[int]()
-    if path.exists():
-        with path.open('rb') as file:
-            for number, line in enumerate(file, 1):
-                row = _parse_line(line)
-                if row is None and not line.endswith(b'\n'):  # cut off by a kill; the step will be done again
-                    continue
-                if row is None:
-                    unreadable.append((number, number))
-                    continue
-                step, phase, first, count = row
-                if step > position.step:
-                    continue
-                if step < expected:
-                    out_of_order.append((number, number))
-                    continue
-                if step > expected:
-                    missing.append((expected, step - 1))
-                    last = None
-                # A phase begins at example 0, and continues if the run returns to it.
-                if last is not None and first != ends_of_phases[phase]:
-                    out_of_order.append((number, number))
-                expected, last, ends_of_phases[phase] = step + 1, (step, phase, first + count), first + count
+    unreadable, missing, out_of_order = [], [], []
+    # The next step and the next example of each phase. A phase begins at 0, and continues if the run returns to it.
+    expected, next_examples = 1, collections.Counter[int]()
+    last = (0, 0)  # (phase, next example)
+    with path.open('rb') if path.exists() else contextlib.nullcontext(()) as lines:
+        for number, line in enumerate(lines, 1):
+            row = _parse_line(line)
+            if row is None:
+                # A kill cuts off the last line, and its step will be done again.
+                unreadable += [(number, number)] if line.endswith(b'\n') else []
+                continue
+            step, phase, first, count = row
+            if step > position.step:
+                continue
+            if step < expected:
+                out_of_order.append((number, number))
+                continue
+            if step > expected:
+                missing.append((expected, step - 1))
+            elif first != next_examples[phase]:
+                out_of_order.append((number, number))
+            expected, last, next_examples[phase] = step + 1, (phase, first + count), first + count
+    differs = last != (position.phase, position.next)
     if expected <= position.step:
         missing.append((expected, position.step))
-    elif last is not None and last[1:] != (position.phase, position.next):
-        ends.append((position.step, position.step))
+        differs = False
     damage = {
         'unreadable: line': unreadable,
         'out of order: line': out_of_order,
         'missing: step': missing,
-        'last example differs from the checkpoint: step': ends,
+        'last example differs from the checkpoint: step': [(position.step, position.step)] if differs else [],
     }
     return [f'{what} {summarize_damage(ranges)}' for what, ranges in damage.items() if ranges]
 
 
-def _parse_line(line: bytes) -> tuple[int, int, int, int] | None:
-    match = _ROW.fullmatch(line)
-    if match:
-        return tuple(map(int, match.groups()))
-    try:
-        row = json.loads(line)
-        values = tuple(row[name] for name in ('step', 'phase', 'first', 'count'))
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
+def _parse_line(line: bytes) -> tuple[int, ...] | None:
+    """Returns step, phase, first example and count of examples, or None if the line is damaged."""
+    row = parse_row(line) or {}
+    values = tuple(row.get(name) for name in ('step', 'phase', 'first', 'count'))
     return values if all(type(value) is int for value in values) else None
 
 
