@@ -1,5 +1,6 @@
 """Finds the parameters with weight decay, and the stacked parameters, by their paths."""
 
+import collections
 from typing import Any
 
 import jax
@@ -36,8 +37,5 @@ def describe_decay(params: Any) -> str:
 
 
 def _summarize_names(names: list[str]) -> str:
-    endings: dict[str, int] = {}
-    for name in names:
-        ending = '/'.join(name.split('/')[-2:])
-        endings[ending] = endings.get(ending, 0) + 1
+    endings = collections.Counter('/'.join(name.split('/')[-2:]) for name in names)
     return f'{len(names)} tensors: ' + ', '.join(f'{e} x{n}' if n > 1 else e for e, n in sorted(endings.items()))

@@ -4,11 +4,12 @@ The train step differentiates and updates only the sub-tree of trained parameter
 parameters. Frozen parameters therefore need neither gradients nor optimiser moments.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.errors import UserError
 from bertjax.optim.masks import STACKED, path_names
@@ -58,27 +59,17 @@ def needs_unrolled(train: str) -> bool:
     return train.startswith('last_')
 
 
-def partition(
-    params: Mapping[str, Any], selection: Selection, path: tuple[str, ...] = ()
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def partition(params: dict[str, Any], selection: Selection) -> tuple[dict[str, Any], dict[str, Any]]:
     """Splits params into the sub-trees of trained and frozen parameters, without empty branches."""
-    trained: dict[str, Any] = {}
-    frozen: dict[str, Any] = {}
-    for name, value in params.items():
-        path_to_value = (*path, name)
-        if isinstance(value, Mapping):
-            inner, outer = partition(value, selection, path_to_value)
-            trained |= {name: inner} if inner else {}
-            frozen |= {name: outer} if outer else {}
-        else:
-            (trained if selection(path_to_value) else frozen)[name] = value
-    return trained, frozen
+    leaves = flatten_dict(params)
+    trained = {path: leaf for path, leaf in leaves.items() if selection(path)}
+    frozen = {path: leaf for path, leaf in leaves.items() if path not in trained}
+    return unflatten_dict(trained), unflatten_dict(frozen)
 
 
-def combine(trained: Mapping[str, Any], frozen: Mapping[str, Any]) -> dict[str, Any]:
+def combine(trained: dict[str, Any], frozen: dict[str, Any]) -> dict[str, Any]:
     """Inverts `partition`."""
-    shared = {name: combine(trained[name], frozen[name]) for name in trained if name in frozen}
-    return {**trained, **frozen, **shared}
+    return unflatten_dict(flatten_dict(trained) | flatten_dict(frozen))
 
 
 def layer_rates(params: Any, decay: float, num_layers: int) -> Any:
