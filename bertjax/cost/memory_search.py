@@ -24,7 +24,7 @@ from bertjax.parallel.topology import generation_of, topology_devices
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.train.compiled_steps import lower_steps
+from bertjax.train.compiled_steps import StepLowering
 from bertjax.train.health.throughput import peak_flops
 from bertjax.train.settings import check_row_count
 from bertjax.train.setup import Setup
@@ -204,7 +204,7 @@ def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
     On TPUs, libtpu writes the text, because jaxlib 0.10.2 cannot print every program of libtpu 0.0.52 (for example, on
     v6e, an asynchronous gather on the SparseCore).
     """
-    (lowered,) = lower_steps(setup, phase, phase.batches).values()
+    lowered = StepLowering(setup, phase).step(phase.batches[phase.seq_len])
     if setup.mesh.devices.flat[0].platform != 'tpu':
         compiled = lowered.compile({**FLAGS, **UNTIMED})
         return {'fits': True, **_analyze(compiled), 'text': compiled.as_text()}

@@ -41,7 +41,7 @@ from bertjax.parallel.distributed import (
 )
 from bertjax.terminal import Console
 from bertjax.train.caller import current_caller
-from bertjax.train.compiled_steps import lower_steps
+from bertjax.train.compiled_steps import StepLowering
 from bertjax.train.health.interrupt import Interrupt
 from bertjax.train.phase import Phase
 from bertjax.train.settings import resolve_durations
@@ -274,8 +274,8 @@ def find_group_size(group: TrialGroup, count: int) -> int:
     (phase,) = group.phases()
     longest = max(phase.batches)
     while count > 1:
-        lowered = lower_steps(phase.setup, phase.settings, {longest: phase.batches[longest]}, members=count)
-        memory = lowered[longest].compile().memory_analysis()
+        lowered = StepLowering(phase.setup, phase.settings, members=count).step(phase.batches[longest])
+        memory = lowered.compile().memory_analysis()
         if memory.argument_size_in_bytes + memory.temp_size_in_bytes < 0.9 * limit:
             break
         count = -(-count // 2)

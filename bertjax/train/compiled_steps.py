@@ -34,22 +34,21 @@ class StepLowering:
         self._setup, self._phase, self._members = setup, phase, members
         self._state = stacked_template(setup.state, members) if members else setup.state
         self._replicated = replicated(setup.mesh)
-        self._first = self._scalar(jnp.uint32, 0)
-        self._rate, self._seed = self._scalar(jnp.float32, members), self._scalar(jnp.uint32, members)
+        shape = (members,) if members else ()
+        self._first = jax.ShapeDtypeStruct((), jnp.uint32, sharding=self._replicated)
+        self._rate = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=self._replicated)
+        self._seed = jax.ShapeDtypeStruct(shape, jnp.uint32, sharding=self._replicated)
 
     def step(self, batch: BatchSpec) -> jax.stages.Lowered:
         """Lowers the step as one program for batches of these shapes. `batch` describes the batch of one member."""
         arguments = (self._state, self._arrays(batch), self._first, self._rate, self._seed, *self._setup.teacher)
-        return self._lower(make_train_step(self._setup, self._phase), (0, 1, None, 0, 0), arguments)
+        return self._lower_update(make_train_step(self._setup, self._phase), (0, 1, None, 0, 0), arguments)
 
     def gradients(self, batch: BatchSpec) -> jax.stages.Lowered:
         """Lowers (parameters, arrays of a batch, number of its first row, dropout seed, *teacher) -> Gradients."""
+        arguments = (self._state.params, self._arrays(batch), self._first, self._seed, *self._setup.teacher)
         function = make_gradients(self._setup, self._phase)
-        function = jax.vmap(function, in_axes=(0, 1, None, 0)) if self._members else function
-        with mesh_context(self._setup.mesh):
-            return jax.jit(function, out_shardings=self._replicated).lower(
-                self._state.params, self._arrays(batch), self._first, self._seed, *self._setup.teacher
-            )
+        return self._lower(function, (0, 1, None, 0), arguments, out_shardings=self._replicated)
 
     def update(self, gradients: jax.stages.Lowered) -> jax.stages.Lowered:
         """Lowers (state, Gradients, peak learning rate) -> (state, metrics) for the output of a lowered `gradients`."""
@@ -57,20 +56,18 @@ class StepLowering:
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._replicated), gradients.out_info
         )
         arguments = (self._state, abstract_gradients, self._rate)
-        return self._lower(make_update(self._setup, self._phase), (0, 0, 0), arguments)
+        return self._lower_update(make_update(self._setup, self._phase), (0, 0, 0), arguments)
 
-    def _lower(self, function: Callable[..., Any], axes: tuple[int | None, ...], arguments: Any) -> jax.stages.Lowered:
-        """Lowers a function of (state, ...) that returns the new state and replicated metrics.
+    def _lower_update(self, function: Callable[..., Any], axes: Any, arguments: Any) -> jax.stages.Lowered:
+        """Lowers a function of (state, ...) that returns the new state and replicated metrics."""
+        shardings = (shardings_of(self._state), self._replicated)
+        return self._lower(function, axes, arguments, donate_argnums=0, out_shardings=shardings)
 
-        `axes` are the axes of the members in the arguments.
-        """
+    def _lower(self, function: Callable[..., Any], axes: Any, arguments: Any, **options: Any) -> jax.stages.Lowered:
+        """Lowers a function. `axes` are the axes of the members in the arguments."""
         function = jax.vmap(function, in_axes=axes) if self._members else function
-        jitted = jax.jit(function, donate_argnums=0, out_shardings=(shardings_of(self._state), self._replicated))
         with mesh_context(self._setup.mesh):
-            return jitted.lower(*arguments)
-
-    def _scalar(self, dtype: Any, members: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((members,) if members else (), dtype, sharding=self._replicated)
+            return jax.jit(function, **options).lower(*arguments)
 
     def _arrays(self, batch: BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
         def array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
@@ -196,11 +193,3 @@ def compile_steps(
         lower = lower_in_two(lowering, batches) if shared else lambda length: lowering.step(batches[length]).compile
         setup.compiled[key] = CompiledSteps(lower, batches, in_parallel=not on_cpu)
     return setup.compiled[key]
-
-
-def lower_steps(
-    setup: Setup, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
-) -> dict[int, jax.stages.Lowered]:
-    """Lowers the train step of a phase as one program per batch shape. See `compile_steps` for the arguments."""
-    lowering = StepLowering(setup, phase, members)
-    return {length: lowering.step(batch) for length, batch in batches.items()}

@@ -122,8 +122,9 @@ class Phase:
 
         The compilation of the first length starts immediately, that of the other lengths after the first step.
         """
-        programs = self._programs()
-        programs.compile_ahead(self._upcoming_lengths(first, steps))
+        programs, examples = self._programs(), self.members[0].examples
+        is_bucketed = isinstance(examples, BucketedExamples)
+        programs.compile_ahead(examples.upcoming_lengths(first, steps) if is_bucketed else self.batches)
         try:
             yield
         finally:
@@ -132,13 +133,6 @@ class Phase:
     def _programs(self) -> CompiledSteps:
         count = len(self.members) if self.stacked else 0
         return compile_steps(self.setup, self.settings, self.batches, members=count)
-
-    def _upcoming_lengths(self, first: int, steps: int) -> Sequence[int]:
-        """Returns the distinct padded lengths of `steps` batches from example `first` on, in order of use."""
-        examples = self.members[0].examples
-        return (
-            examples.upcoming_lengths(first, steps) if isinstance(examples, BucketedExamples) else tuple(self.batches)
-        )
 
     def load(self, first: int) -> Loader:
         """Loads the batches from example `first` on."""

@@ -99,13 +99,11 @@ class Setup:
         sharded = 'the optimiser' if self.parts is not None else sharded
         return describe_mesh(self.mesh) + (f', each device keeps a shard of {sharded}' if sharded else '')
 
-    def create(self, seed: int) -> TrainState:
-        """Creates the state of step 0. Each device initialises its shard."""
-        return self._create(jax.random.key(seed))
-
     @functools.cached_property
-    def _create(self) -> Callable[[jax.Array], TrainState]:
-        return jax.jit(lambda key: nn.unbox(self.init(key)), out_shardings=shardings_of(self.state))
+    def create(self) -> Callable[[int], TrainState]:
+        """The function from a seed to the state of step 0. Each device initialises its shard."""
+        create = jax.jit(lambda key: nn.unbox(self.init(key)), out_shardings=shardings_of(self.state))
+        return lambda seed: create(jax.random.key(seed))
 
     def create_from(self, params: Mapping[str, Any], seed: int) -> TrainState:
         """Creates the state of step 0 with these model parameters, which are host arrays in the model's tree.
@@ -153,15 +151,9 @@ def build_setup(
 ) -> Setup:
     """Builds a setup with the shapes and shardings of all arrays, but without arrays.
 
+    The other arguments are attributes of `Setup`.
+
     Args:
-      module: See `Setup`.
-      objective: See `Setup`.
-      optimizer: See `Setup`.
-      mesh: See `Setup`.
-      trained: See `Setup`.
-      layer_decay: See `Setup`.
-      ema_decay: See `Setup`.
-      teacher: See `Setup`.
       batch: The shapes and dtypes of a batch of the run, with any number of rows and any length.
       zero1: Whether to shard the state over the data axis, one of `parallel.zero1.ZERO1`.
     """

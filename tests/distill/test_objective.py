@@ -28,7 +28,7 @@ from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.parallel.rules import mesh_axes
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.train.compiled_steps import compile_steps, lower_steps
+from bertjax.train.compiled_steps import StepLowering, compile_steps
 from bertjax.train.distillation import Distillation, DistillationStage
 from bertjax.train.phase import TrainStep
 from bertjax.train.state import abstract_state, put_like
@@ -116,7 +116,7 @@ def test_the_teacher_is_neither_in_the_state_nor_a_constant(one_device):
     for path, x in jax.tree_util.tree_flatten_with_path(last.params)[0]:  # Every parameter is trained.
         before = functools.reduce(lambda tree, name: tree[name], path_names(path), first.params)
         assert (x != before).any(), path_names(path)
-    lowered = lower_steps(run.setup, run.phase, run.batches)[16]
+    lowered = StepLowering(run.setup, run.phase).step(run.batches[16])
     arguments = (first, run.teacher, RandomExamples().batch(np.arange(2)), 'first', 'rate', 'seed')
     assert len(jax.tree.leaves(lowered.args_info)) == len(jax.tree.leaves(arguments))
     widest = max(len(line) for line in lowered.as_text().splitlines() if 'stablehlo.constant' in line)

@@ -84,8 +84,8 @@ def test_a_step_that_does_not_fit_is_an_error_with_settings_that_fit(program: Pr
 def test_out_of_memory_messages_of_the_compiler_are_parsed(monkeypatch, message, needed, available):
     lowered = mock.Mock()
     lowered.compile.side_effect = jax.errors.JaxRuntimeError(f'RESOURCE_EXHAUSTED: {message}')
-    monkeypatch.setattr(memory_search, 'lower_steps', lambda *_: {'step': lowered})
-    setup, phase = mock.MagicMock(), mock.Mock()
+    monkeypatch.setattr(memory_search, 'StepLowering', lambda *_: mock.Mock(step=lambda batch: lowered))
+    setup, phase = mock.MagicMock(), mock.MagicMock()
     setup.mesh.devices.flat = [mock.Mock(platform='tpu')]
     found = memory_search.compile_step(setup, phase)
     assert not found['fits'] and found['hbm_bytes_per_chip'] == (needed and needed * 2**30)
