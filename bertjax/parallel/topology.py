@@ -53,7 +53,7 @@ GENERATIONS = {
 # By default, JAX uses three quarters of a GPU's memory. XLA estimates no cycles for GPUs, so no times are computed. A
 # switch connects the GPUs of a machine, so they never form a ring.
 _GPUS = {
-    name: Generation(gpu.memory * 3 // 4, gpu.bandwidth, gpu.links, 1 << 30, gpu.clock_ghz * 1e9)
+    name: Generation(gpu['memory'] * 3 // 4, gpu['bandwidth'], gpu['links'], 1 << 30, gpu['clock_ghz'] * 1e9)
     for name, gpu in GPUS.items()
 }
 _WHOLE_CUBES = ('v4', 'v5p')
