@@ -4,6 +4,7 @@ import ctypes
 import dataclasses
 import http.client
 import os
+import re
 import signal
 import sys
 import time
@@ -42,7 +43,7 @@ class ProcessFlags:
         if self.num_processes < 1 or not 0 <= self.process_id < self.num_processes:
             expected = f'a number below --num_processes={self.num_processes}'
             raise UserError('--process_id', str(self.process_id), expected, 'number the processes from 0')
-        if not self.coordinator_address.rpartition(':')[2].isdigit():
+        if not re.fullmatch(r'.+:\d+', self.coordinator_address):
             expected, fix = 'HOST:PORT of the first process', 'for example --coordinator_address=10.0.0.2:8476'
             raise UserError('--coordinator_address', self.coordinator_address, expected, fix)
 
@@ -83,18 +84,16 @@ def _read_attribute(name: str, environment: Mapping[str, str]) -> str:
     server = environment.get('GCE_METADATA_IP', 'metadata.google.internal')  # as in JAX
     address = f'http://{server}/computeMetadata/v1/instance/attributes/{name}'
     request = urllib.request.Request(address, headers={'Metadata-Flavor': 'Google'})
-    tries = 0
-    while True:
+    for tries_left in reversed(range(_TRIES)):
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
                 return response.read().decode()
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, urllib.error.HTTPError) and error.code == 404:
                 return ''
-            tries += 1
-            if tries == _TRIES:
+            if not tries_left:
                 raise
-            time.sleep(0.5)
+        time.sleep(0.5)
 
 
 def _parse_value(key: str, lines: str) -> str | None:
