@@ -104,21 +104,19 @@ def has_separate_workdirs() -> bool:
     return _workdir_sync is not None and jax.distributed.is_initialized() and jax.process_count() > 1
 
 
-def primary_first() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def primary_first(*, sync_workdirs: bool = True) -> Iterator[None]:
     """A context whose body runs first in the primary process, then in the others, which see the primary's files.
 
     The body must not compute on the mesh, which needs all processes. Within the body, the functions of this module do
-    not communicate, except `wait_for_all`, which must not be called there.
+    not communicate, except `wait_for_all`, which must not be called there. Without `sync_workdirs`, processes with
+    separate workdirs do not fetch the primary's files.
 
     Raises:
       OtherStoppedError: In the other processes, if the primary has raised. In the processes without an error, if
         another process could not fetch the files of the primary.
     """
-    return _first_before_others(_workdir_sync)
-
-
-@contextlib.contextmanager
-def _first_before_others(workdir_sync: WorkdirSync | None) -> Iterator[None]:
+    workdir_sync = _workdir_sync if sync_workdirs else None
     if not is_multiprocess():
         yield
         return
@@ -190,7 +188,7 @@ def decide_on_primary(decide: Callable[[], int]) -> int:
     if not is_multiprocess():
         return decide()
     value = 0
-    with _first_before_others(None):
+    with primary_first(sync_workdirs=False):
         if is_primary():
             value = decide()
     return broadcast_from_primary(value)

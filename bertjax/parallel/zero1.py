@@ -80,18 +80,15 @@ def unshard(params: Any) -> Any:
     return jax.device_put(params, jax.tree.map(_remove_data_axis, params)) if split else params
 
 
-@dataclasses.dataclass(frozen=True)
-class ShardedMoments:
-    """Shardings of moments over the data axis, for abstract parameters that are replicated over this axis."""
+def shard_like_moments(tree: Any, params: Any) -> Any:
+    """Constrains traced gradients or parameters to the shardings of moments over the data axis.
 
-    params: Any
-
-    def constrain(self, tree: Any) -> Any:
-        """Constrains traced gradients or parameters, a tree like `params`, to the shardings of the moments."""
-        full = jax.tree.map(lambda _, x: x.sharding, tree, self.params)
-        parts = jax.tree.map(lambda _, x: shard_over_data(x).sharding, tree, self.params)
-        # With only the second constraint, XLA would also shard the matrix products of the gradients this way.
-        return jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(tree, full), parts)
+    `params` are the abstract parameters, which are replicated over this axis.
+    """
+    full = jax.tree.map(lambda x: x.sharding, params)
+    parts = jax.tree.map(lambda x: shard_over_data(x).sharding, params)
+    # With only the second constraint, XLA would also shard the matrix products of the gradients this way.
+    return jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(tree, full), parts)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from bertjax.model.row_packing import PackedLayout
 from bertjax.optim.trainable import Selection, partition, select_all
 from bertjax.parallel.mesh import describe_mesh
 from bertjax.parallel.partition import mesh_context
-from bertjax.parallel.zero1 import GradientExchange, ShardedMoments, is_data_parallel, shard_over_data, should_shard
+from bertjax.parallel.zero1 import GradientExchange, is_data_parallel, shard_over_data, should_shard
 from bertjax.train.state import (
     TrainState,
     abstract_state,
@@ -75,7 +75,7 @@ class Setup:
       teacher: (abstract parameters,) if the objective has a `teacher_fn`. They are not part of the state.
       exchange: The gradient exchange if the state is sharded over the data axis (ZeRO-1, see parallel/zero1.py), else
         None.
-      parts: The sharded moments if only the moments are sharded over the data axis, else None.
+      moment_params: The abstract trained parameters if only their moments are sharded over the data axis, else None.
       compiled: The cached programs of the most recent phase, see `compiled_steps.compile_steps`.
     """
 
@@ -90,13 +90,13 @@ class Setup:
     state: TrainState
     teacher: tuple[Any, ...] = ()
     exchange: GradientExchange | None = None
-    parts: ShardedMoments | None = None
+    moment_params: Any = None
     compiled: dict[tuple, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False, init=False)
 
     def describe(self) -> str:
         """Describes the devices and the arrays that are sharded over the data axis."""
         sharded = 'parameters and optimiser' if self.exchange is not None and self.exchange.is_sharded else ''
-        sharded = 'the optimiser' if self.parts is not None else sharded
+        sharded = 'the optimiser' if self.moment_params is not None else sharded
         return describe_mesh(self.mesh) + (f', each device keeps a shard of {sharded}' if sharded else '')
 
     @functools.cached_property
@@ -162,14 +162,13 @@ def build_setup(
     init = jax.jit(make_init(module, optimizer, inputs, trained, objective.init_aux, ema=ema_decay > 0), inline=True)
     with mesh_context(mesh):
         state = abstract_state(init, mesh)
-    exchange = parts = None
+    exchange = moment_params = None
     if should_shard(zero1, mesh):
         if is_data_parallel(mesh):
             state = jax.tree.map(shard_over_data, state)
             exchange = GradientExchange(state.params, module.config.dtype)
         else:
-            parts = ShardedMoments(partition(state.params, trained)[0])
+            moment_params, _ = partition(state.params, trained)
             state = state.replace(opt_state=jax.tree.map(shard_over_data, state.opt_state))
-    return Setup(
-        module, objective, optimizer, mesh, trained, layer_decay, ema_decay, init, state, teacher, exchange, parts
-    )
+    sharding = {'exchange': exchange, 'moment_params': moment_params}
+    return Setup(module, objective, optimizer, mesh, trained, layer_decay, ema_decay, init, state, teacher, **sharding)

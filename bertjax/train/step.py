@@ -15,6 +15,7 @@ from bertjax.model.dropout import Dropout
 from bertjax.optim.schedules import make_schedule
 from bertjax.optim.trainable import combine, layer_rates, partition
 from bertjax.parallel.partition import platform
+from bertjax.parallel.zero1 import shard_like_moments
 from bertjax.train.setup import PhaseSettings, Setup
 from bertjax.train.state import TrainState, update_ema
 from bertjax.train.whole_batch import split_rows, whole_batch_gradients
@@ -168,7 +169,7 @@ def make_update(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[Train
     of skipped steps.
     """
     first_step, last_step = phase.schedule_steps or (phase.first_step, phase.last_step)
-    optimizer, parts = setup.optimizer, setup.parts
+    optimizer, moment_params = setup.optimizer, setup.moment_params
 
     def update(state: TrainState, gradients: Gradients, peak: jax.Array) -> tuple[TrainState, Metrics]:
         schedule = make_schedule(
@@ -183,8 +184,8 @@ def make_update(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[Train
         old, frozen = partition(state.params, setup.trained)
         grads = gradients.grads
         grad_norm = optax.tree.norm(grads)
-        if parts is not None:
-            grads, old = parts.constrain(grads), parts.constrain(old)
+        if moment_params is not None:
+            grads, old = (shard_like_moments(tree, moment_params) for tree in (grads, old))
         direction, opt_state = optimizer.update(grads, state.opt_state, old)
         if platform() == 'cpu':
             # The update on a CPU is memory-bound. The direction comes from a second call of the optimiser, so that XLA
