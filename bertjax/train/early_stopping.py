@@ -1,5 +1,6 @@
 """Early stopping of a run that no longer improves on dev."""
 
+import math
 from typing import Any
 
 STATE_KEY = 'patience_used'  # the key in the config of a checkpoint
@@ -19,8 +20,8 @@ class EarlyStopping:
         self._waited: int = saved['waited'] if saved else 0
 
     def note(self, cost: float | None) -> bool:
-        """Records the cost of an evaluation (lower is better). Returns whether it is the best so far; None never is."""
-        better = cost is not None and (self._best is None or cost < self._best)
+        """Records the cost of an evaluation (lower is better). Returns whether it is the best; None and NaN never are."""
+        better = cost is not None and not math.isnan(cost) and (self._best is None or cost < self._best)
         self._best, self._waited = (cost, 0) if better else (self._best, self._waited + 1)
         return better
 

@@ -299,5 +299,6 @@ def test_patience_needs_strictly_better_evaluations():
     assert not patience.should_stop
     again = EarlyStopping(2, patience.state['patience_used'])
     assert not again.note(-0.6) and again.should_stop
+    assert [EarlyStopping(2).note(cost) for cost in (float('nan'), float('inf'))] == [False, True]
     never = EarlyStopping(0)
     assert not any(never.note(1.0) and never.should_stop for _ in range(9)) and never.state == {}
