@@ -62,7 +62,7 @@ def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
     """
     texts = parse_texts(settings.heldout_texts)
     for name, path in texts:
-        if name != EACH:
+        if path:
             _check_not_trained_on(settings, name, path)
             check_outside(path, folder, WORKDIR_FILES, _KEY)
             continue
@@ -85,7 +85,7 @@ def prepare_texts(
     """
     texts: dict[str, StoreSplit] = {}
     for name, path in parse_texts(settings.heldout_texts):
-        if name == EACH:
+        if not path:
             texts |= _heldout_of_each(settings, stores)
             continue
         options = dataclasses.replace(settings.corpus_options, heldout=0.0, drop_duplicates=False)

@@ -1,9 +1,12 @@
 """Tests parsing config.heldout_texts and naming corpora."""
 
+import types
+
 import pytest
 
+from bertjax.corpus.sources import CorpusOptions
 from bertjax.errors import UserError
-from bertjax.pretrain.heldout_texts import corpus_names, parse_texts
+from bertjax.pretrain.heldout_texts import check_texts, corpus_names, parse_texts
 
 
 def test_names_and_paths_are_parsed_or_refused():
@@ -14,6 +17,19 @@ def test_names_and_paths_are_parsed_or_refused():
             parse_texts(wrong)
     with pytest.raises(UserError, match="'bio' twice"):
         parse_texts('bio=a,bio=b')
+
+
+def test_a_text_can_have_the_name_each(tmp_path):
+    texts = [tmp_path / 'train.txt', tmp_path / 'other.txt']
+    for text in texts:
+        text.write_text('one\n')
+    settings = types.SimpleNamespace(
+        heldout_texts=f'each={texts[1]}', data='', corpus=str(texts[0]), corpus_options=CorpusOptions()
+    )
+    check_texts(settings, tmp_path / 'run')
+    settings.heldout_texts = f'each={texts[0]}'
+    with pytest.raises(UserError, match='text that is not trained on'):
+        check_texts(settings, tmp_path / 'run')
 
 
 def test_corpora_are_named_after_their_files_if_the_names_differ():
