@@ -29,7 +29,7 @@ from bertjax.model.layers import dot
 from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.remote.paths import user_path
-from bertjax.train.health.goodput import read_goodput
+from bertjax.train.health.goodput import Goodput, read_goodput
 from bertjax.train.health.goodput_clock import COMPILE, DATA, EVALUATION, SAVE, STEP
 from bertjax.train.time_limit import TimeLimit
 from bertjax.workdir.lock import has_checkpoints
@@ -137,8 +137,7 @@ class BudgetPlan:
         `evaluates` is whether the run also evaluates during training.
         """
         seconds, _ = parse_budget(self.budget)
-        goodput = read_goodput(folder)
-        assert goodput is not None
+        goodput = read_goodput(folder) or Goodput({STEP: elapsed}, processes=1)  # the log may have failed
         kinds = (STEP, DATA, SAVE, EVALUATION) if evaluates else (STEP, DATA, SAVE)
         per_step = sum(goodput.seconds.get(kind, 0.0) for kind in kinds) / step
         # The third phase compiles the train step once more. N processes have compiled it N + 1 times so far: each of

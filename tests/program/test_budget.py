@@ -165,6 +165,11 @@ def test_the_evaluations_of_the_decay_belong_to_the_budget(tmp_path):
     assert _plan(tmp_path)['decay'] == round((100 - 43 - 8 / 2) / (33 / 100))
 
 
+def test_the_decay_is_planned_without_a_log_of_the_time(tmp_path):
+    BudgetPlan('100s', {}, 300, 10).decide(tmp_path, 100, 20.0, evaluates=False)
+    assert _plan(tmp_path)['decay'] == 400  # (100 - 20) / (20 / 100)
+
+
 def test_a_budget_of_any_length_is_refused_in_one_line(tmp_path):
     settings = pretraining_settings(budget_config('9' * 290 + 'e9'))
     with pytest.raises(UserError, match='which allows too many steps, expected at most 536,870,911 steps; lower it'):
