@@ -24,25 +24,15 @@ class TrainingConsole(Writer):
     Args:
       total_steps: The last step.
       first_step: The step at which the run starts or resumes.
-      silent: Whether to show nothing.
       describe_time: A function that describes the used part of the time limit, for a run whose last step depends on a
         time limit; None for any other run.
     """
 
-    def __init__(
-        self,
-        total_steps: int,
-        first_step: int,
-        silent: bool = False,
-        describe_time: Callable[[], str] | None = None,
-    ):
-        self.console = Console(soft_wrap=True, highlight=False, quiet=silent)
+    def __init__(self, total_steps: int, first_step: int, describe_time: Callable[[], str] | None = None):
+        self.console = Console(soft_wrap=True, highlight=False)
         done = MofNCompleteColumn() if describe_time is None else TextColumn('{task.completed:,}')
         self._progress = make_bar(
-            done,
-            TextColumn('{task.fields[status]}'),
-            console=self.console,
-            disable=not self.console.is_terminal or silent,
+            done, TextColumn('{task.fields[status]}'), console=self.console, disable=not self.console.is_terminal
         )
         self._task = self._progress.add_task('[bold]step', total=total_steps, completed=first_step, status='')
         self._total, self._describe_time = total_steps, describe_time
@@ -59,7 +49,7 @@ class TrainingConsole(Writer):
 
     def log(self, text: str) -> None:
         """Prints a permanent line above the bar."""
-        self._progress.console.print(text, markup=False)
+        self.console.print(text, markup=False)
 
     def set_status(self, text: str) -> None:
         """Sets the text of the bar until the next training row."""
@@ -105,13 +95,9 @@ def format_value(value: float | None) -> str:
 def print_output_files(
     console: Console, folder: pathlib.Path, descriptions: Mapping[str, str], *, exported: bool
 ) -> None:
-    """Prints the existing output files of a workdir.
+    """Prints the existing output files of a workdir, those of an export only if `exported`.
 
-    Args:
-      console: The console.
-      folder: The workdir.
-      descriptions: {path within the workdir: description}.
-      exported: Whether to print the files of an export.
+    `descriptions` are {path within the workdir: description}.
     """
     console.print('\noutput files', style='bold')
     names = [name for name in descriptions if (folder / name).exists() and (exported or not name.startswith('export/'))]

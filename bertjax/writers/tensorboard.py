@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from bertjax.writers.writer import Row, Writer
+from bertjax.writers.writer import Row, Writer, row_numbers
 
 _FLUSH_SECONDS = 30
 _UNUSED = ('torch', 'boto3', 'google.cloud.storage')  # optional imports of tensorboardX that this module does not need
@@ -43,10 +43,8 @@ class TensorBoard(Writer):
             # A session start makes TensorBoard discard earlier rows of this step and of later steps.
             start = SessionLog(status=SessionLog.START)
             self._events.write_event(Event(wall_time=time.time(), step=row['step'], session_log=start))
-        for name, value in row.items():
-            if isinstance(value, (int, float)) and name not in ('step', 'phase'):
-                summary = scalar(f'{row["split"]}/{name}', value)
-                self._events.write_event(Event(wall_time=time.time(), step=row['step'], summary=summary))
+        for name, value in row_numbers(row).items():
+            self._events.write_event(Event(wall_time=time.time(), step=row['step'], summary=scalar(name, value)))
         if time.monotonic() - self._flushed > _FLUSH_SECONDS:
             self._events.flush()
             self._flushed = time.monotonic()

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import json
-import math
 import os
 import pathlib
 import queue
@@ -15,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_or_none
 from bertjax.writers.services import SERVICES, Service
-from bertjax.writers.writer import Row, Writer
+from bertjax.writers.writer import Row, Writer, row_numbers
 
 FILE = 'tracker.json'  # in the workdir; identifies the tracker and its run
 _CLOSE_SECONDS = 60.0  # the longest wait for unsent rows at the end of a training
@@ -44,8 +43,7 @@ class Tracker(Writer):
     After a kill, the rows since the last checkpoint are sent twice, because trackers can only append.
 
     Args:
-      tracker: config.tracker.
-      project: config.tracker_project.
+      tracker, project: config.tracker and config.tracker_project.
       folder: The workdir of the run or trial.
       name: The name of the run in the tracker.
       config: The resolved config.
@@ -103,7 +101,7 @@ class Tracker(Writer):
         try:
             self._start()
             while (row := self._rows.get()) is not None:
-                self._service.log(row['step'], _numbers(row))
+                self._service.log(row['step'], row_numbers(row))
             self._service.finish()
         except BaseException as error:  # raised again in the thread that writes rows
             self._failure = error
@@ -118,9 +116,3 @@ class Tracker(Writer):
         )
         if not is_same or run != previous['run']:
             write_atomic(path, json.dumps({**self._identity, 'run': run}, indent=2) + '\n')
-
-
-def _numbers(row: Row) -> dict[str, float]:
-    """Returns {`SPLIT/NAME`: value} of the finite numbers of a row."""
-    values = {name: x for name, x in row.items() if isinstance(x, int | float) and name not in ('step', 'phase')}
-    return {f'{row["split"]}/{name}': float(x) for name, x in values.items() if math.isfinite(x)}

@@ -1,5 +1,6 @@
 """The base class of writers, a writer that calls a function, and the list of a run's writers."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,12 @@ from absl import logging
 
 # A row of metrics.jsonl: 'step', 'split', 'phase', 'examples', and metrics.
 Row = Mapping[str, Any]
+
+
+def row_numbers(row: Row) -> dict[str, float]:
+    """Returns {`SPLIT/NAME`: value} of the finite numbers of a row."""
+    values = {name: x for name, x in row.items() if isinstance(x, int | float) and name not in ('step', 'phase')}
+    return {f'{row["split"]}/{name}': float(x) for name, x in values.items() if math.isfinite(x)}
 
 
 class Writer:
@@ -33,12 +40,7 @@ class Writer:
 
 
 class Callback(Writer):
-    """Passes each new row to a function, as a dict. Rows of an earlier process are not passed again.
-
-    Args:
-      on_row: The function.
-      fields: Further fields of each row.
-    """
+    """Passes each new row, with further `fields`, to a function. Rows of an earlier process are not passed again."""
 
     def __init__(self, on_row: Callable[[dict[str, Any]], object], fields: Mapping[str, Any]):
         self._on_row, self._fields = on_row, fields
@@ -47,7 +49,6 @@ class Callback(Writer):
         return 'on_row'
 
     def write(self, row: Row) -> None:
-        """Calls the function."""
         self._on_row({**row, **self._fields})
 
 

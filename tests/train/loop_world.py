@@ -146,7 +146,7 @@ class World(Interrupt):
         position = position or Position()
         zero = jnp.int32(0)
         state = state or TrainState(zero, {'kernel': jnp.float32(0)}, {}, zero, zero)
-        console, total = TrainingConsole(10, 0, silent=True), self.ends[1]
+        console, total = TrainingConsole(10, 0), self.ends[1]
         recorder = Recorder(
             [self.folder], console, values=pretraining_values, log_every=self.log_every, total=total,
             run_clock=GoodputClock(self.folder, position.step), profiled=self.profiled,
