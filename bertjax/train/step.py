@@ -74,12 +74,6 @@ def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradient
     grad_accum_steps, layout = phase.grad_accum_steps, phase.layout
     packed_model = setup.module if layout is None else setup.module.clone(packing=layout)
 
-    def loss_and_sums(
-        trained_params: Any, frozen: Any, rows: Batch, dropout: Dropout, weights: Mapping[str, jax.Array]
-    ) -> tuple[jax.Array, Sums]:
-        outputs = _apply(packed_model, objective, combine(trained_params, frozen), rows, dropout=dropout)
-        return mean_loss(outputs, rows, weights)
-
     def mean_loss(outputs: Any, rows: Batch, weights: Mapping[str, jax.Array]) -> tuple[jax.Array, Sums]:
         sums = objective.losses(outputs, rows)
         # A weight can be 0, for example in a batch of padding.
@@ -97,20 +91,19 @@ def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradient
         stored, _ = partition(params, trained)
         trained_params, frozen = partition(exchange.gather(params) if exchange else params, trained)
 
+        def forward(trained_params: Any, numbered: tuple[Batch, jax.Array]) -> Any:
+            rows, numbers = numbered
+            row_dropout = dropout.replace(example_ids=numbers)
+            return _apply(packed_model, objective, combine(trained_params, frozen), rows, dropout=row_dropout)
+
         def value_and_grad(rows: Batch, numbers: jax.Array) -> tuple[tuple[jax.Array, Sums], Any]:
-            rows, row_dropout = with_teacher_outputs(objective, rows, *teacher), dropout.replace(example_ids=numbers)
-            sums, grads = jax.value_and_grad(loss_and_sums, has_aux=True)(
-                trained_params, frozen, rows, row_dropout, weights
-            )
+            rows = with_teacher_outputs(objective, rows, *teacher)
+            loss = lambda trained_params: mean_loss(forward(trained_params, (rows, numbers)), rows, weights)  # noqa: E731
+            sums, grads = jax.value_and_grad(loss, has_aux=True)(trained_params)
             # Kernels may be gathered in bfloat16, but the gradients of the parts add up in the dtype of the parameters.
             return sums, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, stored)
 
         if objective.whole_batch:
-
-            def forward(trained_params: Any, rows: tuple[Batch, jax.Array]) -> Any:
-                row_dropout = dropout.replace(example_ids=rows[1])
-                return _apply(packed_model, objective, combine(trained_params, frozen), rows[0], dropout=row_dropout)
-
             sums, grads = whole_batch_gradients(
                 forward,
                 lambda outputs, rows: mean_loss(outputs, rows, weights),
