@@ -156,10 +156,8 @@ class Checkpoints:
             return latest if lowest is None else self._load_saved(lowest)
         if step not in self.steps() or not self._steps.is_undamaged(step):
             available = ', '.join(map(str, self.steps()))
-            found, expected = (
-                f'{step}, but {self.directory} has no undamaged checkpoint of this step',
-                f'one of the saved steps ({available or "none"})',
-            )
+            found = f'{step}, but {self.directory} has no undamaged checkpoint of this step'
+            expected = f'one of the saved steps ({available or "none"})'
             fix = 'choose one of them, or 0 for the newest or best' if available else 'train first'
             raise UserError('config.step', found, expected, fix)
         return self._load_saved(step)

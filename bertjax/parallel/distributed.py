@@ -154,7 +154,7 @@ def _report_status(report: Callable[[int], None]) -> Iterator[None]:
 
 def _share_primary_status(status: int) -> None:
     """Sends the status of the primary to the other processes, which raise OtherStoppedError if it is not 0."""
-    wait_for_all(_LONG)
+    wait_for_all()
     primary_status = broadcast_from_primary(status)
     if primary_status and not is_primary():
         raise OtherStoppedError(primary_status)
@@ -162,7 +162,7 @@ def _share_primary_status(status: int) -> None:
 
 def _share_all_statuses(status: int) -> None:
     """Exchanges the statuses of all processes. If any is not 0, processes with status 0 raise OtherStoppedError."""
-    wait_for_all(_LONG)
+    wait_for_all()
     statuses = multihost_utils.process_allgather(np.int32(status)).ravel()
     if not status and statuses.any():
         process = int(np.flatnonzero(statuses)[0])
@@ -219,11 +219,11 @@ def _status_of(error: BaseException) -> int:
 _waits = 0
 
 
-def wait_for_all(seconds: int) -> None:
+def wait_for_all() -> None:
     """Waits until all processes have called this. It does not use the devices, whose collectives would time out."""
     global _waits
     _waits += 1
-    _barrier(f'bertjax-{_waits}', seconds)
+    _barrier(f'bertjax-{_waits}', _LONG)
 
 
 def _barrier(key: str, seconds: int) -> None:
@@ -236,7 +236,7 @@ def _barrier(key: str, seconds: int) -> None:
 def remove_on_all(folder: pathlib.Path) -> None:
     """Removes a folder, if it exists, after all processes have called this."""
     if is_multiprocess():
-        wait_for_all(_LONG)
+        wait_for_all()
     with primary_first():
         if is_primary() or has_separate_workdirs():
             shutil.rmtree(folder, ignore_errors=True)

@@ -178,10 +178,8 @@ def make_plan(
         fix = 'leave it out, or give another --workdir'
         raise UserError('config.replay', repr(settings.replay), f'a run with the decisions in {path}', fix)
     plan = saved or replayed or _new_plan(settings, mesh, flag_keys)
-    if plan is replayed:
-        _check_plan(plan, settings, flag_keys, settings.replay, 'leave config.replay out')
-    else:
-        _check_plan(plan, settings, flag_keys, path, 'give another --workdir')
+    from_replay = (settings.replay, 'leave config.replay out')
+    _check_plan(plan, settings, flag_keys, *(from_replay if plan is replayed else (path, 'give another --workdir')))
     if plan is not saved:
         plan.save(folder)
     return plan

@@ -86,7 +86,11 @@ def prepare_texts(
     texts: dict[str, StoreSplit] = {}
     for name, path in parse_texts(settings.heldout_texts):
         if not path:
-            texts |= _heldout_of_each(settings, stores)
+            for corpus, weighted in zip(corpus_names(settings.corpus), stores, strict=True):
+                texts[corpus] = weighted.store.split('heldout')
+                if not texts[corpus].num_documents:
+                    fix = 'raise config.corpus_options.heldout'
+                    raise UserError(_KEY, f'no held-out document in {corpus}', 'held-out documents in each corpus', fix)
             continue
         options = dataclasses.replace(settings.corpus_options, heldout=0.0, drop_duplicates=False)
         directory = folder / FOLDER / name
@@ -106,16 +110,6 @@ def _check_names(names: Sequence[str]) -> None:
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if duplicate:
         raise UserError(_KEY, f'{duplicate!r} twice', 'a different name for each text', 'rename one of them')
-
-
-def _heldout_of_each(settings: PretrainingSettings, stores: Sequence[WeightedStore]) -> dict[str, StoreSplit]:
-    texts = {}
-    for name, weighted in zip(corpus_names(settings.corpus), stores, strict=True):
-        texts[name] = weighted.store.split('heldout')
-        if not texts[name].num_documents:
-            fix = 'raise config.corpus_options.heldout'
-            raise UserError(_KEY, f'no held-out document in {name}', 'held-out documents in each corpus', fix)
-    return texts
 
 
 def _check_not_trained_on(settings: PretrainingSettings, name: str, path: str) -> None:

@@ -20,7 +20,7 @@ class EarlyStopping:
         self._waited: int = saved['waited'] if saved else 0
 
     def note(self, cost: float | None) -> bool:
-        """Records the cost of an evaluation (lower is better). Returns whether it is the best; None and NaN never are."""
+        """Records the cost of an evaluation (lower is better). Returns whether it is the best; None or NaN never is."""
         better = cost is not None and not math.isnan(cost) and (self._best is None or cost < self._best)
         self._best, self._waited = (cost, 0) if better else (self._best, self._waited + 1)
         return better

@@ -29,9 +29,7 @@ class Loop:
     step, only the end of the run, a request to stop or the time limit causes a checkpoint.
 
     Args:
-      settings: The settings, with `eval_every` and `checkpoint_every` in steps (0 for never), and `checkpoint_minutes`,
-        the maximum time between checkpoints (0 for no limit).
-      recorder: The recorder of the example numbers and metrics of each step, and of the evaluations.
+      settings: The settings, with `eval_every` and `checkpoint_every` in steps.
       early_stopping: The early stopping of the last phase. If it has a limit, each new best state is saved.
       time_limit: The limit that ends a phase by the clock; None for none.
     """

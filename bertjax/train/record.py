@@ -66,18 +66,12 @@ class Recorder:
         failed: Sequence[bool] = (),
         trackers: Sequence[Writer] = (),
     ):
-        files: list[list[Writer]] = [
-            [JsonLines(folder / 'metrics.jsonl'), TensorBoard(folder / 'tensorboard')] if is_primary() else []
-            for folder in folders
-        ]
-        for run_writers, tracker in zip(files, trackers, strict=False):
-            run_writers.append(tracker)
-        if (on_row := current_caller().on_row) is not None:
-            for run_writers, folder in zip(files, folders, strict=True):
-                run_writers.append(Callback(on_row, trial_fields(folder)))
-        if not stacked:
-            files[0].append(console)
-        self._writers = [Writers(writers) for writers in files]
+        on_row, self._writers = current_caller().on_row, []
+        for m, folder in enumerate(folders):
+            writers = [JsonLines(folder / 'metrics.jsonl'), TensorBoard(folder / 'tensorboard')] if is_primary() else []
+            writers += trackers[m : m + 1]
+            writers += [Callback(on_row, trial_fields(folder))] if on_row else []
+            self._writers.append(Writers(writers if stacked else [*writers, console]))
         self._overview = Writers([console] if stacked else [])
         self._ledgers = [JsonLines(folder / 'ledger.jsonl') for folder in folders]
         self._console, self._throughput, self.run_clock = console, Throughput(run_clock), run_clock

@@ -58,7 +58,7 @@ def test_a_process_that_fails_alone_is_lost_to_the_others(
     body = f"""
         if not distributed.is_primary():
             raise {error}
-        distributed.wait_for_all(600)
+        distributed.wait_for_all()
         print('went on')
     """
     first, second = ends(program, tmp_path, body, leaving=2)
