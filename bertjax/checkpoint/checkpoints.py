@@ -56,28 +56,19 @@ class Checkpoints:
 
     Args:
       directory: The folder, which is created if needed.
-      keep: The number of newest steps to keep.
+      keep: The number of newest steps to keep, at least 1.
       log: A function that logs a line about each unfinished, damaged or unknown checkpoint.
       read_only: Whether to leave the folder unchanged, for verbs that only read a run.
 
     Raises:
-      UserError: `keep` is below 1, or `directory` or a parent of it is a file.
+      UserError: `directory` or a parent of it is a file.
     """
 
     def __init__(
-        self,
-        directory: str | pathlib.Path,
-        *,
-        keep: int,
-        log: Callable[[str], None] = print,
-        read_only: bool = False,
+        self, directory: pathlib.Path, *, keep: int = 1, log: Callable[[str], None] = print, read_only: bool = False
     ):
-        if keep < 1:
-            raise UserError('config.checkpoint_keep', str(keep), 'at least 1', 'set it to 1 or more')
-        self.directory = pathlib.Path(directory).resolve()
-        self._keep = keep
-        self._log = log
-        self._read_only = read_only
+        self.directory = directory.resolve()
+        self._keep, self._log, self._read_only = keep, log, read_only
         self._steps = Steps(self.directory, log, read_only=read_only, on_move=lambda: self._manager.reload())
         self._finisher: threading.Thread | None = None
         self._failure: BaseException | None = None

@@ -1,5 +1,6 @@
 """Loads the model of a pre-training run from its checkpoints."""
 
+import contextlib
 import dataclasses
 import pathlib
 from typing import Any
@@ -22,12 +23,7 @@ _FIX = 'give the recipe of this workdir'
 
 @dataclasses.dataclass(frozen=True)
 class SavedPretraining:
-    """A checkpoint of a pre-training run, with its parameters on the mesh.
-
-    Attributes:
-      params: The parameters, sharded over the mesh.
-      checkpoint: The step and the config of the checkpoint.
-    """
+    """A checkpoint of a pre-training run, with its parameters on the mesh."""
 
     config: BertConfig
     mesh: Mesh
@@ -43,14 +39,12 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
       UserError: There is no checkpoint, or `settings` describe another model than the checkpoint.
     """
     tokenizer = load_workdir_tokenizer(folder)
-    checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, read_only=True)
-    try:
+    with contextlib.closing(Checkpoints(folder / 'checkpoints', read_only=True)) as checkpoints:
         checkpoint = checkpoints.select(settings.step)
         if checkpoint is None:
-            where, expected = str(folder / 'checkpoints'), 'a finished checkpoint'
-            raise UserError(where, 'no finished checkpoint', expected, 'train first')
-        recorded_size = checkpoint.config['model'].get('vocab_size', 0)
-        model_config = settings.model_config(max(tokenizer.vocab_size, recorded_size))
+            where, found = str(folder / 'checkpoints'), 'no finished checkpoint'
+            raise UserError(where, found, 'a finished checkpoint', 'train first')
+        model_config = settings.model_config(max(tokenizer.vocab_size, checkpoint.config['model']['vocab_size']))
         for name in fields_of(FieldKind.ARCHITECTURE, FieldKind.LAYOUT):
             configured = getattr(model_config, name)
             recorded = checkpoint.config['model'].get(name, configured)
@@ -64,6 +58,4 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
         setup = build_pretraining_setup(settings, model_config, make_mesh(settings.mesh_axes))
         with mesh_context(setup.mesh):
             params = checkpoints.restore_params(checkpoint, setup.state.params)
-    finally:
-        checkpoints.close()
     return SavedPretraining(model_config, setup.mesh, tokenizer, params, checkpoint)

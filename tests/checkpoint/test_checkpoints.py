@@ -183,11 +183,6 @@ def test_the_seal_records_the_loss(saved_steps):
     assert [checksums.read_cost(directory / str(step)) for step in (3, 4, 5)] == [1.5, None, None]
 
 
-def test_a_keep_of_zero_is_refused(open_checkpoints):
-    with pytest.raises(UserError, match=r'config\.checkpoint_keep'):
-        open_checkpoints(keep=0)
-
-
 def test_the_seal_has_a_checksum_of_every_file(saved_steps):
     directory = saved_steps({1: 2.0}) / '1'
     recorded = json.loads((directory / checksums.FILE).read_text())
