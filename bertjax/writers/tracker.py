@@ -29,7 +29,8 @@ def check_tracker(name: str) -> None:
     """
     if not name:
         return
-    if importlib.util.find_spec(name) is None:
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:  # a folder of this name, in which trackers keep runs, is no package
         fix = f"install the extra '{name}': pip install 'bertjax[{name}]'"
         raise UserError('config.tracker', f'no {name}', f'the package {name}', fix)
     refusal = SERVICES[name]().refusal()

@@ -146,6 +146,14 @@ def test_a_missing_package_is_an_error(service: str, monkeypatch: pytest.MonkeyP
     check_tracker('')
 
 
+def test_a_folder_is_not_the_package_of_a_tracker(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    """W&B keeps its runs in a folder `wandb`, which Python could import."""
+    (tmp_path / 'no_tracker').mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r'config\.tracker: found no no_tracker'):
+        check_tracker('no_tracker')
+
+
 @pytest.mark.slow
 def test_wandb_without_a_key_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     """Otherwise wandb would ask for a key during the training."""
