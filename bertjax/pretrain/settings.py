@@ -117,15 +117,16 @@ class PretrainingSettings(PretrainingKeys):
             phase.check(self.masking, self.packing)
         specs = self.phase_specs
         lengths = [in_steps(phase.steps, f'phases[{i}].steps', total=total) for i, phase in enumerate(specs)]
+        fix = 'give the phases in percent, or make their sum equal to config.steps'
         if all(str(phase.steps).endswith('%') for phase in specs):
             shares = sum(float(str(phase.steps)[:-1]) for phase in specs)
             if abs(shares - 100) > 0.01:
-                found, fix = f'{shares:g}% of the steps', 'correct the steps of the phases'
-                raise UserError('config.phases', found, '100% over all phases', fix)
-            lengths[-1] = total - sum(lengths[:-1])  # the last phase absorbs the rounding errors
+                found, expected = f'{shares:g}% of the steps', '100% over all phases'
+                raise UserError('config.phases', found, expected, 'correct the steps of the phases')
+            lengths[-1] = max(total - sum(lengths[:-1]), 0)  # the last phase absorbs the rounding errors
+            fix = 'raise config.steps, because these percentages are rounded up to more steps'
         if sum(lengths) != total:
             found = f'{" + ".join(map(str, lengths))} = {sum(lengths)} steps'
-            fix = 'give the phases in percent, or make their sum equal to config.steps'
             raise UserError('config.phases', found, f'config.steps = {total}', fix)
         resolved, first = [], 0
         for number, (phase, length) in enumerate(zip(specs, lengths, strict=True)):

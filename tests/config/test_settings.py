@@ -168,3 +168,11 @@ def test_a_started_run_keeps_its_scan_layers(tmp_path):
     assert resumed.model.scan_layers and not settings.model.scan_layers
     assert with_architecture(settings, tmp_path / 'new') == settings
     assert with_architecture(settings, tmp_path, flag_keys=['model.scan_layers']) == settings
+
+
+def test_percentages_that_round_to_more_steps_are_refused():
+    settings = pretraining_settings(pretraining_config('tiny', phases=[phase(steps='10%') for _ in range(10)]))
+    lengths = [part.last_step - part.first_step for part in settings.resolve_phases(14)]
+    assert lengths == [*[1] * 9, 5]
+    with pytest.raises(UserError, match=r'config\.phases: found 2 \+ .*= 18 steps, expected config\.steps = 15; raise'):
+        settings.resolve_phases(15)
