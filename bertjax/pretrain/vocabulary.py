@@ -5,14 +5,14 @@ import contextlib
 import functools
 import itertools
 import pathlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from etils import epath
 
 from bertjax.corpus.backend import check_beam
 from bertjax.corpus.identity import KnownText
-from bertjax.corpus.sources import AUTO, list_unweighted, parse_mixture, resolve_sources
+from bertjax.corpus.sources import AUTO, CorpusOptions, list_unweighted, parse_mixture, resolve_sources
 from bertjax.corpus.texts import iter_texts
 from bertjax.corpus.workers import Progress, text_bytes
 from bertjax.errors import UserError, printable
@@ -20,23 +20,13 @@ from bertjax.files.atomic import write_atomic
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.remote.paths import user_path
 from bertjax.text.added_words import insert_words, rank_candidates, read_words
+from bertjax.text.sampling import iter_sentences, sample
 from bertjax.text.special import special_layout
 from bertjax.text.symbols import build_symbols, count_symbols, read_symbols
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
-from bertjax.text.vocabulary import (
-    MAX_WORDS,
-    build_sentencepiece,
-    build_wordpiece,
-    count_words,
-    train_byte_bpe,
-    train_sentencepiece,
-    train_wordpiece,
-)
+from bertjax.text.vocabulary import MAX_WORDS, build_sentencepiece, build_wordpiece, count_words, train_byte_bpe
 from bertjax.text.wordpiece import INSTALL_FAST, describe_fast_saving
 from bertjax.workdir.tokenizer import save_tokenizer
-
-if TYPE_CHECKING:
-    from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
 CANDIDATES = 'candidates.txt'
 COUNTS = 'counts'  # a temporary folder in the workdir for the results of Beam
@@ -48,24 +38,20 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     Raises:
       UserError: There is no text, or the vocabulary cannot be trained.
     """
-    vocab, options = settings.vocab, settings.corpus_options
-    parts, read = parse_mixture(settings.corpus), []
+    vocab, parts = settings.vocab, parse_mixture(settings.corpus)
     specs = [spec for spec, _ in parts]
     # `smoothing` applies only if a weight is 'auto'. Fixed weights affect only the choice of examples.
     corpora = [[spec] for spec in specs] if any(weight == AUTO for _, weight in parts) else [specs]
-    if options.format == 'ids':
+    if settings.corpus_options.format == 'ids':
         found, expected = 'nothing, with config.corpus_options.format=ids', 'the vocabulary of the ids in the corpus'
         raise UserError('config.tokenizer', found, expected, 'set config.tokenizer to its path')
     print(f'training a {vocab.family} vocabulary of {vocab.size:,} pieces on {settings.corpus}')
-    if settings.beam:
-        tokenizer, read = _train_on_beam(settings, corpora, workdir)
-    else:
-        with _show_reading(settings, specs) as count:
-            texts = [
-                itertools.chain.from_iterable(iter_texts(spec, options, read.append, count) for spec in corpus)
-                for corpus in corpora
-            ]
-            tokenizer = _train(settings, texts)
+    if settings.beam and vocab.family == 'bpe':
+        fix = 'choose another config.vocab.family, or train on part of the text with run=vocab, without config.beam'
+        expected = 'a vocabulary that can be trained from counts or a sample'
+        raise UserError('config.beam', 'a byte-level BPE to train', expected, fix)
+    with _text_statistics(settings, corpora, workdir) as statistics:
+        tokenizer, read = _train(settings, statistics)
     save_tokenizer(tokenizer, workdir, key=settings.vocabulary_key, text=read)
     return tokenizer
 
@@ -86,54 +72,56 @@ def _show_reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[C
         yield lambda count: progress.add(0, count)
 
 
-def _options(settings: PretrainingSettings) -> dict[str, Any]:
-    """Returns the options that the trainers of WordPiece and SentencePiece vocabularies share."""
+class _TextStatistics:
+    """Computes the same as `BeamTextStatistics` in this process."""
+
+    def __init__(self, corpora: list[list[str]], options: CorpusOptions, show: Callable[[int], None]):
+        self.read: list[KnownText] = []
+        self.texts = [
+            itertools.chain.from_iterable(iter_texts(spec, options, self.read.append, show) for spec in specs)
+            for specs in corpora
+        ]
+
+    def counts(
+        self, count: Callable[[Iterable[str]], dict[str, int]], limit: int
+    ) -> tuple[list[dict[str, int]], list[KnownText]]:
+        del limit  # `count_words` has it, and `build_symbols` selects the most frequent symbols
+        return [count(texts) for texts in self.texts], self.read
+
+    def sentences(self, size: int, seed: int) -> tuple[list[tuple[list[str], int]], list[KnownText]]:
+        return [sample(iter_sentences(texts), size, seed) for texts in self.texts], self.read
+
+
+@contextlib.contextmanager
+def _text_statistics(settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path) -> Iterator[Any]:
+    """Yields the statistics of the text, by Beam with config.beam."""
+    if settings.beam:
+        check_beam(settings.beam)
+        from bertjax.corpus.beam.vocabulary import BeamTextStatistics
+
+        yield BeamTextStatistics(corpora, settings.corpus_options, settings.beam, workdir / COUNTS)
+    else:
+        with _show_reading(settings, [*itertools.chain.from_iterable(corpora)]) as show:
+            yield _TextStatistics(corpora, settings.corpus_options, show)
+
+
+def _train(settings: PretrainingSettings, statistics: Any) -> tuple[Tokenizer, list[KnownText]]:
+    """Trains the tokenizer on `_text_statistics`, and returns the tokenizer and the texts that were read."""
     vocab = settings.vocab
-    options = {'vocab_size': vocab.size, 'lowercase': vocab.lowercase, 'unused': vocab.unused}
-    return options | {'smoothing': settings.corpus_options.smoothing}
-
-
-def _train(settings: PretrainingSettings, texts: list[Iterator[str]]) -> Tokenizer:
-    vocab, all_texts = settings.vocab, itertools.chain.from_iterable(texts)
-    if vocab.family == 'symbols':
-        return build_symbols(count_symbols(all_texts), vocab_size=vocab.size, unused=vocab.unused)
+    size = {'vocab_size': vocab.size, 'unused': vocab.unused}
+    options = {**size, 'lowercase': vocab.lowercase}
+    smoothing = settings.corpus_options.smoothing
     if vocab.family == 'bpe':
-        return train_byte_bpe(all_texts, vocab_size=vocab.size, lowercase=vocab.lowercase, unused=vocab.unused)
-    if vocab.family == 'wordpiece':
-        return train_wordpiece(*texts, **_options(settings))
-    model = {'model_type': vocab.model_type, 'sample_sentences': vocab.sample_sentences, 'seed': settings.seed}
-    return train_sentencepiece(*texts, **_options(settings), **model)
-
-
-def _beam_statistics(
-    settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path
-) -> 'BeamTextStatistics':
-    check_beam(settings.beam)
-    from bertjax.corpus.beam.vocabulary import BeamTextStatistics
-
-    return BeamTextStatistics(corpora, settings.corpus_options, settings.beam, workdir / COUNTS)
-
-
-def _train_on_beam(
-    settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path
-) -> tuple[Tokenizer, list[KnownText]]:
-    """Trains the tokenizer on statistics that Beam computes, and returns the tokenizer and the texts that were read."""
-    vocab = settings.vocab
-    if vocab.family == 'bpe':
-        fix = 'choose another config.vocab.family, or train on part of the text with run=vocab, without config.beam'
-        expected = 'a vocabulary that can be trained from counts or a sample'
-        raise UserError('config.beam', 'a byte-level BPE to train', expected, fix)
-    statistics = _beam_statistics(settings, corpora, workdir)
+        return train_byte_bpe(itertools.chain.from_iterable(statistics.texts), **options), statistics.read
     if vocab.family == 'symbols':
         counts, read = statistics.counts(count_symbols, vocab.size + len(special_layout(vocab.unused)))
-        total = sum(map(collections.Counter, counts), collections.Counter())
-        return build_symbols(total, vocab_size=vocab.size, unused=vocab.unused), read
+        return build_symbols(sum(map(collections.Counter, counts), collections.Counter()), **size), read
     if vocab.family == 'wordpiece':
         counts, read = statistics.counts(functools.partial(count_words, lowercase=vocab.lowercase), MAX_WORDS)
-        return build_wordpiece(counts, **_options(settings)), read
+        return build_wordpiece(counts, **options, smoothing=smoothing), read
     sentences, read = statistics.sentences(vocab.sample_sentences, settings.seed)
     model = {'model_type': vocab.model_type, 'sample_sentences': vocab.sample_sentences}
-    return build_sentencepiece(sentences, **_options(settings), **model), read
+    return build_sentencepiece(sentences, **options, **model, smoothing=smoothing), read
 
 
 def load_configured_tokenizer(settings: PretrainingSettings, source: str) -> Tokenizer:
@@ -188,13 +176,9 @@ def write_candidates(
         fix = 'set config.vocab.candidates to 0'
         raise UserError('config.vocab.candidates', f'the {tokenizer.family} vocabulary {source}', 'WordPiece', fix)
     specs = [spec for spec, _ in parse_mixture(settings.corpus)]
-    count_as_bert = functools.partial(count_words, lowercase=tokenizer.lowercase, strip_accents=tokenizer.strip_accents)
-    if settings.beam:
-        (counts,), _ = _beam_statistics(settings, [specs], workdir).counts(count_as_bert, MAX_WORDS)
-    else:
-        with _show_reading(settings, specs) as count:
-            texts = (iter_texts(spec, settings.corpus_options, progress=count) for spec in specs)
-            counts = count_as_bert(itertools.chain.from_iterable(texts))
+    count = functools.partial(count_words, lowercase=tokenizer.lowercase, strip_accents=tokenizer.strip_accents)
+    with _text_statistics(settings, [specs], workdir) as statistics:
+        (counts,), _ = statistics.counts(count, MAX_WORDS)
     candidates = rank_candidates(counts, tokenizer, settings.vocab.candidates)
     lines = (f'{word}\t{count}\t{" ".join(pieces)}\n' for word, count, pieces in candidates)
     write_atomic(workdir / CANDIDATES, ''.join(lines))
