@@ -127,7 +127,7 @@ class Loop:
         for evaluator in (*main, *phase.other_evaluators):
             with self._interrupt.during(f'{evaluator.split} is being evaluated'), self._clock.during(EVALUATION):
                 values = evaluator.run(self._state.eval_params, self._recorder.report_compile)
-            self._recorder.evaluation(self._position, evaluator.split, values)
+                self._recorder.evaluation(self._position, evaluator.split, values)
             costs.append(evaluator.cost(values))
         return costs[0] if main else None
 
