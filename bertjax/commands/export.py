@@ -59,7 +59,7 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
     data = tuned.task_model.data
     module = tuned.task_model.setup.module
     check_formats(formats, data.encoder, vocabulary=data.tokenizer.family, module=module, head=data.task.head)
-    recorded = read_recorded_config(folder / 'config.json', to_plain(config))
+    recorded = read_recorded_config(folder / 'config.json', config.task.kind)
     task, path = data.task, folder / RESULTS
     results = read_recorded_results(path) if path.exists() else {'splits': {}}
     if tuned.step is not None and not tuned.finished:

@@ -28,7 +28,8 @@ def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
     """
     values, defaults = to_plain(config), to_plain(load_recipe(find_recipe(recipe)))
     path = pathlib.Path(workdir or '.') / 'config.json'
-    run_config = read_recorded_config(path, values) if workdir and path.exists() else None
+    kind = values.get('task', {}).get('kind', '')
+    run_config = read_recorded_config(path, kind) if workdir and path.exists() else None
     _print(align_columns((key, format_literal(value)) for key, value in comparable_keys(values).items()))
     _print_differences(f'the recipe {recipe}', find_differences(defaults, values))
     if run_config is not None:

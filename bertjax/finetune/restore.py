@@ -11,7 +11,7 @@ from ml_collections.config_flags import config_path
 
 from bertjax.checkpoint.checkpoints import Checkpoints
 from bertjax.config.check import config_keys
-from bertjax.config.plain import flatten, from_plain, to_plain
+from bertjax.config.plain import flatten, from_plain
 from bertjax.config.schema import Trained
 from bertjax.convert.load import load_task_model
 from bertjax.errors import UserError
@@ -47,7 +47,7 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys
     path = folder / 'config.json'
     if not path.exists():
         return config
-    recorded = read_recorded_config(path, to_plain(config))
+    recorded = read_recorded_config(path, config.task.kind)
     merged, new, old = from_plain(recorded), flatten(config), flatten(recorded)
     for name, key in config_keys(config).items():
         if key.trained is Trained.RECIPE or (key.trained is Trained.COMMAND_LINE and name in command_line_keys):
@@ -164,7 +164,7 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
 def _check_labels(data: TaskData, folder: pathlib.Path) -> None:
     """Raises a UserError if the labels in the training data differ from the labels of the checkpoints."""
     path = folder / 'config.json'
-    trained = read_recorded_config(path, to_plain(data.settings)).get('fingerprints', {}).get('labels')
+    trained = read_recorded_config(path, data.settings.task['kind']).get('fingerprints', {}).get('labels')
     labels = ', '.join(data.task.labels)
     if trained is not None and labels != trained:
         fix = 'give the data that the model was trained on'

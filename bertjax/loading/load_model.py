@@ -15,8 +15,7 @@ from flax import linen as nn
 from jax.sharding import Mesh
 
 from bertjax.config.inference import ModelKeys
-from bertjax.config.plain import from_plain, to_plain
-from bertjax.config.recipes import finetuning_config, pretraining_config
+from bertjax.config.plain import from_plain
 from bertjax.convert.huggingface import read as huggingface
 from bertjax.convert.huggingface.read import CONFIG
 from bertjax.convert.huggingface.save import CARD
@@ -247,13 +246,9 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
     from bertjax.pretrain.restore import load_pretraining
     from bertjax.pretrain.settings import pretraining_settings
 
-    path = folder / CONFIG
-    run_config = read_json_object(path, 'restore the file from a copy, or name the export')
-    is_finetuning = 'task' in run_config
-    recipe = finetuning_config(task_options(run_config, path)['kind']) if is_finetuning else pretraining_config()
-    config = from_plain(read_recorded_config(path, to_plain(recipe)))
+    config = from_plain(read_recorded_config(folder / CONFIG))
     config.mesh, config.step, config.model.dtype = from_plain(_DATA_MESH), step, dtype
-    if is_finetuning:
+    if 'task' in config:
         data, setup, params, step = load_tuned(finetuning_settings(config), folder)
         where, module, task = f'{folder}, step {step}', setup.module, data.task
         tokenizer, mesh, task_text = data.tokenizer, setup.mesh, data.task_json(finished=data.finished)

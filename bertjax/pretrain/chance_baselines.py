@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bertjax.config.plain import from_plain, to_plain
+from bertjax.config.plain import from_plain
 from bertjax.config.ranges import in_steps
-from bertjax.config.recipes import pretraining_config
 from bertjax.corpus.store import StoreSplit
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.pretraining import PretrainingExamples
@@ -51,7 +50,7 @@ def read_chance_baselines(folder: pathlib.Path) -> ChanceBaselines:
     path = folder / 'config.json'
     if not path.exists():
         return ChanceBaselines()
-    config = read_recorded_config(path, to_plain(pretraining_config()))
+    config = read_recorded_config(path, '')
     settings = pretraining_settings(from_plain(config))
     try:
         tokenizer = load_tokenizer(str(folder / 'tokenizer'))

@@ -9,11 +9,10 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bertjax.config.plain import from_plain, to_plain
-from bertjax.config.recipes import finetuning_config, pretraining_config
+from bertjax.config.plain import from_plain
 from bertjax.distill.objective import OUTPUT_LOSSES
 from bertjax.errors import UserError
-from bertjax.files.small_files import read_json_object, read_json_or_none
+from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.results import RESULTS
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
@@ -106,7 +105,7 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
     """
     path = folder / 'config.json'
     if path.exists():
-        return Run(folder, recipe, _recorded_config(path), True, read_rows(folder / 'metrics.jsonl'))
+        return Run(folder, recipe, read_recorded_config(path), True, read_rows(folder / 'metrics.jsonl'))
     if (folder / 'store').is_dir():
         return Run(folder, recipe, config, False, [])
     if (folder / RESULTS).exists():
@@ -121,22 +120,13 @@ def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: st
     members = [pathlib.Path(member) for member in results.get('ensemble', ())]
     path = next((member / 'config.json' for member in members if (member / 'config.json').exists()), None)
     if path:
-        return Run(folder, recipe, _recorded_config(path), False, [], members)
+        return Run(folder, recipe, read_recorded_config(path), False, [], members)
     if 'task' not in config:
         expected = f'the recipe of the task {results.get("task", "")}, which was evaluated in {folder}'
         found, fix = f'{recipe}, a recipe without a task', 'give that recipe, with --config.data'
         raise UserError('--config', found, expected, fix)
     init = results.get('init') or config['init']
     return Run(folder, recipe, {**config, 'init': init}, False, [], [pathlib.Path(init)] if init else [])
-
-
-def _recorded_config(path: pathlib.Path) -> dict[str, Any]:
-    """Reads a config.json of any kind."""
-    task = read_json_object(path, 'restore the file from a copy').get('task')
-    if task is None:
-        return read_recorded_config(path, to_plain(pretraining_config()))
-    kind = task.get('kind') if isinstance(task, dict) else None
-    return read_recorded_config(path, to_plain(finetuning_config(kind)))
 
 
 @contextlib.contextmanager

@@ -16,13 +16,12 @@ _RESTORE = 'restore the file from a copy, or train again in another --workdir'
 _KINDS = {int: 'a whole number', float: 'a number', list: 'a list', dict: 'an object'}
 
 
-def read_recorded_config(path: pathlib.Path, recipe: Mapping[str, Any]) -> dict[str, Any]:
+def read_recorded_config(path: pathlib.Path, kind: str | None = None) -> dict[str, Any]:
     """Reads config.json of a run.
 
     Args:
       path: The file.
-      recipe: The config of a recipe, as dicts, lists and scalars. If the recipe is for a pre-training, the run must be
-        a pre-training. If the recipe is for a task, the run must have the same kind of task.
+      kind: The kind of task that the run must have; '' for a pre-training, None for any run.
 
     Raises:
       UserError: The file is missing, damaged or of another kind, a key is missing or unknown, or a value is out of
@@ -31,8 +30,8 @@ def read_recorded_config(path: pathlib.Path, recipe: Mapping[str, Any]) -> dict[
     if not path.exists():
         raise UserError(str(path), 'nothing', 'the config of the run', _RESTORE)
     saved = read_json_object(path, _RESTORE)
-    if 'task' in recipe:
-        task_options(saved, path, recipe['task']['kind'])
+    if kind or (kind is None and 'task' in saved):
+        task_options(saved, path, kind)
     elif 'task' in saved:
         raise UserError(str(path), "the key 'task'", 'the config of a pre-training', 'give the recipe of a task')
     check_recorded(saved, str(path), _RESTORE)
