@@ -11,7 +11,7 @@ from bertjax.config.plain import to_plain
 from bertjax.config.verb import Verb
 from bertjax.distill.settings import DistillationSettings
 from bertjax.doctor import bucket, machine, outcome, plan, text
-from bertjax.doctor.check import FAIL, WARN, Check, CheckPrinter
+from bertjax.doctor.check import FAIL, OK, WARN, Check, CheckPrinter
 from bertjax.errors import UserError
 from bertjax.files.paths import display_path, is_remote
 from bertjax.finetune.settings import finetuning_settings
@@ -46,7 +46,9 @@ def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str
     if record is None or (done != total and not record.is_sweep):
         findings.section('this config', *_config_checks(config, folder, flag_keys, done, total, at_work=at_work))
     if record is not None:
-        findings.section(f'the run in {address}', *outcome.all_checks(record, at_work=at_work))
+        checks = (outcome.not_finite, outcome.mlm_loss, outcome.collapsed, outcome.slow_input, outcome.goodput)
+        outcomes = [outcome.progress(record, at_work=at_work), *(check(record) for check in checks)]
+        findings.section(f'the run in {address}', *outcomes)
     failed, warned = findings.counts[FAIL], findings.counts[WARN]
     if failed:
         message = f'{failed} failed checks of {sum(findings.counts.values())}'
@@ -87,7 +89,8 @@ def _pretraining_checks(
         return
     yield plan.disk(settings, model, folder)
     if settings.budget:
-        yield plan.budget(settings)
+        message = f'config.budget={settings.budget}: the run chooses its steps, and its size if no key sets it'
+        yield [Check('hours', OK, message)]
     elif settings.topology:
         yield plan.on_slice(settings, done, total)
     elif not at_work:

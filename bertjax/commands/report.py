@@ -1,7 +1,7 @@
 """run=report: write WORKDIR/report.html, an HTML page about the run in WORKDIR."""
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -11,10 +11,13 @@ from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import display_path
-from bertjax.finetune.benchmark_table import REQUEST
+from bertjax.files.small_files import read_json_or_none
+from bertjax.finetune.benchmark_table import REQUEST, SUBMISSION, averages, summarise
+from bertjax.finetune.results import RESULTS
+from bertjax.metrics.glue import OFFICIAL
 from bertjax.pages.charts import check_plotly
-from bertjax.report.benchmark import benchmark_page
-from bertjax.report.build import build_page
+from bertjax.pages.page import Section, link, render_page
+from bertjax.report.build import TEMPLATE, build_page
 from bertjax.report.run_record import read_run
 from bertjax.tasks.sentence.glue_table import TASKS
 
@@ -36,7 +39,7 @@ def run(config: ConfigDict, workdir: str, recipe: str) -> None:
     check_plotly()
     folder, values = pathlib.Path(workdir), to_plain(config)
     if (folder / REQUEST).exists():  # a finished or unfinished benchmark
-        _write(folder, benchmark_page(folder, _write_task_pages(values, folder, recipe)))
+        _write(folder, _benchmark_page(folder, _write_task_pages(values, folder, recipe)))
     else:
         _write(folder, build_page(read_run(values, folder, recipe)))
 
@@ -55,6 +58,27 @@ def _write_task_pages(config: Mapping[str, Any], folder: pathlib.Path, recipe: s
             continue
         tasks.append(task)
     return tasks
+
+
+def _benchmark_page(folder: pathlib.Path, linked: Collection[str]) -> str:
+    """Returns the page of a benchmark, with all its tasks. `linked` are the tasks with a page TASK/report.html."""
+    lacking = read_json_or_none(folder / RESULTS, lambda summary: dict(summary['lacking'])) or {}
+    summary, rows = summarise(folder, lacking)
+    count = summary['averaged_tasks']
+    tiles = {'tasks': (count, f'finished, of {len(OFFICIAL)}')}
+    tiles |= {name: (value, 'of 100') for name, value in averages(summary) if count}
+    data = {
+        'tiles': tiles,
+        'rows': [
+            (link(title, f'{task}/report.html') if task in linked else title, *rest)
+            for task, (title, *rest) in zip(OFFICIAL, rows, strict=True)
+        ],
+        'lacking': {TASKS[task].title: reason for task, reason in lacking.items() if task not in summary['tasks']},
+        'submission': SUBMISSION if (folder / SUBMISSION).exists() else '',
+    }
+    about = 'Scores in per cent. A task links to its page, with its curves, errors and config.'
+    sections = [Section('tasks', 'Tasks', data, about)]
+    return render_page(TEMPLATE, f'Benchmark: {folder.resolve().name}', 'GLUE, dev', sections)
 
 
 def _write(folder: pathlib.Path, text: str) -> None:

@@ -11,7 +11,14 @@ from bertjax.config.verb import Verb
 from bertjax.errors import printable
 from bertjax.files.paths import display_path
 from bertjax.train.health.goodput import read_goodput
-from bertjax.workdir.differences import align_columns, comparable_keys, find_differences, format_literal, resolve_like
+from bertjax.workdir.differences import (
+    align_columns,
+    comparable_keys,
+    find_differences,
+    format_literal,
+    resolve_like,
+    task_kind,
+)
 from bertjax.workdir.files import read_recorded_config
 
 VERB = Verb(devices=False, workdir=False, bucket='look')
@@ -28,8 +35,8 @@ def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
     """
     values, defaults = to_plain(config), to_plain(load_recipe(find_recipe(recipe)))
     path = pathlib.Path(workdir or '.') / 'config.json'
-    kind = values.get('task', {}).get('kind', '')
-    run_config = read_recorded_config(path, kind) if workdir and path.exists() else None
+    kind = task_kind(values)
+    run_config = read_recorded_config(path, kind) if workdir and path.exists() and kind is not None else None
     _print(align_columns((key, format_literal(value)) for key, value in comparable_keys(values).items()))
     _print_differences(f'the recipe {recipe}', find_differences(defaults, values))
     if run_config is not None:

@@ -40,18 +40,6 @@ _ADVICE = {
 }
 
 
-def all_checks(run: Run, *, at_work: bool) -> Iterator[Iterator[Check]]:
-    """Yields all checks of a run. `at_work` is whether a process is working on it."""
-    yield progress(run, at_work=at_work)
-    yield not_finite(run)
-    if not run.is_task and run.trains_outputs:
-        yield mlm_loss(run)
-    if run.is_task:
-        yield collapsed(run)
-    yield slow_input(run)
-    yield goodput(run)
-
-
 def steps_done(run: Run) -> tuple[int, int | None]:
     """Returns the step of the newest checkpoint (0 if none) and the total steps (None if unknown)."""
     steps, total = finished_steps(run.folder / 'checkpoints'), run.config.get('steps')
@@ -108,8 +96,10 @@ def not_finite(run: Run) -> Iterator[Check]:
 def mlm_loss(run: Run) -> Iterator[Check]:
     """Compares the held-out loss with the unigram entropy, and reports the reasons if the loss is not lower."""
     rows = [row for row in run.rows_of('heldout') if row.get('mlm_loss') is not None]
+    if not rows or not rows[-1]['step'] or not run.trains_outputs:
+        return
     unigram = read_chance_baselines(run.folder).unigram
-    if not rows or unigram is None or not rows[-1]['step']:
+    if unigram is None:
         return
     step, last, lowest = rows[-1]['step'], rows[-1]['mlm_loss'], min(row['mlm_loss'] for row in rows)
     message = f'{last:.3f} held out at step {step:,}; a model without context can reach {unigram:.3f}'

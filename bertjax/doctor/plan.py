@@ -134,14 +134,6 @@ def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, t
     yield _hours(hours, total, f'from steps timed on this machine, {" and ".join(steps)}')
 
 
-@check('hours')
-def budget(settings: PretrainingSettings) -> Iterator[Check]:
-    """Reports config.budget instead of an estimate, because the run itself chooses its steps."""
-    yield Check(
-        'hours', OK, f'config.budget={settings.budget}: the run chooses its steps, and its size if no key sets it'
-    )
-
-
 @check('teacher')
 def teacher(distill: DistillationSettings, init: str) -> Iterator[Check]:
     """Checks config.distill, and finds the model of the teacher."""

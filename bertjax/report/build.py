@@ -2,29 +2,32 @@
 
 from collections.abc import Callable
 
+from bertjax.config.files import find_recipe, load_recipe
+from bertjax.config.plain import to_plain
 from bertjax.config.ranges import in_steps
+from bertjax.corpus.quality import warn_long_documents
+from bertjax.corpus.report import report_counts, sentence_lengths
 from bertjax.corpus.sources import parse_mixture
 from bertjax.errors import UserError
-from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.task_data import TASK_FILE
 from bertjax.finetune.trials import dev_score
 from bertjax.metrics.rows import pair_name
+from bertjax.pages.charts import BarChart
 from bertjax.pages.page import Section, render_page
 from bertjax.pretrain.chance_baselines import ChanceBaselines, compute_chance_baselines
 from bertjax.pretrain.examples import StoreExamples
-from bertjax.pretrain.text_data import open_stores
-from bertjax.report.config import config_section
-from bertjax.report.corpus import corpus_section
+from bertjax.pretrain.text_data import WeightedStore, open_stores
 from bertjax.report.curves import curves_section
 from bertjax.report.errors import errors_section
 from bertjax.report.examples import pretraining_examples, task_examples
 from bertjax.report.fillings import fillings_section
-from bertjax.report.overview import overview_section
+from bertjax.report.overview import overview_section, speed_section
 from bertjax.report.results import figures_section, finished_trials, members_section, sweep_section
 from bertjax.report.run_record import Run, quiet
-from bertjax.report.speed import speed_section
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import load_tokenizer
+from bertjax.workdir.differences import comparable_keys, find_differences, format_literal, resolve_like, task_kind
+from bertjax.workdir.files import read_recorded_task
 from bertjax.workdir.lock import TRIALS
 
 TEMPLATE = 'report.html.j2'
@@ -35,7 +38,7 @@ def build_page(run: Run) -> str:
     """Returns the page of a run, as HTML."""
     sections = _task_sections(run) if run.is_task else _pretraining_sections(run)
     if len(run.models) < 2:  # the members of an ensemble have separate reports
-        sections += [speed_section(run), config_section(run)]
+        sections += [speed_section(run), _config_section(run)]
     title = f'{_kind(run)}: {run.folder.resolve().name}'
     return render_page(TEMPLATE, title, _about(run), [part for part in sections if part is not None], charts=True)
 
@@ -77,24 +80,20 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
     except UserError as error:  # show the metrics, which do not need the text
         baselines = ChanceBaselines(pair_name(run.config['pairs']['mode']))
         note = f'The text and its examples are no longer available: {error}'
-        return [*_metrics_sections(run, baselines), Section('corpus', 'Corpus', note=note)]
+        corpus = Section('corpus', 'Corpus', note=note)
+        return [overview_section(run, baselines), curves_section(run, baselines), corpus]
     names = [spec for spec, _ in parse_mixture(settings.corpus)] if not settings.data else [settings.data]
     get = lambda split: examples.get(settings.first_shape, split, 0)  # noqa: E731
-    filled = None
-    if run.recorded and not run.trains_outputs:
-        note = 'This distillation trains only hidden states, so the MLM head still has its initial weights.'
-        filled = Section('fillings', 'Held-out masks', note=note)
-    elif run.recorded and examples.has_heldout:
+    filled, mode = None, settings.pair_options.mode
+    if run.recorded and run.trains_outputs and examples.has_heldout:
         filled = _or_note('fillings', 'Held-out masks', lambda: fillings_section(run, get('heldout'), tokenizer))
     elif run.recorded:
-        filled = Section('fillings', 'Held-out masks', note='No document is held out.')
-    mode = settings.pair_options.mode
+        untrained = 'This distillation trains only hidden states, so the MLM head still has its initial weights.'
+        note = 'No document is held out.' if run.trains_outputs else untrained
+        filled = Section('fillings', 'Held-out masks', note=note)
     rows = _or_note('examples', 'Examples', lambda: pretraining_examples(get('train'), tokenizer, mode))
-    return [*_metrics_sections(run, baselines), filled, rows, corpus_section(stores, names)]
-
-
-def _metrics_sections(run: Run, baselines: ChanceBaselines) -> list[Section | None]:
-    return [overview_section(run, baselines), curves_section(run, baselines)]
+    corpus = _corpus_section(stores, names)
+    return [overview_section(run, baselines), curves_section(run, baselines), filled, rows, corpus]
 
 
 def _task_sections(run: Run) -> list[Section | None]:
@@ -127,9 +126,8 @@ def _task(run: Run) -> Task:
     """Returns the task of the run with its learned labels."""
     task = run.finetuning_settings().build_task()
     for folder in (path for model in run.models or [run.folder] for path in (model, model / 'export' / 'hf')):
-        learned = read_json_or_none(folder / TASK_FILE, lambda facts: dict(facts['learned']))
-        if learned is not None:
-            task.restore(learned)
+        if (folder / TASK_FILE).exists():
+            read_recorded_task(folder / TASK_FILE, task)  # also restores what the task has learned
             break
     return task
 
@@ -150,3 +148,42 @@ def _or_note(name: str, title: str, build: Callable[[], Section]) -> Section:
         return build()
     except UserError as error:
         return Section(name, title, note=f'Not shown: {error}')
+
+
+def _corpus_section(stores: list[WeightedStore], names: list[str]) -> Section:
+    """Returns the corpus report of each store. `names` has a title for each store."""
+    reports, total = [], sum(weighted.weight for weighted in stores)
+    for name, weighted in zip(names, stores, strict=True):
+        report = weighted.store.report
+        # Splits an entry such as 'Tokens': '5,760 (8.0 a sentence)' into three cells.
+        cells = [(label, *text.rstrip(')').partition(' (')[::2]) for label, text in report_counts(report).items()]
+        lengths = {label: (count, f'{count:,}') for label, count in sentence_lengths(report).items()}
+        reports.append(
+            {
+                'title': name + (f', {weighted.weight / total:.3g} of the examples' if len(stores) > 1 else ''),
+                'counts': [(label.replace('  ', '… '), *rest) for label, *rest in cells],
+                'lengths': BarChart('Sentences by length in tokens', lengths),
+                'problems': [f'{kind}: {line}' for kind, lines in report['problems'].items() for line in lines],
+                'warnings': [*report['warnings'], *warn_long_documents(weighted.store)],
+            }
+        )
+    return Section('corpus', 'Corpus', reports)
+
+
+def _config_section(run: Run) -> Section:
+    """Returns the config of the run, and its differences from the recipe."""
+    data = {
+        'recipe': run.recipe,
+        'all': [(key, format_literal(value)) for key, value in comparable_keys(run.config).items()],
+        'fingerprints': sorted(run.config.get('fingerprints', {}).items()),
+        'differences': None,
+        'error': '',
+    }
+    try:
+        recipe = to_plain(load_recipe(find_recipe(run.recipe)))
+    except UserError as error:
+        return Section('config', 'Config', data | {'error': error})
+    if task_kind(recipe) == task_kind(run.config):
+        recipe = resolve_like(recipe, run.config) if run.recorded else recipe
+        data['differences'] = find_differences(recipe, run.config)
+    return Section('config', 'Config', data)

@@ -39,10 +39,10 @@ def curves_section(run: Run, baselines: ChanceBaselines) -> Section | None:
     return Section('curves', 'Curves', charts, 'Drag a box to zoom; double-click to reset the zoom.')
 
 
-def make_curve(name: str, rows: Iterable[Mapping[str, Any]], key: str, color: str, kind: str = 'line') -> Curve | None:
-    """Returns a curve of the values of `key` by step, or None if no row has the key."""
+def make_curves(name: str, rows: Iterable[Mapping[str, Any]], key: str, color: str, kind: str = 'line') -> list[Curve]:
+    """Returns the curve of the values of `key` by step; [] if no row has the key."""
     points = [(row['step'], row[key]) for row in rows if row.get(key) is not None]
-    return Curve(name, *map(list, zip(*points, strict=True)), color, kind) if points else None
+    return [Curve(name, *map(list, zip(*points, strict=True)), color, kind)] if points else []
 
 
 def main_charts(rows: Rows, baselines: ChanceBaselines) -> list[Chart]:
@@ -83,28 +83,23 @@ def teacher_charts(rows: Rows) -> list[Chart]:
 def _training_charts(rows: Rows) -> list[Chart]:
     """Returns small charts of the accuracy on masks, the learning rate and the gradient norm."""
     train = [row for row in rows if row['split'] == 'train']
-    filled = _train_and_heldout(rows, 'mlm_accuracy')
-    charts = [Chart('Accuracy on masks', filled, 'accuracy', height=_SMALL)] if filled else []
-    for title, key, color in (
-        ('Learning rate', 'learning_rate', 'purple'),
-        ('Norm of the gradient', 'grad_norm', 'orange'),
-    ):
-        if drawn := make_curve(title, train, key, color):
-            charts.append(Chart(title, [drawn], height=_SMALL))
-    return charts
+    charts = [
+        Chart('Accuracy on masks', _train_and_heldout(rows, 'mlm_accuracy'), 'accuracy', height=_SMALL),
+        Chart('Learning rate', make_curves('Learning rate', train, 'learning_rate', 'purple'), height=_SMALL),
+        Chart('Norm of the gradient', make_curves('Norm of the gradient', train, 'grad_norm', 'orange'), height=_SMALL),
+    ]
+    return [chart for chart in charts if chart.curves]
 
 
 def _train_and_heldout(rows: Rows, key: str) -> list[Curve]:
     train, heldout = ([row for row in rows if row['split'] == split] for split in ('train', 'heldout'))
-    both = (make_curve('training', train, key, 'pale'), make_curve('held out', heldout, key, 'blue', 'dots'))
-    return [line for line in both if line]
+    return make_curves('training', train, key, 'pale') + make_curves('held out', heldout, key, 'blue', 'dots')
 
 
 def _colored(named: Iterable[tuple[str, Rows, str]]) -> list[Curve]:
     """Returns a curve for each (name, rows, key), each in a different color."""
     colors = itertools.cycle(COLORS)
-    drawn = (make_curve(name, rows, key, next(colors), 'dots') for name, rows, key in named)
-    return [line for line in drawn if line]
+    return [curve for name, rows, key in named for curve in make_curves(name, rows, key, next(colors), 'dots')]
 
 
 def _majority(rows: Rows, baselines: ChanceBaselines) -> list[Curve]:

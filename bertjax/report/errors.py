@@ -1,6 +1,8 @@
 """The errors of a fine-tuned model: scores by class, a confusion table, and the worst errors with their texts."""
 
 import collections
+import functools
+import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +13,7 @@ from bertjax.errors import UserError
 from bertjax.finetune.task_data import sample_records
 from bertjax.metrics.classification import scores_from_counts
 from bertjax.pages.page import Section, Token
-from bertjax.report.run_record import Run, quiet, read_lines
+from bertjax.report.run_record import Run, quiet
 from bertjax.tasks.task import Task
 
 _WORST = 12
@@ -27,42 +29,34 @@ def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') 
       folder: The folder with predictions/: the workdir, or the folder of a trial of a sweep.
       about: A sentence about the source of the predictions; '' if the run itself made them.
     """
+    section, path = functools.partial(Section, 'errors', 'Errors on dev'), folder / 'predictions' / 'dev.jsonl'
+    if not path.exists():
+        return section(note='There are no predictions for dev yet: a finished run writes them.')
     try:
-        data = _review(run, task, folder / 'predictions' / 'dev.jsonl')
+        with path.open(encoding='utf-8') as file:
+            rows = list(map(json.loads, file))
+    except (OSError, ValueError):
+        return section(note=f'{path} is damaged; run=evaluate writes it again.')
+    try:
+        with quiet():
+            records = sample_records(task.records('dev'), run.config['max_eval_records'])
     except UserError as error:
-        data = f'The records of dev can no longer be read: {error}'
-    if isinstance(data, str):
-        return Section('errors', 'Errors on dev', note=data)
-    return Section('errors', 'Errors on dev', data, about)
-
-
-def _review(run: Run, task: Task, path: pathlib.Path) -> dict[str, Any] | str:
-    """Returns the data of the section, or the reason why there is no data."""
-    rows = read_lines(path)
-    if rows is None and path.exists():
-        return f'{path} is damaged; run=evaluate writes it again.'
-    if rows is None:
-        return 'There are no predictions for dev yet: a finished run writes them.'
-    with quiet():
-        records = sample_records(task.records('dev'), run.config['max_eval_records'])
+        return section(note=f'The records of dev can no longer be read: {error}')
     if len(records) != len(rows):
         counts = f'{len(rows):,} predictions for {len(records):,} records of dev'
-        return f'{counts}: the data or config.max_eval_records has changed.'
+        return section(note=f'{counts}: the data or config.max_eval_records has changed.')
     try:
         judgments = list(task.judgments(records, rows))
     except (LookupError, TypeError, ValueError):
-        return 'Another version wrote the predictions for dev; run=evaluate writes them again.'
+        return section(note='Another version wrote the predictions for dev; run=evaluate writes them again.')
     wrong = sorted((judgment for judgment in judgments if judgment.error > 0), key=lambda judgment: -judgment.error)
     counts = collections.Counter(pair for judgment in judgments for pair in judgment.classes)
-    return {
-        **_classes(counts, task),
-        'records': len(judgments),
-        'wrong': len(wrong),
-        'worst': [
-            ([Token(judgment.true, 'right', 'true'), Token(judgment.predicted, 'wrong', 'predicted')], judgment.texts)
-            for judgment in wrong[:_WORST]
-        ],
-    }
+    worst = [
+        ([Token(judgment.true, 'right', 'true'), Token(judgment.predicted, 'wrong', 'predicted')], judgment.texts)
+        for judgment in wrong[:_WORST]
+    ]
+    data = {**_classes(counts, task), 'records': len(judgments), 'wrong': len(wrong), 'worst': worst}
+    return section(data, about)
 
 
 def _classes(counts: Mapping[tuple[str, str], int], task: Task) -> dict[str, Any]:

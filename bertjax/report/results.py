@@ -14,7 +14,7 @@ from bertjax.finetune.results import RESULTS
 from bertjax.finetune.trials import Trial, dev_score, summarise, sweep_table
 from bertjax.pages.charts import COLORS, Chart, Curve
 from bertjax.pages.page import Section, link
-from bertjax.report.curves import make_curve
+from bertjax.report.curves import make_curves
 from bertjax.report.run_record import Run
 from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
@@ -134,7 +134,6 @@ def _loss_charts(run: Run, trials: Sequence[Trial]) -> list[Chart]:
     curves, colors = [], itertools.cycle(COLORS)
     for trial in trials[:_CURVES]:
         rows = read_rows(run.folder / TRIALS / trial.name / 'metrics.jsonl')
-        curves.append(make_curve(trial.name, [row for row in rows if row['split'] == 'train'], 'loss', next(colors)))
-    curves = [line for line in curves if line]
+        curves += make_curves(trial.name, [row for row in rows if row['split'] == 'train'], 'loss', next(colors))
     first = f', the first {_CURVES} runs' if len(trials) > _CURVES else ''
     return [Chart(f'Training loss{first}', curves, 'loss')] if curves else []

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import io
-import json
 import logging
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -139,13 +138,3 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(previous)
-
-
-def read_lines(path: pathlib.Path) -> list[dict[str, Any]] | None:
-    """Returns the objects of a JSON lines file that bertjax wrote, or None if it is missing or damaged."""
-    try:
-        text = path.read_text(encoding='utf-8')
-        # splitlines() would also split at U+2028 and similar characters, which a JSON string may contain.
-        return [json.loads(line) for line in text.split('\n') if line]
-    except (OSError, ValueError):
-        return None

@@ -15,6 +15,11 @@ def format_literal(value: Any) -> str:
     return repr(tuple(value) if isinstance(value, list) else value)
 
 
+def task_kind(config: Mapping[str, Any]) -> str | None:
+    """Returns the kind of the task of a training; '' for a pre-training, None for a config that trains nothing."""
+    return config['task']['kind'] if 'task' in config else '' if 'steps' in config else None
+
+
 def comparable_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns {key: value} of a config, sorted, without `run` (the verb) and without the keys that a run computes."""
     return {

@@ -83,6 +83,8 @@ def test_the_page_of_an_incomplete_workdir_names_missing_data(
     text = report(program, tmp_path, recipe=GLUE['recipe'], small=False).read_text(encoding='utf-8')  # another recipe
     assert 'There are no rows of metrics' in text and 'id="examples"' in text and 'id="curves"' not in text
     assert 'Not shown: ' in text and 'no finished checkpoint' in text and 'it is for another kind of run' in text
+    text = report(program, tmp_path, recipe='configs/extract.py', small=False).read_text(encoding='utf-8')
+    assert 'it is for another kind of run' in text  # a recipe that trains nothing
     (tmp_path / 'config.json').write_text('{', encoding='utf-8')
     assert 'config.json: found no JSON' in program.error(f'--workdir={tmp_path}', '--config.run=report')
     assert 'no run and no corpus' in program.error(f'--workdir={tmp_path / "none"}', '--config.run=report')
@@ -143,6 +145,9 @@ def test_the_page_of_a_fine_tuning_shows_its_errors(
     shutil.rmtree(data)
     text = report(program, workdir, **GLUE).read_text(encoding='utf-8')
     assert 'can no longer be read' in text and 'id="figures"' in text
+    facts = json.loads((workdir / 'task.json').read_text()) | {'learned': {'labels': 5}}
+    (workdir / 'task.json').write_text(json.dumps(facts))
+    assert 'task.json: learned.labels: found 5' in report(program, workdir, **GLUE).read_text(encoding='utf-8')
 
 
 @pytest.mark.slow
