@@ -132,35 +132,20 @@ def lay_out_pairs(
     With two `separators`, a pair is [CLS] A [SEP] [SEP] B [SEP]. B and its [SEP] are in segment 1, unless the split
     defines segment types.
     """
-    rows = len(segments.a_length)
-    ids = np.full((rows, seq_len), pad_id, np.int32)
-    ids[:, 0] = cls_id
+    rows, with_b = np.arange(len(segments.a_length)), np.flatnonzero(segments.b_length)
     a_sep = 1 + segments.a_length
-    b_sep = a_sep + np.where(segments.b_length > 0, separators + segments.b_length, 0)
-    numbers = (segments.a_start, segments.a_length, segments.b_start, segments.b_length)
-    tokens = split.tokens
-    for row, a_start, a, b_start, b in zip(ids, *(x.tolist() for x in numbers), strict=True):
-        row[1 : 1 + a] = tokens(a_start, a)
-        if b:
-            row[1 + a + separators : 1 + a + separators + b] = tokens(b_start, b)
-    # The position of the last [SEP] between A and B.
-    last = np.where(segments.b_length > 0, a_sep + separators - 1, a_sep)
-    all_rows = np.arange(rows)
-    for sep in (a_sep, last, b_sep):
-        ids[all_rows, sep] = sep_id
-    column = np.arange(seq_len)
-    real = column <= b_sep[:, None]  # [B, S]
-    in_b = (column > last[:, None]) & real
-    maskable = real.copy()
-    for positions in (0, a_sep, last, b_sep):
-        maskable[all_rows, positions] = False
-    segment_ids = in_b.astype(np.int32)
-    if split.segments is not None:
-        ranges = (np.ones(rows, np.int64), last + 1), (segments.a_start, segments.b_start)
-        ranges = map(np.concatenate, (*ranges, (segments.a_length, segments.b_length)))
-        segment_ids = _split_segments(split, ids.shape, np.tile(all_rows, 2), *ranges)
-        segment_ids[all_rows, last] = segment_ids[all_rows, a_sep]
-    return Rows(ids, segment_ids, real, maskable)
+    b_column = (a_sep + separators)[with_b]
+    row, column = np.append(rows, with_b), np.append(np.ones_like(rows), b_column)
+    start = np.append(segments.a_start, segments.b_start[with_b])
+    length = np.append(segments.a_length, segments.b_length[with_b])
+    laid_out = _lay_out(split, (len(rows), seq_len), cls_id, sep_id, pad_id, row, column, start, length)
+    last = b_column - 1  # the last [SEP] between A and B
+    laid_out.input_ids[with_b, last], laid_out.maskable[with_b, last] = sep_id, False
+    if split.segments is None:
+        laid_out.segment_ids[with_b] = laid_out.real[with_b] & (np.arange(seq_len) >= b_column[:, None])
+    else:
+        laid_out.segment_ids[with_b, last] = laid_out.segment_ids[with_b, a_sep[with_b]]
+    return laid_out
 
 
 def lay_out_sentences(
@@ -171,61 +156,58 @@ def lay_out_sentences(
     All positions are in segment 0, unless the split defines segment types. `document`, int64 [B], is the document of
     each chunk's first token.
     """
-    rows = len(chunks)
     start, length, documents = (chunks[name].astype(np.int64) for name in CHUNK.names)
-    # One entry for each document in a row.
-    row = np.repeat(np.arange(rows), documents)
-    ordinal = ordinals(documents)
+    # One range for each document in a row.
+    row, ordinal = np.repeat(np.arange(len(chunks)), documents), ordinals(documents)
     number = document[row] + ordinal
-    bounds = (
-        split.sentence_offsets[split.document_offsets[number]],
-        split.sentence_offsets[split.document_offsets[number + 1]],
-    )
-    begin = np.maximum(start[row], bounds[0])
-    size = np.minimum((start + length)[row], bounds[1]) - begin
-    first_column = 1 + begin - start[row] + ordinal
-    ids = np.full((rows, seq_len), pad_id, np.int32)
-    ids[:, 0] = cls_id
-    for r, column, token, count in zip(row.tolist(), first_column.tolist(), begin.tolist(), size.tolist(), strict=True):
-        ids[r, column : column + count] = split.tokens(token, count)
-    ids[row, first_column + size] = sep_id
-    real = np.arange(seq_len) < (length + documents + 1)[:, None]  # [B, S]
-    maskable = real.copy()
-    maskable[:, 0] = False
-    maskable[row, first_column + size] = False
-    segment_ids = np.zeros_like(ids)
-    if split.segments is not None:
-        segment_ids = _split_segments(split, ids.shape, row, first_column, begin, size)
-    return Rows(ids, segment_ids, real, maskable)
+    first, end = (split.sentence_offsets[split.document_offsets[n]] for n in (number, number + 1))
+    begin = np.maximum(start[row], first)
+    size = np.minimum((start + length)[row], end) - begin
+    column = 1 + begin - start[row] + ordinal
+    return _lay_out(split, (len(chunks), seq_len), cls_id, sep_id, pad_id, row, column, begin, size)
 
 
-def _split_segments(
+def _lay_out(
     split: StoreSplit,
     shape: tuple[int, int],
+    cls_id: int,
+    sep_id: int,
+    pad_id: int,
     row: np.ndarray,
     column: np.ndarray,
     start: np.ndarray,
     length: np.ndarray,
-) -> np.ndarray:
-    """Returns the segment type of each position, as the split defines it, int32 [B, S].
+) -> Rows:
+    """Lays out [CLS] and ranges of tokens with a [SEP] after each range.
 
-    A token has the type of its sentence, [CLS] the type of the next token, and [SEP] the type of the previous token.
+    A token has the segment type of its sentence, [CLS] the type of the next token, and [SEP] the type of the previous
+    token. If the split defines no segment types, all are 0.
 
     Args:
       split: The text.
       shape: (B, S).
-      row, column: int64, the row and the first column of each range of tokens.
+      cls_id, sep_id, pad_id: The ids of [CLS], [SEP] and [PAD].
+      row, column: int64, the row and the first column of each range. Each row has a range.
       start, length: int64, the index in the split of each range's first token, and the number of its tokens.
     """
+    ids, sep = np.full(shape, pad_id, np.int32), column + length
+    for r, c, token, count in zip(*(x.tolist() for x in (row, column, start, length)), strict=True):
+        ids[r, c : c + count] = split.tokens(token, count)
+    end = np.zeros(shape[0], np.int64)
+    np.maximum.at(end, row, sep)
+    real = np.arange(shape[1]) <= end[:, None]  # [B, S]
+    maskable = real.copy()
+    for position, special_id in ((np.s_[:, 0], cls_id), ((row, sep), sep_id)):
+        ids[position], maskable[position] = special_id, False
     segment_ids = np.zeros(shape, np.int32)
-    offset = ordinals(length)
-    tokens = np.repeat(start, length) + offset
-    token_types = split.segments[np.searchsorted(split.sentence_offsets, tokens, 'right') - 1]
-    segment_ids[np.repeat(row, length), np.repeat(column, length) + offset] = token_types
-    row, end = row[length > 0], (column + length)[length > 0]
-    segment_ids[row, end] = segment_ids[row, end - 1]
-    segment_ids[:, 0] = segment_ids[:, 1]
-    return segment_ids
+    if split.segments is not None:
+        offset = ordinals(length)
+        sentence = np.searchsorted(split.sentence_offsets, np.repeat(start, length) + offset, 'right') - 1
+        segment_ids[np.repeat(row, length), np.repeat(column, length) + offset] = split.segments[sentence]
+        row, sep = row[length > 0], sep[length > 0]
+        segment_ids[row, sep] = segment_ids[row, sep - 1]
+        segment_ids[:, 0] = segment_ids[:, 1]
+    return Rows(ids, segment_ids, real, maskable)
 
 
 def locate_documents(split: StoreSplit, chunks: np.ndarray, options: PairOptions) -> np.ndarray:
