@@ -46,25 +46,23 @@ def run(config: ConfigDict, workdir: str) -> None:
     """
     settings, folder = inference_settings(config, 'attention'), pathlib.Path(workdir)
     options, path = settings.options, settings.input
-    texts = [parse_texts(options['texts'], 'config.attention.texts')] if options['texts'] else []
+    texts = [parse_texts(options.texts, 'config.attention.texts')] if options.texts else []
     if not path and not texts:
         fix = 'give --config.input=FILE, or --config.attention.texts="(\'a text\',)"'
         raise UserError('config.input', 'nothing', 'texts to analyse', fix)
-    if texts and not path and (options['field'] != 'text' or options['pair_field']):
+    if texts and not path and (options.field != 'text' or options.pair_field):
         where, found = 'config.attention.field, pair_field', 'names of fields'
         expected = 'the defaults, because config.attention.texts has no fields'
         raise UserError(where, found, expected, 'leave the names out, or set config.input to a file with these fields')
     check_replaceable(folder / 'attention', path)
-    if options['compare']:
+    if options.compare:
         check_plotly()
-    source = InputSource(path, make_columns(options['field'], options['pair_field'], 'config.attention'), tabs=True)
+    source = InputSource(path, make_columns(options.field, options.pair_field, 'config.attention'), tabs=True)
     relations, count = _inspect(source, len(texts[0].first) if texts else 0)
     with lock_workdir(folder, results_only=True):
         model = load_requested_model(settings, folder)
-        longest, reference = (
-            settings.truncation_length(model.config, model.max_length),
-            _load_reference(settings, model),
-        )
+        longest = settings.truncation_length(model.config, model.max_length)
+        reference = _load_reference(settings, model)
         runner = Runner(model, batch_size=settings.batch_size)
         parts = read_chunks(source, _CHUNK, quiet=count is not None) if path else iter(texts)
         first = next(parts)
@@ -72,7 +70,7 @@ def run(config: ConfigDict, workdir: str) -> None:
             findings = measure(
                 runner,
                 itertools.chain([first], parts),
-                unit=options['unit'],
+                unit=options.unit,
                 max_length=longest,
                 relations=relations,
                 before=reference,
@@ -81,8 +79,8 @@ def run(config: ConfigDict, workdir: str) -> None:
         if findings is None:
             found = f'only sentences of more than {longest} tokens'
             raise UserError(path, found, 'shorter sentences', 'raise config.max_length, or give other sentences')
-        part, count = (texts[0], len(texts[0].first)) if texts else (first, options['show'])
-        examples = make_shown_texts(runner, part, relations, options['unit'], count)
+        part, count = (texts[0], len(texts[0].first)) if texts else (first, options.show)
+        examples = make_shown_texts(runner, part, relations, options.unit, count)
         name = '/'.join(pathlib.Path(settings.init or workdir).parts[-2:])
         write_findings(folder / 'attention', findings, examples, f'Attention in {name}')
     _print_findings(findings)
@@ -106,7 +104,7 @@ def _inspect(source: InputSource, num_texts: int) -> tuple[list[str], int | None
 
 
 def _load_reference(settings: TextKeys, model: LoadedModel) -> LoadedModel | None:
-    path = settings.options['compare']
+    path = settings.options.compare
     if not path:
         return None
     reference = load_model(path, dtype=settings.dtype, key='config.attention.compare')

@@ -2,12 +2,11 @@
 
 import contextlib
 import pathlib
-from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import TextIO
 
 from ml_collections import ConfigDict
 
-from bertjax.config.inference import TextKeys, inference_settings
+from bertjax.config.inference import ExtractKeys, TextKeys, inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.inference.encode import check_encoding, resolve_encoding
@@ -26,6 +25,7 @@ from bertjax.workdir.lock import lock_workdir
 VERB = Verb()
 
 _DEFAULT_FORMAT = 'npy'  # the format of a file of features if config.extract.format is not set
+_ENCODING_KEYS = ('layers', 'combine', 'weights', 'pool', 'normalize', 'prompt', 'truncate_dim')
 
 
 def run(config: ConfigDict, workdir: str) -> None:
@@ -48,15 +48,15 @@ def run(config: ConfigDict, workdir: str) -> None:
     """
     settings = inference_settings(config, 'extract')
     options, folder = settings.options, pathlib.Path(workdir)
-    source = InputSource(settings.input, make_columns(options['field'], options['pair_field'], 'config.extract'))
+    source = InputSource(settings.input, make_columns(options.field, options.pair_field, 'config.extract'))
     source.check()
-    streaming = settings.input == STANDARD_INPUT and not options['format']
-    if streaming and options['part']:
-        found = f'{options["part"]}, but texts are processed as they arrive'
+    streaming = settings.input == STANDARD_INPUT and not options.format
+    if streaming and options.part:
+        found = f'{options.part}, but texts are processed as they arrive'
         fix = 'set config.extract.format to write a file, or leave this key at 0'
         raise UserError('config.extract.part', found, '0', fix)
     storage = _make_storage(options, streaming)
-    if options['format'] == 'parquet':
+    if options.format == 'parquet':
         import_arrow()
     with lock_workdir(folder, results_only=True):
         if streaming:
@@ -64,31 +64,27 @@ def run(config: ConfigDict, workdir: str) -> None:
                 _extract_stream(settings, folder, source, out)
             return
         target = _target(settings, folder, source)
-        extractor, results = _make_extractor(settings, folder), target.parent
-        input_source = (
-            spool_standard_input(source, results)
-            if settings.input == STANDARD_INPUT
-            else contextlib.nullcontext(source)
-        )
-        with input_source as source:
+        extractor = _make_extractor(settings, folder)
+        is_file = settings.input != STANDARD_INPUT
+        with contextlib.nullcontext(source) if is_file else spool_standard_input(source, target.parent) as source:
             _extract_file(settings, extractor, source, target, storage)
 
 
-def _make_storage(options: Mapping[str, Any], streaming: bool) -> VectorStorage:
+def _make_storage(options: ExtractKeys, streaming: bool) -> VectorStorage:
     """Returns how the vectors are stored.
 
     Raises:
       UserError: An option has no effect on this output.
     """
-    storage = VectorStorage(options['precision'], options['calibration'], options['shard'])
-    format = 'JSON lines' if streaming else options['format'] or _DEFAULT_FORMAT
+    storage = VectorStorage(options.precision, options.calibration, options.shard)
+    format = 'JSON lines' if streaming else options.format or _DEFAULT_FORMAT
     for name in ('precision', 'calibration', 'shard'):
-        value, where = options[name], f'config.extract.{name}'
+        value, where = getattr(options, name), f'config.extract.{name}'
         if value == getattr(VectorStorage, name):
             continue
         if format != 'npy':
             raise UserError(where, f'{value!r} with {format}', 'the format npy', 'set --config.extract.format=npy')
-        if options['pool'] == 'none':
+        if options.pool == 'none':
             raise UserError(where, f'{value!r} with pool=none', 'one vector per text', 'choose a pooling')
     if storage.calibration and storage.precision != 'int8':
         found, fix = f'a file with precision={storage.precision}', 'set --config.extract.precision=int8'
@@ -97,26 +93,22 @@ def _make_storage(options: Mapping[str, Any], streaming: bool) -> VectorStorage:
 
 
 def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
-    options = settings.options
     model = load_requested_model(settings, folder)
-    scalars = {name: options[name] for name in ('combine', 'pool', 'normalize', 'prompt', 'truncate_dim')}
-    if scalars['prompt'] == 'None':  # from the command line
-        scalars['prompt'] = None
-    lists = {name: tuple(options[name]) for name in ('layers', 'weights')}
-    encoding = resolve_encoding(model, **lists, **scalars)
+    keys = {name: getattr(settings.options, name) for name in _ENCODING_KEYS}
+    if keys['prompt'] == 'None':  # from the command line
+        keys['prompt'] = None
+    encoding = resolve_encoding(model, **keys)
     check_encoding(model, encoding)
     if encoding.prompt and encoding.pool == 'none':
-        found, expected = (
-            f'{encoding.prompt!r} with pool=none',
-            'one vector per text, because the tokens of a prompt are not in the text',
-        )
-        raise UserError('config.extract.prompt', found, expected, 'choose a pooling, or omit the prompt')
+        found, fix = f'{encoding.prompt!r} with pool=none', 'choose a pooling, or omit the prompt'
+        expected = 'one vector per text, because the tokens of a prompt are not in the text'
+        raise UserError('config.extract.prompt', found, expected, fix)
     runner = Runner(model, batch_size=settings.batch_size)
     return Extractor(runner, encoding, settings.truncation_length(model.config, model.max_length))
 
 
 def _extract_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource, out: TextIO) -> None:
-    extractor, id = _make_extractor(settings, folder), settings.options['id']
+    extractor, id = _make_extractor(settings, folder), settings.options.id
     pieces = extractor.runner.model.tokenizer.pieces
     for items in stream_batches(source.items(), settings.batch_size):
         columns = [item_columns(item, source, id) for item in items]
@@ -125,7 +117,7 @@ def _extract_stream(settings: TextKeys, folder: pathlib.Path, source: InputSourc
 
 
 def _target(settings: TextKeys, folder: pathlib.Path, source: InputSource) -> pathlib.Path:
-    target = folder / 'features' / f'{source.name}.{settings.options["format"] or _DEFAULT_FORMAT}'
+    target = folder / 'features' / f'{source.name}.{settings.options.format or _DEFAULT_FORMAT}'
     if pathlib.Path(source.origin) in (target.resolve(), target.with_name(f'{target.name}.json').resolve()):
         found = f'{settings.input}, which would be replaced'
         raise UserError('config.input', found, 'a file elsewhere', 'move the file, or give another --workdir')
@@ -136,8 +128,8 @@ def _extract_file(
     settings: TextKeys, extractor: Extractor, source: InputSource, target: pathlib.Path, storage: VectorStorage
 ) -> None:
     options = settings.options
-    size = options['part'] or (TOKEN_PART_SIZE if extractor.per_token else PART_SIZE)
-    extraction = Extraction(extractor, source, target, options['id'], size, storage)
+    size = options.part or (TOKEN_PART_SIZE if extractor.per_token else PART_SIZE)
+    extraction = Extraction(extractor, source, target, options.id, size, storage)
     texts = extraction.read()
     if extraction.is_done():
         print(f'{target} already has the features of these texts, computed by this model')
@@ -145,8 +137,7 @@ def _extract_file(
     extraction.check()
     with show_progress('texts', texts, lines=True) as advance:
         extraction.compute(advance)
-    names = ('layers', 'combine', 'weights', 'pool', 'normalize', 'prompt', 'truncate_dim')
-    facts = {name: getattr(extractor.encoding, name) for name in names}
+    facts = {name: getattr(extractor.encoding, name) for name in _ENCODING_KEYS}
     facts['dense'] = [layer.config.width for layer in extractor.encoding.dense]
     for line in extraction.write(facts):
         print(line)

@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 from ml_collections import ConfigDict
 
-from bertjax.config.inference import FillKeys, TextKeys, inference_settings
+from bertjax.config.inference import TextKeys, inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile
@@ -47,21 +47,21 @@ def run(config: ConfigDict, workdir: str) -> None:
     """
     settings = inference_settings(config, 'fill')
     options, folder = settings.options, pathlib.Path(workdir)
-    check_options(FillKeys(**options))
-    paired = options['ask'] == 'pairs'
+    check_options(options)
+    paired = options.ask == 'pairs'
     source = InputSource(
-        settings.input, make_columns(options['field'], options['pair_field'] if paired else '', 'config.fill')
+        settings.input, make_columns(options.field, options.pair_field if paired else '', 'config.fill')
     )
-    if options['text'] and settings.input:
+    if options.text and settings.input:
         raise UserError('config.fill.text', 'a text and config.input', 'only one of the two', 'leave one out')
-    if bool(options['second']) != (paired and bool(options['text'])):
+    if bool(options.second) != (paired and bool(options.text)):
         expected = "a second text if ask='pairs' and config.fill.text is set, otherwise nothing"
-        raise UserError('config.fill.second', repr(options['second']), expected, 'set or omit it')
-    if not options['text']:
+        raise UserError('config.fill.second', repr(options.second), expected, 'set or omit it')
+    if not options.text:
         source.check()
     with lock_workdir(folder, results_only=True):
-        if options['text']:
-            values = (options['text'], options['second']) if paired else (options['text'],)
+        if options.text:
+            values = (options.text, options.second) if paired else (options.text,)
             item = Row('config.fill.text', values)
             _print(_make_request(settings, folder, [item]).answers([item]))
         elif settings.input == STANDARD_INPUT:
@@ -74,7 +74,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 def _make_request(settings: TextKeys, folder: pathlib.Path, items: Sequence[Item] = ()) -> FillRequest:
     model = load_requested_model(settings, folder)
     longest = settings.truncation_length(model.config, model.max_length)
-    request = FillRequest(Runner(model, batch_size=settings.batch_size), longest, FillKeys(**settings.options))
+    request = FillRequest(Runner(model, batch_size=settings.batch_size), longest, settings.options)
     request.check_texts(items)
     return request
 
@@ -98,8 +98,8 @@ def _answer_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource
 
 
 def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) -> None:
-    request, ask = _make_request(settings, folder), settings.options['ask']
-    kind, total, blank = 'jointly' if ask == 'masks' and settings.options['jointly'] else ask, 0, 0
+    request, ask = _make_request(settings, folder), settings.options.ask
+    kind, total, blank = 'jointly' if ask == 'masks' and settings.options.jointly else ask, 0, 0
     files = ResultFiles(folder / 'fill', f'{source.name}.{kind}', source.origin)
     for items in split_chunks(source.items(), _CHUNK):
         request.check_texts(items)

@@ -44,18 +44,15 @@ def run(config: ConfigDict, workdir: str) -> None:
         results of another input would be replaced.
     """
     settings = inference_settings(config, 'mine_negatives')
-    options = MineNegativesKeys(**settings.options)
+    options: MineNegativesKeys = settings.options
     if options.range_max - options.range_min < options.num_negatives:
         found = f'{options.range_max} with range_min={options.range_min}'
         expected = f'at least range_min plus num_negatives={options.num_negatives}'
         raise UserError('config.mine_negatives.range_max', found, expected, 'increase it')
     names = options.anchor, options.positive, options.negative, SCORES
     if repeated := [name for name in names if names.count(name) > 1]:
-        expected, fix = (
-            f'different names for anchor, positive and negative, none of them {SCORES!r}',
-            'rename the field',
-        )
-        raise UserError('config.mine_negatives', f'two fields named {repeated[0]}', expected, fix)
+        expected = f'different names for anchor, positive and negative, none of them {SCORES!r}'
+        raise UserError('config.mine_negatives', f'two fields named {repeated[0]}', expected, 'rename the field')
     source, folder = InputSource(settings.input, ()), pathlib.Path(workdir)
     source.check()
     if not user_path(settings.input, 'config.input').exists():

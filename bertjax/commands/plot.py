@@ -31,30 +31,26 @@ def run(config: ConfigDict, workdir: str) -> None:
     """Draws the large charts and the teacher charts of a run's page (report/curves.py), for any recipe.
 
     Raises:
-      UserError: metrics.jsonl is missing or has no row, config.json is damaged, or matplotlib is not installed.
+      UserError: metrics.jsonl is missing or has no values, config.json is damaged, or matplotlib is not installed.
     """
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
         fix = "install the extra 'plot': pip install 'bertjax[plot]'"
         raise UserError('--config.run=plot', 'no matplotlib', 'the package matplotlib', fix) from None
-    folder = pathlib.Path(workdir)
-    rows = _rows(folder / 'metrics.jsonl')
+    folder, picture = pathlib.Path(workdir), io.BytesIO()
+    metrics, path = folder / 'metrics.jsonl', folder / 'learning_curve.png'
+    if not metrics.exists():
+        raise UserError(str(metrics), 'no such file', 'the metrics of a training run', 'train first, in this --workdir')
+    rows = read_rows(metrics)
     baselines = read_chance_baselines(folder) if any('mlm_loss' in row for row in rows) else ChanceBaselines()
-    picture = io.BytesIO()
-    _draw([*main_charts(rows, baselines), *teacher_charts(rows)]).savefig(picture, dpi=144)
-    path = folder / 'learning_curve.png'
+    charts = [*main_charts(rows, baselines), *teacher_charts(rows)]
+    if not charts:
+        fix = 'see --config.run=doctor' if rows else 'let the run reach step config.log_every'
+        raise UserError(str(metrics), 'no finite value' if rows else 'no row', 'a curve to draw', fix)
+    _draw(charts).savefig(picture, dpi=144)
     write_atomic(path, picture.getvalue())
     print(f'drawn: {display_path(path)}')
-
-
-def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        raise UserError(str(path), 'no such file', 'the metrics of a training run', 'train first, in this --workdir')
-    rows = read_rows(path)
-    if not rows:
-        raise UserError(str(path), 'no row', 'at least one row', 'let the run reach step config.log_every')
-    return rows
 
 
 def _draw(charts: Sequence[Chart]) -> Any:

@@ -37,9 +37,9 @@ class ModelKeys:
     dtype = 'float32'  # the dtype of verbs without this key, such as `convert`
 
     @property
-    def options(self) -> Mapping[str, Any]:
-        """The values of the group config.VERB, {key: value}."""
-        return dataclasses.asdict(getattr(self, next(verb for verb in INFERENCE_KEYS if hasattr(self, verb))))
+    def options(self) -> Any:
+        """The group config.VERB."""
+        return getattr(self, next(verb for verb in INFERENCE_KEYS if hasattr(self, verb)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -41,11 +41,9 @@ def number(minimum: float, maximum: float, *, above: bool = False, below: bool =
     )
 
     def contains(value: Any) -> bool:
-        if (
-            not isinstance(value, int | float) or isinstance(value, bool) or not minimum <= value <= maximum
-        ):  # nan fails the comparison
-            return False
-        return not (above and value == minimum) and not (below and value == maximum)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_end = (above and value == minimum) or (below and value == maximum)
+        return is_number and minimum <= value <= maximum and not is_end  # nan fails the comparison
 
     return Range(words, contains)
 

@@ -55,23 +55,19 @@ def is_collective(instruction: Instruction) -> bool:
 
 def find_collectives(computation: Computation, chips: int) -> list[Collective]:
     """Returns the collectives in a computation and in its fusions, but not in its loops."""
-    collectives_by_key: dict[str, Collective] = {}
-    start_keys: dict[str, str] = {}  # name of the starting instruction -> key
+    by_key: dict[str, Collective] = {}
+    by_start: dict[str, Collective] = {}
     for instruction in computation.instructions.values():
-        for key in (
-            start_keys[x.name]
-            for x in instruction.inputs
-            if instruction.opcode.endswith('-done') and x.name in start_keys
-        ):
-            collectives_by_key[key].last = instruction.name
+        if instruction.opcode.endswith('-done'):
+            for start in filter(by_start.get, (x.name for x in instruction.inputs)):
+                by_start[start].last = instruction.name
         for inner in filter(is_collective, instruction.inside()):
             key = _make_key(instruction, inner)
-            if key in collectives_by_key:
-                collectives_by_key[key].last = instruction.name
+            if key in by_key:
+                by_key[key].last = instruction.name
             elif not _continues_chain(instruction, inner):
-                collectives_by_key[key] = _make_collective(instruction, inner, chips)
-                start_keys[instruction.name] = key
-    return [*collectives_by_key.values(), *_find_between_slices(computation)]
+                by_key[key] = by_start[instruction.name] = _make_collective(instruction, inner, chips)
+    return [*by_key.values(), *_find_between_slices(computation)]
 
 
 def _make_collective(instruction: Instruction, inner: Instruction, chips: int) -> Collective:

@@ -121,12 +121,11 @@ def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
     end_times: dict[int, float] = {}
     for instruction in entry.instructions.values():
         for collective in (x for x in collectives if x.first == instruction.name):
-            collective.seconds = collective.sent and collective.sent / (
-                rates.network_bandwidth if collective.network else rates.ici_bandwidth(collective.chips)
-            )
-            end_times[id(collective)] = free_at[collective.network] = (
-                max(free_at[collective.network], now) + collective.seconds
-            )
+            between_slices = collective.network
+            bandwidth = rates.network_bandwidth if between_slices else rates.ici_bandwidth(collective.chips)
+            collective.seconds = collective.sent and collective.sent / bandwidth
+            free_at[between_slices] = max(free_at[between_slices], now) + collective.seconds
+            end_times[id(collective)] = free_at[between_slices]
         cost = _estimate_instruction(instruction, rates, chips)
         total.add(cost)
         now += cost.seconds()
@@ -155,9 +154,8 @@ def _estimate_instruction(instruction: Instruction, rates: Rates, chips: int) ->
     elif _is_kernel(instruction):
         flops, moved = _kernel_work(instruction)
         total.silent_kernels += [] if flops else [instruction.name]
-        total.times['kernel', part_of(instruction)] += (
-            max(flops / rates.peak_flops, moved / rates.hbm_bandwidth) / EFFICIENCY
-        )
+        seconds = max(flops / rates.peak_flops, moved / rates.hbm_bandwidth) / EFFICIENCY
+        total.times['kernel', part_of(instruction)] += seconds
     elif instruction.cycles is not None:
         total.times['compiler', part_of(instruction)] += instruction.cycles / rates.clock_hz
     elif not (

@@ -184,8 +184,6 @@ def _loop_step(body: Computation, index: int) -> int | None:
 
 
 def _constant_value(instruction: Instruction | None) -> int | None:
-    instruction = instruction and instruction.source()
-    constant = (
-        instruction is not None and instruction.opcode == 'constant' and re.fullmatch(r'-?\d+', instruction.operands)
-    )
-    return int(instruction.operands) if constant else None
+    source = instruction and instruction.source()
+    is_constant = source and source.opcode == 'constant' and re.fullmatch(r'-?\d+', source.operands)
+    return int(source.operands) if is_constant else None

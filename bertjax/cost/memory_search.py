@@ -52,13 +52,9 @@ class MemorySearch:
     def __init__(self, settings: PretrainingSettings, topology: str):
         self.settings, self.topology = settings, topology
         self.devices = topology_devices(topology)
+        self._available = generation_of(topology).hbm_bytes  # the bytes that JAX may use on a device
         self._setups: dict[tuple, Setup] = {}
         self.setup({})
-
-    @property
-    def available(self) -> int:
-        """The bytes that JAX may use on a device."""
-        return generation_of(self.topology).hbm_bytes
 
     def setup(self, plan: MemoryPlan) -> Setup:
         """Returns the setup with the remat policy and the mesh of a plan."""
@@ -88,7 +84,7 @@ class MemorySearch:
         check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(setup.mesh), key)
         figures, compiled = self._phase_figures(setup, phase), compile_step(setup, phase)
         # The GPU compiler does not fail if a program needs more memory than the device has.
-        compiled['fits'] &= (compiled['hbm_bytes_per_chip'] or 0) <= self.available
+        compiled['fits'] &= (compiled['hbm_bytes_per_chip'] or 0) <= self._available
         text = compiled.pop('text', None)
         cost = {}
         if text and compiled['fits']:
@@ -103,7 +99,7 @@ class MemorySearch:
             'batch_size': phase.batch_size,
             'seq_len': phase.seq_len,
             'grad_accum_steps': phase.grad_accum_steps,
-            'hbm_bytes_available': self.available,
+            'hbm_bytes_available': self._available,
             'parameters_bytes': _shard_bytes(setup.state.params),
             'optimizer_bytes': _shard_bytes(setup.state.opt_state),
             # By formula, without rematerialisation and padding.
@@ -178,21 +174,18 @@ class MemorySearch:
 
     def _fsdp_plans(self, result: CompileResult) -> list[MemoryPlan]:
         """Returns plans that split the weights and the optimiser state over more chips, if that could suffice."""
-        fixed, axis = _fixed_bytes(result), self._axis_size('fsdp')
-        rest = _needed_bytes(result) - fixed
-        plans = self._mesh_plans()
-        return [plan for plan in plans if rest + fixed * axis / plan['mesh.fsdp'] <= result['hbm_bytes_available']]
+        fixed, fsdp = _fixed_bytes(result), self.setup({}).mesh.shape['fsdp']
+        rest, plans = _needed_bytes(result) - fixed, self._mesh_plans()
+        return [plan for plan in plans if rest + fixed * fsdp / plan['mesh.fsdp'] <= result['hbm_bytes_available']]
 
     def _rows_per_step(self, phase: PretrainingPhase) -> int:
         """Returns the rows per chip and accumulation step."""
         return phase.batch_size // phase.grad_accum_steps // row_shards(self.setup({}).mesh)
 
-    def _axis_size(self, name: str) -> int:
-        return self.setup({}).mesh.shape[name]
-
     def _mesh_plans(self) -> list[MemoryPlan]:
         """Returns plans that multiply the fsdp axis and divide the data axis by the same power of two."""
-        fsdp, data, width = self._axis_size('fsdp'), self._axis_size('data'), self.settings.model.width
+        shape, width = self.setup({}).mesh.shape, self.settings.model.width
+        fsdp, data = shape['fsdp'], shape['data']
         factors = [2**i for i in range(1, 11) if data % 2**i == 0 and width % (fsdp * 2**i) == 0]
         rest = self.settings.mesh_axes['data'] == -1  # -1: all remaining devices
         return [{'mesh.fsdp': fsdp * n, **({} if rest else {'mesh.data': data // n})} for n in factors]

@@ -132,9 +132,8 @@ def _obstacles(run: Run) -> dict[str, str]:
             differs = load_tokenizer(huggingface_directory(init)).fingerprint != tokenizer.fingerprint
         except UserError:  # the model no longer exists; a run needs it only at its start
             differs = False
-        obstacles |= (
-            {f'the run and {init} have different vocabularies': 'leave config.tokenizer empty'} if differs else {}
-        )
+        if differs:
+            obstacles[f'the run and {init} have different vocabularies'] = 'leave config.tokenizer empty'
     for weighted in open_stores(run.pretraining_settings(), run.folder, tokenizer, verify=False):
         obstacles |= learning_obstacles(weighted.store.report)
     return obstacles

@@ -153,13 +153,16 @@ def _majority(workdir: pathlib.Path) -> float:
     return max(labels.mean(), 1 - labels.mean())
 
 
-def test_plot_draws_a_fine_tuning(plot, tuned: pathlib.Path, tmp_path: pathlib.Path):
+def test_plot_draws_a_fine_tuning(plot, program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
     (tmp_path / 'metrics.jsonl').write_bytes((tuned / 'metrics.jsonl').read_bytes())
     assert [axis.get_title() for axis in plot(tmp_path, **GLUE)] == ['Training objective', 'Metrics on dev']
     trained = [row for row in rows(tuned / 'metrics.jsonl') if row['split'] == 'train']  # as of a task without dev
     trained[0]['loss'] = None  # as of a skipped step
     (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in trained), encoding='utf-8')
     assert [axis.get_title() for axis in plot(tmp_path, **GLUE)] == ['Training objective']
+    diverged = [row | {'loss': None} for row in trained]
+    (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in diverged), encoding='utf-8')
+    assert 'no finite value' in program.error(f'--workdir={tmp_path}', '--config.run=plot', **GLUE)
 
 
 def test_plot_draws_other_texts_and_distillation_losses(plot, tmp_path: pathlib.Path):
