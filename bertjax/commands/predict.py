@@ -111,16 +111,14 @@ def _split(data: TaskData, items: Sequence[Any], *, is_stream: bool = False) -> 
 
 
 def _predict_stream(request: EnsembleRequest, out: TextIO) -> None:
-    settings = request[0][0]
+    settings, where = request[0][0], 'standard input'
     first: list[Any] = []
-    rest: list[Iterator[list[Any]]] = []
+    batches: Iterator[list[Any]] = iter(())
 
     def read(data: TaskData) -> dict[str, TaskSplit]:
-        where = 'standard input'
-        items = data.task.parse(standard_input(where), where)
-        batches = stream_batches(items, settings.eval_batch_size)
-        first.extend(next(batches, ()))
-        rest.append(batches)
+        nonlocal first, batches
+        batches = stream_batches(data.task.parse(standard_input(where), where), settings.eval_batch_size)
+        first = next(batches, [])
         return {'': _split(data, first, is_stream=True)}
 
     tuned = load_models(request, read)
@@ -131,6 +129,6 @@ def _predict_stream(request: EnsembleRequest, out: TextIO) -> None:
         out.flush()
 
     write(first, tuned.predictions(tuned.splits['']))
-    for items in rest[0]:
+    for items in batches:
         all_blank = all(isinstance(item, Blank) for item in items)
         write(items, [] if all_blank else tuned.predictions(_split(data, items)))

@@ -87,12 +87,11 @@ def key(
 
 
 def group(default: Any, *, record: type | None = None, entry: type | None = None, **metadata: Any) -> Any:
-    """Returns a dataclass field for a group of keys.
+    """Returns a dataclass field for a group of keys, or for a list of groups of the class `entry`.
 
     Args:
-      default: An instance with the default of each key; None if only some recipes have the group; () for a list.
-      record: The class of the group; needed only if the default is None.
-      entry: The class of an entry, if the field is a list of groups.
+      default: An instance with the default of each key; () for a list; None if only some recipes have the group, whose
+        class is then `record`.
       **metadata: `change` and `trained` for the keys of the group that do not declare these themselves.
     """
     record = record or entry or type(default)

@@ -41,15 +41,9 @@ def repeat_rows(features: Features, times: int, mark: str) -> Features:
 
 
 def find_single_piece_words(features: Features, special: np.ndarray, continues_word: np.ndarray) -> np.ndarray:
-    """Finds the tokens that are whole words.
+    """Returns for each of the T tokens whether it is a whole word, bool [T].
 
-    Args:
-      features: The rows, with T tokens in all.
-      special: The ids of special tokens.
-      continues_word: bool [V], whether a piece continues a word; see text/tokenizer.py.
-
-    Returns:
-      bool [T], True for a word of one piece.
+    `special` are the ids of special tokens, and `continues_word`, bool [V], says whether a piece continues a word.
     """
     continues = np.append(continues_word[features.tokens], False)  # [T + 1]
     continues[features.offsets[:-1]] = False  # the first token of a sequence starts a word
@@ -78,16 +72,12 @@ def token_positions(features: Features) -> tuple[np.ndarray, np.ndarray]:
 def choose_candidates(
     candidates: np.ndarray, words: np.ndarray, n: np.ndarray, position: np.ndarray, *, seed: int
 ) -> np.ndarray:
-    """Draws one of K candidates for each chosen word, never the word itself.
+    """Draws one of K candidates for each chosen word, never the word itself. Returns int32 [M].
 
     Args:
       candidates: int32 [M, K + 1], distinct ids, the most likely first.
       words: int32 [M], the ids of the words.
       n, position: int64 [M], the sequence and the position of each word.
-      seed: The seed of the draw.
-
-    Returns:
-      int32 [M].
     """
     K = candidates.shape[1] - 1
     other = candidates != words[:, None]

@@ -90,14 +90,9 @@ class Features:
     def batch(self, rows: np.ndarray, length: int, pad_id: int) -> dict[str, np.ndarray]:
         """Returns the batch of the given rows, padded to S = `length`.
 
-        Args:
-          rows: int64 [B], the indices of the rows; -1 for an empty row, which has only padding and weight 0.
-          length: The padded length, at least the length of the longest row.
-          pad_id: The id of [PAD].
-
-        Returns:
-          The arrays of the batch: input_ids, segment_ids, attention_mask and the token arrays [B, S], or [B, C, S] if
-          C > 1, and the row arrays.
+        `rows` is int64 [B]; -1 is an empty row, which has only padding and weight 0. No row may be longer than S. The
+        arrays are input_ids, segment_ids, attention_mask and the token arrays [B, S], or [B, C, S] if C > 1, and the
+        row arrays.
         """
         B, C = len(rows), self.choices
         real = rows >= 0
@@ -225,10 +220,7 @@ def masked_copies(sequences: Sequence[np.ndarray], mask_id: int) -> Features:
 def load_or_build(folder: pathlib.Path, key: object, make: Callable[[], Features]) -> Features:
     """Loads the features of `key` from `folder`, or calls `make` and saves its result there.
 
-    Args:
-      folder: The directory of the cache.
-      key: A value whose repr determines the features. The file name is a hash of it.
-      make: A function that makes the features.
+    The repr of `key` must determine the features. The file name is a hash of it.
     """
     path = folder / f'{hashlib.sha256(repr((FEATURES_VERSION, key)).encode()).hexdigest()[:32]}.npz'
     try:

@@ -66,16 +66,10 @@ def _unsigned(x: npt.ArrayLike) -> np.ndarray:
 
 
 def hash_bits(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
-    """Returns 64 random bits for each (seed, stream, n, position).
+    """Returns 64 random bits for each (seed, stream, n, position), uint64 of the broadcast shape (0-d for scalars).
 
-    Args:
-      seed: An integer; its low 64 bits are used.
-      stream: The purpose of the number, a `Stream`.
-      n: Integers of any shape, the numbers of examples, plans or rows.
-      position: Integers that broadcast against n.
-
-    Returns:
-      uint64 of the broadcast shape (a 0-d array for scalars).
+    The low 64 bits of `seed` are used. `stream` is a `Stream`. `n` (numbers of examples, plans or rows) and `position`
+    are integers that broadcast.
     """
     n, position = _unsigned(n), _unsigned(position)
     shape = np.broadcast_shapes(n.shape, position.shape)
@@ -85,16 +79,9 @@ def hash_bits(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike 
 def hash_bits_ragged(
     counts: np.ndarray, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike
 ) -> np.ndarray:
-    """Returns `hash_bits` for ragged rows: n[i] has counts[i] positions, and the rows are concatenated.
+    """Returns `hash_bits` for ragged rows, uint64 [N]: n[i] has counts[i] positions, and the rows are concatenated.
 
-    Args:
-      counts: int64 [B], the number of positions of each row; their sum is N.
-      seed, stream: See `hash_bits`.
-      n: int64 [B].
-      position: int64 [N].
-
-    Returns:
-      uint64 [N].
+    `counts` and `n` are int64 [B], `position` is int64 [N], and N is the sum of `counts`.
     """
     return _numbers(np.repeat(_keys(seed, stream, _unsigned(n)), counts), _unsigned(position))
 

@@ -24,12 +24,9 @@ def best_length_count(
     """Returns the number of padded lengths, at most `max_count`, with the lowest cost of computing and compiling.
 
     Args:
-      lengths: int [N], the lengths of the rows.
+      lengths, max_length, multiple: See `choose_lengths`.
       cost: A function from a padded length to the total cost of one row over all epochs.
       compile_cost: The cost of compiling one more length, in the same unit.
-      max_length: See `choose_lengths`.
-      multiple: See `choose_lengths`.
-      max_count: The maximum number of padded lengths.
     """
 
     def total(count: int) -> float:
@@ -152,11 +149,7 @@ def fill_last_batch(
     more batch of it, padded with empty rows. The number of batches of each bucket does not depend on the order of the
     rows.
 
-    Args:
-      order: int64 [N], the rows in order.
-      bucket: int64 [N], the bucket of each entry of `order`.
-      count: The number of buckets.
-      batch_size: B.
+    `order` has the rows, and `bucket` the bucket of each entry of `order` (of `count` buckets), int64 [N] each.
 
     Returns:
       The rows of all batches, int64 [batches·B], -1 for empty rows, and the bucket of each batch, int64 [batches].

@@ -102,20 +102,10 @@ def check_split(split: StoreSplit, options: PairOptions, seq_len: int) -> None:
 def draw_target_lengths(
     document: np.ndarray, options: PairOptions, seq_len: int, seed: int, plan: np.ndarray
 ) -> np.ndarray:
-    """Draws the target length of the chunks of each document, in tokens.
+    """Draws the target length of the chunks of each document, in tokens, int64.
 
     The length is S - 3, which leaves room for [CLS] and two [SEP]. With probability `options.short_probability`, it is
-    instead drawn uniformly from 2 to S - 3.
-
-    Args:
-      document: int64, the numbers of documents, which broadcast against `plan`.
-      plan: int64, the numbers of plans.
-      options: The options of pairing.
-      seq_len: S.
-      seed: The seed of the draws.
-
-    Returns:
-      int64, the target lengths.
+    instead drawn uniformly from 2 to S - 3. The numbers of documents and of plans, int64, broadcast.
     """
     max_length = seq_len - 3
     short = uniform(seed, Stream.SHORT, plan, document) < options.short_probability

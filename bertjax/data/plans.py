@@ -102,11 +102,8 @@ def load_or_make(
 ) -> T:
     """Loads an object that consists of an array and JSON values. Makes and saves it if it is absent or damaged.
 
-    Args:
-      cache_dir: The folder of the files NAME.npy and NAME.json; None for an object in memory.
-      name: The name of the files without suffix.
-      load: A function that makes the object from the array and the values, or returns None if they do not match.
-      make: A function that returns the array and the values.
+    The files are NAME.npy and NAME.json in `cache_dir`; if it is None, the object stays in memory. `make` returns the
+    array and the values. `load` makes the object from them, or returns None if they do not match.
     """
     stem = None if cache_dir is None else pathlib.Path(cache_dir) / name
     loaded = None if stem is None else _read_array(stem, load)

@@ -182,31 +182,26 @@ class PretrainingExamples:
         * `mean_a`, `mean_b`: the mean number of tokens of A and B after truncation; `mean_b` is over rows with a B.
         * `truncated`: the share of rows that lost tokens.
         """
-        total, paired = self.cycle_length, self.pairs.paired
+        total, is_nsp = self.cycle_length, self.pairs.mode == 'nsp'
         single = sum(plan.one_sentence for plan in self._plans)
-        report = {
+        is_next = sum(int(np.count_nonzero(plan.chunks['b'])) for plan in self._plans) if is_nsp else 0
+        slots = self._locate(np.linspace(0, total - 1, min(total, _SAMPLE)).astype(np.int64))
+        a, b, real, untruncated = self._lengths(slots)
+        return {
             'mode': self.pairs.mode,
             'plans': self.pairs.distinct_plans,
             'examples_per_cycle': total,
             'examples_per_plan': total / len(self._plans),
-            'one_sentence': single / total if paired else None,
-            'is_next': None,
-            'is_next_of_two': None,
-            'next_probability': None,
+            'one_sentence': single / total if self.pairs.paired else None,
+            'is_next': is_next / total if is_nsp else None,
+            'is_next_of_two': is_next / (total - single) if is_nsp and total > single else None,
+            'next_probability': self._plans[0].next_probability if is_nsp else None,
+            'sampled': len(real),
+            'real_positions': float(real.mean() / self.seq_len),
+            'mean_a': float(a.mean()),
+            'mean_b': float(b[b > 0].mean()) if b.any() else None,
+            'truncated': float((untruncated > a + b).mean()),
         }
-        if self.pairs.mode == 'nsp':
-            is_next = sum(int(np.count_nonzero(plan.chunks['b'])) for plan in self._plans)
-            report['is_next'] = is_next / total
-            report['is_next_of_two'] = is_next / (total - single) if total > single else None
-            report['next_probability'] = self._plans[0].next_probability
-        slots = self._locate(np.linspace(0, total - 1, min(total, _SAMPLE)).astype(np.int64))
-        a, b, real, untruncated = self._lengths(slots)
-        report['sampled'] = len(real)
-        report['real_positions'] = float(real.mean() / self.seq_len)
-        report['mean_a'] = float(a.mean())
-        report['mean_b'] = float(b[b > 0].mean()) if b.any() else None
-        report['truncated'] = float((untruncated > a + b).mean())
-        return report
 
     def lengths(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns, for each example, the number of real (not padding) and of maskable positions, int64 [B] each."""

@@ -38,7 +38,6 @@ def draw_pairs(
     sentence drawn uniformly, and ends where A and B together reach the target length or where the document ends.
 
     Args:
-      split: The text.
       chunks: [B], the chunks of a plan.
       target, document: int64 [B], the target length and the document of each chunk.
       mode: 'nsp' or 'sop'.
@@ -184,9 +183,7 @@ def _lay_out(
     token. If the split defines no segment types, all are 0.
 
     Args:
-      split: The text.
       shape: (B, S).
-      cls_id, sep_id, pad_id: The ids of [CLS], [SEP] and [PAD].
       row, column: int64, the row and the first column of each range. Each row has a range.
       start, length: int64, the index in the split of each range's first token, and the number of its tokens.
     """

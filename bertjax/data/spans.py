@@ -95,10 +95,8 @@ def _choose(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns whether each word is selected, bool [N], and the unused budget of each row, int64 [B].
 
-    Args:
-      words, budget, max_words, seed, n: See `choose_spans`.
-      scores: uint64 [N], the random score of each word.
-      share: float64 [B], the share of each row's words that may begin a span: the words with the lowest scores.
+    A span may begin only at the words with the lowest `scores`, uint64 [N]: at the `share`, float64 [B], of a row's
+    words. For the other arguments, see `choose_spans`.
     """
     spans = _Spans(words, scores, share, max_words, seed, n)
     selected = np.zeros(len(scores) + max_words, bool)  # padded, because `_fill` looks `max_words` words ahead

@@ -1,11 +1,13 @@
 """The differences between two configs in plain form, with values in the syntax of the command line."""
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bertjax.config.check import COMPUTED_KEYS
 from bertjax.config.plain import flatten
 from bertjax.config.ranges import in_steps
+from bertjax.errors import UserError
 
 _ABSENT = object()
 
@@ -44,21 +46,20 @@ def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
 
 def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
     """Returns `config` with durations in steps and automatic values resolved, to compare it with the saved `run`."""
-    resolved = dict(config)
-    is_task, steps = 'task' in resolved, run['steps']
-    per_epoch = steps / run['epochs'] if is_task and run['epochs'] else None
-    if is_task and steps and in_steps(resolved['steps'], 'steps', steps_per_epoch=per_epoch) == 0:
-        resolved['steps'] = round(resolved['epochs'] * per_epoch) if per_epoch else resolved['steps']
-    elif is_task and per_epoch:
-        resolved['steps'] = in_steps(resolved['steps'], 'steps', steps_per_epoch=per_epoch)
-        resolved['epochs'] = resolved['steps'] / per_epoch
-    elif not is_task and 'epoch' in str(resolved['steps']) + 'epoch' * (resolved['epochs'] > 0):
-        resolved['steps'] = steps  # The number of steps in an epoch depends on the text.
+    resolved, is_task = dict(config), 'task' in config
+    # A sweep records durations as its config has them.
+    per_epoch = run['steps'] / run['epochs'] if is_task and isinstance(run['steps'], int) and run['epochs'] else None
+    if per_epoch:
+        steps = in_steps(config['steps'], 'steps', steps_per_epoch=per_epoch)
+        resolved['steps'] = steps or round(config['epochs'] * per_epoch)
+        resolved['epochs'] = steps / per_epoch if steps else config['epochs']
+    elif not is_task and ('epoch' in str(config['steps']) or config['epochs'] > 0):
+        resolved['steps'] = run['steps']  # The number of steps in an epoch depends on the text.
     total = resolved['steps'] if isinstance(resolved['steps'], int) and resolved['steps'] else None
     for key in ('eval_every', 'checkpoint_every'):
-        relative = str(resolved[key]).endswith('%'), 'epoch' in str(resolved[key])
-        if isinstance(run[key], int) and (not any(relative) or (relative[0] and total) or (relative[1] and per_epoch)):
-            resolved[key] = in_steps(resolved[key], key, total=total, steps_per_epoch=per_epoch)
+        with contextlib.suppress(UserError):  # The interval is relative to an unknown number.
+            if isinstance(run[key], int):
+                resolved[key] = in_steps(config[key], key, total=total, steps_per_epoch=per_epoch)
     if is_task and run.get('max_padded_lengths') and not resolved['max_padded_lengths']:
         resolved['max_padded_lengths'] = run['max_padded_lengths']  # 0 lets the run choose a value.
     if is_task and resolved.get('packing') == 'auto':

@@ -40,12 +40,8 @@ def check_formats(
 ) -> None:
     """Checks that every format can represent the model. The check is cheap, so it runs before the training.
 
-    Args:
-      formats: The formats of config.export_formats; empty if nothing is exported.
-      config: The config of the model.
-      vocabulary: The family of the tokenizer; '' if it is not known yet.
-      module: The Flax module of a task's model; None for a pre-training model.
-      head: The head of a task's model; None for a pre-training model.
+    `vocabulary` is the family of the tokenizer; '' if it is not known yet. A pre-training model has neither `module`
+    nor `head`.
 
     Raises:
       UserError: A format cannot represent the model.
@@ -74,16 +70,12 @@ def check_formats(
 
 
 def write_exports(content: ExportContent, folder: pathlib.Path, formats: Collection[str]) -> list[pathlib.Path]:
-    """Writes WORKDIR/export/FORMAT for each format.
-
-    Returns:
-      The folders that were written.
-    """
-    written, content = [], dataclasses.replace(content, params=fetch_to_all_hosts(content.params))
-    for name in formats:
-        written.append(folder / 'export' / name)
-        write_export(content, written[-1], name)
-    return written
+    """Writes WORKDIR/export/FORMAT for each format, and returns these folders."""
+    content = dataclasses.replace(content, params=fetch_to_all_hosts(content.params))
+    directories = {name: folder / 'export' / name for name in formats}
+    for name, directory in directories.items():
+        write_export(content, directory, name)
+    return list(directories.values())
 
 
 def write_export(content: ExportContent, directory: pathlib.Path, name: str) -> None:
@@ -104,11 +96,7 @@ def write_export(content: ExportContent, directory: pathlib.Path, name: str) -> 
 
 
 def check_push_to(name: str, formats: Collection[str]) -> None:
-    """Checks before the training that a push to config.push_to can succeed.
-
-    Args:
-      name: config.push_to; '' for no push.
-      formats: The formats of config.export_formats; empty if nothing is exported.
+    """Checks before the training that a push to `name`, config.push_to, can succeed; '' is no push.
 
     Raises:
       UserError: The format 'hf' is not exported; also see `convert/hub.py:check_push`.

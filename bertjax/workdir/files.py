@@ -74,9 +74,7 @@ def read_recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
     Its keys are 'task' (the options of the task), 'learned' (the result of `Task.learned_state`), 'encoder' (the config
     of the encoder) and 'seq_len'.
 
-    Args:
-      path: The file.
-      task: The task of the config. The values of 'learned' are restored into it as a check.
+    The values of 'learned' are restored into `task`, the task of the config.
 
     Raises:
       UserError: The file is damaged.

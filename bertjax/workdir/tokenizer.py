@@ -28,11 +28,7 @@ def save_tokenizer(
 ) -> None:
     """Replaces the workdir's tokenizer.
 
-    Args:
-      tokenizer: The new tokenizer.
-      workdir: The workdir of the run.
-      key: `PretrainingSettings.vocabulary_key` of a trained vocabulary; '' for any other vocabulary.
-      text: The records of the text that the vocabulary was trained on; None for any other vocabulary.
+    A trained vocabulary has a `key`, its `PretrainingSettings.vocabulary_key`, and the records of its `text`.
 
     Raises:
       UserError: The workdir's run has recorded another tokenizer.
@@ -172,12 +168,7 @@ def check_replaceable(workdir: pathlib.Path) -> None:
 
 
 def set_workdir_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, source: str = '') -> None:
-    """Saves `tokenizer` to WORKDIR/tokenizer unless it is already there.
-
-    Args:
-      tokenizer: The tokenizer of the run.
-      workdir: The workdir of the run.
-      source: The source of the tokenizer. It is printed if the tokenizer replaces another one.
+    """Saves `tokenizer` to WORKDIR/tokenizer unless it is already there. Prints its `source` if it replaces another.
 
     Raises:
       UserError: See `load_workdir_tokenizer` and `check_replaceable`.

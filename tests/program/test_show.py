@@ -9,7 +9,9 @@ from running import GLUE, Program
 
 from bertjax.commands import show
 from bertjax.config.files import load_recipe
-from bertjax.config.plain import flatten
+from bertjax.config.plain import flatten, to_plain
+from bertjax.config.recipes import finetuning_config
+from bertjax.workdir.differences import find_differences, resolve_like
 
 
 def parts(out: str) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
@@ -82,3 +84,10 @@ def test_no_device_is_started(monkeypatch: pytest.MonkeyPatch, capsys, program: 
     recipe = str(program.repository / 'configs/pretrain_tiny.py')
     show.run(load_recipe(recipe), None, recipe)
     assert 'the same as the recipe' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('steps', [0, 100, '2epochs'])
+def test_the_config_of_a_sweep_equals_its_recipe(steps: int | str):
+    """A sweep records durations as its config has them."""
+    config = to_plain(finetuning_config('glue', task='rte')) | {'steps': steps}
+    assert find_differences(config, resolve_like(config, config)) == []
