@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable, Mapping
 
-# {keys of bertjax: their names in other programs}. These names come from transformers (TrainingArguments, configs and
+# {names in bertjax: the names in other programs}. These names come from transformers (TrainingArguments, configs and
 # example scripts), google-research/bert and others. The suggestion is the first listed key that the recipe has.
 _KEYS = {
     'batch_size': 'eval_batch_size per_device_train_batch_size train_batch_size',
@@ -61,35 +61,28 @@ _KEYS = {
     'vocab.size': 'vocab_size',
     'warmup_fraction': 'warmup_proportion warmup_ratio warmup_steps',
 }
-KEYS: Mapping[str, tuple[str, ...]] = {
-    theirs: tuple(ours.split()) for ours, others in _KEYS.items() for theirs in others.split()
+_VERBS = {
+    'evaluate': 'eval test validate',
+    'extract': 'embed encode',
+    'mine_negatives': 'mine mine_hard_negatives',
+    'predict': 'infer inference',
+    'pretrain finetune': 'fit train training',
 }
+_FLAGS = {'config': 'recipe', 'workdir': 'logging_dir output output_dir'}
 # The names of other programs that the short form of the command line accepts. Their values mean the same in bertjax.
 ALIASES = (
     *('lr', 'max_seq_length', 'max_steps', 'mlm_probability', 'model_name_or_path', 'num_epochs', 'num_train_epochs'),
     *('output_dir', 'warmup_ratio', 'weight_decay'),
 )
-VERBS: Mapping[str, tuple[str, ...]] = {
-    'embed': ('extract',),
-    'encode': ('extract',),
-    'eval': ('evaluate',),
-    'fit': ('pretrain', 'finetune'),
-    'infer': ('predict',),
-    'inference': ('predict',),
-    'mine': ('mine_negatives',),
-    'mine_hard_negatives': ('mine_negatives',),
-    'test': ('evaluate',),
-    'train': ('pretrain', 'finetune'),
-    'training': ('pretrain', 'finetune'),
-    'validate': ('evaluate',),
-}
-FLAGS: Mapping[str, tuple[str, ...]] = {
-    'output': ('workdir',),
-    'output_dir': ('workdir',),
-    'logging_dir': ('workdir',),
-    'recipe': ('config',),
-    **KEYS,
-}
+
+
+def _names_of_others(table: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Returns {name in another program: names in bertjax}."""
+    return {theirs: tuple(ours.split()) for ours, others in table.items() for theirs in others.split()}
+
+
+KEYS, VERBS = _names_of_others(_KEYS), _names_of_others(_VERBS)
+FLAGS = _names_of_others(_FLAGS) | KEYS
 
 
 def nearest_name(
