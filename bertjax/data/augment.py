@@ -15,27 +15,9 @@ from bertjax.data.features import Features
 from bertjax.data.hashing import Stream, randint, uniform
 
 
-def take_rows(features: Features, rows: np.ndarray) -> Features:
-    """Returns the rows with the indices `rows`, int64 [N], in this order. An index may repeat."""
-    C = features.choices
-    sequences = (rows[:, None] * C + np.arange(C)).reshape(-1)
-    lengths = features.sequence_lengths[sequences]
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    token_index = np.arange(offsets[-1]) + np.repeat(features.offsets[sequences] - offsets[:-1], lengths)
-    return dataclasses.replace(
-        features,
-        tokens=features.tokens[token_index],
-        offsets=offsets,
-        second=features.second[sequences],
-        record=features.record[rows],
-        row={name: x[rows] for name, x in features.row.items()},
-        token={name: x[token_index] for name, x in features.token.items()},
-    )
-
-
 def repeat_rows(features: Features, times: int, mark: str) -> Features:
     """Repeats each row `times` times. Adds a row array named `mark`, float32: 1 for the first copy of a row, else 0."""
-    rows = take_rows(features, np.repeat(np.arange(len(features)), times))
+    rows = features.take(np.repeat(np.arange(len(features)), times))
     first = (np.arange(len(rows)) % times == 0).astype(np.float32)
     return dataclasses.replace(rows, row={**rows.row, mark: first})
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from bertjax.data.batch import BatchSpec
+from bertjax.data.batch import BatchSpec, ordinals
 from bertjax.files.atomic import write_atomic
 
 _TOKEN = 'token_'  # the name prefix of arrays with one value for each token
@@ -114,6 +114,21 @@ class Features:
             batch[name] = np.where(real.reshape(-1, *[1] * (values.ndim - 1)), values, x.dtype.type(0))
         return batch
 
+    def take(self, rows: np.ndarray) -> 'Features':
+        """Returns the rows with the indices `rows`, int64 [B], in this order. An index may repeat."""
+        sequences = (rows[:, None] * self.choices + np.arange(self.choices)).reshape(-1)
+        lengths = self.sequence_lengths[sequences]
+        token_index = ordinals(lengths) + np.repeat(self.offsets[sequences], lengths)
+        return dataclasses.replace(
+            self,
+            tokens=self.tokens[token_index],
+            offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            second=self.second[sequences],
+            record=self.record[rows],
+            row={name: x[rows] for name, x in self.row.items()},
+            token={name: x[token_index] for name, x in self.token.items()},
+        )
+
     def save(self, path: pathlib.Path) -> None:
         """Writes an .npz atomically."""
         buffer = io.BytesIO()
@@ -194,27 +209,17 @@ def masked_copies(sequences: Sequence[np.ndarray], mask_id: int) -> Features:
       arrays `masked_positions` and `masked_ids`, int32 [rows, 1], are the position of [MASK] and the id that it
       replaces.
     """
+    builder = FeatureBuilder()
+    for number, ids in enumerate(sequences):
+        builder.add_sequence(ids)
+        builder.add_row(number)
     counts = np.array([max(len(ids) - 2, 0) for ids in sequences])
-    record = np.repeat(np.arange(len(sequences)), counts)
-    lengths = counts[record] + 2
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    tokens = np.concatenate([np.tile(ids, count) for ids, count in zip(sequences, counts.tolist(), strict=True)])
-    positions = np.concatenate([np.arange(1, count + 1, dtype=np.int32) for count in counts.tolist()])
-    masked = offsets[:-1] + positions
-    masked_ids = tokens[masked]
-    tokens[masked] = mask_id
-    return Features(
-        tokens=tokens.astype(np.int32),
-        offsets=offsets,
-        second=lengths.astype(np.int32),
-        record=record.astype(np.int32),
-        row={
-            'weights': np.ones(len(record), np.float32),
-            'masked_positions': positions[:, None],
-            'masked_ids': masked_ids[:, None].astype(np.int32),
-        },
-        token={},
-    )
+    copies, positions = builder.build().take(np.repeat(np.arange(len(counts)), counts)), 1 + ordinals(counts)
+    masked = copies.offsets[:-1] + positions
+    masked_ids = copies.tokens[masked]
+    copies.tokens[masked] = mask_id
+    masks = {'masked_positions': positions[:, None], 'masked_ids': masked_ids[:, None]}
+    return dataclasses.replace(copies, row={**copies.row, **masks})
 
 
 def load_or_build(folder: pathlib.Path, key: object, make: Callable[[], Features]) -> Features:

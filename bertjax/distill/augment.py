@@ -18,7 +18,6 @@ from bertjax.data.augment import (
     choose_words,
     find_single_piece_words,
     repeat_rows,
-    take_rows,
     token_positions,
 )
 from bertjax.data.features import Features, load_or_build
@@ -169,7 +168,7 @@ def _candidates(
     counts = np.bincount(number[chosen], minlength=len(rows.second))
     masked = np.where(chosen, np.int32(tokenizer.mask_id), rows.tokens)
     single = dataclasses.replace(rows, tokens=masked, choices=1, record=np.arange(len(counts)), row={}, token={})
-    affected = take_rows(single, np.flatnonzero(counts))  # one row for each sequence, even in multiple-choice tasks
+    affected = single.take(np.flatnonzero(counts))  # one row for each sequence, even in multiple-choice tasks
     if not len(affected):
         return
     shards, sharding = row_shards(masked_lm.mesh), batch_sharding(masked_lm.mesh)

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from bertjax.config.plain import to_plain
 from bertjax.convert.vocabulary import set_embedding_rows
 from bertjax.data.batch import pretraining_batch_spec
-from bertjax.data.mask_schedule import ScheduledMasks
+from bertjax.data.mixture import ScheduledMasks
 from bertjax.data.plans import remove_leftovers
 from bertjax.losses import PACKED_PRETRAINING, PRETRAINING, Objective, with_z_loss
 from bertjax.metrics.rows import distillation_values, pair_name, pretraining_values

@@ -100,12 +100,15 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
       config: The config of the command line, in plain form.
 
     Raises:
-      UserError: There is no run in the folder, its files are damaged, or its evaluation needs a `config` with the task.
+      UserError: There is no run in the folder, its files are damaged, or its corpus or evaluation needs another recipe.
     """
     path = folder / 'config.json'
     if path.exists():
         return Run(folder, recipe, read_recorded_config(path), True, read_rows(folder / 'metrics.jsonl'))
     if (folder / 'store').is_dir():
+        if 'corpus' not in config:
+            found, fix = f'{recipe}, a recipe without a corpus', 'give that recipe, such as --config=pretrain_tiny'
+            raise UserError('--config', found, f'the recipe with which the corpus in {folder} was built', fix)
         return Run(folder, recipe, config, False, [])
     if (folder / RESULTS).exists():
         return _read_evaluation(config, folder, recipe)

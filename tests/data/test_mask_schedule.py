@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from data_fakes import synthetic_split
 
-from bertjax.data.mask_schedule import ScheduledMasks
 from bertjax.data.masking import MaskOptions
-from bertjax.data.mixture import MixedExamples
+from bertjax.data.mixture import MixedExamples, ScheduledMasks
 from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.pairs import PairOptions
 from bertjax.data.pretraining import PretrainingExamples

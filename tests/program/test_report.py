@@ -89,6 +89,10 @@ def test_the_page_of_an_incomplete_workdir_names_missing_data(
     assert 'config.json: found no JSON' in program.error(f'--workdir={tmp_path}', '--config.run=report')
     assert 'no run and no corpus' in program.error(f'--workdir={tmp_path / "none"}', '--config.run=report')
     assert not (tmp_path / 'none').exists()
+    (tmp_path / 'corpus' / 'store').mkdir(parents=True)
+    for recipe in ('configs/extract.py', GLUE['recipe']):
+        error = program.error(f'--workdir={tmp_path / "corpus"}', '--config.run=report', recipe=recipe, small=False)
+        assert 'a recipe without a corpus' in error
 
 
 @pytest.mark.slow
