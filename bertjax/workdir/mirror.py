@@ -40,6 +40,7 @@ _MARKERS = {
     r'(?:.*/)?export/orbax/': orbax.MODEL,
     r'(?:.*/)?export/google/': google.CONFIG,
     r'(?:.*/)?export/stablehlo/': stablehlo.FUNCTIONS,
+    r'(?:.*/)?export/onnx/': 'README.md',
 }
 # Unfinished builds and saves, and pairing plans, which can be rebuilt quickly.
 _IGNORED = r'(^|/)(partial|plans)/|\.unfinished$|\.orbax-checkpoint-tmp'

@@ -9,6 +9,8 @@ from bertjax.errors import UserError
 from bertjax.remote import lease, object_store
 from bertjax.remote.mirror import Mirror, MirrorRules
 from bertjax.remote.object_store import RemoteFolder
+from bertjax.workdir import mirror
+from bertjax.workdir.exports import FORMATS
 
 RULES = MirrorRules({r'checkpoints/\d+/': 'seal.json'}, r'(^|/)partial/')
 
@@ -213,3 +215,7 @@ def test_a_mirror_and_its_lease_in_google_cloud_storage(google, monkeypatch, tmp
     assert list_files(two.folder) == ['checkpoints/8/a', 'checkpoints/8/b', 'checkpoints/8/seal.json', 'ledger.jsonl']
     owner.release()
     assert '.lease.json' not in one.remote.find()
+
+
+def test_every_format_of_an_export_is_visible_only_when_it_is_complete():
+    assert all(mirror._RULES.marker_of(f'export/{name}/README.md') for name in FORMATS)
