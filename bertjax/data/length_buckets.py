@@ -46,18 +46,18 @@ def choose_lengths(lengths: np.ndarray, *, count: int, max_length: int, multiple
       max_length: The maximum sequence length of the model.
       multiple: Every padded length is a multiple of this number, or `max_length`.
     """
-    steps = -(-np.asarray(lengths) // multiple)
-    rows = np.bincount(steps)  # rows[i]: the number of rows of i steps, where a step is `multiple` tokens
-    top, shorter = len(rows) - 1, np.concatenate([[0], np.cumsum(rows)])  # shorter[i]: rows shorter than i steps
+    rows = np.bincount(-(-np.asarray(lengths) // multiple))  # rows[i]: the rows of i steps of `multiple` tokens
+    shorter = np.concatenate([[0], np.cumsum(rows)])  # shorter[i]: the rows of less than i steps
+    steps = np.arange(len(rows))
     # best[i]: the lowest total padded length, in steps, of the rows of up to i steps, with the buckets allowed so far.
-    best = np.array([i * shorter[i + 1] for i in range(top + 1)])
-    choice = [np.full(top + 1, -1)]
+    best, choice = steps * shorter[1:], [np.full(len(rows), -1)]
+    last_bucket = steps * (shorter[1:] - shorter[1:, None])  # [j, i]: the padded length of the rows of j + 1 to i steps
+    last_bucket[np.tril_indices(len(rows))] = np.iinfo(np.int64).max // 2
     for _ in range(count - 1):
-        table = [[best[j] + i * (shorter[i + 1] - shorter[j + 1]) for j in range(i)] for i in range(top + 1)]
-        last = np.array([int(np.argmin(row)) if row and min(row) < best[i] else -1 for i, row in enumerate(table)])
-        best = np.array([best[i] if j < 0 else table[i][j] for i, j in enumerate(last)])
-        choice.append(last)
-    chosen, i = [], top
+        table = best[:, None] + last_bucket
+        choice.append(np.where(table.min(0) < best, table.argmin(0), -1))
+        best = np.minimum(best, table.min(0))
+    chosen, i = [], len(rows) - 1
     for last in reversed(choice):
         if i not in chosen:
             chosen.append(i)
