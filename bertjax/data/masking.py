@@ -114,9 +114,7 @@ def mask_batch(
     Args:
       input_ids: int32 [B, S].
       maskable: bool [B, S].
-      options: The options of masking.
       max_predictions: P.
-      mask_id: The id of [MASK].
       allowed_ids: int32, the ids of random replacements; see `replacement_ids`.
       continues_word: bool [V], whether a piece continues the word before it.
       seed: The first key of the random draws.

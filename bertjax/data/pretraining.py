@@ -40,13 +40,8 @@ class PretrainingExamples:
 
     Args:
       split: The training or held-out split of a token store.
-      vocabulary: A tokenizer.
-      seq_len: The length S of a row in tokens.
-      max_predictions: The maximum number P of predicted positions in a row.
-      pairs: The options of pairing.
-      masking: The options of masking.
-      seed: An integer. An example depends only on its number, `seed`, `phase`, the text and the options.
-      phase: An integer.
+      seq_len, max_predictions: The length S of a row in tokens, and the maximum number P of predicted positions in it.
+      seed, phase: Integers. An example depends only on its number, `seed`, `phase`, the text and the options.
       cache_dir: A local directory for the plans; None keeps them in memory.
 
     Raises:

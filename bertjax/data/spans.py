@@ -57,7 +57,6 @@ def choose_spans(
     to predict.
 
     Args:
-      words: The words of the rows.
       budget: int64 [B], the number of positions to mask in each row.
       max_positions: int64 [B], the maximum number of positions to mask in a word that is longer than the budget.
       max_words: The maximum number of words in a span.
