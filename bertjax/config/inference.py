@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from bertjax.config.ranges import COUNT, MANY, either, flag, integer, list_of, number, one_of, special, text
+from bertjax.config.ranges import COUNT, FLAG, MANY, either, integer, list_of, number, one_of, special, text
 from bertjax.config.run import FORMATS, ROWS, SEED, TEXT
 from bertjax.config.schema import from_config, group, key, override
 from bertjax.errors import UserError
@@ -17,7 +17,7 @@ ASK = ('masks', 'score', 'pairs', 'continue')
 _FIELD = text(empty=False)
 _LENGTH = either(integer(4, MANY), special(0, 'the maximum of the model'))
 _MARGIN = either(number(0, 2), special(None, 'no margin'))
-_NORMALIZE = either(flag(), special(None, "the model's setting"))
+_NORMALIZE = either(FLAG, special(None, "the model's setting"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

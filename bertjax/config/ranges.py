@@ -48,9 +48,7 @@ def number(minimum: float, maximum: float, *, above: bool = False, below: bool =
     return Range(words, contains)
 
 
-def flag() -> Range:
-    """Allows True and False."""
-    return Range('True or False', lambda value: isinstance(value, bool))
+FLAG = Range('True or False', lambda value: isinstance(value, bool))
 
 
 def one_of(names: Iterable[str]) -> Range:
@@ -65,7 +63,10 @@ def text(*, empty: bool = True) -> Range:
     """Allows text that can be a path or a name; '' is allowed if `empty` is true."""
 
     def contains(value: Any) -> bool:
-        return isinstance(value, str) and (empty or bool(value.strip())) and _writable(value)
+        if not isinstance(value, str) or not (empty or value.strip()):
+            return False
+        # A path cannot contain a NUL, and UTF-8 cannot encode a lone surrogate.
+        return '\0' not in value and not any('\ud800' <= letter <= '\udfff' for letter in value)
 
     return Range('text' if empty else 'text that is not empty', contains)
 
@@ -197,12 +198,3 @@ def format_value(value: Any) -> str:
     except Exception:  # a list with such a number, or an object whose repr fails
         text = f'a {type(value).__name__}'
     return text if len(text) <= 60 else f'{text[:56]} …'
-
-
-def _writable(value: str) -> bool:
-    """Returns False for text with a NUL, which paths cannot contain, or a lone surrogate, which UTF-8 cannot encode."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return '\0' not in value

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from bertjax.config.ranges import Range, check_value, flag, text
+from bertjax.config.ranges import FLAG, Range, check_value, text
 
 Record = TypeVar('Record')
 
@@ -155,7 +155,7 @@ def _range(record: Any, field: dataclasses.Field) -> Range:
     if field.metadata.get('is_list'):
         return Range('a list of dicts of keys', lambda value: value in ([], ()))
     if isinstance(field.default, bool):
-        return flag()
+        return FLAG
     if isinstance(field.default, str):
         return text()
     name = getattr(record, '__name__', type(record).__name__)
