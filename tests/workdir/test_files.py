@@ -18,7 +18,7 @@ from bertjax.finetune.restore import merge_run_config
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.model.config import BertConfig
 from bertjax.pretrain.chance_baselines import ChanceBaselines, read_chance_baselines
-from bertjax.workdir.files import read_recorded_results, read_recorded_task
+from bertjax.workdir.files import read_recorded_config, read_recorded_results, read_recorded_task
 
 RAW = [b'', b'{', b'[]', b'null', b'"text"', b'\xff{}', b'[' * 100_000, b'{"a":' * 5000 + b'1' + b'}' * 5000]
 ODD = [None, True, -1, 2**70, 1.5, float('nan'), '', 'x', [], ['a'], [None], {}, {'a': 1}, {'kind': 'squad'}]
@@ -68,6 +68,13 @@ def test_a_damaged_config_is_valid_or_an_error(recipe: ConfigDict, tmp_path: pat
             refused += 1
             assert 'config' in str(error)
     assert refused > 60
+
+
+@pytest.mark.parametrize('task', [None, 5, {}, {'kind': ['glue']}, {'kind': 'none'}, {'kind': 'glue', 'x': 1}])
+def test_a_damaged_task_in_a_config_of_any_kind_is_an_error(task: Any, recipe: ConfigDict, tmp_path: pathlib.Path):
+    (tmp_path / 'config.json').write_text(json.dumps({**to_plain(recipe), 'task': task}))
+    with pytest.raises(UserError, match='task'):
+        read_recorded_config(tmp_path / 'config.json')
 
 
 def test_a_damaged_config_of_a_pre_training_is_valid_or_an_error(tmp_path: pathlib.Path):
