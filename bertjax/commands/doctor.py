@@ -11,7 +11,7 @@ from bertjax.config.plain import to_plain
 from bertjax.config.verb import Verb
 from bertjax.distill.settings import DistillationSettings
 from bertjax.doctor import bucket, machine, outcome, plan, text
-from bertjax.doctor.check import FAIL, OK, WARN, Check, CheckPrinter
+from bertjax.doctor.check import FAIL, OK, WARN, Check, print_checks
 from bertjax.errors import UserError
 from bertjax.files.paths import display_path, is_remote
 from bertjax.finetune.settings import finetuning_settings
@@ -32,26 +32,27 @@ def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str
     Raises:
       UserError: A check failed, because a run cannot start or its result is unusable.
     """
-    folder, findings = pathlib.Path(workdir), CheckPrinter(Console(highlight=False, soft_wrap=True))
+    folder, console = pathlib.Path(workdir), Console(highlight=False, soft_wrap=True)
     address = display_path(folder)
     in_bucket = is_remote(address)
     lease = list(bucket.lease(address)) if in_bucket else []
     at_work = bool(lease) or machine.is_at_work(folder)
     record = read_run(to_plain(config), folder, recipe) if (folder / 'config.json').exists() else None
     idle_checks = [] if at_work else [machine.devices(), *([] if in_bucket else [machine.workdir(folder)])]
-    findings.section('this machine', machine.versions(), *idle_checks)
+    counts = print_checks(console, 'this machine', machine.versions(), *idle_checks)
     if in_bucket:
-        findings.section('the bucket', lease, bucket.rights(address))
+        counts += print_checks(console, 'the bucket', lease, bucket.rights(address))
     done, total = outcome.steps_done(record) if record else (0, None)
     if record is None or (done != total and not record.is_sweep):
-        findings.section('this config', *_config_checks(config, folder, flag_keys, done, total, at_work=at_work))
+        checks = _config_checks(config, folder, flag_keys, done, total, at_work=at_work)
+        counts += print_checks(console, 'this config', *checks)
     if record is not None:
         checks = (outcome.not_finite, outcome.mlm_loss, outcome.collapsed, outcome.slow_input, outcome.goodput)
         outcomes = [outcome.progress(record, at_work=at_work), *(check(record) for check in checks)]
-        findings.section(f'the run in {address}', *outcomes)
-    failed, warned = findings.counts[FAIL], findings.counts[WARN]
+        counts += print_checks(console, f'the run in {address}', *outcomes)
+    failed, warned = counts[FAIL], counts[WARN]
     if failed:
-        message = f'{failed} failed checks of {sum(findings.counts.values())}'
+        message = f'{failed} failed checks of {counts.total()}'
         raise UserError('--config.run=doctor', message, 'none', f'follow the advice in each {FAIL} line above')
     warnings = {0: '', 1: '; see the line with warn'}.get(warned, f'; see the {warned} lines with warn')
     print(f'\nno check failed{warnings}')

@@ -1,5 +1,6 @@
-"""The result of a check of run=doctor, and the class that prints and counts the results."""
+"""The result of a check of run=doctor, and the function that prints and counts the results."""
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -48,21 +49,15 @@ def check(about: str) -> Callable[[Callable[..., Iterable[Check]]], Callable[...
     return decorate
 
 
-class CheckPrinter:
-    """A printer of checks that also counts them by status."""
-
-    def __init__(self, console: Console):
-        self._console = console
-        self.counts = dict.fromkeys((OK, WARN, FAIL), 0)
-
-    def section(self, title: str, *groups: Iterable[Check]) -> None:
-        """Prints the checks of all groups under a title. Without checks, it prints nothing."""
-        for result in itertools.chain.from_iterable(groups):
-            if title:
-                self._console.print(f'\n{title}', style='bold', markup=False)
-                title = ''
-            self.counts[result.status] += 1
-            line = Text(f'  {result.status:4}  ', style=_STYLES[result.status])
-            text = f'{result.message}; {result.fix}' if result.fix else result.message
-            line.append(f'{result.about:{_WIDTH}}  {printable(text)}', style='default not bold')
-            self._console.print(line)
+def print_checks(console: Console, title: str, *groups: Iterable[Check]) -> collections.Counter[str]:
+    """Prints the checks of all groups under a title, if there are any. Returns their numbers by status."""
+    counts: collections.Counter[str] = collections.Counter()
+    for result in itertools.chain.from_iterable(groups):
+        if not counts:
+            console.print(f'\n{title}', style='bold', markup=False)
+        counts[result.status] += 1
+        line = Text(f'  {result.status:4}  ', style=_STYLES[result.status])
+        text = f'{result.message}; {result.fix}' if result.fix else result.message
+        line.append(f'{result.about:{_WIDTH}}  {printable(text)}', style='default not bold')
+        console.print(line)
+    return counts

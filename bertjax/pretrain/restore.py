@@ -44,6 +44,8 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
         if checkpoint is None:
             where, found = str(folder / 'checkpoints'), 'no finished checkpoint'
             raise UserError(where, found, 'a finished checkpoint', 'train first')
+        if task := checkpoint.config.get('task'):
+            raise UserError('--config', 'a recipe without a task', f'a task of the kind {task["kind"]}', _FIX)
         model_config = settings.model_config(max(tokenizer.vocab_size, checkpoint.config['model']['vocab_size']))
         for name in fields_of(FieldKind.ARCHITECTURE, FieldKind.LAYOUT):
             configured = getattr(model_config, name)

@@ -45,7 +45,8 @@ def task_options(facts: Mapping[str, Any], path: pathlib.Path, kind: str | None 
       UserError: There is no task, or it is of another kind or has an unknown option.
     """
     if 'task' not in facts:
-        raise UserError(str(path), 'no key task', 'the task of a fine-tuning', _RESTORE)
+        fix = _RESTORE if kind is None else 'give the recipe of this workdir'
+        raise UserError(str(path), 'no key task', 'the task of a fine-tuning', fix)
     task = facts['task']
     if not isinstance(task, dict) or not isinstance(task.get('kind'), str):
         raise UserError(f'{path}: task', format_value(task), 'the task of a fine-tuning', _RESTORE)

@@ -44,6 +44,7 @@ def test_verbs_refuse_settings_of_another_run(program: Program, tuned: pathlib.P
     foreign = (f'--workdir={tmp_path / "new"}', '--config.run=evaluate', f'--config.init={tuned / "export" / "hf"}')
     line = program.error(*foreign, recipe='configs/squad.py', small=False)
     assert "config.task.kind: found 'squad', expected 'glue'" in line and 'task.json' in line
+    assert 'a recipe without a task' in program.error(f'--workdir={workdir}', '--config.run=export')
     assert results(workdir) == results(tuned)
 
 
