@@ -219,4 +219,8 @@ def _recorded_rows(folder: pathlib.Path) -> tuple[int, str]:
         if not checkpoints.steps():
             return 0, ''
         # The checkpoint also has the values, but takes longer to read.
-        return read_json_or_none(folder / 'config.json', parse) or parse(checkpoints.latest().config)
+        if recorded := read_json_or_none(folder / 'config.json', parse):
+            return recorded
+        config = checkpoints.latest().config
+    # The checkpoint of a pre-training has no such keys. `fit` refuses its workdir.
+    return config.get('max_padded_lengths', 0), config.get('packing', '')

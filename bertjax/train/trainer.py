@@ -117,6 +117,9 @@ def _check_same_run(
     saved: SavedCheckpoint, settings: RunKeys, resolved: Mapping[str, Any], folder: pathlib.Path, *, quiet: bool = False
 ) -> None:
     """Raises a UserError if the checkpoint is from another or a longer run. Prints allowed changes unless `quiet`."""
+    if ('task' in saved.config) != ('task' in resolved):
+        kind = 'a fine-tuning' if 'task' in saved.config else 'a pre-training'
+        raise UserError('--workdir', f'{folder}, which has {kind}', 'another folder for this run', 'give a new folder')
     step, total = saved.position.step, settings.steps
     saved_config = {key: value for key, value in saved.config.items() if key != STATE_KEY}
     if step > total:

@@ -175,6 +175,12 @@ def test_verbs_without_a_model_are_errors(program: Program, tune, tmp_path: path
     assert 'head/' in line and 'tuned' in line  # a pre-trained model has no head for RTE
 
 
+def test_a_workdir_with_a_run_of_another_kind_is_refused(program: Program, tune, trained, tmp_path: pathlib.Path):
+    workdir = copy_workdir(trained, tmp_path / 'run')
+    assert 'which has a pre-training' in program.error(*tune, f'--workdir={workdir}', **GLUE)
+    assert (workdir / 'config.json').read_bytes() == (trained / 'config.json').read_bytes()
+
+
 def test_baselines_are_compared_with_the_model(
     program: Program, tuned: pathlib.Path, rte: pathlib.Path, tmp_path: pathlib.Path
 ):
