@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 
 from bertjax.corpus import datasets, sequences
 from bertjax.corpus.sequences import SequenceSentence, list_fields, parse_json_object
-from bertjax.corpus.sources import TextPart
+from bertjax.corpus.sources import CorpusOptions, TextPart
 from bertjax.errors import UserError
 from bertjax.files import disk, streams
 from bertjax.files.paths import unusual_kind
@@ -201,13 +201,13 @@ def wiki_events(lines: streams.Lines, pick: Picker, *, first: bool) -> Iterator[
 
 
 def _layout_events(
-    format: str, lines: streams.Lines, pick: Picker, part: TextPart, key: str, segments: bool
+    format: str, lines: streams.Lines, pick: Picker, part: TextPart, options: CorpusOptions
 ) -> Iterator[Event]:
     if format == 'jsonl':
-        return json_events(lines, pick, key)
+        return json_events(lines, pick, options.text_key)
     if format in sequences.FORMATS:
-        read = functools.partial(sequences.parse_sentences, format=format, segments=segments)
-        return json_events(lines, pick, key, read)
+        read = functools.partial(sequences.parse_sentences, format=format, segments=options.segments > 0)
+        return json_events(lines, pick, options.text_key, read)
     if format == 'wikiextractor':
         return wiki_events(lines, pick, first=part.stride == 0)
     return text_events(lines, pick, single=format == 'files')
@@ -218,7 +218,7 @@ def _count_lines_before(part: TextPart) -> int:
         return streams.count_lines(file, part.begin)
 
 
-def _file_events(part: TextPart, key: str, progress: Progress, digest, segments: bool) -> Iterator[Event]:
+def _file_events(part: TextPart, options: CorpusOptions, progress: Progress, digest) -> Iterator[Event]:
     if part.end == 0:
         kind = unusual_kind(part.path)
         yield Broken('unreadable file', 0, kind) if kind else Broken('empty file', 0, 'a file of 0 bytes')
@@ -232,7 +232,7 @@ def _file_events(part: TextPart, key: str, progress: Progress, digest, segments:
             format = sniff(part.path, head, part.format)
             cut = format not in ('jsonl', *sequences.FORMATS)
             lines = streams.Lines(itertools.chain([head], source), cut=cut, merge_blank=True)
-            for event in _layout_events(format, lines, pick, part, key, segments):
+            for event in _layout_events(format, lines, pick, part, options):
                 if part.begin and type(event) in (Broken, SequenceSentence):
                     event = dataclasses.replace(event, line=event.line + lines_before())
                 yield event
@@ -262,19 +262,16 @@ def _dataset_events(part: TextPart, key: str, progress: Progress) -> Iterator[Ev
             progress(1)
 
 
-def read_events(
-    part: TextPart, *, text_key: str = 'text', progress: Progress = None, digest=None, segments: bool = False
-) -> Iterator[Event]:
+def read_events(part: TextPart, options: CorpusOptions, *, progress: Progress = None, digest=None) -> Iterator[Event]:
     """Yields the events of a part of a source. See the module's docstring.
 
     Args:
       part: The part to read.
-      text_key: The JSON field or tfds feature with the text.
+      options: The options for reading. Broken input is never an error.
       progress: A function that is called with the number of bytes (of a file, before decompression) or records since
         its last call.
       digest: A hash object that is updated with the bytes of a file, before decompression.
-      segments: Whether to read the segment types of sequences; see sequences.py.
     """
     if part.kind == 'file':
-        return _file_events(part, text_key, progress, digest, segments)
-    return _dataset_events(part, text_key, progress)
+        return _file_events(part, options, progress, digest)
+    return _dataset_events(part, options.text_key, progress)

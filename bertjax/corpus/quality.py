@@ -59,9 +59,8 @@ _EXPECTED = {
 def broken_error(path: str, broken: Broken) -> UserError:
     """Returns the error for broken input in a strict build."""
     expected, fix = _EXPECTED[broken.kind]
-    where = f'{path}:{broken.line}' if broken.line else path
-    found = f'{broken.kind} ({broken.detail})'
-    return UserError(where, found, expected, f'{fix}; or set config.corpus_options.strict=False to drop it')
+    fix += '; or set config.corpus_options.strict=False to drop it'
+    return UserError(broken.located_in(path), f'{broken.kind} ({broken.detail})', expected, fix)
 
 
 def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:

@@ -16,6 +16,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import shutil
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -24,7 +25,7 @@ from bertjax.corpus.formats import Document, read_events
 from bertjax.corpus.identity import new_digest
 from bertjax.corpus.quality import MAX_PROBLEMS, broken_error
 from bertjax.corpus.sequences import FORMATS, SequenceSentence, encode_sentence
-from bertjax.corpus.sources import TextPart
+from bertjax.corpus.sources import CorpusOptions, TextPart
 from bertjax.corpus.store import CHECKSUM, id_dtype
 from bertjax.files.atomic import AtomicFile, checksum, write_atomic
 from bertjax.files.streams import Broken
@@ -62,23 +63,20 @@ class _Draft:
 class ShardWriter:
     """Writes the files of a shard from its events.
 
-    Args:
-      directory: The directory of the store.
-      shard: The number of the shard.
-      tokenizer, settings, strict: See `encode_shard`.
+    The arguments are those of `encode_shard`.
     """
 
-    def __init__(self, directory: pathlib.Path, shard: int, tokenizer: Tokenizer, settings: dict, strict: bool):
+    def __init__(self, directory: pathlib.Path, shard: int, tokenizer: Tokenizer, options: CorpusOptions):
         partial, name = directory / 'partial', f'{shard:05d}'
-        splits, self._segments = settings['split_sentences'], settings.get('segments', 0)
-        self._split = build_splitter(settings['sentences']) if splits else lambda line: [line.strip()]
+        self._segments, self._strict = options.segments, options.strict
+        self._split = build_splitter(options.sentences) if options.split_sentences else lambda line: [line.strip()]
         self._train = AtomicFile(directory / f'train-{name}.tokens')
         kinds = ('heldout', 'sentences', 'documents', 'lines', *(('segments',) if self._segments else ()))
         self._files = {kind: AtomicFile(partial / f'{name}.{kind}') for kind in kinds}
         self._record = partial / f'{name}.json'
-        self._tokenizer, self._strict, self._threshold = tokenizer, strict, hash_threshold(settings['heldout'])
+        self._tokenizer, self._threshold = tokenizer, hash_threshold(options.heldout)
         self._vocabulary: dict[str, int] = {}  # the ids of the pieces; empty if documents are text
-        if settings['format'] in FORMATS:
+        if options.format in FORMATS:
             self._vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces)}
         self._dtype = id_dtype(tokenizer.vocab_size)
         self._batch: list = []  # sentences: texts, or arrays of ids
@@ -245,12 +243,8 @@ class ShardWriter:
     def _move(self, begin: int) -> None:
         """Moves the end of the train file, from byte `begin`, to the held-out file."""
         file = self._train.file
-        position, end = begin, file.tell()
-        while position < end:
-            file.seek(position)
-            data = file.read(min(1 << 20, end - position))
-            self._files['heldout'].file.write(data)
-            position += len(data)
+        file.seek(begin)
+        shutil.copyfileobj(file, self._files['heldout'].file)
         file.seek(begin)
         file.truncate()
 
@@ -284,8 +278,7 @@ def encode_shard(
     shard: int,
     parts: Sequence[TextPart],
     tokenizer: Tokenizer,
-    settings: dict,
-    strict: bool,
+    options: CorpusOptions,
     progress: Callable[[int, int], None],
 ) -> dict:
     """Encodes one shard and writes its files.
@@ -294,9 +287,8 @@ def encode_shard(
       directory: The directory of the store.
       shard: The number of the shard.
       parts: The parts of the corpus that the shard reads, in order.
-      tokenizer: The tokenizer.
-      settings: The result of `CorpusOptions.settings`.
-      strict: Whether to raise an error at the first broken input or unknown symbol.
+      tokenizer: The tokenizer of the store.
+      options: The options of the store.
       progress: A function that is called with a number of new documents, and a number of new bytes (before
         decompression) or records.
 
@@ -306,18 +298,10 @@ def encode_shard(
     Raises:
       UserError: The input is broken (if strict), or a sentence is invalid (see `sequences.encode_sentence`).
     """
-    writer, inputs = ShardWriter(directory, shard, tokenizer, settings, strict), []
+    writer, inputs = ShardWriter(directory, shard, tokenizer, options), []
     for part in parts:
-        digest = new_digest()
-        documents = 0
-        events = read_events(
-            part,
-            text_key=settings['text_key'],
-            progress=lambda count: progress(0, count),
-            digest=digest,
-            segments=settings.get('segments', 0) > 0,
-        )
-        for event in events:
+        digest, documents = new_digest(), 0
+        for event in read_events(part, options, progress=lambda count: progress(0, count), digest=digest):
             if type(event) is str:
                 writer.add_paragraph(event)
             elif type(event) is SequenceSentence:
@@ -329,10 +313,10 @@ def encode_shard(
                 documents += 1
                 if documents % 256 == 0:
                     progress(256, 0)
-            elif strict:
+            elif options.strict:
                 raise broken_error(part.path, event)
             else:
-                writer.add_broken(f'{part.name}:{event.line}' if event.line else part.name, event)
+                writer.add_broken(event.located_in(part.name), event)
         progress(documents % 256, 0)
         inputs.append([part.name, part.begin, part.end, part.of, part.stride, digest.hexdigest()])
     return writer.close(inputs)

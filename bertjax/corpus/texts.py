@@ -58,10 +58,9 @@ def iter_part_texts(
     Raises:
       UserError: The input is broken (if strict).
     """
-    segments = options.segments > 0
     for part in parts:
         digest = identity.new_digest()
-        for event in read_events(part, text_key=options.text_key, progress=progress, digest=digest, segments=segments):
+        for event in read_events(part, options, progress=progress, digest=digest):
             if type(event) is str:
                 record['empty'] = False
                 yield event
@@ -71,8 +70,7 @@ def iter_part_texts(
             elif type(event) is Broken and options.strict:
                 raise broken_error(part.path, event)
             elif type(event) is Broken and not record['broken']:
-                where = f'{part.name}:{event.line}' if event.line else part.name
-                record['broken'] = f' ({where}: {event.kind}: {event.detail})'
+                record['broken'] = f' ({event.located_in(part.name)}: {event.kind}: {event.detail})'
         record['digests'].append(digest.hexdigest())
 
 

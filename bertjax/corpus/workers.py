@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from multiprocessing import connection
 
 from rich import filesize
@@ -37,15 +37,24 @@ LOG_EVERY = 20.0  # in seconds
 
 _RECORD = 1000  # the estimated bytes of text in a record from TFDS
 
-_worker: dict = {}
+_worker: tuple = ()  # what `_work` needs, in a worker process
 
 
 class _Stopped(Exception):  # noqa: N818  not an error: the build was stopped
     pass
 
 
-def _start_worker(directory: str, fingerprint: str, settings: dict, strict: bool, shards, counters) -> None:
+def load_saved_tokenizer(folder: pathlib.Path, fingerprint: str) -> Tokenizer:
+    """Loads the tokenizer that was saved for workers in `folder`, the folder `partial` of a store."""
+    tokenizer = load_tokenizer(folder / 'tokenizer')
+    if tokenizer.fingerprint != fingerprint:
+        raise RuntimeError('the tokenizer that was saved for the workers changed when it was loaded')
+    return tokenizer
+
+
+def _start_worker(directory: pathlib.Path, fingerprint: str, options: CorpusOptions, shards, counters) -> None:
     """Prepares a worker process. The process exits when its parent dies, so that it does not wait forever."""
+    global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also gets Ctrl-C, and stops the workers
     parent = multiprocessing.parent_process()
 
@@ -54,21 +63,14 @@ def _start_worker(directory: str, fingerprint: str, settings: dict, strict: bool
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    tokenizer = load_tokenizer(pathlib.Path(directory) / 'partial' / 'tokenizer')
-    if tokenizer.fingerprint != fingerprint:
-        raise RuntimeError('the tokenizer that was saved for the workers changed when it was loaded')
-    _worker.update(
-        directory=pathlib.Path(directory), tokenizer=tokenizer, settings=settings, strict=strict, shards=shards,
-        counters=counters,
-    )  # fmt: skip
+    _worker = directory, load_saved_tokenizer(directory / 'partial', fingerprint), options, shards, counters
 
 
 def _work() -> None:
     """Encodes shards in a worker process until none is left."""
-    w = _worker
-    for shard, parts in iter(w['shards'].get, None):
-        count = functools.partial(_count, w['counters'])
-        encode_shard(w['directory'], shard, parts, w['tokenizer'], w['settings'], w['strict'], count)
+    directory, tokenizer, options, shards, counters = _worker
+    for shard, parts in iter(shards.get, None):
+        encode_shard(directory, shard, parts, tokenizer, options, functools.partial(_count, counters))
 
 
 def _count(counters, documents: int, size: int) -> None:
@@ -178,25 +180,20 @@ def encode_shards(
       UserError: See `shard_writer.encode_shard`.
       RuntimeError: A worker died.
     """
-
-    def encode(shard: int, parts: list[TextPart], count: Callable[[int, int], None]) -> None:
-        encode_shard(directory, shard, parts, tokenizer, options.settings(), options.strict, count)
-
     size = text_bytes(itertools.chain.from_iterable(shards.values()))
     number = min(options.workers or (1 if size < SMALL else available_cores()), len(shards))
     if number == 1:
         for shard, parts in shards.items():
-            encode(shard, parts, progress.add)
+            encode_shard(directory, shard, parts, tokenizer, options, progress.add)
         return
     context = multiprocessing.get_context('spawn')
     waiting, counters = context.Queue(), context.Array('q', 3)  # documents, bytes, whether to stop
     for item in (*shards.items(), *[None] * number):
         waiting.put(item)
+    # The tokenizer is saved, because a large argument would block this process until each worker has started.
     tokenizer.save(directory / 'partial' / 'tokenizer')
-    arguments = (str(directory), tokenizer.fingerprint, options.settings(), options.strict, waiting, counters)
-    pool = concurrent.futures.ProcessPoolExecutor(
-        number - 1, mp_context=context, initializer=_start_worker, initargs=arguments
-    )
+    arguments = (directory, tokenizer.fingerprint, options, waiting, counters)
+    pool = concurrent.futures.ProcessPoolExecutor(number - 1, context, _start_worker, arguments)
     try:
         with _without_main():
             futures = {pool.submit(_work) for _ in range(number - 1)}
@@ -209,7 +206,7 @@ def encode_shards(
 
         with contextlib.suppress(_Stopped):
             while (item := _next(waiting, futures)) is not None:
-                encode(*item, count)
+                encode_shard(directory, *item, tokenizer, options, count)
         while futures:
             done, futures = concurrent.futures.wait(futures, 0.2, concurrent.futures.FIRST_COMPLETED)
             progress.set_counts(*counters[:2])
@@ -228,8 +225,6 @@ def encode_shards(
 def _next(shards, futures: Collection[concurrent.futures.Future]) -> tuple[int, list[TextPart]] | None:
     """Returns the next shard of the queue, or None after the last shard or if another process has failed."""
     while not any(future.done() and future.exception() for future in futures):
-        with contextlib.suppress(
-            queue.Empty
-        ):  # the timeout is needed if a worker was killed while it had the lock of the queue
-            return shards.get(timeout=0.2)
+        with contextlib.suppress(queue.Empty):
+            return shards.get(timeout=0.2)  # without the timeout, a worker killed with the queue's lock would block
     return None

@@ -124,7 +124,7 @@ def _sample(sources: list[TextSource], options: CorpusOptions) -> Iterator[str]:
     for source in sampled:
         left = _CHARACTERS // len(sampled)
         part = TextPart(source.kind, source.path, source.name, 0, source.size, format=source.format(options.format))
-        for event in read_events(part, text_key=options.text_key, segments=False):
+        for event in read_events(part, options):
             if isinstance(event, str):
                 left -= len(event)
                 yield ' '.join(event.split()) + '\n'

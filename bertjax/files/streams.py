@@ -241,6 +241,10 @@ class Broken:
     line: int
     detail: str
 
+    def located_in(self, name: str) -> str:
+        """Returns `name:line`, or the `name` of the file if the whole file is meant."""
+        return f'{name}:{self.line}' if self.line else name
+
 
 def decode(raw: bytes, number: int) -> str | Broken:
     """Decodes a line (or record) of UTF-8; returns a `Broken` if it is invalid."""

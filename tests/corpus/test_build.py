@@ -47,14 +47,14 @@ def main_process_waits(monkeypatch):
     """Delays the first shard of this process until a worker has finished a shard or has failed."""
     real, waited = workers.encode_shard, []
 
-    def encode(directory, shard, parts, tokenizer, settings, strict, progress):
+    def encode(directory, shard, parts, tokenizer, options, progress):
         end = time.monotonic() + 60
         while not waited and not list((directory / 'partial').glob('[0-9]*.json')):
             progress(0, 0)
             assert time.monotonic() < end
             time.sleep(0.02)
         waited.append(shard)
-        return real(directory, shard, parts, tokenizer, settings, strict, progress)
+        return real(directory, shard, parts, tokenizer, options, progress)
 
     monkeypatch.setattr(workers, 'encode_shard', encode)
 

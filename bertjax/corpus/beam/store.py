@@ -27,9 +27,9 @@ from bertjax.corpus.build_dir import read_record
 from bertjax.corpus.merge import Shard
 from bertjax.corpus.shard_writer import encode_shard
 from bertjax.corpus.sources import CorpusOptions, TextPart
-from bertjax.corpus.workers import Progress
+from bertjax.corpus.workers import Progress, load_saved_tokenizer
 from bertjax.files.atomic import write_atomic
-from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.text.tokenizer import Tokenizer
 
 _POLL_SECONDS = 2.0  # the time between checks for finished shards
 _DOCUMENTS, _LINES = 0, 1  # the kinds of buckets: of document hashes or of line hashes
@@ -41,10 +41,7 @@ class _StoreJob(Job):
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        tokenizer = load_tokenizer(self.folder / 'tokenizer')
-        if tokenizer.fingerprint != self.plan['identity']['tokenizer']['fingerprint']:
-            raise RuntimeError('the tokenizer that was saved for the workers changed when it was loaded')
-        return tokenizer
+        return load_saved_tokenizer(self.folder, self.plan['identity']['tokenizer']['fingerprint'])
 
     def record(self, number: int) -> dict | None:
         return read_record(self.folder.parent, number, self.parts(number))
@@ -61,8 +58,8 @@ def _encode(job: _StoreJob, number: int) -> Iterable:
         Metrics.counter('bertjax', 'documents').inc(documents)
         Metrics.counter('bertjax', 'bytes').inc(size)
 
-    settings, strict = job.plan['identity']['settings'], job.plan['strict']
-    encode_shard(job.folder.parent, number, job.parts(number), job.tokenizer, settings, strict, count)
+    options = CorpusOptions(**job.plan['identity']['settings'], strict=job.plan['strict'])
+    encode_shard(job.folder.parent, number, job.parts(number), job.tokenizer, options, count)
     return ()
 
 
