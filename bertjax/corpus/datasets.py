@@ -108,14 +108,12 @@ def _tfds_open(spec: str, text_key: str) -> tuple[Sequence[dict[str, Any]], str,
     name, split, feature = _parse_tfds(spec)
     dataset = Dataset(name, where=_WHERE, value=spec, expected='tfds:NAME or tfds:/PATH')
     records = dataset.split(split)
-    features = dataset.builder.info.features
-    feature = feature or (text_key if text_key in features else None)
-    if feature is None:
-        texts = dataset.text_features()
-        feature = texts[0] if len(texts) == 1 else None
-    if feature not in features:
-        fix = f'write tfds:{name}@{split}#FEATURE'
-        raise UserError(_WHERE, f'no feature {feature or text_key!r} in {spec!r}', ', '.join(sorted(features)), fix)
+    names, strings = dataset.builder.info.features, dataset.string_features()
+    texts = [text for text, is_text in strings.items() if is_text]
+    feature = feature or (texts[0] if text_key not in names and len(texts) == 1 else text_key)
+    if feature not in strings:
+        found, expected = f'no feature {feature!r} with one string in {spec!r}', ', '.join(strings) or 'a text'
+        raise UserError(_WHERE, found, expected, f'write tfds:{name}@{split}#FEATURE')
     return records, feature, dataset.builder
 
 

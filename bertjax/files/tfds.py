@@ -44,12 +44,16 @@ class Dataset:
         if not self.builder.info.splits:
             raise UserError(where, f'{value!r}, not prepared', 'a prepared dataset', self._prepare)
 
-    def text_features(self) -> list[str]:
-        """Returns the names of the text features, sorted."""
-        import tensorflow_datasets as tfds
+    def string_features(self) -> dict[str, bool]:
+        """Returns {name: whether it is a `Text`} of the features that contain one string in each record, sorted."""
+        from tensorflow_datasets.core.features import Tensor, Text
 
-        features = self.builder.info.features
-        return sorted(name for name in features if isinstance(features[name], tfds.features.Text))
+        strings = {
+            name: isinstance(feature, Text)
+            for name, feature in self.builder.info.features.items()
+            if isinstance(feature, Tensor) and feature.shape == () and str(feature.np_dtype) == 'object'
+        }
+        return dict(sorted(strings.items()))
 
     def split(self, name: str) -> Sequence[dict[str, Any]]:
         """Returns the records of a split, which can be read by index.

@@ -26,7 +26,8 @@ def dataset(tmp_path_factory):
         VERSION = tfds.core.Version('1.0.0')
 
         def _info(self):
-            features = tfds.features.FeaturesDict({'body': tfds.features.Text(), 'title': tfds.features.Text()})
+            text = tfds.features.Text()
+            features = tfds.features.FeaturesDict({'body': text, 'title': text, 'parts': tfds.features.Sequence(text)})
             return tfds.core.DatasetInfo(builder=self, features=features)
 
         def _split_generators(self, dl_manager):
@@ -35,7 +36,7 @@ def dataset(tmp_path_factory):
         def _generate_examples(self):
             for index, doc in enumerate(DOCS):
                 body = '\n_START_ARTICLE_\nTitle\n_START_PARAGRAPH_\n' + '_NEWLINE_'.join(doc)
-                yield index, {'body': body, 'title': f'Title {index}'}
+                yield index, {'body': body, 'title': f'Title {index}', 'parts': ['one', 'two']}
 
     builder = Mills(data_dir=str(tmp_path_factory.mktemp('tfds')), file_format='array_record')
     builder.download_and_prepare()
@@ -60,6 +61,7 @@ def test_the_text_key_names_the_feature_too(dataset):
         ('{}', "no feature 'text'", 'body, title'),
         ('{}@dev#body', "no split 'dev'", 'train'),
         ('{}#bdoy', "no feature 'bdoy'", 'body, title'),
+        ('{}#parts', "no feature 'parts' with one string", 'body, title'),
         ('/nowhere/at/all', 'cannot find', 'tfds:NAME'),
     ],
 )
