@@ -18,7 +18,6 @@ from bertjax.text.special import (
     SPECIAL_TOKENS,
     TOKENIZER_JSON,
     UNK,
-    check_ids,
     check_pieces,
     hash_settings,
     make_added_tokens,
@@ -34,10 +33,7 @@ _FIX = 'give a text file with one symbol on each line'
 class SymbolTokenizer(Tokenizer):
     """Converts text to ids with a table: the WordLevel model of a tokenizer.json that splits at white space.
 
-    Args:
-      settings: The parsed tokenizer.json; see `symbol_settings`.
-      where: The file, for messages.
-      names: {BERT's name of a special token: a different name in the vocabulary}.
+    The arguments are those of `Tokenizer`; `symbol_settings` makes the settings.
 
     Raises:
       UserError: The vocabulary lacks BERT's special tokens, or its settings do more than split at white space.
@@ -48,14 +44,12 @@ class SymbolTokenizer(Tokenizer):
     def __init__(
         self, settings: Mapping[str, Any], where: str = 'tokenizer.json', names: Mapping[str, str] | None = None
     ):
-        self._settings = settings = {**settings, 'truncation': None, 'padding': None}
-        self._where, self._names = where, dict(names or {})
+        super().__init__(settings, where, names)
         splits = (settings.get('pre_tokenizer') or {}).get('type')
         if settings.get('normalizer') or splits != 'WhitespaceSplit':
             found = 'a WordLevel tokenizer that does more than split at white space'
             raise UserError(where, found, 'a table of symbols', 'use a vocabulary that bertjax wrote')
-        check_ids(settings, where)
-        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
+        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(self._settings))
         self._set_pieces(sort_pieces(self._tokenizer.get_vocab(with_added_tokens=True), where))
         self.continues_word = np.zeros(self.vocab_size, bool)
         self.fingerprint = hash_settings({'family': self.family, 'pieces': self.pieces})

@@ -10,7 +10,7 @@ from etils import epath
 
 from bertjax.files.atomic import write_atomic
 from bertjax.text.offsets import PieceOffsets
-from bertjax.text.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, check_pieces, is_unused, to_json
+from bertjax.text.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, check_ids, check_pieces, is_unused, to_json
 
 # The characters of scripts without spaces between words, as ranges of a regular expression: Thai, Lao, Burmese, Khmer,
 # kana, Han, and full-width forms.
@@ -37,6 +37,11 @@ def flatten(ids: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 class Tokenizer(abc.ABC):
     """The interface of all tokenizers.
 
+    Args:
+      settings: The parsed content of a `tokenizer.json`.
+      where: The file, for messages.
+      names: {BERT's name of a special token: a different name in the vocabulary}.
+
     Attributes:
       family: The kind of tokenizer: 'wordpiece', 'sentencepiece', 'bpe' (byte-level, or without marks at the start of
         words) or 'symbols'.
@@ -60,9 +65,13 @@ class Tokenizer(abc.ABC):
     continues_word: np.ndarray
     fingerprint: str
 
-    _settings: Mapping[str, Any]  # the parsed tokenizer.json
-    _where: str  # the file, for messages
-    _names: dict[str, str]  # {BERT's name of a special token: a different name in the vocabulary}
+    def __init__(
+        self, settings: Mapping[str, Any], where: str = 'tokenizer.json', names: Mapping[str, str] | None = None
+    ):
+        # Truncation and padding are removed, because callers cut and pad the ids.
+        self._settings = {**settings, 'truncation': None, 'padding': None}
+        self._where, self._names = where, dict(names or {})
+        check_ids(self._settings, where)
 
     def _set_pieces(self, pieces: list[str], other_special: Sequence[int] = (), kind: str = '') -> None:
         """Checks the pieces, and sets the attributes that depend only on the pieces and the names of special tokens.

@@ -19,7 +19,6 @@ from bertjax.text.special import (
     SEP,
     TOKENIZER_JSON,
     UNK,
-    check_ids,
     count_separators,
     hash_settings,
     make_added_tokens,
@@ -42,11 +41,7 @@ class JsonTokenizer(Tokenizer):
     special token in a text becomes the token. A vocabulary that can spell any text may lack an unknown token. In this
     case, [MASK] also serves as the unknown token.
 
-    Args:
-      settings: The parsed tokenizer.json.
-      where: The file, for messages.
-      names: {BERT's name of a special token: a different name in the vocabulary}. RoBERTa's names are recognised if
-        BERT's are absent.
+    The arguments are those of `Tokenizer`. RoBERTa's names of special tokens are recognised if BERT's are absent.
 
     Raises:
       UserError: The model is of another type, its ids are damaged, or BERT's special tokens are missing.
@@ -55,8 +50,7 @@ class JsonTokenizer(Tokenizer):
     def __init__(
         self, settings: Mapping[str, Any], where: str = 'tokenizer.json', names: Mapping[str, str] | None = None
     ):
-        self._settings = settings = {**settings, 'truncation': None, 'padding': None}
-        self._where, self._names = where, dict(names or {})
+        super().__init__(settings, where, names)
         model = settings['model']
         kind = model.get('type', 'BPE')
         steps = json.dumps([settings.get(step) for step in ('normalizer', 'pre_tokenizer')], ensure_ascii=False)
@@ -68,8 +62,7 @@ class JsonTokenizer(Tokenizer):
             )  # fmt: skip
         is_bpe = byte_level or (kind == 'BPE' and not marks_words)
         self.family, self._space = ('bpe', _BYTE_SPACE) if is_bpe else ('sentencepiece', SPACE)
-        check_ids(settings, where)
-        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
+        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(self._settings))
         # Callers add the special tokens. The post-processor of byte-level BPE would shift offsets.
         self._tokenizer.post_processor = None
         ids_of = self._tokenizer.get_vocab(with_added_tokens=True)

@@ -14,7 +14,6 @@ from bertjax.text.bert_settings import PREFIX, canonical_id_settings, is_bert, l
 from bertjax.text.long_words import MAX_WORD, shorten_ascii_runs
 from bertjax.text.offsets import PieceOffsets, encode_batch, locate
 from bertjax.text.special import (
-    check_ids,
     count_separators,
     hash_settings,
     replace_surrogates,
@@ -40,10 +39,7 @@ class WordPieceTokenizer(Tokenizer):
     The ids equal the ids of transformers' fast tokenizers. The name of a special token in a text, such as '[MASK]',
     therefore becomes this token. Published checkpoints were fine-tuned with this behaviour.
 
-    Args:
-      settings: The parsed content of a `tokenizer.json` whose model is WordPiece (see `bert_settings.py`).
-      where: The file, for messages.
-      names: {BERT's name of a special token: a different name in the vocabulary}.
+    The arguments are those of `Tokenizer`; `bert_settings.py` makes the settings.
 
     Attributes:
       added_ids: The ids in `added_tokens` of the file.
@@ -58,10 +54,7 @@ class WordPieceTokenizer(Tokenizer):
     family = 'wordpiece'
 
     def __init__(self, settings: Mapping[str, Any], where: str = 'tokenizer', names: Mapping[str, str] | None = None):
-        # Truncation and padding are removed, because callers cut and pad the ids.
-        settings = {**settings, 'truncation': None, 'padding': None}
-        self._settings, self._where, self._names = settings, where, dict(names or {})
-        check_ids(settings, where)
+        super().__init__(settings, where, names)
         added = settings.get('added_tokens') or []
         ids = {**settings['model']['vocab'], **{token['content']: token['id'] for token in added}}
         self._set_pieces(sort_pieces(ids, where), [token['id'] for token in added if token.get('special')])
@@ -75,7 +68,7 @@ class WordPieceTokenizer(Tokenizer):
         self.lowercase = lowercases(settings.get('normalizer'))
         self.strip_accents = (settings.get('normalizer') or {}).get('strip_accents')
         self.fingerprint = hash_settings({'family': self.family, **canonical_id_settings(settings)})
-        self._fast, self._reference = _load_libraries(json.dumps(settings, ensure_ascii=False), where)
+        self._fast, self._reference = _load_libraries(json.dumps(self._settings, ensure_ascii=False), where)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         ids, lengths = self.encode_flat(texts)
