@@ -110,14 +110,8 @@ def find_finished_store(
 ) -> dict | None:
     """Returns the manifest of a finished store of the same text, tokenizer and settings; None if there is none.
 
-    Args:
-      directory: The directory of the store.
-      expected: See `BuildPlan.store_identity`.
-      sources: The sources of the text.
-      make_plan: A function that returns the `BuildPlan` of the sources.
-      replace: Whether a store of other text or settings may be replaced.
-      other_fix: See `build.build_store`.
-      log: A function that logs which files are read.
+    `expected` is the identity of the store, see `BuildPlan`, and `make_plan` returns the plan. For the other arguments,
+    see `build.build_store`.
 
     Raises:
       UserError: The store has other text or settings and may not be replaced, or its manifest is invalid.
@@ -174,14 +168,15 @@ def _describe_other_text(
         known, content = identity.read_again(plan.sources, plan.shards, log)
         if content != old['content']:
             return 'other text (some of it has changed)'
-        record = {'files': known, 'readings': plan.readings}
-    elif reason := identity.describe_difference(record['files'], sources, log):
-        return f'other text ({reason})'
-    elif not identity.find_stale(record['files'], sources):
-        return None
-    known = identity.with_current_files(record['files'], sources)
+        readings = plan.readings
+    else:
+        if reason := identity.describe_difference(record['files'], sources, log):
+            return f'other text ({reason})'
+        known, readings = identity.with_current_files(record['files'], sources), record['readings']
+        if known == record['files']:
+            return None
     try:
-        identity.write_record(directory, old['content'], known, record['readings'])
+        identity.write_record(directory, old['content'], known, readings)
     except OSError as error:  # the store is read-only, so each start reads moved files again
         logging.info('Cannot write %s in %s: %s', identity.RECORD, directory, error)
     return None

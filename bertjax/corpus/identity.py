@@ -18,7 +18,7 @@ from typing import Any
 from absl import logging
 
 from bertjax.corpus.sources import TextPart, TextSource
-from bertjax.corpus.store import TokenStore
+from bertjax.corpus.store import TokenStore, hash_json
 from bertjax.errors import UserError
 from bertjax.files import disk, streams
 from bertjax.files.atomic import write_atomic
@@ -91,11 +91,7 @@ def from_json(rows: list) -> list[KnownText]:
 
 
 def read_record(directory: pathlib.Path, content: str) -> dict[str, Any] | None:
-    """Reads the inputs.json of a store.
-
-    Args:
-      directory: The directory of the store.
-      content: The hash of the content in the manifest of the store.
+    """Reads the inputs.json of a store. `content` is the hash of the content in the manifest of the store.
 
     Returns:
       {'files': a list of `KnownText`, 'readings': a list of lines}; None if the file is absent or damaged, or if it
@@ -122,11 +118,6 @@ def read_readings(store: TokenStore) -> list[str]:
     return record['readings'] if record else []
 
 
-def find_stale(known: Sequence[KnownText], sources: Sequence[TextSource]) -> list[int]:
-    """Returns the indices of the sources that may have changed. `known` has the record of each source."""
-    return [i for i, (text, source) in enumerate(zip(known, sources, strict=True)) if text.facts != file_facts(source)]
-
-
 def with_current_files(known: Sequence[KnownText], sources: Sequence[TextSource]) -> list[KnownText]:
     """Returns the record with the current facts of the sources, whose content must be unchanged."""
     return [dataclasses.replace(text, facts=file_facts(source)) for text, source in zip(known, sources, strict=True)]
@@ -143,7 +134,7 @@ def describe_difference(
             return f'{source.name} is another version'
         if text.facts[0] != source.size:
             return f'{source.name} has changed: {source.size:,} bytes in place of {text.facts[0]:,}'
-    pairs = [(known[i], sources[i]) for i in find_stale(known, sources)]
+    pairs = [pair for pair in zip(known, sources, strict=True) if pair[0].facts != file_facts(pair[1])]
     digests = iter(hash_ranges([(source, part) for text, source in pairs for part in text.digests], log))
     for text, source in pairs:
         current = [next(digests) for _ in text.digests]
@@ -183,7 +174,7 @@ def hash_content(shards: Shards, digests: Mapping[tuple[str, Range], str]) -> st
     rows = [
         [[p.name, p.begin, p.end, p.of, p.stride, digests[p.path, (p.begin, p.end)]] for p in parts] for parts in shards
     ]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+    return hash_json(rows)
 
 
 def read_again(
@@ -202,4 +193,4 @@ def hash_names(sources: Sequence[TextSource]) -> str:
     rows = [
         [source.kind, source.name, source.size, '' if source.kind == 'file' else source.stamp] for source in sources
     ]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+    return hash_json(rows)

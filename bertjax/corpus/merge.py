@@ -70,11 +70,8 @@ def heldout_threshold(shards: list[Shard], heldout: float) -> int:
 def choose_destinations(shards: list[Shard], repeats: np.ndarray, threshold: int, *, drop: bool) -> list[np.ndarray]:
     """Decides whether each document is for training, is held out, or is dropped.
 
-    Args:
-      shards: All shards.
-      repeats: The result of `find_repeats`. Repeated held-out documents are always dropped.
-      threshold: The result of `heldout_threshold`.
-      drop: Whether repeated training documents are dropped too.
+    Repeated held-out documents are always dropped, and with `drop` also repeated training documents. `repeats` comes
+    from `find_repeats`, and `threshold` from `heldout_threshold`.
 
     Returns:
       For each shard, uint8 [documents]: TRAIN, HELDOUT or DROPPED for each document.
@@ -180,8 +177,7 @@ def merge_shards(
       directory: The directory of the store.
       itemsize: The bytes of a token id.
       destinations: The result of `choose_destinations`.
-      rewrite: A function like `rewrite_train_file`. It is called with (shard, destination) for each shard whose train
-        file must change (`is_changed`).
+      rewrite: `rewrite_train_file` or a similar function, for each shard whose train file must change (`is_changed`).
 
     Returns:
       The entry 'splits' of the manifest, {'train': …, 'heldout': …}.

@@ -5,7 +5,6 @@ not, the sentences were shuffled, and a model learns nothing from sentence pairs
 """
 
 import collections
-import itertools
 import math
 
 import numpy as np
@@ -168,8 +167,7 @@ def _sample(split: StoreSplit) -> list[list[np.ndarray]]:
         first, count = int(begins[index]), int(ends[index] - begins[index])
         number = min(count, max(SENTENCES, TOTAL // len(chosen)))
         first += (count - number) // 2
-        bounds = split.sentence_offsets[first : first + number + 1].tolist()
-        result.append([split.tokens(a, b - a) for a, b in itertools.pairwise(bounds)])
+        result.append(split.sentences(first, first + number))
     return result
 
 

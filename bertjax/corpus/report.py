@@ -32,14 +32,8 @@ def make_report(
     documents that are not broken or empty. `duplicate_documents` and `duplicate_lines` count the documents and the
     lines that equal an earlier document or line. In text, case and the amount of white space are ignored.
 
-    Args:
-      shards: All shards.
-      destinations: The result of `merge.choose_destinations`.
-      splits: The result of `merge.merge_shards`.
-      duplicate_documents: The number of repeated documents.
-      distinct_lines: The number of distinct lines.
-      likeness: The result of `quality.coherence`, which measures neighbouring sentences.
-      options: The options of the store.
+    `destinations` and `splits` are the results of `merge.choose_destinations` and `merge.merge_shards`, and `likeness`
+    the result of `quality.coherence`.
     """
     documents, sentences, tokens = (
         sum(split[name] for split in splits.values()) for name in ('documents', 'sentences', 'tokens')

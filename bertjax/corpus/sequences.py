@@ -103,9 +103,8 @@ def encode_sentence(
       sentence: The sentence.
       where: The file and line, for messages.
       vocabulary: {piece: id}.
-      unk_id: The id of symbols that the vocabulary lacks.
-      segments: The number of segment types; 0 for none.
-      strict: Whether an unknown symbol is an error.
+      unk_id: The id of symbols that the vocabulary lacks, which are an error if `strict`.
+      segments, strict: See `CorpusOptions`.
 
     Raises:
       UserError: An id is outside the vocabulary, a symbol is unknown (if strict), or the segment type is missing or

@@ -60,7 +60,7 @@ class StoreSplit:
         self._starts = list(itertools.accumulate((shard['tokens'] for shard in entry['shards']), initial=0))
         self._shards: list[np.ndarray | None] = [None] * len(self._paths)
         self._dtype = dtype
-        self.sha = _digest_of(entry)
+        self.sha = hash_json(entry)
 
     def tokens(self, start: int, length: int) -> np.ndarray:
         """Returns `length` token ids of one document, from offset `start` in the split, as a read-only view.
@@ -83,7 +83,10 @@ class StoreSplit:
 
     def document(self, index: int) -> list[np.ndarray]:
         """Returns the sentences of a document, each an array of token ids."""
-        first, last = int(self.document_offsets[index]), int(self.document_offsets[index + 1])
+        return self.sentences(int(self.document_offsets[index]), int(self.document_offsets[index + 1]))
+
+    def sentences(self, first: int, last: int) -> list[np.ndarray]:
+        """Returns the sentences [first, last) of the split, each an array of token ids."""
         bounds = self.sentence_offsets[first : last + 1].tolist()
         return [self.tokens(a, b - a) for a, b in itertools.pairwise(bounds)]
 
@@ -99,7 +102,7 @@ class TokenStore:
     def fingerprint(self) -> str:
         """The sha256 (hex) of the store's version, content, dtype and tokenizer."""
         facts = {key: self.manifest[key] for key in ('version', 'dtype', 'tokenizer', 'splits')}
-        return _digest_of(facts)
+        return hash_json(facts)
 
     @property
     def report(self) -> dict:
@@ -111,8 +114,9 @@ class TokenStore:
         return StoreSplit(self.directory, name, self.manifest['splits'][name], np.dtype(self.manifest['dtype']))
 
 
-def _digest_of(entry: dict) -> str:
-    return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()
+def hash_json(value: dict | list) -> str:
+    """Returns the sha256 (hex) of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def token_files(directory: pathlib.Path) -> list[pathlib.Path]:
@@ -147,14 +151,14 @@ def read_manifest(directory: epath.PathLike) -> dict:
     if manifest.get('version') != STORE_VERSION:
         raise UserError(str(path), f'version {manifest.get("version")!r}', f'version {STORE_VERSION}', _REBUILD)
     facts = {key: value for key, value in manifest.items() if key != 'checksum'}
-    if manifest.get('checksum') != _digest_of(facts):
+    if manifest.get('checksum') != hash_json(facts):
         raise UserError(str(path), 'a changed manifest', 'the manifest as it was built', _REBUILD)
     return manifest
 
 
 def manifest_text(manifest: dict) -> str:
     """Returns the content of manifest.json, including a checksum of the manifest."""
-    text = json.dumps({**manifest, 'checksum': _digest_of(manifest)}, indent=1, ensure_ascii=False) + '\n'
+    text = json.dumps({**manifest, 'checksum': hash_json(manifest)}, indent=1, ensure_ascii=False) + '\n'
     # Lone surrogates, which Python uses in file names that are not UTF-8, become JSON escapes.
     return text.encode('utf-8', 'backslashreplace').decode('utf-8')
 

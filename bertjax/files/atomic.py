@@ -87,15 +87,14 @@ class AtomicFile:
     """
 
     def __init__(self, path: epath.PathLike):
-        self.path = pathlib.Path(path)
+        self.path, self._size = pathlib.Path(path), 0
         self._discards_writes = writes_are_disabled()
         if self._discards_writes:
-            self._size, self.file = 0, tempfile.TemporaryFile()  # noqa: SIM115
+            self.file = tempfile.TemporaryFile()  # noqa: SIM115
             return
         make_directory(self.path.parent)
         prefix = getattr(_temporary_names, 'prefix', '')
         self._temporary = self.path.with_name(f'.{self.path.name}.tmp-{prefix}{os.getpid()}')
-        self._size = 0
         self.file = self._temporary.open('w+b')
 
     def __enter__(self) -> 'AtomicFile':
@@ -208,13 +207,10 @@ def checksum(path: str | os.PathLike, algorithm: Literal['sha256', 'blake2b-128'
 
 @contextlib.contextmanager
 def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
-    """Locks a local directory against other processes during the body. If the process dies, the lock ends.
+    """Locks an existing local directory against other processes during the body. If the process dies, the lock ends.
 
-    If the file system does not support locks, a warning is logged and the body runs without a lock.
-
-    Args:
-      directory: An existing local directory.
-      doing: The activity of the process that holds the lock, such as 'builds this store', for error messages.
+    If the file system does not support locks, a warning is logged and the body runs without a lock. For error messages,
+    `doing` is the activity of the process that holds the lock, such as 'builds this store'.
 
     Raises:
       UserError: Another process holds the lock, or the directory was removed or moved during the body.

@@ -59,11 +59,8 @@ def read_json_or_none(path: pathlib.Path, parse: Callable[[Any], Parsed]) -> Par
 def read_lines(path: epath.PathLike, content: str, key: str, fix: str) -> list[str]:
     """Reads the lines of a text file in UTF-8, with or without a byte order mark. Only `\\n` ends a line.
 
-    Args:
-      path: The path of the file.
-      content: The expected content, such as 'words', for the error message.
-      key: The config key that names the file, for the error message.
-      fix: The fix in the error message.
+    The other arguments are for error messages: the expected content, such as 'words', the config key that names the
+    file, and the fix.
 
     Raises:
       UserError: The file is missing, cannot be read, or is not UTF-8.

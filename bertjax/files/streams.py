@@ -150,15 +150,8 @@ class CountedFile(io.RawIOBase):
 def read_range(path: str, file, begin: int, end: int, progress=None, digest=None) -> Iterator[bytes]:
     """Yields the decompressed bytes of a range of an open file. A compressed file is always read to its end.
 
-    All chunks except the last have at least CHUNK bytes, so that the first chunk is enough to recognise a format.
-
-    Args:
-      path: The path of the file.
-      file: See `CountedFile`.
-      begin: See `CountedFile`.
-      end: See `CountedFile`.
-      progress: See `CountedFile`.
-      digest: See `CountedFile`.
+    All chunks except the last have at least CHUNK bytes, so that the first chunk is enough to recognise a format. For
+    the arguments, see `CountedFile`.
     """
     compression = detect_compression(path, file.read(8) if begin == 0 else b'text')
     counted = CountedFile(file, begin, None if compression else end, progress, digest)

@@ -6,7 +6,7 @@ import pathlib
 
 from bertjax.corpus.backend import check_beam
 from bertjax.corpus.build import build_store
-from bertjax.corpus.identity import describe_difference, find_stale, read_readings, with_current_files
+from bertjax.corpus.identity import describe_difference, read_readings, with_current_files
 from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
 from bertjax.corpus.quality import warn_long_documents
 from bertjax.corpus.report import print_report
@@ -109,8 +109,8 @@ def _reason_to_train(settings: PretrainingSettings, workdir: pathlib.Path) -> st
     text_key = settings.corpus_options.text_key
     sources = [source for spec, _ in parse_mixture(settings.corpus) for source in resolve_sources(spec, text_key)]
     reason = describe_difference(known, sources, print_line)
-    if reason is None and find_stale(known, sources):
-        update_vocabulary_text(workdir, with_current_files(known, sources))
+    if reason is None and (current := with_current_files(known, sources)) != known:
+        update_vocabulary_text(workdir, current)
     return None if reason is None else f'other text ({reason})'
 
 

@@ -55,15 +55,13 @@ def copy_object(url: str) -> pathlib.Path:
 def copy_path(url: str, where: str, beside: Collection[str] = (), checkpoints: bool = False) -> pathlib.Path:
     """Returns the local copy of an object, a folder of objects, or a TensorFlow checkpoint and the files beside it.
 
-    If `url` is a workdir with an export, its store and, without `checkpoints`, its checkpoints are skipped.
+    If `url` is a workdir with an export, its store and, without `checkpoints`, its checkpoints are skipped. The path
+    does not exist if the bucket has nothing at `url`.
 
     Args:
       url: gs://… or s3://…; for a TensorFlow checkpoint, the common prefix of its files.
       where: The config key, for messages.
       beside: If `url` is an object, the names of objects in the same folder that are also fetched if they exist.
-
-    Returns:
-      The local path. It does not exist if the bucket has nothing at `url`.
 
     Raises:
       UserError: See `RemoteFolder` and `fetch`.
@@ -124,13 +122,8 @@ def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy
     """Fetches an object, or continues the partial file of a killed process.
 
     If another process fetches the same object, the function waits for it. The copy is complete if its size and its
-    checksum match the bucket's, and the object has not changed meanwhile.
-
-    Args:
-      folder: The folder of the object.
-      source: The object.
-      target: The local file.
-      copy: Whether to write a checksum beside the file, for other processes that use this copy.
+    checksum match the bucket's, and the object has not changed meanwhile. With `copy`, the checksum is written beside
+    the file, for other processes that use this copy.
 
     Raises:
       UserError: The object was removed, or two attempts failed, because the object changed or the content does not

@@ -48,8 +48,7 @@ class Lease:
     def take(self, log: Callable[[str], None]) -> None:
         """Takes the lease: immediately if it is free or its holder has the same mirror, else when it expires.
 
-        Args:
-          log: A function that is called with a line about the holder before the process waits.
+        Before the process waits, `log` is called with a line about the holder.
 
         Raises:
           UserError: Another process works in the workdir; see also `RemoteFolder`.
@@ -75,10 +74,8 @@ class Lease:
         """Checks that the lease is held. Call this method before every request that changes the bucket.
 
         If the last renewal is older than EXPIRES_AFTER / 2, for example after a suspension, the process first renews
-        the lease. This shows whether another process has taken over.
-
-        Args:
-          wait: Whether to renew the lease if needed. If False, raises ConnectionError instead, without a request.
+        the lease. This shows whether another process has taken over. Without `wait`, it raises a ConnectionError
+        instead, without a request.
 
         Raises:
           LostLeaseError: Another process has taken over.

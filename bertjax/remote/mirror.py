@@ -87,9 +87,8 @@ class Mirror:
         names = objects.keys() | published.keys()
         to_pull = {unit_of(name) for name in names if versions.get(name) != published_versions.get(name)}
         if _newest_step(name for name in local if unit_of(name) in changed_locally) > _newest_step(objects):
-            to_pull = (to_pull - changed_locally) & {
-                unit_of(name) for name in objects
-            }  # `publish` writes the local files that the bucket lacks
+            # `publish` writes the local files that the bucket lacks.
+            to_pull = (to_pull - changed_locally) & set(map(unit_of, objects))
         self._remove_local(unit_of(name) for name in local if unit_of(name) in to_pull and name not in objects)
         targets = {
             source: self.folder / name
@@ -114,10 +113,8 @@ class Mirror:
         """Copies the changes of the folder to the bucket: files, then markers, then removals.
 
         Before these copies, the markers of changed folders are removed from the bucket. A large file outside folders
-        with markers (metrics, a ledger) is published only together with a marker, such as a checkpoint's.
-
-        Args:
-          everything: Whether to publish these large files even without a marker.
+        with markers (metrics, a ledger) is published only together with a marker, such as a checkpoint's, or with
+        `everything`.
 
         Returns:
           The number of published files, and their bytes.

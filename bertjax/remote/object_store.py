@@ -153,11 +153,8 @@ class RemoteFolder(Requester):
     def write(self, name: str, data: bytes, *, replace: str | None = None) -> RemoteObject:
         """Writes an object atomically.
 
-        Args:
-          name: The name of the object.
-          data: The content.
-          replace: The version to replace; '' if the object must not exist; None for any version, the default. Some
-            servers do not check the version.
+        `replace` is the version to replace; '' if the object must not exist; None for any version, the default. Some
+        servers do not check the version.
 
         Raises:
           FileExistsError: The object does not have the version `replace`.

@@ -49,14 +49,10 @@ def data_directory(data: str, expected: str, fix: str = 'check the path') -> epa
 
 
 def find_objects(address: str, where: str) -> tuple[list[tuple[str, str, RemoteObject]], str]:
-    """Finds the objects of an address by the rules for local files, in the order of local files.
+    """Finds the objects of an address gs://… or s3://… by the rules for local files, in the order of local files.
 
     The address may be an object, a folder or a pattern. In a folder, and with `**` in a pattern, names that begin with
-    '.' or '_' are skipped.
-
-    Args:
-      address: gs://… or s3://…
-      where: The config key, for messages.
+    '.' or '_' are skipped. `where` is the config key, for messages.
 
     Returns:
       A list of (address, name for reports, metadata) of the objects, and the kind of `address`: 'object', 'folder' or

@@ -103,19 +103,13 @@ class Requester:
             check(wait)
 
     def run_parallel(self, work: Callable[[Self, Item], Value], items: Iterable[Item]) -> list[Value]:
-        """Calls `work` for each item, with several calls in parallel, and returns the results.
+        """Calls `work` with a copy of this requester for each item, several in parallel, and returns the results.
 
-        After an exception or Ctrl-C, the other calls fail at their next attempt.
-
-        Args:
-          work: The function. It takes a copy of this requester and an item. A request of the copy fails if another call
-            has failed.
-          items: The items.
+        After an exception or Ctrl-C, the other calls fail at the next attempt of a request of their copy.
         """
         failed = threading.Event()
 
-        def check(wait: bool) -> None:
-            del wait
+        def check(_: bool) -> None:
             if failed.is_set():
                 raise _CancelledError
 

@@ -95,13 +95,9 @@ def missing_results_error(folder: pathlib.Path, missing: int, total: int) -> Use
 def run_pipeline(
     flags: str, folder: pathlib.Path, numbers: Iterable[int], fill: Callable[[beam.PCollection], object]
 ) -> None:
-    """Runs a pipeline to its end.
+    """Runs a pipeline with the flags of config.beam to its end. `folder` is the folder of the job.
 
-    Args:
-      flags: The value of config.beam.
-      folder: The folder of the job.
-      numbers: The elements with which the pipeline starts. Any worker may process any element.
-      fill: A function that adds the steps of the pipeline to the collection of `numbers`.
+    The pipeline starts with `numbers`, each of which any worker may process. `fill` adds its steps to this collection.
 
     Raises:
       UserError: The flags are invalid, a step raised a UserError, or the pipeline failed.
