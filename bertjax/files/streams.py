@@ -10,6 +10,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -23,7 +24,10 @@ _ZSTD_READ = 1 << 10  # compressed bytes per read; they can expand to 32 MiB, be
 
 _BYTE_ORDER_MARK = b'\xef\xbb\xbf'
 TOO_LONG = b'\0 too long'  # replaces a line longer than MAX_RECORD; compare with `is`
-_MAGIC = {b'\x1f\x8b': 'gzip', b'BZh': 'bzip2', b'\xfd7zXZ\x00': 'xz', b'\x28\xb5\x2f\xfd': 'zstd'}
+# A text may begin with 'BZh', so the magic number of the first block of a bzip2 file, or of its end, is checked too.
+_MAGIC = re.compile(
+    rb'(?P<gzip>\x1f\x8b)|(?P<bzip2>BZh[1-9](?:1AY&|\x17rE8))|(?P<xz>\xfd7zXZ\x00)|(?P<zstd>\x28\xb5\x2f\xfd)'
+)
 _SUFFIXES = {'.gz': 'gzip', '.bz2': 'bzip2', '.xz': 'xz', '.zst': 'zstd', '.zstd': 'zstd'}
 
 
@@ -36,10 +40,9 @@ DAMAGE = (DamagedFileError, EOFError, OSError, zlib.error, lzma.LZMAError, zstan
 
 
 def detect_compression(path: str, head: bytes) -> str:
-    """Returns 'gzip', 'bzip2', 'xz', 'zstd' or '', according to the first bytes `head` of a file, then its suffix."""
-    for magic, name in _MAGIC.items():
-        if head.startswith(magic):
-            return name
+    """Returns 'gzip', 'bzip2', 'xz', 'zstd' or '', according to the first 8 bytes of a file, then its suffix."""
+    if match := _MAGIC.match(head):
+        return match.lastgroup
     return _SUFFIXES.get(os.path.splitext(path)[1].lower(), '') if head else ''
 
 
@@ -163,8 +166,8 @@ class Lines:
 
     Args:
       source: The chunks.
-      cut: Whether to yield a line of more than MAX_LINE bytes in several pieces, which have the same number. If False,
-        TOO_LONG is yielded for a line of more than MAX_RECORD bytes.
+      cut: Whether to yield a line of more than MAX_LINE bytes in several parts, which have the same number and are not
+        blank. If False, TOO_LONG is yielded for a line of more than MAX_RECORD bytes.
       merge_blank: Whether a chunk that has only blank lines yields a single blank line. `number` counts all lines.
 
     Attributes:
@@ -175,55 +178,53 @@ class Lines:
         self.number = 0
         self._source, self._cut, self._merge_blank = source, cut, merge_blank
 
-    def _pieces(self, line: bytes) -> Iterator[bytes]:
-        while len(line) > MAX_LINE:
-            at = max(line.rfind(b' ', 0, MAX_LINE), line.rfind(b'\t', 0, MAX_LINE)) + 1
-            if not at:  # no white space: cut between two UTF-8 characters
-                at = MAX_LINE
-                while at > MAX_LINE - 4 and line[at] & 0xC0 == 0x80:
-                    at -= 1
-            yield line[:at]
-            line = line[at:]
-        yield line
-
     def __iter__(self) -> Iterator[bytes]:
-        rest, inside, skipping = b'', False, False
+        limit = MAX_LINE if self._cut else MAX_RECORD
+        # The number of complete lines, the incomplete line, and whether a part of it (or TOO_LONG) has been yielded.
+        ended, rest, started = 0, b'', False
         for chunk in _strip_byte_order_mark(self._source):
-            if self._merge_blank and chunk.isspace() and not (inside or skipping or rest.strip()) and b'\n' in chunk:
-                self.number += chunk.count(b'\n')
+            if self._merge_blank and chunk.isspace() and not (started or rest.strip()) and b'\n' in chunk:
+                self.number = ended = ended + chunk.count(b'\n')
                 rest = chunk.rpartition(b'\n')[2]
                 yield b''
                 continue
             lines = chunk.split(b'\n')
             lines[0] = rest + lines[0] if rest else lines[0]
             rest = lines.pop()
-            if skipping and lines:
-                del lines[0]
-                skipping = False
             for line in lines:
-                if not inside:
-                    self.number += 1
-                inside = False
-                if len(line) > MAX_LINE and self._cut:
-                    yield from self._pieces(line)
-                else:
-                    yield TOO_LONG if len(line) > MAX_RECORD and not self._cut else line
-            if skipping:
-                rest = b''
-            elif len(rest) > MAX_RECORD and not self._cut:
-                self.number += 1
-                rest, skipping = b'', True
-                yield TOO_LONG
-            elif len(rest) > MAX_LINE and self._cut:
-                if not inside:
-                    self.number += 1
-                inside = True
-                *pieces, rest = self._pieces(rest)
-                yield from pieces
+                self.number = ended = ended + 1
+                if len(line) <= limit and not started:
+                    yield line
+                    continue
+                parts, last = self._split_long(line, started)
+                yield from parts
+                if last.strip() or not (parts or started):
+                    yield last
+                started = False
+            if len(rest) > limit or (started and not self._cut):
+                self.number = ended + 1
+                parts, rest = self._split_long(rest, started)
+                yield from parts
+                started = started or bool(parts)
         if rest:
-            if not inside:
-                self.number += 1
-            yield rest
+            self.number = ended + 1
+            if rest.strip() or not started:
+                yield rest
+
+    def _split_long(self, line: bytes, started: bool) -> tuple[list[bytes], bytes]:
+        """Returns the parts of a long line to yield, without blank ones, and the end of the line, up to MAX_LINE."""
+        if not self._cut:
+            return [] if started else [TOO_LONG], b''
+        parts = []
+        while len(line) > MAX_LINE:
+            at = max(line.rfind(b' ', 0, MAX_LINE), line.rfind(b'\t', 0, MAX_LINE)) + 1
+            if not at:  # no white space: cut between two UTF-8 characters
+                at = MAX_LINE
+                while at > MAX_LINE - 4 and line[at] & 0xC0 == 0x80:
+                    at -= 1
+            parts.append(line[:at])
+            line = line[at:]
+        return [part for part in parts if part.strip()], line
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Tests reading lines and compressed streams of bytes."""
 
+import bz2
 import io
 
 import zstandard
@@ -20,6 +21,20 @@ def test_lines_have_numbers_and_a_maximum_length(monkeypatch):
     long = streams.Lines(iter([b'{"a": 1}\n{"text": "a long', b'one"', b'}\n{"b": 2}\n{"text": "long"}\n']), cut=False)
     records = {1: b'{"a": 1}', 2: streams.TOO_LONG, 3: b'{"b": 2}', 4: streams.TOO_LONG}
     assert [(long.number, line) for line in long] == [*records.items()]
+
+
+def test_only_a_line_without_text_is_blank(monkeypatch):
+    """A blank part of a long line would end a document."""
+    monkeypatch.setattr(streams, 'MAX_LINE', 10)
+    text = b'one word' + b' ' * 9 + b'\n' + b' ' * 25 + b'two\n' + b' ' * 35 + b'\n'
+    for size in (1, 7, 100):
+        lines = streams.Lines(text[i : i + size] for i in range(0, len(text), size))
+        assert [lines.number for line in lines if not line.strip()] == [3]
+
+
+def test_a_text_may_begin_like_a_bzip2_file():
+    heads = {b'BZhang w': '', b'BZh9 are': '', bz2.compress(b'text')[:8]: 'bzip2', bz2.compress(b'')[:8]: 'bzip2'}
+    assert {head: streams.detect_compression('a.txt', head) for head in heads} == heads
 
 
 def test_zstd_is_decompressed_in_small_chunks():
