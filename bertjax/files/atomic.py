@@ -232,19 +232,19 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
         except (UserError, StoppedError):
             raise
         except Exception as error:  # a missing directory causes errors of many types
-            if _is_at(directory, handle):
+            if is_at(directory, handle):
                 raise
             raise _moved_error(directory) from error
-        if not _is_at(directory, handle):  # the files are in the moved directory, not at this path
+        if not is_at(directory, handle):  # the files are in the moved directory, not at this path
             raise _moved_error(directory)
     finally:
         os.close(handle)
 
 
-def _is_at(directory: str | os.PathLike, handle: int) -> bool:
-    """Returns whether the open directory `handle` is still at this path; also True if this is unknown."""
+def is_at(path: str | os.PathLike, handle: int) -> bool:
+    """Returns whether the open file or directory `handle` is still at this path; also True if this is unknown."""
     try:
-        return os.path.samestat(os.stat(directory), os.fstat(handle))
+        return os.path.samestat(os.stat(path), os.fstat(handle))
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:

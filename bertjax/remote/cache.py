@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import BinaryIO
 
 from bertjax.errors import UserError
-from bertjax.files.atomic import make_directory, sync_directory
+from bertjax.files.atomic import is_at, make_directory, sync_directory
 from bertjax.files.disk import annotate_write_errors
 from bertjax.remote.object_store import RemoteFolder, RemoteObject, content_checksum, split_address
 
@@ -136,7 +136,7 @@ def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy
         make_directory(target.parent)
         with part.open('ab') as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if not part.exists():  # another process has completed it meanwhile
+            if not is_at(part, file.fileno()):  # another process has completed it meanwhile
                 return
             damage = _fill(folder, source, file, part) and _fill(folder, source, file, part)
             if damage:

@@ -88,6 +88,22 @@ def test_only_a_damaged_or_outdated_copy_is_fetched_again(bucket):
     assert (cache.copy_path(URL, 'config.data') / 'b.txt').read_bytes() == b'other'
 
 
+def test_a_copy_that_another_process_has_completed_stays(bucket, monkeypatch, tmp_path):
+    """While this process waits, another completes the copy, and a third opens a new partial file."""
+    bucket.put(TEXTS)
+
+    def complete(file, operation):
+        part = pathlib.Path(file.name)
+        part.write_bytes(TEXTS['text/b.txt'])
+        part.rename(tmp_path / 'b.txt')
+        part.touch()
+
+    monkeypatch.setattr(cache.fcntl, 'flock', complete)
+    folder = RemoteFolder(URL)
+    cache.fetch(folder, folder.info('b.txt'), tmp_path / 'b.txt')
+    assert (tmp_path / 'b.txt').read_bytes() == TEXTS['text/b.txt']
+
+
 def test_a_download_that_is_always_damaged_is_an_error(bucket, tmp_path):
     bucket.put(TEXTS)
     with bucket.failing('spoil', 'GET', 'b.txt', count=99), pytest.raises(UserError, match='match its checksum md5:'):
