@@ -117,9 +117,12 @@ def build_symbols(counts: Mapping[str, int], *, vocab_size: int, unused: int = 0
       unused: The number of [unusedN] slots to reserve.
 
     Raises:
-      UserError: There is no symbol.
+      UserError: There is no symbol, or no room for one.
     """
     special = special_layout(unused)
+    if vocab_size <= len(special):
+        found, fix = f'{vocab_size:,}, with room for no symbol', 'raise it, or reserve fewer unused slots'
+        raise UserError('config.vocab.size', found, f'at least {len(special) + 1:,}', fix)
     counts = {symbol: count for symbol, count in counts.items() if symbol not in special}
     if not counts:
         raise UserError('corpus', 'no symbol', 'symbols to make a vocabulary of', 'check the corpus and its format')

@@ -65,3 +65,5 @@ def test_the_symbols_of_a_corpus_are_ordered_by_frequency():
     assert tokenizer.pieces[5:] == ['b', 'd', 'a']
     with pytest.raises(UserError, match='no symbol'):
         build_symbols(count_symbols([' ']), vocab_size=8)
+    with pytest.raises(UserError, match=r'config.vocab.size: found 8, with room for no symbol, expected at least 10'):
+        build_symbols({'a': 3}, vocab_size=8, unused=4)
