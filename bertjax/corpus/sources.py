@@ -198,7 +198,7 @@ def _file(path: epath.Path, name: str, **fields: Any) -> TextSource:
 
 
 def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
-    if spec.startswith('pydoc:'):
+    if spec == 'pydoc:':
         size, stamp = datasets.pydoc_facts()
         return [TextSource('pydoc', 'pydoc:', 'pydoc:', size, stamp)]
     if spec.startswith('tfds:'):

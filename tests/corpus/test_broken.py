@@ -133,6 +133,7 @@ def test_an_unreadable_file_of_a_directory_is_reported(tmp_path, vocabulary):
     ('spec', 'found'),
     [
         ('{}/missing.txt', 'no such file'),
+        ('pydoc:topics', 'no such file'),
         ('{}/*.none', 'no file for'),
         ('{}/void', 'an empty directory'),
         ('{}/blank.txt', 'no document at all'),
