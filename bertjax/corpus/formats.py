@@ -26,7 +26,6 @@ from bertjax.remote.paths import open_file
 
 SNIFF = 1 << 16  # The format of a file is detected in this number of bytes from its start.
 HEAD = 1 << 18  # The meaning of blank lines is detected in this number of bytes from the start of a file.
-UNREADABLE = 'damaged'  # the compression of a file that cannot be read
 Progress = Callable[[int], None] | None
 
 
@@ -40,13 +39,13 @@ class Document(enum.Enum):
 Event = Document | Broken | SequenceSentence | str
 
 
-def read_head(path: str) -> tuple[str, bytes]:
+def read_head(path: str) -> tuple[str | None, bytes]:
     """Returns the compression and the first decompressed bytes of a file.
 
-    The compression is UNREADABLE for a pipe or a device, and if reading fails before the first byte. The error is
-    reported when the file is encoded.
+    The compression is None for a pipe or a device, and if reading fails before the first byte. The error is reported
+    when the file is encoded.
     """
-    compression, head = UNREADABLE, b''
+    compression, head = None, b''
     if unusual_kind(path):  # opening a pipe without a writer would block
         return compression, head
     try:
@@ -59,7 +58,7 @@ def read_head(path: str) -> tuple[str, bytes]:
                     break
     except streams.DAMAGE as error:
         disk.reraise_machine_errors(error, path)
-        compression = compression if head else UNREADABLE
+        compression = compression if head else None
     return compression, head
 
 

@@ -91,7 +91,7 @@ def _inspect(source: TextSource) -> tuple[str, str]:
     The format is '' if the file is empty or cannot be read.
     """
     compression, head = formats.read_head(source.path)
-    if compression == formats.UNREADABLE or not head:
+    if compression is None or not head:
         return '', ''
     format = formats.sniff(source.path, head, 'auto/text')
     complete = len(head) >= source.size and not compression

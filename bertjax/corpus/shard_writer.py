@@ -44,14 +44,13 @@ DOCUMENT = np.dtype(
 
 @dataclasses.dataclass
 class _Draft:
-    """A document that is not completely written: its hashes, its counts, and its parts on disk and in the batch."""
+    """A document that is not completely written: its hashes, its counts, and its sentences in the batch."""
 
     text: object  # the hash object of the normalised text
     lines: bytearray  # uint64 hashes of the lines, little-endian
     segments: array.array  # uint8, the segment types of the sentences, if the data has segment types
+    batch: list = dataclasses.field(default_factory=list)  # the next sentences to encode: texts, or arrays of ids
     begin: int = 0  # the byte of the train file at which the tokens written so far begin
-    first: int = 0  # the document's sentences in the batch are [first, last)
-    last: int = 0
     characters: int = 0
     tokens: int = 0
     sentences: int = 0
@@ -79,9 +78,8 @@ class ShardWriter:
         if options.format in FORMATS:
             self._vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces)}
         self._dtype = id_dtype(tokenizer.vocab_size)
-        self._batch: list = []  # sentences: texts, or arrays of ids
-        self._finished: list[_Draft] = []
-        self._characters = 0
+        self._batch: list[_Draft] = []  # the last one may be open
+        self._characters = 0  # in the batch
         self._run = bytearray()
         self._runs: list[int] = []
         self._open: _Draft | None = None
@@ -94,7 +92,8 @@ class ShardWriter:
 
     def start(self) -> None:
         """Opens a document."""
-        self._open = _Draft(hashlib.blake2b(digest_size=8), bytearray(), array.array('B'), first=len(self._batch))
+        self._open = _Draft(hashlib.blake2b(digest_size=8), bytearray(), array.array('B'))
+        self._batch.append(self._open)
 
     def add_paragraph(self, text: str) -> None:
         """Adds text to the open document."""
@@ -114,7 +113,7 @@ class ShardWriter:
         if len(text) > BATCH_CHARACTERS:
             self._add_long(sentences)
             return
-        self._batch += sentences
+        document.batch += sentences
         self._characters += len(text)
         if self._characters > BATCH_CHARACTERS:
             self._flush()
@@ -129,7 +128,7 @@ class ShardWriter:
                 end = len(sentence)
                 if end > BATCH_CHARACTERS:
                     end = sentence.rfind(' ', 0, BATCH_CHARACTERS) + 1 or BATCH_CHARACTERS
-                self._batch.append(sentence[:end])
+                self._open.batch.append(sentence[:end])
                 sentence = sentence[end:]
                 self._characters += end
                 if self._characters > BATCH_CHARACTERS:
@@ -142,7 +141,7 @@ class ShardWriter:
             return
         unk_id, segments = self._tokenizer.unk_id, self._segments
         ids = encode_sentence(sentence, where, self._vocabulary, unk_id, segments=segments, strict=self._strict)
-        self._batch.append(ids)
+        document.batch.append(ids)
         kind = f'{sentence.segment}:' if self._segments else ''
         data = (kind + ' '.join(map(str, sentence.items))).encode('utf-8')
         document.text.update(b' ' + data)
@@ -169,12 +168,9 @@ class ShardWriter:
         document, self._open = self._open, None
         if document.broken:
             self._dropped[document.broken] += 1
-            del self._batch[document.first :]
+            self._batch.pop()
             self._remove(document)
-            return
-        document.last = len(self._batch)
-        self._finished.append(document)
-        if document.tokens:  # its beginning is on disk, and the rest must follow directly
+        elif document.tokens:  # its beginning is on disk, and the rest must follow directly
             self._flush()
 
     def _remove(self, document: _Draft) -> None:
@@ -186,13 +182,15 @@ class ShardWriter:
 
     def _flush(self) -> None:
         """Encodes the batch. Writes the finished documents to their files, and the open document to the train file."""
-        ids, lengths = flatten(self._batch) if self._vocabulary else self._tokenizer.encode_flat(self._batch)
+        batch = [sentence for document in self._batch for sentence in document.batch]
+        ids, lengths = flatten(batch) if self._vocabulary else self._tokenizer.encode_flat(batch)
         flat = ids.astype(self._dtype)
         ends = np.concatenate([[0], np.cumsum(lengths)])
         unknown = np.concatenate([[0], np.cumsum(flat == self._tokenizer.unk_id)])
         words = np.concatenate([[0], np.cumsum(~self._tokenizer.continues_word[flat])])
-        for document in [*self._finished, *([self._open] if self._open else [])]:
-            first, last = document.first, len(self._batch) if document is self._open else document.last
+        last = 0
+        for document in self._batch:
+            first, last = last, last + len(document.batch)
             a, b = ends[first], ends[last]
             sentences = lengths[first:last]
             sentences = sentences[sentences > 0]
@@ -205,10 +203,10 @@ class ShardWriter:
                 self._train.write(flat[a:b])
                 self._spilled_lengths.append(sentences.astype('<u4'))
                 document.tokens += int(b - a)
-                document.first = 0
+                document.batch = []
             else:
                 self._finish(document, flat[a:b], sentences)
-        self._batch, self._finished, self._characters = [], [], 0
+        self._batch, self._characters = [self._open] if self._open else [], 0
         self._files['sentences'].write(
             np.concatenate([*self._lengths, np.empty(0, '<u4')], dtype='<u4', casting='unsafe')
         )

@@ -72,13 +72,12 @@ def _parts_of(source: TextSource, format_option: str, target: int) -> Iterator[t
         yield full_file, True
         return
     compression, head = formats.read_head(source.path)
-    damaged = compression == formats.UNREADABLE
-    format = format if damaged else formats.sniff(source.path, head, format)
-    if compression and not damaged and format != 'files':
+    format = format if compression is None else formats.sniff(source.path, head, format)
+    if compression and format != 'files':
         of = max(1, min(MAX_STRIDES, source.size // STRIDE_BYTES))
         for stride in range(of):
             yield dataclasses.replace(full_file, of=of, stride=stride, format=format), False
-    elif compression or format == 'files' or source.size < 1.5 * target:
+    elif compression != '' or format == 'files' or source.size < 1.5 * target:
         yield full_file, False
     else:
         for part in _cut(source, format, target):
