@@ -112,7 +112,8 @@ class Mirror:
     def publish(self, *, everything: bool = False) -> tuple[int, int]:
         """Copies the changes of the folder to the bucket: files, then markers, then removals.
 
-        Before these copies, the markers of changed folders are removed from the bucket. A large file outside folders
+        Before these copies, the markers of changed folders, and files that these folders have lost, are removed from
+        the bucket. A large file outside folders
         with markers (metrics, a ledger) is published only together with a marker, such as a checkpoint's, or with
         `everything`.
 
@@ -127,10 +128,12 @@ class Mirror:
         if not everything and not any(map(self._is_marker, changed)):
             changed = [name for name in changed if local[name][0] <= LARGE or rules.marker_of(name)]
         inside = [name for name in changed if rules.marker_of(name) and not self._is_marker(name)]
-        outdated = {rules.marker_of(name) for name in inside}  # the bucket may have an older folder of this name
-        for marker in sorted(outdated):
-            self.remote.remove(marker)
-            self._published.pop(marker, None)
+        # The bucket may have an older folder of the same name, with files that the new folder lacks.
+        extra = [name for name in self._published if name not in local and rules.marker_of(name) in local]
+        outdated = {rules.marker_of(name) for name in (*inside, *extra)}
+        for name in (*sorted(outdated), *extra):
+            self.remote.remove(name)
+            self._published.pop(name, None)
         markers = outdated.union(filter(self._is_marker, changed))
         try:
             broken = {rules.unit_of(name) for name in self._upload(inside, local)}

@@ -69,6 +69,17 @@ def test_an_incomplete_checkpoint_is_never_pulled(bucket, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_folder_that_was_replaced_by_fewer_files_is_complete(bucket, tmp_path):
+    local = write_files(tmp_path / 'local', step(4))
+    mirror = Mirror(local, RemoteFolder('s3://bucket/run'), RULES)
+    mirror.publish()
+    (local / 'checkpoints/4/b').unlink()
+    write_files(local, {'checkpoints/4/a': 'other', 'checkpoints/4/seal.json': 'other'})
+    mirror.publish(everything=True)
+    assert list(bucket.names('bucket/run')) == ['checkpoints/4/a', 'checkpoints/4/seal.json']
+
+
+@pytest.mark.slow
 def test_the_side_with_the_later_step_wins(bucket, tmp_path):
     one, two = (Mirror(tmp_path / name, RemoteFolder('s3://bucket/run'), RULES) for name in ('one', 'two'))
     write_files(one.folder, {'ledger.jsonl': '4', **step(4)})
