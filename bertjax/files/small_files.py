@@ -67,11 +67,19 @@ def read_lines(path: epath.PathLike, content: str, key: str, fix: str) -> list[s
     """
     if not epath.Path(path).exists():
         raise UserError(key, f'no such file {str(path)!r}', f'a file of {content}', fix)
+    return read_text(path, f'a file of {content}', fix).removesuffix('\n').split('\n')
+
+
+def read_text(path: epath.PathLike, expected: str, fix: str) -> str:
+    """Reads a text file in UTF-8, with or without a byte order mark.
+
+    Raises:
+      UserError: The file cannot be read, or is not UTF-8.
+    """
     try:
-        text = read_bytes(path, f'a file of {content}', fix, max_bytes=MAX_SETTINGS_BYTES).decode('utf-8-sig')
+        return read_bytes(path, expected, fix, max_bytes=MAX_SETTINGS_BYTES).decode('utf-8-sig')
     except UnicodeDecodeError as error:
-        raise UserError(str(path), f'no UTF-8 text (byte {error.start:,})', content, fix) from None
-    return text.removesuffix('\n').split('\n')
+        raise UserError(str(path), f'no UTF-8 text (byte {error.start:,})', expected, fix) from None
 
 
 def read_bytes(path: epath.PathLike, expected: str, fix: str, *, max_bytes: int | None = None) -> bytes:

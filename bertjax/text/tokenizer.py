@@ -7,7 +7,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.paths import existing_files
-from bertjax.files.small_files import MAX_SETTINGS_BYTES, read_bytes, read_json_object
+from bertjax.files.small_files import MAX_SETTINGS_BYTES, read_bytes, read_json_object, read_text
 from bertjax.remote.paths import user_path
 from bertjax.text.bert_settings import bert_settings, looks_lowercase, override_normalizer
 from bertjax.text.sentencepiece import SentencePieceTokenizer
@@ -179,14 +179,9 @@ def _read_config(directory: epath.Path) -> dict[str, Any]:
 
 
 def _read_text(file: epath.Path) -> str:
-    try:
-        text = _read_bytes(file).decode('utf-8-sig')
-    except UnicodeDecodeError as error:
-        raise UserError(
-            str(file), f'bytes that are not UTF-8 (byte {error.start:,})', 'a vocabulary as text', _FIX
-        ) from error
-    if '\0' in text:
-        raise UserError(str(file), 'a binary file', 'a vocabulary as text', _FIX)
+    text = read_text(file, 'a vocabulary as text', _FIX)
+    if not text or '\0' in text:
+        raise UserError(str(file), 'a binary file' if text else 'an empty file', 'a vocabulary as text', _FIX)
     return text
 
 
