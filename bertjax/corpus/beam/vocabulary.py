@@ -7,6 +7,8 @@ A unit of work is a contiguous range of the text. Besides plan.json, the folder 
   K.drawn       the sampled sentences of unit K
 """
 
+import bisect
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -67,18 +69,17 @@ def _count(
 class _Sum(beam.CombineFn):
     """Adds up counts in place. A plain function would copy the total in each call, that is, for about ten elements."""
 
-    def create_accumulator(self) -> dict[str, int]:
-        return {}
+    def create_accumulator(self) -> collections.Counter:
+        return collections.Counter()
 
-    def add_input(self, total: dict[str, int], counts: dict[str, int]) -> dict[str, int]:
-        for word, times in counts.items():
-            total[word] = total.get(word, 0) + times
+    def add_input(self, total: collections.Counter, counts: dict[str, int]) -> collections.Counter:
+        total.update(counts)
         return total
 
-    def merge_accumulators(self, totals: Iterable[dict[str, int]]) -> dict[str, int]:
-        return functools.reduce(self.add_input, totals, {})
+    def merge_accumulators(self, totals: Iterable[collections.Counter]) -> collections.Counter:
+        return functools.reduce(self.add_input, totals, self.create_accumulator())
 
-    def extract_output(self, total: dict[str, int]) -> dict[str, int]:
+    def extract_output(self, total: collections.Counter) -> collections.Counter:
         return total
 
 
@@ -197,12 +198,10 @@ class BeamTextStatistics:
 
         `begins` contains the index of the first sentence of each unit, and finally the count of all sentences.
         """
-        numbers, remaining = {}, iter([*sentences, begins[-1]])
-        sentence = next(remaining)
-        for unit, (begin, end) in enumerate(itertools.pairwise(begins)):
-            while sentence < end:
-                numbers.setdefault(unit, []).append(sentence - begin)
-                sentence = next(remaining)
+        numbers = {}
+        for sentence in sentences:
+            unit = bisect.bisect_right(begins, sentence) - 1
+            numbers.setdefault(unit, []).append(sentence - begins[unit])
         for unit, indices in numbers.items():
             write_atomic(self._folder / f'{unit:05d}.wanted', json.dumps(indices))
         self._run(numbers, lambda units: units | self._step('draw', _draw))
