@@ -67,16 +67,13 @@ _MARKER = re.compile(r'_START_(ARTICLE|SECTION|PARAGRAPH)_|_NEWLINE_')
 
 def wiki40b_paragraphs(text: str) -> list[str]:
     """Returns the paragraphs of a wiki40b text, without titles of articles and sections, as in BERT's paper."""
-    paragraphs, title = [], False
-    position = 0
-    for match in [*_MARKER.finditer(text), None]:
-        piece = text[position : match.start() if match else len(text)].strip()
-        if piece and not title:
+    first, *rest = _MARKER.split(text)
+    paragraphs, title = [first], False
+    for kind, piece in zip(rest[::2], rest[1::2], strict=True):
+        title = kind in ('ARTICLE', 'SECTION') if kind else title
+        if not title:
             paragraphs.append(piece)
-        if match:
-            title = match[1] in ('ARTICLE', 'SECTION') if match[1] else title
-            position = match.end()
-    return paragraphs
+    return [paragraph.strip() for paragraph in paragraphs if paragraph.strip()]
 
 
 def tfds_paragraphs(text: str) -> list[str]:

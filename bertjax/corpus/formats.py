@@ -213,8 +213,11 @@ def _layout_events(
 
 
 def _count_lines_before(part: TextPart) -> int:
+    left, count = part.begin, 0
     with open_file(part.path) as file:
-        return streams.count_lines(file, part.begin)
+        while data := file.read(min(left, 1 << 20)):
+            left, count = left - len(data), count + data.count(b'\n')
+    return count
 
 
 def _file_events(part: TextPart, options: CorpusOptions, progress: Progress, digest) -> Iterator[Event]:

@@ -13,7 +13,6 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO
 
 import zstandard
 
@@ -253,11 +252,3 @@ def decode(raw: bytes, number: int) -> str | Broken:
     except UnicodeDecodeError as error:
         detail = f'the byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the line'
         return Broken('invalid UTF-8', number, detail)
-
-
-def count_lines(file: BinaryIO, end: int) -> int:
-    """Counts the line ends in the first `end` bytes of an open file."""
-    count = 0
-    while data := file.read(min(end, 1 << 20)):
-        end, count = end - len(data), count + data.count(b'\n')
-    return count

@@ -12,12 +12,11 @@ import psutil
 import pytest
 from corpus_text import COMPRESS, as_text, directory_bytes, documents, ids_of, stored
 
-from bertjax.corpus import shards, workers
+from bertjax.corpus import formats, shards, workers
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions, resolve_sources
 from bertjax.corpus.store import open_store
 from bertjax.errors import UserError
-from bertjax.files import streams
 
 DOCS = documents(4000)
 
@@ -113,8 +112,8 @@ def test_the_lines_before_a_part_are_counted_once(small_shards, tmp_path, vocabu
     lines = [b'{"text": "The mill."}', b'{'] * 3000
     (tmp_path / 'a.jsonl').write_bytes(b'\n'.join(lines))
     parts = len(shards.cut_shards(resolve_sources(str(tmp_path / 'a.jsonl')), 'auto'))
-    counted, count = [], streams.count_lines
-    monkeypatch.setattr(streams, 'count_lines', lambda file, end: counted.append(end) or count(file, end))
+    counted, count = [], formats._count_lines_before
+    monkeypatch.setattr(formats, '_count_lines_before', lambda part: counted.append(part.begin) or count(part))
     report = build_store(str(tmp_path / 'a.jsonl'), tmp_path / 'store', str(vocabulary), progress=False)
     assert report['dropped'] == {'wrong JSON': 3000} and len(counted) == parts - 1 > 1
 
