@@ -105,8 +105,8 @@ def find_finished_store(
     make_plan: Callable[[], BuildPlan],
     *,
     replace: bool,
-    other_fix: str = '',
-    log: LogFunction = logging.info,
+    other_fix: str,
+    log: LogFunction,
 ) -> dict | None:
     """Returns the manifest of a finished store of the same text, tokenizer and settings; None if there is none.
 
@@ -191,9 +191,7 @@ def remove_partial_files(directory: pathlib.Path, manifest: dict) -> None:
             path.unlink(missing_ok=True)
 
 
-def prepare_partial(
-    directory: pathlib.Path, plan: BuildPlan, log: LogFunction = logging.info
-) -> tuple[BuildPlan, set[int]]:
+def prepare_partial(directory: pathlib.Path, plan: BuildPlan, log: LogFunction) -> tuple[BuildPlan, set[int]]:
     """Makes the directory of partial work. Removes the work of another plan, and shards whose text has changed.
 
     Returns:

@@ -15,8 +15,6 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from absl import logging
-
 from bertjax.corpus.sources import TextPart, TextSource
 from bertjax.corpus.store import TokenStore, hash_json
 from bertjax.errors import UserError
@@ -123,9 +121,7 @@ def with_current_files(known: Sequence[KnownText], sources: Sequence[TextSource]
     return [dataclasses.replace(text, facts=file_facts(source)) for text, source in zip(known, sources, strict=True)]
 
 
-def describe_difference(
-    known: Sequence[KnownText], sources: Sequence[TextSource], log: LogFunction = logging.info
-) -> str | None:
+def describe_difference(known: Sequence[KnownText], sources: Sequence[TextSource], log: LogFunction) -> str | None:
     """Returns a description of how the sources differ from the record; None if they do not differ."""
     if len(known) != len(sources):
         return f'{len(sources):,} in place of {len(known):,} files'
@@ -143,7 +139,7 @@ def describe_difference(
     return None
 
 
-def hash_ranges(ranges: Sequence[tuple[TextSource, Range]], log: LogFunction = logging.info) -> list[str]:
+def hash_ranges(ranges: Sequence[tuple[TextSource, Range]], log: LogFunction) -> list[str]:
     """Returns the digests of ranges of files, read in parallel. A repeated call does not read an unchanged file."""
     paths = list(dict.fromkeys(source.path for source, _ in ranges if source.kind == 'file'))
     if paths:
@@ -177,9 +173,7 @@ def hash_content(shards: Shards, digests: Mapping[tuple[str, Range], str]) -> st
     return hash_json(rows)
 
 
-def read_again(
-    sources: Sequence[TextSource], shards: Shards, log: LogFunction = logging.info
-) -> tuple[list[KnownText], str]:
+def read_again(sources: Sequence[TextSource], shards: Shards, log: LogFunction) -> tuple[list[KnownText], str]:
     """Reads the sources, which were cut into `shards`. Returns their record and the result of `hash_content`."""
     by_path = {source.path: source for source in sources}
     ranges = list(dict.fromkeys((part.path, (part.begin, part.end)) for parts in shards for part in parts))

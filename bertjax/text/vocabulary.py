@@ -39,6 +39,7 @@ _ALPHABET = 1_000
 _COVERAGE = 0.9995
 # The smallest share of the text's characters that a vocabulary may cover.
 _MIN_COVERAGE = 0.98
+_MIN_FREQUENCY = 2  # the minimum count of a pair that WordPiece or byte-level BPE merges
 _BYTES = 256  # the number of one-byte pieces in byte-level BPE
 # Longer words are cut into parts of this many bytes, because training time grows with the square of a word's length.
 _MAX_WORD_BYTES = 1_000
@@ -60,7 +61,6 @@ def build_wordpiece(
     vocab_size: int,
     lowercase: bool,
     unused: int = 0,
-    min_frequency: int = 2,
     smoothing: float = 1.0,
 ) -> WordPieceTokenizer:
     """Makes a WordPiece vocabulary by byte-pair merges of words, the method of Hugging Face's trainer.
@@ -74,7 +74,6 @@ def build_wordpiece(
       vocab_size: The number of pieces, including special tokens and unused slots.
       lowercase: Whether text is lower-cased and accents are removed.
       unused: The number of [unusedN] slots to reserve.
-      min_frequency: The minimum count of a pair that is merged.
       smoothing: The exponent of a mixture; see `text/smoothing.py`.
 
     Raises:
@@ -88,7 +87,7 @@ def build_wordpiece(
         )
     words = smoothed_counts(counts, smoothing) if len(counts) > 1 else counts[0]
     pieces = special + _alphabet(words, vocab_size - len(special), vocab_size)
-    pieces += learn_merges(words, pieces, max_new_pieces=vocab_size - len(pieces), min_frequency=min_frequency)
+    pieces += learn_merges(words, pieces, max_new_pieces=vocab_size - len(pieces), min_frequency=_MIN_FREQUENCY)
     _warn_when_small(len(pieces), vocab_size)
     return WordPieceTokenizer(bert_settings(pieces, lowercase=lowercase))
 
@@ -250,9 +249,7 @@ def build_sentencepiece(
     return tokenizer
 
 
-def train_byte_bpe(
-    texts: Iterable[str], *, vocab_size: int, lowercase: bool, unused: int = 0, min_frequency: int = 2
-) -> JsonTokenizer:
+def train_byte_bpe(texts: Iterable[str], *, vocab_size: int, lowercase: bool, unused: int = 0) -> JsonTokenizer:
     """Trains a byte-level BPE with the trainer of `tokenizers`.
 
     The pieces are <s> <pad> </s> <unk> <mask>, [unusedN], the 256 bytes, then the merges. If the text is too small,
@@ -263,7 +260,6 @@ def train_byte_bpe(
       texts: The texts, read once.
       vocab_size: See `build_wordpiece`.
       unused: See `build_wordpiece`.
-      min_frequency: See `build_wordpiece`.
       lowercase: Whether text is lower-cased.
 
     Raises:
@@ -283,7 +279,7 @@ def train_byte_bpe(
     model.pre_tokenizer = pre_tokenizers.Sequence([splitter, pre_tokenizers.FixedLength(_MAX_WORD_BYTES)])
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        min_frequency=min_frequency,
+        min_frequency=_MIN_FREQUENCY,
         special_tokens=[*special, *slots],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,

@@ -50,12 +50,12 @@ class Job:
 
     def parts(self, number: int) -> list[TextPart]:
         """Returns the parts that unit `number` of the plan reads. Paths of local files are absolute."""
-        parts = [TextPart(*part) for part in self.plan['units'][number]]
-        local = [part.kind == 'file' and not is_remote(part.path) for part in parts]
-        return [
-            dataclasses.replace(part, path=os.path.join(self._root, part.path)) if is_local else part
-            for part, is_local in zip(parts, local, strict=True)
-        ]
+
+        def absolute(part: TextPart) -> TextPart:
+            is_local = part.kind == 'file' and not is_remote(part.path)
+            return dataclasses.replace(part, path=os.path.join(self._root, part.path)) if is_local else part
+
+        return [absolute(TextPart(*part)) for part in self.plan['units'][number]]
 
 
 class Step(beam.DoFn):
