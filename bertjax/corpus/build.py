@@ -73,7 +73,14 @@ def build_store(
     tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
     directory = pathlib.Path(directory)
     store_identity = _identity(text_sources, tokenizer, options)
-    make_plan = functools.cache(functools.partial(_make_plan, store_identity, text_sources, options))
+
+    @functools.cache
+    def make_plan() -> BuildPlan:
+        """Returns the plan. It reads the beginnings of files, so it is called only if needed."""
+        auto = options.format == 'auto'
+        chosen, readings = reading.choose_readings(text_sources) if auto else (text_sources, [])
+        return BuildPlan(store_identity, chosen, cut_shards(chosen, options.format), options.strict, readings)
+
     build_dir.check_directory(directory)
     directory.mkdir(parents=True, exist_ok=True)
     with lock_directory(directory, 'builds this store'):
@@ -81,7 +88,8 @@ def build_store(
             directory, store_identity, text_sources, make_plan, replace=replace, other_fix=other_fix, log=log
         )
         if finished:
-            _check_not_broken(finished['report'], options)
+            if options.strict and finished['report']['problems']:
+                raise _broken_store_error(finished['report']['problems'])
             logging.info('The token store in %s is up to date.', directory)
             return finished['report']
         if options.split_sentences:
@@ -92,13 +100,11 @@ def build_store(
     return manifest['report']
 
 
-def _check_not_broken(corpus_report: dict, options: CorpusOptions) -> None:
-    """If `options.strict`, checks that the build of a finished store dropped no broken input."""
-    if options.strict and corpus_report['problems']:
-        kind, lines = next(iter(corpus_report['problems'].items()))
-        fix = 'correct the input, or set config.corpus_options.strict=False'
-        found = f'a store from which broken input was dropped ({kind}: {lines[0]})'
-        raise UserError('config.corpus', found, 'text without broken input', fix)
+def _broken_store_error(problems: dict[str, list[str]]) -> UserError:
+    kind, lines = next(iter(problems.items()))
+    fix = 'correct the input, or set config.corpus_options.strict=False'
+    found = f'a store from which broken input was dropped ({kind}: {lines[0]})'
+    return UserError('config.corpus', found, 'text without broken input', fix)
 
 
 def _identity(text_sources: list[TextSource], tokenizer: Tokenizer, options: CorpusOptions) -> dict:
@@ -121,15 +127,6 @@ def _identity(text_sources: list[TextSource], tokenizer: Tokenizer, options: Cor
             'names': identity.hash_names(text_sources),
         },
     }
-
-
-def _make_plan(store_identity: dict, text_sources: list[TextSource], options: CorpusOptions) -> BuildPlan:
-    """Decides how to read each source, and cuts the sources into shards."""
-    readings: list[str] = []
-    if options.format == 'auto':
-        text_sources, readings = reading.choose_readings(text_sources)
-    shards = cut_shards(text_sources, options.format)
-    return BuildPlan(store_identity, text_sources, shards, options.strict, readings)
 
 
 def _build(

@@ -44,16 +44,15 @@ def _boundary(file, position: int, size: int, format: str) -> int:
     return size
 
 
-def _cut(source: TextSource, format: str, target: int) -> list[TextPart]:
+def _cut(part: TextPart, target: int) -> list[TextPart]:
     """Cuts a large uncompressed file into ranges of about `target` bytes. Every cut is between two documents."""
     cuts = [0]
-    with open_file(source.path) as file:
-        while cuts[-1] + target + target // 2 < source.size:
-            cuts.append(_boundary(file, cuts[-1] + target, source.size, format))
-    if cuts[-1] != source.size:
-        cuts.append(source.size)
-    bounds = itertools.pairwise(cuts)
-    return [TextPart('file', source.path, source.name, begin, end, format=format) for begin, end in bounds]
+    with open_file(part.path) as file:
+        while cuts[-1] + target + target // 2 < part.end:
+            cuts.append(_boundary(file, cuts[-1] + target, part.end, part.format))
+    if cuts[-1] != part.end:
+        cuts.append(part.end)
+    return [dataclasses.replace(part, begin=begin, end=end) for begin, end in itertools.pairwise(cuts)]
 
 
 def _parts_of(source: TextSource, format_option: str, target: int) -> Iterator[tuple[TextPart, bool]]:
@@ -66,13 +65,12 @@ def _parts_of(source: TextSource, format_option: str, target: int) -> Iterator[t
         for begin in range(0, source.size, step):
             yield TextPart(source.kind, source.path, source.name, begin, min(begin + step, source.size)), False
         return
-    format = source.format(format_option)
-    full_file = TextPart('file', source.path, source.name, 0, source.size, format=format)
+    full_file = source.whole(format_option)
     if _text_size(source) < target:
         yield full_file, True
         return
     compression, head = formats.read_head(source.path)
-    format = format if compression is None else formats.sniff(source.path, head, format)
+    format = full_file.format if compression is None else formats.sniff(source.path, head, full_file.format)
     if compression and format != 'files':
         of = max(1, min(MAX_STRIDES, source.size // STRIDE_BYTES))
         for stride in range(of):
@@ -80,7 +78,7 @@ def _parts_of(source: TextSource, format_option: str, target: int) -> Iterator[t
     elif compression != '' or format == 'files' or source.size < 1.5 * target:
         yield full_file, False
     else:
-        for part in _cut(source, format, target):
+        for part in _cut(dataclasses.replace(full_file, format=format), target):
             yield part, False
 
 

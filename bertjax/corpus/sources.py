@@ -108,9 +108,10 @@ class TextSource:
     inode: int = 0
     component: str = ''
 
-    def format(self, format_option: str) -> str:
-        """Returns `format_option`, or for 'auto' an argument of `formats.sniff`: 'auto/files' or 'auto/text'."""
-        return format_option if format_option != 'auto' else 'auto/files' if self.single else 'auto/text'
+    def whole(self, format_option: str) -> 'TextPart':
+        """Returns the whole source as a part. The format 'auto' becomes 'auto/files' or 'auto/text'."""
+        format = format_option if format_option != 'auto' else 'auto/files' if self.single else 'auto/text'
+        return TextPart(self.kind, self.path, self.name, 0, self.size, format=format)
 
 
 @dataclasses.dataclass(frozen=True)

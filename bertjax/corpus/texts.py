@@ -35,8 +35,7 @@ def iter_texts(
     """
     record = new_record()
     for source in resolve_sources(list_unweighted(spec), options.text_key):
-        part = TextPart(source.kind, source.path, source.name, 0, source.size, format=source.format(options.format))
-        yield from iter_part_texts([part], options, record, progress)
+        yield from iter_part_texts([source.whole(options.format)], options, record, progress)
         note(*identity.identify([source], {(source.path, (0, source.size)): record['digests'][-1]}))
     if record['empty']:
         raise no_text_error(spec, record['broken'])

@@ -18,7 +18,7 @@ from bertjax.corpus.quality import (
     find_warnings,
     warn_long_documents,
 )
-from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource, parse_mixture, resolve_sources
+from bertjax.corpus.sources import CorpusOptions, TextSource, parse_mixture, resolve_sources
 from bertjax.corpus.workers import text_bytes
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.pretrain.settings import PretrainingSettings
@@ -123,8 +123,7 @@ def _sample(sources: list[TextSource], options: CorpusOptions) -> Iterator[str]:
     sampled = chosen[:: -(-len(chosen) // _SOURCES)]
     for source in sampled:
         left = _CHARACTERS // len(sampled)
-        part = TextPart(source.kind, source.path, source.name, 0, source.size, format=source.format(options.format))
-        for event in read_events(part, options):
+        for event in read_events(source.whole(options.format), options):
             if isinstance(event, str):
                 left -= len(event)
                 yield ' '.join(event.split()) + '\n'

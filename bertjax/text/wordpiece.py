@@ -1,5 +1,6 @@
 """WordPiece, BERT's tokenizer. It uses `nanotoken` if possible, else the slower `tokenizers`."""
 
+import functools
 import itertools
 import json
 import logging
@@ -47,8 +48,8 @@ class WordPieceTokenizer(Tokenizer):
       strip_accents: See `bert_settings`.
 
     Raises:
-      UserError: The ids are damaged, or BERT's special tokens are missing.
-      Exception: No library can load the settings.
+      UserError: The ids are damaged, or BERT's special tokens are missing. `encode` raises it if no library can load
+        the settings.
     """
 
     family = 'wordpiece'
@@ -68,7 +69,7 @@ class WordPieceTokenizer(Tokenizer):
         self.lowercase = lowercases(settings.get('normalizer'))
         self.strip_accents = (settings.get('normalizer') or {}).get('strip_accents')
         self.fingerprint = hash_settings({'family': self.family, **canonical_id_settings(settings)})
-        self._fast, self._reference = _load_libraries(json.dumps(self._settings, ensure_ascii=False), where)
+        self._fast = self._load_fast()
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         ids, lengths = self.encode_flat(texts)
@@ -87,10 +88,25 @@ class WordPieceTokenizer(Tokenizer):
         return rows.ids.astype(np.int32), np.diff(rows.offsets).astype(np.int64)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        if self._reference is None:  # nanotoken has no offsets
-            with wrap_tokenizer_errors(self._where):
-                self._reference = tokenizers.Tokenizer.from_str(json.dumps(self._settings, ensure_ascii=False))
         return locate(self._reference, texts)
+
+    def _load_fast(self) -> Any:
+        """Returns a tokenizer of nanotoken; None, with a warning, if nanotoken does not support the settings."""
+        if nanotoken is None:
+            return None
+        try:
+            return nanotoken.Tokenizer.from_json(json.dumps(self._settings, ensure_ascii=False))
+        except (nanotoken.UnsupportedTokenizerError, ValueError) as error:
+            self._reference.get_vocab_size()  # raises if `tokenizers` cannot load the settings either
+            text = '%s: using the slower `tokenizers`, because nanotoken does not support this file: %s'
+            logging.getLogger(__name__).warning(text, self._where, error)
+            return None
+
+    @functools.cached_property
+    def _reference(self) -> tokenizers.Tokenizer:
+        """The slower tokenizer with the same ids. It is needed without nanotoken, and for offsets."""
+        with wrap_tokenizer_errors(self._where):
+            return tokenizers.Tokenizer.from_str(json.dumps(self._settings, ensure_ascii=False))
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Returns readable text: the pieces, including special tokens, joined to words."""
@@ -119,28 +135,6 @@ class WordPieceTokenizer(Tokenizer):
             strip_accents=self.strip_accents,
             tokenize_chinese_chars=normalizer.get('handle_chinese_chars', True),
         )
-
-
-def _load_libraries(text: str, where: str) -> tuple[Any, tokenizers.Tokenizer | None]:
-    """Loads nanotoken, or `tokenizers` if nanotoken is missing or does not support the settings.
-
-    Both libraries give the same ids.
-
-    Returns:
-      The nanotoken tokenizer or None, and the `tokenizers` tokenizer or None.
-    """
-    reason = ''
-    if nanotoken is not None:
-        try:
-            return nanotoken.Tokenizer.from_json(text), None
-        except (nanotoken.UnsupportedTokenizerError, ValueError) as error:
-            reason = str(error)
-    reference = tokenizers.Tokenizer.from_str(text)
-    if reason:
-        logging.getLogger(__name__).warning(
-            '%s: using the slower `tokenizers`, because nanotoken does not support this file: %s', where, reason
-        )
-    return None, reference
 
 
 def describe_fast_saving(size: float) -> str:
