@@ -180,12 +180,16 @@ def is_hidden(names: Sequence[str]) -> bool:
 
 
 def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Returns whether the components of a path match a pattern. A final `**` matches every file."""
+    """Returns whether the components of a path match a pattern. A final `**` matches every file.
+
+    As in a shell, a name that begins with '.' matches only a pattern that begins with '.'.
+    """
     if not names or not pattern:
         return not names and not pattern
     if pattern[0] == '**':
         return len(pattern) == 1 or any(_matches(names[i:], pattern[1:]) for i in range(len(names)))
-    return fnmatch.fnmatchcase(names[0], pattern[0]) and _matches(names[1:], pattern[1:])
+    hidden = names[0].startswith('.') and not pattern[0].startswith('.')
+    return not hidden and fnmatch.fnmatchcase(names[0], pattern[0]) and _matches(names[1:], pattern[1:])
 
 
 def existing_files(directory: epath.Path, names: Iterable[str]) -> Iterator[epath.Path]:

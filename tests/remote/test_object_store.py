@@ -22,7 +22,7 @@ TEXTS = {f'text/{name}': name.encode() * 50_000 for name in NAMES}
 URL = 's3://bucket/text'
 
 
-@pytest.mark.parametrize('spec', ['', '/', '/*.txt', '/**', '/a/c.txt', '/**/c*', '/*/[!c]*'])
+@pytest.mark.parametrize('spec', ['', '/', '/*.txt', '/*', '/.h*', '/**', '/a/c.txt', '/**/c*', '/*/[!c]*'])
 def test_texts_are_found_as_on_a_disk(spec, bucket, tmp_path):
     """The names and their order are the same, so that stores of the same text are equal."""
     bucket.put(TEXTS)
