@@ -19,8 +19,8 @@ from bertjax.tasks.reranking.task import RerankTask
 from bertjax.tasks.sentence.task import TextTask
 from bertjax.tasks.squad.task import SquadTask
 from bertjax.tasks.tagging.columns import Sentence
+from bertjax.tasks.tagging.files import split_words
 from bertjax.tasks.tagging.predictions import STRATEGIES, aggregate, predict_tags
-from bertjax.tasks.tagging.raw_text import split_words
 from bertjax.tasks.tagging.task import TaggingTask, Tags
 from bertjax.tasks.task import Outputs, Task
 from bertjax.train.step import make_forward

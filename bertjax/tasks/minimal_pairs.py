@@ -10,6 +10,7 @@ from bertjax.config.inference import MinimalPairsKeys
 from bertjax.errors import UserError
 from bertjax.metrics.minimal_pairs import pair_accuracies
 from bertjax.remote.paths import user_path
+from bertjax.tasks.pairs import add_special_tokens
 from bertjax.tasks.reading.layout import Column
 from bertjax.tasks.reading.records import parse_records, select_columns
 from bertjax.tasks.reading.texts import read_lines
@@ -47,8 +48,7 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
         `fields` gives them BLiMP's names.
 
     Raises:
-      UserError: The file does not exist or has no record, or a record is malformed, lacks a field or has an empty
-        sentence. The message names the line of the record.
+      UserError: The file does not exist or has no record, or a record is malformed.
     """
     file = user_path(path, key)
     if not path or not file.exists():
@@ -77,7 +77,6 @@ def encode_pairs(pairs: Sequence[MinimalPair], tokenizer: Tokenizer, max_length:
     Raises:
       UserError: A sequence has more than `max_length` tokens, or a sentence has no tokens.
     """
-    cls, sep = np.int32([tokenizer.cls_id]), np.int32([tokenizer.sep_id])
     sentences = tokenizer.encode([sentence for pair in pairs for sentence in (pair.good, pair.bad)])
     for number, ids in enumerate(sentences):
         where = pairs[number // 2].where
@@ -86,7 +85,7 @@ def encode_pairs(pairs: Sequence[MinimalPair], tokenizer: Tokenizer, max_length:
             raise UserError(where, f'a sentence of {len(ids) + 2} tokens', expected, 'remove or shorten the pair')
         if not len(ids):
             raise UserError(where, 'a sentence without tokens', 'two sentences', 'correct or remove the record')
-    return [np.concatenate([cls, ids, sep]) for ids in sentences]
+    return [add_special_tokens(ids, tokenizer) for ids in sentences]
 
 
 def deduplicate(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
@@ -101,13 +100,9 @@ def deduplicate(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.n
 
 
 def accuracies(pairs: Sequence[MinimalPair], log_likelihoods: np.ndarray) -> dict[str, Any]:
-    """Returns the results of `pair_accuracies`, and the numbers `pairs` and `ties`.
+    """Returns the results of `pair_accuracies`, the number `pairs` N, and the number of `ties`, which count as wrong.
 
-    A tie is a pair with equal scores. It counts as wrong.
-
-    Args:
-      pairs: N pairs.
-      log_likelihoods: The scores of the good and the bad sentences, float64 [N, 2].
+    `log_likelihoods` are the scores of the good and the bad sentences, float64 [N, 2].
     """
     good, bad = log_likelihoods.T
     figures = pair_accuracies(good > bad, [pair.set for pair in pairs], [pair.phenomenon for pair in pairs])

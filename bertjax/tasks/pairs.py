@@ -1,4 +1,4 @@
-"""Sequences of two texts, `[CLS] A [SEP] B [SEP]`. RoBERTa's tokenizer puts two [SEP] between the texts."""
+"""Sequences `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`. RoBERTa's tokenizer puts two [SEP] between the texts."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,19 +9,20 @@ from bertjax.text.tokenizer import Tokenizer
 
 
 def truncate_longest_first(first: int, second: int, max_total: int) -> tuple[int, int]:
-    """Returns the lengths of two sequences after truncation.
+    """Returns the lengths of two sequences, in tokens, after truncation to the sum `max_total`.
 
     Tokens are removed from the longer sequence until both lengths are equal, then from both sequences in turn. The
     lengths are the same as with `truncation='longest_first'` in Hugging Face tokenizers.
-
-    Args:
-      first, second: The lengths of the sequences, in tokens.
-      max_total: The maximum sum of both lengths.
     """
     short, long = sorted((first, second))
     if short + long > max_total:
         short, long = min(short, max_total // 2), max(max_total - short, max_total - max_total // 2)
     return (short, long) if first <= second else (long, short)
+
+
+def add_special_tokens(tokens: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+    """Returns the tokens of `[CLS] A [SEP]`, int32."""
+    return np.concatenate([np.int32([tokenizer.cls_id]), tokens, np.int32([tokenizer.sep_id])])
 
 
 def join_pair(first: np.ndarray, second: np.ndarray, tokenizer: Tokenizer) -> tuple[np.ndarray, int]:
@@ -41,8 +42,6 @@ def pair_features(
     Args:
       groups: N first texts, each with its second texts.
       arrays: The row arrays, {name: [N, ...]}.
-      tokenizer: The tokenizer.
-      seq_len: The maximum sequence length S.
     """
     texts = list(dict.fromkeys(text for first, others in groups for text in (first, *others)))
     tokens = dict(zip(texts, tokenizer.encode(texts), strict=True))

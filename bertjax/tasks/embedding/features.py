@@ -7,6 +7,7 @@ import numpy as np
 from bertjax.data.features import FeatureBuilder, Features
 from bertjax.tasks.embedding.files import TextExample
 from bertjax.tasks.embedding.losses import TEXT_IDS
+from bertjax.tasks.pairs import add_special_tokens
 from bertjax.text.tokenizer import Tokenizer
 
 EncodedText = tuple[np.ndarray, Mapping[str, np.ndarray]]  # the tokens of a text, and its token arrays by name
@@ -15,8 +16,7 @@ EncodedText = tuple[np.ndarray, Mapping[str, np.ndarray]]  # the tokens of a tex
 def target_scores(records: Sequence[TextExample], max_score: float) -> np.ndarray | None:
     """Returns the scores of training records, divided by `max_score`, or None if they have none.
 
-    Returns:
-      float32 [N] for scored pairs; [N, C - 1] for a teacher's scores of at most C - 1 texts; 0 for a missing text.
+    They are float32 [N] for scored pairs, or [N, C - 1] for a teacher's scores, with 0 for a missing text.
     """
     if records[0].form == 'scored':
         scores = np.array([record.score for record in records], np.float32)
@@ -32,10 +32,9 @@ def target_scores(records: Sequence[TextExample], max_score: float) -> np.ndarra
 def encode_texts(texts: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> tuple[list[EncodedText], list[str]]:
     """Returns the sequence `[CLS] … [SEP]` of each text, and a list with a note if long texts lose their end."""
     encoded = tokenizer.encode(texts)
-    cls, sep = np.int32([tokenizer.cls_id]), np.int32([tokenizer.sep_id])
     longer = sum(len(tokens) > seq_len - 2 for tokens in encoded)
     notes = [f'{longer:,} of {len(texts):,} texts are longer than config.seq_len={seq_len} and lose their end']
-    sequences = [(np.concatenate([cls, tokens[: seq_len - 2], sep]), {}) for tokens in encoded]
+    sequences = [(add_special_tokens(tokens[: seq_len - 2], tokenizer), {}) for tokens in encoded]
     return sequences, notes if longer else []
 
 
@@ -47,14 +46,12 @@ def group_features(
 ) -> Features:
     """Builds a row of C sequences for each group of at most C texts. A missing text is an empty sequence.
 
+    The row array `text_ids`, int32 [N, C], has equal ids for equal texts, and 0 for a missing text.
+
     Args:
       groups: The texts of each of N records.
       labels: float32 [N, ...], the row array `labels`; None to omit the array.
       sequences: The sequences of all texts, group by group.
-      notes: The notes of the features.
-
-    Returns:
-      Features with the row array `text_ids`, int32 [N, C]: equal ids for equal texts, 0 for a missing text.
     """
     numbers: dict[str, int] = {}
     builder = FeatureBuilder(max(map(len, groups)))

@@ -8,6 +8,7 @@ from bertjax.convert.huggingface.multi_vector import MultiVector
 from bertjax.tasks.embedding.features import EncodedText
 from bertjax.tasks.late_interaction.head import AUGMENTING, ORDINARY, SKIPPED
 from bertjax.tasks.late_interaction.losses import ROLES
+from bertjax.tasks.pairs import add_special_tokens
 from bertjax.text.tokenizer import Tokenizer
 
 
@@ -47,5 +48,4 @@ class Tokenization:
             # A piece such as [unused0], which no text produces.
             marker, prompt = np.int32([self._ids[word]]), prompt[prompt.index(word) + len(word) :]
         encoded = tokenizer.encode([prompt + text for text in texts])
-        room, (cls, sep) = length - 2 - len(marker), np.int32([[tokenizer.cls_id], [tokenizer.sep_id]])
-        return [np.concatenate([cls, marker, ids[:room], sep]) for ids in encoded]
+        return [add_special_tokens(np.concatenate([marker, ids])[: length - 2], tokenizer) for ids in encoded]

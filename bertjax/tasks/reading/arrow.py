@@ -17,6 +17,7 @@ from bertjax.errors import UserError, first_line
 from bertjax.tasks.reading.layout import Record
 
 _ROWS = 1024  # the number of rows that are converted to Python objects at a time
+_FIX = 'save the dataset again'
 UNLABELLED = -1  # the class label of unlabelled records, as in GLUE's test splits
 
 
@@ -41,21 +42,17 @@ def read_arrow(path: epath.Path) -> Iterator[Record]:
             files = [path / part['filename'] for part in parts]
         except (TypeError, KeyError):
             found, expected = f'_data_files {format_value(parts)}', 'a list of objects, each with a filename'
-            raise UserError(str(path / 'state.json'), found, expected, 'save the dataset again') from None
+            raise UserError(str(path / 'state.json'), found, expected, _FIX) from None
     else:
         files, features = [path], {}
     for file in files:
         if not file.is_file():
-            raise UserError(str(file), 'no such file', f'a part of {path}', 'save the dataset again')
+            raise UserError(str(file), 'no such file', f'a part of {path}', _FIX)
         yield from _read_file(file, features)
 
 
 def read_dataset_object(dataset: Any, where: str) -> Iterator[Record]:
-    """Yields the records ('where[index]', fields) of a `datasets.Dataset`, with the same values as `read_arrow`.
-
-    Raises:
-      UserError: A class number has no name.
-    """
+    """Yields the records ('where[index]', fields) of a `datasets.Dataset`, with the same values as `read_arrow`."""
     import pyarrow as pa  # `datasets` requires pyarrow
 
     tables = dataset.with_format('arrow').iter(batch_size=_ROWS)
@@ -63,11 +60,7 @@ def read_dataset_object(dataset: Any, where: str) -> Iterator[Record]:
 
 
 def _records(pa: Any, schema: Any, batches: Iterable[Any], features: Mapping[str, Any], where: str) -> Iterator[Record]:
-    """Yields the records of Arrow tables or batches.
-
-    Raises:
-      UserError: A class number has no name.
-    """
+    """Yields the records of Arrow tables or batches."""
     to_plain = _converters(pa, schema, features, where)
     number = 0
     try:
@@ -85,9 +78,7 @@ def _read_json(path: epath.Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
     except ValueError as error:
-        raise UserError(
-            str(path), f'invalid JSON ({error})', 'a file written by datasets', 'save the dataset again'
-        ) from None
+        raise UserError(str(path), f'invalid JSON ({error})', 'a file written by datasets', _FIX) from None
     return value if isinstance(value, dict) else {}
 
 
@@ -141,34 +132,28 @@ def _converters(pa: Any, schema: Any, features: Any, where: str) -> dict[str, Ca
 
 
 def _converter(pa: Any, kind: Any, feature: Any, where: str) -> Callable[[Any], Any]:
-    if any(is_list(kind) for is_list in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)):
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         if isinstance(feature, list) and feature:  # the form in earlier versions of `datasets`
             feature = {'feature': feature[0]}
         item_feature = feature.get('feature', feature) if isinstance(feature, dict) else None
         inner = _converter(pa, kind.value_type, item_feature, where)
         return lambda value: None if value is None else [inner(item) for item in value]
-    if pa.types.is_struct(kind):
+    if types.is_struct(kind):
         # `datasets` stores a sequence of records as a record of sequences.
         field_features = feature.get('feature', feature) if isinstance(feature, dict) else {}
         field_features = field_features if isinstance(field_features, dict) else {}
         parts = {field.name: _converter(pa, field.type, field_features.get(field.name), where) for field in kind}
         return lambda value: None if value is None else {key: parts[key](item) for key, item in value.items()}
-    if pa.types.is_integer(kind) and isinstance(feature, dict) and feature.get('_type') == 'ClassLabel':
+    if types.is_integer(kind) and isinstance(feature, dict) and feature.get('_type') == 'ClassLabel':
         names = feature.get('names') or []
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-            raise UserError(
-                where,
-                found=f'a ClassLabel with the names {format_value(names)}',
-                expected='the names of its classes, a list of texts',
-                fix='save the dataset again',
-            )
+            found = f'a ClassLabel with the names {format_value(names)}'
+            raise UserError(where, found, 'the names of its classes, a list of texts', _FIX)
         return lambda value: _class_name(names, value)
-    if pa.types.is_float32(kind):
+    if types.is_float32(kind):
         return lambda value: None if value is None else shorten_float32(value)
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
-        return lambda value: value
-    # Texts do not change. UTF-8 bytes are decoded. Dates, decimals and durations are converted by str.
-    return lambda value: value if value is None or isinstance(value, str) else _to_text(value)
+    return _to_plain
 
 
 def shorten_float32(value: float) -> float:
@@ -186,7 +171,10 @@ def _class_name(names: list[str], value: int | None) -> str | int | None:
     return names[value]
 
 
-def _to_text(value: Any) -> str | None:
+def _to_plain(value: Any) -> Any:
+    """Converts dates, decimals and durations to text, and bytes to text or, if they are not UTF-8, to None."""
+    if value is None or isinstance(value, str | int | float):
+        return value
     if not isinstance(value, bytes):
         return str(value)
     try:

@@ -1,23 +1,18 @@
 """Readers of JSON lines and JSON files whose rows are JSON objects."""
 
-import itertools
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Record
-from bertjax.tasks.reading.texts import Line, check_text
+from bertjax.tasks.reading.texts import Line, check_text, peek_lines
 
 
 def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
-    """Yields the objects of a .json file: a single JSON value, or JSON lines as `datasets` and pandas write them.
-
-    Raises:
-      UserError: See `objects_of_text` and `objects_of_lines`.
-    """
+    """Yields the objects of a .json file: a single JSON value, or JSON lines as `datasets` and pandas write them."""
     lines = list(lines)
-    first_lines = list(itertools.islice((line for _, line in lines if line.strip()), 2))
+    _, first_lines = peek_lines(lines, 2)
     if len(first_lines) == 2 and is_object(first_lines[0]):
         return objects_of_lines(lines, where)
     return objects_of_text('\n'.join(line for _, line in lines), where)
@@ -44,9 +39,8 @@ def objects_of_lines(lines: Iterable[Line], where: str) -> Iterator[Record]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(
-                location, f'invalid JSON ({error})', 'one JSON object per line', 'correct the line'
-            ) from None
+            found = f'invalid JSON ({error})'
+            raise UserError(location, found, 'one JSON object per line', 'correct the line') from None
         yield Record(location, _check_object(record, location))
 
 
@@ -79,9 +73,8 @@ def convert_to_text(value: Any, where: str, *, lists: str = 'join', key: str = '
 
     Args:
       value: The value of a field.
-      where: The location of the field, for messages.
+      where, key: The location of the field, and the config key that names it, for messages.
       lists: 'join' to join a list of strings with spaces, 'json' to convert any list to JSON text, or 'refuse'.
-      key: The config key that names the field, for messages.
 
     Raises:
       UserError: The value is an object, a list that is not allowed, or a string that `check_text` rejects.

@@ -85,8 +85,7 @@ def read_records(files: Files, format: str = '', layout: TableLayout | None = No
 
     Raises:
       UserError: A file does not exist, has no rows, lacks or repeats a column, has a row with a wrong number of
-        columns or a blank line between rows, or is not valid UTF-8, CSV or JSON. The message names the file, and
-        the line or index of a row.
+        columns or a blank line between rows, or is not valid UTF-8, CSV or JSON.
     """
     for path in files:
         if is_saved_dataset(path) or (path.is_file() and is_binary(path)):
@@ -112,8 +111,7 @@ def parse_records(
       where: The name of the file, for messages.
       format: The format of the lines, a value of FORMATS.
       layout: See `read_records`.
-      blank: The treatment of blank lines between the rows of a table: 'refused' raises an error, 'skipped' ignores
-        them.
+      blank: Whether blank lines between the rows of a table are 'refused' or 'skipped'.
     """
     if format == 'json':
         records = json_records(lines, where)

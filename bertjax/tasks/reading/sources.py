@@ -11,10 +11,7 @@ from bertjax.tasks.reading.layout import Record
 
 
 def dataset_splits(name: str) -> dict[str, int]:
-    """Returns the splits of a prepared dataset, {name: number of records}.
-
-    Args:
-      name: The name of the dataset, such as 'glue/rte', or its directory.
+    """Returns the splits {name: number of records} of a prepared dataset, given its name or directory.
 
     Raises:
       UserError: The dataset does not exist, or is not prepared on this machine.
@@ -23,13 +20,9 @@ def dataset_splits(name: str) -> dict[str, int]:
 
 
 def read_dataset(name: str, split: str) -> Iterator[Record]:
-    """Yields the records ('name@split:index', fields) of a split, in order.
+    """Yields the records ('name@split:index', fields) of a split such as 'validation', in order.
 
     Values are converted to Python types, and class labels to their names, or to None for an unlabelled record.
-
-    Args:
-      name: See `dataset_splits`.
-      split: The name of the split in the dataset, such as 'validation'.
 
     Raises:
       UserError: The dataset or the split does not exist, or the dataset is not prepared as array_record.

@@ -39,19 +39,11 @@ class SplitFiles:
 
     def __init__(self, data: str, has_labels: Callable[[Files], bool], suffixes: Sequence[str], fix: str = _FIX):
         self._data, self._has_labels, self._suffixes, self._fix = data, has_labels, suffixes, fix
-
-    @property
-    def _where(self) -> str:
-        """The name of the data for messages."""
-        return self._data
+        self._where = data  # the name of the data for messages
 
     @property
     def folder(self) -> epath.Path:
-        """The folder.
-
-        Raises:
-          UserError: The folder does not exist.
-        """
+        """The folder; raises a UserError if it does not exist."""
         return data_directory(self._data, f'a folder with train{self._suffixes[0]} …', self._fix)
 
     def find(self, split: str) -> Files:
@@ -59,18 +51,13 @@ class SplitFiles:
         return split_files(self.folder, split, suffixes=self._suffixes)
 
     def require(self, split: str) -> Files:
-        """Returns the files of a split.
-
-        Raises:
-          UserError: There are no files, or `split` is not in STEMS.
-        """
+        """Returns the files of a split; raises a UserError if there are none."""
         check_split(split)
         files = self.find(split)
         if not files:
             names = ', '.join(f'{split}{suffix}' for suffix in self._suffixes[:2])
-            raise UserError(
-                self._where, f'no file of the {split} split', f'{names} …', self._advice.format(split=split)
-            )
+            found, fix = f'no file of the {split} split', self._advice.format(split=split)
+            raise UserError(self._where, found, f'{names} …', fix)
         return files
 
     def is_labelled(self, split: str) -> bool:
@@ -128,7 +115,7 @@ def split_files(
 
     Args:
       folder: An existing folder.
-      split: 'train', 'dev' or 'test'.
+      split: The name of the split, for messages, and for `stems`.
       stems: The possible file names without suffix; () for STEMS[split].
       suffixes: The suffixes of the allowed formats; () for all in records.py:FORMATS.
       fix: The fix in the error message if several files match; '' for a default.
@@ -137,13 +124,11 @@ def split_files(
       UserError: Several files match the split, or a shard is missing.
     """
     stems, suffixes = tuple(stems) or STEMS[split], tuple(suffixes) or tuple(FORMATS)
-    subfolder = folder / 'data'
-    text_suffixes = [suffix for suffix in suffixes if suffix not in BINARY]
-    binary_suffixes = [suffix for suffix in suffixes if suffix in BINARY]
     candidates: dict[str, Files] = {}
-    for parent in (folder, subfolder) if subfolder.is_dir() else (folder,):
+    for parent in [path for path in (folder, folder / 'data') if path.is_dir()]:
         # Text files have priority. If a folder has both, they should contain the same records.
-        for kinds in (text_suffixes, binary_suffixes):
+        for is_binary in (False, True):
+            kinds = [suffix for suffix in suffixes if (suffix in BINARY) == is_binary]
             candidates = candidates or _find_candidates(parent, stems, kinds)
     if len(candidates) > 1:
         names = ' and '.join(sorted(candidates))

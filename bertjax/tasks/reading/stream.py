@@ -15,11 +15,7 @@ _WAIT = 0.02  # the seconds to wait for the next item before a smaller batch is 
 
 
 def standard_input(where: str) -> Iterator[Line]:
-    """Yields the lines of standard input; see `stream_lines`.
-
-    Args:
-      where: The name of standard input, for messages.
-    """
+    """Yields the lines of standard input; see `stream_lines`. `where` names it in messages."""
     return stream_lines(open_standard_input(), where)
 
 

@@ -21,11 +21,7 @@ def table_records(lines: Iterable[Line], where: str, format: str, layout: TableL
 
 
 def _drop_blank(numbered: _Cells, where: str, blank: str) -> _Cells:
-    """Yields the rows that are not blank.
-
-    Raises:
-      UserError: A blank line precedes a row, and `blank` is 'refused' instead of 'skipped'.
-    """
+    """Yields the rows that are not blank. A blank line before a row is an error if `blank` is 'refused'."""
     first_blank = 0
     for number, cells in numbered:
         if not cells:

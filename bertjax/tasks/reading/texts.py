@@ -36,11 +36,9 @@ _MAX_NAMES, _MAX_LENGTH = 8, 24  # limits of `quote_names`: the number of names,
 def quote_names(names: Iterable[Any]) -> str:
     """Formats names or values for a message: the first 8 in quotes, each with at most 24 characters."""
     names = [str(name) for name in names]
-    quoted_names = [
-        repr(name if len(name) <= _MAX_LENGTH else name[: _MAX_LENGTH - 1] + '…') for name in names[:_MAX_NAMES]
-    ]
+    short = [name if len(name) <= _MAX_LENGTH else name[: _MAX_LENGTH - 1] + '…' for name in names[:_MAX_NAMES]]
     more = [f'and {len(names) - _MAX_NAMES:,} more'] if len(names) > _MAX_NAMES else []
-    return ', '.join([*quoted_names, *more]) or 'none'
+    return ', '.join([*map(repr, short), *more]) or 'none'
 
 
 def read_text(path: epath.PathLike) -> str:
@@ -66,13 +64,9 @@ def _open(path: epath.PathLike) -> BinaryIO:
 
 
 def decode_file(file: BinaryIO, where: str) -> str:
-    """Reads the text of an open file or pipe.
+    """Reads the text of an open file or pipe, at its start.
 
     The content is decompressed if it is gzip, bzip2, xz or zstd. A byte order mark is removed.
-
-    Args:
-      file: The open file, at its start.
-      where: The name of the file, for messages.
 
     Raises:
       UserError: The file is damaged, or has a byte that is not UTF-8. The message names the line of this byte.
@@ -114,11 +108,7 @@ def peek_lines(
 def check_not_empty(
     items: Iterator[T], where: str, found: str = 'no row', expected: str = 'at least one'
 ) -> Iterator[T]:
-    """Yields all items of a file.
-
-    Raises:
-      UserError: There are no items; `found` and `expected` are texts of the error.
-    """
+    """Yields all items of a file; raises a UserError, with `found` and `expected`, if there are none."""
     empty = True
     for item in items:
         empty = False
@@ -128,11 +118,7 @@ def check_not_empty(
 
 
 def check_text(text: str, where: str) -> str:
-    """Returns a string from JSON after checking that it has no lone surrogates, which JSON allows.
-
-    Raises:
-      UserError: The string has a lone surrogate, for example because it was cut inside an emoji.
-    """
+    """Returns a string from JSON; raises a UserError for a lone surrogate, such as half an emoji, which JSON allows."""
     try:
         if not text.isascii():
             text.encode('utf-8')

@@ -7,6 +7,7 @@ import numpy as np
 
 from bertjax.data.features import FeatureBuilder, Features
 from bertjax.errors import UserError
+from bertjax.tasks.pairs import add_special_tokens
 from bertjax.tasks.relation.files import MARKS, Relation, boundaries
 from bertjax.text.special import is_unused
 from bertjax.text.tokenizer import Tokenizer
@@ -51,10 +52,7 @@ def relation_features(
     removed, and finally the ends of the entities and of their types.
 
     Args:
-      records: The N records.
       labels: The indices of the labels, int32 [N]; None if they are unknown.
-      tokenizer: The tokenizer of the model.
-      seq_len: The maximum sequence length S.
       markers: The method of marking the entities.
         'entity' puts marks around each entity (arXiv 1906.03158).
         'typed' also adds the type after the opening mark (arXiv 2102.01373), for example @ * person * Ann @.
@@ -68,7 +66,7 @@ def relation_features(
     builder, truncated = FeatureBuilder(), 0
     for row, (tokens, starts, _, complete) in enumerate(_sequences(records, tokenizer, seq_len, markers)):
         truncated += not complete
-        builder.add_sequence(np.concatenate([[tokenizer.cls_id], tokens, [tokenizer.sep_id]]))
+        builder.add_sequence(add_special_tokens(tokens, tokenizer))
         values = {} if labels is None else {'labels': labels[row]}
         builder.add_row(row, **{STARTS: np.asarray(starts, np.int32) + 1}, **values)
     longer = f'{truncated:,} of {len(records):,} records are longer than config.seq_len={seq_len}'
@@ -87,11 +85,10 @@ _MARK, _TYPE, _ENTITY, _CONTEXT = 'mark', 'type', 'entity', 'context'
 def _sequences(
     records: Sequence[Relation], tokenizer: Tokenizer, seq_len: int, markers: str
 ) -> Iterator[tuple[np.ndarray, Sequence[int], np.ndarray, bool]]:
-    """Builds the token sequence of each record.
+    """Yields the parts of each record's row, without [CLS] and [SEP].
 
-    Yields:
-      A tuple for each record: the tokens between [CLS] and [SEP], the positions of the two opening marks, a mask that
-      is True for the tokens of marks and types, and whether the sequence is complete, that is, not truncated.
+    They are the tokens, the positions of the two opening marks, a mask that is True for the tokens of marks and types,
+    and whether the sequence is complete, that is, not truncated.
     """
     marks, max_tokens = role_marks(tokenizer, markers), seq_len - 2
     record_parts = [_parts(record, markers) for record in records]
@@ -111,13 +108,7 @@ def _sequences(
 
 
 class _Part(NamedTuple):
-    """A part of a sequence: a mark, or the text of a type, an entity or the context.
-
-    Attributes:
-      kind: one of _MARK, _TYPE, _ENTITY, _CONTEXT.
-      text: the text; '' for a mark.
-      mark: the index of the mark in `role_marks`, from 0 to 3; -1 for a text.
-    """
+    """A part of a sequence: a mark, given by its index in `role_marks`, or the text of a type, entity or context."""
 
     kind: str
     text: str = ''
@@ -143,10 +134,7 @@ def _parts(record: Relation, markers: str) -> list[_Part]:
 
 
 def _select_positions(parts: Sequence[_Part], lengths: Sequence[int], max_tokens: int, where: str) -> np.ndarray:
-    """Returns the positions of the `max_tokens` tokens that truncation keeps, in ascending order.
-
-    Each token gets a cost. The tokens with the lowest costs are kept.
-    """
+    """Returns the ascending positions of the `max_tokens` tokens that truncation keeps, those with the lowest costs."""
     costs = []
     marked = [i for i, part in enumerate(parts) if part.kind == _MARK]
     for i, (part, length) in enumerate(zip(parts, lengths, strict=True)):

@@ -5,26 +5,52 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
 
 from bertjax.config.ranges import list_of, one_of, text
 from bertjax.convert.heads import SEQUENCE_CLASSIFICATION, Head
-from bertjax.data.features import Features
+from bertjax.data.features import INPUTS, Features
 from bertjax.errors import UserError
-from bertjax.losses import Objective
+from bertjax.losses import CLASSIFICATION, Objective
 from bertjax.metrics.classification import relation_figures
 from bertjax.model.config import BertConfig
+from bertjax.model.dropout import Dropout
 from bertjax.model.heads import BertForTask
+from bertjax.model.lookup import gather_positions
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Record
 from bertjax.tasks.reading.records import FORMATS, Files, Row, read_records
 from bertjax.tasks.reading.splits import SplitFiles
 from bertjax.tasks.reading.texts import Blank, Line
-from bertjax.tasks.relation.features import MARKERS, describe_marks, find_fixed_tokens, relation_features
+from bertjax.tasks.relation.features import MARKERS, STARTS, describe_marks, find_fixed_tokens, relation_features
 from bertjax.tasks.relation.files import Relation, parse_marked_text, parse_relations, read_relations
-from bertjax.tasks.relation.head import ENTITY_STARTS, RELATIONS
 from bertjax.tasks.sentence.task import Scores, TextTask, check_all_or_none
 from bertjax.text.tokenizer import Tokenizer
+
+
+class BertForRelation(BertForTask):
+    """Classifies the relation of two entities.
+
+    The input of the head is the concatenation of the last hidden states at the first tokens of both opening marks.
+    """
+
+    smallest_inputs = (*BertForTask.smallest_inputs, (1, 2))
+
+    def __call__(self, *inputs: jax.Array, dropout: Dropout | None = None) -> dict[str, jax.Array]:
+        """Maps int32 input_ids, segment_ids and attention_mask [B, S], and starts [B, 2], to `logits`.
+
+        `starts` has the positions of the first tokens of the two opening marks. The logits are float32 [B, outputs].
+        """
+        *tokens, starts = inputs
+        hidden = self._hidden(*tokens, dropout)
+        states = gather_positions(hidden, starts)  # [B, 2, D]
+        return {'logits': self._project(states.reshape(len(states), -1), dropout)}  # [B, outputs]
+
+
+ENTITY_STARTS = Head(BertForRelation)
+RELATIONS = dataclasses.replace(CLASSIFICATION, inputs=(*INPUTS, STARTS))
+
 
 POOLS = ('cls', 'starts')
 _METRICS = ('micro_f1', 'precision', 'recall', 'macro_f1', 'accuracy')

@@ -8,12 +8,13 @@ import numpy as np
 from etils import epath
 
 from bertjax.config.ranges import MANY, integer, one_of
+from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.cross_encoder import ACTIVATIONS, CrossEncoder, cross_encoder_files, read_cross_encoder
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import BertForTask
+from bertjax.model.heads import BertForMultipleChoice, BertForTask
 from bertjax.remote.paths import user_path
 from bertjax.tasks.embedding.base import Predictions, Ranking, Records, TextPairTask
 from bertjax.tasks.embedding.features import target_scores
@@ -21,10 +22,25 @@ from bertjax.tasks.embedding.files import Query, TextExample
 from bertjax.tasks.options import option
 from bertjax.tasks.pairs import pair_features
 from bertjax.tasks.reading.texts import read_lines
-from bertjax.tasks.reranking.head import RERANKING
 from bertjax.tasks.reranking.losses import LOSSES, build_objective
 from bertjax.tasks.task import Outputs, id2label
 from bertjax.text.tokenizer import Tokenizer
+
+
+class BertForReranking(BertForMultipleChoice):
+    """Scores pairs of a query and a text."""
+
+    smallest_inputs = BertForTask.smallest_inputs
+
+
+RERANKING = Head(
+    BertForReranking,
+    architecture='BertForSequenceClassification',
+    pipeline='text-ranking',
+    projection='classifier',
+    pools_cls=True,
+)
+
 
 _METRICS = ('ndcg_10', 'mrr_10')
 

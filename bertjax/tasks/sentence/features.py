@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bertjax.data.features import FeatureBuilder, Features
-from bertjax.tasks.pairs import join_pair, truncate_longest_first
+from bertjax.tasks.pairs import add_special_tokens, join_pair, truncate_longest_first
 from bertjax.text.tokenizer import Tokenizer
 
 # {value of config.task.long: description of its effect on records that are too long}.
@@ -34,11 +34,8 @@ def text_features(
       first: The N first texts.
       second: The N second texts; None if the records are not pairs.
       labels: The row array `labels`, int32 or float32 [N], or float32 [N, C] for sets of C labels; None if unknown.
-      tokenizer: The tokenizer of the model.
-      seq_len: The maximum sequence length S.
-      long: The method for records that are too long.
-        'truncate' removes the end of the text. In a pair, it removes the end of the longer text, or the ends of both
-        texts if both are longer than half of the available length, as transformers does.
+      long: The method for records that are longer than `seq_len` tokens.
+        'truncate' removes the end of the text, and in a pair the ends that `truncate_longest_first` removes.
         'head_tail' removes the middle of the longer text. A quarter of the remaining tokens are from its start, and the
         others are from its end.
         'windows' splits the longer text into overlapping windows. Each window is a row, and all rows of a record have
@@ -50,7 +47,6 @@ def text_features(
     max_tokens = seq_len - (2 if second is None else 2 + tokenizer.separators)
     left = tokenizer.encode(first)
     right = [_EMPTY] * len(left) if second is None else tokenizer.encode(second)
-    cls, sep = np.int32([tokenizer.cls_id]), np.int32([tokenizer.sep_id])
     builder = FeatureBuilder()
     num_long = sum(len(a) + len(b) > max_tokens for a, b in zip(left, right, strict=True))
     for record, (a, b) in enumerate(zip(left, right, strict=True)):
@@ -58,7 +54,7 @@ def text_features(
         values = {} if labels is None else {'labels': labels[record]}
         for a, b in parts:
             if second is None:
-                builder.add_sequence(np.concatenate([cls, a, sep]))
+                builder.add_sequence(add_special_tokens(a, tokenizer))
             else:
                 builder.add_sequence(*join_pair(a, b, tokenizer))
             builder.add_row(record, weights=np.float32(1 / len(parts)), **values)
@@ -98,13 +94,7 @@ def _windows(tokens: np.ndarray, width: int, stride: int) -> list[np.ndarray]:
 
 
 def average_rows(features: Features, outputs: Sequence[np.ndarray], records: int) -> np.ndarray:
-    """Returns the mean output of the rows of each record, float64 [N, C].
-
-    Args:
-      features: The features of all records; each record has at least one row.
-      outputs: An array [C] for each row.
-      records: The number of records N.
-    """
+    """Returns the mean of the outputs [C] of the rows of each of N records, float64 [N, C]."""
     values = np.stack([np.asarray(output, np.float64) for output in outputs])
     total = np.zeros((records, values.shape[1]))
     np.add.at(total, features.record, values)

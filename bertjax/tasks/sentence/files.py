@@ -30,6 +30,7 @@ class TableFiles(SplitFiles):
     def __init__(self, data: str, dataset: str, names: Mapping[str, str], format: str):
         super().__init__(data, lambda _: True, ('.csv', '.jsonl'), 'check the path; it may also be a single file')
         self._dataset, self._names, self._format = dataset, names, format
+        self._where = data or dataset
 
     def find(self, split: str) -> Files | str:
         """Returns the files of a split, or the name of the split in the dataset; () or '' if there is none.
@@ -51,10 +52,6 @@ class TableFiles(SplitFiles):
         return (self.folder / named,) if named else split_files(self.folder, split, fix=fix)
 
     @property
-    def _where(self) -> str:
-        return self._data or self._dataset
-
-    @property
     def _path(self) -> epath.Path:
         return user_path(self._data, 'config.data')
 
@@ -64,15 +61,7 @@ class TableFiles(SplitFiles):
         return self._path.is_file() or is_saved_dataset(self._path)
 
     def rows(self, split: str, layout: TableLayout) -> Iterator[Row]:
-        """Yields the rows of a split, in order.
-
-        Args:
-          split: 'train', 'dev' or 'test'.
-          layout: The columns to read.
-
-        Raises:
-          UserError: The file does not exist; see also records.py:read_records.
-        """
+        """Yields the rows of a split, in order."""
         source = self.require(split)
         if isinstance(source, str):
             return select_columns(read_dataset(self._dataset, source), layout.columns)

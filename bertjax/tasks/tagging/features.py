@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bertjax.data.features import FeatureBuilder, Features
+from bertjax.tasks.pairs import add_special_tokens
 from bertjax.tasks.tagging.columns import Sentence
 from bertjax.text.tokenizer import Tokenizer
 
@@ -56,9 +57,7 @@ def windows(
     Args:
       first: The index of the first piece of each word of the document, followed by the number of pieces, int64 [W + 1].
       sentence: (start, end), the words of the sentence as indices into the document; `end` is exclusive.
-      document: (start, end), the words that a window may include; equal to `sentence` if windows have no
-        context.
-      max_pieces: The maximum number of pieces in a window.
+      document: (start, end), the words that a window may include; equal to `sentence` if windows have no context.
       stride: The maximum distance between the starts of two windows, in pieces; at most `max_pieces`.
 
     Returns:
@@ -101,7 +100,6 @@ def tagging_features(
     Args:
       records: The sentences; the sentences of a document must be consecutive.
       numbers: The class index of each tag.
-      tokenizer: The tokenizer of the model.
       seq_len: The maximum sequence length S, at least 3.
       stride: See `windows`.
       context: Whether to fill rows with the surrounding sentences of the same document.
@@ -120,7 +118,7 @@ def tagging_features(
             labels = np.array([numbers.get(tag, -1) for tag in record.tags or [''] * len(record.words)])
             visible = (0, bounds[-1]) if context else sentence
             for start, stop, words in windows(first, sentence, visible, max_pieces=seq_len - 2, stride=stride):
-                tokens = np.concatenate([[tokenizer.cls_id], ids[start:stop], [tokenizer.sep_id]])
+                tokens = add_special_tokens(ids[start:stop], tokenizer)
                 positions, numbers_in_record = first[words] - start + 1, words - sentence[0]
                 token = {name: np.zeros(len(tokens), np.int32) for name in ('token_labels', WORDS)}
                 token['token_weights'] = np.zeros(len(tokens), np.float32)

@@ -1,9 +1,11 @@
 """Readers of sentences for tagging from the files of a split, from tensorflow-datasets, or from an input file."""
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from etils import epath
+from tokenizers import Regex, pre_tokenizers
 
 from bertjax.files.paths import single_file
 from bertjax.files.streams import has_compression_suffix
@@ -13,10 +15,18 @@ from bertjax.tasks.reading.records import NESTED, Files, parse_records, read_rec
 from bertjax.tasks.reading.sources import read_dataset
 from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, split_files
 from bertjax.tasks.reading.texts import Blank, Line, check_not_empty, peek_lines, read_lines, read_text
-from bertjax.tasks.tagging.blocks import is_boundary, read_blocks, split_columns
-from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, convert_to_iob2, read_columns, stream_columns
-from bertjax.tasks.tagging.raw_text import split_words
+from bertjax.tasks.tagging.columns import (
+    ColumnOptions,
+    Sentence,
+    convert_to_iob2,
+    is_boundary,
+    read_blocks,
+    read_columns,
+    split_columns,
+    stream_columns,
+)
 from bertjax.tasks.tagging.rows import TagFields, parse_sentences
+from bertjax.text.offsets import repair_surrogates
 
 DATASET = 'conll2003'  # the name of the dataset in tensorflow-datasets
 INPUTS = ('auto', 'columns', 'text', 'words', 'jsonl')
@@ -195,3 +205,35 @@ def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sen
         text = line if raw else None
         yield Sentence(f'{where}:{number}', words, None, document, columns, before, text=text, offsets=offsets)
         before = ((),)
+
+
+# The characters of google-research/bert, tokenization.py:_is_chinese_char. Each of them is a word.
+_CHINESE = '[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f]'
+_SPLITTER = pre_tokenizers.Sequence(
+    [pre_tokenizers.Split(Regex(_CHINESE), 'isolated'), pre_tokenizers.BertPreTokenizer()]
+)
+Offsets = tuple[int, int]  # the first character and the end (exclusive)
+
+
+def split_words(text: str) -> tuple[tuple[str, ...], tuple[Offsets, ...]]:
+    """Returns the words of a text, split as in BERT's tokenizer, and their offsets.
+
+    White space separates words, and each punctuation mark and each Chinese character is a word. Control characters at
+    the start and the end of a word are removed. Words of only accents or control characters are dropped, because they
+    have no pieces.
+    """
+    repaired, positions = repair_surrogates(text)
+    words, offsets = [], []
+    for _, (start, end) in _SPLITTER.pre_tokenize_str(repaired):
+        while start < end and _is_control(repaired[start]):
+            start += 1
+        while start < end and _is_control(repaired[end - 1]):
+            end -= 1
+        if not all(unicodedata.category(letter) == 'Mn' for letter in repaired[start:end]):
+            words.append(repaired[start:end])
+            offsets.append((start, end) if positions is None else (int(positions[start]), int(positions[end])))
+    return tuple(words), tuple(offsets)
+
+
+def _is_control(letter: str) -> bool:
+    return unicodedata.category(letter)[0] == 'C'

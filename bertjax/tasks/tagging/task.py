@@ -21,11 +21,16 @@ from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.tagging import files
-from bertjax.tasks.tagging.blocks import DOCSTART
-from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, convert_to_file_scheme, file_tags, write_columns
+from bertjax.tasks.tagging.columns import (
+    DOCSTART,
+    ColumnOptions,
+    Sentence,
+    convert_to_file_scheme,
+    file_tags,
+    write_columns,
+)
 from bertjax.tasks.tagging.features import tagging_features
 from bertjax.tasks.tagging.predictions import Tags, gather_word_logits, make_prediction, predict_tags
-from bertjax.tasks.tagging.report import tagging_report
 from bertjax.tasks.tagging.rows import TagFields, parse_sentences
 from bertjax.tasks.tagging.schemes import SCHEMES
 from bertjax.tasks.task import Judgment, Outputs, Task, id2label
@@ -55,7 +60,7 @@ class TaggingTask(Task[Sentence, Tags]):
       stride: the distance between the starts of two windows of a long sentence, in pieces; 0 for half a window.
       words, tags, tag_names: the fields and tag names of JSON, Parquet or Arrow files, see rows.py:TagFields.
       input_format: the format of a file for run=predict: 'columns', 'text' (one sentence per line, split by
-        raw_text.py, with a blank line between documents), 'words' (the same, but only white space separates words),
+        files.py, with a blank line between documents), 'words' (the same, but only white space separates words),
         'jsonl', or 'auto', which detects each of these except 'words'.
       layers, bilstm_units, frozen: options of the head, see model/heads.py. The feature-based models of the BERT paper
         have a frozen encoder.
@@ -285,3 +290,31 @@ def _describe_unknown(unknown: collections.Counter[str]) -> str:
         f'{unknown.total():,} words have tags that do not occur in the training data ({examples}), '
         'so their predictions cannot be correct'
     )
+
+
+def tagging_report(
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *, plain: bool, repaired: int
+) -> str:
+    """Returns a table of scores with a line for each entity type, or for each tag if `plain` is True.
+
+    The most frequent types or tags are first.
+
+    Args:
+      gold, predicted: The true and the predicted tags of each sentence.
+      plain: True if each tag describes a single word, False if the tags mark entities.
+      repaired: The number of entities that begin with I in the output of the model.
+    """
+    scores = {(name or '(no type)'): score for name, score in score_entities(gold, predicted, plain).items()}
+    order = sorted(scores, key=lambda name: (-scores[name].true, -scores[name].predicted, name))
+    rows = [(name, scores[name]) for name in order] + [('all', total_score(scores))]
+    width = max(len(name) for name, _ in rows)
+    lines = [f'{"tag" if plain else "entity":{width}}  precision  recall      f1    gold    pred   right']
+    for name, score in rows:
+        figures = f'{score.precision:9.4f}{score.recall:8.4f}{score.f1:8.4f}'
+        lines.append(f'{name:{width}}  {figures}{score.true:8,}{score.predicted:8,}{score.right:8,}')
+    if repaired:
+        lines.append(
+            f'{repaired:,} predicted entities began with I instead of B (after O or another type); each such I was '
+            'replaced by B'
+        )
+    return '\n'.join(lines)

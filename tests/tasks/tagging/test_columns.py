@@ -8,8 +8,7 @@ from bertjax.errors import UserError
 from bertjax.metrics.entities import spans
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.tagging.columns import ColumnOptions, read_columns, write_columns
-from bertjax.tasks.tagging.files import TaggedFiles, read_input
-from bertjax.tasks.tagging.raw_text import split_words
+from bertjax.tasks.tagging.files import TaggedFiles, read_input, split_words
 from bertjax.tasks.tagging.rows import TagFields
 
 CONLL = """-DOCSTART- -X- -X- O
