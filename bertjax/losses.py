@@ -16,15 +16,7 @@ Losses = dict[str, tuple[jax.Array, jax.Array]]  # {name of a loss or an accurac
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Computes the negative log probability of each label.
-
-    Args:
-      logits: float32 [..., C].
-      labels: int32 [...], from 0 to C - 1.
-
-    Returns:
-      float32 [...].
-    """
+    """Computes the negative log probability, float32 [...], of int32 labels [...] from logits, float32 [..., C]."""
     # A comparison is used, because a gather would need the full logits on each device if C is sharded.
     is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
     normaliser = _log_sum_exp if platform() == 'cpu' else functools.partial(jax.nn.logsumexp, axis=-1)
@@ -55,27 +47,25 @@ def _log_sum_exp_gradient(residuals: tuple[jax.Array, ...], cotangent: jax.Array
 _log_sum_exp.defvjp(_log_sum_exp_forward, _log_sum_exp_gradient)
 
 
-def classification_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array, name: str) -> Losses:
-    """Computes {name_loss: (sum, weight), name_accuracy: (sum, weight)} of a classification, float32 scalars."""
+def classification_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array, prefix: str = '') -> Losses:
+    """Computes `loss` and `accuracy`, with a prefix, of a classification. Each is (sum, weight), float32 scalars."""
     logits, weights = logits.astype(jnp.float32), weights.astype(jnp.float32)
     total = weights.sum()
     correct = (logits.argmax(-1) == labels).astype(jnp.float32)
     return {
-        f'{name}_loss': ((cross_entropy(logits, labels) * weights).sum(), total),
-        f'{name}_accuracy': ((correct * weights).sum(), total),
+        f'{prefix}loss': ((cross_entropy(logits, labels) * weights).sum(), total),
+        f'{prefix}accuracy': ((correct * weights).sum(), total),
     }
 
 
 def pretraining_losses(outputs: Arrays, batch: Arrays) -> Losses:
-    """Computes the losses and accuracies of a pre-training batch (array names as in data/batch.py).
+    """Computes mlm_loss, mlm_accuracy and, if the outputs have `nsp_logits`, nsp_loss and nsp_accuracy.
 
-    Returns:
-      mlm_loss, mlm_accuracy and, if the outputs have `nsp_logits`, nsp_loss and nsp_accuracy. Each is (sum, weight),
-      float32 scalars. The weight may be 0.
+    The array names are as in data/batch.py. The weights may be 0.
     """
-    losses = classification_sums(outputs['mlm_logits'], batch['masked_ids'], batch['masked_weights'], 'mlm')
+    losses = classification_sums(outputs['mlm_logits'], batch['masked_ids'], batch['masked_weights'], 'mlm_')
     if 'nsp_logits' in outputs:
-        losses |= classification_sums(outputs['nsp_logits'], batch['nsp_labels'], batch['nsp_weights'], 'nsp')
+        losses |= classification_sums(outputs['nsp_logits'], batch['nsp_labels'], batch['nsp_weights'], 'nsp_')
     return losses
 
 
@@ -136,16 +126,8 @@ AUX = 'objective'  # the key of the objective's parameters beside the parameters
 def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
     """Computes T² KL(teacher ‖ student) of the softmax over the last dimension at temperature T.
 
-    The factor T² keeps the size of the gradient independent of T. Source: Hinton et al. 2015, arXiv 1503.02531,
-    section 2.
-
-    Args:
-      logits: float32 [..., C], the logits of the student.
-      teacher: float32 [..., C], the logits of the teacher.
-      temperature: The temperature T.
-
-    Returns:
-      float32 [...].
+    The logits of student and teacher are float32 [..., C]. The factor T² keeps the size of the gradient independent of
+    T. Source: Hinton et al. 2015, arXiv 1503.02531, section 2.
     """
     student = jax.nn.log_softmax(logits.astype(jnp.float32) / temperature)
     teacher = jax.nn.log_softmax(teacher.astype(jnp.float32) / temperature)
@@ -174,9 +156,8 @@ def with_z_loss(objective: Objective, factor: float) -> Objective:
     def weights(batch: Arrays) -> dict[str, jax.Array]:
         return {**objective.weights(batch), 'z_loss': batch['masked_weights'].sum()}
 
-    return dataclasses.replace(
-        objective, losses=losses, weights=weights, factors={**objective.factors, 'z_loss': factor}
-    )
+    factors = {**objective.factors, 'z_loss': factor}
+    return dataclasses.replace(objective, losses=losses, weights=weights, factors=factors)
 
 
 PRETRAINING = Objective(
@@ -194,8 +175,7 @@ PACKED_PRETRAINING = dataclasses.replace(
 
 def classification_losses(outputs: Arrays, batch: Arrays) -> Losses:
     """Computes the cross entropy of `logits` [B, C] with int32 `labels` [B] (classes or indices of endings)."""
-    losses = classification_sums(outputs['logits'], batch['labels'], batch['weights'], 'label')
-    return {'loss': losses['label_loss'], 'accuracy': losses['label_accuracy']}
+    return classification_sums(outputs['logits'], batch['labels'], batch['weights'])
 
 
 def build_class_weighted(class_weights: Sequence[float]) -> Objective:
@@ -232,10 +212,7 @@ def multi_label_losses(outputs: Arrays, batch: Arrays, positive: Sequence[float]
     The labels are float32, 0 or 1. The loss equals torch's BCEWithLogitsLoss. `accuracy` is the fraction of correct
     decisions at a probability of 0.5; the metrics of the task may use another threshold.
 
-    Args:
-      outputs: See Objective.
-      batch: See Objective.
-      positive: The weight of each label in the rows that have it, C floats (torch's pos_weight); None for weights of 1.
+    `positive` is the weight of each label in the rows that have it, C floats (torch's pos_weight).
     """
     logits, labels, weights = outputs['logits'].astype(jnp.float32), batch['labels'], batch['weights']
     targets = labels if positive is None else labels * jnp.asarray(positive, jnp.float32)  # [B, C]
@@ -261,8 +238,7 @@ def regression_losses(outputs: Arrays, batch: Arrays) -> Losses:
 
 def token_losses(outputs: Arrays, batch: Arrays) -> Losses:
     """Computes the cross entropy of `token_logits` [B, S, C] with int32 `token_labels` [B, S]."""
-    losses = classification_sums(outputs['token_logits'], batch['token_labels'], batch['token_weights'], 'token')
-    return {'loss': losses['token_loss'], 'accuracy': losses['token_accuracy']}
+    return classification_sums(outputs['token_logits'], batch['token_labels'], batch['token_weights'])
 
 
 def span_losses(outputs: Arrays, batch: Arrays) -> Losses:
@@ -271,18 +247,21 @@ def span_losses(outputs: Arrays, batch: Arrays) -> Losses:
     The softmax excludes padding, so the loss of a row does not depend on the padded length of its batch. In contrast,
     transformers and google-research/bert, where all rows have the same length, include padding.
     """
+    start_logits, end_logits = _span_logits(outputs, batch)
+    first = classification_sums(start_logits, batch['start'], batch['weights'])
+    last = classification_sums(end_logits, batch['end'], batch['weights'])
+    (a, weight), (b, _) = first['loss'], last['loss']
+    return {'loss': ((a + b) / 2, weight), 'start_accuracy': first['accuracy'], 'end_accuracy': last['accuracy']}
+
+
+def _span_logits(outputs: Arrays, batch: Arrays) -> list[jax.Array]:
+    """Returns the logits [B, S] of the first and of the last token, with padding masked."""
     padding = jnp.where(batch['attention_mask'] > 0, 0.0, -1e9)  # [B, S]
-    first = classification_sums(outputs['start_logits'] + padding, batch['start'], batch['weights'], 'start')
-    last = classification_sums(outputs['end_logits'] + padding, batch['end'], batch['weights'], 'end')
-    (a, weight), (b, _) = first['start_loss'], last['end_loss']
-    return {
-        'loss': ((a + b) / 2, weight),
-        'start_accuracy': first['start_accuracy'],
-        'end_accuracy': last['end_accuracy'],
-    }
+    return [outputs[name] + padding for name in ('start_logits', 'end_logits')]
 
 
-def _row_weights(batch: Arrays) -> dict[str, jax.Array]:
+def row_weights(batch: Arrays) -> dict[str, jax.Array]:
+    """Computes the weight of `loss` for losses of rows."""
     return {'loss': batch['weights'].sum()}
 
 
@@ -303,16 +282,15 @@ def _distill_scores(student: Any, teacher: Any, batch: Arrays, temperature: floa
 
 def _distill_spans(student: Any, teacher: Any, batch: Arrays, temperature: float) -> jax.Array:
     """Averages the divergences of the first and of the last token [B], without padding."""
-    padding = jnp.where(batch['attention_mask'] > 0, 0.0, -1e9)  # [B, S]
-    ends = ('start_logits', 'end_logits')
-    return sum(divergence(student[name] + padding, teacher[name] + padding, temperature) for name in ends) / 2
+    pairs = zip(*(_span_logits(x, batch) for x in (student, teacher)), strict=True)
+    return sum(divergence(*pair, temperature) for pair in pairs) / 2
 
 
-CLASSIFICATION = Objective(INPUTS, classification_losses, _row_weights, DistillLoss(_distill_logits('logits')))
-CHOICES = Objective(INPUTS, choice_losses, _row_weights, DistillLoss(_distill_choices))
-MULTI_LABEL = Objective(INPUTS, multi_label_losses, _row_weights, DistillLoss(_distill_labels))
-REGRESSION = Objective(INPUTS, regression_losses, _row_weights, DistillLoss(_distill_scores))
-SPANS = Objective(INPUTS, span_losses, _row_weights, DistillLoss(_distill_spans))
+CLASSIFICATION = Objective(INPUTS, classification_losses, row_weights, DistillLoss(_distill_logits('logits')))
+CHOICES = Objective(INPUTS, choice_losses, row_weights, DistillLoss(_distill_choices))
+MULTI_LABEL = Objective(INPUTS, multi_label_losses, row_weights, DistillLoss(_distill_labels))
+REGRESSION = Objective(INPUTS, regression_losses, row_weights, DistillLoss(_distill_scores))
+SPANS = Objective(INPUTS, span_losses, row_weights, DistillLoss(_distill_spans))
 TOKENS = Objective(
     INPUTS,
     token_losses,

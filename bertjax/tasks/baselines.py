@@ -33,9 +33,6 @@ def class_baselines(
       targets: The index of each training record's class, int [N].
       records: The M records to predict.
       classes: The number of classes C.
-
-    Raises:
-      UserError: scikit-learn is not installed, no text has a word, or no two texts of a large training set share one.
     """
     train_inputs, inputs = tfidf_features(train, records)
     counts = np.bincount(targets, minlength=classes)
@@ -51,9 +48,7 @@ def label_baselines(
 ) -> dict[str, np.ndarray]:
     """Returns sigmoid logits, float64 [M, C], from the label frequencies and from logistic regression.
 
-    Args:
-      train, records: See `class_baselines`.
-      targets: The labels of the training records, [N, C]: 1 if a record has the label, else 0.
+    The targets are [N, C]: 1 if a record has the label, else 0.
     """
     train_inputs, inputs = tfidf_features(train, records)
     share = np.clip(targets.mean(0), 1e-4, 1 - 1e-4)
@@ -67,12 +62,7 @@ def label_baselines(
 def score_baselines(
     train: Sequence[LabelledRecord], targets: np.ndarray, records: Sequence[LabelledRecord]
 ) -> dict[str, np.ndarray]:
-    """Predicts scores, float64 [M, 1], by the mean of `targets` and by ridge regression on TF-IDF features.
-
-    Args:
-      train, records: See `class_baselines`.
-      targets: The scores of the training records, float [N].
-    """
+    """Predicts scores, float64 [M, 1], by the mean of the targets [N] and by ridge regression on TF-IDF features."""
     train_inputs, inputs = tfidf_features(train, records)
 
     from sklearn.linear_model import Ridge
@@ -144,14 +134,16 @@ def _inputs(vectors: Any, records: Sequence[LabelledRecord]) -> Any:
 
 
 def _fit_vectorizer(texts: Sequence[str]) -> Any:
-    """Fits a TfidfVectorizer on the words and word bigrams of the texts."""
+    """Fits a TfidfVectorizer on the words and word bigrams of the texts.
+
+    Raises:
+      UserError: scikit-learn is not installed, no text has a word, or no two texts of a large training set share one.
+    """
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
     except ModuleNotFoundError:
-        fix = "pip install 'bertjax[baseline]'"
-        raise UserError(
-            'config.run=baseline', 'no scikit-learn', 'scikit-learn, for TF-IDF and linear models', fix
-        ) from None
+        expected, fix = 'scikit-learn, for TF-IDF and linear models', "pip install 'bertjax[baseline]'"
+        raise UserError('config.run=baseline', 'no scikit-learn', expected, fix) from None
     result = TfidfVectorizer(
         token_pattern=_WORDS,
         ngram_range=(1, 2),
@@ -168,13 +160,7 @@ def _fit_vectorizer(texts: Sequence[str]) -> Any:
 
 
 def _fit_class_logits(train: Any, targets: np.ndarray, inputs: Any, classes: int) -> np.ndarray:
-    """Fits a logistic regression and returns its log-probabilities, float64 [M, C]; -50 for an absent class.
-
-    Args:
-      train, inputs: The features of the training records [N, F] and of the records to predict [M, F].
-      targets: The class indices, int [N], each below `classes`.
-      classes: The number of classes C.
-    """
+    """Fits a logistic regression and returns its log-probabilities, float64 [M, C]; -50 for an absent class."""
     from sklearn.linear_model import LogisticRegression
 
     logits = np.full((inputs.shape[0], classes), _LOG_ZERO)

@@ -24,16 +24,9 @@ _OUTPUTS = integer(1, MANY)  # the allowed numbers of outputs of a head
 
 
 def build_recorded_task(task: Mapping[str, Any], seq_len: int) -> Task:
-    """Builds the task that a task.json describes, without its learned state, such as labels.
-
-    Args:
-      task: The content of task.json: the `kind` of the task and its options.
-      seq_len: The maximum sequence length, in tokens.
-    """
-    options = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in task.items() if name != 'kind'
-    }
-    return build_task(task['kind'], data='', seq_len=seq_len, **options)
+    """Builds the task that a task.json describes by its `kind` and options, without learned state such as labels."""
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in task.items()}
+    return build_task(data='', seq_len=seq_len, **options)
 
 
 def with_seq_len(task: Task, seq_len: int) -> Task:
@@ -51,21 +44,17 @@ def with_seq_len(task: Task, seq_len: int) -> Task:
         dataclasses.replace(task, **changes)  # validates the options; the result lacks the learned state
     except UserError as error:
         limit = f'{error.where}: found {error.found}, expected {error.expected}'
-        raise UserError(
-            'max_length', str(seq_len), f'a length that the task allows ({limit})', 'choose a larger value'
-        ) from None
+        expected = f'a length that the task allows ({limit})'
+        raise UserError('max_length', str(seq_len), expected, 'choose a larger value') from None
     result = copy.copy(task)
-    for name, value in changes.items():
-        setattr(result, name, value)
+    vars(result).update(changes)
     return result
 
 
 def build_pair_task(directory: str, longest: int) -> Task | None:
     """Builds the task of a CrossEncoder or MultiVectorEncoder of sentence-transformers, or None for other directories.
 
-    Args:
-      directory: The directory.
-      longest: The model's number of positions.
+    `longest` is the model's number of positions.
 
     Raises:
       UserError: The model has settings that bertjax lacks.
@@ -80,15 +69,12 @@ def build_pair_task(directory: str, longest: int) -> Task | None:
 
 
 def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) -> Task | None:
-    """Builds the task that a model class of transformers solves.
+    """Builds the task that a model class of transformers solves; None for a pre-training model or without a head.
 
     Args:
       values: The fields of a config.json: `architectures`, `id2label`, `num_labels`, `problem_type`.
       seq_len: The maximum sequence length S, in tokens.
       where: The directory, for messages.
-
-    Returns:
-      The task; None for an encoder without a head, or for a pre-training model.
 
     Raises:
       UserError: `id2label` or `num_labels` is invalid.

@@ -34,7 +34,7 @@ def option(
       default: the value if a recipe does not set the option.
       allowed: the range of values; None allows True and False, or any text.
       about: one line of documentation; '' for the entry of the attribute in the docstring of the class.
-      affects: the part of a run that the option affects, a key of _POLICIES.
+      affects: a key of _POLICIES.
       named: whether the argument after the recipe's name sets the option, as in configs/glue.py:rte.
     """
     change, trained = _POLICIES[affects]

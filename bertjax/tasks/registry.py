@@ -41,11 +41,7 @@ def build_task(kind: str, *, data: str, seq_len: int, **options: Any) -> Task:
 
 
 def options(kind: str) -> Mapping[str, Key]:
-    """Returns the options of a kind, by name.
-
-    Raises:
-      UserError: The kind is unknown.
-    """
+    """Returns the options of a kind, by name."""
     return options_of(_class(kind))
 
 

@@ -96,8 +96,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     def records(self, split: str) -> Sequence[Record]:
         """Reads the records of a split in file order. If rows are dropped, a message is printed.
 
-        Args:
-          split: The name of the split: 'train', 'dev', 'test' ... The records of 'test' may lack labels.
+        The records of 'test' may lack labels.
 
         Raises:
           UserError: The file or split does not exist, or a row is malformed.
@@ -105,23 +104,10 @@ class Task(abc.ABC, Generic[Record, Prediction]):
 
     @abc.abstractmethod
     def features(self, records: Sequence[Record], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """Tokenises records.
-
-        Args:
-          records: The records.
-          tokenizer: The tokenizer of the model.
-          training: Whether the features are for training. If False, the records need no labels, and each record has at
-            least one row.
-        """
+        """Tokenises records. Without `training`, they need no labels, and each record has at least one row."""
 
     def fixed_tokens(self, records: Sequence[Record], features: Features, tokenizer: Tokenizer) -> np.ndarray:
-        """Returns a mask, bool [T], of the tokens that augmentation must not replace, such as entity markers.
-
-        Args:
-          records: The records of the features.
-          features: The features; all rows together have T tokens.
-          tokenizer: The tokenizer that produced the features.
-        """
+        """Returns a mask, bool [T], of the T tokens of all rows that augmentation must not replace, as entity marks."""
         return np.zeros(len(features.tokens), bool)
 
     @abc.abstractmethod
@@ -133,11 +119,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         return self._files.describe() if self._files else ''
 
     def check_training(self, train: str) -> None:
-        """Checks that config.trainable, the part of the model to train, fits the options of the task.
-
-        Raises:
-          UserError: An option contradicts config.trainable.
-        """
+        """Raises a UserError if config.trainable, the part of the model to train, contradicts an option of the task."""
 
     def adopt(self, source: str) -> None:
         """Takes over settings of the model from which a new run starts. `source` is the directory of the model.
@@ -175,23 +157,11 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Record | Blank]:
         """Yields unlabelled records from the lines of an input file, each as soon as its lines are read.
 
-        Args:
-          lines: The lines of the file or of standard input.
-          where: The name of the file, for messages.
-
-        Yields:
-          The records, and a `Blank` for each blank line or empty record that needs a row in the output.
-
-        Raises:
-          UserError: A line is malformed.
+        Yields a `Blank` for each blank line or empty record that needs a row in the output.
         """
 
     def from_rows(self, rows: Iterator[layout.Record]) -> Iterator[Record | Blank]:
-        """Yields unlabelled records from the rows of a binary input file (Parquet or Arrow).
-
-        Raises:
-          UserError: A row is malformed, or this kind of task supports text files only.
-        """
+        """Yields unlabelled records from the rows of a binary input file (Parquet or Arrow)."""
         raise UserError(next(rows).where, 'a row of fields', 'a text file', 'see docs/finetuning.md')
 
     @abc.abstractmethod
@@ -203,37 +173,25 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     ) -> list[Prediction]:
         """Returns the predictions of an ensemble, computed from the mean logits of its models.
 
-        Args:
-          records: The records of a split.
-          members: A pair for each model: the features of the records, and the outputs of the model.
+        A member is the features of the records, and the outputs of a model.
 
         Raises:
           UserError: The models' logits are not comparable, for example because their tokenizers differ.
         """
         features = members[0][0] if self.same_rows else self._shared_features(members)
-        mean = {
-            name: [
-                np.mean(rows, axis=0, dtype=np.float64)
-                for rows in zip(*(outputs[name] for _, outputs in members), strict=True)
-            ]
-            for name in members[0][1]
-        }
+        mean = {}
+        for name in members[0][1]:
+            by_row = zip(*(outputs[name] for _, outputs in members), strict=True)
+            mean[name] = [np.mean(rows, axis=0, dtype=np.float64) for rows in by_row]
         return self.predictions(records, features, mean)
 
     def _shared_features(self, members: Sequence[tuple[Features, Outputs]]) -> Features:
-        """Returns the features that all models of an ensemble share.
-
-        Raises:
-          UserError: The features differ.
-        """
+        """Returns the features that all models of an ensemble share; raises a UserError if they differ."""
         first = members[0][0]
         if any(features.fingerprint != first.fingerprint for features, _ in members):
-            raise UserError(
-                'config.ensemble',
-                found='models that split the texts into different pieces or windows',
-                expected=f'one tokenizer, config.seq_len and stride, because {self.name} has logits for each piece',
-                fix='leave out the models that differ',
-            )
+            found = 'models that split the texts into different pieces or windows'
+            expected = f'one tokenizer, config.seq_len and stride, because {self.name} has logits for each piece'
+            raise UserError('config.ensemble', found, expected, 'leave out the models that differ')
         return first
 
     @abc.abstractmethod
@@ -249,12 +207,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """Yields a JSON object for each record with its prediction: labels and probabilities, spans, or tags."""
 
     def judgments(self, records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """Yields a judgment for each labelled record, or nothing if the kind of task has no error report.
-
-        Args:
-          records: The labelled records.
-          rows: The JSON objects of the method `rows` for the same records.
-        """
+        """Yields a judgment for each labelled record and its object of `rows`, or nothing without an error report."""
         return iter(())
 
     def tune(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> None:
@@ -265,14 +218,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         return ''
 
     def baselines(self, train: Sequence[Record], records: Sequence[Record]) -> dict[str, list[Prediction]]:
-        """Returns the predictions of simple baselines, which a model should beat.
-
-        Args:
-          train: The training records, to which the baselines are fitted.
-          records: The records to predict.
-
-        Returns:
-          {name of a baseline: predictions for `records`}; {} if the task has no baselines.
+        """Returns {name of a simple baseline that is fitted to `train`: predictions for `records`}.
 
         Raises:
           UserError: scikit-learn is not installed.

@@ -53,9 +53,6 @@ def read_table(files: Files, layout: str, *, labelled: bool = True) -> list[Choi
       layout: 'swag' for the format of github.com/rowanz/swagaf, where test.csv has no `label`; 'codah' for the format
         of github.com/Websail-NU/CODAH, with neither a header nor quoting.
       labelled: Whether to read labels.
-
-    Raises:
-      UserError: A label is invalid, or a context or an ending is empty; see also records.py:read_records.
     """
     optional = {'gold-source'} if labelled else {'gold-source', 'label'}
     columns = tuple(Column((name,), required=name not in optional) for name in _COLUMNS[layout])
@@ -73,15 +70,7 @@ def parse_questions(
     """Yields the questions of objects {"prompt": text, "endings": [texts], "label": number}.
 
     An object may also have "start", the common start of all endings. The number of endings may vary between questions.
-    Each question is yielded as soon as its object is read.
-
-    Args:
-      records: The objects.
-      labelled: Whether to read labels.
-      keep_fields: Whether to store all fields of the object in the question.
-
-    Raises:
-      UserError: An object is malformed or has an empty text, fewer than two endings or an invalid label.
+    Each question is yielded as soon as its object is read. `keep_fields` stores all fields of the object in it.
     """
     for line, record in records:
         prompt, start, endings = record.get('prompt'), record.get('start') or '', record.get('endings')
@@ -129,18 +118,12 @@ def split_by_hash(
 
     The split of a question depends only on its context, so that questions with the same context are in the same split.
     The context is lower-cased, and its white space is replaced by single spaces. The first 8 bytes of the SHA-256 hash
-    of the result, scaled to [0, 1), select the split.
-
-    Args:
-      questions: All questions of the file.
-      split: 'train', 'dev' or 'test'.
-      dev_share, test_share: The expected fractions of contexts in dev and in test.
+    of the result, scaled to [0, 1), select the split. The shares are the expected fractions of contexts.
     """
     test, dev = hash_threshold(test_share), hash_threshold(test_share + dev_share)
-    selected = []
-    for question in questions:
+
+    def split_of(question: ChoiceQuestion) -> str:
         digest = hashlib.sha256(' '.join(question.context.lower().split()).encode()).digest()
-        side = 'test' if hash64(digest) < test else 'dev' if hash64(digest) < dev else 'train'
-        if side == split:
-            selected.append(question)
-    return selected
+        return 'test' if hash64(digest) < test else 'dev' if hash64(digest) < dev else 'train'
+
+    return [question for question in questions if split_of(question) == split]

@@ -31,12 +31,7 @@ from bertjax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class ChoicePrediction:
-    """The prediction for a question.
-
-    Attributes:
-      ending: the index of the selected ending.
-      probabilities: the probability of each ending.
-    """
+    """The prediction for a question: the index of the selected ending, and the probability of each ending."""
 
     ending: int
     probabilities: tuple[float, ...]
@@ -192,7 +187,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         for record, choice in zip(records, predictions, strict=True):
             row = {'prompt': record.context, 'start': record.start, 'endings': record.endings}
             row |= {'prediction': choice.ending, 'ending': record.endings[choice.ending]}
-            row |= {'probabilities': choice.probabilities}
+            row['probabilities'] = choice.probabilities
             yield row if record.label is None else {**row, 'true': record.label}
 
     def judgments(self, records: Questions, rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:

@@ -206,11 +206,9 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
 
 
 def make_rankings(queries: Sequence[Query], search: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> list[Ranking]:
-    """Ranks the documents that a search finds for each query. The query itself is left out, see `Query.excludes`.
+    """Ranks the documents that a search finds for each of Q queries, without the query itself, see `Query.excludes`.
 
-    Args:
-      queries: The Q queries of one corpus.
-      search: The function K -> indices and scores [Q, K] of the best K documents of each query, the best first.
+    The search is a function K -> indices and scores [Q, K] of the best K documents of each query, the best first.
     """
     count, rankings = max(CUTOFFS.values()), []
     for query, *found in zip(queries, *search(count + 1), strict=True):

@@ -37,9 +37,9 @@ class TextExample:
       form: a key of FORMS.
       texts: an anchor, its positive and any number of negatives; or the two texts of a pair; or a single text.
       score: the similarity of a scored pair; None if unknown.
-      teacher: a teacher's scores of all texts but the first, if the form is 'distilled'; else ().
       where: the location, such as 'file:line'; '' for a BEIR folder or SQuAD's JSON.
       fields: all fields of the row if the record is read for prediction; else None.
+      teacher: a teacher's scores of all texts but the first, if the form is 'distilled'; else ().
     """
 
     form: str
@@ -99,9 +99,6 @@ def parse_examples(
       records: The rows, at least one.
       columns: {role of ROLES: name of the column}. Forms with other roles are not read.
       keys: The prefix of the config keys that name the columns, for messages.
-
-    Raises:
-      UserError: No form fits the columns, a text is missing or invalid, or a score is invalid.
     """
     records = iter(records)
     first = next(records)
@@ -117,11 +114,7 @@ def parse_examples(
 
 
 def find_form(record: Record, columns: Mapping[str, str], keys: str = 'config.task') -> str:
-    """Returns the form of a row, a key of FORMS. For `columns` and `keys` see `parse_examples`.
-
-    Raises:
-      UserError: The row lacks the columns of every form.
-    """
+    """Returns the form of a row, a key of FORMS; raises a UserError if the row lacks the columns of every form."""
     for form, roles in FORMS.items():
         if all(columns.get(role) in record.fields for role in roles):
             return form
@@ -236,8 +229,8 @@ def _entries(path: epath.Path, names: Sequence[str]) -> dict[str, str]:
     entries: dict[str, str] = {}
     for where, fields in read_records([path]):
         name, parts = fields.get('_id'), [fields.get(name) or '' for name in names]
-        if not isinstance(name, str) or name in entries or not all(isinstance(part, str) for part in parts):
-            is_new = isinstance(name, str) and name not in entries
+        is_new = isinstance(name, str) and name not in entries
+        if not is_new or not all(isinstance(part, str) for part in parts):
             found = f'the _id {name!r}' + (' with a value that is not a text' if is_new else '')
             raise UserError(where, found, f'a new _id, and texts as {" and ".join(names)}', 'correct the row')
         if names[-1] not in fields:

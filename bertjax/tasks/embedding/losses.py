@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.data.features import INPUTS
-from bertjax.losses import Objective
+from bertjax.losses import Objective, row_weights
 
 TEXT_IDS = 'text_ids'
 Batch = Mapping[str, jax.Array]
@@ -43,17 +43,17 @@ class RowLoss:
 
 
 def make_objective(
-    total: Callable[[Any, Batch], jax.Array], inputs: Sequence[str] = INPUTS, **options: Any
+    rows: Callable[[jax.Array, Batch], jax.Array], output: str, inputs: Sequence[str] = INPUTS, **options: Any
 ) -> Objective:
-    """Returns an objective with a single loss.
+    """Returns an objective with a single loss, a function (output of the model, batch) -> the losses [B] of the rows.
 
-    Args:
-      total: The function (outputs, batch) -> the sum of the losses of the rows, each multiplied by its weight.
-      inputs, **options: See Objective.
+    For `inputs` and `options` see Objective.
     """
-    weights = lambda batch: {'loss': batch['weights'].sum()}  # noqa: E731
-    losses = lambda outputs, batch: {'loss': (total(outputs, batch), batch['weights'].sum())}  # noqa: E731
-    return Objective((*inputs,), losses, weights, **options)
+
+    def losses(outputs: Any, batch: Batch) -> dict[str, Any]:
+        return {'loss': ((rows(outputs[output], batch) * batch['weights']).sum(), batch['weights'].sum())}
+
+    return Objective((*inputs,), losses, row_weights, **options)
 
 
 def mean_of(x: jax.Array, present: jax.Array) -> jax.Array:
@@ -107,9 +107,6 @@ def info_nce(
         all anchors (CLIP, arXiv 2103.00020).
       false_negative_margin: If > 0, a text is also not a negative if its similarity to the anchor exceeds the
         similarity of the positive by more than this margin (arXiv 2506.05176, equation 2).
-
-    Returns:
-      float32 [B].
     """
     texts = x[:, 1:].swapaxes(0, 1).reshape(-1, x.shape[-1])  # positives first
     similarity = jnp.einsum('id,jd->ij', x[:, 0], texts, precision='highest')  # [B, (C - 1)·B]
@@ -145,15 +142,8 @@ def _cross_entropy(similarity: jax.Array, excluded: jax.Array, *, scale: float, 
 def cosent(x: jax.Array, batch: Batch, *, scale: float = 20.0) -> jax.Array:
     """Computes log(1 + Σ exp(scale · (s_j - s_i))) over the pairs i, j of rows with score i > score j.
 
-    Source: CoSENT (Su 2022, kexue.fm/archives/8847).
-
-    Args:
-      x: float32 [B, 2, D], unit vectors.
-      batch: `labels`, the scores, and `weights`, 0 for padding; float32 [B].
-      scale: The factor of the similarities s.
-
-    Returns:
-      float32 [B], the loss of the batch for every row.
+    Source: CoSENT (Su 2022, kexue.fm/archives/8847). Every row [B] gets the loss of the batch. The unit vectors x are
+    float32 [B, 2, D]. The batch has `labels`, the scores, and `weights`, 0 for padding; float32 [B].
     """
     similarity, scores, real = scale * _pair_similarity(x), batch['labels'], batch['weights'] > 0
     wrong = (scores[:, None] > scores) & real[:, None] & real
@@ -170,10 +160,7 @@ def cosine(x: jax.Array, batch: Batch) -> jax.Array:
 def margin_mse(x: jax.Array, batch: Batch, *, scale: float = 20.0) -> jax.Array:
     """Computes `listwise_margin_mse` [B] between similarities multiplied by `scale` and a teacher's scores.
 
-    Args:
-      x: float32 [B, C, D], unit vectors of anchor, positive and C - 2 hard negatives of each row.
-      batch: `text_ids`, int32 [B, C], and `labels`, float32 [B, C - 1], a teacher's scores of the texts.
-      scale: The factor of the similarities.
+    The unit vectors x are float32 [B, C, D], as in `info_nce`. The labels, float32 [B, C - 1], are a teacher's scores.
     """
     similarity = scale * jnp.einsum('bd,bcd->bc', x[:, 0], x[:, 1:], precision='highest')
     return listwise_margin_mse(similarity, batch[TEXT_IDS][:, 1:] > 0, batch['labels'])
@@ -191,16 +178,14 @@ LOSSES = {
 def build_objective(loss: str, dims: Sequence[int] = (), **options: Any) -> Objective:
     """Builds the objective of a loss of LOSSES on the model's `embeddings` [B, C, D].
 
-    Args:
-      loss: The name of the loss.
-      dims: The widths. For each width, the loss is computed on that many leading dimensions. The losses are added up
-        (Matryoshka, arXiv 2205.13147). () uses all dimensions.
-      **options: The options of the loss.
+    For each width in `dims`, the loss is computed on that many leading dimensions, and the losses are added up
+    (Matryoshka, arXiv 2205.13147). () uses all dimensions.
     """
     rows = functools.partial(LOSSES[loss].rows, **options)
 
-    def total(outputs: Any, batch: Batch) -> jax.Array:
+    def losses(outputs: Any, batch: Batch) -> dict[str, Any]:
         x, weights = outputs['embeddings'].astype(jnp.float32), batch['weights']
-        return sum((rows(normalize(x[..., :width]), batch) * weights).sum() for width in dims or (x.shape[-1],))
+        total = sum((rows(normalize(x[..., :width]), batch) * weights).sum() for width in dims or (x.shape[-1],))
+        return {'loss': (total, weights.sum())}
 
-    return make_objective(total, whole_batch=True)
+    return Objective(INPUTS, losses, row_weights, whole_batch=True)

@@ -14,12 +14,7 @@ _QUERIES = 4096  # the maximum number of queries in a search; bounds the memory 
 
 
 def distinct_documents(queries: Sequence[Query], further: Sequence[str]) -> tuple[list[str], list[list[int]]]:
-    """Returns the distinct texts of the corpus and of `further`, and the indices of each query's positives.
-
-    Args:
-      queries: The queries of one corpus.
-      further: Additional texts, which may repeat texts of the corpus.
-    """
+    """Returns the distinct texts of the queries' corpus and of `further`, and the indices of each query's positives."""
     numbers: dict[str, int] = {}
     in_corpus = [numbers.setdefault(text, len(numbers)) for text in queries[0].corpus.texts]
     for text in further:
@@ -37,17 +32,15 @@ def mine_negatives(
 ) -> Iterator[Mapping[str, Any]]:
     """Yields a record for each positive of each query.
 
+    A record has the anchor, the positive and the list of negatives, under the names in `options`, and SCORES, the
+    cosines of the anchor with the positive and with the negatives.
+
     Args:
       queries: The texts of Q queries.
       documents: N different texts.
       relevant: The positives of each query, as indices in `documents`.
-      vectors: float32 [Q, D], the embeddings of the queries.
-      document_vectors: float32 [N, D], the embeddings of the documents.
+      vectors, document_vectors: float32 [Q, D] and [N, D], the embeddings.
       options: The rules for choosing negatives, and the names of the fields.
-
-    Yields:
-      The anchor, the positive and the list of negatives, under the names in `options`, and SCORES, the cosines of the
-      anchor with the positive and with the negatives.
     """
     for begin in range(0, len(queries), _QUERIES):
         part = slice(begin, begin + _QUERIES)
@@ -76,9 +69,6 @@ def mine_negatives(
 
 def _highest_score(score: float, options: MineNegativesKeys) -> float:
     """Returns the highest score that a negative of a positive with this score may have."""
-    limits = [np.inf]
-    if options.absolute_margin is not None:
-        limits.append(score - options.absolute_margin)
-    if options.relative_margin is not None:
-        limits.append(score - abs(score) * options.relative_margin)
-    return min(limits)
+    absolute = -np.inf if options.absolute_margin is None else options.absolute_margin
+    relative = -np.inf if options.relative_margin is None else abs(score) * options.relative_margin
+    return score - max(absolute, relative)

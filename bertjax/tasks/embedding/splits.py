@@ -57,11 +57,7 @@ class EmbeddingSplits(TableFiles):
         return tuple(itertools.islice(existing_files(self._path, names), 1)) if is_folder else ()
 
     def splits(self) -> list[str]:
-        """Returns the training split, if any, and the splits that a model can be evaluated on.
-
-        Raises:
-          UserError: The dev split has single texts.
-        """
+        """Returns the training split, if any, and the splits that a model can be evaluated on."""
         forms = {split: self.form_of(split) for split in STEMS}
         if forms['dev'] == 'texts':
             raise self._no_pairs('dev')
@@ -79,9 +75,6 @@ class EmbeddingSplits(TableFiles):
         """Reads the pairs of a split as search queries.
 
         Their corpus is all documents of a BEIR folder, all paragraphs of SQuAD, or all positives and negatives.
-
-        Raises:
-          UserError: The split does not exist, has no pairs, or is malformed.
         """
         if self.is_beir:
             queries = files.read_beir(self._path, split)
@@ -100,11 +93,7 @@ class EmbeddingSplits(TableFiles):
         return files.pairs_as_queries([*files.parse_examples(read_records(paths), columns, self._keys)])
 
     def records(self, split: str) -> Sequence[TextExample | Query]:
-        """Reads the records of a split. Pairs become search queries, except in the training split.
-
-        Raises:
-          UserError: The split does not exist or cannot be evaluated, or a row is malformed or lacks a score.
-        """
+        """Reads the records of a split. Pairs become search queries, except in the training split."""
         check_split(split)
         if self.is_beir or is_squad_json(self.require(split)[0]):
             queries = self.queries(split)

@@ -137,11 +137,6 @@ class EmbeddingTask(TextPairTask):
         return group_features(groups, target_scores(records, self.max_score), iter(sequences), notes)
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
-        """See Task.
-
-        Raises:
-          UserError: A Matryoshka width is larger than the width of the vectors.
-        """
         width = self._dense[-1].width if self._dense else model_config.width
         if max(self.matryoshka_dims, default=0) > width:
             expected = f'at most {width}, the width of the vectors'
@@ -153,11 +148,15 @@ class EmbeddingTask(TextPairTask):
         return {} if self.layers == 'last' else {'output_hidden_states': True}
 
     def sentence_modules(self) -> SentenceModules:
-        prompts = {'query': self.query_prompt, 'document': self.document_prompt}
-        layers = LAYER_NUMBERS[self.layers]
-        options = {'pool': self._pool, 'dense': self._dense, 'normalize': self.normalize}
-        options |= {'truncate_dim': self._truncate_dim}
-        return SentenceModules(self.seq_len, prompts=prompts, layers=layers, **options)
+        return SentenceModules(
+            self.seq_len,
+            pool=self._pool,
+            dense=self._dense,
+            normalize=self.normalize,
+            truncate_dim=self._truncate_dim,
+            layers=LAYER_NUMBERS[self.layers],
+            prompts={'query': self.query_prompt, 'document': self.document_prompt},
+        )
 
     def predictions(self, records: Records, features: Features, outputs: Outputs) -> Predictions:
         """Returns the cosine of the first two texts of each example, or the ranking of each query."""

@@ -64,13 +64,6 @@ LOSSES = {
 
 
 def build_objective(loss: str, query_len: int, **options: Any) -> Objective:
-    """Builds the objective of a loss of LOSSES on the model's `token_vectors` [B, C, S, D].
-
-    Args:
-      loss: The name of the loss.
-      query_len: The maximum number of tokens of a query.
-      **options: The options of the loss.
-    """
+    """Builds the objective of a loss of LOSSES, and its options, on the model's `token_vectors` [B, C, S, D]."""
     rows = functools.partial(LOSSES[loss].rows, query_len=query_len, **options)
-    total = lambda outputs, batch: (rows(outputs['token_vectors'], batch) * batch['weights']).sum()  # noqa: E731
-    return make_objective(total, (*INPUTS, ROLES), whole_batch=True)
+    return make_objective(rows, 'token_vectors', (*INPUTS, ROLES), whole_batch=True)

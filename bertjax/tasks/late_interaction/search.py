@@ -17,8 +17,7 @@ def search(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray], count
     """Finds the documents with the highest scores. Among equal scores, the lowest index comes first.
 
     Args:
-      queries: The token vectors of Q queries, float32 [S, D] each.
-      documents: The token vectors of N documents, likewise.
+      queries, documents: The token vectors of each of Q queries and N documents, float32 [S, D].
       count: The number K of documents per query; at most N are found.
 
     Returns:

@@ -109,16 +109,11 @@ class LateInteractionTask(TextPairTask):
         return text_features([*tokenization.queries(queries), *tokenization.documents(documents)])
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
-        """See Task.
-
-        Raises:
-          UserError: Queries may have more tokens than the encoder has positions, or an augmenting [MASK] could be so
-            far from all ordinary tokens that it attends to none.
-        """
         if self.query_len > model_config.max_positions:
             expected = f'at most {model_config.max_positions}, the positions of the encoder'
             raise UserError('config.task.query_len', str(self.query_len), expected, 'choose fewer tokens')
-        farthest = model_config.attention_window // 2 + 2  # the shortest query is [CLS] [SEP]
+        # An augmenting [MASK] must attend to an ordinary token. The shortest query is [CLS] [SEP].
+        farthest = model_config.attention_window // 2 + 2
         if self.augment and not self.attend and model_config.attention_window and self.query_len > farthest:
             found = f'{self.query_len} with an attention window of {model_config.attention_window}'
             fix = 'choose fewer, or set config.task.attend'

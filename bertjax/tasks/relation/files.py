@@ -69,15 +69,9 @@ class Relation:
 
 
 class Boundary(NamedTuple):
-    """The start or the end of an entity.
+    """The start, or if it `closes`, the end of an entity. Role 0 is the subject, and role 1 is the object."""
 
-    Attributes:
-      position: the character offset in the text.
-      role: 0 for the subject, 1 for the object.
-      closes: whether the boundary is the end of the entity.
-    """
-
-    position: int
+    position: int  # the character offset in the text
     role: int
     closes: bool
 
@@ -107,11 +101,8 @@ def parse_relations(
       rows: The rows of a file.
       text: The name of the field with the marked text.
       label: The name of the field with the relation; '' for `relation` or `label`.
-      labels: The treatment of labels: 'needed', 'optional', or 'ignored'.
+      labels: The treatment of labels: 'needed', 'optional', or 'ignored'. A relation of '' means no label.
       keep_fields: Whether to store all fields of the row in the record.
-
-    Raises:
-      UserError: A row lacks a required field, or a field has an invalid value.
     """
     names = (label,) if label else _LABELS
     for where, fields in rows:
@@ -123,13 +114,13 @@ def parse_relations(
             fix = 'name the field of the marked texts in config.task.text_a'
             raise UserError(where, f'the fields {quote_names(fields)}', f'token and subj_start …, or {text}', fix)
         name = next((name for name in names if fields.get(name) is not None), None)
-        value = None if name is None or labels == 'ignored' else fields[name]
-        if value is not None and not isinstance(value, str | int):
+        value = '' if name is None or labels == 'ignored' else fields[name]
+        if not isinstance(value, str | int):
             raise UserError(where, f'{name} {value!r}', 'the name of a relation', 'correct the record')
-        if value is None and labels == 'needed':
+        relation = str(value).strip() or None
+        if relation is None and labels == 'needed':
             raise UserError(where, 'no label', ' or '.join(names), 'correct or remove the record')
-        value = None if value is None else str(value).strip()
-        yield Relation(plain, entities, value, where, fields if keep_fields else None)
+        yield Relation(plain, entities, relation, where, fields if keep_fields else None)
 
 
 def _parse_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[MarkedEntity, MarkedEntity]]:
@@ -189,13 +180,7 @@ def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int,
 def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Relation | Blank]:
     """Yields records for prediction from an input file in any text format, or with one marked text per line.
 
-    Args:
-      lines: The lines of the file.
-      where: The name of the file.
-      text: The name of the field with the marked text.
-
-    Yields:
-      The records. In a file of marked texts, each blank line yields a `Blank`.
+    In a file of marked texts, each blank line yields a `Blank`. `text` is the name of the field with the marked text.
     """
     lines, first_lines = peek_lines(lines)
     format = FORMATS.get(bare_suffix(where), 'lines')

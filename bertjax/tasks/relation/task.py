@@ -128,8 +128,7 @@ class RelationTask(TextTask):
 
     def features(self, records: Sequence[Relation], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task; without `training`, the rows have `labels` only if every record has a label."""
-        known = all(record.label is not None for record in records)
-        targets = self._targets(records) if known else None
+        targets = self._known_targets(records)
         features = relation_features(records, targets, tokenizer, seq_len=self.seq_len, markers=self.markers)
         notes = (describe_marks(tokenizer, self.markers), *features.notes) if training else features.notes
         return dataclasses.replace(features, notes=notes)

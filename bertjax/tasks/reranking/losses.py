@@ -52,6 +52,4 @@ def _distill(student: Any, teacher: Any, batch: Batch, temperature: float) -> ja
 
 def build_objective(loss: str) -> Objective:
     """Builds the objective of a loss of LOSSES."""
-    rows = LOSSES[loss].rows
-    total = lambda outputs, batch: (rows(outputs['logits'], batch) * batch['weights']).sum()  # noqa: E731
-    return make_objective(total, distill_loss=DistillLoss(_distill))
+    return make_objective(LOSSES[loss].rows, 'logits', distill_loss=DistillLoss(_distill))

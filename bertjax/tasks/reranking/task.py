@@ -86,11 +86,6 @@ class RerankTask(TextPairTask):
         return (self._learned_activation or 'identity') if self.activation == 'auto' else self.activation
 
     def records(self, split: str) -> Records:
-        """See TextPairTask.
-
-        Raises:
-          UserError: A query has no negatives to rank, or config.task.candidates is invalid or does not fit the data.
-        """
         records, is_beir = super().records(split), self._files.is_beir
         if not isinstance(records[0], Query):
             return records
@@ -155,28 +150,22 @@ class RerankTask(TextPairTask):
 
 
 def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> list[Query]:
-    """Returns the queries. The candidates of a query are its first `count` documents in a run file of trec_eval.
+    """Returns the queries, whose candidates are their first `count` documents in a run file of trec_eval.
 
-    Args:
-      queries: The queries of one corpus.
-      path: The file, with lines `query Q0 document rank score name` that are sorted by rank.
-      count: The maximum number of candidates of a query.
-
-    Raises:
-      UserError: The file does not exist, a line is malformed, a document is unknown, or a query has no line.
+    The file has lines `query Q0 document rank score name` that are sorted by rank.
     """
     index = {name: i for i, name in enumerate(queries[0].corpus.ids)}
-    found: dict[str, list[int]] = {}
+    found: dict[str, dict[int, None]] = {}  # a document that is repeated is a candidate once
     for number, line in read_lines(path):
         fields = line.split()
         if len(fields) != 6 or fields[2] not in index:
             expected = 'query, Q0, a document of the corpus, rank, score and a name'
             raise UserError(f'{path}:{number}', repr(line[:60]), expected, 'give the run of a search of this corpus')
-        found.setdefault(fields[0], []).append(index[fields[2]])
+        found.setdefault(fields[0], {})[index[fields[2]]] = None
     for query in queries:
         if query.id not in found:
             raise UserError(str(path), f'no document of the query {query.id}', 'a line', 'search all queries')
-    return [dataclasses.replace(query, candidates=tuple(found[query.id][:count])) for query in queries]
+    return [dataclasses.replace(query, candidates=tuple(found[query.id])[:count]) for query in queries]
 
 
 def _pairs(records: Records) -> list[tuple[str, Sequence[str]]]:

@@ -3,11 +3,12 @@
 import dataclasses
 import functools
 import hashlib
+import json
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from bertjax.config.ranges import list_of, number, one_of, text
+from bertjax.config.ranges import format_value, list_of, number, one_of, text
 from bertjax.errors import UserError
 from bertjax.losses import Objective, build_class_weighted
 from bertjax.metrics.classification import VALUE_METRICS
@@ -15,7 +16,6 @@ from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import TEXT_FORMATS, Row
 from bertjax.tasks.reading.splits import check_split
-from bertjax.tasks.sentence.class_weights import KEY, class_weights, parse_class_weights
 from bertjax.tasks.sentence.files import TableFiles
 from bertjax.tasks.sentence.labels import count_labels, find_labels
 from bertjax.tasks.sentence.task import Example, Scores, TextTask, check_all_or_none
@@ -26,6 +26,8 @@ _PAIR_ID, _PREDICTED = 'pair_ID', ('entailment_judgment', 'relatedness_score')
 _SICK_LABELS = dict(zip(_PREDICTED, (['CONTRADICTION', 'ENTAILMENT', 'NEUTRAL'], []), strict=True))
 _SCORE_METRICS = ('spearman', 'pearson')  # the values of `metric` for a regression
 _UNLABELLED = '-1'  # the label of an unlabelled record in a test file
+_WEIGHTS_KEY = 'config.task.class_weights'
+_WEIGHTS = number(1e-9, 1e9)  # outside this range, the float32 sums of a batch lose all precision
 
 
 @dataclasses.dataclass
@@ -44,7 +46,7 @@ class ClassificationTask(TextTask):
         metric `f1`, the second of two labels is the positive class.
       regression: whether the label is a score.
       class_weights: the weights of the labels in the loss: 'balanced' for higher weights of rare labels, or
-        'LABEL=2.5,LABEL=1', see class_weights.py; '' for equal weights.
+        'LABEL=2.5,LABEL=1', or a JSON object if labels contain commas; '' for equal weights.
       metric: the name of the metric that selects the best run; '' for 'accuracy', or 'spearman' for a regression.
       columns: the names of the columns, for files without a header.
       format: 'tsv', 'csv', 'jsonl' or 'json', for text files; 'auto' selects by suffix.
@@ -88,8 +90,9 @@ class ClassificationTask(TextTask):
         if self.metric and self.metric not in allowed:
             raise UserError('config.task.metric', repr(self.metric), 'one of ' + ', '.join(allowed), 'choose one')
         if self.class_weights and self.regression:
-            raise UserError(KEY, repr(self.class_weights), "'', because scores have no labels", 'leave it empty')
-        parse_class_weights(self.class_weights)
+            found, expected = repr(self.class_weights), "'', because scores have no labels"
+            raise UserError(_WEIGHTS_KEY, found, expected, 'leave it empty')
+        self._class_weights = _parse_class_weights(self.class_weights)
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -107,9 +110,7 @@ class ClassificationTask(TextTask):
             self.labels = find_labels(count_labels(all_records), all_records)
         super().learn(records)
         if self.class_weights:
-            counts = count_labels(records)
-            balanced = self._balanced_weights([counts[label] for label in self.labels], len(records))
-            self._weights = class_weights(self.class_weights, self.labels, balanced)
+            self._weights = tuple(self._label_weights(records))
             pairs = zip(self.labels, self._weights, strict=True)
             print('weights in the loss: ' + ', '.join(f'{label} {weight:.4g}' for label, weight in pairs))
         if self.metric == 'f1' and len(self.labels) != 2:
@@ -122,6 +123,17 @@ class ClassificationTask(TextTask):
             dev_share = f'{self._shared_records - len(records):,} of the {self._shared_records:,} records of train'
             hint = f'config.task.dev_fraction={self.dev_fraction:g} sets the fraction, or set config.task.dev to a file'
             print(f'dev is {dev_share}, selected by a hash of their text; {hint}')
+
+    def _label_weights(self, records: Sequence[Example]) -> list[float]:
+        """Returns the weights of the labels in the loss. The weight of a label that `class_weights` omits is 1."""
+        if self.class_weights == 'balanced':
+            counts = count_labels(records)
+            return self._balanced_weights([counts[label] for label in self.labels], len(records))
+        for label in self._class_weights:
+            if label not in self.labels:
+                known = ', '.join(self.labels[:30])
+                raise UserError(_WEIGHTS_KEY, f'a weight of {label!r}', f'one of {known}', 'correct the label')
+        return [self._class_weights.get(label, 1.0) for label in self.labels]
 
     def _balanced_weights(self, counts: Sequence[int], total: int) -> list[float]:
         """Returns total / (C · count) for each of C labels, as in scikit-learn's 'balanced'; 1 if the count is 0."""
@@ -216,14 +228,28 @@ class ClassificationTask(TextTask):
 
 
 def is_held_out(record: Example, share: float) -> bool:
-    """Whether a record of the training file belongs to the dev split.
+    """Whether a record of the training file belongs to the dev split, which has a `share` of the records, 0 to 1.
 
     A hash of the text decides. The hash ignores case and differences in white space.
-
-    Args:
-      record: The record.
-      share: The fraction of the records that become dev, 0 to 1.
     """
     text = '\0'.join(' '.join(text.casefold().split()) for text in (record.first, record.second or ''))
     digest = hashlib.blake2b(text.encode('utf-8'), digest_size=8).digest()
     return hash64(digest) < hash_threshold(share)
+
+
+def _parse_class_weights(text: str) -> Mapping[str, float]:
+    """Returns the weights by label that config.task.class_weights lists; {} for '' and 'balanced'."""
+    if text in ('', 'balanced'):
+        return {}
+    try:
+        if text.startswith('{'):
+            weights = {str(label): float(weight) for label, weight in json.loads(text).items()}
+        else:
+            pairs = [item.rpartition('=') for item in text.split(',')]
+            weights = {label.strip(): float(weight) for label, _, weight in pairs}
+    except (ValueError, TypeError, OverflowError):
+        weights = {}
+    if not weights or not all(map(_WEIGHTS.contains, weights.values())):
+        expected = f"'balanced', or for each label {_WEIGHTS.words}"
+        raise UserError(_WEIGHTS_KEY, format_value(text), expected, f"for example --{_WEIGHTS_KEY}='spam=2.5,ham=1'")
+    return weights

@@ -141,11 +141,10 @@ class GlueTask(TextTask):
             found = f'no {" or ".join(source.files[:3])} for the split {split}'
             fix = "give the output folder of GLUE's download script, or leave config.data empty for tensorflow-datasets"
             raise UserError(str(self._folder()), found, "the task's files", fix)
+        headerless, max_broken_rows = row.headerless_columns, row.max_broken_rows
         if source.server:  # allow no broken rows, because the server needs a prediction for every row
-            layout = TableLayout(columns, row.headerless_test_columns, 0)
-        else:
-            layout = TableLayout(columns, row.headerless_columns, row.max_broken_rows)
-        yield from read_rows(files, layout, 'tsv' if official else '')
+            headerless, max_broken_rows = row.headerless_test_columns, 0
+        yield from read_rows(files, TableLayout(columns, headerless, max_broken_rows), 'tsv' if official else '')
 
     def _folder(self) -> epath.Path:
         data = data_directory(self.data, f'a folder with the files of {self.name}')
@@ -154,8 +153,8 @@ class GlueTask(TextTask):
     def _find(self, split: str) -> tuple[Files, bool]:
         """Returns the files of a split, or () if there are none, and whether they are official files.
 
-        If there is no official file, the function looks for files from the Hugging Face Hub, whose splits have the same
-        names as in tensorflow-datasets, and for JSON lines with the same columns.
+        Otherwise, they are from the Hugging Face Hub, whose splits have the same names as in tensorflow-datasets, or
+        JSON lines with the same columns.
         """
         (_, source), folder = self._splits[split], self._folder()
         official = next(existing_files(folder, source.files), None)

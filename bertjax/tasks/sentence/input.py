@@ -20,15 +20,13 @@ def read_input(
     determines it: a JSON object means JSON lines, column names mean a table, and anything else means plain lines. A
     plain line is a text, or a pair of texts with a tab between them. Formats other than plain lines ignore blank lines.
 
+    A blank plain line that precedes a text yields a `Blank`.
+
     Args:
-      lines: The lines of the file.
-      where: The name of the file.
+      lines: The lines of the file `where`.
       columns: The columns of the one or two texts.
       quiet: Whether to suppress the message about the detected format.
       tabs: Whether plain lines are read as pairs if the first plain line has a tab, even if `columns` has one column.
-
-    Yields:
-      The records, and a `Blank` for each blank plain line that precedes a text.
 
     Raises:
       UserError: The file has no rows, or a row is malformed.

@@ -32,11 +32,7 @@ def count_labels(records: Sequence[LabelledRecord]) -> Counter[str]:
 
 
 def find_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> list[str]:
-    """Returns the sorted labels, numbers before words.
-
-    Args:
-      counts: The number of records of each label.
-      records: The records with these labels.
+    """Returns the labels of `records` with these `counts`, sorted, numbers before words.
 
     Raises:
       UserError: There are fewer than two labels or too many, a label is a missing value, or two labels are equal
@@ -78,10 +74,8 @@ def find_odd_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]
     lines = []
     for label, count in counts.items():
         if count and label.lower() in _PERHAPS_MISSING:
-            location = _first(label, records)
-            lines.append(
-                f'warning: {count:,} records have the label {label!r}, the first at {location}; is it a missing value?'
-            )
+            known = f'{count:,} records have the label {label!r}, the first at {_first(label, records)}'
+            lines.append(f'warning: {known}; is it a missing value?')
     by_folded: dict[str, list[str]] = {}
     for label in counts:
         by_folded.setdefault(' '.join(label.casefold().split()), []).append(label)

@@ -81,14 +81,16 @@ class MultiLabelTask(ClassificationTask):
             return cells[0]
         if all(cell is None for cell in cells):
             return None
+        names = []
         for name, cell in zip(self.label_columns, cells, strict=True):
             if cell is None:
                 fix = 'correct the record or config.task.label_columns; an unlabelled test file has no label columns'
                 raise UserError(where, f'no value in the column {name}', '0 or 1', fix)
-            if cell.strip().lower() not in _FLAGS:
+            flag = _FLAGS.get(cell.strip().lower())
+            if flag is None:
                 raise UserError(where, f'{cell[:40]!r} in the column {name}', '0 or 1', 'correct the record')
-        pairs = zip(self.label_columns, cells, strict=True)
-        return json.dumps([name for name, cell in pairs if _FLAGS[cell.strip().lower()]])
+            names += [name] if flag else []
+        return json.dumps(names)
 
     def _means_no_label(self, label: str) -> bool:
         """See ClassificationTask; always False, because an empty cell is an empty set of labels."""
@@ -131,12 +133,11 @@ class MultiLabelTask(ClassificationTask):
 
     def _targets(self, records: Sequence[Example]) -> np.ndarray:
         """Returns an array that is 1 for the labels of a record and 0 elsewhere, float32 [N, C]."""
-        number = {label: i for i, label in enumerate(self.labels)}
         targets = np.zeros((len(records), len(self.labels)), np.float32)
-        for row, record in enumerate(records):
+        for row, record in zip(targets, records, strict=True):
             for label in record.label:
                 self._check_known(label, record.where)
-                targets[row, number[label]] = 1
+                row[self.labels.index(label)] = 1
         return targets
 
     def _probabilities(self, predictions: Sequence[Scores]) -> np.ndarray:

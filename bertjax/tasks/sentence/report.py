@@ -15,13 +15,9 @@ _BANDS = 5  # the number of intervals of the true score in `value_report`
 
 
 def describe_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> str:
-    """Returns a report on the counts of the labels and possible problems.
+    """Returns a report on the counts of the labels in the training records, and possible problems.
 
     If each record has a single label, the report has the accuracy of a constant prediction.
-
-    Args:
-      counts: The number of records with each label.
-      records: The training records.
     """
     total, has_sets, width = len(records), isinstance(records[0].label, tuple), max(map(len, counts))
     order = sorted(counts, key=lambda label: -counts[label])
@@ -38,9 +34,7 @@ def describe_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]
         return '\n'.join(lines + _text_warnings(records))
     lines.append(f'always predicting {order[0]!r} would be correct for {counts[order[0]] / total:.1%}')
     if fewest < _MIN_SHARE * total:
-        lines.append(
-            f'warning: only {fewest:,} of {total:,} records are {rarest!r}; check its recall, not the accuracy'
-        )
+        lines.append(f'{rare}; check its recall, not the accuracy')
     elif fewest < _MIN_RECORDS:
         lines.append(f'warning: only {fewest:,} records are {rarest!r}, too few to learn it well')
     return '\n'.join(lines + find_odd_labels(counts, records) + _text_warnings(records))
@@ -72,22 +66,16 @@ def _text_warnings(records: Sequence[LabelledRecord]) -> list[str]:
             contradictions.append(record.where)
     repeats = len(records) - len(seen)
     if repeats:
-        detail = (
-            f'; {len(contradictions):,} with another label, the first at {contradictions[0]}' if contradictions else ''
-        )
-        lines.append(f'{repeats:,} records repeat the text of an earlier record{detail}')
+        lines.append(f'{repeats:,} records repeat the text of an earlier record')
+    if contradictions:
+        lines[-1] += f'; {len(contradictions):,} with another label, the first at {contradictions[0]}'
     return lines
 
 
 def class_report(table: np.ndarray, labels: Sequence[str]) -> str:
-    """Returns a report on the predicted labels.
+    """Returns precision, recall and F1 of each label, and the confusion table, int64 [C, C].
 
-    The report has precision, recall and F1 of each label, and the confusion table. If there are more than 20 labels, it
-    has only the most frequent confusions instead of the table.
-
-    Args:
-      table: The confusion table, int64 [C, C], see metrics/classification.py:confusion.
-      labels: The names of the C labels.
+    If there are more than 20 labels, only the most frequent confusions replace the table.
     """
     scores = class_scores(table)
     seen = (scores.true + scores.predicted) > 0
@@ -113,18 +101,14 @@ def _score_lines(
 def label_report(scores: ClassScores, figures: Mapping[str, float | None], labels: Sequence[str]) -> str:
     """Returns precision, recall and F1 by label with averages, and the fraction of records with all labels correct.
 
-    Args:
-      scores: The scores of the C labels.
-      figures: The averages and `exact`, see metrics/classification.py:multi_label_figures.
-      labels: The names of the labels.
+    `figures` are the averages and `exact`, see metrics/classification.py:multi_label_figures.
     """
     names = {'micro': 'micro average', 'macro': _MEAN}
     averages = {
         title: [figures[f'{name}_{score}'] for score in ('precision', 'recall', 'f1')] for name, title in names.items()
     }
-    return '\n'.join(
-        [*_score_lines(scores, labels, averages), f'records with all labels correct: {figures["exact"]:.4f}']
-    )
+    lines = _score_lines(scores, labels, averages)
+    return '\n'.join([*lines, f'records with all labels correct: {figures["exact"]:.4f}'])
 
 
 def _matrix(table: np.ndarray, labels: Sequence[str]) -> list[str]:

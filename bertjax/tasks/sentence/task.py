@@ -67,12 +67,7 @@ def check_all_or_none(records: Sequence[LabelledRecord]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """The prediction for a record.
-
-    Attributes:
-      logits: the logits of the labels, float64 [C], or the score, float64 [1]; the mean over the windows of a long
-        text.
-    """
+    """The prediction for a record: the logits of the labels, float64 [C], or the score, float64 [1]."""
 
     logits: np.ndarray
 
@@ -162,12 +157,7 @@ class TextTask(Task[Example, Scores]):
         return ''
 
     def example(self, row: Row, label: str | None = None, index: str = '') -> Example:
-        """Builds a record from a row.
-
-        Args:
-          row: The row, whose values are one or two texts; None for a missing text.
-          label: The content of the label cell; None if the record has no label.
-          index: See Example.
+        """Builds a record from a row, whose values are one or two texts, and the content of its label cell, if any.
 
         Raises:
           UserError: A text is missing, the label is empty or not among the known labels, or the score is not a
@@ -219,18 +209,14 @@ class TextTask(Task[Example, Scores]):
 
     def features(self, records: Sequence[Example], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task; without `training`, the rows have `labels` only if every record has a label."""
-        known = all(record.label is not None for record in records)
-        if training and not known:
-            raise ValueError('training records without labels')
-        return text_features(
-            [record.first for record in records],
-            None if records[0].second is None else [record.second for record in records],
-            self._targets(records) if known else None,
-            tokenizer,
-            seq_len=self.seq_len,
-            long=self.long,
-            stride=self.stride,
-        )
+        first = [record.first for record in records]
+        second = None if records[0].second is None else [record.second for record in records]
+        options = {'seq_len': self.seq_len, 'long': self.long, 'stride': self.stride}
+        return text_features(first, second, self._known_targets(records), tokenizer, **options)
+
+    def _known_targets(self, records: Sequence[Example]) -> np.ndarray | None:
+        """Returns `_targets`, or None if a record has no label."""
+        return self._targets(records) if all(record.label is not None for record in records) else None
 
     def _targets(self, records: Sequence[Example]) -> np.ndarray:
         """Returns the indices of the labels, int32 [N], or the scores, float32 [N]."""
@@ -252,11 +238,8 @@ class TextTask(Task[Example, Scores]):
         self, records: Sequence[Example], members: Sequence[tuple[Features, Outputs]]
     ) -> list[Scores]:
         """See Task; the models may differ in their tokenizer, sequence length and windows."""
-        by_member = [self.predictions(records, features, outputs) for features, outputs in members]
-        return [
-            Scores(np.mean([scores.logits for scores in record_scores], axis=0))
-            for record_scores in zip(*by_member, strict=True)
-        ]
+        by_member = [average_rows(features, outputs['logits'], len(records)) for features, outputs in members]
+        return [Scores(logits) for logits in np.mean(by_member, axis=0)]
 
     def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
         """Returns the metrics in `measures`.

@@ -99,7 +99,7 @@ def find_answers(
     """Returns the answers to each question.
 
     Args:
-      questions: The N questions.
+      questions: The questions.
       features: The features of the questions, with R rows, built with training=False.
       start_logits, end_logits: R arrays, each as long as its row.
       n_best: The maximum number of answers to a question.

@@ -64,18 +64,15 @@ class SquadFiles(SplitFiles):
         return split_files(self._folder, split, suffixes=NESTED, fix=fix) if self._folder.is_dir() else ()
 
     def _no_file_error(self, split: str) -> UserError:
-        folder = self._folder
-        content = quote_names(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else 'no such folder'
+        names = sorted(path.name for path in self._folder.iterdir()) if self._folder.is_dir() else None
+        found = 'no such folder' if names is None else quote_names(names) if names else 'an empty folder'
         usual = f'{split}-v{self._version}.json'
-        return UserError(
-            str(folder), 'an empty folder' if content == 'none' else content,
-            self._names[split] or f'{usual} or {usual}.gz, or {split}.json, {split}.jsonl …',
-            f'check config.data and config.task.{split}_file, or download the file from SQuAD-explorer',
-        )  # fmt: skip
+        expected = self._names[split] or f'{usual} or {usual}.gz, or {split}.json, {split}.jsonl …'
+        fix = f'check config.data and config.task.{split}_file, or download the file from SQuAD-explorer'
+        return UserError(str(self._folder), found, expected, fix)
 
     @property
     def searched_folder(self) -> epath.Path | None:
-        """See SplitFiles."""
         return self._folder if self._folder.is_dir() else None
 
     def describe(self) -> str:
@@ -83,11 +80,7 @@ class SquadFiles(SplitFiles):
         return super().describe() if self._data else ''
 
     def read(self, split: str) -> list[SquadQuestion]:
-        """Reads the questions of a split, in order.
-
-        Raises:
-          UserError: The split or file does not exist; see also `read_questions`.
-        """
+        """Reads the questions of a split, in order."""
         files = self.find(split) if split in STEMS else ()
         if split not in STEMS or (split == 'test' and not files):
             expected = 'train or dev' if split in STEMS else 'train, dev or test'
@@ -98,22 +91,13 @@ class SquadFiles(SplitFiles):
             return [parse_question_row(row, at, 'needed') for at, row in rows]
         if not files:
             raise self._no_file_error(split)
-        return read_questions(
-            files, answerable=self._version == '1.1', labels='optional' if split == 'test' else 'needed'
-        )
+        labels = 'optional' if split == 'test' else 'needed'
+        return read_questions(files, answerable=self._version == '1.1', labels=labels)
 
 
 def read_questions(files: Files, *, answerable: bool, labels: str) -> list[SquadQuestion]:
-    """Reads the questions of the files of a split.
-
-    Args:
-      files: The files.
-      answerable, labels: See questions.py:check_questions.
-
-    Raises:
-      UserError: A file does not exist, is damaged, is not UTF-8, or is in another format; see also `check_questions`.
-    """
-    questions = (question for path in files for question in _read_file(epath.Path(path), labels))
+    """Reads the questions of the files of a split; see questions.py:check_questions."""
+    questions = (question for path in files for question in _read_file(path, labels))
     return check_questions(questions, answerable=answerable, labels=labels)
 
 
@@ -130,18 +114,14 @@ def _read_file(path: epath.Path, labels: str) -> list[SquadQuestion]:
 
 
 def _detect_row_format(text: str) -> str:
-    """Detects the format of the rows of a .json file from its first line.
-
-    Returns:
-      'jsonl' for one row per line, as written by `datasets` and pandas; 'json' for a list; '' for SQuAD's JSON.
-    """
+    """Returns 'jsonl' for a row per line, as `datasets` and pandas write it, 'json' for a list, '' for SQuAD's JSON."""
     line, _, more = text.lstrip().partition('\n')
     if line.startswith('['):
         return 'json'
     try:
         first = json.loads(line)
         return 'jsonl' if 'data' not in first and (more.strip() or 'context' in first) else ''
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return ''
 
 

@@ -43,16 +43,7 @@ class SquadQuestion:
 
 
 def parse_squad_json(text: str, where: str, labels: str) -> list[SquadQuestion]:
-    """Parses the questions of SQuAD's JSON, without the checks of `check_questions`.
-
-    Args:
-      text: The JSON text.
-      where: The name of the file, for messages.
-      labels: See `check_questions`.
-
-    Raises:
-      UserError: The text is not JSON, or not in the layout of SQuAD.
-    """
+    """Parses the questions of SQuAD's JSON, without the checks of `check_questions`."""
     root = load_json(text, where)
     if not isinstance(root, dict):
         raise UserError(where, f'a JSON {type(root).__name__}', _FORM, _FIX)
@@ -88,12 +79,13 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, lab
         _check_id(question, seen, _FIX)
         if question.answers == () and (answerable or (not has_labels and labels != 'ignored')):
             if labels == 'needed':
-                raise UserError(
-                    f'{question.where}.answers', 'no answer' if has_labels else 'no answer in any question',
-                    'at least one, as in SQuAD 1.1' if answerable else 'answers, or "is_impossible": true',
-                    "for questions without an answer, set config.task.version='2.0'" if answerable else
-                    'for prediction only, put unlabelled questions into config.task.test_file',
-                )  # fmt: skip
+                found = 'no answer' if has_labels else 'no answer in any question'
+                expected = 'answers, or "is_impossible": true'
+                fix = 'for prediction only, put unlabelled questions into config.task.test_file'
+                if answerable:
+                    expected = 'at least one, as in SQuAD 1.1'
+                    fix = "for questions without an answer, set config.task.version='2.0'"
+                raise UserError(f'{question.where}.answers', found, expected, fix)
             questions[i] = dataclasses.replace(question, answers=None)
     unlabelled = next((question.where for question in questions if question.answers is None), '')
     if unlabelled and labels == 'optional' and any(question.answers is not None for question in questions):
@@ -112,15 +104,7 @@ def _check_id(question: SquadQuestion, seen: dict[str, str], fix: str) -> None:
 def parse_question_row(row: Mapping[str, Any], at: str, labels: str) -> SquadQuestion:
     """Parses a row {"id", "question", "context", "answers": {"text": [...], "answer_start": [...]}}.
 
-    `answers` may also be a list of {"text", "answer_start"}. The default `id` is the location without the folder.
-
-    Args:
-      row: The row.
-      at: The location of the row.
-      labels: See `check_questions`.
-
-    Raises:
-      UserError: The row is malformed.
+    `answers` may also be a list of {"text", "answer_start"}. The default `id` is the location `at` without the folder.
     """
     row = {**row, 'id': _identifier(row.get('id', at.rpartition('/')[2]), f'{at}.id')}
     answers = row.get('answers')
@@ -144,14 +128,7 @@ def parse_unlabelled_rows(records: Iterable[Record], *, unique_ids: bool) -> Ite
     """Yields unlabelled questions from rows with `question` and `context`, each as soon as its row is read.
 
     The id of a question is the field `id`. If the row has no such field, the id is the number of its line, or the
-    row's index in a binary file.
-
-    Args:
-      records: The rows.
-      unique_ids: Whether to check that ids are unique. For a stream, the check would need unbounded memory.
-
-    Raises:
-      UserError: A row is malformed, or two rows have the same id.
+    row's index in a binary file. `unique_ids` checks the ids; for a stream, this would need unbounded memory.
     """
     seen: dict[str, str] = {}
     for at, row in records:
@@ -205,9 +182,10 @@ def load_json(text: str, where: str) -> Any:
 def _paragraphs(root: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[str, Any], str]]:
     """Yields (paragraph, location) for each paragraph."""
     for a, article in enumerate(json_field(root, where, 'data', list, dot=':')):
-        location = f'{where}:data[{a}]'
-        for p, paragraph in enumerate(json_field(json_value(article, location, dict), location, 'paragraphs', list)):
-            yield json_value(paragraph, f'{location}.paragraphs[{p}]', dict), f'{location}.paragraphs[{p}]'
+        at = f'{where}:data[{a}]'
+        for p, paragraph in enumerate(json_field(json_value(article, at, dict), at, 'paragraphs', list)):
+            location = f'{at}.paragraphs[{p}]'
+            yield json_value(paragraph, location, dict), location
 
 
 def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> SquadQuestion:

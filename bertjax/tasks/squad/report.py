@@ -19,11 +19,7 @@ _DIFFERENCES = {
 
 
 def list_misplaced_answers(questions: Sequence[SquadQuestion]) -> list[str]:
-    """Lists the questions whose first answer is not exactly at its `answer_start`.
-
-    Returns:
-      A text for each kind in _DIFFERENCES that occurs: a title and the first 100 questions.
-    """
+    """Returns a list of the first 100 questions, for each kind in _DIFFERENCES, whose first answer is misplaced."""
     by_kind: dict[str, list[str]] = {kind: [] for kind in _DIFFERENCES}
     for question in questions:
         if question.answers:
@@ -45,11 +41,7 @@ def squad_report(questions: Sequence[SquadQuestion], texts: Mapping[str, str]) -
     """Returns a table with the count, exact match and F1 of answerable questions by question word.
 
     If there are unanswerable questions, a second table counts the questions by whether they are answerable and by
-    whether an answer is predicted.
-
-    Args:
-      questions: The questions with their true answers.
-      texts: {id: predicted answer}; '' for no answer.
+    whether an answer is predicted. `texts` is {id: predicted answer}, where '' means no answer.
     """
     groups: dict[str, list[tuple[float, float]]] = {}
     table = {(has_answer, answered): 0 for has_answer in (True, False) for answered in (True, False)}

@@ -78,10 +78,9 @@ class SquadTask(Task[SquadQuestion, Answers]):
     def __post_init__(self):
         super().__post_init__()
         if self.max_query > self.seq_len - 4:
-            raise UserError(
-                'config.task.max_query', f'{self.max_query} with config.seq_len={self.seq_len}',
-                f'at most {self.seq_len - 4}, to leave pieces for the text', 'use seq_len=384 with max_query=64',
-            )  # fmt: skip
+            found = f'{self.max_query} with config.seq_len={self.seq_len}'
+            expected = f'at most {self.seq_len - 4}, to leave pieces for the text'
+            raise UserError('config.task.max_query', found, expected, 'use seq_len=384 with max_query=64')
         self.name = f'SQuAD {self.version}'
         names = {'train': self.train_file, 'dev': self.dev_file, 'test': self.test_file}
         self._files = SquadFiles(self.data, self.version, names)
@@ -118,28 +117,20 @@ class SquadTask(Task[SquadQuestion, Answers]):
         self.null_threshold = state.get('null_threshold', 0.0)
 
     def features(self, records: Sequence[SquadQuestion], tokenizer: Tokenizer, *, training: bool) -> Features:
-        return squad_features(
-            records, tokenizer, seq_len=self.seq_len, stride=self.stride, max_query=self.max_query, training=training
-        )
+        options = {'seq_len': self.seq_len, 'stride': self.stride, 'max_query': self.max_query}
+        return squad_features(records, tokenizer, training=training, **options)
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
         return self.head.module(model_config, bilstm_units=self.bilstm_units)
 
     def predictions(self, records: Sequence[SquadQuestion], features: Features, outputs: Outputs) -> list[Answers]:
-        return find_answers(
-            records,
-            features,
-            outputs['start_logits'],
-            outputs['end_logits'],
-            n_best=self.n_best,
-            max_answer=self.max_answer,
-            with_null=self.nullable,
-        )
+        options = {'n_best': self.n_best, 'max_answer': self.max_answer, 'with_null': self.nullable}
+        return find_answers(records, features, outputs['start_logits'], outputs['end_logits'], **options)
 
     def tune(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> None:
         """Sets the null threshold of SQuAD 2.0 to the value with the best F1."""
         if self.nullable:
-            odds = {record.id: prediction.null_odds for record, prediction in zip(records, predictions, strict=True)}
+            odds = _null_odds(records, predictions)
             self.null_threshold = self._evaluation(records, predictions).best_threshold(odds)
 
     def metrics(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, float | None]:
@@ -148,15 +139,11 @@ class SquadTask(Task[SquadQuestion, Answers]):
         The official script computes the same `exact`, `f1`, HasAns_ and NoAns_ values, in percent, from
         predictions.json. The best_ metrics are computed from the best non-empty answers and the null odds.
         """
-        texts = self._texts(records, predictions)
+        texts, answers = self._texts(records, predictions), {record.id: record.answers for record in records}
         if not self.nullable:
-            return dict(evaluate_v1({record.id: record.answers for record in records}, texts))
-        odds = {record.id: prediction.null_odds for record, prediction in zip(records, predictions, strict=True)}
-        return {
-            **Evaluation({record.id: record.answers for record in records}, texts).figures(),
-            **self._evaluation(records, predictions).best(odds),
-            'null_threshold': self.null_threshold,
-        }
+            return dict(evaluate_v1(answers, texts))
+        best = self._evaluation(records, predictions).best(_null_odds(records, predictions))
+        return {**Evaluation(answers, texts).figures(), **best, 'null_threshold': self.null_threshold}
 
     def collapsed(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> bool:
         """Whether nearly all predictions are 'no answer', or start at the same character."""
@@ -189,9 +176,8 @@ class SquadTask(Task[SquadQuestion, Answers]):
             excerpt = record.context[max(start - _EXCERPT, 0) : start + _EXCERPT]
             texts = {'question': record.question, 'text': f'… {excerpt} …'}
             error = (1 - f1) * (1 + row['probability']) if f1 < 1 else 0.0
-            classes = (
-                [tuple('an answer' if text else _NO_ANSWER for text in (true[0], answer))] if self.nullable else []
-            )
+            pair = tuple('an answer' if text else _NO_ANSWER for text in (true[0], answer))
+            classes = [pair] if self.nullable else []
             expected = ' | '.join(dict.fromkeys(true)) or _NO_ANSWER
             yield Judgment(texts, expected, f'{answer or _NO_ANSWER} ({row["probability"]:.2f})', error, classes)
 
@@ -199,16 +185,13 @@ class SquadTask(Task[SquadQuestion, Answers]):
         self, split: str, records: Sequence[SquadQuestion], predictions: Sequence[Answers]
     ) -> dict[str, str]:
         """Returns the files of run_squad.py: predictions.json, nbest_predictions.json, null_odds.json (SQuAD 2.0)."""
-        pairs = list(zip(records, predictions, strict=True))
-        files: dict[str, Any] = {
-            'predictions.json': self._texts(records, predictions),
-            'nbest_predictions.json': {
-                record.id: [{name: getattr(span, name) for name in _NBEST_FIELDS} for span in prediction.nbest]
-                for record, prediction in pairs
-            },
+        nbest = {
+            record.id: [{name: getattr(span, name) for name in _NBEST_FIELDS} for span in prediction.nbest]
+            for record, prediction in zip(records, predictions, strict=True)
         }
+        files = {'predictions.json': self._texts(records, predictions), 'nbest_predictions.json': nbest}
         if self.nullable:
-            files['null_odds.json'] = {record.id: prediction.null_odds for record, prediction in pairs}
+            files['null_odds.json'] = _null_odds(records, predictions)
         return {name: json.dumps(content, indent=4) + '\n' for name, content in files.items()}
 
     def _select_answer(self, prediction: Answers) -> AnswerSpan:
@@ -216,13 +199,14 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return prediction.null if self.nullable and prediction.null_odds > self.null_threshold else prediction.best
 
     def _texts(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, str]:
-        return {
-            record.id: self._select_answer(answer).text for record, answer in zip(records, predictions, strict=True)
-        }
+        answers = map(self._select_answer, predictions)
+        return {record.id: answer.text for record, answer in zip(records, answers, strict=True)}
 
     def _evaluation(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> Evaluation:
         """Evaluates the best answers without a threshold."""
-        return Evaluation(
-            {record.id: record.answers for record in records},
-            {record.id: prediction.best.text for record, prediction in zip(records, predictions, strict=True)},
-        )
+        texts = {record.id: prediction.best.text for record, prediction in zip(records, predictions, strict=True)}
+        return Evaluation({record.id: record.answers for record in records}, texts)
+
+
+def _null_odds(records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, float]:
+    return {record.id: prediction.null_odds for record, prediction in zip(records, predictions, strict=True)}

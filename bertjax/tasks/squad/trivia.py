@@ -44,11 +44,7 @@ class Counts:
 
 
 def read_questions(path: epath.Path) -> list[Any]:
-    """Reads the questions of a file. `convert_to_squad` checks the questions.
-
-    Raises:
-      UserError: The file is not in TriviaQA's format.
-    """
+    """Reads the questions of a file. `convert_to_squad` checks the questions."""
     root = load_json(read_text(path), str(path))
     data = root.get('Data') if isinstance(root, dict) else None
     if not isinstance(data, list) or not data:
@@ -68,7 +64,7 @@ def convert_to_squad(
       folder: The folder that contains `evidence`.
       path: The path of the file of questions, for messages.
       questions: The questions of the file.
-      counts: The statistics, which are updated in place.
+      counts: The statistics, which are updated.
 
     Raises:
       UserError: A question is malformed, or one of its documents does not exist.

@@ -23,13 +23,8 @@ _LETTER = rf'[^\W{UNSPACED}]'  # a character of a word, in scripts with spaces b
 def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
     """Finds an answer in its context.
 
-    White space may differ. If the answer is not at `start`, often because offsets are in bytes or UTF-16 units, its
-    nearest occurrence as whole words is used.
-
-    Args:
-      context: The context.
-      answer: The answer.
-      start: The expected offset of the answer, in characters.
+    White space may differ. If the answer is not at the character `start`, often because offsets are in bytes or UTF-16
+    units, its nearest occurrence as whole words is used.
 
     Returns:
       The kind of the match, the first character, and the end. The kind is 'exact'; 'spaces' if the white space differs;
@@ -49,30 +44,20 @@ def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
 
 
 def window_bounds(length: int, max_tokens: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the starts and ends of the windows over a context, int64 [W] each.
+    """Returns the starts and ends of the windows over a context of `length` tokens, int64 [W] each.
 
-    Each window starts `stride` tokens after the previous window. The last window ends at the end of the context. An
-    empty context has an empty window.
-
-    Args:
-      length: The number of tokens of the context.
-      max_tokens: The maximum number of tokens of a window.
-      stride: The distance between the starts of two windows, in tokens; a larger value than `max_tokens` counts as
-        `max_tokens`.
+    Each window starts `stride` tokens, or at most `max_tokens`, after the previous window. The last window ends at the
+    end of the context. An empty context has an empty window.
     """
-    excess = max(0, length - max_tokens)
-    starts = np.arange(1 + -(-excess // min(stride, max_tokens))) * min(stride, max_tokens)
+    excess, stride = max(0, length - max_tokens), min(stride, max_tokens)
+    starts = np.arange(1 + -(-excess // stride)) * stride
     return starts, np.minimum(starts + max_tokens, length)
 
 
 def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndarray:
-    """Returns the index of the best window of each token, int64 [T].
+    """Returns the index of the best window, of those with the bounds int64 [W], of each of `length` tokens.
 
     The best window maximises the smaller of the token's left and right contexts, plus 0.01 times its own length.
-
-    Args:
-      starts, ends: The bounds of the windows, int64 [W].
-      length: The number of tokens T.
     """
     token = np.arange(length)
     left, right = token - starts[:, None], ends[:, None] - 1 - token  # [W, T]
@@ -83,9 +68,7 @@ def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndar
 def answer_tokens(starts: np.ndarray, ends: np.ndarray, first: int, end: int) -> tuple[int, int] | None:
     """Returns the indices of the first and last piece that overlap the characters [first, end), or None for no piece.
 
-    Args:
-      starts, ends: The character offsets of the pieces, int32 [T].
-      first, end: The offsets of the first character and the end of the answer.
+    The offsets of the pieces are int32 [T].
     """
     a = int(np.searchsorted(ends, first, side='right'))
     b = int(np.searchsorted(starts, end, side='left')) - 1
@@ -122,7 +105,7 @@ def squad_features(
     Args:
       questions: The questions, with answers if `training` is True.
       tokenizer: The tokenizer of the model.
-      seq_len: The maximum sequence length S.
+      seq_len: The maximum number of tokens of a row.
       stride: The distance between the starts of two windows, in tokens.
       max_query: The maximum number of tokens of a question.
       training: Whether the rows are for training.
@@ -144,11 +127,11 @@ def squad_features(
         if question.answers:
             _, a, b = find_answer(question.context, question.answers[0], question.starts[0])
             answer = answer_tokens(firsts, lasts, a, b)
-            if answer is None:
-                unanswered.append(question.id)
-                weight = np.float32(0)
-                if training:
-                    continue
+        if question.answers and answer is None:
+            unanswered.append(question.id)
+            weight = np.float32(0)
+            if training:
+                continue
         starts, ends = window_bounds(len(ids), seq_len - head - 1, stride)
         best = choose_windows(starts, ends, len(ids))
         for window, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):

@@ -47,10 +47,7 @@ def split_columns(line: str, separator: str) -> tuple[str, ...]:
 def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[ColumnBlock]:
     """Yields the blocks of a column file, each as soon as its lines are read.
 
-    Args:
-      lines: The numbered lines of the file.
-      where: The name of the file.
-      prefix: The prefix of comments, see `comment` of columns.py:ColumnOptions.
+    `prefix` is the prefix of comments, see `comment` of ColumnOptions.
 
     Raises:
       UserError: The lines of words differ in their number of columns.
@@ -85,7 +82,7 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
             if line.startswith('#'):
                 fix += '; a comment must precede the first word of a sentence'
             expected = f'{count}, as in line {first}, separated by {"spaces" if separator == " " else "tabs"}'
-            raise UserError(f'{where}:{number}', f'{count_columns(len(columns))} in {line[:60]!r}', expected, fix)
+            raise UserError(f'{where}:{number}', f'{_format_columns(len(columns))} in {line[:60]!r}', expected, fix)
         rows.append((number, columns))
 
 
@@ -100,8 +97,7 @@ def _is_comment(line: str, prefix: str, separator: str, width: int) -> bool:
     return line.startswith('#') and width > 0 and len(split_columns(line, separator)) != width
 
 
-def count_columns(columns: int) -> str:
-    """Returns '1 column', '2 columns' …"""
+def _format_columns(columns: int) -> str:
     return '1 column' if columns == 1 else f'{columns} columns'
 
 
@@ -157,16 +153,7 @@ class Sentence:
 
 
 def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool) -> list[Sentence]:
-    """Reads a column file.
-
-    Args:
-      text: The content of the file.
-      where: The name of the file.
-      options: The options for reading the file.
-      tagged: Whether to read tags; if not, the file may lack the tag column.
-
-    Returns:
-      The sentences of the file, with tags in IOB2 or plain.
+    """Reads the sentences of a column file, with tags in IOB2 or plain if it is `tagged`.
 
     Raises:
       UserError: The file has no words, lines that differ in their number of columns, an empty word, an invalid tag, or
@@ -190,13 +177,7 @@ def convert_to_iob2(
 ) -> list[Sentence]:
     """Converts the tags of sentences from the scheme of their file to IOB2, and sets their `scheme`.
 
-    Plain tags do not change.
-
-    Args:
-      sentences: The sentences of a file.
-      locations: The location of each word, 'file:line', by sentence.
-      where: The name of the file.
-      options: The options for reading the file.
+    Plain tags do not change. The locations are those of each word, 'file:line', by sentence.
 
     Raises:
       UserError: A tag is invalid, or the tags do not fit any scheme.
@@ -211,11 +192,7 @@ def convert_to_iob2(
 
 
 def stream_columns(lines: Iterable[Line], where: str, options: ColumnOptions) -> Iterator[Sentence]:
-    """Yields the sentences of a column file, each as soon as its lines are read. Tags are ignored.
-
-    Raises:
-      UserError: See `read_columns`.
-    """
+    """Yields the sentences of a column file, each as soon as its lines are read. Tags are ignored."""
     blocks = read_blocks(lines, where, options.comment)
     sentences = (_sentence(block, where, options, tagged=False) for block in blocks)
     return check_not_empty(sentences, where, 'no word', 'one word per line with its columns')
@@ -230,7 +207,7 @@ def _sentence(block: ColumnBlock, where: str, options: ColumnOptions, *, tagged:
     width, word, tag = len(columns[0]), options.word_column, options.tag_column
     for name, column in (('word_column', word), ('tag_column', tag))[: 1 + tagged]:
         if not -width <= column < width:
-            found = f'{column}, but {where} has {count_columns(width)}'
+            found = f'{column}, but {where} has {_format_columns(width)}'
             fix = f'for example --config.task.{name}={0 if name == "word_column" else -1}'
             raise UserError(f'config.task.{name}', found, 'a column of the file, from 0', fix)
     if tagged and word % width == tag % width:
@@ -255,10 +232,7 @@ def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], 
 
     conlleval only reads IOB and IOE. For other schemes, the true and the predicted tags are appended again, in IOB2.
 
-    Args:
-      sentences: The sentences of the file.
-      tags: The predicted tags of each sentence, in IOB2 or plain.
-      scheme: The scheme of the predicted tags if the scheme of the file is unknown.
+    The tags of each sentence are in IOB2 or plain. `scheme` is used if the scheme of the file is unknown.
     """
     lines: list[str] = []
     append_iob2 = any(_unknown_to_conlleval(sentence, sentence.scheme or scheme) for sentence in sentences)
@@ -285,12 +259,9 @@ def file_tags(sentence: Sentence) -> tuple[str, ...]:
 
 
 def convert_to_file_scheme(sentence: Sentence, tags: Sequence[str], scheme: str) -> Sequence[str]:
-    """Converts predicted tags from IOB2 to the scheme of the sentence's file. Plain tags do not change.
+    """Converts predicted tags from IOB2 to the scheme of the sentence's file, or to `scheme` if it is unknown.
 
-    Args:
-      sentence: The sentence.
-      tags: The predicted tags, in IOB2 or plain.
-      scheme: The scheme to use if the scheme of the file is unknown.
+    Plain tags do not change.
     """
     scheme = sentence.scheme or scheme
     return to_scheme(tags, scheme) if scheme in ENTITIES else tags

@@ -62,11 +62,7 @@ class TaggedFiles(SplitFiles):
         return super().describe() if self._data else ''
 
     def read(self, split: str) -> list[Sentence]:
-        """Reads the sentences of a split in file order.
-
-        Raises:
-          UserError: The split or file does not exist, or a line or record is malformed.
-        """
+        """Reads the sentences of a split in file order."""
         check_split(split)
         if not self._data:
             return self._read_rows(read_dataset(DATASET, split), DATASET, TagFields(), tagged=True)
@@ -94,9 +90,8 @@ class TaggedFiles(SplitFiles):
         if not _has_columns(test):
             return self._fields.tags_of(next(read_records(test)).fields) is not None
         width = _count_columns(test[0], self._options)
-        return width > 1 and not (
-            train and _has_columns(train) and width == _count_columns(train[0], self._options) - 1
-        )
+        usual = _count_columns(train[0], self._options) if train and _has_columns(train) else width
+        return width > 1 and width != usual - 1
 
 
 def _is_column_file(path: epath.Path, split: str) -> bool:
@@ -124,22 +119,12 @@ def read_input(
 ) -> Iterator[Sentence | Blank]:
     """Yields the sentences of an input file, each as soon as its lines are read. Tags are ignored.
 
-    A JSON record without words yields a `Blank`.
+    A JSON record without words yields a `Blank`. The format is 'columns', 'text', 'words', 'jsonl', or 'auto'.
 
-    Args:
-      lines: The lines of the file.
-      where: The name of the file.
-      options: The options of a column file.
-      format: The format: 'columns', 'text', 'words', 'jsonl', or 'auto'.
-        'auto' selects 'jsonl' if the first line is a JSON object. It selects 'columns' if the first line has tabs or is
-        -DOCSTART-, if all lines have the same number of columns and at least half of them have a known tag (one of
-        them with a letter), or if there are several lines and all are single words. Otherwise it selects 'text'. For a
-        stream, at most two lines are examined.
-      labels: The known tags.
-      fields: The fields of JSON lines.
-
-    Raises:
-      UserError: The file has no words, or a line is malformed.
+    'auto' selects 'jsonl' if the first line is a JSON object. It selects 'columns' if the first line has tabs or is
+    -DOCSTART-, if all lines have the same number of columns and at least half of them have a known tag, one of
+    `labels` (at least one with a letter), or if there are several lines and all are single words. Otherwise it selects
+    'text'. For a stream, at most two lines are examined.
     """
     if format == 'auto':
         lines, format = _detect_format(lines, options, labels)
@@ -190,10 +175,7 @@ def _looks_like_columns(lines: Sequence[str], options: ColumnOptions, labels: Co
 def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sentence]:
     """Yields a sentence for each line that is not blank. A blank line starts a new document.
 
-    Args:
-      lines: The lines of the file.
-      where: The name of the file.
-      raw: Whether a line is raw text. If not, spaces and tabs separate its words.
+    Unless a line is `raw` text, spaces and tabs separate its words.
     """
     document, before = 0, ()
     for number, line in lines:

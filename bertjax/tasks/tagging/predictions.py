@@ -21,12 +21,9 @@ STRATEGIES = ('first', 'average', 'max', 'simple')
 
 @dataclasses.dataclass(frozen=True)
 class Tags:
-    """The prediction for a sentence.
+    """The prediction for a sentence: the tag of each word, in IOB2 or plain, and its probability.
 
-    Attributes:
-      tags: the tag of each word, in IOB2 or plain.
-      probabilities: the probability of the most probable tag of each word.
-      repaired: the number of entities that begin with I in the output of the model; in `tags` they begin with B.
+    `repaired` is the number of entities that begin with I in the output of the model; in `tags` they begin with B.
     """
 
     tags: tuple[str, ...]
@@ -37,13 +34,7 @@ class Tags:
 def gather_word_logits(
     sentences: Sequence[Sentence], features: Features, token_logits: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """Returns the logits of the words of each sentence, float64 [W, C].
-
-    Args:
-      sentences: The N sentences.
-      features: The features of the sentences, with R rows.
-      token_logits: R arrays [S, C], each as long as its row.
-    """
+    """Returns the logits of the words of each sentence, float64 [W, C], from the logits [S, C] of each row."""
     tags = token_logits[0].shape[-1]
     logits = [np.full((len(sentence.words), tags), np.nan) for sentence in sentences]
     for row, sentence in enumerate(features.record.tolist()):
@@ -54,12 +45,9 @@ def gather_word_logits(
 
 
 def predict_tags(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain: bool) -> list[Tags]:
-    """Returns the predicted tags of each sentence.
+    """Returns the predicted tags of each sentence, from the logits of its words, float64 [W, C].
 
-    Args:
-      logits: The logits of the words of each sentence, float64 [W, C].
-      labels: The C tags.
-      plain: Whether tags are independent. If not, invalid tags are converted to valid IOB2.
+    Unless tags are `plain`, which means independent, invalid tags are converted to valid IOB2.
     """
     result = []
     for word_logits in logits:
@@ -87,7 +75,7 @@ def aggregate(
     """Computes the logits of each word from the logits of its pieces; see STRATEGIES.
 
     Args:
-      sentences: The N sentences; with 'simple', they must be raw text.
+      sentences: The sentences; with 'simple', they must be raw text.
       features: The features of the sentences, with R rows.
       token_logits: R arrays [S, C], each as long as its row.
       tokenizer: The tokenizer that produced the features.
@@ -100,15 +88,9 @@ def aggregate(
     offsets = [piece_offsets(sentence.words, tokenizer) for sentence in sentences]
     pieces = _gather_piece_logits(features, token_logits, offsets)
     if strategy != 'simple':
-        return list(sentences), [
-            np.stack([_word_logits(piece_logits, strategy) for piece_logits in words]) for words in pieces
-        ]
-    logits = [np.concatenate(words) for words in pieces]
+        return list(sentences), [np.stack([_word_logits(x, strategy) for x in words]) for words in pieces]
     triples = zip(sentences, offsets, pieces, strict=True)
-    return [
-        _split_into_pieces(sentence, word_offsets, [len(piece_logits) for piece_logits in words])
-        for sentence, word_offsets, words in triples
-    ], logits
+    return [_split_into_pieces(*triple) for triple in triples], [np.concatenate(words) for words in pieces]
 
 
 def _gather_piece_logits(
@@ -135,12 +117,14 @@ def _word_logits(logits: np.ndarray, strategy: str) -> np.ndarray:
     return logits[0 if strategy == 'first' else softmax(logits).max(-1).argmax()]
 
 
-def _split_into_pieces(sentence: Sentence, word_offsets: Sequence[np.ndarray], counts: Sequence[int]) -> Sentence:
-    """Returns the sentence with its pieces as words."""
+def _split_into_pieces(
+    sentence: Sentence, word_offsets: Sequence[np.ndarray], logits: Sequence[np.ndarray]
+) -> Sentence:
+    """Returns the sentence with its pieces that have logits as words."""
     offsets = tuple(
         (begin + int(first), begin + int(end))
-        for (begin, _), pieces, count in zip(sentence.offsets, word_offsets, counts, strict=True)
-        for first, end in pieces[:count]
+        for (begin, _), pieces, piece_logits in zip(sentence.offsets, word_offsets, logits, strict=True)
+        for first, end in pieces[: len(piece_logits)]
     )
     words = tuple(sentence.text[slice(*bounds)] for bounds in offsets)
     return dataclasses.replace(sentence, words=words, offsets=offsets)

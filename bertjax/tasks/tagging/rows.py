@@ -35,10 +35,6 @@ class TagFields:
     def words_of(self, fields: Mapping[str, Any], where: str) -> tuple[str, ...]:
         """Returns the words of a record.
 
-        Args:
-          fields: The fields of the record.
-          where: The location of the record.
-
         Raises:
           UserError: The field is missing, is not a list of strings, or has a word that a column file cannot represent.
         """
@@ -66,13 +62,8 @@ def _fits_a_column(cell: str) -> bool:
 def parse_sentences(records: Iterable[Record], fields: TagFields, *, tagged: bool) -> Iterator[Sentence | Blank]:
     """Yields the sentence of each record as soon as the record is read. The tags keep their scheme.
 
-    Args:
-      records: The records of a file.
-      fields: The names of the fields with words and tags.
-      tagged: Whether to read tags. If not, the sentence stores all fields of the record, for prediction.
-
-    Yields:
-      The sentences, and a `Blank` for each record without words, which some datasets have at the end of a file.
+    A record without words, which some datasets have at the end of a file, yields a `Blank`. If the sentences are not
+    `tagged`, they store all fields of their records, for prediction.
 
     Raises:
       UserError: A record is malformed, or has more or fewer tags than words.

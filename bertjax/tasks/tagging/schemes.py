@@ -17,16 +17,7 @@ _MAX_LOCATIONS = 10  # the maximum number of deviating entities whose locations 
 
 
 def check_tags(tags: Sequence[str], locations: Sequence[str], scheme: str) -> None:
-    """Checks the tags of a sentence.
-
-    Args:
-      tags: The tags.
-      locations: The location of each tag, 'file:line'.
-      scheme: The name of the scheme.
-
-    Raises:
-      UserError: A tag is invalid.
-    """
+    """Raises a UserError if a tag of a sentence, at one of the `locations` 'file:line', is invalid in the scheme."""
     for tag, location in zip(tags, locations, strict=True):
         if tag and (scheme == 'plain' or _TAG.fullmatch(tag)):
             continue
@@ -48,10 +39,7 @@ def detect_scheme(
       sentences: The tags of each sentence.
       locations: The location of each tag, 'file:line'.
       where: The name of the file.
-      scheme: The name of the scheme; 'auto' selects the scheme that fits most entities.
-
-    Returns:
-      One of ENTITIES; '' if `scheme` is 'auto' and the file has no entities.
+      scheme: One of ENTITIES; 'auto' selects the scheme that fits most entities, or '' if the file has no entities.
 
     Raises:
       UserError: `scheme` is 'auto', and no scheme fits 99 % of the entities.
@@ -66,23 +54,15 @@ def detect_scheme(
     if scheme == 'auto' and not total:
         return ''
     if deviations[best]:
-        location, tags = deviations[best][0]
-        if scheme == 'auto' and len(deviations[best]) > _MAX_DEVIATIONS * total:
-            raise UserError(
-                location,
-                f'an entity with the tags {tags}, one of {len(deviations[best]):,} that are not {best.upper()}',
-                f'99 % of the {total:,} entities of {where} in the same scheme ({best.upper()} fits best)',
-                f'correct the tags, or set config.task.scheme, for example to {best}, '
-                'to accept entities that deviate from the scheme',
-            )
-        first_locations = ', '.join(
-            location.removeprefix(where).strip(':[]') for location, _ in deviations[best][:_MAX_LOCATIONS]
-        )
-        more = ' …' if len(deviations[best]) > _MAX_LOCATIONS else ''
-        print(
-            f'{where}: read as {best.upper()}; {len(deviations[best]):,} of {total:,} entities deviate from this '
-            f'scheme, at {first_locations}{more}'
-        )
+        (location, tags), name, count = deviations[best][0], best.upper(), len(deviations[best])
+        if scheme == 'auto' and count > _MAX_DEVIATIONS * total:
+            found = f'an entity with the tags {tags}, one of {count:,} that are not {name}'
+            expected = f'99 % of the {total:,} entities of {where} in the same scheme ({name} fits best)'
+            accept = f'set config.task.scheme, for example to {best}, to accept entities that deviate from the scheme'
+            raise UserError(location, found, expected, f'correct the tags, or {accept}')
+        first = [location.removeprefix(where).strip(':[]') for location, _ in deviations[best][:_MAX_LOCATIONS]]
+        locations = ', '.join(first) + (' …' if count > _MAX_LOCATIONS else '')
+        print(f'{where}: read as {name}; {count:,} of {total:,} entities deviate from this scheme, at {locations}')
     return best
 
 

@@ -116,12 +116,8 @@ class TaggingTask(Task[Sentence, Tags]):
     def check_training(self, train: str) -> None:
         """See Task; only the head can be trained if the encoder is frozen."""
         if self.frozen and train != 'head':
-            raise UserError(
-                'config.trainable',
-                found=f'{train!r} with config.task.frozen',
-                expected="'head', because the encoder is frozen",
-                fix='set config.task.frozen=False',
-            )
+            found, expected = f'{train!r} with config.task.frozen', "'head', because the encoder is frozen"
+            raise UserError('config.trainable', found, expected, 'set config.task.frozen=False')
 
     def records(self, split: str) -> Sequence[Sentence]:
         return self._files.read(split)
@@ -151,22 +147,13 @@ class TaggingTask(Task[Sentence, Tags]):
         notes = self._check_tags(records, training)
         if self.context and len({record.document for record in records}) == 1 and len(records) > 1:
             notes.append(f'{records[0].where}: all sentences are one document; {DOCSTART} lines separate documents')
-        features = tagging_features(
-            records,
-            {label: i for i, label in enumerate(self.labels)},
-            tokenizer,
-            seq_len=self.seq_len,
-            stride=self.stride or max(1, (self.seq_len - 2) // 2),
-            context=self.context,
-        )
+        numbers = {label: i for i, label in enumerate(self.labels)}
+        options = {'stride': self.stride or max(1, (self.seq_len - 2) // 2), 'context': self.context}
+        features = tagging_features(records, numbers, tokenizer, seq_len=self.seq_len, **options)
         return dataclasses.replace(features, notes=tuple(notes))
 
     def _check_tags(self, records: Sequence[Sentence], training: bool) -> list[str]:
-        """Returns notes about the tags that are not among the labels.
-
-        Raises:
-          UserError: Training records have such tags.
-        """
+        """Returns notes about the tags that are not among the labels, which is an error in training records."""
         unknown = self._count_unknown_tags(records)
         if unknown and training:
             tag, where = next((tag, record.where) for record in records for tag in record.tags or () if tag in unknown)
@@ -286,10 +273,8 @@ def _entity(record: Sentence, prediction: Tags, span: EntitySpan) -> dict[str, A
 
 def _describe_unknown(unknown: collections.Counter[str]) -> str:
     examples = ', '.join(f'{tag} {count:,}' for tag, count in unknown.most_common(10))
-    return (
-        f'{unknown.total():,} words have tags that do not occur in the training data ({examples}), '
-        'so their predictions cannot be correct'
-    )
+    found = f'{unknown.total():,} words have tags that do not occur in the training data ({examples})'
+    return f'{found}, so their predictions cannot be correct'
 
 
 def tagging_report(
@@ -298,11 +283,6 @@ def tagging_report(
     """Returns a table of scores with a line for each entity type, or for each tag if `plain` is True.
 
     The most frequent types or tags are first.
-
-    Args:
-      gold, predicted: The true and the predicted tags of each sentence.
-      plain: True if each tag describes a single word, False if the tags mark entities.
-      repaired: The number of entities that begin with I in the output of the model.
     """
     scores = {(name or '(no type)'): score for name, score in score_entities(gold, predicted, plain).items()}
     order = sorted(scores, key=lambda name: (-scores[name].true, -scores[name].predicted, name))
@@ -313,8 +293,6 @@ def tagging_report(
         figures = f'{score.precision:9.4f}{score.recall:8.4f}{score.f1:8.4f}'
         lines.append(f'{name:{width}}  {figures}{score.true:8,}{score.predicted:8,}{score.right:8,}')
     if repaired:
-        lines.append(
-            f'{repaired:,} predicted entities began with I instead of B (after O or another type); each such I was '
-            'replaced by B'
-        )
+        known = f'{repaired:,} predicted entities began with I instead of B (after O or another type)'
+        lines.append(f'{known}; each such I was replaced by B')
     return '\n'.join(lines)

@@ -85,6 +85,14 @@ def test_marked_texts_are_parsed(text: str, plain: str, subject: str, object: st
     assert parsed == plain and (record.mention(0), record.mention(1)) == (subject, object)
 
 
+def test_an_empty_relation_means_no_label(tacred: RelationTask, tmp_path: pathlib.Path):
+    (tmp_path / 'test.json').write_text(json.dumps([{**OTHER, 'relation': ' '}]))
+    assert [record.label for record in tacred.records('test')] == [None] and tacred.splits() == ['train', 'dev']
+    (tmp_path / 'train.json').write_text(json.dumps([ROW, {**OTHER, 'relation': ''}]))
+    with pytest.raises(UserError, match='found no label'):
+        tacred.records('train')
+
+
 def test_invalid_rows_and_texts_are_refused(tacred: RelationTask, tmp_path: pathlib.Path):
     for changes, expected in (
         ({'subj_end': 9}, 'subj_end 9, expected a number from 0 to 5'),
