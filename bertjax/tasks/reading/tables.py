@@ -1,6 +1,7 @@
 """Strict readers of TSV and CSV tables."""
 
 import csv
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from bertjax.errors import UserError
@@ -54,10 +55,8 @@ def _records(numbered: _Cells, where: str, format: str, layout: TableLayout) -> 
         raise UserError(where, 'an empty file', 'a line with the column names, and rows', 'check the file')
     number, cells = first
     names, first_is_row = _names(cells, f'{where}:{number}', layout)
-    if first_is_row:
-        yield Record(f'{where}:{number}', dict(zip(names, cells, strict=True)))
     broken = []
-    for number, cells in numbered:
+    for number, cells in itertools.chain([first] if first_is_row else [], numbered):
         if len(cells) != len(names):
             broken.append(number)
             if len(broken) > layout.max_broken_rows:

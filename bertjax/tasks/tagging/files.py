@@ -87,8 +87,9 @@ class TaggedFiles(SplitFiles):
         A test file with one column less than the training file has no tags.
         """
         train = self.find('train')
-        if not _has_columns(test):
-            return self._fields.tags_of(next(read_records(test)).fields) is not None
+        if not _has_columns(test):  # The first record may have neither words nor tags.
+            words_of, tags_of = self._fields.words_of, self._fields.tags_of
+            return next((tags_of(row) is not None for where, row in read_records(test) if words_of(row, where)), False)
         width = _count_columns(test[0], self._options)
         usual = _count_columns(train[0], self._options) if train and _has_columns(train) else width
         return width > 1 and width != usual - 1

@@ -145,7 +145,7 @@ def test_the_first_documents_of_a_search_are_ranked_again(tmp_path: pathlib.Path
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / 'qrels' / 'test.tsv').write_text('q\tc1\t1\nq\tc0\t1\n')
     run = tmp_path / 'run' / 'test' / 'test.trec'
-    run.write_text(''.join(f'q Q0 c{i} {rank} 0.5 x\n' for rank, i in enumerate((2, 1, 3), 1)))
+    run.write_text(''.join(f'q Q0 c{i} {rank} 0.5 x\n' for rank, i in enumerate((2, 2, 1, 3), 1)))
     (query,) = task(tmp_path, candidates=str(tmp_path / 'run'), candidate_count=2).records('test')
     assert query.candidates == (2, 1) and query.relevant == {0: 1, 1: 1}
     (ranking,) = task(tmp_path).predictions([query], None, {'logits': np.float32([1, 2])})

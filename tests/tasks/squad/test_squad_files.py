@@ -39,6 +39,12 @@ def test_the_files_of_each_split_are_found(tmp_path):
         SquadTask(data=str(tmp_path / 'no'), seq_len=100).records('dev')
 
 
+def test_a_deeply_nested_file_is_refused(tmp_path):
+    (tmp_path / 'train.json').write_text('{"a":' * 100_000)
+    with pytest.raises(UserError, match='JSON that cannot be parsed'):
+        SquadTask(data=str(tmp_path), seq_len=100).records('train')
+
+
 def test_v1_refuses_questions_without_an_answer(tmp_path):
     write(tmp_path / 'dev-v1.1.json', squad_json({'context': 'red', 'qas': [qa('a', (), is_impossible=True)]}))
     with pytest.raises(UserError, match=r"config\.task\.version='2\.0'"):

@@ -37,6 +37,8 @@ def test_json_lines_are_read(tmp_path: pathlib.Path, capsys: pytest.CaptureFixtu
     assert f'skipped 1 records without words, the first at {tmp_path}/train.jsonl:3' in capsys.readouterr().out
     (test,) = task.records('test')
     assert test.tags is None and test.fields['id'] == 'x'
+    write(tmp_path, 'test.jsonl', [{'tokens': [], 'ner_tags': []}, *ROWS])
+    assert task.splits() == ['train', 'dev', 'test']
     task.learn(records)
     lines = number_lines('{"id": 7, "words": ["a", "b"], "tags": ["x", "y"]}\n\n{"tokens": ["c"]}\n')
     parsed = list(task.parse(lines, 'standard input'))
