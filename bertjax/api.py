@@ -188,17 +188,15 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         if not as_text_list(texts):
             raise UserError('texts', 'no texts', 'at least one text', 'pass a text')
         if self.task is not None and (further := [name for name in self.task.objective.inputs if name not in INPUTS]):
-            found, expected = (
-                f'a model that also reads {", ".join(further)}',
-                f'a model that reads only {", ".join(INPUTS)}',
-            )
+            found = f'a model that also reads {", ".join(further)}'
+            expected = f'a model that reads only {", ".join(INPUTS)}'
             raise UserError(self._model.where, found, expected, 'train it with its recipe, or give another model')
         if isinstance(self.task, MultipleChoiceTask):
             features = self._choices(self.task, texts, pairs)
         else:
             features = self._features(texts, pairs)
-        longest = int(features.lengths.max())
-        length = self._runner.lengths[int(find_buckets(np.array([longest]), self._runner.lengths)[0])]
+        longest = features.lengths.max(keepdims=True)
+        length = self._runner.lengths[int(find_buckets(longest, self._runner.lengths)[0])]
         batch = features.batch(np.arange(len(features)), length, self.tokenizer.pad_id)
         return {name: batch[name] for name in INPUTS}
 

@@ -78,10 +78,9 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         raise _unknown_flag_error(e.flagname, recipe_keys) from None
     except flags.IllegalFlagValueError as e:
         raise _wrong_value_error(str(e)) from None
-    except (flags.Error, ValueError, TypeError) as e:
-        raise UserError('command line', str(e), 'flags as in --help', 'correct the flag') from None
-    except (RecursionError, MemoryError):  # Python's parser raises these.
-        found = 'a value that is nested too deeply'
+    except (flags.Error, ValueError, TypeError, RecursionError, MemoryError) as e:
+        # Python's parser raises the last two.
+        found = 'a value that is nested too deeply' if isinstance(e, RecursionError | MemoryError) else str(e)
         raise UserError('command line', found, 'flags as in --help', 'correct the flag') from None
     if len(rest) > 1:
         raise UserError('command line', repr(rest[1]), 'only flags', 'see --help')
@@ -166,10 +165,7 @@ def no_recipe_error() -> UserError:
 
 
 def _unknown_flag_error(name: str, recipe_keys: Collection[str]) -> UserError:
-    """Returns the error for an unknown flag.
-
-    It suggests a flag, a key of the recipe, or the bertjax name of another program's flag.
-    """
+    """Returns an error that suggests a flag, a key of the recipe, or the bertjax name of another program's flag."""
     keys = recipe_keys or {*flatten(pretraining_config()), *flatten(finetuning_config('glue'))}
     near = nearest_name(re.sub(r'^(no)?config\.', '', name), [*_FLAGS, *keys], FLAGS, similarity=0.7)
     fix = f'did you mean --{"" if near in _FLAGS else "config."}{near}?' if near else 'see --help'
@@ -179,9 +175,8 @@ def _unknown_flag_error(name: str, recipe_keys: Collection[str]) -> UserError:
 def _wrong_value_error(message: str) -> UserError:
     match = re.match(r'flag --(\S+?)=(.*?): (.*)', message, re.DOTALL)
     key, value, reason = match.groups() if match else ('config', '', message)
-    kind = re.search(r'\b(int|integer|float|boolean)\b', reason)
-    integer = 'a whole number'
-    expected = {'int': integer, 'integer': integer, 'float': 'a number', 'boolean': 'true or false'}
+    kind = re.search(r'\b(int|float|boolean)(eger)?\b', reason)
+    expected = {'int': 'a whole number', 'float': 'a number', 'boolean': 'true or false'}
     return UserError(f'--{key}', repr(value), expected[kind[1]] if kind else reason, f'write it as --{key}=VALUE')
 
 

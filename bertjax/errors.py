@@ -9,8 +9,6 @@ def printable(text: str) -> str:
     Line ends and other non-printable characters become Python escapes such as `\n` or `\x1b`. Undecodable bytes
     become escapes too, such as `\xff` in a file name that is not UTF-8.
     """
-    if text.isprintable():
-        return text
     return ''.join(char if char.isprintable() else _escape(char) for char in text)
 
 
@@ -50,9 +48,8 @@ class UserError(Exception):
         super().__init__(where, found, expected, fix)
 
     def __str__(self) -> str:
-        return printable(
-            f'{_truncate(self.where)}: found {_truncate(self.found)}, expected {_truncate(self.expected)}; {self.fix}'
-        )
+        where, found, expected = map(_truncate, (self.where, self.found, self.expected))
+        return printable(f'{where}: found {found}, expected {expected}; {self.fix}')
 
 
 class StoppedError(Exception):
@@ -73,10 +70,8 @@ class LostError(StoppedError):
     exit_status = 4
 
     def __init__(self):
-        super().__init__(
-            'stopped: another process of this run is lost; the same command, in all processes, continues from the '
-            'newest checkpoint'
-        )
+        fix = 'the same command, in all processes, continues from the newest checkpoint'
+        super().__init__(f'stopped: another process of this run is lost; {fix}')
 
 
 class HungError(StoppedError):
@@ -85,10 +80,9 @@ class HungError(StoppedError):
     exit_status = 4
 
     def __init__(self, minutes: float, doing: str, path: str):
-        super().__init__(
-            f'stopped: no progress for {minutes:.3g} minutes {doing} (config.hang_minutes); the stacks of all threads '
-            f'are in {path}; the same command continues from the newest checkpoint'
-        )
+        found = f'no progress for {minutes:.3g} minutes {doing} (config.hang_minutes)'
+        fix = 'the same command continues from the newest checkpoint'
+        super().__init__(f'stopped: {found}; the stacks of all threads are in {path}; {fix}')
 
 
 class PreemptedError(StoppedError):

@@ -191,7 +191,7 @@ def build_class_weighted(class_weights: Sequence[float]) -> Objective:
 
     def losses(outputs: Any, batch: Arrays) -> Losses:
         weighted = classification_losses(outputs, {**batch, 'weights': rows(batch)})
-        return {**classification_losses(outputs, batch), 'loss': weighted['loss']}
+        return classification_losses(outputs, batch) | {'loss': weighted['loss']}
 
     return dataclasses.replace(CLASSIFICATION, losses=losses, weights=lambda batch: {'loss': rows(batch).sum()})
 

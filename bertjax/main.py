@@ -24,10 +24,9 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
+# During the imports Ctrl-C ends the process, because JAX may swallow a KeyboardInterrupt.
 if __name__ == '__main__' and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # During the imports Ctrl-C ends the process, because JAX may swallow a KeyboardInterrupt.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from absl import app, flags, logging
 
@@ -61,13 +60,9 @@ def _prepare(flags_of_words: Sequence[str], name: str, verb: Verb) -> None:
     if process_flags.is_one_of_several():
         if not verb.processes:
             fix = 'start one process; on a machine of a TPU slice, set TPU_SKIP_MDS_QUERY=1 JAX_PLATFORMS=cpu'
-            distributed_verbs = ', '.join(other for other in verbs() if load_verb(other).VERB.processes)
-            raise UserError(
-                f'--config.run={name}',
-                'several processes',
-                f'one process, or one of the verbs {distributed_verbs}',
-                fix,
-            )
+            others = ', '.join(other for other in verbs() if load_verb(other).VERB.processes)
+            expected = f'one process, or one of the verbs {others}'
+            raise UserError(f'--config.run={name}', 'several processes', expected, fix)
         supervise()
         distributed.join(process_flags)
     if flags_of_words and verb.trains and distributed.is_primary():
@@ -100,9 +95,9 @@ def _report_errors(function):
             sys.stdout.flush()
             if user_error is None:
                 traceback.print_exc()  # Raising would wait for the other processes, which continue.
-            else:
-                print(f'error: {user_error}', file=sys.stderr)
-            distributed.leave(1 if user_error is None else user_error.exit_status)
+                distributed.leave(1)
+            print(f'error: {user_error}', file=sys.stderr)
+            distributed.leave(user_error.exit_status)
 
     return call
 

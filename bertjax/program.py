@@ -89,8 +89,7 @@ def run(
       verb: The verb, such as 'evaluate', 'predict', 'plot' or 'report'; see --help.
       recipe: The recipe, or its name.
       workdir: The workdir; None if the verb needs none.
-      on_row: See `train`.
-      quiet: See `train`.
+      on_row, quiet: See `train`.
       **keys: Values of keys, which replace the values in the recipe.
 
     Raises:

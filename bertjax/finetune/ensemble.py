@@ -17,8 +17,7 @@ from bertjax.finetune.restore import EvaluatedTask, load_task
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.remote.paths import user_path
-from bertjax.tasks.options import options_of
-from bertjax.tasks.task import Task
+from bertjax.tasks.task import Task, options_of
 from bertjax.terminal import make_table
 from bertjax.writers.console import format_value
 

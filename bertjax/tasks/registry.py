@@ -7,8 +7,7 @@ from typing import Any
 from bertjax.config.plain import to_plain
 from bertjax.config.schema import Key
 from bertjax.errors import UserError
-from bertjax.tasks.options import options_of
-from bertjax.tasks.task import Task
+from bertjax.tasks.task import Task, options_of
 
 # {kind: 'module:class'}; a module is imported on first use.
 KINDS = {

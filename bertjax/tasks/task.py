@@ -1,13 +1,14 @@
-"""The base class of all kinds of tasks."""
+"""The base class of all kinds of tasks, and the declaration of their options."""
 
 import abc
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from bertjax.config.schema import check_fields
+from bertjax.config import schema
+from bertjax.config.ranges import Range, integer
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.sentence_transformers import SentenceModules, module_files
 from bertjax.data.features import Features
@@ -19,6 +20,46 @@ from bertjax.tasks.reading import layout
 from bertjax.tasks.reading.splits import SplitFiles
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.text.tokenizer import Tokenizer
+
+# The part of a run that an option affects decides which changes of its value are allowed:
+# 'model': the parameters. The value can change neither in a resumed run nor when the finished model is used.
+# 'training': the training data or the loss. An unfinished run can be resumed with another value and reports the
+#   change. The value cannot change when the finished model is used.
+# 'reading': how records are read, or how answers are selected. The value can change when the finished model is used.
+_POLICIES = {
+    'model': {'change': schema.Change.STATE, 'trained': schema.Trained.SAME},
+    'training': {'change': schema.Change.TRAINING, 'trained': schema.Trained.SAME},
+    'reading': {'change': schema.Change.RUN, 'trained': schema.Trained.COMMAND_LINE},
+}
+BILSTM_UNITS = integer(0, 65_536)  # the allowed numbers of BiLSTM units per direction; 0 for no BiLSTM
+
+
+def option(
+    default: Any,
+    allowed: Range | None = None,
+    about: str = '',
+    *,
+    affects: Literal['model', 'training', 'reading'] = 'training',
+    named: bool = False,
+) -> Any:
+    """Returns a dataclass field of a task class that is a key of config.task.
+
+    A field with a default that is declared without `option` affects 'training'.
+
+    Args:
+      default: the value if a recipe does not set the option.
+      allowed: the range of values; None allows True and False, or any text.
+      about: one line of documentation; '' for the entry of the attribute in the docstring of the class.
+      affects: a key of _POLICIES.
+      named: whether the argument after the recipe's name sets the option, as in configs/glue.py:rte.
+    """
+    return schema.key(default, allowed, about, named=named, **_POLICIES[affects])
+
+
+def options_of(task: type) -> dict[str, schema.Key]:
+    """Returns the options of a task class by name: all fields except `data` and `seq_len`, which have no default."""
+    return schema.keys_of(task, **_POLICIES['training'])
+
 
 Record = TypeVar('Record')
 Prediction = TypeVar('Prediction')
@@ -50,7 +91,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     """A task: reads records, converts them to features, builds the model, and reports on its predictions.
 
     A subclass is a dataclass. Its fields are `data`, the folder of its files ('' for tensorflow-datasets), `seq_len`,
-    the maximum sequence length in tokens, and its options (see options.py), which are the fields of config.task.
+    the maximum sequence length in tokens, and its options (see `option`), which are the fields of config.task.
 
     Attributes:
       name: the name in titles, such as 'RTE'.
@@ -80,7 +121,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     _files: SplitFiles | None = None
 
     def __post_init__(self):
-        check_fields(self, 'task')
+        schema.check_fields(self, 'task')
         if self.seq_len < self.min_seq_len:
             raise UserError('config.seq_len', str(self.seq_len), f'at least {self.min_seq_len}', 'use 128')
 

@@ -27,10 +27,9 @@ from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.heads import BertForTask
 from bertjax.model.stacking import init_params
-from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.registry import KINDS, options
-from bertjax.tasks.task import Outputs, Task
+from bertjax.tasks.task import BILSTM_UNITS, Outputs, Task, option
 from bertjax.text.tokenizer import Tokenizer
 
 # The folder of a new kind of task: its head, its loss and its class.

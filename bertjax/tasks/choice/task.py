@@ -19,13 +19,12 @@ from bertjax.model.heads import BertForTask
 from bertjax.tasks.baselines import ending_baselines
 from bertjax.tasks.choice import files
 from bertjax.tasks.choice.files import ChoiceQuestion
-from bertjax.tasks.options import option
 from bertjax.tasks.pairs import pair_features
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import parse_records, read_records
 from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, describe_files
 from bertjax.tasks.reading.texts import Line
-from bertjax.tasks.task import Judgment, Outputs, Task
+from bertjax.tasks.task import Judgment, Outputs, Task, option
 from bertjax.text.tokenizer import Tokenizer
 
 

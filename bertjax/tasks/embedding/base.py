@@ -17,13 +17,12 @@ from bertjax.tasks.embedding import files
 from bertjax.tasks.embedding.files import Query, TextExample
 from bertjax.tasks.embedding.losses import RowLoss
 from bertjax.tasks.embedding.splits import EmbeddingSplits
-from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Record
 from bertjax.tasks.reading.records import Row, select_columns
 from bertjax.tasks.reading.splits import STEMS
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.sentence.input import read_input
-from bertjax.tasks.task import Task
+from bertjax.tasks.task import Task, option
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,8 +44,8 @@ def mine_negatives(
     """
     for begin in range(0, len(queries), _QUERIES):
         part = slice(begin, begin + _QUERIES)
-        most = max(map(len, relevant[part]))
-        count = options.range_max + most + 1  # the positives and the query itself may be found, too
+        # The positives and the query itself may be found, too.
+        count = options.range_max + max(map(len, relevant[part])) + 1
         indices, scores = search(vectors[part], document_vectors, count, cosine=True)
         for query, positives, *found, x in zip(
             queries[part], relevant[part], indices.tolist(), scores.tolist(), vectors[part], strict=True

@@ -23,8 +23,7 @@ from bertjax.tasks.embedding.files import Query
 from bertjax.tasks.embedding.head import EMBEDDING, LAYER_NUMBERS
 from bertjax.tasks.embedding.losses import LOSSES, build_objective
 from bertjax.tasks.embedding.search import search
-from bertjax.tasks.options import option
-from bertjax.tasks.task import Outputs
+from bertjax.tasks.task import Outputs, option
 from bertjax.text.tokenizer import Tokenizer
 
 
@@ -165,12 +164,11 @@ class EmbeddingTask(TextPairTask):
 
     def ensemble_predictions(self, records: Records, members: Sequence[tuple[Features, Outputs]]) -> Predictions:
         """See Task. The unit vectors are concatenated, so a cosine is the mean of the members' cosines."""
-        parts = [self._truncate(outputs) for _, outputs in members]
-        units = [x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) for x in parts]
+        units = [_scale_to_unit(self._truncate(outputs)) for _, outputs in members]
         return self._compare(records, np.concatenate(units, axis=-1))
 
     def _compare(self, records: Records, vectors: np.ndarray) -> Predictions:
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+        vectors = _scale_to_unit(vectors)
         if isinstance(records[0], Query):
             return make_rankings(records, lambda count: search(*np.split(vectors, [len(records)]), count))
         index = {text: i for i, text in enumerate(_texts(records))}
@@ -179,6 +177,10 @@ class EmbeddingTask(TextPairTask):
 
     def _truncate(self, outputs: Outputs) -> np.ndarray:
         return np.stack(outputs['embeddings'])[:, : self._truncate_dim or None]
+
+
+def _scale_to_unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 def _texts(records: Records) -> list[str]:

@@ -19,14 +19,13 @@ from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask, make_rankings
-from bertjax.tasks.embedding.features import group_features, target_scores, text_features
+from bertjax.tasks.embedding.features import EncodedText, group_features, target_scores, text_features
 from bertjax.tasks.embedding.files import Query
-from bertjax.tasks.late_interaction.features import Tokenization
-from bertjax.tasks.late_interaction.head import LATE_INTERACTION
-from bertjax.tasks.late_interaction.losses import LOSSES, build_objective
+from bertjax.tasks.late_interaction.head import AUGMENTING, LATE_INTERACTION, ORDINARY, SKIPPED
+from bertjax.tasks.late_interaction.losses import LOSSES, ROLES, build_objective
 from bertjax.tasks.late_interaction.search import search
-from bertjax.tasks.options import option
-from bertjax.tasks.task import Outputs
+from bertjax.tasks.pairs import add_special_tokens
+from bertjax.tasks.task import Outputs, option
 from bertjax.text.tokenizer import Tokenizer
 
 
@@ -153,3 +152,42 @@ def _texts(records: Records) -> tuple[list[str], list[str]]:
         return [query.text for query in records], list(records[0].corpus.texts)
     first, second = ({record.texts[i]: None for record in records} for i in (0, 1))
     return list(first), list(second)
+
+
+class Tokenization:
+    """The tokenisation of ColBERT (arXiv 2004.12832, section 3.2).
+
+    Args:
+      tokenizer: The tokenizer.
+      settings: The lengths, the prompts, the pieces to skip, and whether to fill queries with [MASK].
+    """
+
+    def __init__(self, tokenizer: Tokenizer, settings: MultiVector):
+        self._tokenizer, self._settings = tokenizer, settings
+        ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
+        self._ids, self._skipped = ids, [ids[piece] for piece in settings.skiplist if piece in ids]
+
+    def queries(self, texts: Sequence[str]) -> list[EncodedText]:
+        """Returns the ids and roles of `[CLS] prompt text [SEP]`, padded with [MASK] if `settings.augment`."""
+        length, sequences = self._settings.query_len, []
+        for ids in self._encode(texts, self._settings.query_prompt, length):
+            missing = length - len(ids) if self._settings.augment else 0
+            padded = np.pad(ids, (0, missing), constant_values=self._tokenizer.mask_id)
+            roles = np.repeat(np.int32([ORDINARY, AUGMENTING]), [len(ids), missing])
+            sequences.append((padded, {ROLES: roles}))
+        return sequences
+
+    def documents(self, texts: Sequence[str]) -> list[EncodedText]:
+        """Returns the ids and roles of `[CLS] prompt text [SEP]`."""
+        sequences = self._encode(texts, self._settings.document_prompt, self._settings.document_len)
+        roles = [np.where(np.isin(ids, self._skipped), SKIPPED, ORDINARY).astype(np.int32) for ids in sequences]
+        return [(ids, {ROLES: x}) for ids, x in zip(sequences, roles, strict=True)]
+
+    def _encode(self, texts: Sequence[str], prompt: str, length: int) -> list[np.ndarray]:
+        tokenizer, marker = self._tokenizer, np.zeros(0, np.int32)
+        word = (prompt.split(None, 1) or [''])[0]
+        if word in self._ids and tokenizer.encode([word])[0].tolist() != [self._ids[word]]:
+            # A piece such as [unused0], which no text produces.
+            marker, prompt = np.int32([self._ids[word]]), prompt[prompt.index(word) + len(word) :]
+        encoded = tokenizer.encode([prompt + text for text in texts])
+        return [add_special_tokens(np.concatenate([marker, ids])[: length - 2], tokenizer) for ids in encoded]

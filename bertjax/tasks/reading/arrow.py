@@ -62,16 +62,11 @@ def read_dataset_object(dataset: Any, where: str) -> Iterator[Record]:
 def _records(pa: Any, schema: Any, batches: Iterable[Any], features: Mapping[str, Any], where: str) -> Iterator[Record]:
     """Yields the records of Arrow tables or batches."""
     to_plain = _converters(pa, schema, features, where)
-    number = 0
-    try:
-        for batch in batches:
-            for start in range(0, batch.num_rows, _ROWS):
-                for row in batch.slice(start, _ROWS).to_pylist():
-                    yield Record(f'{where}[{number}]', {key: to_plain[key](value) for key, value in row.items()})
-                    number += 1
-    except _ClassError as error:
-        fix = 'correct the record, or name the classes in the features'
-        raise UserError(f'{where}[{number}]', f'the class {error.args[0]}', error.args[1], fix) from None
+    slices = (batch.slice(start, _ROWS) for batch in batches for start in range(0, batch.num_rows, _ROWS))
+    rows = (row for part in slices for row in part.to_pylist())
+    for number, row in enumerate(rows):
+        at = f'{where}[{number}]'
+        yield Record(at, {key: to_plain[key](value, at) for key, value in row.items()})
 
 
 def _read_json(path: epath.Path) -> dict[str, Any]:
@@ -89,7 +84,7 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
     except ImportError:
         fix = "install the extra 'arrow': pip install 'bertjax[arrow]'"
         raise UserError(str(path), 'a file that needs pyarrow', 'pyarrow to be installed', fix) from None
-    number = 0
+    count = 0
     try:
         with path.open('rb') as file:
             if path.suffix.lower() == '.parquet':
@@ -99,14 +94,10 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
                 schema, batches = _arrow_batches(pa, file)
             for record in _records(pa, schema, batches, features, str(path)):
                 yield record
-                number += 1
+                count += 1
     except (pa.ArrowException, OSError) as error:
-        found = f'an error after {number} rows ({first_line(error)})'
+        found = f'an error after {count} rows ({first_line(error)})'
         raise UserError(str(path), found, 'a complete Parquet or Arrow file', 'download it again') from None
-
-
-class _ClassError(Exception):
-    """Raised for a class number that is out of range. Its arguments are the number and the valid numbers."""
 
 
 def _arrow_batches(pa: Any, file: Any) -> tuple[Any, Iterator[Any]]:
@@ -120,8 +111,8 @@ def _arrow_batches(pa: Any, file: Any) -> tuple[Any, Iterator[Any]]:
     return reader.schema, iter(reader)
 
 
-def _converters(pa: Any, schema: Any, features: Any, where: str) -> dict[str, Callable[[Any], Any]]:
-    """Returns {column: function that converts a value of the column to a JSON value}."""
+def _converters(pa: Any, schema: Any, features: Any, where: str) -> dict[str, Callable[[Any, str], Any]]:
+    """Returns {column: function that converts a value of the column, and its location, to a JSON value}."""
     try:
         metadata = json.loads((schema.metadata or {}).get(b'huggingface', b'{}'))['info']['features']
     except (ValueError, KeyError, TypeError):  # another program wrote the file
@@ -131,28 +122,28 @@ def _converters(pa: Any, schema: Any, features: Any, where: str) -> dict[str, Ca
     return {field.name: _converter(pa, field.type, merged.get(field.name), where) for field in schema}
 
 
-def _converter(pa: Any, kind: Any, feature: Any, where: str) -> Callable[[Any], Any]:
+def _converter(pa: Any, kind: Any, feature: Any, where: str) -> Callable[[Any, str], Any]:
     types = pa.types
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         if isinstance(feature, list) and feature:  # the form in earlier versions of `datasets`
             feature = {'feature': feature[0]}
         item_feature = feature.get('feature', feature) if isinstance(feature, dict) else None
         inner = _converter(pa, kind.value_type, item_feature, where)
-        return lambda value: None if value is None else [inner(item) for item in value]
+        return lambda value, at: None if value is None else [inner(item, at) for item in value]
     if types.is_struct(kind):
         # `datasets` stores a sequence of records as a record of sequences.
         field_features = feature.get('feature', feature) if isinstance(feature, dict) else {}
         field_features = field_features if isinstance(field_features, dict) else {}
         parts = {field.name: _converter(pa, field.type, field_features.get(field.name), where) for field in kind}
-        return lambda value: None if value is None else {key: parts[key](item) for key, item in value.items()}
+        return lambda value, at: None if value is None else {key: parts[key](item, at) for key, item in value.items()}
     if types.is_integer(kind) and isinstance(feature, dict) and feature.get('_type') == 'ClassLabel':
         names = feature.get('names') or []
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
             found = f'a ClassLabel with the names {format_value(names)}'
             raise UserError(where, found, 'the names of its classes, a list of texts', _FIX)
-        return lambda value: _class_name(names, value)
+        return lambda value, at: _class_name(names, value, at)
     if types.is_float32(kind):
-        return lambda value: None if value is None else shorten_float32(value)
+        return lambda value, at: None if value is None else shorten_float32(value)
     return _to_plain
 
 
@@ -161,17 +152,18 @@ def shorten_float32(value: float) -> float:
     return float(str(np.float32(value)))
 
 
-def _class_name(names: list[str], value: int | None) -> str | int | None:
+def _class_name(names: list[str], value: int | None, at: str) -> str | int | None:
     if value is None or value == UNLABELLED:
         return None
     if not names:
         return value
     if not 0 <= value < len(names):
-        raise _ClassError(value, f'0 to {len(names) - 1}, or {UNLABELLED} for no label')
+        fix = 'correct the record, or name the classes in the features'
+        raise UserError(at, f'the class {value}', f'0 to {len(names) - 1}, or {UNLABELLED} for no label', fix)
     return names[value]
 
 
-def _to_plain(value: Any) -> Any:
+def _to_plain(value: Any, at: str) -> Any:
     """Converts dates, decimals and durations to text, and bytes to text or, if they are not UTF-8, to None."""
     if value is None or isinstance(value, str | int | float):
         return value

@@ -10,12 +10,27 @@ from bertjax.tasks.reading.texts import Line, check_text, peek_lines
 
 
 def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
-    """Yields the objects of a .json file: a single JSON value, or JSON lines as `datasets` and pandas write them."""
-    lines = list(lines)
-    _, first_lines = peek_lines(lines, 2)
+    """Yields ('where[key]', object) for each element of the list, or each value of the object, in a .json file.
+
+    The file may also have JSON lines, as `datasets` and pandas write them.
+
+    Raises:
+      UserError: The file has neither form, or contains an element that is not an object.
+    """
+    lines, first_lines = peek_lines(lines, 2)
     if len(first_lines) == 2 and is_object(first_lines[0]):
-        return objects_of_lines(lines, where)
-    return objects_of_text('\n'.join(line for _, line in lines), where)
+        yield from objects_of_lines(lines, where)
+        return
+    try:
+        root = json.loads('\n'.join(line for _, line in lines))
+    except (ValueError, RecursionError) as error:
+        fix = 'correct the file; if it has one object per line, rename it to .jsonl'
+        raise UserError(f'{where}:{getattr(error, "lineno", 1)}', f'invalid JSON ({error})', 'JSON', fix) from None
+    if not isinstance(root, list | dict):
+        raise UserError(where, f'a JSON {type(root).__name__}', 'a list of objects', 'check the file')
+    for key, record in enumerate(root) if isinstance(root, list) else root.items():
+        location = f'{where}[{key!r}]'
+        yield Record(location, _check_object(record, location))
 
 
 def is_object(line: str) -> bool:
@@ -41,24 +56,6 @@ def objects_of_lines(lines: Iterable[Line], where: str) -> Iterator[Record]:
         except (ValueError, RecursionError) as error:
             found = f'invalid JSON ({error})'
             raise UserError(location, found, 'one JSON object per line', 'correct the line') from None
-        yield Record(location, _check_object(record, location))
-
-
-def objects_of_text(text: str, where: str) -> Iterator[Record]:
-    """Yields ('where[key]', object) for each element of a JSON list, or each value of a JSON object.
-
-    Raises:
-      UserError: The text is not a JSON list or object, or contains an element that is not an object.
-    """
-    try:
-        root = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        fix = 'correct the file; if it has one object per line, rename it to .jsonl'
-        raise UserError(f'{where}:{getattr(error, "lineno", 1)}', f'invalid JSON ({error})', 'JSON', fix) from None
-    if not isinstance(root, list | dict):
-        raise UserError(where, f'a JSON {type(root).__name__}', 'a list of objects', 'check the file')
-    for key, record in enumerate(root) if isinstance(root, list) else root.items():
-        location = f'{where}[{key!r}]'
         yield Record(location, _check_object(record, location))
 
 

@@ -74,12 +74,14 @@ class SplitFiles:
         return self.folder
 
     def describe(self, labelled: Collection[str] | None = None, **texts: str) -> str:
-        """Returns a readable list of the splits and their files. A second line lists unused data files, if any.
+        """Returns a readable list of the splits and their files, or '' without data. A second line lists unused files.
 
         Args:
           labelled: The labelled splits; None for the result of `splits`.
           **texts: The description of each split that has no files.
         """
+        if not self._where:
+            return ''
         files = {split: self.find(split) for split in STEMS}
         found = {split: x if isinstance(x, str) else describe_files(x) for split, x in files.items() if x}
         if 'test' in found and 'test' not in (self.splits() if labelled is None else labelled):

@@ -18,7 +18,6 @@ from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.heads import BertForTask
 from bertjax.model.lookup import gather_positions
-from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Record
 from bertjax.tasks.reading.records import FORMATS, Files, Row, read_records
 from bertjax.tasks.reading.splits import SplitFiles
@@ -26,6 +25,7 @@ from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.relation.features import MARKERS, STARTS, describe_marks, find_fixed_tokens, relation_features
 from bertjax.tasks.relation.files import Relation, parse_marked_text, parse_relations, read_relations
 from bertjax.tasks.sentence.task import Scores, TextTask, check_all_or_none
+from bertjax.tasks.task import option
 from bertjax.text.tokenizer import Tokenizer
 
 

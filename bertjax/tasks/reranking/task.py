@@ -19,11 +19,10 @@ from bertjax.remote.paths import user_path
 from bertjax.tasks.embedding.base import Predictions, Ranking, Records, TextPairTask
 from bertjax.tasks.embedding.features import target_scores
 from bertjax.tasks.embedding.files import Query, TextExample
-from bertjax.tasks.options import option
 from bertjax.tasks.pairs import pair_features
 from bertjax.tasks.reading.texts import read_lines
 from bertjax.tasks.reranking.losses import LOSSES, build_objective
-from bertjax.tasks.task import Outputs, id2label
+from bertjax.tasks.task import Outputs, id2label, option
 from bertjax.text.tokenizer import Tokenizer
 
 

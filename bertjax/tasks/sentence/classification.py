@@ -12,13 +12,13 @@ from bertjax.config.ranges import format_value, list_of, number, one_of, text
 from bertjax.errors import UserError
 from bertjax.losses import Objective, build_class_weighted
 from bertjax.metrics.classification import VALUE_METRICS
-from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import TEXT_FORMATS, Row
 from bertjax.tasks.reading.splits import check_split
 from bertjax.tasks.sentence.files import TableFiles
 from bertjax.tasks.sentence.labels import count_labels, find_labels
 from bertjax.tasks.sentence.task import Example, Scores, TextTask, check_all_or_none
+from bertjax.tasks.task import option
 from bertjax.text.hash_split import hash64, hash_threshold
 
 # SICK (SemEval-2014, task 1): the column of the ids, the predicted columns, and the labels of each predicted column.
@@ -104,7 +104,10 @@ class ClassificationTask(TextTask):
 
     def learn(self, records: Sequence[Example]) -> None:
         """See TextTask; if dev is part of the training file, labels that only occur in dev are included."""
-        self._print_dev_share(records)
+        if self._shares_dev and self._shared_records:
+            dev_share = f'{self._shared_records - len(records):,} of the {self._shared_records:,} records of train'
+            hint = f'config.task.dev_fraction={self.dev_fraction:g} sets the fraction, or set config.task.dev to a file'
+            print(f'dev is {dev_share}, selected by a hash of their text; {hint}')
         if self._shares_dev and not self.complete:
             all_records = [self._example(row, 'train') for row in self._rows('train')]
             self.labels = find_labels(count_labels(all_records), all_records)
@@ -116,13 +119,6 @@ class ClassificationTask(TextTask):
         if self.metric == 'f1' and len(self.labels) != 2:
             found = f"'f1' with {len(self.labels)} labels"
             raise UserError('config.task.metric', found, "'macro_f1'", 'set config.task.metric=macro_f1')
-
-    def _print_dev_share(self, records: Sequence[Example]) -> None:
-        """Prints how many records of the training file are used as dev. All others are in `records`."""
-        if self._shares_dev and self._shared_records:
-            dev_share = f'{self._shared_records - len(records):,} of the {self._shared_records:,} records of train'
-            hint = f'config.task.dev_fraction={self.dev_fraction:g} sets the fraction, or set config.task.dev to a file'
-            print(f'dev is {dev_share}, selected by a hash of their text; {hint}')
 
     def _label_weights(self, records: Sequence[Example]) -> list[float]:
         """Returns the weights of the labels in the loss. The weight of a label that `class_weights` omits is 1."""

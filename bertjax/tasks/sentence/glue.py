@@ -9,13 +9,13 @@ from bertjax.config.ranges import Range
 from bertjax.errors import UserError
 from bertjax.files.paths import existing_files
 from bertjax.remote.paths import data_directory
-from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import Files, Row, read_rows, select_columns
 from bertjax.tasks.reading.sources import dataset_splits, read_dataset
 from bertjax.tasks.reading.splits import split_files
 from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.tasks.sentence.task import Example, Scores, TextTask
+from bertjax.tasks.task import option
 
 _INDEX = Column(('index', 'id', 'idx'), required=False)
 _HUB_FORMATS = ('.jsonl', '.parquet', '.arrow')

@@ -12,12 +12,11 @@ from bertjax.errors import UserError
 from bertjax.losses import MULTI_LABEL, Objective, build_label_weighted
 from bertjax.metrics.classification import MULTI_LABEL_METRICS, label_scores, multi_label_figures
 from bertjax.tasks.baselines import label_baselines
-from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.report import label_report
 from bertjax.tasks.sentence.task import Example, Scores, name_texts
-from bertjax.tasks.task import Judgment
+from bertjax.tasks.task import Judgment, option
 
 SEPARATORS = '|;,'
 _FLAGS = {'1': True, '1.0': True, 'true': True, '0': False, '0.0': False, 'false': False, '': False}

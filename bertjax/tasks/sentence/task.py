@@ -17,7 +17,6 @@ from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.tasks.baselines import class_baselines, score_baselines
-from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import Row, select_columns
 from bertjax.tasks.reading.texts import Blank, Line
@@ -25,7 +24,7 @@ from bertjax.tasks.sentence.features import LONG, average_rows, text_features
 from bertjax.tasks.sentence.input import read_input
 from bertjax.tasks.sentence.labels import LabelledRecord, count_labels, find_labels
 from bertjax.tasks.sentence.report import class_report, describe_labels, describe_values, value_report
-from bertjax.tasks.task import Judgment, Outputs, Task, id2label
+from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, id2label, option
 from bertjax.text.tokenizer import Tokenizer
 
 _MAX_SCORE = 1e15  # the sum of the squared errors of a batch could overflow float32 for larger scores

@@ -75,10 +75,6 @@ class SquadFiles(SplitFiles):
     def searched_folder(self) -> epath.Path | None:
         return self._folder if self._folder.is_dir() else None
 
-    def describe(self) -> str:
-        """Returns a readable list of the splits and their files, or '' for tensorflow-datasets."""
-        return super().describe() if self._data else ''
-
     def read(self, split: str) -> list[SquadQuestion]:
         """Reads the questions of a split, in order."""
         files = self.find(split) if split in STEMS else ()

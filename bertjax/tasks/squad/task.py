@@ -14,7 +14,6 @@ from bertjax.losses import SPANS
 from bertjax.metrics.squad import Evaluation, evaluate_v1, overlap_f1
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
-from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.squad.answers import Answers, AnswerSpan, find_answers
@@ -22,7 +21,7 @@ from bertjax.tasks.squad.files import SquadFiles
 from bertjax.tasks.squad.questions import SquadQuestion, parse_input, parse_unlabelled_rows
 from bertjax.tasks.squad.report import list_misplaced_answers, squad_report
 from bertjax.tasks.squad.windows import squad_features
-from bertjax.tasks.task import Judgment, Outputs, Task
+from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, option
 from bertjax.text.tokenizer import Tokenizer
 
 VERSIONS = ('1.1', '2.0')

@@ -19,14 +19,16 @@ class ColumnBlock(NamedTuple):
     """A sentence in a column file.
 
     Attributes:
-      rows: (line number, columns) of each word.
+      rows: the columns of each word.
+      locations: the location of each word, 'file:line'.
       preceding_lines: the lines since the previous sentence: the columns of a document boundary, (line,) for a comment,
         and () for a blank line.
       document: the number of document boundaries before the sentence.
       separator: the separator of the columns, see `split_columns`.
     """
 
-    rows: list[tuple[int, tuple[str, ...]]]
+    rows: tuple[tuple[str, ...], ...]
+    locations: list[str]
     preceding_lines: tuple[tuple[str, ...], ...]
     document: int
     separator: str
@@ -52,7 +54,8 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
     Raises:
       UserError: The lines of words differ in their number of columns.
     """
-    rows: list[tuple[int, tuple[str, ...]]] = []
+    rows: list[tuple[str, ...]] = []
+    locations: list[str] = []
     before: list[tuple[str, ...]] = []
     document, separator, count, first = 0, '', 0, 0
     # The line of a word is neither blank, nor a possible comment, nor a document boundary.
@@ -66,8 +69,8 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
         comment = filled and not rows and _is_comment(line, prefix, separator or first_separator, count or width)
         if not filled or boundary:
             if rows:
-                yield ColumnBlock(rows, tuple(before), document, separator)
-                rows, before = [], []
+                yield ColumnBlock(tuple(rows), locations, tuple(before), document, separator)
+                rows, locations, before = [], [], []
             document += boundary
         if not filled or boundary or comment:
             before.append((line,) if comment else split_columns(line, ' ') if boundary else ())
@@ -83,7 +86,8 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
                 fix += '; a comment must precede the first word of a sentence'
             expected = f'{count}, as in line {first}, separated by {"spaces" if separator == " " else "tabs"}'
             raise UserError(f'{where}:{number}', f'{_format_columns(len(columns))} in {line[:60]!r}', expected, fix)
-        rows.append((number, columns))
+        rows.append(columns)
+        locations.append(f'{where}:{number}')
 
 
 def _separator(line: str) -> str:
@@ -169,7 +173,7 @@ def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool)
         print(f'{where}: {hashes:,} lines that precede sentences and begin with # are read as comments')
     if not tagged:
         return sentences
-    return convert_to_iob2(sentences, [_locations(block, where) for block in blocks], where, options)
+    return convert_to_iob2(sentences, [block.locations for block in blocks], where, options)
 
 
 def convert_to_iob2(
@@ -198,12 +202,8 @@ def stream_columns(lines: Iterable[Line], where: str, options: ColumnOptions) ->
     return check_not_empty(sentences, where, 'no word', 'one word per line with its columns')
 
 
-def _locations(block: ColumnBlock, where: str) -> list[str]:
-    return [f'{where}:{number}' for number, _ in block.rows]
-
-
 def _sentence(block: ColumnBlock, where: str, options: ColumnOptions, *, tagged: bool) -> Sentence:
-    columns, locations = tuple(columns for _, columns in block.rows), _locations(block, where)
+    columns, locations = block.rows, block.locations
     width, word, tag = len(columns[0]), options.word_column, options.tag_column
     for name, column in (('word_column', word), ('tag_column', tag))[: 1 + tagged]:
         if not -width <= column < width:

@@ -58,9 +58,6 @@ class TaggedFiles(SplitFiles):
         columns = single_file(candidates, str(self.folder), split, 'move the others away')
         return (columns,) if columns else split_files(self.folder, split, suffixes=NESTED)
 
-    def describe(self) -> str:
-        return super().describe() if self._data else ''
-
     def read(self, split: str) -> list[Sentence]:
         """Reads the sentences of a split in file order."""
         check_split(split)
@@ -112,7 +109,7 @@ def _has_columns(files: Files) -> bool:
 def _count_columns(path: epath.Path, options: ColumnOptions) -> int:
     """Returns the number of columns of the first word in a column file."""
     blocks = read_blocks(read_lines(path), str(path), options.comment)
-    return next((len(block.rows[0][1]) for block in blocks), 0)
+    return next((len(block.rows[0]) for block in blocks), 0)
 
 
 def read_input(

@@ -17,7 +17,6 @@ from bertjax.metrics.entities import EntitySpan, score_entities, spans, split_ta
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import LAYERS, BertForTask
 from bertjax.tasks.baselines import tag_baselines
-from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.tagging import files
@@ -33,7 +32,7 @@ from bertjax.tasks.tagging.features import tagging_features
 from bertjax.tasks.tagging.predictions import Tags, gather_word_logits, make_prediction, predict_tags
 from bertjax.tasks.tagging.rows import TagFields, parse_sentences
 from bertjax.tasks.tagging.schemes import SCHEMES
-from bertjax.tasks.task import Judgment, Outputs, Task, id2label
+from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, id2label, option
 from bertjax.text.tokenizer import Tokenizer
 
 _COLUMN = integer(-1000, 1000)  # the allowed indices of columns; a negative index counts from the end

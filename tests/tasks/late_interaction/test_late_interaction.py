@@ -24,10 +24,9 @@ from bertjax.model.attention.select import choose_attention
 from bertjax.model.config import BertConfig
 from bertjax.tasks.embedding.files import TextExample
 from bertjax.tasks.late_interaction import search as module
-from bertjax.tasks.late_interaction.features import Tokenization
 from bertjax.tasks.late_interaction.losses import LOSSES, ROLES, build_objective, max_sim
 from bertjax.tasks.late_interaction.search import search
-from bertjax.tasks.late_interaction.task import LateInteractionTask
+from bertjax.tasks.late_interaction.task import LateInteractionTask, Tokenization
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.exports import check_formats
 
