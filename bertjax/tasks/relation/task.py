@@ -50,8 +50,6 @@ class BertForRelation(BertForTask):
 
 ENTITY_STARTS = Head(BertForRelation)
 RELATIONS = dataclasses.replace(CLASSIFICATION, inputs=(*INPUTS, STARTS))
-
-
 POOLS = ('cls', 'starts')
 _METRICS = ('micro_f1', 'precision', 'recall', 'macro_f1', 'accuracy')
 

@@ -39,8 +39,6 @@ RERANKING = Head(
     projection='classifier',
     pools_cls=True,
 )
-
-
 _METRICS = ('ndcg_10', 'mrr_10')
 
 

@@ -46,7 +46,7 @@ class ClassificationTask(TextTask):
         metric `f1`, the second of two labels is the positive class.
       regression: whether the label is a score.
       class_weights: the weights of the labels in the loss: 'balanced' for higher weights of rare labels, or
-        'LABEL=2.5,LABEL=1', or a JSON object if labels contain commas; '' for equal weights.
+        'LABEL=2.5,LABEL=1', or JSON; '' for equal weights.
       metric: the name of the metric that selects the best run; '' for 'accuracy', or 'spearman' for a regression.
       columns: the names of the columns, for files without a header.
       format: 'tsv', 'csv', 'jsonl' or 'json', for text files; 'auto' selects by suffix.
@@ -234,7 +234,7 @@ def is_held_out(record: Example, share: float) -> bool:
 
 
 def _parse_class_weights(text: str) -> Mapping[str, float]:
-    """Returns the weights by label that config.task.class_weights lists; {} for '' and 'balanced'."""
+    """Returns {label: weight} from `LABEL=WEIGHT,…`, or from JSON for labels with commas; {} if none is listed."""
     if text in ('', 'balanced'):
         return {}
     try:

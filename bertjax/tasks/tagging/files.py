@@ -32,6 +32,11 @@ DATASET = 'conll2003'  # the name of the dataset in tensorflow-datasets
 INPUTS = ('auto', 'columns', 'text', 'words', 'jsonl')
 _CONLL_NAMES = {'train': (), 'dev': ('testa',), 'test': ('testb',)}
 _SUFFIXES = ('.txt', '.tsv', '.conll', '.conllu', '.iob', '.iob2', '.bio', '.bioes')
+# The characters of google-research/bert, tokenization.py:_is_chinese_char. Each of them is a word.
+_CHINESE = '[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f]'
+_SPLITTER = pre_tokenizers.Sequence(
+    [pre_tokenizers.Split(Regex(_CHINESE), 'isolated'), pre_tokenizers.BertPreTokenizer()]
+)
 
 
 class TaggedFiles(SplitFiles):
@@ -187,16 +192,8 @@ def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sen
         before = ((),)
 
 
-# The characters of google-research/bert, tokenization.py:_is_chinese_char. Each of them is a word.
-_CHINESE = '[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f]'
-_SPLITTER = pre_tokenizers.Sequence(
-    [pre_tokenizers.Split(Regex(_CHINESE), 'isolated'), pre_tokenizers.BertPreTokenizer()]
-)
-Offsets = tuple[int, int]  # the first character and the end (exclusive)
-
-
-def split_words(text: str) -> tuple[tuple[str, ...], tuple[Offsets, ...]]:
-    """Returns the words of a text, split as in BERT's tokenizer, and their offsets.
+def split_words(text: str) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
+    """Returns the words of a text, split as in BERT's tokenizer, and their offsets (first character, end).
 
     White space separates words, and each punctuation mark and each Chinese character is a word. Control characters at
     the start and the end of a word are removed. Words of only accents or control characters are dropped, because they
