@@ -12,10 +12,10 @@ The measures are the masked-LM loss on the held-out text with 15 % masks, in nat
 are comparable across vocabularies), and the accuracy on the minimal pairs. A tenth of BLiMP is enough:
 zcat blimp.jsonl.gz | awk 'NR % 10 == 1' > pairs.jsonl.
 
-    python benchmarks/ladder.py --report
+    python benchmarks/ladder.py --report --picture=docs/budget.png
 
-prints the table of the finished runs, and a fit of the loss as a function of size and tokens for config.budget. The
-text and the pairs do not come with bertjax.
+prints the table of the finished runs, and a fit of the loss as a function of size and tokens for config.budget, and
+draws the losses over the processor time. The text and the pairs do not come with bertjax.
 """
 
 import dataclasses
@@ -47,6 +47,7 @@ _ONLY = flags.DEFINE_list('only', [], 'The names of rungs; default: all.')
 _OUT = flags.DEFINE_string('out', 'out/ladder', 'The folder of the runs.')
 _KEPT = flags.DEFINE_string('kept', 'docs/results/ladder', 'The folder of the results.')
 _REPORT = flags.DEFINE_bool('report', False, 'Print the table of the finished runs, and run nothing.')
+_PICTURE = flags.DEFINE_string('picture', '', 'The picture that --report draws; empty: none.')
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 Keys = dict[str, Any]
@@ -100,7 +101,8 @@ LADDER = (
     Rung('masks 50 %', {'masking.rate': 0.5, 'max_predictions': 32}, kept=False),
     Rung('masks 40 to 15 %', {'masking.rate': 0.4, 'masking.final_rate': 0.15}, kept=False),
     Rung('[MASK] only', {'masking.mask': 1.0, 'masking.random': 0.0}, kept=False),
-    Rung('masked and causal', {'model.shifted_predictions': True, 'masking.causal_share': 0.25}, kept=False),
+    Rung('masked and causal', {'masking.causal_share': 0.25}, kept=False),
+    Rung('masked and causal, shifted', {'masking.causal_share': 0.25, 'model.shifted_predictions': True}, kept=False),
     Rung('sentences', {'pairs.mode': 'sentences'}, kept=False),
     Rung('packed sentences', {'pairs.mode': 'sentences', 'packing': True}, kept=False),
     Rung('rows of 32', {'seq_len': 32, 'batch_size': 128, 'max_predictions': 13}, kept=False),
@@ -258,8 +260,11 @@ def _cpu() -> str:
     return next((line.partition(': ')[2] for line in lines if line.startswith('model name')), '')
 
 
-def _without_size(keys: Keys) -> Keys:
-    return {name: value for name, value in keys.items() if name not in _size_keys(*SIZES[0])}
+def _is_last_recipe(keys: Keys) -> bool:
+    """Returns whether the keys are those of the last recipe, apart from the model size."""
+    size = _size_keys(*SIZES[0])
+    final = rung_keys([rung for rung in LADDER if rung.kept][-1])
+    return keys.keys() == final.keys() and all(final[name] == keys[name] for name in final.keys() - size.keys())
 
 
 def report() -> None:
@@ -279,16 +284,43 @@ def report() -> None:
         figures = f'{result["mlm_loss"]:.3f} | {result["bits_per_byte"]:.3f}'
         print(f'| {name} | {result["minutes"]:g} | {result["seed"]} | {result["steps"]:,} | {figures} | {right} |')
     print(f'\n{fit(results)}')
+    if _PICTURE.value:
+        draw(results, _PICTURE.value)
+
+
+def draw(results: list[Keys], path: str) -> None:
+    """Draws the bits per byte over the processor time: a line for each size of the last recipe, and for each peer."""
+    from matplotlib.figure import Figure
+
+    curves: dict[str, list[tuple[float, float]]] = {}
+    peers = {rung.name: rung.name for rung in LADDER if rung.peer} | {LADDER[0].name: "BERT's recipe in bertjax"}
+    for result in results:
+        keys, name = result['keys'], result['name']
+        if _is_last_recipe(keys):
+            name = f'budget.py, {keys["model.num_layers"]} layers of width {keys["model.width"]}'
+        elif name not in peers:
+            continue
+        curves.setdefault(peers.get(name, name), []).append((result['minutes'], result['bits_per_byte']))
+    figure = Figure(figsize=(7, 4.2), layout='tight')
+    axis = figure.subplots()
+    for name, points in sorted(curves.items()):
+        style = 'o-' if name.startswith('budget') else 's--'
+        axis.plot(*zip(*sorted(points), strict=True), style, label=name, markersize=4, linewidth=1.4)
+    axis.set(xscale='log', xlabel='processor time of one core in minutes', ylabel='held-out bits per byte')
+    axis.set_xticks([1.5, 5, 15, 60], labels=['1.5', '5', '15', '60'])
+    axis.minorticks_off()
+    axis.spines[['top', 'right']].set_visible(False)
+    axis.legend(frameon=False)
+    figure.savefig(path, dpi=144)
 
 
 def fit(results: list[Keys]) -> str:
     """Fits the form of `bertjax.pretrain.budget.expected_loss` to the runs of the last recipe, and describes it."""
-    final = [rung for rung in LADDER if rung.kept][-1]
     points = [
         (inner_parameters(keys['model.num_layers'], keys['model.width']),
          each['steps'] * keys['batch_size'] * keys['seq_len'], each['mlm_loss'])
         for each in results
-        if _without_size(keys := each['keys']) == _without_size(rung_keys(final))
+        if _is_last_recipe(keys := each['keys'])
     ]  # fmt: skip
     if len(points) < 6:
         return 'at least six runs of the final recipe are needed for the fit'

@@ -12,8 +12,8 @@ and padding). The unit of masking is one of:
 
 A separate draw decides for each chosen position whether it becomes [MASK], becomes a random id, or keeps its id.
 
-A share of the examples can be causal (GPT-BERT, arXiv 2410.24159). The positions to predict are chosen in the same way,
-but all keep their ids, because the model predicts a token only from the tokens to its left.
+A share of the examples can be causal (AntLM, arXiv 2411.03275; GPT-BERT, arXiv 2410.24159). The positions to predict
+are chosen in the same way, but all keep their ids, because the model predicts a token only from the tokens to its left.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ class MaskOptions:
       eval_rate: The rate for held-out text. It is independent of `rate`, because losses at different rates cannot be
         compared.
       causal_share: The share of the training examples that are causal: attention goes from left to right, and the
-        tokens at the chosen positions are predicted without masks. Needs `config.model.shifted_predictions`.
+        tokens at the chosen positions are predicted without masks, from the positions before them.
     """
 
     rate: float = key(0.15, MASK_RATE)

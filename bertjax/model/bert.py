@@ -137,7 +137,8 @@ class BertForPreTraining(nn.Module):
 
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
-          masked_positions: int32 [B, P], the positions that the MLM head predicts. Unused entries may be any position.
+          masked_positions: int32 [B, P], the positions that the MLM head predicts: in causal rows from the state of the
+            position before. Unused entries may be any position.
           sequence_ids, position_ids: int32 [B, S], for packed rows; see `BatchLayout`.
           cls_positions: int32 [B, E], for packed rows: the first position of each of the E sequences. Unused entries
             may be any position.
@@ -151,6 +152,10 @@ class BertForPreTraining(nn.Module):
         hidden, _ = self.encoder(
             input_ids, segment_ids, attention_mask, dropout=dropout, layout=layout, causal=causal
         )  # [B, S, D]
+        if causal is not None and not self.config.shifted_predictions:
+            # A token of a causal row is not masked, so its own state would reveal it.
+            is_causal = jnp.take_along_axis(causal, masked_positions, axis=1)
+            masked_positions = jnp.maximum(masked_positions - is_causal, 0)  # only unused entries can be 0
         outputs = {'mlm_logits': self.predict_tokens(hidden, masked_positions)}
         if self.config.nsp:
             cls = hidden[:, 0] if layout is None else layout.gather_cls(hidden)

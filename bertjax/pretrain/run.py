@@ -256,9 +256,10 @@ class Pretraining(Experiment):
                     f'{length} positions, not {rate:.0%}: set --config.{key}={math.ceil(rate * length)}'
                 )
                 lines += [warning] if warning not in lines else []
-        if model_config.shifted_predictions:
-            share = self.settings.masking.causal_share
-            lines.append(f'each token is predicted from the position before it; {share:.0%} of the examples are causal')
+        share = self.settings.masking.causal_share
+        if share or model_config.shifted_predictions:
+            rows = 'each token' if model_config.shifted_predictions else 'each token of a causal example'
+            lines.append(f'{share:.0%} of the examples are causal; {rows} is predicted from the position before it')
         report = self.examples.get(self.settings.first_shape, 'train', 0).report
         parts = report.get('components', [report])
         return '\n'.join([*lines, *map(_describe_pairs, parts), *filter(None, map(_warn_of_pairs, parts))])

@@ -159,9 +159,6 @@ class PretrainingSettings(PretrainingKeys):
         if not share:
             return
         context = f'with config.masking.causal_share={share:g}'
-        if not self.model.shifted_predictions:
-            expected, fix = 'True, because all rows share one head', 'set --config.model.shifted_predictions=True'
-            raise UserError('config.model.shifted_predictions', f'False {context}', expected, fix)
         if self.pair_options.paired:
             expected = 'a mode without pairs, because [CLS] of a causal row sees only itself'
             fix = 'set --config.pairs.mode=doc_sentences'

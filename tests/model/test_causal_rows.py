@@ -77,10 +77,22 @@ def test_shifted_predictions_use_the_previous_position(make_model, small_config,
     np.testing.assert_allclose(outputs['mlm_logits'], expected[..., :150], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize('scan_layers', [True, False])
-def test_causal_predictions_do_not_depend_on_the_predicted_and_later_tokens(make_model, inputs, scan_layers):
+def test_only_causal_rows_use_the_previous_position(make_model, inputs):
+    model, params = make_model()
+    *rows, positions = inputs
+    positions = np.maximum(positions, 1)
+    causal = rows[2] * (np.arange(8) % 2 == 0)[:, None]
+    shift = (np.arange(8) % 2 == 0)[:, None] * np.take_along_axis(rows[2], positions, 1)
+    hidden, _ = model.apply({'params': params}, *rows, causal=causal, method=lambda m, *x, **y: m.encoder(*x, **y))
+    expected = model.apply({'params': params}, hidden, positions - shift, method='predict_tokens')
+    found = model.apply({'params': params}, *rows, positions, causal=causal)['mlm_logits']
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(('shifted', 'scan_layers'), [(True, True), (True, False), (False, True)])
+def test_causal_predictions_do_not_depend_on_the_predicted_and_later_tokens(make_model, inputs, shifted, scan_layers):
     changes = {'pre_norm': True, 'position': 'rope', 'attention_window': 6, 'global_every': 2}
-    model, params = make_model(shifted_predictions=True, scan_layers=scan_layers, **changes)
+    model, params = make_model(shifted_predictions=shifted, scan_layers=scan_layers, **changes)
     ids, segments, mask, _ = inputs
     causal = mask * (np.arange(8) % 2 == 0)[:, None]
     positions = np.full((8, 3), 4, np.int32)
