@@ -1,7 +1,8 @@
 """Starts processes of the program as forks of one process that has imported the modules but computed nothing.
 
 Starting Python and importing modules takes a third of the processor time of a small run. A fork runs
-`bertjax.main.console` as a new process does, with its own signals, exit status and standard streams.
+`bertjax.main.console` as a new process does, with its own signals, exit status and standard streams; but a fork that is
+not part of a group of processes does not check the gradients of the compiler.
 """
 
 import gc
@@ -32,7 +33,7 @@ MODULES = (
 # The variable with the path of code that a process runs before the program; see `Program.with_startup`.
 STARTUP = 'BERTJAX_TEST_STARTUP'
 # Prefixes of variables that no module reads when it is imported. If another variable differs, a fork is not suitable.
-READ_LATE = ('AWS_', 'BERTJAX_', 'STORAGE_EMULATOR_HOST')
+READ_LATE = ('AWS_', 'BERTJAX_', 'HF_', 'STORAGE_EMULATOR_HOST')
 
 
 class Template:
@@ -64,6 +65,10 @@ class Template:
                 self._start()
             socket.send_fds(self._connection, [json.dumps(request).encode()], descriptors)
             return json.loads(self._connection.recv(1000))
+
+    def load(self, *modules: str) -> None:
+        """Imports modules that only some tests need, so that each later fork has them."""
+        self.send('import', *modules)
 
     def close(self) -> None:
         """Ends the process; its forks keep running."""
@@ -117,6 +122,11 @@ def serve(connection: socket.socket) -> Callable[[], None] | None:
         if kind == 'wait':
             connection.send(json.dumps(os.waitpid(values[0], os.WNOHANG)).encode())
             continue
+        if kind == 'import':
+            for module in values:
+                __import__(module)
+            connection.send(b'[]')
+            continue
         pid = os.fork()
         if not pid:
             connection.close()
@@ -137,6 +147,9 @@ def run_main(arguments: list[str], folder: str, environment: dict[str, str], des
     if path := environment.get(STARTUP):
         exec(compile(pathlib.Path(path).read_text(encoding='utf-8'), path, 'exec'), {})
     sys.argv = [sys.modules['bertjax.main'].__file__, *arguments]
+    if not any(argument.startswith('--num_processes') for argument in arguments):
+        # The check takes a tenth of a small run. Runs in new processes, in groups and in pytest still make it.
+        sys.modules['bertjax.train.health.gradient_check'].check_gradients = lambda: None
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # as the module does when it is run as a program
     sys.modules['bertjax.main'].console()
 

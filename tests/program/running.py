@@ -86,8 +86,7 @@ class Program:
 
     `run` and `error` call its entry point in this process, which saves the time to start Python and JAX. `start` and
     `spawn` start a process, which can get signals, kills and standard input. The process is a fork of `template`, which
-    has imported the modules, unless a variable differs that modules read at import, or unless `module` is another one:
-    a module that patches the program and then calls its entry point.
+    has imported the modules, unless a variable differs that modules read at import.
 
     Compare bits only between two processes or between two runs in this process: XLA has other threads here.
     """
@@ -95,7 +94,6 @@ class Program:
     repository: pathlib.Path
     corpus: pathlib.Path
     environment: dict[str, str]
-    module: str = 'bertjax.main'
     template: Template | None = None
 
     def arguments(self, *changes: str, recipe: str = PRETRAIN, small: bool = True) -> list[str]:
@@ -135,14 +133,14 @@ class Program:
 
     def start(self, *changes: str, stdin: int | None = None, **options) -> subprocess.Popen:
         """Starts the program in a separate process and returns at once."""
-        forked = self.template and self.module == 'bertjax.main' and self.template.is_suitable(self.environment)
+        forked = self.template and self.template.is_suitable(self.environment)
         popen = functools.partial(Fork, self.template) if forked else subprocess.Popen
         environment = self.environment
         if STARTUP in environment and not forked:
             folders = [os.path.dirname(environment[STARTUP]), environment['PYTHONPATH']]
             environment = environment | {'PYTHONPATH': os.pathsep.join(folders)}
         return popen(
-            [sys.executable, '-m', self.module, *self.arguments(*changes, **options)],
+            [sys.executable, '-m', 'bertjax.main', *self.arguments(*changes, **options)],
             cwd=self.repository,
             env=environment,
             stdin=stdin,

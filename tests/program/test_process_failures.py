@@ -1,7 +1,5 @@
-"""How several processes end when one fails, and how they fetch arrays; test code replaces run=pretrain."""
+"""How several processes end when one fails, and how they fetch arrays; startup code replaces run=pretrain."""
 
-import dataclasses
-import os
 import pathlib
 import subprocess
 import textwrap
@@ -12,7 +10,6 @@ from running import Program, wait_for_exit
 HEAD = """
 import jax
 from bertjax.errors import UserError
-from bertjax.main import console
 from bertjax.parallel import distributed
 import bertjax.commands.pretrain as verb
 
@@ -22,7 +19,6 @@ def run(config, folder):
 {body}
 
 verb.run = run
-console()
 """
 
 
@@ -31,14 +27,12 @@ def ends(program: Program, folder: pathlib.Path, body: str, *, leaving: int = 60
 
     Args:
       program: The program to start twice.
-      folder: The folder for the code and the workdir.
+      folder: The folder for the startup code and the workdir.
       body: The statements of the verb.
       leaving: The seconds that a failing process waits for the other one.
     """
     code = HEAD.format(leaving=leaving, body=textwrap.indent(textwrap.dedent(body), '    '))
-    (folder / 'verb.py').write_text(code)
-    path = os.pathsep.join([str(program.repository), str(folder), program.environment['PYTHONPATH']])
-    patched = dataclasses.replace(program, environment=program.environment | {'PYTHONPATH': path}, module='verb')
+    patched = program.with_startup(folder / 'startup', code)
     return [wait_for_exit(process, status=None) for process in patched.start_together(2, f'--workdir={folder / "run"}')]
 
 
