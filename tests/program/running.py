@@ -78,6 +78,17 @@ QUICK = """
 
     lease.RENEW_EVERY, lease.EXPIRES_AFTER, mirror.PUBLISH_EVERY = 0.3, 3.0, 0.5
 """
+# Startup code for a run that a signal, a failure or the clock ends: its steps take time, but no processor time.
+SLOW_STEPS = """
+    import time
+    from bertjax.train.record import Recorder
+
+    def slow_step(self, *arguments, original=Recorder.step, **options):
+        time.sleep(0.1)
+        return original(self, *arguments, **options)
+
+    Recorder.step = slow_step
+"""
 
 
 @dataclasses.dataclass(frozen=True)

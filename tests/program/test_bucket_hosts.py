@@ -7,8 +7,10 @@ import time
 import pytest
 from running import (
     GLUE,
+    ONE_LENGTH,
     QUICK,
     RUN,
+    SLOW_STEPS,
     SWEEP,
     WEIGHTS,
     Program,
@@ -30,6 +32,7 @@ LONG = (*RUN, f'--config.steps={STEPS}', '--config.checkpoint_every=12', '--conf
 @pytest.fixture
 def hosts(program: Program, bucket) -> Program:
     """The program with the environment variables of the bucket."""
+    program.template.load('s3fs')
     return program.with_environment(bucket_variables())
 
 
@@ -102,6 +105,7 @@ def test_the_second_process_reads_the_best_checkpoint(
     arguments = (
         f'--workdir={HERE}',
         *tune,
+        ONE_LENGTH,
         '--config.mesh.data=1',
         '--config.mesh.fsdp=2',
         '--config.use_checkpoint=best',
@@ -137,9 +141,10 @@ def test_a_sweep_publishes_its_best_model(
 def test_both_processes_end_when_another_run_takes_the_workdir(hosts: Program, bucket, tmp_path: pathlib.Path):
     """After the first process can see the new lease, nothing in the bucket changes."""
     caches = [tmp_path / name for name in ('first', 'second')]
-    quick = hosts.with_startup(tmp_path / 'startup', QUICK)
-    long = ('--config.mesh.data=1', '--config.mesh.fsdp=2', '--config.steps=100000', '--config.checkpoint_every=100')
-    processes = quick.start_together(2, f'--workdir={HERE}', *LONG, *long, caches=caches)
+    quick = hosts.with_startup(tmp_path / 'startup', QUICK + SLOW_STEPS)
+    endless = ('--config.steps=100000', '--config.checkpoint_every=10', '--config.eval_every=0')
+    mesh = ('--config.mesh.data=1', '--config.mesh.fsdp=2')
+    processes = quick.start_together(2, f'--workdir={HERE}', *RUN, *mesh, *endless, caches=caches)
     bucket.wait_for_step('bucket/runs/one', 1, *processes)
     bucket.put({'runs/one/.lease.json': b'{"token": "of another"}'})
     time.sleep(2)  # the lease is renewed every 0.3 s

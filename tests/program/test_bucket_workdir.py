@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from running import QUICK, RUN, WEIGHTS, Program, bucket_variables, wait_for_exit
+from running import QUICK, RUN, SLOW_STEPS, WEIGHTS, Program, bucket_variables, wait_for_exit
 
 from bertjax.remote import lease
 from bertjax.workdir import mirror
@@ -113,8 +113,9 @@ def test_a_run_is_killed_while_it_publishes(program, bucket, texts, expected, mo
 @pytest.mark.slow
 def test_a_suspended_run_does_not_touch_the_bucket_of_its_successor(program, bucket, texts, tmp_path):
     """While the process is suspended, another run takes over; it wakes up and changes nothing."""
-    quick = program.with_environment(bucket_variables()).with_startup(tmp_path / 'startup', QUICK)
-    process = quick.start(f'--workdir={HERE}', texts, *RUN, '--config.steps=100000', '--config.checkpoint_every=400')
+    quick = program.with_environment(bucket_variables()).with_startup(tmp_path / 'startup', QUICK + SLOW_STEPS)
+    endless = ('--config.steps=100000', '--config.checkpoint_every=10', '--config.eval_every=0')
+    process = quick.start(f'--workdir={HERE}', texts, *RUN, *endless)
     try:
         bucket.wait_for_step('bucket/runs/one', 1, process)
         count = -1

@@ -7,7 +7,7 @@ import signal
 
 import jax
 import pytest
-from running import Program, wait_for_exit, wait_for_step
+from running import SLOW_STEPS, Program, wait_for_exit, wait_for_step
 
 from bertjax.commands import compile
 from bertjax.config.recipes import budget_config, vocabulary_size
@@ -63,13 +63,14 @@ def test_a_replay_has_the_same_bits(program, timed, tmp_path):
 @pytest.mark.slow
 def test_a_killed_run_resumes_with_the_remaining_time(program, tmp_path):
     flags = ('--config.checkpoint_every=10', '--config.schedule.decay_fraction=0.2')
+    slow = program.with_startup(tmp_path / 'startup', SLOW_STEPS)
     arguments = _arguments(program, tmp_path / 'run', *flags)
-    process = program.start(*arguments, recipe='configs/budget.py:10s', small=False)
+    process = slow.start(*arguments, recipe='configs/budget.py:10s', small=False)
     wait_for_step(process, tmp_path / 'run', 12)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert _plan(tmp_path / 'run')['stable'] is None
-    out = _spawn(program, tmp_path / 'run', *flags, budget='10s')
+    out = _spawn(slow, tmp_path / 'run', *flags, budget='10s')
     assert 'continuing at step' in out and '% of the budget  ends ' in out
     _spawn(program, tmp_path / 'again', *flags, f'--config.replay={tmp_path / "run"}', budget='10s')
     assert _plan(tmp_path / 'again') == _plan(tmp_path / 'run')
@@ -82,7 +83,8 @@ def test_a_killed_run_resumes_with_the_remaining_time(program, tmp_path):
 def test_two_processes_follow_one_clock(program, tmp_path):
     """The first process decides for both, because their clocks differ."""
     arguments = _arguments(program, tmp_path / 'run', '--config.checkpoint_every=0', '--config.warmup_fraction=0.001')
-    processes = program.start_together(2, *arguments, recipe='configs/budget.py:8s', small=False)
+    slow = program.with_startup(tmp_path / 'startup', SLOW_STEPS)
+    processes = slow.start_together(2, *arguments, recipe='configs/budget.py:8s', small=False)
     ends = [wait_for_exit(process) for process in processes]
     plan, config = _plan(tmp_path / 'run'), json.loads((tmp_path / 'run' / 'config.json').read_text())
     assert config['steps'] == plan['warmup'] + plan['stable'] + plan['decay'] and 'goodput' in ends[0].stdout
