@@ -6,7 +6,8 @@ import pathlib
 import re
 import shutil
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -59,34 +60,47 @@ def environment(one_device: dict[str, str]) -> dict[str, str]:
     return one_device | {'PYTHONPATH': path}
 
 
-def execute(name: str, folder: pathlib.Path, environment: dict[str, str]) -> str:
-    """Runs a notebook in a folder; returns the printed text."""
+@pytest.fixture(scope='module')
+def client(environment: dict[str, str]) -> Iterator[Any]:
+    """A client of one kernel for all notebooks, because a kernel imports JAX for seconds."""
     nbformat = pytest.importorskip('nbformat', reason="needs the extra 'test-all'")
     from nbclient import NotebookClient
+
+    client = NotebookClient(nbformat.v4.new_notebook(), timeout=300)
+    with mock.patch.dict(os.environ, environment), client.setup_kernel():
+        yield client
+
+
+def execute(name: str, folder: pathlib.Path, client: Any) -> str:
+    """Runs a notebook in a folder, with no variables of earlier notebooks; returns the printed text."""
+    import nbformat
 
     notebook = nbformat.read(COLAB / f'{name}.ipynb', as_version=4)
     nbformat.validate(notebook)
     for text, line in SMALL[name].items():
         cell = next(cell for cell in notebook.cells if cell.cell_type == 'code' and text in cell.source)
         cell.source += f'\n{line}'
-    with mock.patch.dict(os.environ, environment):
-        NotebookClient(notebook, timeout=300, resources={'metadata': {'path': str(folder)}}).execute()
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(f'%reset -f\n%cd -q {folder}'))
+    client.nb = notebook
+    client.reset_execution_trackers()
+    for number, cell in enumerate(notebook.cells):
+        client.execute_cell(cell, number)
     return ''.join(str(output.get('text', '')) for cell in notebook.cells for output in cell.get('outputs', ()))
 
 
 @pytest.fixture(scope='module')
-def pretrained(once: Callable, environment: dict[str, str]) -> pathlib.Path:
+def pretrained(once: Callable, client: Any) -> pathlib.Path:
     """The folder of the notebook `pretrain`; printed.txt has its output, and the other notebooks use its encoder."""
-    run = lambda folder: (folder / 'printed.txt').write_text(execute('pretrain', folder, environment))  # noqa: E731
+    run = lambda folder: (folder / 'printed.txt').write_text(execute('pretrain', folder, client))  # noqa: E731
     return once('notebooks', run)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', SMALL)
-def test_a_notebook_runs(name: str, tmp_path: pathlib.Path, environment: dict[str, str], pretrained: pathlib.Path):
+def test_a_notebook_runs(name: str, tmp_path: pathlib.Path, client: Any, pretrained: pathlib.Path):
     if name == 'pretrain':
         printed = (pretrained / 'printed.txt').read_text()
     else:
         shutil.copytree(pretrained / 'out', tmp_path / 'out')
-        printed = execute(name, tmp_path, environment)
+        printed = execute(name, tmp_path, client)
     assert 'error:' not in printed, printed
