@@ -15,6 +15,9 @@ glob.glob = lambda pattern, **more: [{vendor!r}] if 'pci/devices' in pattern els
 """
 
 
+SHORT = ('--config.steps=4', '--config.eval_every=0', '--config.checkpoint_every=0', '--config.export=False')
+
+
 @pytest.fixture
 def host(program: Program, tmp_path: pathlib.Path) -> Program:
     pytest.importorskip('libtpu', reason='JAX finds no TPU chips without libtpu')
@@ -37,7 +40,7 @@ def test_the_hosts_of_a_slice_find_each_other(host: Program, tmp_path: pathlib.P
             for server in (one, other)
         ]
         work = f'--workdir={tmp_path / "run"}'
-        processes = [each.start(work, '--config.steps=4', '--verbosity=0') for each in hosts]
+        processes = [each.start(work, *SHORT, '--verbosity=0') for each in hosts]
         first, second = map(wait_for_exit, processes)
         assert 'mesh data=2 x' in first.stderr
         assert 'mesh' not in second.stdout + second.stderr
@@ -52,6 +55,6 @@ def test_the_hosts_of_a_slice_find_each_other(host: Program, tmp_path: pathlib.P
 def test_a_single_host_trains_alone(host: Program, tmp_path: pathlib.Path):
     with serve({'worker-network-endpoints': '10.0.0.2', 'agent-worker-number': '0', 'tpu-env': ''}) as server:
         single = host.with_environment({'GCE_METADATA_IP': server.address})
-        run = single.spawn(f'--workdir={tmp_path / "run"}', '--config.steps=4', '--verbosity=0')
+        run = single.spawn(f'--workdir={tmp_path / "run"}', *SHORT, '--verbosity=0')
         assert 'mesh data=1 x' in run.stderr
         assert server.requests
