@@ -4,7 +4,7 @@ import gzip
 import json
 import pathlib
 import subprocess
-import sys
+import time
 
 import numpy as np
 import pytest
@@ -227,7 +227,7 @@ def test_a_killed_run_resumes(program: Program, trained, tmp_path, changes):
         tmp_path / 'killed/features/in.parts',
     )
     while process.poll() is None and not (parts.is_dir() and len([*parts.iterdir()]) > 5):
-        pass
+        time.sleep(0.002)
     process.kill()
     process.communicate()
     assert parts.is_dir()
@@ -243,16 +243,13 @@ def test_a_killed_run_resumes(program: Program, trained, tmp_path, changes):
 def test_memory_does_not_grow_with_the_input(program: Program, trained, tmp_path):
     """34,000 texts need at most 30 MiB more than 4,000 texts; their features are 66 MiB."""
     peaks = {}
-    code = 'import resource, sys; from bertjax.main import console\ntry: console()\nfinally: '
-    code += 'print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)'
+    code = 'import atexit, resource\natexit.register(lambda: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))'
+    measured = program.with_startup(tmp_path / 'startup', code)
     for count in (4_000, 34_000):
         (tmp_path / f'{count}.txt').write_text('\n'.join(text_of(number) for number in range(count)))
         layers = (f'--config.extract.layers={(0, 1, 2, 0) * 4}', '--config.extract.combine=concat')
         flags = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={tmp_path / f"{count}.txt"}')
-        arguments = program.arguments(*flags, *layers, '--config.extract.part=1000', **EXTRACT)
-        command = [sys.executable, '-c', code, *arguments]
-        options = {'cwd': program.repository, 'env': program.environment}
-        out = subprocess.run(command, **options, capture_output=True, text=True, check=True).stdout
+        out = measured.spawn(*flags, *layers, '--config.extract.part=1000', **EXTRACT).stdout
         peaks[count] = int(out.split()[-1]) / 1024
         assert np.load(tmp_path / 'features' / f'{count}.npy', mmap_mode='r').shape == (count, 512)
     assert peaks[34_000] - peaks[4_000] < 30, peaks
