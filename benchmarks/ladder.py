@@ -260,11 +260,10 @@ def _cpu() -> str:
     return next((line.partition(': ')[2] for line in lines if line.startswith('model name')), '')
 
 
-def _is_last_recipe(keys: Keys) -> bool:
-    """Returns whether the keys are those of the last recipe, apart from the model size."""
-    size = _size_keys(*SIZES[0])
-    final = rung_keys([rung for rung in LADDER if rung.kept][-1])
-    return keys.keys() == final.keys() and all(final[name] == keys[name] for name in final.keys() - size.keys())
+def _has_any_size(keys: Keys) -> bool:
+    """Returns whether the keys are those of the recipe whose sizes are compared, apart from the model size."""
+    size, recipe = _size_keys(*SIZES[0]), rung_keys(next(rung for rung in LADDER if rung.name == 'bfloat16'))
+    return keys.keys() == recipe.keys() and all(recipe[name] == keys[name] for name in recipe.keys() - size.keys())
 
 
 def report() -> None:
@@ -296,7 +295,7 @@ def draw(results: list[Keys], path: str) -> None:
     peers = {rung.name: rung.name for rung in LADDER if rung.peer} | {LADDER[0].name: "BERT's recipe in bertjax"}
     for result in results:
         keys, name = result['keys'], result['name']
-        if _is_last_recipe(keys):
+        if _has_any_size(keys):
             name = f'budget.py, {keys["model.num_layers"]} layers of width {keys["model.width"]}'
         elif name not in peers:
             continue
@@ -315,15 +314,18 @@ def draw(results: list[Keys], path: str) -> None:
 
 
 def fit(results: list[Keys]) -> str:
-    """Fits the form of `bertjax.pretrain.budget.expected_loss` to the runs of the last recipe, and describes it."""
+    """Fits the form of `bertjax.pretrain.budget.expected_loss` to the runs of all sizes, and describes it.
+
+    Runs of less than 500 steps are left out: they have not left the plateau of the piece frequencies.
+    """
     points = [
         (inner_parameters(keys['model.num_layers'], keys['model.width']),
          each['steps'] * keys['batch_size'] * keys['seq_len'], each['mlm_loss'])
         for each in results
-        if _is_last_recipe(keys := each['keys'])
+        if _has_any_size(keys := each['keys']) and each['steps'] >= 500
     ]  # fmt: skip
     if len(points) < 6:
-        return 'at least six runs of the final recipe are needed for the fit'
+        return 'at least six runs of several sizes are needed for the fit'
     parameters, tokens, losses = np.asarray(points, np.float64).T
 
     def form(
@@ -331,8 +333,9 @@ def fit(results: list[Keys]) -> str:
     ) -> np.ndarray:
         return floor + np.exp(a) / x[0] ** alpha + np.exp(b) / x[1] ** beta
 
-    bounds = ([0.5, 0, 0, 0.05, 0.05], [3, 12, 14, 0.8, 0.8])
-    values, _ = scipy.optimize.curve_fit(form, (parameters, tokens), losses, (1.5, 4, 5, 0.3, 0.3), bounds=bounds)
+    bounds = ([0.5, 0, 0, 0.2, 0.2], [3, 12, 14, 0.8, 0.8])
+    start = (1.5, 4, 5, 0.3, 0.3)
+    values, _ = scipy.optimize.curve_fit(form, (parameters, tokens), losses, start, sigma=losses, bounds=bounds)
     error = np.abs(form((parameters, tokens), *values) - losses)
     floor, a, b, alpha, beta = values
     constants = f'{floor:.3f}, {math.exp(a):.3g}, {alpha:.3f}, {math.exp(b):.3g}, {beta:.3f}'

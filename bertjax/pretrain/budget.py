@@ -42,12 +42,11 @@ SIZES = (
 )  # fmt: skip
 # {dtype: the minimum speed of its matrix products, relative to float32, at which the dtype is chosen}.
 _MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
-# _EFFICIENCY is the speed of a training step relative to a large matrix product. It and the constants of
-# `expected_loss` are assumed. Up to two hours of a CPU core, they select nearly the same sizes as a fit to seven runs
-# (benchmarks/ladder.py --report). They determine only the size, the warm-up and intervals in percent; the clock
-# corrects the rest.
-_EFFICIENCY = 0.4
-_FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.0, 60.0, 0.28, 190.0, 0.28
+_EFFICIENCY = 0.4  # the assumed speed of a training step, relative to a large matrix product
+# The constants of `expected_loss`, from a fit to runs with 0.4 to 3.2 million parameters (benchmarks/ladder.py
+# --report). For larger models they are an extrapolation. They and _EFFICIENCY determine only the size, the warm-up and
+# intervals in percent; the clock corrects the rest.
+_FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.447, 11.7, 0.2, 2800.0, 0.493
 _MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, without which tiny models would warm up for too long
 _WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed
 _OPEN_END_FACTOR = 1000  # the length of a phase that the clock ends, relative to the estimated steps of the run
@@ -56,8 +55,8 @@ _OPEN_END_FACTOR = 1000  # the length of a phase that the clock ends, relative t
 def expected_loss(parameters: float, tokens: float) -> float:
     """Returns a rough held-out MLM loss in nats per piece, which is used only to compare sizes.
 
-    The formula is equation 2 of arXiv 2203.15556, with assumed constants. For `parameters`, see
-    `inner_parameters`; `tokens` is the number of positions in training.
+    The formula is equation 2 of arXiv 2203.15556. For `parameters`, see `inner_parameters`; `tokens` is the number of
+    positions in training.
     """
     return _FLOOR + _PARAMETERS_FACTOR / parameters**_PARAMETERS_EXPONENT + _TOKENS_FACTOR / tokens**_TOKENS_EXPONENT
 
