@@ -6,8 +6,8 @@ _MAX_QUOTE = 600  # The maximum number of characters that a message quotes from 
 def printable(text: str) -> str:
     r"""Returns `text` as one line without characters that control a terminal.
 
-    Line ends and other non-printable characters become Python escapes such as `\n` or `\x1b`. Undecodable bytes
-    become escapes too, such as `\xff` in a file name that is not UTF-8.
+    Line ends and other non-printable characters become Python escapes such as `\n` or `\x1b`. So do undecodable bytes,
+    such as `\xff` in a file name that is not UTF-8.
     """
     return ''.join(char if char.isprintable() else _escape(char) for char in text)
 
@@ -53,7 +53,7 @@ class UserError(Exception):
 
 
 class StoppedError(Exception):
-    """The run ended early on purpose. The message gives the reason and the next step."""
+    """The run was stopped before its end. The message gives the reason and the next step."""
 
     exit_status = 1
 

@@ -1,6 +1,7 @@
 """Encodes shards in this process and in worker processes. Each process takes the next shard from a queue.
 
-Workers are spawned, not forked, because this process may have JAX's threads. This process encodes while they start.
+Workers are spawned, because a fork is unsafe if this process runs threads of JAX. This process encodes shards while the
+workers start.
 """
 
 import concurrent.futures
@@ -32,12 +33,12 @@ from bertjax.progress import make_bar
 from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
-SMALL = 16 << 20  # one process encodes about this many bytes of text while workers start
+SMALL = 16 << 20  # bytes; by default, a smaller text gets no workers, because it is encoded while they start
 LOG_EVERY = 20.0  # in seconds
 
 _RECORD = 1000  # the estimated bytes of text in a record from TFDS
 
-_worker: tuple = ()  # what `_work` needs, in a worker process
+_worker: tuple = ()  # the arguments of `_work` in a worker process
 
 
 class _Stopped(Exception):  # noqa: N818  not an error: the build was stopped
@@ -45,7 +46,7 @@ class _Stopped(Exception):  # noqa: N818  not an error: the build was stopped
 
 
 def load_saved_tokenizer(folder: pathlib.Path, fingerprint: str) -> Tokenizer:
-    """Loads the tokenizer that was saved for workers in `folder`, the folder `partial` of a store."""
+    """Loads the tokenizer that was saved for the workers. `folder` is STORE/partial."""
     tokenizer = load_tokenizer(folder / 'tokenizer')
     if tokenizer.fingerprint != fingerprint:
         raise RuntimeError('the tokenizer that was saved for the workers changed when it was loaded')
@@ -82,7 +83,7 @@ def _count(counters, documents: int, size: int) -> None:
 
 
 class Progress:
-    """A context manager that counts documents and bytes. It shows a bar on a terminal, else prints occasional lines.
+    """A context manager that shows the progress: a bar on a terminal, otherwise a line at most every LOG_EVERY seconds.
 
     Args:
       total: The total number of bytes or records.
@@ -157,7 +158,7 @@ def text_bytes(parts: Iterable[TextPart | TextSource]) -> float:
 def _without_main() -> Iterator[None]:
     """Hides the main module, so that processes started in the block do not import it.
 
-    They do not need the main module, which may import JAX or be a script that would make the same call again.
+    The processes do not need the main module. It may import JAX, or it may be a script that would make this call again.
     """
     main = sys.modules['__main__']
     sys.modules['__main__'] = types.ModuleType('__main__')
@@ -187,7 +188,7 @@ def encode_shards(
             encode_shard(directory, shard, parts, tokenizer, options, progress.add)
         return
     context = multiprocessing.get_context('spawn')
-    waiting, counters = context.Queue(), context.Array('q', 3)  # documents, bytes, whether to stop
+    waiting, counters = context.Queue(), context.Array('q', 3)  # counters: documents, bytes, whether to stop
     for item in (*shards.items(), *[None] * number):
         waiting.put(item)
     # The tokenizer is saved, because a large argument would block this process until each worker has started.
@@ -200,7 +201,7 @@ def encode_shards(
 
         def count(documents: int, size: int) -> None:
             if any(future.done() and future.exception() for future in futures):
-                raise _Stopped  # not the error itself, which the reader of the text might catch
+                raise _Stopped  # not the worker's error: the code that reads the text might catch that
             _count(counters, documents, size)
             progress.set_counts(*counters[:2])
 
@@ -226,5 +227,5 @@ def _next(shards, futures: Collection[concurrent.futures.Future]) -> tuple[int, 
     """Returns the next shard of the queue, or None after the last shard or if another process has failed."""
     while not any(future.done() and future.exception() for future in futures):
         with contextlib.suppress(queue.Empty):
-            return shards.get(timeout=0.2)  # without the timeout, a worker killed with the queue's lock would block
+            return shards.get(timeout=0.2)  # not forever, because a killed worker may still hold the queue's lock
     return None

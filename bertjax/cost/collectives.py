@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from bertjax.cost.hlo import Computation, Instruction, shape_bytes
 
-# {opcode: function of n}: the bytes that each of n chips sends, relative to the bytes of the operands or of the
-# results, whichever are larger. The all-reduce is assumed to use a ring, which needs the fewest bytes.
+# {opcode: function of the number n of chips}: the bytes that a chip sends, as a share of the operands or the results,
+# whichever are larger. The all-reduce is assumed to use a ring, which needs the fewest bytes.
 # Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009.
 SENT_SHARES = {
     'all-reduce': lambda n: 2 * (n - 1) / n,
@@ -27,10 +27,10 @@ class Collective:
     """A collective of a computation. It may consist of several instructions: a start, fusions and an end.
 
     Attributes:
-      kind: The opcode; a key of SENT_SHARES.
-      sent: The bytes that each chip sends.
+      kind: A key of SENT_SHARES.
+      sent: The bytes that each chip sends in one execution.
       chips: The number of chips in a group, or the number of slices for a collective between slices.
-      first, last: The names of the first and last instruction, which are equal if the collective is not asynchronous.
+      first, last: The names of the first and last instruction. They differ only if the collective is asynchronous.
       network: Whether the collective uses the data centre network between slices.
       seconds: The transfer time in seconds; set by `estimate`.
       exposed: The part of `seconds` that does not overlap with other work; set by `estimate`.
@@ -54,7 +54,7 @@ def is_collective(instruction: Instruction) -> bool:
 
 
 def find_collectives(computation: Computation, chips: int) -> list[Collective]:
-    """Returns the collectives in a computation and in its fusions, but not in its loops."""
+    """Returns the collectives in a computation and in its fusions. Its loops, branches and calls are not searched."""
     by_key: dict[str, Collective] = {}
     by_start: dict[str, Collective] = {}
     for instruction in computation.instructions.values():
@@ -77,14 +77,15 @@ def _make_collective(instruction: Instruction, inner: Instruction, chips: int) -
     kind = 'reduce-scatter' if scatters and kind == 'all-reduce' else kind
     group = _parse_group_size(inner, chips)
     operands = sum(shape_bytes(x.shape) for x in inner.inputs)
-    size = operands * group if kind == 'all-gather' else operands  # whichever are larger: operands or results
+    size = operands * group if kind == 'all-gather' else operands  # the larger of operands and results
     return Collective(kind, size * SENT_SHARES[kind](max(group, 1)), group, instruction.name, instruction.name)
 
 
 def _make_key(instruction: Instruction, inner: Instruction) -> str:
-    """Returns a key that all parts of a collective share.
+    """Returns a key that all instructions of a collective share.
 
-    In a fusion, the key has the channel and the chain, because collectives in `shard_map` may share a channel.
+    In a fusion, the key combines the ids of the channel and of the chain, because several collectives in `shard_map`
+    may have the same channel. Otherwise, the key is the name of `inner`.
     """
     channel = inner.find(r'channel_id=(\d+)')
     in_parts = instruction.opcode == 'fusion' and channel
@@ -92,13 +93,13 @@ def _make_key(instruction: Instruction, inner: Instruction) -> str:
 
 
 def _continues_chain(instruction: Instruction, inner: Instruction) -> bool:
-    """Returns whether a fusion in a loop continues a chain that was started before the loop."""
+    """Returns whether a fusion belongs to a collective (by its chain id) that another instruction starts."""
     chained = instruction.opcode == 'fusion' and inner.find(_CHAIN)
     return bool(chained) and not any('"AsyncCollectiveStart"' in other.attributes for other in instruction.inside())
 
 
 def _find_between_slices(computation: Computation) -> Iterator[Collective]:
-    """Yields the parts of collectives that cross slices: libtpu's "megascale" transfers through the hosts."""
+    """Yields the collectives between slices: the transfers through the hosts that libtpu calls "megascale"."""
     rendezvous = r'_xla_host_transfer_rendezvous="([^"]+)".*_xla_megascale_target'
     ends = {
         instruction: instruction.find(rendezvous)

@@ -1,4 +1,4 @@
-"""Estimates the time of a compiled step from the compiler's cycles. Instructions without cycles are modelled."""
+"""Estimates the time of a compiled step from the cycles that the compiler reports, and from a model of the rest."""
 
 import collections
 import dataclasses
@@ -39,7 +39,7 @@ class Rates:
     """Speeds of a chip.
 
     Attributes:
-      clock_hz: The frequency of the clock whose cycles the compiler's estimates count.
+      clock_hz: The clock frequency, which converts the compiler's cycles to seconds.
       peak_flops: The dense bfloat16 operations per second.
       hbm_bandwidth: The bytes per second of the memory.
       ici_bandwidth: A function from the number of chips in a group to the bytes per second that each chip can send.
@@ -58,11 +58,11 @@ class Estimate:
     """The estimated time of a step on a chip.
 
     Attributes:
-      times: {(source, part of the step): seconds}. The source is 'compiler' for times from the compiler's cycles, and
-        'kernel', 'other' or 'exposed' (collectives) for modelled times.
+      times: {(source, part of the step): seconds}. Times from the compiler's cycles have the source 'compiler'.
+        Modelled times have the source 'kernel', 'other' or 'exposed' (collectives).
       collectives: The collectives with their seconds.
-      unknown_loops: The loops with an unknown trip count, whose bodies are counted once.
-      silent_kernels: The kernels that state no FLOPs. Only their bytes count, so their time may be underestimated.
+      unknown_loops: The names of the loops with an unknown trip count. Their bodies count once.
+      silent_kernels: The names of kernels that state no FLOPs. Only their bytes count, so their time may be too low.
     """
 
     times: collections.Counter = dataclasses.field(default_factory=collections.Counter)
@@ -85,12 +85,12 @@ class Estimate:
 
     @property
     def step_s(self) -> float | None:
-        """The seconds per step; None if there are neither cycles (only the TPU compiler gives them) nor kernels."""
+        """The seconds per step; None without cycles and kernels. Only the TPU compiler reports cycles."""
         return self.seconds() if self.seconds('compiler', 'kernel') else None
 
     @property
     def modelled_share(self) -> float | None:
-        """The share of `step_s` that does not come from the compiler; None without `step_s`."""
+        """The share of `step_s` that does not come from the compiler; None if `step_s` is None."""
         return 1 - self.seconds('compiler') / self.step_s if self.step_s else None
 
     def parts(self) -> list[tuple[str, float]]:
@@ -104,18 +104,18 @@ class Estimate:
 def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
     """Estimates the time of a program that `chips` chips run together.
 
-    A chip executes the instructions one after the other, in the order of the text. Each instruction takes as long as
-    the compiler estimates. The body of a loop counts as often as it runs (once if the trip count is unknown), and a
-    conditional counts as its longest branch. Kernels, collectives and instructions without an estimate are modelled:
+    A chip executes the instructions one after the other, in the order of the text. The body of a loop counts as often
+    as it runs, or once if the trip count is unknown. A conditional counts as its longest branch. Most instructions
+    take the cycles that the compiler reports. Kernels, collectives and instructions without cycles are modelled:
 
     * kernels: max(FLOPs / peak, bytes / HBM bandwidth) / EFFICIENCY;
     * collectives: bytes sent / bandwidth, minus the time of the work between their start and their end. The links and
       the network between slices each run one collective at a time;
     * other instructions: bytes / HBM bandwidth / EFFICIENCY.
 
-    Three costs are ignored: asynchronous copies between the chip's memories, the latency of collectives, the host.
+    The estimate ignores asynchronous copies between the chip's memories, the latency of collectives, and the host.
     """
-    # `free_at` has the times from which the links (False) and the network between slices (True) are free.
+    # `free_at[False]` is the time from which the links are free, `free_at[True]` that of the network between slices.
     total, now, free_at = Estimate(), 0.0, {False: 0.0, True: 0.0}
     collectives = find_collectives(entry, chips)
     end_times: dict[int, float] = {}
@@ -177,7 +177,7 @@ def _is_kernel(instruction: Instruction) -> bool:
 def _kernel_work(instruction: Instruction) -> tuple[float, float]:
     """Returns the FLOPs and bytes that a kernel's author states (`pl.CostEstimate`).
 
-    The defaults are 0 FLOPs and the bytes of the operands and results.
+    A kernel without this statement has 0 FLOPs, and the bytes of its operands and results.
     """
     stated = dict(re.findall(r'"(\w+)":"?(-?[\d.e+]+)', instruction.find(r'"cost_estimate":\{([^}]*)\}') or ''))
     return float(stated.get('flops', 0)), float(stated.get('bytes_accessed', 0)) or float(
@@ -223,7 +223,7 @@ def _iterate_operand_names(instruction: Instruction) -> Iterator[str]:
 
 
 def _part_of_name(op_name: str) -> str:
-    """Returns the part that an op name belongs to, or '' if the name has no path because a compiler pass made it."""
+    """Returns the part that an op name belongs to. The names of compiler passes have no path and give ''."""
     path = op_name.split('/')
     for element in reversed(path):
         if part := _MODULES.get(re.sub(r'_\d+$', '', element)):  # `layers_0` without scan

@@ -11,7 +11,7 @@ _NO_ESTIMATE = 2**63 - 1
 _COMPUTATION = re.compile(r'^(ENTRY )?%?([\w.-]+) \(.*\{$')
 _INSTRUCTION = re.compile(r'^\s+(ROOT )?%?([\w.-]+) = (.*?) ([a-z][\w-]*)\((.*?)\)(?:, (.*))?$')
 _ARRAY = re.compile(r'\b([a-z]\w*)\[([\d,]*)\](?:\{([^{}]*)\})?')
-# Opcodes that return their operand unchanged or converted.
+# Opcodes whose result has the values of the operand, perhaps in another shape, layout or type.
 _TRANSPARENT = {'copy', 'bitcast', 'copy-done', 'copy-start', 'reshape', 'convert'}
 
 
@@ -70,7 +70,7 @@ class Instruction:
         return [self.computation.module[name] for text in texts for name in re.findall(r'[\w.-]+', text)]
 
     def inside(self) -> Iterator['Instruction']:
-        """Yields the instructions inside a fusion or asynchronous wrapper, recursively; otherwise the instruction."""
+        """Yields this instruction or, for a fusion or asynchronous wrapper, the instructions inside, recursively."""
         if self.opcode in ('fusion', 'async-start'):
             for instruction in self.called('calls')[0].instructions.values():
                 yield from instruction.inside()
@@ -78,7 +78,7 @@ class Instruction:
             yield self
 
     def source(self) -> 'Instruction':
-        """Follows copies and conversions back to the instruction that computes the value, and returns it."""
+        """Returns the instruction that computes the value, behind any copies and conversions."""
         return self.inputs[0].source() if self.opcode in _TRANSPARENT else self
 
 
@@ -125,7 +125,7 @@ def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
 
     Args:
       shape: The shape as text.
-      hbm_only: Whether to ignore arrays in other memory spaces than HBM, for example on the chip (`S(1)`).
+      hbm_only: Whether to count only arrays in HBM, and not, for example, arrays on the chip (`S(1)`).
     """
     total = 0
     for dtype, dims, layout in _ARRAY.findall(shape):
@@ -138,7 +138,7 @@ def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
 def trip_count(loop: Instruction) -> int | None:
     """Returns the trip count of a `while`, or None if it is unknown.
 
-    The count is known if the text states it, or if start, step and bound are constants, as in `jax.lax` loops.
+    The count is known if the text states it, or if start, step and bound are constants, as in `jax.lax.scan`.
     """
     if count := loop.find(r'"known_trip_count":\{"n":"(\d+)"\}'):
         return int(count)
@@ -160,7 +160,7 @@ def trip_count(loop: Instruction) -> int | None:
 
 
 def _find_operands(instruction: Instruction) -> tuple[Instruction | None, Instruction | None]:
-    """Returns the operands of an instruction, or of a fusion's root; (None, None) if there are not two operands."""
+    """Returns the sources of the two operands, or (None, None). The operands of a fusion are those of its root."""
     root = instruction.called('calls')[0].root if instruction.opcode == 'fusion' else instruction
     sides = [side.source() for side in root.inputs]
     if instruction is not root:

@@ -31,7 +31,7 @@ from bertjax.train.setup import Setup
 
 TRIES = 3  # the maximum number of compiles for each way to save memory
 
-# Values of config.model.remat; each saves fewer residuals than the previous one.
+# The values of config.model.remat. Each keeps fewer residuals in memory than the one before it.
 REMAT_BY_MEMORY = ('none', 'elementwise', 'dots', 'full')
 
 MemoryPlan = dict[str, Any]  # {config key: value}
@@ -69,10 +69,10 @@ class MemorySearch:
         return self._setups[key]
 
     def compile(self, phase: PretrainingPhase, plan: MemoryPlan | None = None) -> CompileResult:
-        """Compiles the step of a phase with the values of `plan`. None uses the values of the config.
+        """Compiles the step of a phase with the values of `plan`, or with those of the config if `plan` is None.
 
         Returns:
-          The entries of compile.json, including `fits`. `hbm_bytes_per_chip` is None if the compiler does not state it.
+          The entries of compile.json. `hbm_bytes_per_chip` is None if the compiler does not state the number.
 
         Raises:
           UserError: The row shards do not divide the rows of an accumulation step.
@@ -115,8 +115,8 @@ class MemorySearch:
     def batches(self, phase: PretrainingPhase) -> Iterator[CompileResult]:
         """Compiles a phase with its batch size, then with doubled batch sizes until one does not fit.
 
-        If the first batch size does not fit, halves the rows per chip and accumulation step, rounded down, until they
-        fit or one row is left.
+        If the first batch size does not fit, the batch size is halved instead until it fits. The rows per chip and
+        accumulation step are rounded down, but not below 1.
         """
         result = self.compile(phase)
         yield result
@@ -160,7 +160,7 @@ class MemorySearch:
                 return
 
     def _accumulation_plans(self, phase: PretrainingPhase, result: CompileResult) -> list[MemoryPlan]:
-        """Returns plans with more accumulation steps, from just below the number that should suffice."""
+        """Returns plans with more accumulation steps, starting one plan before the first that should fit."""
         rows, fixed, available = self._rows_per_step(phase), _fixed_bytes(result), result['hbm_bytes_available']
         counts = [n for n in range(2, rows + 1) if rows % n == 0]
         enough = [i for i, n in enumerate(counts) if fixed + (_needed_bytes(result) - fixed) / n <= available]
@@ -192,10 +192,10 @@ class MemorySearch:
 
 
 def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
-    """Compiles the step of a phase. Returns whether the compiler accepts it, its memory, and its text if accepted.
+    """Compiles the step of a phase. Returns whether it `fits`, its memory, and its `text` if the compiler accepts it.
 
-    On TPUs, libtpu writes the text, because jaxlib 0.10.2 cannot print every program of libtpu 0.0.52 (for example, on
-    v6e, an asynchronous gather on the SparseCore).
+    On TPUs, libtpu writes the text. jaxlib 0.10.2 cannot print every program of libtpu 0.0.52, for example an
+    asynchronous gather on the SparseCore of v6e.
     """
     lowered = StepLowering(setup, phase).step(phase.batches[phase.seq_len])
     if setup.mesh.devices.flat[0].platform != 'tpu':
@@ -247,7 +247,7 @@ def _shard_bytes(tree: Any) -> int:
 
 
 def _parse_memory_error(message: str) -> dict[str, int | None]:
-    """Parses the bytes per chip that the step needs, and the bytes available to a program, from the compiler's error.
+    """Parses an error of the compiler. Returns the bytes per chip that the step needs and the bytes that are available.
 
     Examples: `Used 67.70G of 15.75G hbm`, `... required for HLO temporaries (1.66T) exceeds available HBM (15.75G)`.
     """

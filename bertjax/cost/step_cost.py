@@ -21,7 +21,7 @@ def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict
       peak_flops: The peak FLOPs per second of a chip.
 
     Returns:
-      The entries of compile.json. If the HLO cannot be parsed because XLA has changed its format, the only entry is
+      Entries of compile.json. If XLA has changed the format of the HLO, so that it cannot be parsed, the only entry is
         `estimate_error`.
     """
     chip = generation_of(topology)
@@ -52,7 +52,7 @@ def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict
 
 
 def _sum_sent(step: Estimate) -> list[dict[str, Any]]:
-    """Sums the collectives that have the same kind, group size and network. Sorts the sums by descending seconds."""
+    """Sums the collectives by kind, group size and network. The sums with the most seconds come first."""
     rows: dict[tuple, collections.Counter] = collections.defaultdict(collections.Counter)
     for collective in step.collectives:
         row = {'count': 1, 'async': collective.first != collective.last, 'bytes': collective.sent}

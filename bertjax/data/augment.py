@@ -23,9 +23,9 @@ def repeat_rows(features: Features, times: int, mark: str) -> Features:
 
 
 def find_single_piece_words(features: Features, special: np.ndarray, continues_word: np.ndarray) -> np.ndarray:
-    """Returns for each of the T tokens whether it is a whole word, bool [T].
+    """Returns whether each token is a whole word, bool [T]. Special tokens do not count as words.
 
-    `special` are the ids of special tokens, and `continues_word`, bool [V], says whether a piece continues a word.
+    `special` contains the ids of the special tokens. `continues_word`, bool [V], marks pieces that continue a word.
     """
     continues = np.append(continues_word[features.tokens], False)  # [T + 1]
     continues[features.offsets[:-1]] = False  # the first token of a sequence starts a word
@@ -33,9 +33,10 @@ def find_single_piece_words(features: Features, special: np.ndarray, continues_w
 
 
 def choose_words(features: Features, words: np.ndarray, *, seed: int, probability: float, mark: str) -> np.ndarray:
-    """Chooses the tokens to replace: each of `words` (bool [T]) with the given probability, except in first copies.
+    """Chooses each token of `words`, bool [T], with the given probability, but no token in first copies.
 
-    The choice depends on (seed, n, position), where n is the index of the sequence in the result of `repeat_rows`.
+    The random draw depends on (seed, n, position). `features` is a result of `repeat_rows`, and n is the index of a
+    sequence in it.
 
     Returns:
       bool [T], True for a token to replace.
@@ -54,12 +55,12 @@ def token_positions(features: Features) -> tuple[np.ndarray, np.ndarray]:
 def choose_candidates(
     candidates: np.ndarray, words: np.ndarray, n: np.ndarray, position: np.ndarray, *, seed: int
 ) -> np.ndarray:
-    """Draws one of K candidates for each chosen word, never the word itself. Returns int32 [M].
+    """Draws a replacement for each word: one of its first K candidates that differ from it. Returns int32 [M].
 
     Args:
       candidates: int32 [M, K + 1], distinct ids, the most likely first.
-      words: int32 [M], the ids of the words.
-      n, position: int64 [M], the sequence and the position of each word.
+      words: int32 [M], the ids of the words to replace.
+      n, position: int64 [M], the sequence of each word, and its position in the sequence.
     """
     K = candidates.shape[1] - 1
     other = candidates != words[:, None]

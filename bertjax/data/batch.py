@@ -13,15 +13,15 @@
 
 If the text defines segment types, `segment_ids` contains these types (data/rows.py).
 
-If `config.masking.causal_share` is above 0, a batch has one more array:
+If `config.masking.causal_share` is above 0, a training batch has one more array:
 
 | name             | shape  | dtype   | content                                                                     |
 |------------------|--------|---------|-----------------------------------------------------------------------------|
-| causal           | [B, S] | int32   | 1 for the tokens of a causal example, which attend only to their left       |
+| causal           | [B, S] | int32   | 1 for the tokens of a causal example (they attend only to the left), else 0 |
 
 A packed row contains several examples one after the other (data/packed_examples.py), each with its own segments.
-`masked_positions` count from the start of the row, and P is the limit for the whole row. A packed batch also has these
-arrays, where E = `max_examples(S)`:
+`masked_positions` count from the start of the row, and P is the limit for the whole row. A packed batch also has the
+first three arrays below, and its NSP arrays have another shape, where E = `max_examples(S)`:
 
 | name             | shape  | dtype   | content                                                                     |
 |------------------|--------|---------|-----------------------------------------------------------------------------|
@@ -83,10 +83,10 @@ def make_in_chunks(
     """Calls `make` on chunks of `indices` and concatenates the results.
 
     Args:
-      make: A function that returns the batch of some indices. Each row of this batch depends on only one index.
+      make: A function that returns the rows of some indices. Each row depends only on its own index.
       indices: int64 [B].
       seq_len: S.
-      *others: Further arguments of `make`, arrays [B].
+      *others: Further arguments of `make`, arrays [B], which are split like `indices`.
     """
     size = max(1, _CHUNK_POSITIONS // seq_len)
     if len(indices) <= size:

@@ -27,11 +27,11 @@ class Features:
     Attributes:
       tokens: int32 [T], the concatenated sequences.
       offsets: int64 [N + 1], the index of each sequence's first token; the last entry is T.
-      second: int32 [N], the position in each sequence where segment 1 begins; the length of the sequence if it has no
-        segment 1.
+      second: int32 [N], the position in each sequence where segment 1 begins. A sequence without segment 1 has its
+        length here.
       record: int32 [N/C], the index of the record that each row comes from, ascending.
-      row: {name: [N/C, ...]}, the arrays with one value for each row, such as int32 `labels`. The array `weights`
-        (float32), the weight of a row in the loss, is always present.
+      row: {name: [N/C, ...]}, the arrays with one value for each row, such as int32 `labels`. `FeatureBuilder` always
+        adds `weights` (float32), the weight of each row in the loss.
       token: {name: [T]}, the arrays with one value for each token, such as int32 `token_labels`. The names begin with
         `token_`.
       choices: C.
@@ -90,9 +90,9 @@ class Features:
     def batch(self, rows: np.ndarray, length: int, pad_id: int) -> dict[str, np.ndarray]:
         """Returns the batch of the given rows, padded to S = `length`.
 
-        `rows` is int64 [B]; -1 is an empty row, which has only padding and weight 0. No row may be longer than S. The
-        arrays are input_ids, segment_ids, attention_mask and the token arrays [B, S], or [B, C, S] if C > 1, and the
-        row arrays.
+        `rows` is int64 [B]. The index -1 stands for an empty row, which has only padding and weight 0. No row may be
+        longer than S. The result has the row arrays, [B, ...]. It also has INPUTS and the token arrays, [B, S], or
+        [B, C, S] if C > 1.
         """
         B, C = len(rows), self.choices
         real = rows >= 0
@@ -198,7 +198,7 @@ class FeatureBuilder:
 
 
 def masked_copies(sequences: Sequence[np.ndarray], mask_id: int) -> Features:
-    """Builds one copy of a sequence for each of its tokens except [CLS] and [SEP], with that token masked.
+    """Builds copies of sequences with one masked token: one copy for each token except [CLS] and [SEP].
 
     Args:
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP]; at least one has S > 2.
@@ -225,7 +225,7 @@ def masked_copies(sequences: Sequence[np.ndarray], mask_id: int) -> Features:
 def load_or_build(folder: pathlib.Path, key: object, make: Callable[[], Features]) -> Features:
     """Loads the features of `key` from `folder`, or calls `make` and saves its result there.
 
-    The repr of `key` must determine the features. The file name is a hash of it.
+    The file name is a hash of FEATURES_VERSION and the repr of `key`. So the repr must determine the features.
     """
     path = folder / f'{hashlib.sha256(repr((FEATURES_VERSION, key)).encode()).hexdigest()[:32]}.npz'
     try:

@@ -5,7 +5,7 @@ and a whole batch takes a few array operations.
 
 The mixer is the finaliser of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators")
 with the constants of Stafford's "Mix13". The numbers of (seed, stream, n) at positions 0, 1, 2, ... are a SplitMix64
-sequence. It starts at a key mixed from (seed, stream, n).
+sequence, which starts at a key mixed from (seed, stream, n).
 """
 
 import enum
@@ -68,8 +68,8 @@ def _unsigned(x: npt.ArrayLike) -> np.ndarray:
 def hash_bits(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
     """Returns 64 random bits for each (seed, stream, n, position), uint64 of the broadcast shape (0-d for scalars).
 
-    The low 64 bits of `seed` are used. `stream` is a `Stream`. `n` (numbers of examples, plans or rows) and `position`
-    are integers that broadcast.
+    Only the low 64 bits of `seed` count. `stream` is a `Stream` or another constant. `n` and `position` are integers
+    that broadcast. `n` is usually the number of an example, a plan or a row.
     """
     n, position = _unsigned(n), _unsigned(position)
     shape = np.broadcast_shapes(n.shape, position.shape)
@@ -79,9 +79,9 @@ def hash_bits(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike 
 def hash_bits_ragged(
     counts: np.ndarray, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike
 ) -> np.ndarray:
-    """Returns `hash_bits` for ragged rows, uint64 [N]: n[i] has counts[i] positions, and the rows are concatenated.
+    """Returns `hash_bits` for B ragged rows, concatenated to uint64 [N]. Row i hashes n[i] at counts[i] positions.
 
-    `counts` and `n` are int64 [B], `position` is int64 [N], and N is the sum of `counts`.
+    `counts` and `n` are int64 [B]. `position` is int64 [N], where N is the sum of `counts`.
     """
     return _numbers(np.repeat(_keys(seed, stream, _unsigned(n)), counts), _unsigned(position))
 

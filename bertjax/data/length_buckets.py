@@ -49,7 +49,7 @@ def choose_lengths(lengths: np.ndarray, *, count: int, max_length: int, multiple
     rows = np.bincount(-(-np.asarray(lengths) // multiple))  # rows[i]: the rows of i steps of `multiple` tokens
     shorter = np.concatenate([[0], np.cumsum(rows)])  # shorter[i]: the rows of less than i steps
     steps = np.arange(len(rows))
-    # best[i]: the lowest total padded length, in steps, of the rows of up to i steps, with the buckets allowed so far.
+    # best[i]: the minimum total padded length (in steps) of the rows of up to i steps, with the buckets so far.
     best, choice = steps * shorter[1:], [np.full(len(rows), -1)]
     last_bucket = steps * (shorter[1:] - shorter[1:, None])  # [j, i]: the padded length of the rows of j + 1 to i steps
     last_bucket[np.tril_indices(len(rows))] = np.iinfo(np.int64).max // 2
@@ -71,11 +71,11 @@ def find_buckets(lengths: np.ndarray, shapes: tuple[int, ...]) -> np.ndarray:
 
 
 class BucketedExamples:
-    """An endless sequence of examples, epoch after epoch. Each batch has one padded length.
+    """An endless sequence of examples, epoch after epoch. All rows of a batch have the same padded length.
 
-    Example n is row n % B of batch n // B. The seed, n and B determine which row of the features example n is. An epoch
-    visits every row once. The rows of a bucket that do not fill a batch move to the next longer bucket. So only one
-    batch of an epoch can have empty rows. Their weight is 0.
+    Example n has index n % B in batch n // B. The seed determines which row of the features it is. An epoch visits
+    every row once. The rows of a bucket that do not fill a batch move to the next longer bucket. So only one batch of
+    an epoch can have empty rows, which have weight 0.
 
     The sequence of padded lengths does not depend on the seed, so runs that differ only in their seed can be trained
     together (train/vmapped_runs.py).
@@ -93,7 +93,7 @@ class BucketedExamples:
         self._order = functools.lru_cache(maxsize=1)(self._make_order)
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the arrays of the examples `indices`, int64 [B']: one batch, or one process's part of a batch."""
+        """Returns the arrays of the examples `indices`, int64: a batch, or the part of a batch on one process."""
         batch = int(indices[0]) // self.batch_size
         if (indices // self.batch_size != batch).any():
             raise ValueError('the examples belong to different batches, which may have different lengths')
@@ -146,10 +146,11 @@ def fill_last_batch(
     """Divides rows into batches, bucket after bucket.
 
     The rows of a bucket that do not fill a batch go to the next bucket. Rows that remain after the last bucket form one
-    more batch of it, padded with empty rows. The number of batches of each bucket does not depend on the order of the
-    rows.
+    more batch of that bucket, padded with empty rows. The number of batches of each bucket does not depend on the order
+    of the rows.
 
-    `order` has the rows, and `bucket` the bucket of each entry of `order` (of `count` buckets), int64 [N] each.
+    `order`, int64 [N], contains the rows. `bucket`, int64 [N], is the bucket of each entry of `order`, from 0 to
+    `count` - 1.
 
     Returns:
       The rows of all batches, int64 [batches·B], -1 for empty rows, and the bucket of each batch, int64 [batches].

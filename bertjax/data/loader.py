@@ -43,7 +43,7 @@ class NumberedBatch:
 def make_numbered_batch(
     first: int, arrays: Mapping[str, jax.Array], sharding: NamedSharding, count: int
 ) -> NumberedBatch:
-    """Makes the `NumberedBatch` of examples `first` to `first + count - 1`, on the mesh of `sharding`."""
+    """Makes the `NumberedBatch` of the examples `first` to `first + count - 1` on the mesh of `sharding`."""
     replicated = NamedSharding(sharding.mesh, PartitionSpec())
     # jax.device_put would also check that all processes have the same number, but a background thread must not
     # communicate with other processes.
@@ -67,9 +67,9 @@ def global_arrays(rows: Mapping[str, np.ndarray], sharding: NamedSharding, total
 class Loader:
     """An endless iterator over batches of consecutive examples, made and copied to the devices by background threads.
 
-    One thread is enough for most devices, because it makes batches with large numpy operations, which release the GIL
-    (benchmarks/input_pipeline.py). Each time the training loop has waited for _MAX_LATE more batches, another thread
-    starts, up to `threads`. Each thread makes whole batches, so the examples do not depend on the number of threads.
+    One thread is enough for most devices (benchmarks/input_pipeline.py). It uses large numpy operations, which release
+    the GIL. Each time the training loop has waited for _MAX_LATE more batches, another thread starts, up to `threads`.
+    Each thread makes whole batches, so the examples do not depend on the number of threads.
 
     Args:
       examples: The source of the examples. Several threads may call it at the same time.
@@ -137,7 +137,7 @@ class Loader:
                 self._start_thread()
             self._changed.wait_for(lambda: self._num_delivered in self._ready)
             item = self._ready[self._num_delivered]
-            if isinstance(item, BaseException):  # not removed, so that another call raises again instead of blocking
+            if isinstance(item, BaseException):  # the error stays, so that another call raises it instead of blocking
                 raise item
             del self._ready[self._num_delivered]
             self._num_delivered += 1

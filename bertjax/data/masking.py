@@ -1,11 +1,11 @@
 """Chooses the positions to predict and replaces their ids, for all rows of a batch together.
 
-The budget of a row, from 1 to P positions, is `rate` times its number of maskable positions (all except [CLS], [SEP]
-and padding). The unit of masking is one of:
+All positions except [CLS], [SEP] and padding are maskable. The budget of a row is `rate` times the number of its
+maskable positions, at least 1 and at most P, the maximum number of predictions. The unit of masking is one of:
 
 * token: positions drawn uniformly (google-research/bert, `create_masked_lm_predictions`).
-* word: whole words in random order. A word that is longer than the remaining budget is skipped (the same function with
-  `do_whole_word_mask`).
+* word: whole words in random order, as in the same function with `do_whole_word_mask`. A word that is longer than the
+  remaining budget is skipped.
 * span: 1 to `max_span` whole words that begin at a random word. The length n is drawn with p(n) proportional to 1/n. A
   span is shortened to fit the budget, and skipped if it overlaps an earlier span (ALBERT, arXiv 1909.11942 section 3.1
   and its `create_pretraining_data.py`).
@@ -86,9 +86,9 @@ def replacement_ids(vocab_size: int, special_ids: np.ndarray) -> np.ndarray:
 def prediction_budgets(
     maskable: np.ndarray, options: MaskOptions, max_predictions: int, rates: np.ndarray | None = None
 ) -> np.ndarray:
-    """Returns the number of positions to predict in each row, int64 [B], from its number of `maskable` positions.
+    """Returns the budget of each row: the number of positions to predict, int64 [B].
 
-    `rates`, float64 [B], replaces the rate of the options.
+    `maskable`, int64 [B], counts the maskable positions. `rates`, float64 [B], replaces the rate of the options.
     """
     budget = np.rint(maskable * (options.rate if rates is None else rates)).astype(np.int64)
     return np.minimum(np.clip(budget, 1, max_predictions), maskable)
@@ -119,8 +119,8 @@ def mask_batch(
       continues_word: bool [V], whether a piece continues the word before it.
       seed: The first key of the random draws.
       n: The second key, int64 [B].
-      within_budget: Whether a row never exceeds its budget: if all its words are longer than the budget, only a part of
-        the shortest word is masked.
+      within_budget: Whether a row never exceeds its budget. If all its words are longer than the budget, only a part of
+        the shortest word is then masked.
       rates: float64 [B], the rate of each row, which replaces the rate of the options.
       causal: bool [B], the rows in which all positions keep their ids; None if there are none.
 
@@ -156,7 +156,7 @@ def mask_batch(
 
 
 def _choose_tokens(scores: np.ndarray, maskable: np.ndarray, budget: np.ndarray) -> np.ndarray:
-    """Returns each row's `budget` maskable positions with the lowest scores, as ascending int64 indices of B·S."""
+    """Chooses the `budget` maskable positions of each row with the lowest scores. Returns ascending indices of B·S."""
     rows, seq_len = scores.shape
     low = np.uint64((1 << seq_len.bit_length()) - 1)
     # The low bits of each score are replaced by its position, because sort is several times faster than argsort.

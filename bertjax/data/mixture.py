@@ -1,4 +1,4 @@
-"""Examples from other examples: a mixture of several corpora, and a mask rate that changes during a phase."""
+"""Wrappers of pre-training examples: a mixture of several corpora, and a mask rate that changes during a phase."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -32,9 +32,9 @@ def block_counts(weights: Sequence[float]) -> np.ndarray:
 class MixedExamples:
     """The examples of a mixture. Example n is a pure function of n.
 
-    All blocks of BLOCK consecutive examples contain the same number of examples of each component. The order within a
-    block depends on the block's number. In block b, a component with c examples per block has its examples c·b, ...,
-    c·b + c - 1, so no example is left out or repeated.
+    Block b consists of the BLOCK examples from b·BLOCK on. All blocks contain the same number of examples of each
+    component, in an order that depends on b. A component with c examples per block gives block b its examples c·b, ...,
+    c·b + c - 1. So no example is left out or repeated.
 
     Args:
       components: The examples (or packed rows) of each corpus, with equal shapes.
@@ -94,7 +94,7 @@ class MixedExamples:
 class ScheduledMasks:
     """The examples (or packed rows) of a phase, with a mask rate that changes linearly with the example number.
 
-    The rate of example n depends only on n and the fields, so it does not depend on where a run resumes.
+    The rate of example n depends only on n and the attributes. So it stays the same when a run resumes.
 
     Attributes:
       examples: The examples. Their own mask rate is the higher of `first` and `last`.

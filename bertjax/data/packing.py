@@ -1,8 +1,8 @@
 """Packs the examples of a whole plan into rows, and stores the packing on disk beside the plan.
 
-Examples are packed block by block with best fit decreasing: the longest example first, each into the fullest row that
-still has room for it (Johnson 1974, "Fast algorithms for bin packing"). Packing needs only the lengths of the examples,
-which are a function of the plan and the seed. So the number of a row determines its examples.
+Examples are packed block by block with best fit decreasing (Johnson 1974, "Fast algorithms for bin packing"). The
+largest example comes first, and each example goes to the fullest row that has room for it. Packing needs only the
+lengths of the examples, which depend only on the plan and the seed. So the number of a row determines its examples.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ class Packing:
     """The rows of one plan.
 
     Attributes:
-      members: int64 [N], the examples of each row, one row after the other. An entry is the number of an example
-        in the first cycle, counted from the start of the plan.
+      members: int64 [N], the examples of each row, one row after the other. An entry is an example of the first cycle,
+        counted from the start of the plan.
       starts: int64 [R + 1], the start of each row in `members`; the last entry is N.
       real: The total number of positions that are not padding.
     """
@@ -83,8 +83,8 @@ def pack_plan(examples: PretrainingExamples, begin: int, length: int) -> Packing
 def _sizes(examples: PretrainingExamples, tokens: np.ndarray, maskable: np.ndarray) -> np.ndarray:
     """Returns the size of each example, int64 [N], at most S.
 
-    The size is the maximum of three numbers: the tokens, S/P times the predictions, and S/E with E = `max_examples(S)`.
-    So if the sizes in a row sum to at most S, the row has at most S tokens, P predictions and E examples.
+    A row may have S tokens, P predictions and E = `max_examples(S)` examples. The size of an example is the maximum of
+    its tokens, S/P times its predictions, and S/E. So a row keeps all three limits if its sizes sum to at most S.
     """
     S, P = examples.seq_len, examples.max_predictions
     for_predictions = -(-prediction_budgets(maskable, examples.masking, P) * S // P)
@@ -127,12 +127,12 @@ def best_fit(sizes: np.ndarray, capacity: int, max_items: int | None = None) -> 
 
 
 def rows_of_items(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the row of each item, in the order of `best_fit`, and its index in that row, both integer [N]."""
+    """Returns the row of each item, and its index in the row, integer [N] each, in the order of `best_fit`."""
     counts = np.diff(ends, prepend=0)
     return np.repeat(np.arange(len(ends)), counts), ordinals(counts)
 
 
 def starts_in_rows(sizes: np.ndarray, ordinal: np.ndarray) -> np.ndarray:
-    """Returns the total size of the items before each item in its row, int64 [N]."""
+    """Returns where each item starts in its row, int64 [N]. `ordinal` is the index of each item in its row."""
     preceding = np.cumsum(sizes) - sizes
     return preceding - np.maximum.accumulate(np.where(ordinal == 0, preceding, 0))

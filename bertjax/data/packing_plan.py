@@ -31,8 +31,8 @@ class Cost:
         """Returns the costs of an encoder.
 
         With L layers of width D, a position takes 24·L·D² operations. Its attention to one other position takes 4·L·D
-        operations, which are about twice as slow (docs/performance.md). Compiling a shape takes about as long as 10¹¹
-        operations.
+        operations. An operation of attention is about twice as slow (docs/performance.md). Compiling a shape takes
+        about as long as 10¹¹ operations.
         """
         return cls(attention=2 / (6 * width), shape=1e11 / (24 * layers * width**2))
 
@@ -93,7 +93,7 @@ def plan_packed_rows(
 ) -> PackingPlan:
     """Returns the plan with up to MAX_SEQUENCES sequences per row, by best fit decreasing.
 
-    A sequence is put in a row of the shortest length that fits it, but at least `shapes[min_bucket]`.
+    The row of a sequence has the shortest length that fits the sequence and is at least `shapes[min_bucket]`.
     """
     bucket = np.maximum(find_buckets(lengths, shapes), min_bucket)
     rows, buckets = [], []
@@ -115,7 +115,7 @@ def choose_plan(
     sizes: Callable[[int], tuple[int, ...]],
     cost: Cost,
 ) -> PackingPlan:
-    """Returns the cheapest plan. A packed plan must cost less than _MAX_COST times the plan with single rows.
+    """Returns the cheapest plan. Packing must cost less than _MAX_COST times the plan with single rows.
 
     Args:
       lengths: int64 [N], the lengths of the sequences; N > 0.
@@ -127,7 +127,7 @@ def choose_plan(
     """
     best = plan_single_rows(lengths, shapes, size)
     bound = _MAX_COST * best.cost(cost)
-    # Longer rows would on average not be full, even with MAX_SEQUENCES sequences.
+    # In longer rows, MAX_SEQUENCES sequences of mean length leave room unused.
     end = bisect.bisect(shapes, MAX_SEQUENCES * lengths.mean())
     for min_bucket in range(bisect.bisect_left(shapes, lengths.min()), end):
         plan = plan_packed_rows(lengths, shapes, sizes(shapes[min_bucket]), min_bucket)

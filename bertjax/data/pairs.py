@@ -16,9 +16,9 @@ from bertjax.errors import UserError
 MODES = ('nsp', 'sop', 'full_sentences', 'doc_sentences', 'sentences')
 
 
-# With pairs, `start` is the index of a sentence, and `a` and `b` are counts of sentences; `b` is 0 if B is drawn from
-# another document (nsp) or absent (sop). Without pairs, `start` is the index of a token, `a` is a number of tokens, and
-# `b` is the number of documents that these tokens span.
+# With pairs, `start` is the index of the first sentence. `a` and `b` are the numbers of sentences in A and B; `b` is 0
+# if B is drawn from another document (nsp) or absent (sop). Without pairs, `start` is the index of the first token,
+# `a` is the number of tokens, and `b` is the number of documents that these tokens span.
 CHUNK = np.dtype([('start', '<i8'), ('a', '<i4'), ('b', '<i4')])
 
 
@@ -70,7 +70,7 @@ class PairPlan:
     Attributes:
       chunks: An array of dtype `CHUNK`, one for each example, in corpus order.
       one_sentence: The number of chunks with a single sentence; 0 without pairs.
-      next_probability: The probability of IsNext for the other chunks; used only in mode 'nsp'.
+      next_probability: The probability of IsNext for chunks of several sentences; used only in mode 'nsp'.
     """
 
     chunks: np.ndarray
@@ -105,7 +105,7 @@ def draw_target_lengths(
     """Draws the target length of the chunks of each document, in tokens, int64.
 
     The length is S - 3, which leaves room for [CLS] and two [SEP]. With probability `options.short_probability`, it is
-    instead drawn uniformly from 2 to S - 3. The numbers of documents and of plans, int64, broadcast.
+    instead drawn uniformly from 2 to S - 3. `document` and `plan` are int64 numbers that broadcast.
     """
     max_length = seq_len - 3
     short = uniform(seed, Stream.SHORT, plan, document) < options.short_probability

@@ -27,7 +27,7 @@ T = TypeVar('T')
 def locate_in_plans(
     indices: np.ndarray, ends: np.ndarray, seed: int, stream: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Maps the numbers of examples or rows to slots of plans.
+    """Maps the numbers of examples or rows to slots of plans. A slot is an example or a row of a plan.
 
     A cycle goes through all plans one after the other. In each cycle, the slots of each plan have a new order.
 
@@ -58,12 +58,12 @@ def load_plans(
 ) -> list[PairPlan]:
     """Loads the `options.plans` plans of a split from `cache_dir`. Makes and saves plans that are absent or damaged.
 
-    The name of a plan contains its index and a hash of the split's hash, the options, S and the seed. `NAME.npy`
-    contains the chunks. `NAME.json` contains their number, their checksum and the other fields of the plan. A plan
-    whose two files do not match is made again. Processes that make the same plan at the same time write the same bytes.
-    If `cache_dir` is None, the plans stay in memory.
+    The name of a plan contains its index and a hash of all that determines the plan. `NAME.npy` contains the chunks.
+    `NAME.json` contains their number, the checksum of `NAME.npy`, and the other fields of the plan. A plan whose two
+    files do not match is made again. Processes that make the same plan at the same time write the same bytes. If
+    `cache_dir` is None, the plans stay in memory.
     """
-    calibrated = options.balanced and walking.calibration_plans(split, options)  # this number decides the probability
+    calibrated = options.balanced and walking.calibration_plans(split, options)  # changes the probability of IsNext
     rules = [WALK_VERSION, split.sha, options.mode, seq_len, options.short_probability, calibrated, seed]
     name = hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
     plans: list[PairPlan] = []
@@ -102,8 +102,8 @@ def load_or_make(
 ) -> T:
     """Loads an object that consists of an array and JSON values. Makes and saves it if it is absent or damaged.
 
-    The files are NAME.npy and NAME.json in `cache_dir`; if it is None, the object stays in memory. `make` returns the
-    array and the values. `load` makes the object from them, or returns None if they do not match.
+    The files are NAME.npy and NAME.json in `cache_dir`. If `cache_dir` is None, the object stays in memory. `make`
+    returns the array and the values. `load` makes the object from both, or returns None if they do not match.
     """
     stem = None if cache_dir is None else pathlib.Path(cache_dir) / name
     loaded = None if stem is None else _read_array(stem, load)

@@ -22,7 +22,7 @@ _SAMPLE = 8192
 
 @dataclasses.dataclass(frozen=True)
 class _Slots:
-    """The places of B examples in the plans, as arrays [B]. `key` seeds the random draws of each example."""
+    """The places of B examples in the plans, as arrays [B]. `key` is the n of the random draws of each example."""
 
     cycle: np.ndarray
     plan: np.ndarray
@@ -35,8 +35,9 @@ class _Slots:
 class PretrainingExamples:
     """The examples of one phase, numbered 0, 1, 2, ... without end.
 
-    A cycle goes through all plans, one after the other, and uses each slot of a plan once. The order of the slots is a
-    permutation that depends on (seed, phase, cycle, plan).
+    A plan divides the text into chunks. Each chunk is a slot of the plan and gives one example. A cycle goes through
+    all plans, one after the other, and uses each slot once. The order of the slots of a plan is a permutation that
+    depends on (seed, phase, cycle, plan).
 
     Args:
       split: The training or held-out split of a token store.
@@ -74,7 +75,7 @@ class PretrainingExamples:
 
     @functools.cached_property
     def _plans(self) -> list[PairPlan]:
-        """The plans. The first use makes them, so that a long run starts without waiting for its later phases."""
+        """The plans. They are made at their first use, so a run does not wait for the plans of later phases."""
         return load_plans(self.split, self.pairs, self.seq_len, self._walk_seed, self.cache_dir)
 
     @functools.cached_property
@@ -93,7 +94,7 @@ class PretrainingExamples:
 
     @property
     def identity(self) -> list[object]:
-        """The values that determine the examples of a cycle, except for their masks, as JSON values."""
+        """JSON values that determine the examples of a cycle, except for their masks."""
         text = [self.split.sha, self.vocabulary.separators, self.seq_len, self._walk_seed, self.phase_seed]
         rules = [WALK_VERSION, dataclasses.asdict(self.pairs), self.masking.static]
         return [*text, *rules, self.plan_lengths]
@@ -113,11 +114,11 @@ class PretrainingExamples:
     def batch_with_new_masks(
         self, indices: np.ndarray, cycle: np.ndarray, rates: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        """Returns the examples `indices`, which must be in the first cycle, with the masks of later cycles.
+        """Returns examples of the first cycle with the masks of other cycles.
 
-        Example `indices[i]` gets the masks of its repetition in the cycle `cycle[i]` (int64 [B], from 0).
-
-        For `rates`, see `batch`. No example has more positions to predict than its budget; see `masking.mask_batch`.
+        Example `indices[i]` gets its masks of the cycle `cycle[i]`, int64 [B], where 0 is the first cycle. Static masks
+        are the same in all cycles. No example has more positions to predict than its budget; see `masking.mask_batch`.
+        For `rates`, see `batch`.
         """
         slots = self._locate(indices)
         mask_keys = slots.key if self.masking.static else slots.key + cycle * self.cycle_length
@@ -168,11 +169,12 @@ class PretrainingExamples:
     def report(self) -> dict[str, object]:
         """Statistics of the examples as JSON values.
 
-        Counts and the first three shares cover all plans. Lengths and the last two shares come from a sample.
+        Lengths, `real_positions` and `truncated` come from a sample. All other values cover all plans.
 
         * `one_sentence`: the share of chunks of one sentence (NotNext in 'nsp', no B in 'sop'); null without pairs.
         * `is_next`: the share of IsNext among all examples; null if the mode is not 'nsp'.
-        * `is_next_of_two`: this share among the chunks of two or more sentences; also null if there are none.
+        * `is_next_of_two`: the share of IsNext among chunks of two or more sentences; null if the mode is not
+          'nsp' or there are no such chunks.
         * `real_positions`: the share of positions that are not padding.
         * `mean_a`, `mean_b`: the mean number of tokens of A and B after truncation; `mean_b` is over rows with a B.
         * `truncated`: the share of rows that lost tokens.

@@ -34,8 +34,8 @@ def draw_pairs(
 ) -> Segments:
     """Returns the segments of pairs before truncation. A segment is a range of whole sentences.
 
-    The B of a NotNext pair comes from a document drawn uniformly from all documents except A's. B starts at a
-    sentence drawn uniformly, and ends where A and B together reach the target length or where the document ends.
+    The B of a NotNext pair comes from a document drawn uniformly from all documents except A's. B starts at a sentence
+    drawn uniformly. It ends where A and B together reach the target length, or where the document ends.
 
     Args:
       chunks: [B], the chunks of a plan.
@@ -71,12 +71,12 @@ def draw_pairs(
 def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray, separators: int = 1) -> Segments:
     """Cuts pairs to S - 3 tokens by the rule of `truncate_seq_pair` in google-research/bert.
 
-    The limit is S - 2 if there is no B, and S - 4 with two `separators` between A and B.
+    The limit is S - 2 tokens for a row without B, and S - 4 tokens for a pair with two `separators`.
 
     Google's rule removes one token at a time from the longer segment, or from B if both have the same length. A coin
     decides whether the token is removed from the front or from the end. So the longer segment loses tokens until both
-    have the same length, then B and A lose a token in turn. A segment has one coin for each removed token, and the
-    number of heads is the number of tokens removed from its front.
+    have the same length, then B and A lose a token in turn. A segment tosses one coin for each removed token. The
+    number of heads is the number of tokens that are removed from its front.
     """
     a, b = segments.a_length, segments.b_length
     max_tokens = np.where(b > 0, seq_len - 2 - separators, seq_len - 2)
@@ -95,7 +95,7 @@ def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray, separat
 
 
 def count_heads(coins: np.ndarray, seed: int, stream: int, n: np.ndarray) -> np.ndarray:
-    """Counts the heads in the first `coins` (int64 [B]) tosses of each n. Toss t is bit t % 64 of hash t // 64."""
+    """Counts the heads of each n in its first `coins` tosses, int64 [B]. Toss t is bit t % 64 of hash t // 64."""
     total = np.zeros(len(coins), np.int64)
     rows, word = np.nonzero(coins > 0)[0], 0
     while rows.size:
@@ -184,7 +184,7 @@ def _lay_out(
 
     Args:
       shape: (B, S).
-      row, column: int64, the row and the first column of each range. Each row has a range.
+      row, column: int64, the row and the first column of each range. Each row has at least one range.
       start, length: int64, the index in the split of each range's first token, and the number of its tokens.
     """
     ids, sep = np.full(shape, pad_id, np.int32), column + length

@@ -1,9 +1,9 @@
 """Chooses the words to mask for the units "word" and "span" of masking.py. Processes all rows of a batch together.
 
-Spans are selected in random order, and each selection depends on the earlier ones. To avoid one step per span, there
-are two stages. While a row has budget for whole spans, only overlaps matter: each step selects all undecided spans that
-overlap no earlier undecided span, and rejects all spans that overlap a selected span. Then `_fill` spends the small
-remaining budget of each row span by span, in a few more steps.
+Spans are considered in random order. A span is rejected if it overlaps a span that was selected before. Two stages
+avoid one step per span. In the first stage, a row has budget for whole spans, so only overlaps matter. Each step
+selects all undecided spans that overlap no earlier undecided span, then rejects all spans that overlap a selected span.
+In the second stage, `_fill` spends the small rest of each row's budget span by span.
 """
 
 import dataclasses
@@ -94,8 +94,8 @@ def _choose(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns whether each word is selected, bool [N], and the unused budget of each row, int64 [B].
 
-    A span may begin only at the words with the lowest `scores`, uint64 [N]: at the `share`, float64 [B], of a row's
-    words. For the other arguments, see `choose_spans`.
+    A span may begin only at a word with a low score. `scores` is uint64 [N]. `share`, float64 [B], is about the share
+    of a row's words at which a span may begin. For the other arguments, see `choose_spans`.
     """
     spans = _Spans(words, scores, share, max_words, seed, n)
     selected = np.zeros(len(scores) + max_words, bool)  # padded, because `_fill` looks `max_words` words ahead
@@ -146,7 +146,7 @@ class _Spans:
             self._segment_ends = np.repeat(segments[1:], np.diff(segments))
 
     def draw(self, rows: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the first word of each span and the number of its words. The number is 0 if a row has no more spans.
+        """Returns the first word of each span and the number of its words (0 for a rank without a span).
 
         Args:
           rows: int64 [A, 1], the rows of the spans.
@@ -168,7 +168,7 @@ def _select_whole_spans(spans: _Spans, budget: np.ndarray, selected: np.ndarray)
     """Selects spans of each row while the budget is large enough for whole spans.
 
     Returns:
-      The rank of the first span that exceeds the budget or was not considered, and the unused budget, int64 [B] each.
+      int64 [B] each: the rank at which the selection of the row stopped, and the unused budget.
     """
     ranks = np.arange(min(int(budget.max()), spans.width))
     first, sizes_in_words = spans.draw(np.arange(len(budget))[:, None], ranks[None])
@@ -206,7 +206,7 @@ def _without_overlaps(first: np.ndarray, sizes_in_words: np.ndarray, words: int)
 def _fill(spans: _Spans, active: np.ndarray, rank: np.ndarray, remaining: np.ndarray, selected: np.ndarray) -> None:
     """Considers the next _RANKS spans of the active rows one by one.
 
-    The first words of a span that fit in the unused budget `remaining` are selected, unless one of these words is
+    A span is shortened to the words that fit in the unused budget `remaining`. It is rejected if one of these words is
     already selected.
     """
     first, sizes_in_words = spans.draw(active[:, None], rank[active, None] + np.arange(_RANKS))

@@ -1,7 +1,7 @@
 """Stratified batches for fine-tuning. All batches have the same mix of short and long rows, so one layout fits them.
 
-The rows of an epoch are sorted by length and cut into B strata. A batch has one row of each stratum, so slots with the
-maximum lengths of the strata fit every batch.
+The rows of an epoch are sorted by length and cut into B strata. A batch has one row of each stratum. So a layout fits
+every batch if its slots have the maximum lengths of the strata.
 """
 
 import functools
@@ -41,7 +41,7 @@ def row_strata(batch_size: int) -> np.ndarray:
 
 
 def row_sizes(lengths: np.ndarray) -> np.ndarray:
-    """Returns a number for each row that orders rows by their longest sequence, then by all their tokens, int64 [rows].
+    """Returns a sort key for each row, int64 [rows]: first by the longest sequence, then by the number of tokens.
 
     Args:
       lengths: int64 [rows, C], the lengths of the C sequences of each row.
@@ -50,7 +50,7 @@ def row_sizes(lengths: np.ndarray) -> np.ndarray:
 
 
 def slot_capacities(lengths: np.ndarray, batch_size: int, shards: int = 1, parts: int = 1) -> np.ndarray:
-    """Returns the maximum lengths of the N = B/(D·A) rows of a device in an accumulation step, int64 [N, C].
+    """Returns the maximum lengths of the N = B/(D·A) rows that a device computes in an accumulation step, int64 [N, C].
 
     Args:
       lengths: int64 [rows, C], the lengths of the sequences of all rows.
@@ -87,8 +87,8 @@ def choose_layout(
 ) -> Layout:
     """Returns the cheapest layout.
 
-    Either all rows have the same length and several sequences each, or the rows have a few different lengths and one
-    sequence each.
+    Layouts with one sequence per row have rows of a few different lengths. If `shared`, layouts with several sequences
+    per row are tried too. All their rows have the same length.
 
     Args:
       capacities: int64 [N, C], see `slot_capacities`.
@@ -132,9 +132,9 @@ class StratifiedExamples:
 
     Each batch has one row of each stratum, and all batches have the same shape.
 
-    Example n is row n % B of batch n // B. The seed, n and B determine which row of the features example n is. An epoch
-    has every row once. If the batches of an epoch have more rows than the features, the remaining rows are empty: they
-    have weight 0 and count as the shortest rows.
+    Example n has index n % B in batch n // B. The seed determines which row of the features it is. An epoch has every
+    row once. If the batches of an epoch have more rows than the features, the remaining rows are empty. Empty
+    rows have weight 0 and count as the shortest rows.
     """
 
     def __init__(self, features: Features, *, batch_size: int, length: int, seed: int, pad_id: int):

@@ -2,8 +2,8 @@
 
 The rules come from google-research/bert, `create_pretraining_data.py:create_instances_from_document`. A document is
 cut into chunks of whole sentences that reach the document's target length. A chunk is split at random into A and the
-rest. Half of the time the rest is B. Otherwise B comes from another document, and the rest begins the next chunk. So
-the number of chunks in a pass depends on random draws, and each pass is made in advance and stored as a `PairPlan`.
+rest. By default, the rest is B half of the time. Otherwise B comes from another document, and the rest begins the
+next chunk. The number of chunks depends on these draws, so each pass is made in advance and stored as a `PairPlan`.
 
 A chunk depends only on its first sentence, because each draw is a hash of (seed, plan, sentence). The walk first
 computes, for *every* sentence, the chunk that would begin there and the start of the next chunk. This takes a few array
@@ -19,8 +19,8 @@ from bertjax.data.batch import ordinals
 from bertjax.data.hashing import Stream, randint, uniform
 from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, draw_target_lengths
 
-# The maximum number of sentences in memory, which does not change the result. A longer document is processed in one
-# piece.
+# The maximum number of sentences that `walk` processes at once, which does not change its result. A longer document is
+# processed in one piece. `calibrate` walks at least this many sentences, or all plans.
 _BLOCK = 1 << 20
 
 
@@ -47,10 +47,9 @@ def calibrate(split: StoreSplit, options: PairOptions, seq_len: int, seed: int) 
     If `options.balanced` is False, the result is 0.5.
 
     The probability applies to chunks of two sentences or more. It changes the share of one-sentence chunks, because
-    the rest of a NotNext chunk begins the next chunk. So the walks are repeated with new probabilities, up to eight
-    times, until half of the examples are IsNext. Each time, the walks cover all plans of a small corpus, or at least
-    `_BLOCK` sentences of a large corpus, to make the noise small. If more than half of the chunks have one sentence,
-    fewer than half of the examples are IsNext.
+    the rest of a NotNext chunk begins the next chunk. So new probabilities are tried until half of the examples
+    are IsNext, at most eight times. To make the noise small, each try walks at least `_BLOCK` sentences, or all plans.
+    If more than half of the chunks have one sentence, fewer than half of the examples are IsNext.
     """
     if not options.balanced:
         return 0.5
@@ -68,7 +67,7 @@ def calibrate(split: StoreSplit, options: PairOptions, seq_len: int, seed: int) 
 
 
 def _follow(successors: np.ndarray) -> np.ndarray:
-    """Returns the visited indices: 0, then always the successor of the last index, until it is outside the array."""
+    """Follows the successors from index 0 until one is outside the array. Returns the visited indices."""
     links, visited, i = successors.tolist(), [], 0
     while i < len(links):
         visited.append(i)
@@ -99,7 +98,7 @@ def _walk_pairs(split, options, seq_len, seed, plan, next_probability) -> Iterat
         index = sentence - base
         end = np.minimum(np.searchsorted(offsets, offsets[:-1] + target), document_end)
         size = end - index
-        # Google's a_end: uniform in 1..size-1, so that A and the rest have a sentence each.
+        # Google's a_end: uniform in 1..size-1, so that A and the rest have at least one sentence each.
         a = np.where(size > 1, 1 + randint(np.maximum(size - 1, 1), seed, Stream.SPLIT, plan, sentence), 1)
         if options.mode == 'nsp':
             is_next = (size > 1) & (uniform(seed, Stream.NEXT, plan, sentence) < next_probability)
@@ -117,8 +116,8 @@ def _walk_sentences(split, options, seq_len, seed, plan, next_probability) -> It
     """Yields chunks of contiguous sentences for rows [CLS] ... [SEP].
 
     A sentence that is longer than a row is cut into full rows and a shorter last piece, so no token is lost. The first
-    row (of the corpus, or of each document longer than one row) has a random capacity, so rows break at different
-    sentences in each plan. In mode 'sentences' each sentence or piece is one row, in every plan.
+    row of the corpus ('full_sentences') or of each document longer than a row ('doc_sentences') has a random capacity.
+    So rows break at different sentences in each plan. In mode 'sentences' each sentence or piece is one row.
     """
     del next_probability  # there are no pairs
     capacity, crossing = seq_len - 2, options.mode == 'full_sentences'

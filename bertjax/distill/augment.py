@@ -65,7 +65,7 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
     """Adds augmented rows to the training split of `data`, as config.distill.augment specifies.
 
     Raises:
-      UserError: There is no masked language model, it has another vocabulary or too few positions for the rows, or the
+      UserError: The masked language model does not exist, has another vocabulary or has too few positions, or the
         vocabulary has too few words.
     """
     settings = data.settings
@@ -133,7 +133,7 @@ def augment_split(
       masked_lm: A masked language model with the same vocabulary.
       times: The number of rows for each original row, including the original row.
       probability: The probability that a word of one piece is replaced.
-      count: The number of candidates for a replacement: the words that the model predicts as most likely.
+      count: The number of candidates for a replacement. They are the words that the model predicts as most likely.
       seed: The seed. Each draw depends on the seed, the index of the sequence and the position of the word.
       batch_size: The number of sequences in a batch of `masked_lm`.
     """
@@ -160,9 +160,9 @@ def augment_split(
 def _candidates(
     rows: Features, chosen: np.ndarray, tokenizer: Tokenizer, masked_lm: Teacher, predict: PredictWords, batch_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields batches of chosen tokens: their indices in `rows.tokens`, [M], and their candidates, [M, count + 1].
+    """Yields (indices, candidates) for batches of chosen tokens. The indices in `rows.tokens` are [M].
 
-    The candidates are predicted from the sequence with all its chosen tokens masked.
+    The candidates are [M, count + 1]. They are predicted from the sequence with all its chosen tokens masked.
     """
     number, _ = token_positions(rows)
     counts = np.bincount(number[chosen], minlength=len(rows.second))
@@ -192,7 +192,7 @@ def _candidates(
 def _make_predictor(masked_lm: Teacher, tokenizer: Tokenizer, excluded: np.ndarray, count: int) -> PredictWords:
     """Returns a function (parameters, batch) -> int32 [B, P, count + 1], the most likely pieces at masked positions.
 
-    Only pieces that start a word and are not in `excluded` are returned.
+    Pieces that do not start a word, special pieces, and the pieces in `excluded` are never returned.
     """
     words = np.zeros(masked_lm.config.padded_vocab_size, bool)
     words[: tokenizer.vocab_size] = _is_word(tokenizer)

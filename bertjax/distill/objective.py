@@ -1,8 +1,8 @@
 """The objective of a distillation, and the choice of the teacher layers that the student's layers are compared with.
 
 DistilBERT (arXiv 1910.01108) distills the outputs and the direction of the last hidden states. TinyBERT (arXiv
-1909.10351) distills the embeddings, and the hidden states and attention scores of all layers. A learned projection maps
-the student's hidden states to the teacher's width.
+1909.10351) distills the embeddings, and the hidden states and attention scores of all layers. A learned projection can
+map the student's hidden states to the teacher's width.
 """
 
 import dataclasses
@@ -35,8 +35,8 @@ class DistillSpec:
       factors: {loss in HIDDEN_LOSSES or OUTPUT_LOSSES: its weight in the total loss}. A loss of weight 0 is not
         computed.
       temperature: The temperature of the soft targets.
-      layers: For each block of the student, the index of the teacher block that it is compared with; empty if neither
-        hidden states nor attention scores of the blocks are compared.
+      layers: For each block of the student, the index of the teacher block that it is compared with. Empty if the
+        hidden states and attention scores of the blocks are not compared.
       projection: Whether a learned linear map projects the student's hidden states to the teacher's width. The
         embeddings and all blocks share the map, as in TinyBERT's code.
     """
@@ -76,13 +76,13 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
       hidden_loss: The squared distance from the teacher's hidden states, averaged over the width and summed over the
         student's blocks.
       attention_loss: The squared distance from the teacher's scores Q Kᵀ / √d before mask and softmax, averaged over
-        the heads, and summed over the student's blocks and over the pairs of a token and a token that it attends to in
-        the block. The weight is the number of pairs, averaged over the blocks.
+        the heads. The sum is over the student's blocks, and over the pairs (query, key) in which the query attends to
+        the key. The weight is the number of pairs, averaged over the blocks.
       cosine_loss: 1 - cos of the last hidden states.
 
     There are two differences from the original code. TinyBERT's code also averages over padding, with scores of 0 for
-    masked pairs. DistilBERT's code uses the soft targets of all tokens in pre-training. This module uses only the soft
-    targets of the masked positions, because no other logits are computed.
+    masked pairs. In pre-training, DistilBERT's code uses the soft targets of all tokens. This module uses only those of
+    the masked positions, because no other logits are computed.
 
     Args:
       base: The objective of the student without a teacher.
@@ -161,9 +161,9 @@ def _mask_augmented(batch: Batch) -> Batch:
 
 
 def _pairs(batch: Batch, student: BertConfig) -> jax.Array:
-    """Returns float32 [L, B, Q, S], 1 where token q attends to token s in a block; [1, B, Q, S] without a window.
+    """Returns float32 [L, B, Q, S], 1 where token q attends to token s in a block, else 0. L is 1 without a window.
 
-    The mask of `batch` is [B, S] or [B, C, S].
+    The attention mask of `batch` is [B, S], or [rows, C, S] with rows·C = B.
     """
     mask = batch['attention_mask']
     mask = mask.reshape(-1, mask.shape[-1])

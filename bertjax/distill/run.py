@@ -22,7 +22,7 @@ from bertjax.workdir.resolve_path import huggingface_directory
 
 
 def student_params(settings: PretrainingSettings, student: BertConfig) -> dict[str, Any] | None:
-    """Returns the initial parameters of an existing run, or None if they were not copied from its teacher.
+    """Returns the initial parameters that a run copied from its teacher, or None if it copied none.
 
     Raises:
       UserError: The teacher no longer exists.
@@ -40,8 +40,8 @@ def _load_teacher(
     directory = huggingface_directory(distill.teacher, f'config.{KEY}')
     changes = {'seed': settings.run_seeds.init, 'nsp': student.nsp, **teacher_config_changes(student.dtype)}
     imported = load_pretraining_model(directory, **changes)
-    # A teacher can have more outputs than pieces, for example if its embedding table is padded. Its probabilities would
-    # then include pieces that do not exist. Only a student that copies the teacher's embeddings has the same outputs.
+    # If the embedding table of a teacher is padded, it has more outputs than pieces, and its probabilities include
+    # pieces that do not exist. So its student must have as many outputs, for example because it copies this table.
     if imported.config.vocab_size != student.vocab_size:
         found = f'a model with {imported.config.vocab_size:,} token embeddings in {directory}'
         expected = f'{student.vocab_size:,}, the number of pieces of its tokenizer'
@@ -51,7 +51,7 @@ def _load_teacher(
 
 
 def student_encoder(distill: DistillationSettings, teacher: BertConfig) -> BertConfig:
-    """Returns the encoder config of a student without config.init: the teacher's, with the student's number of blocks.
+    """Returns the encoder config of a student without config.init: the teacher's config with another number of blocks.
 
     Raises:
       UserError: The student would copy blocks that the teacher does not have.
@@ -130,9 +130,9 @@ def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher
 def _distillation(
     teacher: Teacher, distill: DistillationSettings, student: BertConfig, *, is_task: bool = False
 ) -> Distillation:
-    """Builds the distillation. With config.distill.intermediate it has two stages, as in TinyBERT.
+    """Builds the distillation. If config.distill.intermediate is above 0, there are two stages, as in TinyBERT.
 
-    The first stage has the losses on the hidden states, and the second stage has the losses on the outputs.
+    The first stage has the HIDDEN_LOSSES, and the second stage has the OUTPUT_LOSSES.
     """
     spec = distill.make_spec(teacher.config, student)
 

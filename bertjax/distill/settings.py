@@ -76,10 +76,10 @@ class DistillationSettings(TaskDistillationKeys):
         return _parse_numbers(self.student_init)
 
     def student_layers(self, teacher: BertConfig, count: int = 0) -> tuple[int, ...] | None:
-        """Returns the indices of the teacher blocks that initialize the student, or None for other initial weights.
+        """Returns the indices of the teacher blocks that initialize the student, or None if there are none.
 
         Args:
-          count: The number of blocks of the student; 0 if config.distill determines it.
+          count: The number of blocks that the student must have; 0 if config.distill determines it.
 
         Raises:
           UserError: The teacher does not have these blocks, or their number is not `count`.
@@ -125,7 +125,7 @@ class DistillationSettings(TaskDistillationKeys):
         return DistillSpec(factors, self.temperature, layers, self.projection and compares_states)
 
     def intermediate_steps(self, total: int, batches: int) -> int:
-        """Returns the steps of the first of two stages in a run of `total` steps, with `batches` batches an epoch.
+        """Returns the number of steps of the first stage, in a run of `total` steps with `batches` steps per epoch.
 
         Raises:
           UserError: A stage would have no steps.

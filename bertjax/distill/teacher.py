@@ -51,6 +51,7 @@ class Teacher:
 
     Attributes:
       directory: The directory that the model was loaded from.
+      module: The Flax module of the model.
       imported: The parameters on the host, with stacked blocks.
       mesh: The devices for the parameters; None if only `imported` is used.
       key: The config key that names the model.
@@ -68,7 +69,7 @@ class Teacher:
         return self.module.config
 
     def check_head(self, parts: Sequence[str], expected: str) -> None:
-        """Checks that the directory has these top-level parts of the parameter tree. Missing parts would be random.
+        """Checks that the directory has these top-level parts of the parameter tree. A missing part gets random values.
 
         Raises:
           UserError: A part is missing.
@@ -128,7 +129,7 @@ class Teacher:
         )
 
     def check_copies(self, student: BertConfig) -> None:
-        """Checks that the student has the same architecture as the teacher blocks that it is initialized with.
+        """Checks that the student can be initialized with blocks of the teacher: both have the same architecture.
 
         Raises:
           UserError: A config field differs. The error names the first such field.

@@ -22,7 +22,7 @@ class Check:
 
     Attributes:
       about: The subject, in one or two words.
-      status: OK, WARN or FAIL. After FAIL, a run cannot start, or its result is useless.
+      status: OK, WARN or FAIL. FAIL means that a run cannot start or that its result is useless.
       message: The result, in one line.
       fix: The next step; '' if there is none.
     """
@@ -50,7 +50,7 @@ def check(about: str) -> Callable[[Callable[..., Iterable[Check]]], Callable[...
 
 
 def print_checks(console: Console, title: str, *groups: Iterable[Check]) -> collections.Counter[str]:
-    """Prints the checks of all groups under a title, if there are any. Returns their numbers by status."""
+    """Prints a title and the checks of all groups, or nothing without checks. Returns {status: number of checks}."""
     counts: collections.Counter[str] = collections.Counter()
     for result in itertools.chain.from_iterable(groups):
         if not counts:

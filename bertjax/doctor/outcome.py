@@ -23,9 +23,9 @@ from bertjax.workdir.lock import TRIALS
 from bertjax.workdir.resolve_path import huggingface_directory
 
 STUCK_SHARE = 0.98  # a loss above this share of the unigram entropy shows that the model does not use any context
-MIN_EXAMPLES = 50_000  # with fewer examples, a new model has seldom learned more than the frequencies of the pieces
+MIN_EXAMPLES = 50_000  # after fewer examples, most new models have learned only the frequencies of the pieces
 RISE = 0.3  # nats; a larger rise of the held-out loss above its lowest value is a problem
-SLOW_INPUT = 0.1  # a larger share of time spent waiting for data is a problem
+SLOW_INPUT = 0.1  # it is a problem if a larger share of the step time is spent waiting for data
 GOOD_GOODPUT = 0.9  # a higher goodput needs no advice
 _SHORT = 600.0  # seconds; the start-up dominates the goodput of a shorter run
 # {cause of unproductive time: advice}.
@@ -94,7 +94,7 @@ def not_finite(run: Run) -> Iterator[Check]:
 
 @check('MLM loss')
 def mlm_loss(run: Run) -> Iterator[Check]:
-    """Compares the held-out loss with the unigram entropy, and reports the reasons if the loss is not lower."""
+    """Compares the held-out loss with the unigram entropy. Gives the reasons for a loss that is not clearly lower."""
     rows = [row for row in run.rows_of('heldout') if row.get('mlm_loss') is not None]
     if not rows or not rows[-1]['step'] or not run.trains_outputs:
         return
@@ -159,7 +159,7 @@ def collapsed(run: Run) -> Iterator[Check]:
 
 @check('input')
 def slow_input(run: Run) -> Iterator[Check]:
-    """Checks the share of the step time that was spent waiting for data. The first of several rows does not count."""
+    """Checks the median share of step time that was spent waiting for data. The first of several rows is left out."""
     shares = [row['data_wait'] for row in run.rows_of('train') if row.get('data_wait') is not None]
     if not shares:
         return

@@ -1,6 +1,6 @@
 """Checks a run before it starts: its config, data, memory, disk space and duration.
 
-The duration is estimated from steps timed on this machine, or by the compiler for config.topology.
+The duration is estimated from steps that are timed on this machine. For config.topology, the compiler estimates it.
 """
 
 import contextlib
@@ -42,12 +42,12 @@ from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats, check_push_to
 from bertjax.workdir.resolve_path import huggingface_directory
 
-_CPU_FLOPS = 3e11  # the maximum FLOPs of a step that is timed on a CPU; such a step takes a few seconds
+_CPU_FLOPS = 3e11  # the maximum FLOPs of a step that is timed on a CPU: a few seconds
 _CPU_ROWS = 16  # the maximum rows of a fine-tuning step that is timed on a CPU
 _RECORDS = 256  # the maximum number of records for the timed steps of fine-tuning
 _STEPS = 3  # the number of timed steps
 _LONG = 30 * 24  # hours; a longer run gets a warning
-_ASSUMED_STEPS = 1_000_000  # the assumed total number of steps if the corpus determines the number
+_ASSUMED_STEPS = 1_000_000  # the assumed number of steps of a run whose corpus determines the number
 
 
 @check('disk')
@@ -100,7 +100,7 @@ def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Ite
 
 @check('memory')
 def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, total: int | None) -> Iterator[Check]:
-    """Checks the device memory, and estimates the hours from timed steps. For `done` and `total`, see `on_slice`."""
+    """Checks the memory, and estimates the hours from timed steps. For `done` and `total`, see `on_slice`."""
     mesh, model = make_mesh(settings.mesh_axes), settings.model_config(vocab_size)
     for phase in settings.resolve_phases(total or _ASSUMED_STEPS):
         key, rows = settings.phase_specs[phase.number].smallest_batch
@@ -143,7 +143,7 @@ def teacher(distill: DistillationSettings, init: str) -> Iterator[Check]:
 
 @check('data')
 def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Iterator[Check]:
-    """Reads the records, loads the encoder, and estimates the hours of the steps after `done` from timed steps."""
+    """Reads the records, checks the encoder, and times some steps to estimate the hours of the steps after `done`."""
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     runs = max(1, len(make_trials(settings)))
@@ -207,7 +207,7 @@ def _time_steps(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches
 
 
 def _time_phase(setup: Any, phase: PretrainingPhase) -> float:
-    """Times some steps on batches filled with ones, and returns the seconds of a step."""
+    """Times some steps on a batch filled with ones, and returns the seconds of the fastest step."""
     ((length, spec),) = phase.batches.items()
     program = compile_steps(setup, phase, phase.batches)[length]
     sharding = batch_sharding(setup.mesh)
@@ -219,7 +219,7 @@ def _time_phase(setup: Any, phase: PretrainingPhase) -> float:
 
 
 def _time_task(data: TaskData, mesh: Mesh) -> tuple[int, float]:
-    """Times some steps of fine-tuning, and returns the rows and the seconds of a step."""
+    """Times some steps of fine-tuning. Returns the rows of a step and the seconds of the fastest step."""
     settings = data.settings
     rows = settings.batch_size // settings.grad_accum_steps
     if _is_cpu(mesh):

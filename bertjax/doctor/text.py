@@ -1,4 +1,4 @@
-"""Checks the tokenizer and the corpus of a pre-training run: its token stores, or else a sample of its text."""
+"""Checks the tokenizer and the corpus of a pre-training run. Without token stores, a sample of the text is checked."""
 
 import dataclasses
 import pathlib
@@ -34,12 +34,12 @@ from bertjax.workdir.tokenizer import FOLDER
 _CHARACTERS = 3_000_000  # the approximate number of characters in the sample of a large corpus
 _SOURCES = 12  # the maximum number of sources in a sample
 _PIECES = 4096  # the vocabulary size for the sample if the run has no vocabulary yet
-_COPIES = 0.1  # the share of copied documents that prevents learning; the corpus report warns from 0.01
+_COPIES = 0.1  # a larger share of copied documents prevents learning; the corpus report warns above 0.01
 _ENOUGH = 10**6  # a number of held-out tokens that causes no warning
 
 
 def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Tokenizer | None:
-    """Returns the tokenizer of the workdir, config.tokenizer or config.init, or None if the run will train one.
+    """Returns the tokenizer of the workdir, config.tokenizer or config.init, or None if there is none yet.
 
     Raises:
       UserError: The tokenizer cannot be read.
@@ -107,7 +107,7 @@ def _check_sample(spec: str, settings: PretrainingSettings, existing: Tokenizer 
         facts: dict[str, Any] = build_store(
             [str(path)], pathlib.Path(scratch, 'store'), sample_tokenizer, plain, progress=False
         )
-    # These values are meaningless for a sample, or for a vocabulary that the run will not use.
+    # These values are replaced, because they mean nothing for a sample or for a vocabulary that the run will not use.
     facts |= {'heldout_documents': int(options.heldout > 0), 'heldout_tokens': _ENOUGH, 'tokens': _ENOUGH**2}
     facts |= {} if existing else {'pieces_per_word': 1.0, 'unknown_rate': 0.0}
     message += f'; sampled {len(sample) / 1e6:.1f} million characters, {facts["documents"]:,} documents'

@@ -22,7 +22,7 @@ from etils import epath
 from bertjax.errors import StoppedError, UserError
 from bertjax.files.disk import annotate_write_errors
 
-_temporary_names = threading.local()  # `prefix`: the part of this thread's temporary names before the process id
+_temporary_names = threading.local()  # its `prefix` precedes the process id in this thread's temporary names
 _ALGORITHMS = {'sha256': hashlib.sha256, 'blake2b-128': lambda: hashlib.blake2b(digest_size=16)}
 _writes_disabled = False
 
@@ -49,7 +49,7 @@ def unique_temporary_names() -> Iterator[None]:
 
 
 def sync_directory(path: str | os.PathLike) -> None:
-    """Flushes the entries of a local directory to disk, so that a power loss cannot undo a new or renamed file."""
+    """Flushes a local directory to disk, so that a power loss cannot undo the creation or renaming of its files."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -83,7 +83,7 @@ class AtomicFile:
 
     As a context manager, it closes the file at the end of the block, or removes it after an exception.
 
-    The attribute `file` is the open file, which is also readable.
+    The attribute `file` is the open file, which can also be read.
     """
 
     def __init__(self, path: epath.PathLike):
@@ -187,7 +187,7 @@ def replace_directory(fresh: str | os.PathLike, path: str | os.PathLike) -> None
 
 
 def recover_directory(path: str | os.PathLike) -> None:
-    """Restores the directory, or removes its old version, if a process died in `replace_directory`."""
+    """Cleans up after a process that died in `replace_directory`: restores or removes the old directory."""
     old = _backup_path(path)
     if os.path.isdir(old) and not os.path.isdir(path):
         os.rename(old, path)
@@ -209,8 +209,8 @@ def checksum(path: str | os.PathLike, algorithm: Literal['sha256', 'blake2b-128'
 def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
     """Locks an existing local directory against other processes during the body. If the process dies, the lock ends.
 
-    If the file system does not support locks, a warning is logged and the body runs without a lock. For error messages,
-    `doing` is the activity of the process that holds the lock, such as 'builds this store'.
+    If the file system does not support locks, a warning is logged and the body runs without a lock. In error messages,
+    `doing` says what the process with the lock does, for example 'builds this store'.
 
     Raises:
       UserError: Another process holds the lock, or the directory was removed or moved during the body.

@@ -13,7 +13,7 @@ from bertjax.errors import UserError
 
 OPEN_FILES = 128  # bertjax refuses to run if fewer open files are allowed
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# {errno: fix} of the errors that `_explain` does not handle one by one.
+# {errno: fix} for the errors without a case of their own in `_explain`.
 _FIXES = {
     errno.EROFS: 'give a --workdir on a disk that can be written to',
     errno.EACCES: 'change its permissions, or give another path',
@@ -35,7 +35,7 @@ _NATIVE = re.compile(r"os_error_code='(\d+)'|\(os error (\d+)\)")
 
 @contextlib.contextmanager
 def annotate_write_errors(path: str | os.PathLike, size: int) -> Iterator[None]:
-    """Adds `size` in bytes as `write_size`, and `path` if no file is named, to an OSError of the with block.
+    """Completes an OSError of the with block. Sets `write_size` to `size` (bytes), and an empty `filename` to `path`.
 
     An error of tensorstore or safetensors that contains an error number is raised as an OSError.
     """
@@ -57,8 +57,8 @@ def annotate_write_errors(path: str | os.PathLike, size: int) -> Iterator[None]:
 def reraise_machine_errors(error: Exception, path: str | os.PathLike) -> None:
     """Raises a read error again, with the path, if it concerns the machine and not this file.
 
-    For all other read errors, the callers skip the rest of the file. If they did so after a disk was unmounted, for
-    example, text would be lost silently.
+    After any other read error, the callers skip the rest of the file. If they did so after an error of the machine,
+    such as an unmounted disk, they would lose text silently.
     """
     if isinstance(error, OSError) and error.errno is not None and error.errno not in _FILE_ERRORS:
         error.filename = error.filename or os.fspath(path)
@@ -118,7 +118,7 @@ def _explain(error: OSError, workdir: str) -> UserError | None:
 
 
 def check_open_files() -> None:
-    """Raises this process's soft limit of open files to 1,024, or to the hard limit if that is lower.
+    """Raises a lower soft limit of open files to 1,024, or to the hard limit if that is below 1,024.
 
     Raises:
       UserError: The limit is below OPEN_FILES.

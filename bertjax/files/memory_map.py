@@ -33,15 +33,15 @@ def map_array(path: str | os.PathLike, dtype: str | np.dtype) -> np.ndarray:
 
 
 def register_mapped(path: str | os.PathLike, size: int) -> None:
-    """Registers a file whose first `size` bytes are mapped, for `explain_bus_errors`."""
+    """Registers a mapped file of `size` bytes, so that `explain_bus_errors` can name it."""
     _sizes[os.path.abspath(path)] = size
 
 
 def explain_bus_errors() -> None:
     """Installs a SIGBUS handler that prints the cause as a UserError and exits with its status.
 
-    The handler is installed with `signal` of the C library. Python calls the handlers of `signal.signal` only after the
-    current bytecode instruction, which a SIGBUS prevents from finishing.
+    The handler is installed with `signal` of the C library. Python would call a handler of `signal.signal` only after
+    the current bytecode instruction, which never finishes after a SIGBUS.
     """
     global _handler
 

@@ -36,7 +36,7 @@ _names: dict[str, str] = {}
 
 
 def register_address(folder: pathlib.Path, address: str) -> None:
-    """Registers the bucket address that a local folder mirrors, for messages."""
+    """Registers the bucket address that a local folder mirrors, for `display_path`."""
     _names[os.fspath(folder)] = address
 
 
@@ -70,7 +70,7 @@ def without_wildcards(directory: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def unusual_kind(path: epath.PathLike) -> str:
-    """Returns 'a pipe', 'a device' or 'a socket', whose data may never end; '' for files, folders and missing paths."""
+    """Returns 'a pipe', 'a device' or 'a socket' for a path whose data may never end, otherwise ''."""
     if is_remote(path):
         return ''
     try:
@@ -82,7 +82,7 @@ def unusual_kind(path: epath.PathLike) -> str:
 
 
 def unwritten_bytes(path: epath.PathLike) -> int:
-    """Returns the number of bytes of a sparse file that were never written; 0 if fewer than 1 GiB."""
+    """Returns the number of bytes in the holes of a sparse file, which were never written; 0 if less than 1 GiB."""
     facts = None if is_remote(path) else os.stat(path)
     if facts is None or facts.st_size - 512 * facts.st_blocks < _MIN_UNWRITTEN or not hasattr(os, 'SEEK_HOLE'):
         return 0
@@ -103,8 +103,8 @@ def unwritten_bytes(path: epath.PathLike) -> int:
 def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
     """Yields the files below a directory, sorted within each folder. Names that begin with '.' or '_' are skipped.
 
-    Links are followed. A folder that is reached a second time, for example through a link to its parent, is skipped
-    with a warning.
+    Links are followed. A folder that is reached a second time, for example through a link to its parent, is skipped.
+    The skipped folders are logged in a warning.
 
     Raises:
       UserError: A folder cannot be listed.
@@ -158,7 +158,7 @@ def match_files(pattern: str) -> tuple[epath.Path, list[epath.Path]]:
 
 
 def would_match(pattern: str, path: pathlib.Path) -> bool:
-    """Returns whether `match_files` would return this local path if it were a file. The path must contain no links."""
+    """Returns whether `match_files` would return a file at this local path. The path must contain no links."""
     root, parts = split_pattern(pattern)
     top = os.path.realpath(root)
     names = path.relative_to(top).parts if path.is_relative_to(top) else ()

@@ -59,8 +59,7 @@ def read_json_or_none(path: pathlib.Path, parse: Callable[[Any], Parsed]) -> Par
 def read_lines(path: epath.PathLike, content: str, key: str, fix: str) -> list[str]:
     """Reads the lines of a text file in UTF-8, with or without a byte order mark. Only `\\n` ends a line.
 
-    The other arguments are for error messages: the expected content, such as 'words', the config key that names the
-    file, and the fix.
+    `content` (such as 'words'), `key` (the config key that names the file) and `fix` are used only in error messages.
 
     Raises:
       UserError: The file is missing, cannot be read, or is not UTF-8.
@@ -86,7 +85,7 @@ def read_bytes(path: epath.PathLike, expected: str, fix: str, *, max_bytes: int 
     """Reads the bytes of a file.
 
     Raises:
-      UserError: The path is a folder, pipe, device or socket, or the file is too large or cannot be read.
+      UserError: The path is a folder, pipe, device or socket, or the file is unreadable or longer than `max_bytes`.
     """
     path = pathlib.Path(path)
     kind = 'a folder' if path.is_dir() else unusual_kind(path)

@@ -1,7 +1,7 @@
 """Read plain or compressed files as chunks or lines, in bounded memory.
 
-From a damaged file, `chunks` yields all bytes before the damage, and `Lines` all complete lines before it. Then both
-raise one of `DAMAGE`.
+If a file is damaged, `chunks` yields all bytes before the damage, and `Lines` yields all complete lines before it. Then
+both raise one of `DAMAGE`.
 """
 
 import bz2
@@ -23,7 +23,7 @@ _ZSTD_READ = 1 << 10  # compressed bytes per read; they can expand to 32 MiB, be
 
 _BYTE_ORDER_MARK = b'\xef\xbb\xbf'
 TOO_LONG = b'\0 too long'  # replaces a line longer than MAX_RECORD; compare with `is`
-# A text may begin with 'BZh', so the magic number of the first block of a bzip2 file, or of its end, is checked too.
+# A text may begin with 'BZh'. So the next bytes are also checked: a bzip2 block or the end of the file must follow.
 _MAGIC = re.compile(
     rb'(?P<gzip>\x1f\x8b)|(?P<bzip2>BZh[1-9](?:1AY&|\x17rE8))|(?P<xz>\xfd7zXZ\x00)|(?P<zstd>\x28\xb5\x2f\xfd)'
 )
@@ -34,7 +34,8 @@ class DamagedFileError(Exception):
     """A compressed file is truncated, but its library raises no error."""
 
 
-# Decompressors raise an OSError without a number. An OSError with a number goes to `disk.reraise_machine_errors`.
+# Decompressors raise an OSError without a number. An OSError with a number can be an error of the machine, so callers
+# pass it to `disk.reraise_machine_errors` first.
 DAMAGE = (DamagedFileError, EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 
 
@@ -153,7 +154,7 @@ def read_range(path: str, file, begin: int, end: int, progress=None, digest=None
     """Yields the decompressed bytes of a range of an open file. A compressed file is always read to its end.
 
     All chunks except the last have at least CHUNK bytes, so that the first chunk is enough to recognise a format. For
-    the arguments, see `CountedFile`.
+    `begin`, `end`, `progress` and `digest`, see `CountedFile`.
     """
     compression = detect_compression(path, file.read(8) if begin == 0 else b'text')
     counted = CountedFile(file, begin, None if compression else end, progress, digest)
@@ -165,9 +166,9 @@ class Lines:
 
     Args:
       source: The chunks.
-      cut: Whether to yield a line of more than MAX_LINE bytes in several parts, which have the same number and are not
-        blank. If False, TOO_LONG is yielded for a line of more than MAX_RECORD bytes.
-      merge_blank: Whether a chunk that has only blank lines yields a single blank line. `number` counts all lines.
+      cut: Whether to yield a line of more than MAX_LINE bytes in several parts, without the blank parts. The parts have
+        the same `number`. If False, TOO_LONG is yielded for a line of more than MAX_RECORD bytes.
+      merge_blank: Whether a chunk that has only blank lines yields a single blank line. `number` counts all its lines.
 
     Attributes:
       number: The 1-based number of the last line yielded.
@@ -211,7 +212,7 @@ class Lines:
                 yield rest
 
     def _split_long(self, line: bytes, started: bool) -> tuple[list[bytes], bytes]:
-        """Returns the parts of a long line to yield, without blank ones, and the end of the line, up to MAX_LINE."""
+        """Returns the parts of a long line to yield, without blank parts, and the rest, at most MAX_LINE bytes."""
         if not self._cut:
             return [] if started else [TOO_LONG], b''
         parts = []
