@@ -12,8 +12,8 @@ mistake in one line.
 Ctrl-C (SIGINT) or SIGTERM saves the training and raises `bertjax.PreemptedError`; the same call continues the training.
 The third signal raises KeyboardInterrupt immediately. In a thread other than the main thread, signals do not affect the
 training. A hang (config.hang_minutes) ends the whole process, as on the command line. Runs of several processes need
-the command line. On a GPU, call `train` before JAX computes anything else, because bertjax sets XLA flags, which XLA
-reads only once.
+the command line. On a GPU, bertjax sets XLA flags, and XLA reads them only once: call `train` before JAX computes
+anything else.
 """
 
 import contextlib
@@ -60,8 +60,8 @@ def recipe(name: str | os.PathLike, **keys: Any) -> Recipe:
 
     Args:
       name: The recipe as in --config: 'pretrain_tiny', 'glue:rte', 'my/recipe.py:argument'.
-      **keys: The values of keys, such as learning_rate=3e-5, or **{'optimizer.b2': 0.98} for a key in a group. The keys
-        `data` of a task and `corpus` of a pre-training may be rows instead of a path, see `train`.
+      **keys: The values of keys, such as learning_rate=3e-5, or **{'optimizer.b2': 0.98} for a key in a group. Instead
+        of a path, `data` of a task and `corpus` of a pre-training may be rows, see `train`.
 
     Raises:
       UserError: The recipe or a key does not exist, or a value is outside its range.
@@ -112,8 +112,8 @@ def train(
         run = bertjax.train('classify', 'out/mine', init='out/tiny', data={'train': rows, 'dev': other_rows})
         run = bertjax.train('pretrain_tiny', 'out/tiny', corpus=['a document', 'another'])
 
-    Rows that are given instead of files are written once to WORKDIR/rows as JSON lines, and then read like any file.
-    Rows are an iterable of dicts, a `datasets.Dataset` or a pandas DataFrame, with the columns that a file would have.
+    Rows may replace files: an iterable of dicts, a `datasets.Dataset` or a pandas DataFrame, with the columns that a
+    file would have. They are written once to WORKDIR/rows as JSON lines, and then read like any file.
     `data` of a task may be the training rows, or {split: rows}. `corpus` of a pre-training may be rows, or an iterable
     of documents as text.
 
@@ -196,7 +196,7 @@ class FinishedRun:
 def _as_recipe(value: Recipe | str | os.PathLike) -> Recipe:
     if not isinstance(value, Recipe):
         return recipe(value)
-    # The caller may also have set keys of `config` directly.
+    # Keys that the caller has set in `config` directly also count as set by the user.
     original = flatten(load_recipe(find_recipe(value.name)))
     changed = {key for key, x in flatten(value.config).items() if original.get(key) != x}
     return dataclasses.replace(value, flag_keys=frozenset((*value.flag_keys, *changed)))

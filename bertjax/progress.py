@@ -36,7 +36,7 @@ def show_progress(title: str, total: int | None, *, lines: bool = False) -> Iter
     Args:
       title: The title of the bar; '' shows no bar.
       total: The number of items; None if it is unknown.
-      lines: Whether to print a line every ten seconds if no bar can be drawn, for example in a log file.
+      lines: If no bar can be drawn, for example in a log file, whether to print a line at most every ten seconds.
 
     Yields:
       A function to call with the number of newly finished items.
@@ -72,7 +72,7 @@ def ensure_progress(advance: Advance | None, title: str, total: int) -> contextl
 
 
 def scale_progress(advance: Advance, total: int, steps: int) -> Advance:
-    """Returns a function that converts finished steps to finished items, and passes the number of items to `advance`.
+    """Returns a function to call with the number of newly finished steps. It calls `advance` with whole items.
 
     Args:
       total: The number of items, such as texts.

@@ -19,7 +19,7 @@ from bertjax.usage import example_recipe, load_verb, verbs
 
 
 def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb], None]) -> None:
-    """Runs the verb that config.run of a recipe names.
+    """Runs the verb of a recipe, config.run.
 
     Args:
       recipe: The recipe. If it has rows, they are written to the workdir before the verb starts.
@@ -61,7 +61,7 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
 
 
 def explain_error(error: Exception, workdir: str | None) -> UserError | None:
-    """Returns a UserError for an error of the machine, such as a full disk or a lack of memory, else None."""
+    """Returns a UserError if the machine caused the error, such as a full disk or a lack of memory, else None."""
     return disk.explain_os_error(error, workdir or '.') or memory.out_of_memory_error(error)
 
 

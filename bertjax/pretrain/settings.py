@@ -1,4 +1,4 @@
-"""The settings of a pre-training run from its config: the text, the model, the pairs and the masks."""
+"""The settings of a pre-training run, which are built from its config, and the checks of their values."""
 
 import dataclasses
 import operator
@@ -29,7 +29,7 @@ class PretrainingSettings(PretrainingKeys):
 
     @property
     def phase_specs(self) -> tuple[PhaseSpec, ...]:
-        """The entries of config.phases, or a single phase with all steps of the run if there are none."""
+        """The entries of config.phases. If config.phases is empty, a single phase has all steps of the run."""
         defaults = UNSET | {key: operator.attrgetter(run_key)(self) for key, run_key in INHERITED.items()}
         specs = []
         for i, phase in enumerate(self.phases or (PhaseKeys(),)):
@@ -50,13 +50,13 @@ class PretrainingSettings(PretrainingKeys):
 
     @property
     def first_shape(self) -> tuple[int, int]:
-        """The sequence length S and the number of predictions P of the first phase."""
+        """The sequence length S and the maximum number of predictions P of the first phase."""
         first = self.phase_specs[0].values
         return first['seq_len'], first['max_predictions']
 
     @property
     def vocabulary_key(self) -> str:
-        """The settings of a trained vocabulary, as text. The same corpus and settings give the same vocabulary."""
+        """The settings that a trained vocabulary depends on, as lines `KEY = VALUE`."""
         smoothed = any(weight == AUTO for _, weight in parse_mixture(self.corpus))
         names = ('format', 'text_key', *(['smoothing'] if smoothed else []))
         options = {name: getattr(self.corpus_options, name) for name in names}
@@ -85,13 +85,14 @@ class PretrainingSettings(PretrainingKeys):
     def total_steps(self, examples_per_epoch: float | None) -> int:
         """Returns the length of the run in steps.
 
-        The number of steps per epoch assumes the first phase's `batch_size`, even if the phase has a `batch_ramp`.
+        An epoch is converted to steps with the `batch_size` of the first phase. Other batch sizes, including those of a
+        `batch_ramp`, are ignored.
 
         Args:
-          examples_per_epoch: The number of examples in an epoch; None if no corpus is read (run=compile).
+          examples_per_epoch: The number of examples in an epoch; None if the corpus has not been read.
 
         Raises:
-          UserError: The length is in epochs although no corpus is read, or the length is less than a step.
+          UserError: The length is less than a step, or it is in epochs and `examples_per_epoch` is None.
         """
         batch_size = self.phase_specs[0].values['batch_size']
         per_epoch = examples_per_epoch / batch_size if examples_per_epoch else None
@@ -181,7 +182,7 @@ class PretrainingSettings(PretrainingKeys):
         return description
 
     def check_memory(self, mesh: Mesh) -> None:
-        """Raises a UserError if a phase does not fit in the memory of the devices. The check does not read the text."""
+        """Raises a UserError if a phase does not fit in the memory of the devices. The corpus need not exist yet."""
         trained = not self.tokenizer and not self.init
         model_config = self.model_config(self.vocab.size if trained else 1)
         for phase in self.phase_specs:
@@ -229,7 +230,7 @@ class PretrainingSettings(PretrainingKeys):
 
 
 def pretraining_settings(config: Mapping[str, Any]) -> PretrainingSettings:
-    """Returns the settings of a config. Before training, `PretrainingSettings.check` must make further checks.
+    """Returns the settings of a config. Call `PretrainingSettings.check` before training: it makes further checks.
 
     Raises:
       UserError: A value is invalid. The error names its key.

@@ -56,6 +56,8 @@ def finish_pretraining(
 ) -> None:
     """Exports the trained parameters if config.export is set, writes summary.json and prints the summary.
 
+    If config.push_to is set, the export is uploaded last.
+
     Args:
       recipe: The value of --config.
       fill_masks: Whether the summary shows filled masks of held-out examples.
@@ -120,7 +122,7 @@ def export_pretraining(
 ) -> list[pathlib.Path]:
     """Writes a folder in WORKDIR/export/ for each of `formats`, and returns the folders.
 
-    The model card shows the last of `rows`, the held-out rows.
+    `rows` are the held-out rows of metrics.jsonl. The model card shows the last one.
     """
     content = ExportContent(
         module=BertForPreTraining(model_config),
@@ -165,7 +167,10 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
 def _filled_masks(
     params: Any, model_config: BertConfig, tokenizer: Tokenizer, heldout: Examples
 ) -> Iterator[dict[str, Any]]:
-    """Yields the mask with the most probable prediction in each of the first held-out examples, if it has masks."""
+    """Yields one filled mask for each of the first held-out examples: the mask with the most probable prediction.
+
+    An example without masks is skipped.
+    """
     batch = heldout.batch(np.arange(_NUM_FILLED))
     forward = jax.jit(make_forward(BertForPreTraining(model_config), PRETRAINING))
     logits = np.asarray(forward(params, batch)['mlm_logits'])
@@ -190,7 +195,7 @@ def _filled_masks(
 
 
 def _piece_text(tokenizer: Tokenizer, piece: int) -> str:
-    """Returns a piece for the user. A byte-level BPE piece is decoded, because its characters represent bytes."""
+    """Returns a piece as readable text. A byte-level BPE piece is decoded, because its characters represent bytes."""
     text = tokenizer.decode([piece]).strip() if tokenizer.family == 'bpe' else ''
     return text or tokenizer.pieces[piece]
 

@@ -44,9 +44,9 @@ class WeightedStore:
 def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
     """Loads or trains the tokenizer of the run, and saves it to WORKDIR/tokenizer.
 
-    The tokenizer comes from config.tokenizer or config.init if one of these keys is set. Otherwise it is trained on the
-    corpus, unless the workdir already has a tokenizer for the same text and settings. If a run is resumed
-    without the files of config.vocab.add or config.init, it keeps the tokenizer of its workdir.
+    If config.tokenizer or config.init is set, the tokenizer is loaded from it. Otherwise it is trained on the corpus,
+    unless the workdir already has a tokenizer for the same text and settings. A resumed run keeps the tokenizer of its
+    workdir if the files of config.vocab.add or config.init no longer exist.
 
     Raises:
       UserError: The workdir is inside the corpus, config.data has no token store, or the workdir has a run with another
@@ -81,7 +81,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
 
 
 def _vocabulary_sources_exist(settings: PretrainingSettings) -> bool:
-    """Returns whether config.vocab.add and config.init, if used, exist. A resumed run does not need them."""
+    """Returns whether the files of config.vocab.add and config.init, if used, exist. A resumed run can do without."""
     paths = [settings.vocab.add, '' if settings.tokenizer else settings.init]
     return all(os.path.exists(os.path.expanduser(path)) for path in paths if path)
 
@@ -89,8 +89,8 @@ def _vocabulary_sources_exist(settings: PretrainingSettings) -> bool:
 def _reason_to_train(settings: PretrainingSettings, workdir: pathlib.Path) -> str | None:
     """Returns the reason to train a new vocabulary, or None if the vocabulary of the workdir can be used.
 
-    The reason is '' if the workdir has no vocabulary, else a description of the other text or settings that the
-    vocabulary of the workdir was trained with.
+    The reason is '' if the workdir has no vocabulary. Otherwise it describes the other text or settings that the
+    existing vocabulary was trained with.
     """
     path = workdir / FOLDER / TRAINED
     if not path.exists():
@@ -117,7 +117,7 @@ def _reason_to_train(settings: PretrainingSettings, workdir: pathlib.Path) -> st
 def _changed_names(old_key: str, new_key: str) -> set[str]:
     """Returns the names whose values differ between two results of `PretrainingSettings.vocabulary_key`.
 
-    If `old_key` lacks a name other than 'corpus' and 'vocab.*', the value counts as unchanged.
+    A name that `old_key` lacks counts as unchanged, unless it is 'corpus' or 'vocab.*'.
     """
     old, new = (dict(line.partition(' = ')[::2] for line in text.splitlines()) for text in (old_key, new_key))
     old = {name: value for name, value in new.items() if name != 'corpus' and not name.startswith('vocab.')} | old
@@ -153,11 +153,11 @@ def open_stores(
 
 
 def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer) -> list[WeightedStore]:
-    """Opens the token stores of the run: config.data if it is set, else WORKDIR/store, which is built if needed.
+    """Opens the token store of config.data if it is set, else the stores in WORKDIR/store, which are built if needed.
 
     Raises:
-      UserError: There is no text, the text is malformed and config.corpus_options.strict is set, or a store was built
-        with another tokenizer.
+      UserError: There is no text, or a store was built with another tokenizer. With config.corpus_options.strict, also
+        if the text is malformed.
     """
     if settings.data or not is_primary():
         return open_stores(settings, workdir, tokenizer, verify=is_primary())
@@ -199,5 +199,5 @@ def _read_manifest(directory: pathlib.Path) -> bytes:
 
 
 def print_line(line: str) -> None:
-    """Prints a line with escaped control characters, because file names may contain control characters."""
+    """Prints a line. Control characters, which file names may contain, are escaped."""
     print(printable(line))

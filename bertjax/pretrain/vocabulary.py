@@ -40,7 +40,7 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     """
     vocab, parts = settings.vocab, parse_mixture(settings.corpus)
     specs = [spec for spec, _ in parts]
-    # `smoothing` applies only if a weight is 'auto'. Fixed weights affect only the choice of examples.
+    # With a weight 'auto', `smoothing` weights the corpora, so they are read separately. Fixed weights have no effect.
     corpora = [[spec] for spec in specs] if any(weight == AUTO for _, weight in parts) else [specs]
     if settings.corpus_options.format == 'ids':
         found, expected = 'nothing, with config.corpus_options.format=ids', 'the vocabulary of the ids in the corpus'
@@ -73,7 +73,7 @@ def _show_reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[C
 
 
 class _TextStatistics:
-    """Computes the same as `BeamTextStatistics` in this process."""
+    """Computes the statistics of the text in this process. It has the methods of `BeamTextStatistics`."""
 
     def __init__(self, corpora: list[list[str]], options: CorpusOptions, show: Callable[[int], None]):
         self.read: list[KnownText] = []
@@ -85,7 +85,7 @@ class _TextStatistics:
     def counts(
         self, count: Callable[[Iterable[str]], dict[str, int]], limit: int
     ) -> tuple[list[dict[str, int]], list[KnownText]]:
-        del limit  # `count_words` has it, and `build_symbols` selects the most frequent symbols
+        del limit  # only Beam needs it: `count_words` has a limit, and `build_symbols` keeps the most frequent symbols
         return [count(texts) for texts in self.texts], self.read
 
     def sentences(self, size: int, seed: int) -> tuple[list[tuple[list[str], int]], list[KnownText]]:
@@ -94,7 +94,7 @@ class _TextStatistics:
 
 @contextlib.contextmanager
 def _text_statistics(settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path) -> Iterator[Any]:
-    """Yields the statistics of the text, by Beam with config.beam."""
+    """Yields the statistics of the text. If config.beam is set, Beam computes them."""
     if settings.beam:
         check_beam(settings.beam)
         from bertjax.corpus.beam.vocabulary import BeamTextStatistics
@@ -106,7 +106,7 @@ def _text_statistics(settings: PretrainingSettings, corpora: list[list[str]], wo
 
 
 def _train(settings: PretrainingSettings, statistics: Any) -> tuple[Tokenizer, list[KnownText]]:
-    """Trains the tokenizer on `_text_statistics`, and returns the tokenizer and the texts that were read."""
+    """Trains the tokenizer. Returns it with the records of the texts that were read."""
     vocab = settings.vocab
     size = {'vocab_size': vocab.size, 'unused': vocab.unused}
     options = {**size, 'lowercase': vocab.lowercase}
@@ -138,7 +138,7 @@ def load_configured_tokenizer(settings: PretrainingSettings, source: str) -> Tok
 
 
 def _is_symbol_file(path: epath.Path) -> bool:
-    """Returns whether the path names a file with one symbol per line. `read_symbols` reports a missing .txt file."""
+    """Returns whether a path names a file of symbols. A missing .txt file counts: `read_symbols` reports it."""
     return path.suffix not in ('.json', '.model') and (path.is_file() or path.suffix == '.txt')
 
 
@@ -146,7 +146,7 @@ def add_words(tokenizer: Tokenizer, path: str) -> Tokenizer:
     """Returns the tokenizer with the words of a file added as pieces, and prints their number.
 
     Raises:
-      UserError: See `text.added_words`.
+      UserError: See `read_words` and `insert_words`.
     """
     words = read_words(path)
     extended, new = insert_words(tokenizer, words, path)
@@ -162,8 +162,8 @@ def write_candidates(
 ) -> list[tuple[str, int, list[str]]]:
     """Writes candidates for config.vocab.add to WORKDIR/candidates.txt: words of the corpus that the vocabulary splits.
 
-    Each line has a word, its count in config.corpus and its pieces, separated by tabs. The vocabulary comes from
-    `load_tokenizer(source)`.
+    Each line has three fields, separated by tabs: a word, its count in config.corpus, and its pieces, separated by
+    spaces. `source` is the path of the vocabulary; see `load_tokenizer`.
 
     Returns:
       The candidates; see `text.added_words.rank_candidates`.

@@ -36,20 +36,21 @@ def with_architecture(
 ) -> PretrainingSettings:
     """Returns the settings with the architecture of config.init if config.architecture_from is 'init'.
 
-    A student that is initialized with blocks of its teacher gets the teacher's architecture, except for the sizes and
-    for the keys that the recipe or the command line sets. `Teacher.check_copies` later checks that these values fit the
-    teacher's blocks.
+    If the model of config.init then has no segment ids, the run is trained without pairs, unless the command line sets
+    config.pairs.mode.
 
-    A resumed run takes the architecture from its config.json, so that config.init is no longer needed. It also keeps
-    the layout of its parameter tree, even if the recipe has changed, and the size that config.budget has chosen. A
-    model without segment ids is trained without pairs, unless the command line sets config.pairs.mode.
+    A student that is initialized with blocks of its teacher gets the teacher's architecture, except for the sizes. A
+    value that the recipe or the command line sets also stays. `Teacher.check_copies` later checks whether it fits.
+
+    A resumed run takes these values from its config.json, and no longer needs config.init. It also keeps the layout of
+    its parameter tree, even if the recipe has changed, and the size that config.budget has chosen.
 
     Args:
-      flag_keys: The config keys that the command line sets. If they include a key of config.model, or if a value of
-        config.model is not the default, the checkpoint must have the same value.
+      flag_keys: The config keys that the command line sets.
 
     Raises:
-      UserError: config.init or the teacher has no model, or a value that must equal the checkpoint's differs from it.
+      UserError: config.init or the teacher has no model. With the architecture of config.init, also if a value of
+        config.model differs from it and is not the default or was set on the command line.
     """
     names = [*fields_of(FieldKind.LAYOUT), *(BUDGET_CHOICES if settings.architecture_from == 'budget' else ())]
     names = [name for name in names if f'model.{name}' not in flag_keys]
@@ -121,9 +122,9 @@ def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, An
 def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer) -> int:
     """Returns V, the number of token embeddings: at least the number of pieces.
 
-    V is larger if config.init, or the teacher whose blocks the student copies, has more rows than pieces: some
-    published models round up the number. The run trains and exports all rows. A resumed run takes the number from its
-    config.json. `tokenizer` includes the words of config.vocab.add.
+    Some published models have more embedding rows than pieces. If the model of config.init, or the teacher whose blocks
+    the student copies, is such a model, V is at least its number of rows. The run trains and exports all rows. A
+    resumed run takes V from its config.json. `tokenizer` includes the words of config.vocab.add.
 
     Raises:
       UserError: The number of pieces does not match config.init or the teacher.

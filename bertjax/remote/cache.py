@@ -1,4 +1,4 @@
-"""Local copies of bucket objects. Each object is fetched once, atomically, and its copy is verified before use."""
+"""Local copies of bucket objects. A copy is complete and verified before it is used, and later runs reuse it."""
 
 import fcntl
 import functools
@@ -55,13 +55,13 @@ def copy_object(url: str) -> pathlib.Path:
 def copy_path(url: str, where: str, beside: Collection[str] = (), checkpoints: bool = False) -> pathlib.Path:
     """Returns the local copy of an object, a folder of objects, or a TensorFlow checkpoint and the files beside it.
 
-    If `url` is a workdir with an export, its store and, without `checkpoints`, its checkpoints are skipped. The path
-    does not exist if the bucket has nothing at `url`.
+    If `url` is a workdir with an export, its store is skipped, and also its checkpoints unless `checkpoints` is True.
+    If the bucket has nothing at `url`, the returned path does not exist.
 
     Args:
       url: gs://… or s3://…; for a TensorFlow checkpoint, the common prefix of its files.
       where: The config key, for messages.
-      beside: If `url` is an object, the names of objects in the same folder that are also fetched if they exist.
+      beside: The names of further objects to fetch from the same folder, if `url` is an object. They need not exist.
 
     Raises:
       UserError: See `RemoteFolder` and `fetch`.
@@ -126,8 +126,8 @@ def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy
     the file, for other processes that use this copy.
 
     Raises:
-      UserError: The object was removed, or two attempts failed, because the object changed or the content does not
-        match the checksum; see also `RemoteFolder`.
+      UserError: The object was removed. Or in both attempts, the object changed, or its content did not match its
+        checksum. See also `RemoteFolder`.
       OSError: The disk refuses the write. The error names the path and the size.
     """
     version = hashlib.sha256(source.version.encode()).hexdigest()[:12]

@@ -26,8 +26,8 @@ class LostLeaseError(StoppedError):
 class Lease:
     """A lease on a workdir. A thread renews it from `take` to `release`.
 
-    The clocks of two machines are never compared. A lease expires if this process sees no change in it for
-    EXPIRES_AFTER seconds.
+    The clocks of two machines are never compared. The lease of another process has expired when this process has
+    watched it for EXPIRES_AFTER seconds without seeing a change.
 
     Every write names the version that it replaces, and the server refuses the write if the version has changed. On a
     server without conditional writes, another process can take the lease between a read and a write.
@@ -73,9 +73,9 @@ class Lease:
     def check(self, wait: bool = True) -> None:
         """Checks that the lease is held. Call this method before every request that changes the bucket.
 
-        If the last renewal is older than EXPIRES_AFTER / 2, for example after a suspension, the process first renews
-        the lease. This shows whether another process has taken over. Without `wait`, it raises a ConnectionError
-        instead, without a request.
+        If the last renewal is older than EXPIRES_AFTER / 2, for example after a suspension, the method first renews the
+        lease, to find out whether another process has taken over. If `wait` is False, it makes no request but raises a
+        ConnectionError.
 
         Raises:
           LostLeaseError: Another process has taken over.
@@ -109,7 +109,8 @@ class Lease:
     def _age(self) -> float:
         """Returns the seconds since the last renewal: the larger of the values from two clocks.
 
-        The monotonic clock stops while a machine is suspended, and the wall clock can be changed.
+        A single clock could show too few seconds: the monotonic clock stops while a machine is suspended, and the wall
+        clock can be changed.
         """
         return max(abs(now - then) for now, then in zip(_clocks(), self._renewed, strict=True))
 
@@ -135,7 +136,7 @@ class Lease:
 
     def _keep_renewing(self) -> None:
         while not self._released.wait(RENEW_EVERY) and not self._lost:
-            with self._renewing, contextlib.suppress(ConnectionError, UserError):  # the next `check` raises the error
+            with self._renewing, contextlib.suppress(ConnectionError, UserError):  # `check` raises if failures go on
                 self._renew()
 
 

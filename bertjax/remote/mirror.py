@@ -52,7 +52,7 @@ class MirrorRules:
         return marker.rpartition('/')[0] if marker else name
 
     def split_complete(self, names: Collection[str]) -> tuple[list[str], list[str]]:
-        """Returns the mirrored files that are valid, and the mirrored files in folders that lack their marker."""
+        """Divides the mirrored files into valid ones and those in folders that lack their marker."""
         ignored = re.compile(self.ignored)
         mirrored = [name for name in names if not _HIDDEN.search(name) and not ignored.search(name)]
         incomplete = {name for name in mirrored if (marker := self.marker_of(name)) and marker not in names}
@@ -71,7 +71,8 @@ class Mirror:
     def pull(self) -> None:
         """Copies the changes in the bucket to the folder. Nothing is written to the bucket.
 
-        If the folder has a later checkpoint than the bucket, local changes take precedence.
+        If the folder has an unpublished checkpoint that is later than all checkpoints in the bucket, local changes take
+        precedence.
 
         Raises:
           UserError, OSError: See `cache.fetch`.
@@ -110,12 +111,13 @@ class Mirror:
             self._save_record()
 
     def publish(self, *, everything: bool = False) -> tuple[int, int]:
-        """Copies the changes of the folder to the bucket: files, then markers, then removals.
+        """Copies the changes of the folder to the bucket.
 
-        Before these copies, the markers of changed folders, and files that these folders have lost, are removed from
-        the bucket. A large file outside folders
-        with markers (metrics, a ledger) is published only together with a marker, such as a checkpoint's, or with
-        `everything`.
+        First, the markers of changed folders are removed from the bucket, with any files that these folders have lost.
+        Then files are written, and after them markers. Finally, other deleted files and incomplete folders are removed.
+
+        A large file outside folders with markers, such as metrics or a ledger, is published only together with a
+        marker, for example of a checkpoint, or if `everything` is True.
 
         Returns:
           The number of published files, and their bytes.
@@ -195,7 +197,7 @@ class Mirror:
     def _save_record(self) -> None:
         with self._saving:
             self._saved = time.monotonic()
-            # Without `write_atomic`, because processes with disabled writes also have a mirror. A partial record is
+            # `write_atomic` is not used, because processes with disabled writes also have a mirror. A partial record is
             # ignored.
             fresh = self._path.with_name(f'{RECORD}.new')
             fresh.write_text(json.dumps(dict(self._published)) + '\n', encoding='utf-8')

@@ -22,7 +22,7 @@ from bertjax.errors import UserError
 from bertjax.remote.retry import Requester, http_status
 
 PACKAGES = {'gs': 'gcsfs', 's3': 's3fs'}
-ONE_REQUEST = 32 << 20  # bytes; `put_file` writes a larger file, in parts if it is much larger
+ONE_REQUEST = 32 << 20  # bytes; `upload` passes a larger file to `put_file`, which may divide it into parts
 PART = 50 << 20  # bytes
 PART_ATTEMPTS = 10  # attempts of s3fs per part, within half a minute; gcsfs makes 6
 _ADDRESS = re.compile(r'(gs|s3)://([^/]+)/?(.*)', re.DOTALL)
@@ -91,8 +91,8 @@ def _connect(scheme: str, attempts: int) -> Any:
 class RemoteFolder(Requester):
     """The objects below an address.
 
-    Every method raises DeniedError if a request is denied, and UnreachableError if the server does not answer in time.
-    `find`, `upload`, and `write` without a version raise UserError if the bucket does not exist.
+    A request raises DeniedError if it is denied, and UnreachableError if the server does not answer in time. If the
+    bucket does not exist, `find` and `upload` raise UserError, and so does `write` without a version to replace.
 
     Args:
       url: gs://BUCKET/PATH or s3://BUCKET/PATH.
@@ -116,7 +116,7 @@ class RemoteFolder(Requester):
         return f'{self._root}/{name}'.rstrip('/')
 
     def find(self) -> dict[str, RemoteObject]:
-        """Returns the objects below the address by name. Names that no file can have, such as `a//b`, are skipped."""
+        """Returns {name: object} below the address. Names that no local file can have, such as `a//b`, are skipped."""
         try:
             listing = self.call(self._system.find, self._root, detail=True)
         except FileNotFoundError:
@@ -153,8 +153,9 @@ class RemoteFolder(Requester):
     def write(self, name: str, data: bytes, *, replace: str | None = None) -> RemoteObject:
         """Writes an object atomically.
 
-        `replace` is the version to replace; '' if the object must not exist; None for any version, the default. Some
-        servers do not check the version.
+        Args:
+          replace: The version to replace, which some servers do not check; '' if the object must not exist; None to
+            replace any version.
 
         Raises:
           FileExistsError: The object does not have the version `replace`.

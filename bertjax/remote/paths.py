@@ -19,7 +19,7 @@ def user_path(
 
     Args:
       path_or_address: A local path, gs://… or s3://…
-      where: The config key, or the path itself, for messages.
+      where: The config key or another name of the path, for messages.
       beside: The names of further objects to copy from the same folder, if the address is a single object.
       checkpoints: Whether to copy the checkpoints of a workdir that has an export.
 
@@ -49,7 +49,7 @@ def data_directory(data: str, expected: str, fix: str = 'check the path') -> epa
 
 
 def find_objects(address: str, where: str) -> tuple[list[tuple[str, str, RemoteObject]], str]:
-    """Finds the objects of an address gs://… or s3://… by the rules for local files, in the order of local files.
+    """Finds the objects at an address gs://… or s3://…. The rules and the order are those of local files.
 
     The address may be an object, a folder or a pattern. In a folder, and with `**` in a pattern, names that begin with
     '.' or '_' are skipped. `where` is the config key, for messages.

@@ -66,8 +66,8 @@ def _format_seconds(seconds: float) -> str:
 class Requester:
     """Makes requests for one address.
 
-    A request is retried for a limited time after its first failure. The number of attempts has no limit. A long
-    download makes one request for each piece, so the time restarts with each piece.
+    A request is retried for a limited time after its first failure, without a limit on the number of attempts. A long
+    download makes one request for each piece, so each piece has the full time.
 
     Args:
       url: The address.
@@ -83,9 +83,9 @@ class Requester:
     def with_check(self, check: Callable[[bool], None]) -> Self:
         """Returns a copy of this requester that also runs a check.
 
-        Before each attempt, the copy calls `check(True)`, which may wait. After each part of a large file, it calls
-        `check(False)`, which must not wait. A UserError or StoppedError of the check ends the request. Other
-        exceptions end only the attempt.
+        Before each attempt, the copy calls `check(True)`, which may wait. After each uploaded part of a large file, it
+        calls `check(False)`, which must not wait. If the check raises a UserError or StoppedError, the request ends.
+        After other exceptions, the request is retried.
         """
         other = copy.copy(self)
         other._checks = (*self._checks, check)
@@ -103,9 +103,10 @@ class Requester:
             check(wait)
 
     def run_parallel(self, work: Callable[[Self, Item], Value], items: Iterable[Item]) -> list[Value]:
-        """Calls `work` with a copy of this requester for each item, several in parallel, and returns the results.
+        """Calls `work(requester, item)` for each item, several in parallel, and returns the results in order.
 
-        After an exception or Ctrl-C, the other calls fail at the next attempt of a request of their copy.
+        `requester` is a copy of this requester. After an exception or Ctrl-C, its next requests fail, which ends the
+        other calls.
         """
         failed = threading.Event()
 

@@ -37,7 +37,7 @@ _MAX_TOKENIZED = 16  # the maximum number of records to tokenize for the rows on
 def build_page(run: Run) -> str:
     """Returns the page of a run, as HTML."""
     sections = _task_sections(run) if run.is_task else _pretraining_sections(run)
-    if len(run.models) < 2:  # the members of an ensemble have separate reports
+    if len(run.models) < 2:  # an ensemble has no speed and config of its own; its members have separate reports
         sections += [speed_section(run), _config_section(run)]
     title = f'{_kind(run)}: {run.folder.resolve().name}'
     return render_page(TEMPLATE, title, _about(run), [part for part in sections if part is not None], charts=True)
@@ -143,7 +143,7 @@ def _rows(run: Run, task: Task) -> Section:
 
 
 def _or_note(name: str, title: str, build: Callable[[], Section]) -> Section:
-    """Returns a section, or a note with the reason if it cannot be built."""
+    """Returns the section that `build` returns, or a section with only a note if `build` raises a UserError."""
     try:
         return build()
     except UserError as error:
@@ -151,7 +151,7 @@ def _or_note(name: str, title: str, build: Callable[[], Section]) -> Section:
 
 
 def _corpus_section(stores: list[WeightedStore], names: list[str]) -> Section:
-    """Returns the corpus report of each store. `names` has a title for each store."""
+    """Returns the section with the corpus reports of the stores. `names` are the titles of the reports."""
     reports, total = [], sum(weighted.weight for weighted in stores)
     for name, weighted in zip(names, stores, strict=True):
         report = weighted.store.report
@@ -171,7 +171,7 @@ def _corpus_section(stores: list[WeightedStore], names: list[str]) -> Section:
 
 
 def _config_section(run: Run) -> Section:
-    """Returns the config of the run, and its differences from the recipe."""
+    """Returns the section with the config of the run and its differences from the recipe."""
     data = {
         'recipe': run.recipe,
         'all': [(key, format_literal(value)) for key, value in comparable_keys(run.config).items()],

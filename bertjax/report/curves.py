@@ -40,7 +40,7 @@ def curves_section(run: Run, baselines: ChanceBaselines) -> Section | None:
 
 
 def make_curves(name: str, rows: Iterable[Mapping[str, Any]], key: str, color: str, kind: str = 'line') -> list[Curve]:
-    """Returns the curve of the values of `key` by step; [] if no row has the key."""
+    """Returns a list with one curve, the values of `key` by step, or [] if no row has a value."""
     points = [(row['step'], row[key]) for row in rows if row.get(key) is not None]
     return [Curve(name, *map(list, zip(*points, strict=True)), color, kind)] if points else []
 
@@ -103,7 +103,7 @@ def _colored(named: Iterable[tuple[str, Rows, str]]) -> list[Curve]:
 
 
 def _majority(rows: Rows, baselines: ChanceBaselines) -> list[Curve]:
-    """Returns a horizontal line for each phase with a baseline: the accuracy of a constant answer."""
+    """Returns a horizontal line for each phase with a majority baseline, the accuracy of a constant answer."""
     lines, begin = [], 0
     for phase in sorted({row['phase'] for row in rows}):
         end = max(row['step'] for row in rows if row['phase'] == phase)

@@ -60,7 +60,7 @@ def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') 
 
 
 def _classes(counts: Mapping[tuple[str, str], int], task: Task) -> dict[str, Any]:
-    """Returns precision, recall and F1 of each class, and the confusion table."""
+    """Returns the scores and counts of each class, and the confusion table, {} for more than _MATRIX classes."""
     present = {name for pair in counts for name in pair}
     names = [name for name in task.labels if name in present] + sorted(present - {''} - set(task.labels))
     axis = [*names, ''] if '' in present else names

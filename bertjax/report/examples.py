@@ -15,7 +15,7 @@ _PAIRS = {'nsp': ('B follows A', 'B is from elsewhere'), 'sop': ('in their order
 
 
 def pretraining_examples(examples: Examples, tokenizer: Tokenizer, mode: str) -> Section:
-    """Returns the first training examples, or the first packed rows, with their masks."""
+    """Returns the section with the first training examples (with packing, the first rows) and their masks."""
     batch = examples.batch(np.arange(_ROWS))
     legend = {'masked': '[MASK]', 'random': 'a random piece instead', 'unchanged': 'left unchanged'}
     legend |= {'b': 'segment B'} if mode in _PAIRS else {}
@@ -59,7 +59,7 @@ def _token(piece: int, position: int, is_second: bool, tokenizer: Tokenizer) -> 
 
 
 def task_examples(features: Features, labels: list[str], tokenizer: Tokenizer) -> Section:
-    """Returns the first rows of a task's training data, with their labels."""
+    """Returns the section with the first rows of a task's training data and their labels."""
     rows, count = [], min(_ROWS, len(features))
     for row in range(count):
         for choice in range(features.choices):

@@ -48,9 +48,9 @@ class MaskPredictions:
 
 
 def fillings_section(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Section:
-    """Compares the predictions of a pre-trained model (a checkpoint or an export) with the predictions at step 0.
+    """Compares the predictions of the last checkpoint, or of the export, with those of the initial parameters.
 
-    The parameters at step 0 are computed again, because the oldest checkpoint is usually near the end of the run.
+    The initial parameters are computed again, because the oldest checkpoint is usually near the end of the run.
 
     Raises:
       UserError: There is no model, or it cannot be loaded on this machine.

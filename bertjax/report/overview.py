@@ -66,7 +66,7 @@ def _pretraining_tiles(run: Run, baselines: ChanceBaselines) -> Tiles:
 
 
 def _loss_tile(rows: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, str]]:
-    """Returns the name and the tile of the MLM loss, or of the total loss if a student has no MLM loss."""
+    """Returns the name and the tile of the MLM loss. A student may lack this loss: the tile then has the total loss."""
     key, name = ('mlm_loss', 'MLM loss') if rows[-1].get('mlm_loss') is not None else ('loss', 'loss')
     return name, (format_value(rows[-1].get(key)), _first_value(rows, key))
 

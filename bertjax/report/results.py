@@ -43,7 +43,7 @@ def figures_section(run: Run) -> Section:
 
 
 def members_section(run: Run) -> Section | None:
-    """Returns the scores of an ensemble and of its models, or None for any other run or without results."""
+    """Returns the scores of an ensemble and of its models; None if the run is not an ensemble or has no results."""
     results = run.results() or {}
     if len(run.models) < 2 or 'splits' not in results:
         return None
@@ -65,7 +65,7 @@ def _linked(member: pathlib.Path, folder: pathlib.Path) -> str:
 
 
 def finished_trials(run: Run) -> Finished:
-    """Returns the finished trials of a sweep with their results, without damaged trials."""
+    """Returns the finished trials of a sweep, each with its results. Trials with damaged results are omitted."""
     trials = []
     for path in (run.folder / TRIALS).glob(f'*/{RESULTS}'):
         with contextlib.suppress(UserError, KeyError):
@@ -76,7 +76,7 @@ def finished_trials(run: Run) -> Finished:
 
 
 def sweep_section(run: Run, finished: Finished) -> Section:
-    """Returns charts of scores and losses, a table of the settings without the seed, and a table of the trials."""
+    """Returns charts of scores and losses, a table of the settings, each over all seeds, and a table of the trials."""
     if not finished:
         return Section('sweep', 'Sweep', note='No run of the sweep is finished yet.')
     score = finished[0][1]['score']
@@ -110,9 +110,9 @@ def sweep_section(run: Run, finished: Finished) -> Section:
 
 
 def _score_curves(settings: Sequence[Mapping[str, Any]], scores: Mapping[Trial, float]) -> list[Curve]:
-    """Returns curves of the median score over seeds by learning rate, and points for the trials.
+    """Returns curves of the score by learning rate, one for each combination of the other settings.
 
-    Each combination of the settings other than the learning rate has a different color.
+    A curve shows the median over the seeds. If there are several seeds, points of the same color show the trials.
     """
     curves, colors = [], itertools.cycle(COLORS)
     shape = lambda setting: (setting['trainable'], setting['batch_size'], setting['epochs'])  # noqa: E731

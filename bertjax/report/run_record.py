@@ -88,7 +88,7 @@ class Run:
         return from_plain({**self.config, 'mesh': _LOCAL_MESH, 'model': model, 'step': 0})
 
     def results(self) -> dict[str, Any] | None:
-        """Returns results.json of a finished fine-tuning, or None if the file is missing or damaged."""
+        """Returns the content of results.json, or None if the file is missing or damaged."""
         is_valid = lambda results: all(isinstance(values, dict) for values in results['splits'].values())  # noqa: E731
         return read_json_or_none(self.folder / RESULTS, lambda results: results if is_valid(results) else None)
 
@@ -100,7 +100,8 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
       config: The config of the command line, in plain form.
 
     Raises:
-      UserError: There is no run in the folder, its files are damaged, or its corpus or evaluation needs another recipe.
+      UserError: There is no run in the folder, or its files are damaged. For a corpus or an evaluation without a run,
+        also if the recipe has no corpus or no task.
     """
     path = folder / 'config.json'
     if path.exists():
@@ -117,7 +118,7 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
 
 
 def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
-    """Reads the results of run=evaluate, and the config of the first member of the ensemble that has one."""
+    """Reads the results of run=evaluate. If a member of the ensemble has a config, the first such config is used."""
     results = read_recorded_results(folder / RESULTS)
     members = [pathlib.Path(member) for member in results.get('ensemble', ())]
     path = next((member / 'config.json' for member in members if (member / 'config.json').exists()), None)
@@ -133,7 +134,7 @@ def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: st
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppresses prints and logs while data is read, because the training has already printed them."""
+    """Suppresses prints and warnings while data is read, because the training has already shown them."""
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

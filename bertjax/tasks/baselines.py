@@ -77,8 +77,8 @@ def ending_baselines(train: Sequence[ChoiceQuestion], records: Sequence[ChoiceQu
     """Returns the scores of each record's C endings, float64 [C].
 
     For MOST_FREQUENT, the score of an ending is the number of training records whose correct ending has the same index.
-    For OVERLAP, the score is the cosine of the TF-IDF vectors of the ending and of the prompt (the context and the
-    start of the endings). The weights of TF-IDF are fitted to the training texts.
+    For OVERLAP, the score is the cosine between the TF-IDF vectors of the ending and of the prompt. The prompt is the
+    context and the start of the endings. The weights of TF-IDF are fitted to the training texts.
     """
     prompt = lambda question: f'{question.context} {question.start}'  # noqa: E731
     label_counts = Counter(question.label for question in train)
@@ -94,8 +94,8 @@ def ending_baselines(train: Sequence[ChoiceQuestion], records: Sequence[ChoiceQu
 def tag_baselines(train: Sequence[Sentence], records: Sequence[Sentence]) -> dict[str, list[list[str]]]:
     """Returns the tags of each record: always the most frequent tag, or the most frequent tag of each word.
 
-    A word that does not occur in `train` gets the most frequent tag of all words. Equally frequent tags are ranked in
-    alphabetical order.
+    A word that does not occur in `train` gets the most frequent tag of all words. If tags are equally frequent, the
+    first in alphabetical order is used.
     """
     total: Counter[str] = Counter()
     by_word: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -113,7 +113,7 @@ def tag_baselines(train: Sequence[Sentence], records: Sequence[Sentence]) -> dic
 
 
 def tfidf_features(train: Sequence[LabelledRecord], records: Sequence[LabelledRecord]) -> tuple[Any, Any]:
-    """Returns the TF-IDF features of the N training records and of M other records, sparse float32 [N, F] and [M, F].
+    """Returns TF-IDF features, sparse float32: [N, F] of the N training records, and [M, F] of the M `records`.
 
     The features of a pair are the features of both texts, the absolute difference of these features, and their cosine.
     The last two let a linear model compare the texts.
@@ -137,7 +137,8 @@ def _fit_vectorizer(texts: Sequence[str]) -> Any:
     """Fits a TfidfVectorizer on the words and word bigrams of the texts.
 
     Raises:
-      UserError: scikit-learn is not installed, no text has a word, or no two texts of a large training set share one.
+      UserError: scikit-learn is not installed, or no text has a word. With at least _MIN_DF_TEXTS texts, also if no
+        word occurs in two of them.
     """
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
@@ -160,7 +161,7 @@ def _fit_vectorizer(texts: Sequence[str]) -> Any:
 
 
 def _fit_class_logits(train: Any, targets: np.ndarray, inputs: Any, classes: int) -> np.ndarray:
-    """Fits a logistic regression and returns its log-probabilities, float64 [M, C]; -50 for an absent class."""
+    """Fits a logistic regression. Returns its log-probabilities, float64 [M, C]; -50 for a class without targets."""
     from sklearn.linear_model import LogisticRegression
 
     logits = np.full((inputs.shape[0], classes), _LOG_ZERO)

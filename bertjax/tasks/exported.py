@@ -32,7 +32,7 @@ def build_recorded_task(task: Mapping[str, Any], seq_len: int) -> Task:
 def with_seq_len(task: Task, seq_len: int) -> Task:
     """Returns a copy of a task with another maximum sequence length and the same learned state.
 
-    If necessary, `max_query` becomes smaller.
+    If `max_query` is too large for `seq_len`, the copy has a smaller `max_query`.
 
     Raises:
       UserError: The options of the task do not allow `seq_len`.
@@ -57,7 +57,7 @@ def build_pair_task(directory: str, longest: int) -> Task | None:
     `longest` is the model's number of positions.
 
     Raises:
-      UserError: The model has settings that bertjax lacks.
+      UserError: bertjax does not support a setting of the model.
     """
     reranker, multi_vector = read_cross_encoder(directory), read_multi_vector(directory, longest)
     if reranker:
@@ -69,7 +69,7 @@ def build_pair_task(directory: str, longest: int) -> Task | None:
 
 
 def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) -> Task | None:
-    """Builds the task that a model class of transformers solves; None for a pre-training model or without a head.
+    """Builds the task that a model class of transformers solves; None for other classes, such as pre-training models.
 
     Args:
       values: The fields of a config.json: `architectures`, `id2label`, `num_labels`, `problem_type`.

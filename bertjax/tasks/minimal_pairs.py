@@ -44,8 +44,8 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
     Args:
       path: The path of the file.
       key: The config key of the path, for messages.
-      fields: {attribute of MinimalPair: field of the records}. A file may lack the fields for `set` and `phenomenon` if
-        `fields` gives them BLiMP's names.
+      fields: {attribute of MinimalPair: field of the records}. The fields of `set` and `phenomenon` are optional if
+        they have BLiMP's names.
 
     Raises:
       UserError: The file does not exist or has no record, or a record is malformed.
@@ -70,7 +70,7 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
 
 
 def encode_pairs(pairs: Sequence[MinimalPair], tokenizer: Tokenizer, max_length: int) -> list[np.ndarray]:
-    """Returns the token ids of `[CLS] sentence [SEP]`, int32 [S], for the good and then the bad sentence of each pair.
+    """Returns the token ids of `[CLS] sentence [SEP]`, int32 [S], for each sentence. Good and bad sentences alternate.
 
     Sentences are not truncated, because a pair may differ in its last words.
 
@@ -100,7 +100,7 @@ def deduplicate(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.n
 
 
 def accuracies(pairs: Sequence[MinimalPair], log_likelihoods: np.ndarray) -> dict[str, Any]:
-    """Returns the results of `pair_accuracies`, the number `pairs` N, and the number of `ties`, which count as wrong.
+    """Returns the results of `pair_accuracies`, and the numbers of `pairs` (N) and `ties`. A tie counts as wrong.
 
     `log_likelihoods` are the scores of the good and the bad sentences, float64 [N, 2].
     """

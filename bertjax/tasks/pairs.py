@@ -1,4 +1,4 @@
-"""Sequences `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`. RoBERTa's tokenizer puts two [SEP] between the texts."""
+"""Builds sequences `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`. With RoBERTa's tokenizer, two [SEP] precede B."""
 
 from collections.abc import Mapping, Sequence
 

@@ -121,14 +121,14 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         return selected
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[ChoiceQuestion]:
-        """See Task; the lines are JSON objects, see files.py:parse_questions. Labels are ignored."""
+        """See Task. The lines are JSON objects, as in files.py:parse_questions. Their labels are ignored."""
         return self.from_rows(parse_records(lines, where, 'jsonl'))
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion]:
         return files.parse_questions(rows, labelled=False, keep_fields=True)
 
     def learn(self, records: Questions) -> None:
-        """Prints statistics, and records whether questions differ in their number of endings.
+        """Prints statistics, and checks whether the number of endings varies. If so, the loss masks missing endings.
 
         The head does not depend on the number of endings, because it scores each ending separately.
         """
@@ -141,10 +141,10 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
             print(', '.join(f'{count:,} questions with {n} endings' for n, count in sorted(endings.items())))
 
     def features(self, records: Questions, tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task; a row has C sequences and `labels`, int32. The row of an unlabelled record has weight 0.
+        """See Task. Each row has C sequences, where C is the largest number of endings of a record.
 
-        C is the maximum number of endings of a record. The row of a record with fewer endings is padded with empty
-        sequences.
+        Empty sequences pad the row of a record with fewer endings. The row array `labels` is int32. The row of an
+        unlabelled record has weight 0.
         """
         groups = [
             (record.context, [f'{record.start} {ending}'.strip() for ending in record.endings]) for record in records
@@ -204,7 +204,8 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     def official_files(self, split: str, records: Questions, predictions: Choices) -> dict[str, str]:
         """Returns a CSV file for the leaderboard of SWAG, or {} for other layouts.
 
-        Its columns are the row index, without a name, and `pred`, as in rowanz/swagaf:csv_predict.py.
+        The first column has no name and contains the row index. The second is `pred`. Both are as in
+        rowanz/swagaf:csv_predict.py.
         """
         if self.layout != 'swag':
             return {}

@@ -43,8 +43,8 @@ _SHOWN = 10  # the maximum number of documents in a query's row of predictions
 class TextPairTask(Task[TextExample | Query, float | Ranking]):
     """The options and the methods of all tasks that compare texts.
 
-    A prediction is the similarity of a pair, or a query's ranking of documents. A subclass is a dataclass. It declares
-    the field `loss` again with its own choices, and a field for each option of its losses.
+    A prediction is the similarity of a pair, or a query's ranking of documents. A subclass is a dataclass that declares
+    the field `loss` again, with its own choices, and a field for each option of its losses.
 
     Attributes:
       data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; a file; or a BEIR folder.
@@ -93,7 +93,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         return {role: getattr(self, role, role) for role in files.ROLES}
 
     def splits(self) -> Sequence[str]:
-        """See Task. Training records without scores cannot be evaluated."""
+        """See Task. Training records are evaluated only if they are scored pairs."""
         names = self._files.splits()
         return names if self._files.form_of('train') == 'scored' else [name for name in names if name != 'train']
 
@@ -182,7 +182,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         return len(records) > 1 and float(np.ptp(predictions)) < 1e-5
 
     def rows(self, records: Records, predictions: Predictions) -> Iterator[dict[str, Any]]:
-        """Yields a row per record. A pair's row has the similarity under `pair_key`, and a known score under `true`."""
+        """Yields a row per record: a query's best documents, or a pair's similarity (`pair_key`) and score (`true`)."""
         for record, prediction in zip(records, predictions, strict=True):
             if isinstance(record, TextExample):
                 yield {self.pair_key: prediction, **({} if record.score is None else {'true': record.score})}
@@ -205,9 +205,10 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
 
 
 def make_rankings(queries: Sequence[Query], search: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> list[Ranking]:
-    """Ranks the documents that a search finds for each of Q queries, without the query itself, see `Query.excludes`.
+    """Returns the ranking of each of Q queries: the documents that `search` finds, except the query itself.
 
-    The search is a function K -> indices and scores [Q, K] of the best K documents of each query, the best first.
+    `search` takes K, and returns the indices and the scores of the K best documents of each query, [Q, K], the best
+    first. `Query.excludes` decides which documents are the query itself.
     """
     count, rankings = max(CUTOFFS.values()), []
     for query, *found in zip(queries, *search(count + 1), strict=True):

@@ -14,9 +14,9 @@ EncodedText = tuple[np.ndarray, Mapping[str, np.ndarray]]  # the tokens of a tex
 
 
 def target_scores(records: Sequence[TextExample], max_score: float) -> np.ndarray | None:
-    """Returns the scores of training records, divided by `max_score`, or None if they have none.
+    """Returns the scores of N training records, divided by `max_score`, float32; None for records without scores.
 
-    They are float32 [N] for scored pairs, or [N, C - 1] for a teacher's scores, with 0 for a missing text.
+    Scored pairs have scores [N]. A teacher's scores are [N, C - 1] for records of up to C texts, 0 for a missing text.
     """
     if records[0].form == 'scored':
         scores = np.array([record.score for record in records], np.float32)
@@ -30,7 +30,7 @@ def target_scores(records: Sequence[TextExample], max_score: float) -> np.ndarra
 
 
 def encode_texts(texts: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> tuple[list[EncodedText], list[str]]:
-    """Returns the sequence `[CLS] … [SEP]` of each text, and a list with a note if long texts lose their end."""
+    """Returns the sequence `[CLS] … [SEP]` of each text, and a list of notes: one if long texts lose their end."""
     encoded = tokenizer.encode(texts)
     longer = sum(len(tokens) > seq_len - 2 for tokens in encoded)
     notes = [f'{longer:,} of {len(texts):,} texts are longer than config.seq_len={seq_len} and lose their end']
@@ -44,9 +44,10 @@ def group_features(
     sequences: Iterator[EncodedText],
     notes: Sequence[str] = (),
 ) -> Features:
-    """Builds a row of C sequences for each group of at most C texts. A missing text is an empty sequence.
+    """Builds a row of C sequences for each group of texts. C is the size of the largest group.
 
-    The row array `text_ids`, int32 [N, C], has equal ids for equal texts, and 0 for a missing text.
+    A smaller group is padded with missing texts, which are empty sequences. The row array `text_ids`, int32 [N, C], has
+    equal ids for equal texts, and 0 for a missing text.
 
     Args:
       groups: The texts of each of N records.

@@ -37,7 +37,7 @@ class TextExample:
       form: a key of FORMS.
       texts: an anchor, its positive and any number of negatives; or the two texts of a pair; or a single text.
       score: the similarity of a scored pair; None if unknown.
-      where: the location, such as 'file:line'; '' for a BEIR folder or SQuAD's JSON.
+      where: the location, such as 'file:line'; '' for records from a BEIR folder or from SQuAD's JSON.
       fields: all fields of the row if the record is read for prediction; else None.
       teacher: a teacher's scores of all texts but the first, if the form is 'distilled'; else ().
     """
@@ -52,11 +52,11 @@ class TextExample:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Corpus:
-    """The documents that queries search. The repr is part of a cache key and has a hash of the texts."""
+    """The documents that queries search. The repr contains a hash of the texts, because it is part of a cache key."""
 
     ids: Sequence[str]
     texts: Sequence[str]
-    from_pairs: bool = False  # the texts of pairs, so a query does not search its own text
+    from_pairs: bool = False  # whether the documents are texts of pairs; a query then skips its own text
 
     @functools.cached_property
     def _digest(self) -> str:
@@ -75,7 +75,7 @@ class Query:
       text: the text of the query.
       relevant: {index of a document in the corpus: its relevance, at least 1}.
       corpus: the corpus.
-      candidates: the indices of the documents that a reranker scores, from the query's records or a run file; else ().
+      candidates: the indices of the documents that a reranker scores; () if no record and no run file lists them.
     """
 
     id: str
@@ -85,7 +85,10 @@ class Query:
     candidates: Sequence[int] = ()
 
     def excludes(self, document: int) -> bool:
-        """Returns whether a document is the query itself: by its id as in BEIR, or by its text in pairs."""
+        """Returns whether a document is the query itself: a document with its id or, in pairs, with its text.
+
+        A relevant document with the text of the query is not excluded.
+        """
         same_text = self.corpus.from_pairs and self.corpus.texts[document] == self.text
         return self.corpus.ids[document] == self.id or (same_text and document not in self.relevant)
 
@@ -97,7 +100,7 @@ def parse_examples(
 
     Args:
       records: The rows, at least one.
-      columns: {role of ROLES: name of the column}. Forms with other roles are not read.
+      columns: {role of ROLES: name of the column}. A form is only read if `columns` has all its roles.
       keys: The prefix of the config keys that name the columns, for messages.
     """
     records = iter(records)
@@ -198,7 +201,7 @@ def _make_corpus(texts: Iterable[str]) -> Corpus:
 
 
 def read_beir(folder: epath.Path, split: str) -> list[Query]:
-    """Reads the judged queries of a split of a BEIR folder. A document is its title and its text, joined.
+    """Reads the judged queries of a split of a BEIR folder. The title of a document is put before its text.
 
     The folder has corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv (arXiv 2104.08663).
 
@@ -225,7 +228,7 @@ def read_beir(folder: epath.Path, split: str) -> list[Query]:
 
 
 def _entries(path: epath.Path, names: Sequence[str]) -> dict[str, str]:
-    """Returns {_id: text} for a BEIR file. A text joins the fields `names`, of which only the last must exist."""
+    """Returns {_id: text} for a BEIR file. A text is the fields `names`, joined. Only the last field must exist."""
     entries: dict[str, str] = {}
     for where, fields in read_records([path]):
         name, parts = fields.get('_id'), [fields.get(name) or '' for name in names]

@@ -41,8 +41,8 @@ class BertForEmbedding(BertForTask):
     Attributes:
       pool: The pooling, one of `model.pooling.SENTENCE_POOL`.
       dense: The Dense modules, which are applied to the pooled vector.
-      normalize: Whether the module scales the vectors to length 1, for exports. Losses, and `encode` on request, scale
-        them outside the module.
+      normalize: Whether the module itself scales the vectors to length 1. Only exports need this, because losses and
+        `encode` can scale the vectors outside the module.
     """
 
     outputs: int = 0
@@ -62,7 +62,7 @@ class BertForEmbedding(BertForTask):
         shape, (ids, segments, mask), dropout = flatten_choices(inputs, dropout)
         hidden = self._hidden(ids, segments, mask, dropout, first_only=self.pool == 'cls')
         pooled = pool_tokens(hidden.astype(jnp.float32), mask, self.pool)
-        pooled = jnp.where(mask[:, :1] > 0, pooled, 0.0)  # the maximum over an absent text would be -inf
+        pooled = jnp.where(mask[:, :1] > 0, pooled, 0.0)  # zeros for an absent text, whose maximum would be -inf
         vectors = self.head(pooled)
         if self.normalize:
             vectors /= jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)

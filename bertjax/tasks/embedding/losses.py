@@ -1,10 +1,10 @@
 """Losses of embeddings and of lists of scores.
 
-Similarity is the cosine of the angle between two vectors. The rows of a batch are groups of C texts. Equal texts have
-equal entries in `text_ids`. The entry of an absent text is 0.
+Similarity is the cosine of the angle between two vectors. The rows of a batch are groups of C texts. The batch array
+`text_ids`, int32 [B, C], has equal entries for equal texts, and 0 for an absent text.
 
-Embeddings, rerankers and late interaction share the losses of lists, `listwise_…`. A list has the scores of
-M texts: a query's positive and its M - 1 negatives. All arrays are [B, M], the positive first; `present` is False for a
+Embeddings, rerankers and late interaction share the losses of lists, `listwise_…`. A list has the scores of M texts: a
+query's positive, which is first, and its M - 1 negatives. The arrays of B lists are [B, M]. In `present`, False marks a
 negative that a query lacks.
 """
 
@@ -45,9 +45,12 @@ class RowLoss:
 def make_objective(
     rows: Callable[[jax.Array, Batch], jax.Array], output: str, inputs: Sequence[str] = INPUTS, **options: Any
 ) -> Objective:
-    """Returns an objective with a single loss, a function (output of the model, batch) -> the losses [B] of the rows.
+    """Returns an objective with a single loss.
 
-    For `inputs` and `options` see Objective.
+    Args:
+      rows: (output of the model, batch) -> the losses of the rows, float32 [B].
+      output: The name of the model output that `rows` takes.
+      inputs, **options: See Objective.
     """
 
     def losses(outputs: Any, batch: Batch) -> dict[str, Any]:
@@ -103,10 +106,10 @@ def info_nce(
       x: float32 [B, C, D], unit vectors of anchor, positive and C - 2 hard negatives of each row.
       batch: `text_ids`, int32 [B, C].
       scale: The factor of the similarities, an inverse temperature.
-      symmetric: Whether to return the mean of this cross entropy and the cross entropy of each positive's anchor among
-        all anchors (CLIP, arXiv 2103.00020).
-      false_negative_margin: If > 0, a text is also not a negative if its similarity to the anchor exceeds the
-        similarity of the positive by more than this margin (arXiv 2506.05176, equation 2).
+      symmetric: Whether to average two cross entropies: this one, and that of each positive's anchor among all anchors
+        (CLIP, arXiv 2103.00020).
+      false_negative_margin: If > 0, a text that is more similar to the anchor than the positive is, by more than this
+        margin, is not a negative either (arXiv 2506.05176, equation 2).
     """
     texts = x[:, 1:].swapaxes(0, 1).reshape(-1, x.shape[-1])  # positives first
     similarity = jnp.einsum('id,jd->ij', x[:, 0], texts, precision='highest')  # [B, (C - 1)·B]
@@ -118,7 +121,7 @@ def info_nce(
 def in_batch_cross_entropy(
     similarity: jax.Array, ids: jax.Array, *, scale: float, symmetric: bool = False, false_negative_margin: float = 0.0
 ) -> jax.Array:
-    """Computes `info_nce` [B] from ids [B, C] and similarities [B, (C - 1)·B]. The first B columns are positives."""
+    """Computes `info_nce` [B] from similarities [B, (C - 1)·B], the B positives first, and the text ids [B, C]."""
     B, text_ids = len(ids), ids[:, 1:].T.reshape(-1)
     same = (text_ids == ids[:, :1]) | (text_ids == ids[:, 1:2])
     same = same.at[:, :B].set(same[:, :B] | (ids[:, :1] == ids[:, 0]))
@@ -130,7 +133,7 @@ def in_batch_cross_entropy(
 
 
 def _cross_entropy(similarity: jax.Array, excluded: jax.Array, *, scale: float, margin: float) -> jax.Array:
-    """Computes the cross entropy [B] of column i in each row i of [B, M], among the columns that are not excluded."""
+    """Computes the cross entropy [B] of column i in row i of `similarity` [B, M]. Other columns may be `excluded`."""
     own = jnp.eye(*similarity.shape, dtype=bool)
     positive = jnp.where(own, similarity, 0.0).sum(-1)
     if margin:
@@ -140,10 +143,14 @@ def _cross_entropy(similarity: jax.Array, excluded: jax.Array, *, scale: float, 
 
 
 def cosent(x: jax.Array, batch: Batch, *, scale: float = 20.0) -> jax.Array:
-    """Computes log(1 + Σ exp(scale · (s_j - s_i))) over the pairs i, j of rows with score i > score j.
+    """Computes log(1 + Σ exp(scale · (s_j - s_i))) over the row pairs i, j with label_i > label_j.
 
-    Source: CoSENT (Su 2022, kexue.fm/archives/8847). Every row [B] gets the loss of the batch. The unit vectors x are
-    float32 [B, 2, D]. The batch has `labels`, the scores, and `weights`, 0 for padding; float32 [B].
+    Here s_i is the similarity of row i. The result [B] repeats the loss of the batch for every row. Source: CoSENT (Su
+    2022, kexue.fm/archives/8847).
+
+    Args:
+      x: float32 [B, 2, D], the unit vectors of the two texts of each row.
+      batch: `labels`, the scores, and `weights`, 0 for padding; float32 [B].
     """
     similarity, scores, real = scale * _pair_similarity(x), batch['labels'], batch['weights'] > 0
     wrong = (scores[:, None] > scores) & real[:, None] & real
@@ -153,14 +160,15 @@ def cosent(x: jax.Array, batch: Batch, *, scale: float = 20.0) -> jax.Array:
 
 
 def cosine(x: jax.Array, batch: Batch) -> jax.Array:
-    """Computes the squared error [B] of the similarities of pairs, x [B, 2, D], against `labels` [B] from -1 to 1."""
+    """Computes the squared error [B] of the similarity of each pair in x [B, 2, D]. The `labels` [B] are in [-1, 1]."""
     return jnp.square(_pair_similarity(x) - batch['labels'])
 
 
 def margin_mse(x: jax.Array, batch: Batch, *, scale: float = 20.0) -> jax.Array:
     """Computes `listwise_margin_mse` [B] between similarities multiplied by `scale` and a teacher's scores.
 
-    The unit vectors x are float32 [B, C, D], as in `info_nce`. The labels, float32 [B, C - 1], are a teacher's scores.
+    The unit vectors x are float32 [B, C, D], as in `info_nce`. The batch array `labels`, float32 [B, C - 1], has the
+    teacher's scores of the positive and the negatives.
     """
     similarity = scale * jnp.einsum('bd,bcd->bc', x[:, 0], x[:, 1:], precision='highest')
     return listwise_margin_mse(similarity, batch[TEXT_IDS][:, 1:] > 0, batch['labels'])

@@ -32,8 +32,8 @@ def mine_negatives(
 ) -> Iterator[Mapping[str, Any]]:
     """Yields a record for each positive of each query.
 
-    A record has the anchor, the positive and the list of negatives, under the names in `options`, and SCORES, the
-    cosines of the anchor with the positive and with the negatives.
+    Under the names in `options`, a record has the anchor, the positive and the list of negatives. Its field SCORES has
+    the cosine of the anchor with the positive, and then with each negative.
 
     Args:
       queries: The texts of Q queries.
@@ -44,7 +44,7 @@ def mine_negatives(
     """
     for begin in range(0, len(queries), _QUERIES):
         part = slice(begin, begin + _QUERIES)
-        # The positives and the query itself may be found, too.
+        # The search may also find the positives and the query itself, which are removed below.
         count = options.range_max + max(map(len, relevant[part])) + 1
         indices, scores = search(vectors[part], document_vectors, count, cosine=True)
         for query, positives, *found, x in zip(
@@ -68,7 +68,7 @@ def mine_negatives(
 
 
 def _highest_score(score: float, options: MineNegativesKeys) -> float:
-    """Returns the highest score that a negative of a positive with this score may have."""
+    """Returns the highest allowed score of a negative. `score` is the score of the positive."""
     absolute = -np.inf if options.absolute_margin is None else options.absolute_margin
     relative = -np.inf if options.relative_margin is None else abs(score) * options.relative_margin
     return score - max(absolute, relative)

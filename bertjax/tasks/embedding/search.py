@@ -21,14 +21,15 @@ def search(
     Args:
       queries: float32 [Q, D], Q at least 1.
       documents: float32 [N, D], N at least 1; only blocks of it are read, so it may be a memory map.
-      count: The number K of documents per query; at most N are found.
-      cosine: Whether to find the largest cosines instead. The vectors may then be quantized.
+      count: The number of documents to find for each query. K is the smaller of this number and N.
+      cosine: Whether to find the largest cosines instead of the largest inner products. The vectors may then be
+        quantized.
       ranges: float32 [2, D], the ranges of quantized vectors; see `model.quantization.cosine_similarity`.
 
     Returns:
-      The indices, int32 [Q, K], and the inner products or cosines, float32 [Q, K], in descending order. Absent
-      documents, whose rows are NaN (floats) or 0 (integers), are not found, and a query of NaN finds nothing. If fewer
-      than K documents are found, the remaining scores are -inf.
+      The indices, int32 [Q, K], and the inner products or cosines, float32 [Q, K], in descending order. The row of an
+      absent document is all NaN (floats) or all 0 (integers). It is never found, and a query of NaN finds nothing. If
+      fewer than K documents are found, the remaining scores are -inf.
     """
     count, devices = min(count, len(documents)), len(jax.local_devices())
     rows = -(-min(DOCUMENTS, len(documents)) // devices) * devices
@@ -61,7 +62,7 @@ def _merge(
     *,
     cosine: bool,
 ) -> tuple[jax.Array, jax.Array]:
-    """Merges the best documents so far, scores and indices [Q, K], with a block. The `numbers` of padding are -1."""
+    """Merges a block of documents into `best`, the scores and indices [Q, K] so far. Padding has the `numbers` -1."""
     count, split = best[0].shape[1], PartitionSpec('devices')
 
     def search_part(queries, documents, numbers, ranges):
@@ -69,7 +70,7 @@ def _merge(
             scores = cosine_similarity(queries, documents, ranges)
         else:
             scores = jnp.einsum('qd,nd->qn', queries, documents, precision='highest')
-        if jnp.issubdtype(documents.dtype, jnp.integer):  # A row of zeros is an absent text, as NaN is in floats.
+        if jnp.issubdtype(documents.dtype, jnp.integer):  # A row of zeros is an absent text, like NaN in floats.
             numbers = jnp.where(documents.any(axis=1), numbers, -1)
         scores = jnp.where((numbers < 0) | jnp.isnan(scores), -jnp.inf, scores)
         scores, found = jax.lax.top_k(scores, min(count, len(documents)))

@@ -15,7 +15,7 @@ from bertjax.tasks.squad.files import is_squad_json, read_questions
 
 
 class EmbeddingSplits(TableFiles):
-    """The splits of the data.
+    """The splits of the data of an embedding task.
 
     Args:
       data: A folder, a training file, or a BEIR folder; '' if no records are read. The training file and the
@@ -57,7 +57,7 @@ class EmbeddingSplits(TableFiles):
         return tuple(itertools.islice(existing_files(self._path, names), 1)) if is_folder else ()
 
     def splits(self) -> list[str]:
-        """Returns the training split, if any, and the splits that a model can be evaluated on."""
+        """Returns the names of the training split, if any, and of the splits that can be evaluated."""
         forms = {split: self.form_of(split) for split in STEMS}
         if forms['dev'] == 'texts':
             raise self._no_pairs('dev')
@@ -74,7 +74,7 @@ class EmbeddingSplits(TableFiles):
     def queries(self, split: str) -> list[Query]:
         """Reads the pairs of a split as search queries.
 
-        Their corpus is all documents of a BEIR folder, all paragraphs of SQuAD, or all positives and negatives.
+        The corpus is all documents of a BEIR folder, or the paragraphs of a SQuAD file, or the positives and negatives.
         """
         if self.is_beir:
             queries = files.read_beir(self._path, split)
@@ -123,5 +123,5 @@ class EmbeddingSplits(TableFiles):
 
 
 def _lack_scores(examples: Iterable[TextExample]) -> bool:
-    """Whether all examples have the score -1, which files of the hub have instead of unpublished scores."""
+    """Whether all examples have the score -1, which stands for an unpublished score in files of the hub."""
     return all(example.score == -1 for example in examples)

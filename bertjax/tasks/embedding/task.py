@@ -29,13 +29,13 @@ from bertjax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass
 class EmbeddingTask(TextPairTask):
-    """Trains a model that maps texts to vectors, so that the vectors of related texts have a high cosine.
+    """Trains a model that maps texts to vectors. The vectors of related texts get a high cosine.
 
     The columns of a file determine the form of its records: an anchor and a positive, with or without negatives and a
     teacher's scores; two texts with a score; or a single text. SimCSE (arXiv 2104.08821) pairs a single text with
     itself, and the two copies have different dropout masks. A dev file of pairs is evaluated as a search: each anchor
-    searches all positives and negatives. A query of a BEIR folder searches the whole corpus. A question of a SQuAD
-    file searches all paragraphs, unless it is unanswerable.
+    searches all positives and negatives. A query of a BEIR folder searches the whole corpus. An answerable question of
+    a SQuAD file searches all paragraphs of the file.
 
     Attributes:
       data: a folder with train.jsonl and dev.jsonl, with files of other usual names and formats, or with SQuAD's files;
@@ -184,7 +184,7 @@ def _scale_to_unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def _texts(records: Records) -> list[str]:
-    """Returns the texts to embed: queries and then their corpus, or the texts of examples without duplicates."""
+    """Returns the texts to embed: the queries and then their corpus, or the different texts of the examples."""
     if isinstance(records[0], Query):
         return [query.text for query in records] + list(records[0].corpus.texts)
     return list(dict.fromkeys(text for record in records for text in record.texts))

@@ -18,7 +18,7 @@ def search(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray], count
 
     Args:
       queries, documents: The token vectors of each of Q queries and N documents, float32 [S, D].
-      count: The number K of documents per query; at most N are found.
+      count: The number of documents to find for each query. K is the smaller of this number and N.
 
     Returns:
       The indices, int32 [Q, K], and the scores, float32 [Q, K], in descending order.

@@ -31,7 +31,9 @@ from bertjax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass
 class LateInteractionTask(TextPairTask):
-    """Trains a model that maps each token to a vector. A pair's score sums each query token's highest cosine (MaxSim).
+    """Trains a model that maps each token to a vector.
+
+    The score of a pair is MaxSim: the sum over the query's tokens of the highest cosine with a token of the document.
 
     The columns of a file are as in EmbeddingTask, but single texts are refused. Scored pairs serve only for evaluation.
 
@@ -88,7 +90,7 @@ class LateInteractionTask(TextPairTask):
         )
 
     def adopt(self, source: str) -> None:
-        """See Task. If `source` is a late interaction model, the options that its settings determine must match."""
+        """See Task. If `source` is a late interaction model, the options must equal its settings, except `seq_len`."""
         theirs = read_multi_vector(source, MANY)
         for name, value in {} if theirs is None else settings_as_options(source, theirs).items():
             if name != 'seq_len' and getattr(self, name) != value:
@@ -111,7 +113,7 @@ class LateInteractionTask(TextPairTask):
         if self.query_len > model_config.max_positions:
             expected = f'at most {model_config.max_positions}, the positions of the encoder'
             raise UserError('config.task.query_len', str(self.query_len), expected, 'choose fewer tokens')
-        # An augmenting [MASK] must attend to an ordinary token. The shortest query is [CLS] [SEP].
+        # The last augmenting [MASK] must attend to an ordinary token, even in the shortest query, [CLS] [SEP].
         farthest = model_config.attention_window // 2 + 2
         if self.augment and not self.attend and model_config.attention_window and self.query_len > farthest:
             found = f'{self.query_len} with an attention window of {model_config.attention_window}'
@@ -178,7 +180,7 @@ class Tokenization:
         return sequences
 
     def documents(self, texts: Sequence[str]) -> list[EncodedText]:
-        """Returns the ids and roles of `[CLS] prompt text [SEP]`."""
+        """Returns the ids and roles of `[CLS] prompt text [SEP]`. Pieces of `settings.skiplist` are SKIPPED."""
         sequences = self._encode(texts, self._settings.document_prompt, self._settings.document_len)
         roles = [np.where(np.isin(ids, self._skipped), SKIPPED, ORDINARY).astype(np.int32) for ids in sequences]
         return [(ids, {ROLES: x}) for ids, x in zip(sequences, roles, strict=True)]
@@ -187,7 +189,7 @@ class Tokenization:
         tokenizer, marker = self._tokenizer, np.zeros(0, np.int32)
         word = (prompt.split(None, 1) or [''])[0]
         if word in self._ids and tokenizer.encode([word])[0].tolist() != [self._ids[word]]:
-            # A piece such as [unused0], which no text produces.
+            # A piece such as [unused0] is added by its id, because no text produces it.
             marker, prompt = np.int32([self._ids[word]]), prompt[prompt.index(word) + len(word) :]
         encoded = tokenizer.encode([prompt + text for text in texts])
         return [add_special_tokens(np.concatenate([marker, ids])[: length - 2], tokenizer) for ids in encoded]

@@ -29,8 +29,8 @@ def is_saved_dataset(path: epath.Path) -> bool:
 def read_arrow(path: epath.Path) -> Iterator[Record]:
     """Yields the records ('file[index]', fields) of a .parquet or .arrow file, or of a saved dataset.
 
-    Class labels are converted to their names, or to None for an unlabelled record. float32 numbers are rounded to their
-    shortest decimal form.
+    Class labels are converted to their names. The label -1, of an unlabelled record, becomes None. float32 numbers are
+    rounded to their shortest decimal form.
 
     Raises:
       UserError: pyarrow is not installed, a file is missing or damaged, or a class number is out of range.
@@ -112,7 +112,7 @@ def _arrow_batches(pa: Any, file: Any) -> tuple[Any, Iterator[Any]]:
 
 
 def _converters(pa: Any, schema: Any, features: Any, where: str) -> dict[str, Callable[[Any, str], Any]]:
-    """Returns {column: function that converts a value of the column, and its location, to a JSON value}."""
+    """Returns {column: function (value, location) -> JSON value}. Messages name the location."""
     try:
         metadata = json.loads((schema.metadata or {}).get(b'huggingface', b'{}'))['info']['features']
     except (ValueError, KeyError, TypeError):  # another program wrote the file
@@ -164,7 +164,7 @@ def _class_name(names: list[str], value: int | None, at: str) -> str | int | Non
 
 
 def _to_plain(value: Any, at: str) -> Any:
-    """Converts dates, decimals and durations to text, and bytes to text or, if they are not UTF-8, to None."""
+    """Converts dates, decimals, durations and UTF-8 bytes to text. Other bytes become None."""
     if value is None or isinstance(value, str | int | float):
         return value
     if not isinstance(value, bytes):

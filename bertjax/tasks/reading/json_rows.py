@@ -12,10 +12,10 @@ from bertjax.tasks.reading.texts import Line, check_text, peek_lines
 def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
     """Yields ('where[key]', object) for each element of the list, or each value of the object, in a .json file.
 
-    The file may also have JSON lines, as `datasets` and pandas write them.
+    If the file has JSON lines, as `datasets` and pandas write them, `objects_of_lines` reads it.
 
     Raises:
-      UserError: The file has neither form, or contains an element that is not an object.
+      UserError: The file has none of these forms, or contains an element that is not an object.
     """
     lines, first_lines = peek_lines(lines, 2)
     if len(first_lines) == 2 and is_object(first_lines[0]):

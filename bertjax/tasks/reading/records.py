@@ -27,7 +27,7 @@ FORMATS = {'.tsv': 'tsv', '.csv': 'csv', '.jsonl': 'jsonl', '.ndjson': 'jsonl', 
 TEXT_FORMATS = tuple(dict.fromkeys(FORMATS.values()))
 BINARY = {'.parquet': 'parquet', '.arrow': 'arrow', '.feather': 'arrow'}  # formats that are not text
 FORMATS |= BINARY
-# Suffixes of formats whose fields may be lists.
+# The suffixes of all formats except tables. Their fields may be lists.
 NESTED = tuple(suffix for suffix, format in FORMATS.items() if format not in ('tsv', 'csv'))
 
 Files = Sequence[epath.Path]  # the files of a split: a file, its shards, or a dataset saved by `datasets`
@@ -56,7 +56,7 @@ def is_binary(path: epath.PathLike) -> bool:
 def format_of(path: epath.PathLike, format: str = '') -> str:
     """Returns the format of a file: `format`, or the format of the file's suffix if `format` is 'auto' or ''.
 
-    The suffix of a binary file always determines its format.
+    A file with the suffix of a binary format always has that format.
 
     Raises:
       UserError: The suffix is unknown. For 'auto', the message also proposes config.task.format.
@@ -84,8 +84,8 @@ def read_records(files: Files, format: str = '', layout: TableLayout | None = No
       layout: The expected form of a table; None for any table with a header.
 
     Raises:
-      UserError: A file does not exist, has no rows, lacks or repeats a column, has a row with a wrong number of
-        columns or a blank line between rows, or is not valid UTF-8, CSV or JSON.
+      UserError: A file does not exist, has no rows, or is not valid UTF-8, CSV or JSON. Or a table lacks or repeats
+        a column, has a row with a wrong number of columns, or has a blank line between rows.
     """
     for path in files:
         if is_saved_dataset(path) or (path.is_file() and is_binary(path)):

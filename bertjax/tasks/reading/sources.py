@@ -22,7 +22,7 @@ def dataset_splits(name: str) -> dict[str, int]:
 def read_dataset(name: str, split: str) -> Iterator[Record]:
     """Yields the records ('name@split:index', fields) of a split such as 'validation', in order.
 
-    Values are converted to Python types, and class labels to their names, or to None for an unlabelled record.
+    Values are converted to Python types. A class label becomes its name, or None if the record is unlabelled.
 
     Raises:
       UserError: The dataset or the split does not exist, or the dataset is not prepared as array_record.

@@ -29,13 +29,13 @@ class SplitFiles:
 
     Args:
       data: config.data, the folder.
-      has_labels: A function that returns whether the records in the files of a test split have labels.
+      has_labels: The files of a test split -> whether its records have labels.
       suffixes: The suffixes of the allowed formats. A message names at most the first two.
-      fix: The next step for the message if the folder does not exist.
+      fix: The fix in the error message if the folder does not exist.
     """
 
     missing = 'labels'  # the part that an unlabelled test split lacks
-    _advice = 'add the file'  # the next step for the message if a split has no files
+    _advice = 'add the file'  # the fix in the error message if a split has no files
 
     def __init__(self, data: str, has_labels: Callable[[Files], bool], suffixes: Sequence[str], fix: str = _FIX):
         self._data, self._has_labels, self._suffixes, self._fix = data, has_labels, suffixes, fix
@@ -112,12 +112,12 @@ def split_files(
     """Returns the files of a split, or () if there are none.
 
     The split is a file such as train.csv, shards such as train-00000-of-00002.parquet, or a folder train/ with Parquet
-    files or a saved dataset. If `folder` has none of these, its subfolder `data` is searched, where many repositories
-    of the Hugging Face Hub store their files.
+    files or a saved dataset. If `folder` has none of these, its subfolder `data` is searched. Many repositories of the
+    Hugging Face Hub store their files there.
 
     Args:
       folder: An existing folder.
-      split: The name of the split, for messages, and for `stems`.
+      split: The name of the split. If `stems` is given, only messages use it.
       stems: The possible file names without suffix; () for STEMS[split].
       suffixes: The suffixes of the allowed formats; () for all in records.py:FORMATS.
       fix: The fix in the error message if several files match; '' for a default.

@@ -15,7 +15,7 @@ _WAIT = 0.02  # the seconds to wait for the next item before a smaller batch is 
 
 
 def standard_input(where: str) -> Iterator[Line]:
-    """Yields the lines of standard input; see `stream_lines`. `where` names it in messages."""
+    """Yields the lines of standard input; see `stream_lines`. `where` is the name of standard input in messages."""
     return stream_lines(open_standard_input(), where)
 
 
@@ -29,8 +29,8 @@ def open_standard_input() -> io.BufferedReader:
 def stream_batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
     """Yields batches of `size` items, or of fewer if the next item is not available within 20 ms.
 
-    Each batch except the last has at least one item that is not a `Blank`, so it may have more than `size` items. If
-    `items` raises an exception, it is raised after the batches of all earlier items.
+    Each batch except the last has at least one item that is not a `Blank`. Until such an item arrives, a batch grows,
+    even beyond `size` items. An exception of `items` is raised after the batches of all earlier items.
     """
     waiting: queue.Queue[Any] = queue.Queue(_PREFETCH_BATCHES * size)
     end = object()
