@@ -102,6 +102,7 @@ LADDER = (
     Rung('masks 40 to 15 %', {'masking.rate': 0.4, 'masking.final_rate': 0.15}, kept=False),
     Rung('[MASK] only', {'masking.mask': 1.0, 'masking.random': 0.0}, kept=False),
     Rung('masked and causal', {'masking.causal_share': 0.25}, kept=False),
+    Rung('shifted', {'model.shifted_predictions': True}, kept=False),
     Rung('masked and causal, shifted', {'masking.causal_share': 0.25, 'model.shifted_predictions': True}, kept=False),
     Rung('sentences', {'pairs.mode': 'sentences'}, kept=False),
     Rung('packed sentences', {'pairs.mode': 'sentences', 'packing': True}, kept=False),
