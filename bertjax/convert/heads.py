@@ -1,4 +1,4 @@
-"""Kinds of task heads, each with the equivalent class of transformers."""
+"""Kinds of task heads, and the equivalent classes of transformers, if there are any."""
 
 import dataclasses
 
@@ -9,11 +9,11 @@ from bertjax.model.heads import BertForClassification, BertForMultipleChoice, Be
 class Head:
     """A kind of head. The attribute `head` of a task is a `Head`.
 
-    This module does not list all heads: a task with a special head defines the head in its own folder.
+    This module defines the common heads. A task with a special head defines the head in the folder of the task.
 
     Attributes:
       module: The Flax module of the whole model, including the encoder.
-      per_token: The names of the outputs that have an entry for each token. Entries of padding can be removed.
+      per_token: The names of the outputs that have an entry for each token. These outputs can be cut at the padding.
       architecture: The equivalent class of transformers. If there is none, it is '', and the model cannot be exported
         to the Hugging Face format.
       pipeline: The pipeline tag on the hub.
@@ -35,7 +35,7 @@ class Head:
 
     @property
     def name(self) -> str:
-        """The entry in `architectures` of a saved model: the class of transformers or, if there is none, of bertjax."""
+        """The name that a saved model has in `architectures`: `architecture`, or else the class in bertjax."""
         return self.architecture or self.module.__name__
 
 

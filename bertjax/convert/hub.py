@@ -17,7 +17,7 @@ _MOVED = {
 }
 # The suffixes of the files that describe a model and its tokenizer.
 _DESCRIPTION_SUFFIXES = ('.json', '.txt', '.model', 'artifact.metadata')
-# The file names of each format of weights. Only the first format that a repository has is downloaded.
+# The file names of each format of weights. Only the first format that a folder has is downloaded.
 _WEIGHTS = (
     r'model\.safetensors',
     r'model-\d+-of-\d+\.safetensors',
@@ -36,7 +36,7 @@ _LATER = 'try again when the network is available'
 
 
 def hub_name(name: str) -> tuple[str, str | None] | None:
-    """Parses 'org/name' or 'org/name@revision' into repository and revision; returns None for other strings."""
+    """Splits 'org/name' or 'org/name@revision' into (repository, revision or None). Returns None for other strings."""
     match = _NAME.fullmatch(name)
     return (match.group(1), match.group(2)) if match and '..' not in name else None
 
@@ -55,7 +55,7 @@ def pull(name: str, where: str) -> str:
     """Returns the local folder of a model on the hub, after downloading the files that are not cached.
 
     Only the description, the tokenizer and one format of the weights are downloaded. If the network is not available,
-    the function returns the cached model. The name 'org/name' or 'org/name@revision' is in the config key `where`.
+    the function returns the cached model. `name` is 'org/name' or 'org/name@revision', and `where` is its config key.
 
     Raises:
       UserError: The model does not exist or is not accessible, or neither the network nor a cached model is available.
@@ -119,7 +119,8 @@ def check_push(name: str) -> None:
 def push(folder: str | os.PathLike, name: str, *, private: bool) -> str:
     """Uploads a complete Hugging Face directory to the repository 'org/name', and returns its address on the hub.
 
-    The upload replaces earlier weights and tokenizer files. A new repository is created, private or not.
+    The upload replaces earlier weights and tokenizer files. If the repository does not exist, it is created, and is
+    private if `private` is True.
 
     Raises:
       UserError: The upload failed. The local folder is not changed.
@@ -158,7 +159,7 @@ def _cached(repository: str, revision: str | None) -> str | None:
 
     try:
         folder = snapshot_download(repository, revision=revision, local_files_only=True)
-    except Exception as error:  # The cache lacks the model, or has only the files that `pull` selected.
+    except Exception as error:  # If it has a `snapshot_path`, the cache has some files, such as those of `pull`.
         folder = getattr(error, 'snapshot_path', None)
     names = os.listdir(folder) if folder else []
     return folder if any(re.fullmatch(form, name) for form in _WEIGHTS for name in names) else None

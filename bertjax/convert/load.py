@@ -39,7 +39,8 @@ class ImportedModel:
     """A model read from a directory.
 
     Attributes:
-      params: The complete parameter tree, unboxed, of float32 NumPy arrays.
+      params: The complete parameter tree, float32 NumPy arrays without Linen's boxes.
+      config: The config of the model.
       missing: The paths of the parameters that were not read from the directory. They are newly initialized.
       unused: The names of the directory's tensors that the model does not use, and other unused content
         (`CheckpointSource.unused_content`).
@@ -58,7 +59,7 @@ class ImportedModel:
     dtype: str = 'float32'
 
     def describe(self, where: str, action: str = 'starting from') -> str:
-        """Returns a line about loaded tensors and newly initialized parameters, and a line about any unused content."""
+        """Returns a line about loaded and newly initialized parameters and, if content is unused, a second line."""
         source = f' of its {self.kind}' if self.kind else ''
         missing, unused = _format_names(self.missing), _format_names(self.unused)
         line = f'{action} {where}; {self.used} tensors{source} loaded; newly initialized: {missing}'
@@ -87,8 +88,8 @@ def read_source(directory: epath.PathLike) -> CheckpointSource:
 def read_config(directory: epath.PathLike, **changes: Any) -> BertConfig:
     """Reads the BertConfig of a directory from its description, such as config.json, without reading its tensors.
 
-    `changes` are BertConfig fields that replace the directory's fields (dropout, dtype, scan_layers ...). A config.json
-    does not say whether the model has a pair head (field `nsp`). A task's model needs none.
+    `changes` are BertConfig fields that replace the directory's fields (dropout, dtype, scan_layers ...). The
+    config.json of a BERT does not say whether the model has a pair head: `nsp` is then True, unless `changes` sets it.
 
     Raises:
       UserError: The directory has no model, its description is damaged, or the model is not a BERT.
@@ -126,9 +127,9 @@ def load_task_model(
 ) -> ImportedModel:
     """Loads a BERT as the start of a task's model.
 
-    The encoder and the pooler are read from the directory. A head that is a module of sentence-transformers is also
-    read. Any other head is read if the directory's model has the same class of transformers and the same number of
-    outputs, with the same names in the same order (if both have names).
+    The encoder is read from the directory, and the pooler if its shapes fit. A head that is a module of
+    sentence-transformers is also read. Any other head is read only if the directory's model has the same class and the
+    same number of outputs. If both models name their outputs, the names must also be equal, in the same order.
 
     Args:
       directory: The directory of a pre-trained or fine-tuned model.
@@ -205,8 +206,8 @@ def _read_params(
 ) -> tuple[dict[str, np.ndarray], set[str]]:
     """Checks the shapes and values of the source's tensors, and converts them to our arrays.
 
-    Converted tensors are removed from the source, because two copies of a large model may not fit in memory. A path is
-    omitted if any of its tensors is missing.
+    Converted tensors are removed from the source, because two copies of a large model may not fit in memory. If a
+    tensor of a path is missing, the result lacks the path.
 
     Returns:
       Our arrays by path, with stacked layers, and the names of all converted tensors.
@@ -214,7 +215,7 @@ def _read_params(
     described, used = os.path.basename(source.description_file), set()
     entries = list(names.entries(config, shapes, head))
     incomplete = {entry.ours for entry in entries if entry.theirs not in source.tensors}
-    # A norm that the only block does not use has no entry.
+    # If the only block does not use its attention norm, the norm has no entry. Its array is then all ones.
     params = {path: np.ones(shapes[path], np.float32) for path in shapes.keys() - {entry.ours for entry in entries}}
     for entry in entries:
         x, path = source.tensors.pop(entry.theirs, None), entry.ours

@@ -82,7 +82,7 @@ class Entry:
         return x.reshape(-1) if self.ours.endswith('/bias') else x
 
     def to_ours(self, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """Converts their tensor to our array, without the axis of layers that `shape` has."""
+        """Converts their tensor to our array. `shape` may have an axis of stacked layers, which the result lacks."""
         if self.ours in _VOCABULARY:
             return np.pad(x, [(0, shape[0] - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
         return (x.T if self.ours.endswith('/kernel') else x).reshape(self._block_shape(shape))
@@ -104,10 +104,11 @@ def entries(
 
     Args:
       head: The name of a task's head in transformers (Head.projection).
-      keep_unnamed: Whether paths without a name in transformers, such as a BiLSTM's, become names with dots.
+      keep_unnamed: Whether a path without a name in transformers, such as a BiLSTM's, is kept, with dots as its name.
+        If False, such a path is an error.
 
     Raises:
-      KeyError: A path has no name in transformers, and `keep_unnamed` is False. An export would lose its tensor.
+      KeyError: A path has no name in transformers, and `keep_unnamed` is False.
     """
     unnamed = sorted(set(ours) - set(_NAMES))
     if unnamed and not keep_unnamed:
@@ -128,10 +129,10 @@ def entries(
 def to_huggingface(
     params: dict[str, np.ndarray], config: BertConfig, head: str = '', *, keep_unnamed: bool = False
 ) -> dict[str, np.ndarray]:
-    """Converts our arrays to contiguous tensors of transformers. For the other arguments and errors see `entries`.
+    """Converts our arrays to contiguous tensors of transformers, {name: tensor}.
 
-    `params` are our arrays by path, with stacked layers. Converted arrays are removed from the dictionary, because two
-    copies of a large model may not fit in memory.
+    `params` are our arrays by path, with stacked layers. Converted arrays are removed from `params`, because two copies
+    of a large model may not fit in memory. For `head`, `keep_unnamed` and the errors, see `entries`.
     """
     all_entries = list(entries(config, params, head, keep_unnamed=keep_unnamed))
     tensors = {}

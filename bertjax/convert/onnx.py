@@ -70,8 +70,8 @@ def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
 def export_onnx(content: ExportContent, directory: epath.PathLike) -> None:
     """Writes a file for each function of `make_functions`, such as `encoder.onnx`, and a README.md.
 
-    The model must have passed `check_onnx`. The files are in float32 for any dtype of the model. The local directory
-    appears atomically. Equal parameters give equal bytes.
+    The model must have passed `check_onnx`. The files are in float32, whatever the dtype of the model is. The local
+    directory appears atomically. Equal parameters give equal bytes.
     """
     unstacked = unstack_layers(unflatten_dict(flat_stacked(content.params, content.config), sep='/'))
     changes = {'scan_layers': False, 'remat': 'none', 'dtype': 'float32', 'param_dtype': 'float32'}
@@ -121,7 +121,7 @@ def _number_constants(graph: Any) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences warnings about parts of jax2onnx that are not used, and about values without a declared type."""
+    """Silences the warnings of jax2onnx and onnx_ir about unused parts of jax2onnx and undeclared types of values."""
     loggers = [logging.getLogger(name) for name in ('jax2onnx', 'onnx_ir')]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,6 +1,6 @@
 """Exports a model as an Orbax directory for JAX programs, and reads such a directory.
 
-The directory has `params/`, the config of the model, the files of its tokenizer, and the metadata of a task.
+The directory has `params/`, a checksum, the config of the model, the files of the tokenizer, and a task's metadata.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ def export_orbax(content: ExportContent, directory: pathlib.Path) -> None:
     The local directory DIR appears atomically and replaces an earlier directory. Other programs read the parameters
     with `StandardCheckpointer().restore(DIR / 'params')`.
     """
-    params = jax.device_get(content.params)  # Host arrays can be loaded on any number of devices.
+    params = jax.device_get(content.params)  # A checkpoint of host arrays loads on any number of devices.
     facts = dataclasses.asdict(content.config) | ({'head': _head_facts(content)} if content.head else {})
     with content.stage(directory) as path:
         size = sum(x.nbytes for x in jax.tree.leaves(params))
@@ -60,10 +60,10 @@ def _head_facts(content: ExportContent) -> dict[str, Any]:
 
 
 def _save(params: Any, directory: pathlib.Path) -> None:
-    """Writes the same files as `StandardCheckpointer` with less memory.
+    """Writes files that `StandardCheckpointer` can restore, with less memory than its `save` needs.
 
-    `StandardCheckpointer` needs memory for two more copies of the model, because it copies host arrays and buffers all
-    compressed data until the end.
+    `StandardCheckpointer.save` copies host arrays, and buffers all compressed data until the end. So it needs memory
+    for two more copies of the model.
     """
     import orbax.checkpoint as ocp  # Imported here, because it is as slow as the import of JAX.
 

@@ -16,12 +16,12 @@ class CheckpointSource:
       where: The directory, for error messages.
       description_file: The path of the file with `values`, for error messages.
       values: The content of an equivalent config.json of model_type 'bert', with `architectures` and `id2label` if the
-        format has them. For DistilBERT, `type_vocab_size` 0 means no segment embedding, and `pooler_act` is the
-        activation of the pooler if it is not tanh.
+        format has them. Two values extend BERT's config.json: `type_vocab_size` 0 means no segment embedding, and
+        `pooler_act` is the activation of a pooler without tanh.
       read: A function that reads the tensors. It is called when `tensors` is first used, because many callers need only
         the sizes of a model.
-      format_names: The names of tensors and keys of `values` in the format, if they differ, for error messages:
-        {name: name in the format}.
+      format_names: {name of a tensor or key in BERT: its name in the format}, for names that differ. Error messages
+        have the names of the format.
       fields: The fields of a BertConfig, if `values` cannot represent them all (Orbax, ModernBERT); else empty.
       unused_content: A description of unused content of the directory, such as the variables of an optimizer.
       dtypes: The NumPy names of the stored dtypes by tensor name. `read` adds them. Tensors without an entry are

@@ -44,7 +44,7 @@ outputs = function.call(weights, input_ids, np.zeros_like(input_ids), np.ones_li
 
 
 def export_stablehlo(content: ExportContent, directory: epath.PathLike) -> None:
-    """Writes a file for each function of `make_functions`, such as `encoder.jax_export`, the weights, and metadata.
+    """Writes the weights, metadata, and a file for each function of `make_functions`, such as `encoder.jax_export`.
 
     The local directory appears atomically. Equal parameters give equal bytes.
     """
@@ -70,7 +70,7 @@ def export_stablehlo(content: ExportContent, directory: epath.PathLike) -> None:
 
 @contextlib.contextmanager
 def _without_source_locations() -> Iterator[None]:
-    """Omits source locations and tracebacks, which JAX records for each operation, from the exported file."""
+    """Keeps source locations and tracebacks, which JAX records for each operation, out of the exported files."""
     key = 'jax_traceback_in_locations_limit'
     previous = jax.config.values[key]
     jax.config.update(key, 0)

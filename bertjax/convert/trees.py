@@ -1,4 +1,4 @@
-"""Converts parameter trees to flat dictionaries by path with stacked layers, the form that names.py reads."""
+"""Flattens parameter trees to {path: array} with stacked layers, the form that names.py reads."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ def flat_paths(tree: Mapping) -> dict[str, Any]:
 
 
 def flat_stacked(params: Mapping, config: BertConfig) -> dict[str, np.ndarray]:
-    """Returns parameters by path as float32 on the host, with stacked layers. `params` has the layout of `config`."""
+    """Returns float32 host arrays by path, with stacked layers. `config.scan_layers` tells the layout of `params`."""
     tree = jax.tree.map(lambda x: np.asarray(x, np.float32), dict(params))
     return flat_paths(tree if config.scan_layers else stack_layers(tree))
 
@@ -28,8 +28,8 @@ def flat_stacked(params: Mapping, config: BertConfig) -> dict[str, np.ndarray]:
 class HostParams:
     """Parameters by path with stacked layers, converted to float32 on the host one block at a time.
 
-    This avoids a second copy of the model in memory. `params` are on devices or on the host. The layers are stacked if
-    the config says so.
+    This avoids a second copy of the model in memory. `params` are on devices or on the host.
+    `config.scan_layers` tells whether their layers are stacked.
 
     Attributes:
       shapes: The shapes by path.

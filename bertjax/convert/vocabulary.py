@@ -12,10 +12,10 @@ from bertjax.model.config import BertConfig
 def add_piece_rows(
     params: Mapping[str, Any], model: BertConfig, origins: Mapping[int, Sequence[int]]
 ) -> dict[str, Any]:
-    """Returns the parameters of BertForPreTraining, NumPy arrays, for the larger or equal vocabulary of `model`.
+    """Extends the parameters of a BertForPreTraining, NumPy arrays, to the vocabulary of `model`.
 
     Existing pieces keep their rows, and padding rows are zero. `origins` is {id of a new piece: ids of old pieces}. The
-    embedding, the output row and the bias of the new piece are the means over the old pieces.
+    embedding, the output row and the bias of a new piece are the means over its old pieces.
     """
 
     def extend(table: np.ndarray) -> np.ndarray:
@@ -32,9 +32,9 @@ def add_piece_rows(
 
 
 def set_embedding_rows(params: Mapping[str, Any], rows: np.ndarray, matrix: np.ndarray) -> dict[str, Any]:
-    """Returns the parameters of BertForPreTraining with some rows of the token embedding replaced.
+    """Returns the parameters of a BertForPreTraining after replacing some rows of the token embedding.
 
-    The parameters are on the host or on devices. `rows` [N] are the indices of the rows, `matrix` [N, D] the new rows.
+    The parameters are on the host or on devices. `rows`, int [N], has the indices, and `matrix` [N, D] the new rows.
     """
     table = _table(params)
     new = np.array(table)

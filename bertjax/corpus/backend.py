@@ -15,7 +15,7 @@ from bertjax.errors import UserError
 
 
 class Backend:
-    """Runs, on this machine, the steps of a build that are separate for each shard or each bucket of hashes."""
+    """A backend that runs on this machine. Its steps process each shard or bucket of hashes independently."""
 
     encode = staticmethod(workers.encode_shards)
 
@@ -51,7 +51,7 @@ def check_beam(flags: str) -> None:
 
 
 def make_backend(beam: str) -> Backend:
-    """Makes the backend for `beam`, the value of config.beam: local processes if it is empty, else Apache Beam.
+    """Makes the backend of a build. `beam` is the value of config.beam; '' means processes on this machine.
 
     Raises:
       UserError: See `check_beam`.

@@ -51,7 +51,7 @@ def build_store(
       options: See `CorpusOptions`.
       progress: Whether to report progress: with a bar on a terminal, with occasional lines elsewhere.
       replace: Whether to replace a finished store of other text or settings. If False, such a store is an error.
-      other_fix: Another fix for the message of this error. It follows 'restore …', so it must begin with ', or '.
+      other_fix: An additional fix in this error's message. It follows 'restore …', so it must begin with ', or '.
       log: A function that logs how files are read, and which files are compared with earlier text.
       beam: The flags of Apache Beam, which builds the same store; '' for a build on this machine.
 
@@ -59,9 +59,9 @@ def build_store(
       The corpus report, which the manifest also contains.
 
     Raises:
-      UserError: No file matches, no document is left, or the input is broken (if strict). Or the directory is remote,
-        contains other files or overlaps the corpus. Or another process builds the store, or the store may not be
-        replaced. Or the flags of Beam are invalid, or a pipeline failed.
+      UserError: The corpus matches no file, has no usable document, or has broken input (if strict). The directory is
+        remote, contains other files, or overlaps the corpus. Another process builds the store. The existing store may
+        not be replaced. The flags of Beam are invalid, or a pipeline failed.
       RuntimeError: A worker process died.
     """
     backend = make_backend(beam)
@@ -76,7 +76,7 @@ def build_store(
 
     @functools.cache
     def make_plan() -> BuildPlan:
-        """Returns the plan. It reads the beginnings of files, so it is called only if needed."""
+        """Returns the plan. This reads the beginnings of files, so the plan is made only if it is needed."""
         auto = options.format == 'auto'
         chosen, readings = reading.choose_readings(text_sources) if auto else (text_sources, [])
         return BuildPlan(store_identity, chosen, cut_shards(chosen, options.format), options.strict, readings)
@@ -108,7 +108,7 @@ def _broken_store_error(problems: dict[str, list[str]]) -> UserError:
 
 
 def _identity(text_sources: list[TextSource], tokenizer: Tokenizer, options: CorpusOptions) -> dict:
-    """Returns the values that determine the store's bytes and are known before the text is read."""
+    """Returns the values that are known before the text is read, and identify the store: version, tokenizer ..."""
     return {
         'version': store.STORE_VERSION,
         'tokenizer': {

@@ -56,7 +56,7 @@ class BuildPlan:
         }
 
     def with_names_of(self, old: dict) -> 'BuildPlan':
-        """Returns this plan with the identity and names of an older plan.json `old`, which finished shards use."""
+        """Returns this plan with the identity and the source names of `old`, the plan.json of the finished shards."""
         old_names = {path: name for parts in old['units'] for _, path, name, *_ in parts}
         names = {s.path: old_names.get(path, s.name) for s, (path, *_) in zip(self.sources, old['inputs'], strict=True)}
         return dataclasses.replace(
@@ -71,7 +71,8 @@ def check_directory(directory: pathlib.Path) -> None:
     """Checks that a directory is absent or empty, or contains a store or an unfinished store.
 
     Raises:
-      UserError: The path is a file, or a directory with other files but no store, or its `partial` has other files.
+      UserError: The path is a file. Or the directory has other files, but no finished or unfinished store. Or its
+        `partial` has other files.
     """
     if not directory.exists():
         return
@@ -88,7 +89,7 @@ def check_directory(directory: pathlib.Path) -> None:
 
 
 def _belongs_to_store(path: pathlib.Path) -> bool:
-    """Returns whether a path (not the manifest) is part of a store or of pairing plans, or is a mixture's store."""
+    """Returns whether a path belongs to a store or to a mixture of stores. The caller handles manifest.json."""
     if not path.is_dir():
         return _STORE_FILES.fullmatch(path.name) is not None
     if path.name == 'partial':
@@ -110,8 +111,8 @@ def find_finished_store(
 ) -> dict | None:
     """Returns the manifest of a finished store of the same text, tokenizer and settings; None if there is none.
 
-    `expected` is the identity of the store, see `BuildPlan`, and `make_plan` returns the plan. For the other arguments,
-    see `build.build_store`.
+    `expected` is the identity of the store that is needed, see `BuildPlan`. `sources` are its text, and `make_plan`
+    returns its plan. For `replace`, `other_fix` and `log`, see `build.build_store`.
 
     Raises:
       UserError: The store has other text or settings and may not be replaced, or its manifest is invalid.
@@ -156,7 +157,7 @@ def _describe_other_text(
 ) -> str | None:
     """Describes how the text differs from the text of a finished store; returns None if the texts are equal.
 
-    `old` and `new` are the entries 'inputs' of a manifest and of a store identity. Only `old` has the content hash.
+    `old` is the entry 'inputs' of the store's manifest. `new` is the same entry for `sources`, without a content hash.
 
     If the text is the same but its files have changed (for example their dates), the record of the store is updated.
     """
@@ -192,7 +193,7 @@ def remove_partial_files(directory: pathlib.Path, manifest: dict) -> None:
 
 
 def prepare_partial(directory: pathlib.Path, plan: BuildPlan, log: LogFunction) -> tuple[BuildPlan, set[int]]:
-    """Makes the directory of partial work. Removes the work of another plan, and shards whose text has changed.
+    """Makes the directory of partial work. Removes other plans' work, and the records of shards with changed text.
 
     Returns:
       The plan, with the source names of the build that is continued, and the numbers of the finished shards.
@@ -219,7 +220,7 @@ def prepare_partial(directory: pathlib.Path, plan: BuildPlan, log: LogFunction) 
 
 
 def _work(facts: dict) -> dict:
-    """Returns the part of a plan that determines the content of its shards, without names, paths and dates of files."""
+    """Returns the part of a plan.json that determines the content of shards. It omits file names, paths and dates."""
     numbers = {path: number for number, (path, *_) in enumerate(facts['inputs'])}
     kinds = {part[1]: part[0] for parts in facts['units'] for part in parts}
     inputs = [[size] if kinds.get(path) == 'file' else [size, stamp] for path, size, stamp, *_ in facts['inputs']]

@@ -20,7 +20,7 @@ def _topics() -> dict[str, str]:
 
 
 def pydoc_facts() -> tuple[int, str]:
-    """Returns the number of help topics, and the hash of their text, which differs between versions of Python."""
+    """Returns the number of help topics and the hash of their text. The text depends on the version of Python."""
     topics = sorted(_topics().items())
     text = '\0'.join(f'{name}\0{text}' for name, text in topics)
     return len(topics), hashlib.sha256(text.encode('utf-8')).hexdigest()
@@ -93,7 +93,7 @@ def _parse_tfds(spec: str) -> tuple[str, str, str | None]:
 
 
 def tfds_name(spec: str) -> str:
-    """Returns `spec` with its split. The path of a dataset is shortened to its last two parts."""
+    """Returns `spec` with an explicit split. If NAME is a path, only the last two parts of the path are kept."""
     name, split, feature = _parse_tfds(spec)
     if name.startswith('/') or is_remote(name):
         name = '/'.join(name.rstrip('/').split('/')[-2:])

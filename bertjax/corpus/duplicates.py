@@ -15,7 +15,7 @@ BUCKET = 1 << 22  # the number of hashes to sort at once
 
 
 def bucket_edges(count: int) -> list[int]:
-    """Returns the edges of buckets of 64-bit hashes. Each bucket gets at most about BUCKET of the `count` hashes."""
+    """Returns the edges of buckets of 64-bit hashes. A bucket has about BUCKET of `count` random hashes, or fewer."""
     number = max(1, -(-count // BUCKET))
     return [(index << 64) // number for index in range(number + 1)]
 

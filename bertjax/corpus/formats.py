@@ -3,7 +3,7 @@
 The events of a document are `Document.START`, one string for each paragraph or line, and `Document.END`. A document
 that is not text has `SequenceSentence`s instead of strings. A `Broken` event inside a document marks the document as
 broken. A `Broken` event between documents reports text outside of documents, or an empty, damaged or unreadable file.
-No complete document is in memory, except a line of JSON or a record of a dataset.
+Only a line of JSON or a record of a dataset is in memory as a complete document.
 """
 
 import dataclasses
@@ -40,10 +40,10 @@ Event = Document | Broken | SequenceSentence | str
 
 
 def read_head(path: str) -> tuple[str | None, bytes]:
-    """Returns the compression and the first decompressed bytes of a file.
+    """Returns the compression ('' if there is none) and the first decompressed bytes of a file.
 
-    The compression is None for a pipe or a device, and if reading fails before the first byte. The error is reported
-    when the file is encoded.
+    The compression is None for a pipe or a device, and if reading fails before the first byte. Damage is not reported
+    here, because the encoding of the file reports it.
     """
     compression, head = None, b''
     if unusual_kind(path):  # opening a pipe without a writer would block
@@ -63,7 +63,7 @@ def read_head(path: str) -> tuple[str | None, bytes]:
 
 
 def sniff(path: str, head: bytes, format: str) -> str:
-    """Returns the format of a file that begins with `head`. `format` is the result of `TextSource.format`.
+    """Returns the format of a file that begins with `head`. `format` is the field `format` of its `TextPart`.
 
     Raises:
       UserError: The file is a JSON list of objects.
@@ -113,7 +113,7 @@ class Picker:
 
 
 def text_events(lines: streams.Lines, pick: Picker, *, single: bool) -> Iterator[Event]:
-    """Yields the events of documents separated by blank lines, or of one document (the whole file) if `single`."""
+    """Yields the events of documents that blank lines separate. If `single`, the whole file is one document."""
     for raw in lines:
         if not raw.strip():
             if pick.inside and not single:
@@ -243,7 +243,7 @@ def _file_events(part: TextPart, options: CorpusOptions, progress: Progress, dig
         in_stride = pick.selected if pick.inside else part.stride == 0  # so that only one part reports the error
         if in_stride:
             kind = 'unreadable file' if isinstance(error, OSError) and error.errno else 'damaged file'
-            # The line numbers of a later part depend on the earlier lines, which may be unreadable too.
+            # A later part has no line number: the lines before it would have to be counted, and may be unreadable.
             yield Broken(kind, 0 if part.begin else lines.number, str(error) or type(error).__name__)
         if in_stride and pick.inside:
             yield Document.END
@@ -269,9 +269,9 @@ def read_events(part: TextPart, options: CorpusOptions, *, progress: Progress = 
 
     Args:
       part: The part to read.
-      options: The options for reading. Broken input is never an error.
-      progress: A function that is called with the number of bytes (of a file, before decompression) or records since
-        its last call.
+      options: The options for reading. Broken input gives a `Broken` event, whether or not `strict` is set.
+      progress: A function that is called with the number of units read since its last call. The units are bytes of a
+        file, before decompression, or records of a dataset.
       digest: A hash object that is updated with the bytes of a file, before decompression.
     """
     if part.kind == 'file':

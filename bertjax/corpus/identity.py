@@ -1,8 +1,8 @@
 """Decides whether a text still has the content that was read earlier. Paths, dates and folder names may differ.
 
-The record of what was read is a list of `KnownText`, stored in `inputs.json` beside the manifest of a store. A file of
-another size has changed. A file of the same size is read again, to compare its hash, only if its modification time or
-inode differs from the record.
+The record of the text that was read is a list of `KnownText`, stored in `inputs.json` beside the manifest of a store. A
+file of another size has changed. If the size is equal, but the modification time or the inode is not, the file is read
+again to compare hashes.
 """
 
 import concurrent.futures
@@ -69,7 +69,7 @@ def collect_digests(read: Iterable[tuple[TextPart, str]]) -> dict[tuple[str, Ran
 
 
 def identify(sources: Sequence[TextSource], digests: Mapping[tuple[str, Range], str]) -> list[KnownText]:
-    """Returns the record of the sources, made from the digests of their ranges."""
+    """Makes the record of the sources from the digests of their ranges, {(path, range): digest}."""
     ranges: dict[str, dict[Range, str]] = {source.path: {} for source in sources}
     for (path, part), digest in digests.items():
         ranges[path][part] = digest
@@ -117,7 +117,7 @@ def read_readings(store: TokenStore) -> list[str]:
 
 
 def with_current_files(known: Sequence[KnownText], sources: Sequence[TextSource]) -> list[KnownText]:
-    """Returns the record with the current facts of the sources, whose content must be unchanged."""
+    """Replaces the facts in a record by the current facts of the sources. Their content must be unchanged."""
     return [dataclasses.replace(text, facts=file_facts(source)) for text, source in zip(known, sources, strict=True)]
 
 
@@ -140,7 +140,7 @@ def describe_difference(known: Sequence[KnownText], sources: Sequence[TextSource
 
 
 def hash_ranges(ranges: Sequence[tuple[TextSource, Range]], log: LogFunction) -> list[str]:
-    """Returns the digests of ranges of files, read in parallel. A repeated call does not read an unchanged file."""
+    """Returns the digests of ranges of files, read in parallel. Digests of unchanged files are cached."""
     paths = list(dict.fromkeys(source.path for source, _ in ranges if source.kind == 'file'))
     if paths:
         others = f' and {len(paths) - 1:,} other files' if len(paths) > 1 else ''
@@ -174,7 +174,7 @@ def hash_content(shards: Shards, digests: Mapping[tuple[str, Range], str]) -> st
 
 
 def read_again(sources: Sequence[TextSource], shards: Shards, log: LogFunction) -> tuple[list[KnownText], str]:
-    """Reads the sources, which were cut into `shards`. Returns their record and the result of `hash_content`."""
+    """Reads the ranges of the sources that `shards` read. Returns the record and the result of `hash_content`."""
     by_path = {source.path: source for source in sources}
     ranges = list(dict.fromkeys((part.path, (part.begin, part.end)) for parts in shards for part in parts))
     digests = dict(zip(ranges, hash_ranges([(by_path[path], part) for path, part in ranges], log), strict=True))
@@ -182,7 +182,7 @@ def read_again(sources: Sequence[TextSource], shards: Shards, log: LogFunction) 
 
 
 def hash_names(sources: Sequence[TextSource]) -> str:
-    """Returns the hash of the names and sizes of the sources for the manifest."""
+    """Returns the hash of the kinds, names and sizes of the sources, and of the stamps of datasets."""
     # The stamp of a dataset or of Python's help depends on the content. The stamp of a file does not.
     rows = [
         [source.kind, source.name, source.size, '' if source.kind == 'file' else source.stamp] for source in sources

@@ -41,7 +41,7 @@ class Shard:
 
 
 def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
-    """Returns up to `number` of the smallest and of the largest distinct hashes of documents, both ascending."""
+    """Returns the `number` smallest and the `number` largest distinct document hashes (or all), both ascending."""
     small = large = np.empty(0, '<u8')
     for shard in shards:
         hashes = np.unique(shard.array('documents')['hash'])
@@ -53,9 +53,9 @@ def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
 def heldout_threshold(shards: list[Shard], heldout: float) -> int:
     """Returns the hash below which documents are held out, so that the share of held-out documents is about `heldout`.
 
-    In a small corpus, the threshold is moved so that each split has two documents, because a NotNext pair needs two. If
-    there are fewer than four distinct documents, a split may have only one. With one document, or heldout=0, nothing
-    is held out.
+    In a small corpus, the threshold is moved so that each split has at least two documents, because a NotNext pair
+    needs two. With two or three distinct documents, a split may have only one. If there is only one distinct document,
+    or `heldout` is 0, no document is held out.
     """
     small, large = _extremes(shards, 4)
     distinct = len(small)
@@ -70,8 +70,8 @@ def heldout_threshold(shards: list[Shard], heldout: float) -> int:
 def choose_destinations(shards: list[Shard], repeats: np.ndarray, threshold: int, *, drop: bool) -> list[np.ndarray]:
     """Decides whether each document is for training, is held out, or is dropped.
 
-    Repeated held-out documents are always dropped, and with `drop` also repeated training documents. `repeats` comes
-    from `find_repeats`, and `threshold` from `heldout_threshold`.
+    Repeated held-out documents are always dropped. Repeated training documents are dropped if `drop` is True.
+    `repeats` comes from `find_repeats`, and `threshold` from `heldout_threshold`.
 
     Returns:
       For each shard, uint8 [documents]: TRAIN, HELDOUT or DROPPED for each document.
@@ -130,7 +130,7 @@ class _Split:
         self._files = {kind: AtomicFile(directory / f'{name}.{kind}') for kind in kinds}
 
     def add(self, table: np.ndarray, lengths: np.ndarray, segments: np.ndarray | None) -> None:
-        """Adds documents to the counts, and writes the offsets of documents and sentences, and any segment types."""
+        """Adds documents: updates the counts, and writes document offsets, sentence offsets and any segment types."""
         if segments is not None:
             self._files['segments'].write(segments)
         ends = self.tokens + np.cumsum(lengths, dtype=np.int64)
@@ -177,7 +177,8 @@ def merge_shards(
       directory: The directory of the store.
       itemsize: The bytes of a token id.
       destinations: The result of `choose_destinations`.
-      rewrite: `rewrite_train_file` or a similar function, for each shard whose train file must change (`is_changed`).
+      rewrite: A function (shard, destination) -> the checksum of the new train file, such as `rewrite_train_file`.
+        It is called for each shard whose train file must change (`is_changed`).
 
     Returns:
       The entry 'splits' of the manifest, {'train': …, 'heldout': …}.

@@ -31,7 +31,7 @@ def check_outside(
     written: Sequence[str] = STORE_FILES,
     where: str = 'config.corpus',
 ) -> None:
-    """Checks that the text of the key `where` excludes the files `written`, which a run writes to an output folder.
+    """Checks that the text `spec` of the key `where` excludes the files `written`, which a run writes to `folder`.
 
     Raises:
       UserError: A component is a directory that contains the folder, or a glob that matches one of its files.

@@ -16,8 +16,8 @@ from bertjax.files.streams import Broken
 
 MAX_PROBLEMS = 5  # the maximum number of broken inputs of each kind that are reported with file and line
 
-# Thresholds of the warnings. Wikipedia with bert-base-uncased has 0.01 % [UNK] and 1.10 pieces per word. Wikipedia in
-# rot13, as an example of a language that the vocabulary does not cover, has 2.6 pieces per word.
+# Thresholds of the warnings. Wikipedia with bert-base-uncased has 0.01 % [UNK] and 1.10 pieces per word. In rot13, an
+# example of a language that the vocabulary does not cover, Wikipedia has 2.6 pieces per word.
 ONE_SENTENCE = 0.2
 DUPLICATE_DOCUMENTS = 0.01
 DUPLICATE_LINES = 0.3
@@ -33,7 +33,7 @@ MANY_SENTENCES = 2000  # in a document; the longest articles of Wikipedia have f
 DOCUMENTS = 1000  # the maximum number of documents, evenly spaced over the split
 SENTENCES = 12  # the number of neighbouring sentences from each document; a shorter document gives all its sentences
 TOTAL = 4000  # the target number of sentences; if there are few documents, each gives more than SENTENCES
-# The minimum numbers of pairs for the two ratios of `coherence`. The second ratio is noisier.
+# The minimum numbers of pairs for the first and for the second ratio of `coherence`. The second ratio is noisier.
 MIN_PAIRS, MIN_FAR = 200, 1000
 COMMON = 0.02  # a piece that occurs in more than this share of the sentences is not a rare word
 
@@ -137,7 +137,7 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
 
 
 def warn_long_documents(store: TokenStore) -> list[str]:
-    """Returns the warning about documents of thousands of sentences, if there are any.
+    """Returns a list with a warning if documents have MANY_SENTENCES sentences or more, else [].
 
     The warning is computed from an open store and is not part of the manifest.
     """
@@ -179,9 +179,8 @@ def _overlap(a: set[int], b: set[int]) -> float:
 def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
     """Measures the overlap of rare words between neighbouring sentences, relative to other sentences.
 
-    Examples of the two returned ratios: 28 and 1.6 for Wikipedia, 8 and 4.4 for novels, 2.6 and 1.5 for novels cut into
-    documents of 20 sentences, 0.9 and 1.0 for shuffled Wikipedia, 20 and 1.0 for Wikipedia shuffled within each
-    document.
+    Examples of the two returned ratios: Wikipedia has (28, 1.6), novels (8, 4.4), and novels cut into documents of 20
+    sentences (2.6, 1.5). Shuffled Wikipedia has (0.9, 1.0), and Wikipedia shuffled within each document (20, 1.0).
 
     Returns:
       Two ratios. The first is the overlap of neighbours divided by the overlap of sentences of different documents. It

@@ -33,10 +33,11 @@ _HOW = {
 
 
 def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], list[str]]:
-    """Sets the field `single` of each file by the content of some files of its component.
+    """Sets the field `single` of files. The content of some files of a component decides for all its files.
 
     Returns:
-      The sources with this field, and a line about the decision for each component with a readable inspected file.
+      The sources with this field, and a line about each decision. A component has no line if all its inspected files
+      are empty or cannot be read.
     """
     by_path, readings = {}, []
     files = [source for source in sources if source.kind == 'file']
@@ -77,10 +78,10 @@ def _sample_files(members: Sequence[TextSource]) -> list[TextSource]:
 
 
 def _are_documents(labels: Sequence[str], files: int) -> bool:
-    """Returns whether each file is one document, by the majority of the `labels` of `classify_blank_lines`.
+    """Returns whether each file is one document.
 
-    If all labels are '', each file is one document. The result is False for a single file, because one document cannot
-    be paired or held out.
+    The majority of `labels`, the results of `classify_blank_lines`, decides. If all labels are '', each file is one
+    document. The result is False for a single file, because one document cannot be paired or held out.
     """
     return files > 1 and (labels.count('files') > labels.count('text') or not any(labels))
 
@@ -99,12 +100,12 @@ def _inspect(source: TextSource) -> tuple[str, str]:
 
 
 def classify_blank_lines(text: str, *, complete: bool = True) -> str:
-    """Returns 'text' if blank lines end documents, 'files' if they end paragraphs, '' without two blocks.
+    """Returns 'text' if blank lines end documents, 'files' if they end paragraphs, '' if there are under two blocks.
 
     Args:
       text: The beginning of a file.
-      complete: Whether `text` is the complete file. If not, its last block may be cut, so it is ignored if there are
-        three or more blocks.
+      complete: Whether `text` is the complete file. If not, the last block may be cut. It is then ignored, unless there
+        are only two blocks.
     """
     blocks = [
         list(lines)

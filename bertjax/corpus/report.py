@@ -30,7 +30,7 @@ def make_report(
 
     Most counts cover the documents of the store. `documents_read`, `characters`, `lines` and the duplicates cover all
     documents that are not broken or empty. `duplicate_documents` and `duplicate_lines` count the documents and the
-    lines that equal an earlier document or line. In text, case and the amount of white space are ignored.
+    lines that equal an earlier document or line. Equal texts may differ in case and in the amount of white space.
 
     `destinations` and `splits` are the results of `merge.choose_destinations` and `merge.merge_shards`, and `likeness`
     the result of `quality.coherence`.
@@ -95,7 +95,7 @@ def add_counts(counters: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def add_problems(problems: Iterable[dict[str, list[str]]]) -> dict[str, list[str]]:
-    """Returns the first few problems of each kind, in the order of the shards."""
+    """Returns the first MAX_PROBLEMS problems of each kind, in the order of the shards."""
     total: dict[str, list[str]] = {}
     for problem in problems:
         for kind, lines in problem.items():

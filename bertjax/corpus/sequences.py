@@ -58,7 +58,7 @@ def list_fields(record: Mapping[str, Any]) -> str:
 def parse_sentences(
     text: str, number: int, key: str, *, format: str, segments: bool
 ) -> Iterator[SequenceSentence | Broken]:
-    """Yields the non-empty sentences in the field `key` of a line of JSON, or a `Broken` if the line is invalid."""
+    """Yields the nonempty sentences in the field `key` of line `number`, or one `Broken` if the line is invalid."""
     record = parse_json_object(text, number)
     if isinstance(record, Broken):
         yield record
@@ -103,7 +103,7 @@ def encode_sentence(
       sentence: The sentence.
       where: The file and line, for messages.
       vocabulary: {piece: id}.
-      unk_id: The id of symbols that the vocabulary lacks, which are an error if `strict`.
+      unk_id: The id of a symbol that the vocabulary lacks. If `strict`, such a symbol is an error.
       segments, strict: See `CorpusOptions`.
 
     Raises:

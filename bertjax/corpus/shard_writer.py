@@ -50,7 +50,7 @@ class _Draft:
     lines: bytearray  # uint64 hashes of the lines, little-endian
     segments: array.array  # uint8, the segment types of the sentences, if the data has segment types
     batch: list = dataclasses.field(default_factory=list)  # the next sentences to encode: texts, or arrays of ids
-    begin: int = 0  # the byte of the train file at which the tokens written so far begin
+    begin: int = 0  # the byte offset of the document in the train file, if some tokens are already written
     characters: int = 0
     tokens: int = 0
     sentences: int = 0
@@ -60,10 +60,7 @@ class _Draft:
 
 
 class ShardWriter:
-    """Writes the files of a shard from its events.
-
-    The arguments are those of `encode_shard`.
-    """
+    """Writes the files of a shard. Its methods take the events. For the arguments, see `encode_shard`."""
 
     def __init__(self, directory: pathlib.Path, shard: int, tokenizer: Tokenizer, options: CorpusOptions):
         partial, name = directory / 'partial', f'{shard:05d}'
@@ -119,9 +116,9 @@ class ShardWriter:
             self._flush()
 
     def _add_long(self, sentences: list[str]) -> None:
-        """Adds a long paragraph, of up to many megabytes, in bounded memory.
+        """Adds the sentences of a paragraph that is longer than a batch.
 
-        A sentence longer than a batch is cut, at spaces if possible.
+        A sentence of more than BATCH_CHARACTERS is cut, at a space if possible, so that memory is bounded.
         """
         for sentence in sentences:
             while sentence:
@@ -253,7 +250,7 @@ class ShardWriter:
             self._run = bytearray()
 
     def close(self, inputs: list[list]) -> dict:
-        """Finishes the files, then writes and returns the record (with `inputs`), which marks the shard as done."""
+        """Finishes the files. Returns the record, which contains `inputs` and is written last."""
         self._flush()
         self._spill_lines()
         record = {
@@ -287,11 +284,10 @@ def encode_shard(
       parts: The parts of the corpus that the shard reads, in order.
       tokenizer: The tokenizer of the store.
       options: The options of the store.
-      progress: A function that is called with a number of new documents, and a number of new bytes (before
-        decompression) or records.
+      progress: A function of two numbers: the new documents, and the new bytes (before decompression) or records.
 
     Returns:
-      The record of the shard; see `shard_writer`.
+      The record of the shard, as in partial/K.json.
 
     Raises:
       UserError: The input is broken (if strict), or a sentence is invalid (see `sequences.encode_sentence`).

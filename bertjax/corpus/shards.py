@@ -14,9 +14,10 @@ MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # the bounds of the target size of a s
 TARGET_SHARDS = 64  # enough that the cores of a large machine finish at about the same time
 FILES_A_SHARD = 10_000
 RECORDS_A_SHARD = 20_000  # the number of records of a tfds dataset in a shard
-# A large compressed file cannot be cut. Several workers decompress the file, and each encodes every n-th document.
+# A large compressed file cannot be cut. Instead, up to MAX_STRIDES workers decompress it, and each of n workers encodes
+# every n-th document.
 MAX_STRIDES = 8
-STRIDE_BYTES = 8 << 20  # a file gets a worker for each STRIDE_BYTES of its compressed size
+STRIDE_BYTES = 8 << 20  # a file has a part for each STRIDE_BYTES of its compressed size, and up to MAX_STRIDES parts
 EXPANSION = 3.5  # the estimated bytes of text per compressed byte
 
 _BOUNDARY = {
@@ -28,7 +29,7 @@ _BOUNDARY = {
 
 
 def _boundary(file, position: int, size: int, format: str) -> int:
-    """Returns a position at or after `position` that is between two documents, or `size` if there is none."""
+    """Returns the first boundary between two documents at or after `position`, or `size` if there is none."""
     pattern, position = _BOUNDARY[format], position - 1
     file.seek(position)
     window = b''
@@ -88,7 +89,7 @@ def _text_size(source: TextSource) -> float:
 
 
 def cut_shards(sources: list[TextSource], format: str, *, in_order: bool = False) -> list[list[TextPart]]:
-    """Cuts a corpus into shards of about equal size. Returns the parts of each shard, in order.
+    """Cuts a corpus into shards that are close to a target size, if possible. Returns the parts of each shard in order.
 
     Args:
       sources: The sources of the corpus.

@@ -93,8 +93,8 @@ class TextSource:
       size: The number of bytes of a file, or of records of a dataset.
       stamp: A value that changes if the content may have changed: a file's modification time in ns, or the version of
         an object or dataset.
-      single: Whether a file of unknown format is one document. `resolve_sources` sets it to True in directories.
-        `reading.choose_readings` then decides by content.
+      single: Whether the whole file is one document, if its format is 'auto' and not recognised. `resolve_sources` sets
+        it to True in directories. `reading.choose_readings` then decides by the content of files.
       inode: The inode of a local file; otherwise 0.
       component: The directory or glob that matched the file; '' if the corpus names the file itself.
     """
@@ -134,7 +134,7 @@ def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
     Each component with a weight becomes a separate store. Components without weights become one store.
 
     Raises:
-      UserError: A component is empty, only some have weights, a weight is invalid, or numbers are mixed with AUTO.
+      UserError: A component is empty, a weight is invalid, only some components have weights, or only some are AUTO.
     """
     parts = [part.strip() for part in spec.split(',')]
     if not all(parts):

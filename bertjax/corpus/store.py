@@ -1,8 +1,9 @@
 """The token store: a directory of memory-mapped token ids, with the offsets of sentences and documents.
 
-manifest.json is written last. It lists these files with their sizes and checksums:
+manifest.json is written last. It lists these files with their sizes and checksums. Offsets count from the start of the
+split, and the last offset is the end of the split:
   train-*.tokens, heldout-00000.tokens   ids, uint16 or int32; each document is in one file
-  SPLIT.sentences                        int64 [sentences + 1], the first token of each sentence in the split
+  SPLIT.sentences                        int64 [sentences + 1], the first token of each sentence
   SPLIT.documents                        int64 [documents + 1], the first sentence of each document
   SPLIT.segments                         uint8 [sentences], the segment type of each sentence, if the data has segments
 """
@@ -31,7 +32,7 @@ _REBUILD = 'remove the directory and build it again from the text (--config.run=
 
 
 def id_dtype(vocab_size: int) -> np.dtype:
-    """Returns the dtype of token ids: uint16 if all ids fit, else int32, little-endian."""
+    """Returns the little-endian dtype of token ids: uint16 if all ids of the vocabulary fit, else int32."""
     return np.dtype('<u2' if vocab_size <= 1 << 16 else '<i4')
 
 
@@ -63,10 +64,10 @@ class StoreSplit:
         self.sha = hash_json(entry)
 
     def tokens(self, start: int, length: int) -> np.ndarray:
-        """Returns `length` token ids of one document, from offset `start` in the split, as a read-only view.
+        """Returns a read-only view of the `length` token ids from offset `start` of the split.
 
         Raises:
-          IndexError: The range is outside the split, or spans two files (and therefore two documents).
+          IndexError: The range is outside the split, or spans two files. (No document spans two files.)
         """
         index = bisect.bisect_right(self._starts, start) - 1
         if start < 0 or length < 0 or start + length > self.num_tokens:

@@ -21,12 +21,13 @@ def iter_texts(
 ) -> Iterator[str]:
     """Yields the paragraphs of a corpus, including held-out documents.
 
-    Without `options.strict`, broken input is skipped (`build_store` reports it). Memory does not grow with the corpus.
+    If `options.strict` is False, broken input is skipped, because `build_store` reports it. Memory does not grow with
+    the corpus.
 
     Args:
       spec, options: See `build.build_store`.
-      note: A function that is called with the `KnownText` of each file or dataset after it was read.
-        `identity.describe_difference` later compares each `KnownText` with its file.
+      note: A function that is called after each file or dataset with its `KnownText`, from which
+        `identity.describe_difference` can later find changes.
       progress: See `formats.read_events`.
 
     Raises:
@@ -42,7 +43,7 @@ def iter_texts(
 
 
 def new_record() -> dict[str, Any]:
-    """Returns a record for `iter_part_texts`: whether all parts are empty, their hashes, and the first broken input."""
+    """Returns a new record, in which `iter_part_texts` stores the hashes of parts and the first broken input."""
     return {'empty': True, 'digests': [], 'broken': ''}
 
 

@@ -18,18 +18,19 @@ from bertjax.model.config import BertConfig
 _KEY = 'config.export_formats'
 _FIX = 'remove google from config.export_formats'
 _ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu', 'relu': 'relu'}
-# The fields without a key in bert_config.json, and their only possible values.
+# bert_config.json has no keys for these fields, because google-research/bert always uses these values.
 _FIXED = {'causal': False, 'layer_norm_eps': 1e-12, 'pooler': 'tanh'}
 
 
 def check_google(config: BertConfig, head: Head | None = None, vocabulary: str = 'wordpiece') -> None:
-    """Checks that google-research/bert can compute a model with a tokenizer of the family `vocabulary`.
+    """Checks that google-research/bert can compute a model and read its tokenizer.
 
-    A task's model with `head` must have passed `check_head_exportable`.
+    `vocabulary` is the family of the tokenizer. A task's model has a `head`, and must have passed
+    `check_head_exportable`.
 
     Raises:
-      UserError: The model has features that BERT lacks, is left-to-right, or has no segment embedding. Or its epsilon
-        or pooler differs from BERT's. Or google-research/bert lacks its head or its family of tokenizers.
+      UserError: The model has features that BERT lacks, is left-to-right, has no segment embedding, or has another
+        epsilon or pooler than BERT. Or google-research/bert lacks the head or the family of the tokenizer.
     """
     for name in config.modern_fields:
         found = f'{getattr(config, name)} with google in {_KEY}'

@@ -14,10 +14,10 @@ import google_crc32c
 from bertjax.files.protobuf import decode_varint, encode_varint
 
 _MAGIC = 0xDB4775248B80FB57.to_bytes(8, 'little')
-_FOOTER = 48  # The size in bytes of the footer: two handles (positions of blocks), padding and the magic number.
+_FOOTER = 48  # The size of the footer in bytes. It has two handles (offset and size of a block), padding and _MAGIC.
 _TRAILER = 5  # The size in bytes of the compression type and the checksum after each block.
 _BLOCK = 256 << 10  # A new block starts after this number of bytes.
-_RESTART_INTERVAL = 16  # Every 16th entry of a block has a complete key.
+_RESTART_INTERVAL = 16  # Every 16th entry of a block has a complete key. In the index, every entry has one.
 
 
 def masked_crc32c(data: bytes) -> int:
@@ -36,7 +36,7 @@ def read_table(data: bytes) -> dict[bytes, bytes]:
         raise ValueError('bytes that are not a complete table of TensorFlow')
     statistics, position = _handle(data[-_FOOTER:], 0)
     index, _ = _handle(data[-_FOOTER:], position)
-    _block(data, *statistics)  # Only the checksum is checked; the block is empty.
+    _block(data, *statistics)  # The block is empty. This call only checks its checksum.
     blocks = [_handle(handle, 0)[0] for _, handle in _entries(_block(data, *index))]
     return dict(itertools.chain.from_iterable(_entries(_block(data, *block)) for block in blocks))
 

@@ -29,18 +29,18 @@ FIELDS = (
     ('layer_norm_eps', 'layer_norm_eps'),
     ('init_stddev', 'initializer_range'),
 )
-# The optional keys of FIELDS. Older files may lack them. Then our defaults apply, which equal transformers'.
+# The keys of FIELDS that a file may lack. Our defaults then apply. They equal the defaults of transformers.
 _OPTIONAL = {'type_vocab_size', 'hidden_dropout_prob', 'attention_probs_dropout_prob'}
 _OPTIONAL |= {'layer_norm_eps', 'initializer_range', 'max_position_embeddings'}
 _FIX = 'set --config.export_formats=orbax to train it anyway'
 
 
 def check_exportable(config: BertConfig, head: Head | None = None) -> None:
-    """Checks that transformers can represent a pre-trained model, or the encoder of a task's model with `head`.
+    """Checks that transformers can represent a pre-trained model or, if `head` is given, the encoder of a task's model.
 
     Raises:
-      UserError: The model has features that BERT lacks and is not a ModernBERT, it has no segments and is not a
-        DistilBERT, or no class of transformers has its pooler.
+      UserError: The model has features that BERT lacks, but does not fit ModernBERT. Or it has no segment embedding,
+        but does not fit DistilBERT. Or no class of transformers has its pooler.
     """
     if config.modern_fields:
         different = modernbert.misfit(config)
@@ -103,9 +103,9 @@ def label_names(id2label: Any) -> tuple[str, ...]:
 def architecture(config: BertConfig, missing_parts: Collection[str] = ()) -> str:
     """Returns the class of transformers for a pre-trained model.
 
-    A left-to-right model without a pair head is exported as BertForMaskedLM. With `is_decoder`, this class uses a
-    causal mask, and its loss is at the masked positions, like ours. BertLMHeadModel loads the same tensors, but it
-    shifts the labels. `missing_parts` are the parts of the model, such as 'mlm' and 'nsp', that have no weights.
+    `missing_parts` are the parts of the model, such as 'mlm' and 'nsp', that have no weights. A left-to-right model
+    without a pair head is exported as BertForMaskedLM. If `is_decoder` is true, BertForMaskedLM uses a causal mask, and
+    its loss is at the masked positions, as in bertjax. BertLMHeadModel has the same tensors, but shifts the labels.
     """
     nsp = config.nsp and 'nsp' not in missing_parts
     if 'mlm' in missing_parts:
@@ -142,9 +142,10 @@ def to_json(
 def from_json(
     values: Mapping[str, Any], where: str, format_names: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Returns the fields of a BertConfig from the values of a config.json of model_type 'bert', see `CheckpointSource`.
+    """Returns the fields of a BertConfig that `values` defines, see `CheckpointSource.values`.
 
-    Error messages have the path `where` of the file, and its names of keys, {key: name in the file}.
+    Error messages name the file `where`, and use its names of keys. `format_names` is {key in BERT: key in the file},
+    for keys that differ.
 
     Raises:
       UserError: The model is not a BERT or has features that our model lacks, or a key is missing or has a wrong type.
@@ -156,7 +157,7 @@ def from_json(
     other = 'give a directory of a BERT'
     classes = values.get('architectures')
     kind = str(classes[0]) if isinstance(classes, list) and classes else ''
-    # Old files and files of some programs have no model_type. The class then shows the family.
+    # Some files, for example old ones, have no model_type. The name of the class then shows the family.
     if values.get('model_type', 'bert' if kind.startswith('Bert') or not kind else None) != 'bert':
         known = [name for family in FAMILIES for name in (family.name, *family.variants)]
         fix = f'{other}: {kind} computes another function' if kind else f'{other}: other models compute other functions'

@@ -37,14 +37,14 @@ class CrossEncoder(NamedTuple):
 
 
 def read_cross_encoder(directory: epath.PathLike) -> CrossEncoder | None:
-    """Reads the settings of a folder. Returns None if it is not a CrossEncoder with one output.
+    """Reads the settings of a CrossEncoder. Returns None if the folder is not a CrossEncoder with one output.
 
     Raises:
       UserError: The CrossEncoder has an unknown activation, a default prompt or a wrong length, or a file is damaged.
     """
     folder = epath.Path(directory)
     config, settings = read_settings(folder / 'config.json'), read_settings(folder / SETTINGS)
-    older = config.get('sentence_transformers')  # an object in versions 4 and 5; a single key before
+    older = config.get('sentence_transformers')  # an object in versions 4 and 5; absent before
     older = older if isinstance(older, dict) else {'activation_fn': config.get('sbert_ce_default_activation_function')}
     is_marked = settings.get('model_type') == CROSS_ENCODER or older.get('activation_fn')
     labels = config.get('id2label')  # transformers assumes two labels if there are no names

@@ -1,7 +1,7 @@
 """Reads and writes the Dense modules of sentence-transformers: linear layers with an activation.
 
-They are applied to the vectors of texts, or of tokens (multi_vector.py). Source: sentence-transformers 2 to 6
-(base/modules/dense.py).
+A Dense module transforms the vector of a text or, in multi_vector.py, the vectors of tokens. Source:
+sentence-transformers 2 to 6 (base/modules/dense.py).
 """
 
 import dataclasses
@@ -28,13 +28,13 @@ ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {
     'SiLU': jax.nn.silu,
     'Sigmoid': jax.nn.sigmoid,
 }
-_PACKAGES = {'Identity': 'linear'}  # the module of torch.nn.modules with the class, if it is not 'activation'
+_PACKAGES = {'Identity': 'linear'}  # {class: its module in torch.nn.modules}, for modules other than 'activation'
 
 
 class DenseConfig(NamedTuple):
     """The settings of a Dense module."""
 
-    width: int  # of the result
+    width: int  # the width of the result
     activation: str  # a key of ACTIVATIONS
     use_bias: bool = True
     normalize_input: bool = False  # whether a module Normalize before the Dense module scales the input to length 1
@@ -57,7 +57,7 @@ class Dense:
 
 
 def read_dense(folder: epath.Path, settings: Mapping[str, Any], fix: str) -> Dense:
-    """Reads the Dense module in a folder with `settings` in its config.json. `fix` is for unsupported modules.
+    """Reads a Dense module. `settings` is its config.json, and `fix` the advice if the module is not supported.
 
     Raises:
       UserError: The activation is unknown, the layer has a residual connection, or a tensor is missing or wrong.
@@ -94,7 +94,7 @@ def dense_settings(config: DenseConfig, width: int) -> dict[str, Any]:
 
 
 def to_tensors(layers: Sequence[Dense]) -> dict[str, np.ndarray]:
-    """Returns the tensors of layers that are applied one after the other, with their names in convert/names.py."""
+    """Returns the tensors of consecutive layers, {name in convert/names.py: tensor}."""
     tensors = {}
     for folder, layer in zip(DENSE_FOLDERS, layers, strict=False):
         tensors[f'{folder}/linear.weight'] = np.ascontiguousarray(layer.kernel.T)

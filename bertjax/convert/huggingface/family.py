@@ -1,7 +1,8 @@
 """Families of models in transformers: how the names and settings of a family differ from BERT.
 
-The readers and writers of directories use BERT's names, which a `Family` converts. Parts that BERT lacks have the
-additional names in convert/names.py, and functions of the family convert the additional keys of config.json.
+The readers and writers of directories use BERT's names. A `Family` converts these names to its own names and back. For
+parts that BERT lacks, convert/names.py defines the names. `Family.read_fields` and `Family.write_values` convert the
+keys of config.json that BERT lacks.
 """
 
 import dataclasses
@@ -33,13 +34,13 @@ class Family:
       keys: Pairs (key of BERT in config.json, key of this family).
       fixed: Pairs (key of BERT that this family lacks, the value that describes this family).
       activation: The activation of the MLM head if it is fixed; '' if it is the encoder's activation.
-      offset: Whether the rows of the position table from 0 to the id of the padding are unused.
-      token_ids: Pairs (key of config.json, attribute of a tokenizer) of special tokens besides the padding.
+      offset: Whether the rows 0 to `pad_token_id` of the position table are unused.
+      token_ids: Pairs (key of config.json, attribute of the tokenizer) for the ids of special tokens except [PAD].
       field_names: {field from `read_fields`: its key in config.json}, for messages.
       read_fields: A function (content of config.json, its path for messages) -> the fields of BertConfig that BERT's
-        keys do not cover; None if they cover all fields.
-      write_values: A function BertConfig -> the keys of config.json that BERT's keys do not cover; None if they cover
-        all keys.
+        keys do not cover; None if BERT's keys cover all fields.
+      write_values: A function BertConfig -> the entries of config.json that BERT lacks or that replace BERT's; None if
+        there are none.
     """
 
     name: str
@@ -69,7 +70,7 @@ class Family:
         return dataclasses.replace(self, name=model_type, classes=classes) if classes else self
 
     def to_bert_names(self, name: str, architecture: str = '') -> tuple[str, ...]:
-        """Converts the name of a tensor of the family to its name in BERT, or to several names for a fused tensor.
+        """Returns the name that a tensor of the family has in BERT. A fused tensor has several names in BERT.
 
         The name may lack the encoder's prefix. `architecture` is the class of the model in BERT or in the family.
         """
@@ -98,8 +99,8 @@ class Family:
         """Converts a config.json of the family to a config.json of BERT.
 
         Raises:
-          UserError: The id of the padding is not a whole number from 0, or the activation of the encoder differs from
-            the fixed activation of the MLM head.
+          UserError: `pad_token_id` is not an integer of at least 0. Or the family fixes the activation of the MLM head,
+            and the encoder has another activation.
         """
         if self.name == 'bert':
             return dict(values)
@@ -129,7 +130,7 @@ class Family:
         return result
 
     def unused_positions(self, values: Mapping[str, Any], where: str) -> int:
-        """Returns the number of unused rows at the start of the position table. An invalid padding id is an error."""
+        """Checks the id of the padding, and returns the number of unused rows at the start of the position table."""
         pad = values.get('pad_token_id', 1) if self.offset else -1
         if self.offset and (type(pad) is not int or pad < 0):
             raise UserError(where, f'pad_token_id {pad!r}', 'the id of the padding', 'take the original file')

@@ -10,7 +10,7 @@ from bertjax.model.config import BertConfig
 _LAYER = 'model.layers.{i}'
 _FIX = 'give a directory of a ModernBERT, an Ettin or an mmBERT'
 
-# The fields of BertConfig with the same value in all models of the family.
+# BertConfig fields that have the same value in all models of the family.
 _FORM = {
     'norm': 'layernorm',
     'pre_norm': True,
@@ -77,7 +77,7 @@ def _is_plain(facts: Any) -> bool:
 
 
 def read_fields(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns fields of BertConfig, which extend and override the result of `huggingface.config.from_json`.
+    """Returns fields of BertConfig that extend and override the fields from `huggingface.config.from_json`.
 
     Raises:
       UserError: The model has features that bertjax lacks.
@@ -104,7 +104,7 @@ def read_fields(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def write_values(config: BertConfig) -> dict[str, Any]:
-    """Returns the entries of config.json that extend or override those of a BERT, as {key: value}."""
+    """Returns the entries of config.json that a BERT lacks, or that replace the entries of a BERT."""
     every = config.global_every if config.attention_window else 1
     values = {theirs: getattr(config, ours) for ours, theirs, _ in _FIELDS}
     if not config.attention_window:
@@ -169,7 +169,7 @@ MODERNBERT = Family(
         ('position_embedding_type', 'absolute'),
         ('use_cache', False),
     ),
-    # Written explicitly, because the defaults in transformers are the ids of ModernBERT's vocabulary.
+    # These ids are written because transformers' defaults for them only fit ModernBERT's own vocabulary.
     token_ids=(
         ('bos_token_id', 'cls_id'),
         ('cls_token_id', 'cls_id'),

@@ -1,9 +1,9 @@
 """Reads and writes the files of a ColBERT, which sentence-transformers loads as a MultiVectorEncoder.
 
 Its modules are Transformer, Dense (the projection of token vectors), MultiVectorMask and Normalize. Two other forms are
-read, but not written. PyLate 3 lists only the first two modules, and stores the settings of the others in
-config_sentence_transformers.json. The original ColBERT has no modules.json: the projection is a tensor of the
-checkpoint, and artifact.metadata contains the settings. Sources: sentence-transformers 6
+read, but not written. In the form of PyLate 3, modules.json lists only Transformer and Dense, and the other settings
+are in config_sentence_transformers.json. In the form of the original ColBERT, there is no modules.json: the projection
+is a tensor of the checkpoint, and artifact.metadata contains the settings. Sources: sentence-transformers 6
 (multi_vector_encoder/model.py and modules/multi_vector_mask.py, base/modules/transformer.py) and
 stanford-futuredata/ColBERT (infra/config/settings.py, modeling/hf_colbert.py).
 """
@@ -32,7 +32,7 @@ from bertjax.errors import UserError
 
 PUNCTUATION = tuple(string.punctuation)
 MULTI_VECTOR, _PYLATE = 'MultiVectorEncoder', 'ColBERT'  # values of model_type in SETTINGS
-METADATA, _STANFORD = 'artifact.metadata', 'HF_ColBERT'  # the original ColBERT's file of settings, and its class
+METADATA, _STANFORD = 'artifact.metadata', 'HF_ColBERT'  # the original ColBERT's settings file and model class
 PROJECTION = '1_Dense/linear.weight'  # the name of the projection, see convert/names.py
 STANFORD_PROJECTION = 'linear.weight'  # the projection in a checkpoint of the original ColBERT
 _MODULES = (
@@ -171,7 +171,9 @@ def _parse_length(value: Any, name: str, where: str, longest: int) -> int:
 
 
 def read_projection(directory: epath.PathLike) -> np.ndarray:
-    """Reads the projection of token vectors from width D to D', float32 [D', D] as in torch.nn.Linear.
+    """Reads the matrix that projects token vectors from width D to D'.
+
+    The matrix is float32 [D', D], as in torch.nn.Linear.
 
     Raises:
       UserError: The Dense module has an activation, a nonzero bias or wrong tensors, or there is no projection.
@@ -190,7 +192,7 @@ def read_projection(directory: epath.PathLike) -> np.ndarray:
 
 
 def settings_as_options(directory: str, settings: MultiVector) -> dict[str, Any]:
-    """Returns `seq_len` and the task options of late interaction that reproduce the model in a directory.
+    """Returns the task options, including `seq_len`, with which late interaction reproduces a saved model.
 
     Raises:
       UserError: The skiplist is neither empty nor Python's string.punctuation, queries are filled to more tokens than
@@ -215,9 +217,9 @@ def settings_as_options(directory: str, settings: MultiVector) -> dict[str, Any]
 
 
 def multi_vector_files(settings: MultiVector, width: int, dim: int) -> dict[str, bytes]:
-    """Returns the JSON files of the modules of a MultiVectorEncoder: {relative path: content}.
+    """Returns the JSON files of a MultiVectorEncoder, {relative path: content}, without those of transformers.
 
-    `width` is the width of the encoder, `dim` that of the projected vectors.
+    `width` is the width of the encoder, and `dim` the width of the projected vectors.
     """
     expansion = {'strategy': 'fixed', 'attend': settings.attend, 'token': None, 'length': settings.query_len}
     prompts = {'query': settings.query_prompt, 'document': settings.document_prompt}
@@ -231,7 +233,7 @@ def multi_vector_files(settings: MultiVector, width: int, dim: int) -> dict[str,
             'document_length': settings.document_len,
             'query_expansion': expansion if settings.augment else None,
         },
-        # The prompts are also written as prefixes, whose first word becomes one token if the vocabulary has it.
+        # The prompts are also written as prefixes. The first word of a prefix becomes one token, if it is a piece.
         SETTINGS: {
             'model_type': MULTI_VECTOR,
             'prompts': prompts,

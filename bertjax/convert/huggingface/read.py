@@ -41,7 +41,7 @@ def read_further_files(directory: epath.Path) -> dict[str, bytes]:
 
 
 def read(directory: epath.Path) -> CheckpointSource:
-    """Reads the description of a model, see load.py. Names and settings of other families are converted to BERT's."""
+    """Reads the description of a model, see load.py. Tensor names and keys of other families become those of BERT."""
     where = str(directory / CONFIG)
     values = read_json_object(directory / CONFIG, 'copy the directory again')
     family = find_family(values.get('model_type', 'bert'))

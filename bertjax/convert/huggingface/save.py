@@ -68,7 +68,7 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
         family = choose_family(config, tokenizer.separators, pairs=pairs)
     config_json = family.to_family_values(to_json(config, tokenizer.pad_id, head, content.task, missing_parts))
     config_json |= family.write_values(config) if family.write_values else {}
-    export_keys = config_json.keys() - {'use_cache'} | _DIRECTORY_KEYS  # Encoders ignore `use_cache`, so it is kept.
+    export_keys = config_json.keys() - {'use_cache'} | _DIRECTORY_KEYS  # Encoders ignore `use_cache`: the old is kept.
     config_json |= {'torch_dtype': content.dtype, **{key: getattr(tokenizer, name) for key, name in family.token_ids}}
     config_json |= {key: x for key, x in content.values.items() if key not in export_keys}
     unused = family.unused_positions(config_json, CONFIG)
@@ -109,7 +109,7 @@ def _parts(shapes: Mapping[str, object]) -> set[str]:
 
 
 def _tensor(host: HostParams, entries: Sequence[names.Entry], vocab_size: int, unused: int, dtype: str) -> Tensor:
-    """Returns the concatenation of `entries` in the layout of transformers, after `unused` rows of zeros."""
+    """Returns a tensor in the layout of transformers: `unused` rows of zeros, then the tensors of `entries`."""
     stored = jnp.dtype(dtype)
     shapes = [entry.their_shape(host.shapes[entry.ours], vocab_size) for entry in entries]
     rows, others = unused + sum(shape[0] for shape in shapes), shapes[0][1:]
@@ -123,7 +123,7 @@ def _tensor(host: HostParams, entries: Sequence[names.Entry], vocab_size: int, u
 
 
 def _adapt_tokenizer(path: epath.Path, config: BertConfig) -> None:
-    """Adapts a tokenizer_config.json to a family without segment ids: removes `token_type_ids`, sets the length."""
+    """Removes `token_type_ids`, which only BERT uses, from a tokenizer_config.json, and sets the maximum length."""
     facts = json.loads(path.read_text())
     facts['model_input_names'] = [name for name in facts['model_input_names'] if name != 'token_type_ids']
     facts['model_max_length'] = config.max_positions

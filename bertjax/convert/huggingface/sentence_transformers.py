@@ -89,13 +89,13 @@ class SentenceModules:
 
 
 def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
-    """Reads the modules of a directory. Returns None without modules.json, or for a CrossEncoder or a ColBERT.
+    """Reads the modules of a directory. Returns None if it has no modules.json, or is a CrossEncoder or ColBERT.
 
     Raises:
       UserError: config_sentence_transformers.json is damaged. Other errors are stored as `refusal` in the result.
     """
     folder = epath.Path(directory)
-    others = ('CrossEncoder', 'MultiVectorEncoder', 'ColBERT')  # read by cross_encoder.py and multi_vector.py
+    others = ('CrossEncoder', 'MultiVectorEncoder', 'ColBERT')  # cross_encoder.py and multi_vector.py read them
     if not (folder / MODULES).exists() or read_settings(folder / SETTINGS).get('model_type') in others:
         return None
     max_length = 0
@@ -142,7 +142,7 @@ def module_files(modules: SentenceModules, width: int, num_layers: int) -> dict[
 
 
 def json_files(modules: Sequence[tuple[str, str]], contents: Mapping[str, Any]) -> dict[str, bytes]:
-    """Returns {path: content} of the files `contents` and of modules.json, which lists the pairs (folder, type)."""
+    """Encodes `contents`, {path: value}, as JSON files, and adds modules.json with `modules`, pairs (folder, type)."""
     listed = [
         {'idx': i, 'name': str(i), 'path': folder, 'type': f'sentence_transformers.{kind}'}
         for i, (folder, kind) in enumerate(modules)
@@ -229,9 +229,9 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
 def read_modules(
     folder: epath.Path, aliases: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[list[str], list[dict[str, Any]]]:
-    """Returns the kinds and the settings of the modules. The settings include `path`.
+    """Returns the kinds of the modules, such as 'Dense', and their settings. The settings include `path`.
 
-    `aliases` is {type of a module of another package: its kind}.
+    `aliases` gives the kinds of modules of other packages: {type in modules.json: kind}.
 
     Raises:
       UserError: A module has no type or no valid path, or a file is missing or damaged.
@@ -245,7 +245,7 @@ def read_modules(
         if not isinstance(kind, str) or not is_valid:
             expected = 'the type of a module and the name of its folder'
             raise UserError(f'{folder / MODULES}: module {number}', format_value(module), expected, _NAME_POOL)
-        # Modules of other packages without an alias keep their full names, which callers refuse.
+        # A module of another package that has no alias keeps its full type name. Callers refuse such names.
         kind = aliases.get(kind, kind)
         kinds.append(kind.rpartition('.')[2] if kind.startswith('sentence_transformers.') else kind)
         file = folder / path / 'config.json'

@@ -33,15 +33,15 @@ _TIED = (
 def read_tensors(
     directory: epath.Path, to_bert_names: Callable[[str], tuple[str, ...]], *, tied: bool = True
 ) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, str]]:
-    """Reads all tensors as float32, and renames them with `to_bert_names`.
+    """Reads the tensors as float32, except constant buffers, and renames them with `to_bert_names`.
 
     The files are model.safetensors or pytorch_model.bin, possibly in shards. LayerNorm's `gamma` and `beta` become
     `weight` and `bias`. A tensor that is tied to another must equal it and is dropped.
 
     Args:
       directory: The directory of the files.
-      to_bert_names: A function from a name in the file, with or without prefix, to a tuple of names in BERT. Several
-        names split the tensor into equal parts along its first axis.
+      to_bert_names: A function that converts a name in the file to a tuple of names in BERT. If it returns several
+        names, the tensor is split into equal parts along its first axis.
       tied: Whether the output embedding is the input embedding. If False, the output embedding is a separate tensor.
 
     Returns:
@@ -65,7 +65,7 @@ def read_tensors(
                 fix = 'save it in float32: quantised weights cannot start a run'
                 raise UserError(f'{file}: {theirs}', f'type {kind}', 'one of ' + ', '.join(_DTYPES), fix)
             if x.ndim == 0 or len(x) % len(parts):
-                parts = (theirs,)  # Reported later, as a tensor of another shape or as unused.
+                parts = (theirs,)  # Later, the tensor is reported as unused, or its shape as wrong.
             for name, part in zip(parts, np.split(x, len(parts)) if len(parts) > 1 else [x], strict=True):
                 if name in tensors:  # Some classes save an unused pooler and the layer that replaces it.
                     if 'pooler' in theirs:

@@ -22,8 +22,8 @@ KEY = 'config.beam'
 _EXPECTED, _FIX = "flags of Apache Beam's PipelineOptions", 'for example --runner=DirectRunner'
 _DASK_MODULE = 'apache_beam.runners.dask.dask_runner'
 _DASK_SECONDS = 10  # the timeout of a request to the scheduler; Dask's default is 30
-# The maximum number of Dask partitions. If there are more elements, a partition holds several elements. Dask shuffles
-# up to 32 ** 2 partitions in two rounds.
+# The maximum number of Dask partitions, because Dask shuffles up to 32 ** 2 partitions in two rounds. If there are more
+# elements, a partition holds several elements.
 _DASK_PARTITIONS = 1024
 
 
@@ -52,7 +52,7 @@ def parse_flags(flags: str, elements: int = 1) -> tuple[PipelineRunner, Pipeline
         raise UserError(KEY, message or f'{flags!r}, which asks for help', _EXPECTED, _FIX) from None
     except ValueError as error:
         raise UserError(KEY, f'{flags!r} ({error})', _EXPECTED, _FIX) from None
-    if isinstance(runner, PortableRunner):  # the job server knows more flags
+    if isinstance(runner, PortableRunner):  # flags that only the job server knows are allowed
         unknown = set()
     pairs = zip(arguments, ['', *arguments], strict=False)
     loose = [argument for argument, previous in pairs if _is_loose(argument, previous)]
@@ -83,7 +83,7 @@ def is_dask(runner: PipelineRunner) -> bool:
 
 @contextlib.contextmanager
 def silence_beam_logs() -> Iterator[None]:
-    """Silences Beam's warnings, which do not matter to users, and a Dask client's log lines about a lost scheduler."""
+    """Silences the warnings of Beam, which do not matter to users, and the log messages of a Dask client."""
     levels = {'apache_beam': logging.ERROR, 'distributed.client': logging.CRITICAL}
     old_levels = {name: logging.getLogger(name).level for name in levels}
     for name, level in levels.items():
@@ -115,14 +115,14 @@ def _create_runner(name: str) -> PipelineRunner:
 
 
 def _is_loose(argument: str, previous: str) -> bool:
-    """Returns whether an argument is neither a flag nor the value of the flag before it."""
+    """Returns whether an argument is neither a flag nor the value of the flag `previous`."""
     return not argument.startswith('-') and ('=' in previous or not previous.startswith('-'))
 
 
 def _set_dask_defaults(options: PipelineOptions, elements: int) -> None:
-    """Sets the Dask options that config.beam does not set.
+    """Sets the timeout and the size of partitions, if config.beam does not set them.
 
-    By default, DaskRunner gives one worker up to 128 elements, each of which is a complete shard of text.
+    Here, an element is a complete shard of text. DaskRunner's default, up to 128 elements in a partition, is too large.
     """
     dask = options.view_as(sys.modules[_DASK_MODULE].DaskOptions)
     if dask.timeout is None:

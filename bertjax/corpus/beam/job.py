@@ -31,7 +31,7 @@ class Job:
 
     Args:
       folder: The absolute path of the folder.
-      root: The directory to which the text's paths are relative.
+      root: The directory from which relative paths of text files start.
 
     Attributes:
       folder: The path of the folder.
@@ -86,7 +86,7 @@ class Step(beam.DoFn):
 
 
 def missing_results_error(folder: pathlib.Path, missing: int, total: int) -> UserError:
-    """Returns the error for a finished pipeline if files are missing in the folder of its job."""
+    """Returns the error for a pipeline that finished without writing all results to the folder of the job."""
     found = f'{missing:,} of {total:,} results missing in {folder}'
     fix = 'mount one file system for all workers and this process; the same command continues'
     return UserError(KEY, found, 'a folder that all workers share', fix)
@@ -95,9 +95,13 @@ def missing_results_error(folder: pathlib.Path, missing: int, total: int) -> Use
 def run_pipeline(
     flags: str, folder: pathlib.Path, numbers: Iterable[int], fill: Callable[[beam.PCollection], object]
 ) -> None:
-    """Runs a pipeline with the flags of config.beam to its end. `folder` is the folder of the job.
+    """Runs a pipeline to its end.
 
-    The pipeline starts with `numbers`, each of which any worker may process. `fill` adds its steps to this collection.
+    Args:
+      flags: The value of config.beam.
+      folder: The folder of the job.
+      numbers: The numbers of the units of work, which are distributed to the workers.
+      fill: A function that adds the steps of the pipeline to the collection of `numbers`.
 
     Raises:
       UserError: The flags are invalid, a step raised a UserError, or the pipeline failed.

@@ -67,7 +67,7 @@ def _count(
 
 
 class _Sum(beam.CombineFn):
-    """Adds up counts in place. A plain function would copy the total in each call, that is, for about ten elements."""
+    """Adds up counts in place. A plain function, called for about ten elements at a time, would copy the total."""
 
     def create_accumulator(self) -> collections.Counter:
         return collections.Counter()
@@ -115,14 +115,14 @@ class _Spec(NamedTuple):
 
 
 class BeamTextStatistics:
-    """Computes counts or samples for each corpus of a mixture (or for one corpus), and records which text was read.
+    """Computes word counts or sentence samples of each corpus, and the record of the text that was read.
 
     Args:
-      corpora: The specifications of each corpus, as for `build.build_store`.
+      corpora: For each corpus, its specifications as for `build.build_store`.
       options: The options for reading text.
       flags: The value of config.beam.
-      folder: The folder of the job. `counts` and `sentences` remove it at the end, and also at the start, because a
-        killed run may have left files.
+      folder: The folder of the job. `counts` and `sentences` remove the folder at the end. They also remove it at the
+        start, because a killed run may have left files.
 
     Raises:
       UserError: A specification matches nothing.
@@ -142,8 +142,8 @@ class BeamTextStatistics:
     ) -> tuple[list[dict[str, int]], list[KnownText]]:
         """Returns the counts of the `limit` most frequent words or symbols of each corpus, and the record of the text.
 
-        `text.vocabulary.count_words` drops the rarest words if there are more than MAX_WORDS. Here, this happens within
-        each unit, so the counts may differ from the counts without Beam.
+        If there are more than MAX_WORDS words, `text.vocabulary.count_words` drops the rarest. With Beam, it counts
+        each unit separately, so the counts may differ from the counts without Beam.
 
         Args:
           count: A module-level function that counts the words or symbols of texts, or a `functools.partial` of one.
@@ -194,9 +194,9 @@ class BeamTextStatistics:
             return [([texts[index] for index in indices], count) for indices, count in drawn], known
 
     def _read_sentences(self, sentences: list[int], begins: list[int]) -> dict[int, str]:
-        """Returns {index: text} for the sentences with the sorted indices `sentences`, counted over all units.
+        """Returns {index: text} for the sorted indices `sentences`. An index counts the sentences of all units.
 
-        `begins` contains the index of the first sentence of each unit, and finally the count of all sentences.
+        `begins` contains the index of the first sentence of each unit, and then the number of all sentences.
         """
         numbers = {}
         for sentence in sentences:
