@@ -16,8 +16,8 @@ Losses = dict[str, tuple[jax.Array, jax.Array]]  # {name of a loss or an accurac
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Computes the negative log probability, float32 [...], of int32 labels [...] from logits, float32 [..., C]."""
-    # A comparison is used, because a gather would need the full logits on each device if C is sharded.
+    """Returns -log softmax(logits)[label], float32 [...], for float32 logits [..., C] and int32 labels [...]."""
+    # If C is sharded, a gather would need the full logits on each device. A comparison does not.
     is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
     normaliser = _log_sum_exp if platform() == 'cpu' else functools.partial(jax.nn.logsumexp, axis=-1)
     return normaliser(logits) - jnp.where(is_label, logits, 0.0).sum(-1)
@@ -48,7 +48,7 @@ _log_sum_exp.defvjp(_log_sum_exp_forward, _log_sum_exp_gradient)
 
 
 def classification_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array, prefix: str = '') -> Losses:
-    """Computes `loss` and `accuracy`, with a prefix, of a classification. Each is (sum, weight), float32 scalars."""
+    """Returns {PREFIXloss: (sum, weight), PREFIXaccuracy: (sum, weight)} of a classification, as float32 scalars."""
     logits, weights = logits.astype(jnp.float32), weights.astype(jnp.float32)
     total = weights.sum()
     correct = (logits.argmax(-1) == labels).astype(jnp.float32)
@@ -94,8 +94,8 @@ class Objective:
     Attributes:
       inputs: The batch arrays that the model takes, in the order of its arguments.
       losses: (outputs, batch) -> {name: (sum, weight)}, the reported losses and accuracies of a batch.
-      weights: batch -> {name: weight} of the losses that are minimised. The minimised function is the sum of the
-        means of these losses times their `factors`. The weights depend only on the batch.
+      weights: batch -> {name: weight} for the losses that are minimised. Training minimises Σ factor · sum / weight
+        over these losses. The weights depend only on the batch.
       distill_loss: The loss between the outputs of student and teacher; None if the head does not support one.
       factors: {name: factor} of the minimised losses; the default factor is 1.
       capture: The intermediate values to capture (model/capture.py). They are passed to `losses` among the outputs.
@@ -103,8 +103,8 @@ class Objective:
       init_aux: PRNG key -> boxed parameters of the objective. They are trained with the parameters of the model, stored
         beside them under AUX, and passed to `losses` among the outputs.
       keywords: The batch arrays that the model takes as keyword arguments.
-      whole_batch: Whether `losses` compares the rows of a batch with each other. It then gets the outputs of the rows
-        of all devices and gradient accumulation steps, and the arrays of the batch that are not inputs
+      whole_batch: Whether `losses` compares the rows of a batch with each other. `losses` then gets the outputs for all
+        rows, from all devices and gradient accumulation steps. Its batch then lacks the inputs of the model
         (train/whole_batch.py).
     """
 
@@ -124,10 +124,10 @@ AUX = 'objective'  # the key of the objective's parameters beside the parameters
 
 
 def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
-    """Computes T² KL(teacher ‖ student) of the softmax over the last dimension at temperature T.
+    """Computes T² KL(teacher ‖ student) at temperature T, float32 [...].
 
-    The logits of student and teacher are float32 [..., C]. The factor T² keeps the size of the gradient independent of
-    T. Source: Hinton et al. 2015, arXiv 1503.02531, section 2.
+    Both distributions are softmax(logits / T). `logits`, of the student, and `teacher` are logits [..., C]. The factor
+    T² keeps the size of the gradient independent of T. Source: Hinton et al. 2015, arXiv 1503.02531, section 2.
     """
     student = jax.nn.log_softmax(logits.astype(jnp.float32) / temperature)
     teacher = jax.nn.log_softmax(teacher.astype(jnp.float32) / temperature)
@@ -174,7 +174,7 @@ PACKED_PRETRAINING = dataclasses.replace(
 
 
 def classification_losses(outputs: Arrays, batch: Arrays) -> Losses:
-    """Computes the cross entropy of `logits` [B, C] with int32 `labels` [B] (classes or indices of endings)."""
+    """Computes loss and accuracy of `logits` [B, C]. The int32 `labels` [B] are classes or indices of endings."""
     return classification_sums(outputs['logits'], batch['labels'], batch['weights'])
 
 
@@ -197,7 +197,7 @@ def build_class_weighted(class_weights: Sequence[float]) -> Objective:
 
 
 def choice_losses(outputs: Arrays, batch: Arrays) -> Losses:
-    """Computes `classification_losses` for questions with up to C endings; endings without tokens are masked."""
+    """Computes `classification_losses` for questions with up to C endings. Endings without tokens are masked out."""
     return classification_losses({'logits': _mask_endings(outputs['logits'], batch)}, batch)
 
 
@@ -212,7 +212,7 @@ def multi_label_losses(outputs: Arrays, batch: Arrays, positive: Sequence[float]
     The labels are float32, 0 or 1. The loss equals torch's BCEWithLogitsLoss. `accuracy` is the fraction of correct
     decisions at a probability of 0.5; the metrics of the task may use another threshold.
 
-    `positive` is the weight of each label in the rows that have it, C floats (torch's pos_weight).
+    `positive` has C floats. Each is the weight of a label in the rows that have this label (torch's pos_weight).
     """
     logits, labels, weights = outputs['logits'].astype(jnp.float32), batch['labels'], batch['weights']
     targets = labels if positive is None else labels * jnp.asarray(positive, jnp.float32)  # [B, C]
@@ -237,15 +237,16 @@ def regression_losses(outputs: Arrays, batch: Arrays) -> Losses:
 
 
 def token_losses(outputs: Arrays, batch: Arrays) -> Losses:
-    """Computes the cross entropy of `token_logits` [B, S, C] with int32 `token_labels` [B, S]."""
+    """Computes loss and accuracy of `token_logits` [B, S, C] with int32 `token_labels` [B, S]."""
     return classification_sums(outputs['token_logits'], batch['token_labels'], batch['token_weights'])
 
 
 def span_losses(outputs: Arrays, batch: Arrays) -> Losses:
-    """Computes the mean cross entropy of `start_logits` and `end_logits` [B, S] with int32 `start` and `end` [B].
+    """Computes the mean of two cross entropies: `start_logits` with `start`, and `end_logits` with `end`.
 
-    The softmax excludes padding, so the loss of a row does not depend on the padded length of its batch. In contrast,
-    transformers and google-research/bert, where all rows have the same length, include padding.
+    The logits are [B, S], and the labels int32 [B]. The softmax excludes padding, so the loss of a row does not depend
+    on the padded length of its batch. transformers and google-research/bert include padding. All their rows have the
+    same length.
     """
     start_logits, end_logits = _span_logits(outputs, batch)
     first = classification_sums(start_logits, batch['start'], batch['weights'])
@@ -261,7 +262,7 @@ def _span_logits(outputs: Arrays, batch: Arrays) -> list[jax.Array]:
 
 
 def row_weights(batch: Arrays) -> dict[str, jax.Array]:
-    """Computes the weight of `loss` for losses of rows."""
+    """Computes the weight of `loss` for a head with one loss per row."""
     return {'loss': batch['weights'].sum()}
 
 
@@ -276,12 +277,12 @@ def _distill_labels(student: Any, teacher: Any, batch: Arrays, temperature: floa
 
 
 def _distill_scores(student: Any, teacher: Any, batch: Arrays, temperature: float) -> jax.Array:
-    """Computes the squared distance [B] from the score of the teacher, without the temperature."""
+    """Computes the squared distance [B] from the score of the teacher. The temperature is not used."""
     return jnp.square(student['logits'] - teacher['logits'])[:, 0]
 
 
 def _distill_spans(student: Any, teacher: Any, batch: Arrays, temperature: float) -> jax.Array:
-    """Averages the divergences of the first and of the last token [B], without padding."""
+    """Computes the mean [B] of the divergences of the first and the last token. Padding is excluded."""
     pairs = zip(*(_span_logits(x, batch) for x in (student, teacher)), strict=True)
     return sum(divergence(*pair, temperature) for pair in pairs) / 2
 

@@ -49,12 +49,12 @@ from bertjax.usage import load_verb, verbs
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs the verb that the parsed flags name, together with the other processes. `parse_flags` returned `argv`."""
+    """Runs the verb that the flags name, together with the other processes. `argv` is the result of `parse_flags`."""
     run_verb(read_recipe(), WORKDIR.value, functools.partial(_prepare, argv[1:]))
 
 
 def _prepare(flags_of_words: Sequence[str], name: str, verb: Verb) -> None:
-    """Joins the other processes of the run, if there are several, and makes Ctrl-C a KeyboardInterrupt."""
+    """Joins the other processes of the run, prints the flags of a training, and makes Ctrl-C a KeyboardInterrupt."""
     process_flags = read_process_flags()
     process_flags.check()
     if process_flags.is_one_of_several():
@@ -72,7 +72,7 @@ def _prepare(flags_of_words: Sequence[str], name: str, verb: Verb) -> None:
 
 
 def _report_errors(function):
-    """Wraps a function so that exceptions other than bugs become a line on stderr and an exit status."""
+    """Wraps a function: an exception that is not a bug becomes a line on stderr and an exit status."""
 
     def call(argv):
         try:

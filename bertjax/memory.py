@@ -12,9 +12,9 @@ from bertjax.cores import schedulable_cores
 from bertjax.errors import UserError
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # Parameters of mallopt in glibc's malloc.h.
-_THRESHOLD = 128 * 1024  # In bytes: the initial value in glibc, which glibc changes at run time.
-# The required address space in bytes. A run of the smallest model takes 1.9 GB on two cores, mostly for libraries and
-# threads.
+_THRESHOLD = 128 * 1024  # In bytes: glibc's initial value. Once it is set explicitly, glibc keeps it.
+# The required address space in bytes: a constant, and a number per core. A run of the smallest model takes 1.9 GB on
+# two cores, mostly for libraries and threads.
 _BASE_BYTES, _BYTES_PER_CORE = 2 << 30, 128 << 20
 # The messages of XLA, C++ and Python about a lack of memory.
 _EXHAUSTED = re.compile(r"RESOURCE_EXHAUSTED:.*(memory|allocat)|std::bad_alloc|can't start new thread", re.DOTALL)

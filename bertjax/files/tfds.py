@@ -15,7 +15,7 @@ class Dataset:
       where: The config key of the dataset, for error messages.
       value: The value of that key.
       expected: A description of the values that the key accepts.
-      otherwise: An alternative that is appended to the fix in error messages, such as ', or …'; '' for none.
+      otherwise: An alternative to preparing the dataset, for error messages, such as ', or …'; '' for none.
 
     Attributes:
       builder: The `tfds.core.DatasetBuilder`; `info.splits` is not empty.
@@ -45,7 +45,7 @@ class Dataset:
             raise UserError(where, f'{value!r}, not prepared', 'a prepared dataset', self._prepare)
 
     def string_features(self) -> dict[str, bool]:
-        """Returns {name: whether it is a `Text`} of the features that contain one string in each record, sorted."""
+        """Returns {name: whether it is a `Text`} for the features with one string per record, sorted by name."""
         from tensorflow_datasets.core.features import Tensor, Text
 
         strings = {

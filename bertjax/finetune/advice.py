@@ -12,7 +12,7 @@ _END = 0.25  # the final loss is the mean over this last fraction of the rows
 
 
 def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
-    """Explains why a run gives the same answer to every record, and proposes other settings.
+    """Explains why a run gives nearly the same answer to every record, and proposes other settings.
 
     Args:
       rows: The rows of metrics.jsonl; only the training rows are used.
@@ -41,7 +41,7 @@ def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
             f'The training loss fell, {figures}, but the model may only have learned the frequencies of the labels: '
             f'train longer (config.epochs), with a higher rate ({higher}), or on more records'
         )
-    # Estimates an upper bound of the relative change of the weights from the logged steps.
+    # An upper bound of the relative change of the weights, estimated as mean update norm · steps / weight norm.
     change = statistics.fmean(row['update_norm'] for row in rows) * rows[-1]['step'] / max(rows[0]['param_norm'], 1e-12)
     if change < MAX_WEIGHT_CHANGE:
         more = 'more steps (config.epochs)'

@@ -20,7 +20,7 @@ from bertjax.tasks.sentence.glue_table import TASKS
 
 ALL = 'all'
 _KEY = 'config.benchmark'
-# {key that config.benchmark may set for a single task: its default and range}.
+# The keys that config.benchmark may set for a single task, with their defaults and ranges.
 _TASK_KEYS = {name: keys_of(FinetuningKeys)[name] for name in ('learning_rate', 'epochs', 'batch_size', 'seed', 'init')}
 _TASK_KEYS['seeds'] = Key(1, integer(1, 1000), 'the number of seeds')
 
@@ -96,13 +96,13 @@ def order_tasks(overrides: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]
 
 
 def read_benchmark_data(tasks: Mapping[str, GlueTask], data: str) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Reads the files of all tasks, so that a mistake in any file is reported before training.
+    """Reads the files of all tasks that have data, so that a mistake in any file is reported before training.
 
     `tasks` is {name: task}, and `data` is config.data, for error messages.
 
     Returns:
-      {task with training and dev data: its existing splits that the GLUE server scores}, and {other task: a description
-      of the missing data}.
+      For the tasks with training and dev data, {task: its existing splits that the GLUE server scores}. For the other
+      tasks, {task: a description of the missing data}.
 
     Raises:
       UserError: No task has data, or a row is malformed.
@@ -121,13 +121,14 @@ def read_benchmark_data(tasks: Mapping[str, GlueTask], data: str) -> tuple[dict[
 
 
 def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Records the config of each task, and returns the tasks that an earlier run finished with the same config.
+    """Records the config of each task, and returns the finished tasks that need not run again.
 
-    A finished task that must run again keeps the record of its old config until `record_result` is called. If the
-    process is killed before, the task therefore runs again. `folder` is the workdir of the benchmark.
+    A finished task runs again if a key of its sweep or its output has changed. Its old config stays recorded until
+    `record_result` is called, so the task also runs again if the process is killed before. `folder` is the workdir of
+    the benchmark.
 
     Raises:
-      UserError: A task has finished with other settings.
+      UserError: Another key of a finished task has changed, except keys of the machine and of the verb.
     """
     path = folder / REQUEST
     recorded = read_json_object(path, 'restore the file, or give another --workdir') if path.exists() else {}

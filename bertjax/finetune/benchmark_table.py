@@ -40,8 +40,8 @@ def write_submission(folder: pathlib.Path, server_splits: Mapping[str, Sequence[
     """Writes the predictions of all finished tasks, if there are any, to WORKDIR/submission.zip.
 
     Args:
-      server_splits: {task of this run: the splits that the server scores}. For other finished tasks, the zip includes
-        all existing predictions.
+      server_splits: {task of this run: the splits that the server scores}. For finished tasks of earlier runs, the
+        zip includes all existing predictions.
 
     Returns:
       The names of the files that the server expects but the zip lacks.
@@ -75,8 +75,8 @@ def summarise(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tuple[di
     """Summarises the metrics of all finished tasks.
 
     Returns:
-      The content of results.json, and a table row for each of the nine tasks: task, metrics, names of the metrics,
-      score.
+      The content of results.json, and a table row for each of the nine tasks. A row has the title of the task, its
+      metrics, the names of the metrics, and its score.
     """
     by_task = {task: read_task_results(folder / task) for task in OFFICIAL if is_finished(folder / task)}
     figures: Figures = {task: results['splits'] for task, results in by_task.items()}

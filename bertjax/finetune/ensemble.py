@@ -27,12 +27,13 @@ EnsembleRequest = Sequence[tuple[FinetuningSettings, pathlib.Path]]  # the setti
 
 
 def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the workdirs of config.ensemble, which has paths and globs separated by commas.
+    """Returns the workdirs that config.ensemble names. Its paths and globs are separated by commas.
 
     The matches of a glob are sorted by name. `workdir` is the folder of the ensemble.
 
     Raises:
-      UserError: A folder does not exist, has no run, occurs twice or is `workdir`, or there are fewer than two folders.
+      UserError: There are fewer than two folders, or one of them does not exist, has no run, occurs twice or is
+        `workdir`.
     """
     members: list[pathlib.Path] = []
     for item in filter(None, (item.strip() for item in ensemble.split(','))):
@@ -71,7 +72,7 @@ class Ensemble:
 
     @functools.cached_property
     def data(self) -> TaskData:
-        """The data of the first member, but its task has the means of thresholds such as SQuAD 2.0's null threshold."""
+        """The data of the first member, with each threshold of the task averaged over all members."""
         states = [member.data.task.learned_state() for member in self.members.values()]
         thresholds = [key for key, value in states[0].items() if isinstance(value, float)]
         means = {key: sum(state[key] for state in states) / len(states) for key in thresholds}
@@ -87,12 +88,12 @@ class Ensemble:
         return all(member.finished for member in self.members.values())
 
     def _pair_members(self, split: TaskSplit) -> list[tuple[EvaluatedTask, TaskSplit]]:
-        """Returns each member with the records of `split` and the features for this member."""
+        """Returns (member, split) for all members. Each split has the same records, tokenised for its member."""
         members = list(self.members.values())
         for name, other in self.splits.items():
             if other is split:
                 return [(member, member.splits[name]) for member in members]
-        # The split is a batch of a stream.
+        # Any other split is a batch of a stream, which the other members have not tokenised yet.
         splits = [split, *(member.data.tokenise(split.records, cache=False) for member in members[1:])]
         return list(zip(members, splits, strict=True))
 

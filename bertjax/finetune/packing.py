@@ -16,7 +16,7 @@ from bertjax.parallel.mesh import row_shards
 
 # The values of config.model.attention that support several sequences in a row.
 _PACKED_ATTENTION = ('auto', 'dot_product', 'by_head_cpu')
-# CPU seconds per block to compile the attention for one more row length, measured like task_data.COMPILE_TIME.
+# The CPU seconds per encoder block to compile attention for one more row length; see task_data.COMPILE_TIME.
 _GROUP_COMPILE_TIME = 0.25
 
 
@@ -33,15 +33,15 @@ class PackingChoice:
     reason: str
 
     def apply(self, settings: FinetuningSettings) -> FinetuningSettings:
-        """Returns the settings with config.packing set to this choice."""
+        """Returns the settings with this choice as config.packing, 'on' or 'off'."""
         return dataclasses.replace(settings, packing='off' if self.layout is None else 'on')
 
 
 def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, recorded: str = '') -> PackingChoice:
     """Decides whether rows are packed.
 
-    If config.packing is 'auto', a resumed run keeps its choice, and a new run packs rows if this is cheaper. A new
-    run packs them only on a CPU and without config.max_padded_lengths.
+    With config.packing='auto', a resumed run keeps its choice. A new run packs rows if it runs on a CPU,
+    config.max_padded_lengths is 0, and packed rows cost less than padded rows.
 
     Args:
       data: The data of the task, with the settings of the run.
@@ -49,7 +49,7 @@ def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, 
       recorded: config.packing of the run in the workdir; '' for a new run.
 
     Raises:
-      UserError: config.packing differs from the choice of the resumed run.
+      UserError: config.packing is neither 'auto' nor the choice of the resumed run.
     """
     settings = data.settings
     packing = settings.packing
@@ -73,7 +73,7 @@ def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, 
 
 
 def _choose_layout(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) -> tuple[PackedLayout, float]:
-    """Returns the cheapest packed layout, and its cost of training and compilation in FLOPs."""
+    """Returns the cheapest packed layout, and what training and compilation cost with it, in FLOPs."""
     settings, encoder, features, shards = data.settings, data.encoder, train.features, row_shards(mesh)
     on_cpu = mesh.devices.flat[0].platform == 'cpu'
     times = passes * count_batches(len(features), settings.batch_size) * shards * settings.grad_accum_steps
@@ -93,7 +93,7 @@ def _choose_layout(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) 
 
 
 def _padded_cost(encoder: BertConfig, train: TaskSplit, passes: float) -> float:
-    """Returns the cost of training and compilation with padded rows, in FLOPs, for the best number of lengths."""
+    """Returns the cost of training and compilation, in FLOPs, if rows are padded to the best number of lengths."""
     lengths, choices = train.features.lengths, train.features.choices
 
     def cost(count: int) -> float:

@@ -36,13 +36,13 @@ from bertjax.workdir.tokenizer import load_workdir_tokenizer
 
 
 def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys: Collection[str] = ()) -> ConfigDict:
-    """Returns the config that the workdir's model was trained with, updated by the recipe and the command line.
+    """Returns the recorded config of the run in the workdir, updated with the keys of `config` that may change.
 
-    If the workdir has no run, the result is `config`, and the model will come from config.init. `command_line_keys` are
-    the config keys that the command line sets, such as 'task.dev_file'.
+    If the workdir has no run, the result is `config`, and the model comes from config.init. `command_line_keys` are the
+    config keys that the command line sets, such as 'task.dev_file'.
 
     Raises:
-      UserError: The recipe is for another kind of task, or the command line sets a key that must not change.
+      UserError: The recipe is for another kind of task, or the command line changes a key that must not change.
     """
     path = folder / 'config.json'
     if not path.exists():
@@ -89,11 +89,11 @@ class EvaluatedTask:
 def load_task(
     settings: FinetuningSettings, folder: pathlib.Path, splits_of: Callable[[TaskData], dict[str, TaskSplit]]
 ) -> EvaluatedTask:
-    """Loads the model of the workdir, whose run may be unfinished. Without a run, loads the model of config.init.
+    """Loads the model of the workdir, finished or not. If the workdir has no run, loads the model of config.init.
 
     Args:
       settings: The settings of the config that `merge_run_config` returns.
-      splits_of: A function that returns the tokenised splits of a TaskData, whose task already knows its labels.
+      splits_of: A function from a TaskData to its tokenised splits. The task of the TaskData knows its labels.
 
     Raises:
       UserError: Neither the workdir nor config.init has a model for this task, or config.step names no checkpoint.
@@ -115,8 +115,8 @@ def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> tuple[Task
     """Loads the same model as `load_task`, but without splits to evaluate it on.
 
     Returns:
-      The data of the task, the setup of the model, the parameters on the mesh, and the step of the checkpoint, which is
-      None if the model does not come from a checkpoint.
+      The data of the task, the setup of the model, the parameters on the mesh, and the step of the checkpoint. The
+      step is None if the model does not come from a checkpoint.
     """
     data = _task_data(settings, folder)
     module, objective = data.task.build_module(data.encoder), data.task.objective
@@ -180,7 +180,7 @@ def _selects_final(settings: FinetuningSettings, folder: pathlib.Path) -> bool:
 def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, int | None]:
     """Returns the parameters and the step of the checkpoint that config.step selects.
 
-    If config.step is 0, this is the newest checkpoint, or the best checkpoint on dev with config.use_checkpoint='best'.
+    config.step=0 selects the newest checkpoint or, with config.use_checkpoint='best', the best checkpoint on dev.
     Without checkpoints, the parameters come from the export or from config.init, and the step is None.
 
     Raises:

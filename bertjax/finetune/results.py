@@ -101,8 +101,8 @@ def evaluate_split(
     The predictions are also written to `folder`. `outputs` is {split: the outputs of the model}.
 
     Returns:
-      {'splits': {split: metrics}} and {split: predictions}. If a split is a sample, the first dictionary also has
-      'parts'; see `TaskData.parts`. With a dev split, it has 'collapsed'; see `Task.collapsed`.
+      A dict of results, and {split: predictions}. The results are 'splits', {split: metrics}; 'parts', if a split is a
+      sample (see `TaskData.parts`); and 'collapsed', if there is a dev split (see `Task.collapsed`).
     """
     task, evaluation, figures, predictions = data.task, {}, {}, {}
     for name, rows in outputs.items():
@@ -129,7 +129,7 @@ def export_task(
 ) -> list[pathlib.Path]:
     """Writes a folder in WORKDIR/export/ for each format, and returns the folders.
 
-    The model card shows the metrics in `results`.
+    The model card shows the metrics in `results`. For `finished`, see `task_data.task_json`.
     """
     data = task_model.data
     card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
@@ -174,8 +174,8 @@ def write_predictions(
 ) -> list[pathlib.Path]:
     """Writes the predictions of a split and returns the files.
 
-    FOLDER/SPLIT.jsonl has the rows of `prediction_rows` for `items`, which are by default the records of the split.
-    If the benchmark's server or scorer expects other files, they are in FOLDER/SPLIT/ and in FOLDER/SPLIT.zip.
+    FOLDER/SPLIT.jsonl has a row for each of `items`, by default the records of the split; see `prediction_rows`.
+    Files for a benchmark's server or scorer, if there are any, are written to FOLDER/SPLIT/ and to FOLDER/SPLIT.zip.
     """
     written = [folder / f'{name}.jsonl']
     write_atomic(written[0], json_lines(prediction_rows(task, items or split.records, predictions)))
@@ -209,7 +209,7 @@ def rows_of_items(items: Iterable[Any], answers: Iterable[Mapping[str, Any]]) ->
 def _merge_fields(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of a record and then its prediction `row`.
 
-    A field NAME that is also a key of the prediction becomes input_NAME, or is left out if the two values are equal.
+    If a field NAME is also a key of the prediction, it becomes input_NAME. If the two values are equal, it is left out.
     """
     renamed = {}
     for key, value in fields.items():

@@ -37,7 +37,9 @@ class Finetuning(Experiment):
 
     Attributes:
       task_model, setup: The model of the task, and its setup in the first stage of the training.
-      files: {'task.json': its content before any threshold is tuned on dev}. For the others, see `Experiment`.
+      files: {'task.json': its content before any threshold is tuned on dev}.
+
+    For the other attributes, see `Experiment`.
     """
 
     def __init__(self, data: TaskData, folder: pathlib.Path, mesh: Mesh, distillation: Distillation | None = None):
@@ -103,7 +105,7 @@ class Finetuning(Experiment):
         )
 
     def _fingerprints(self) -> dict[str, str]:
-        """Returns fingerprints of the data, the batches and the teacher. A resumed run must have the same ones."""
+        """Returns fingerprints of the data, the batches and the teacher. They must not change in a resumed run."""
         lengths = 'all lengths'
         if isinstance(self._examples, BucketedExamples):
             lengths = f'{", ".join(map(str, self._examples.shapes))} pieces'
@@ -135,7 +137,7 @@ class Finetuning(Experiment):
         return state
 
     def phases(self) -> list[Phase]:
-        """Returns the phases of the training, one for each stage. A new run must call `init_state` first."""
+        """Returns a phase for each stage. In a new run, `init_state` must run first, to set `_has_random_head`."""
         member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.run_seeds.dropout)
         evaluator = TaskEvaluator(self.task_model, self.data.split('dev')) if 'dev' in self.data.eval_splits else None
         steps, evaluate_first = self.settings.steps, not self._has_random_head
@@ -222,5 +224,5 @@ def _recorded_rows(folder: pathlib.Path) -> tuple[int, str]:
         if recorded := read_json_or_none(folder / 'config.json', parse):
             return recorded
         config = checkpoints.latest().config
-    # The checkpoint of a pre-training has no such keys. `fit` refuses its workdir.
+    # A pre-training has other keys. `fit` refuses its workdir later.
     return config.get('max_padded_lengths', 0), config.get('packing', '')

@@ -30,7 +30,7 @@ class FinetuningSettings(FinetuningKeys):
         return parse_duration(self.steps)[0] > 0
 
     def total_steps(self, batches: int) -> int:
-        """Returns the length of the run in steps, where an epoch has `batches` batches.
+        """Returns the length of the run in steps. `batches` is the number of batches in an epoch.
 
         Raises:
           UserError: The run is shorter than a step.
@@ -46,7 +46,7 @@ class FinetuningSettings(FinetuningKeys):
         """Checks that a run with config.patience is evaluated during training.
 
         Raises:
-          UserError: config.patience is set, but `eval_every`, a duration or a number of steps, is 0.
+          UserError: config.patience is set, but `eval_every` (a duration or a number of steps) is 0.
         """
         if self.patience and not parse_duration(eval_every)[0]:
             raise UserError(

@@ -69,7 +69,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
     with primary_first():
         split = data.split('train', training=True)
         passes = [_passes(trial.settings(settings), split) for trial in trials]  # raises if a trial has no steps
-        # The choice for the first trial applies to all trials.
+        # The first trial decides whether the rows of all trials are packed.
         first = data.with_settings(trials[0].settings(settings))
         recorded = ''
         if (folder / TRIALS).exists():  # if the file is damaged, `_check_same_settings` reports it
@@ -92,8 +92,8 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
                     group_data, mesh, _length_count(settings), layout=layout, selection_key='config.sweep'
                 )
             single = TrialGroup(members[:1], task_model, train, folder)
-            # The size depends on all trials of the shape, including finished trials. So a restarted sweep makes the
-            # same groups, and finds the checkpoints of an interrupted group.
+            # Finished trials count too, so that a restarted sweep makes groups of the same size, and finds the
+            # checkpoints of an interrupted group.
             size = min(settings.sweep.together or find_group_size(single, trials_by_shape[shape]), len(members))
             group_text = f', {size} at a time' if size > 1 else ''
             console.print(
@@ -107,7 +107,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
                     word = current_caller().word
                     raise PreemptedError(f'stopped on request; the same {word} continues with the remaining runs')
                 TrialGroup(members[first : first + size], task_model, train, folder).run(interrupt)
-    remove_on_all(folder / _UNFINISHED)  # the folder still exists if a process was killed after its last result
+    remove_on_all(folder / _UNFINISHED)  # exists if an earlier process was killed after its last result
     summary = summarise([(trial, _read_results(folder, trial)) for trial in trials], data.task.score)
     write_atomic(folder / SWEEP, json.dumps(summary, indent=2) + '\n')
     console.print(sweep_table(summary))
@@ -145,7 +145,7 @@ def _passes(settings: FinetuningSettings, train: TaskSplit) -> float:
 
 
 def _length_count(settings: FinetuningSettings) -> int:
-    """Returns the maximum number of padded lengths, by default a high number, because trials share compiled steps."""
+    """Returns the maximum number of padded lengths. The default is high, because trials share compiled steps."""
     return settings.max_padded_lengths or MAX_LENGTHS
 
 
@@ -213,7 +213,7 @@ class TrialGroup(Experiment):
 
     def run(self, interrupt: Interrupt) -> None:
         """Trains and evaluates the trials, and writes their results. An interrupted group is resumed."""
-        # Only checkpoints of the same trials with the same settings can be resumed.
+        # The key identifies the trials and their settings. Checkpoints under any other key cannot be resumed.
         key = hashlib.sha256(json.dumps(self.resolved, sort_keys=True).encode()).hexdigest()[:16]
         unfinished = self._folder / _UNFINISHED
         with primary_first():
@@ -263,10 +263,10 @@ class TrialGroup(Experiment):
 
 
 def find_group_size(group: TrialGroup, count: int) -> int:
-    """Returns a number of trials, at most `count`, that fit in the memory of a device together.
+    """Returns the number of trials, at most `count`, to train together in the memory of a device.
 
-    `count` is halved until the trials fit. The number is 1 on a CPU, where training several trials together is not
-    faster. `group` has one of the trials.
+    `count` is halved until the trials fit. The result is 1 if the device reports no memory limit, as on a CPU. On a
+    CPU, training several trials together is not faster. `group` consists of one of the trials.
     """
     limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
     if not limit:

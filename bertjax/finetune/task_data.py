@@ -54,7 +54,7 @@ class TaskData:
     """The data of a task. Splits are read and tokenised on demand.
 
     Attributes:
-      source: The Hugging Face directory with the initial or final weights, or the workdir if a checkpoint has them.
+      source: The directory of the initial or final weights; the workdir if only its checkpoints have them.
       task: The task of config.task.
       tokenizer: The tokenizer, which is also saved to WORKDIR/tokenizer.
       finished: Whether the labels and thresholds of the task come from a finished run.
@@ -69,7 +69,7 @@ class TaskData:
         source: str | None,
         facts: Mapping[str, Any] | None = None,
     ):
-        """`facts` is the content of the task.json of an earlier run."""
+        """`facts` is the content of task.json, if the model has that file."""
         self.settings, self.tokenizer, self.encoder, self.source = settings, tokenizer, encoder, source
         self.task: Task = settings.build_task()
         self.finished = facts is not None and facts.get('finished', True)
@@ -114,9 +114,9 @@ class TaskData:
         return other
 
     def split(self, name: str, *, training: bool = False, all_records: bool = False) -> TaskSplit:
-        """Returns a split. The first call reads and tokenises it. Later calls ignore the other arguments.
+        """Returns a split, which the first call reads and tokenises. Later calls ignore all arguments but `name`.
 
-        The task must know its labels.
+        The task must already know its labels.
 
         Args:
           training: Whether the split is trained on.
@@ -182,7 +182,7 @@ class TaskData:
         )
 
     def fingerprints(self) -> dict[str, str]:
-        """Returns values that identify the encoder, tokenizer, labels and data. A resumed run must not change them."""
+        """Returns fingerprints of encoder, tokenizer, labels and training data. A resumed run must not change them."""
         encoder = self.encoder
         sizes = (encoder.num_layers, encoder.width, encoder.num_heads, encoder.mlp_dim, encoder.max_positions)
         rows = self.split('train', training=True).features
@@ -212,7 +212,7 @@ def task_json(
 
 
 def sample_records(records: Sequence[Any], limit: int) -> Sequence[Any]:
-    """Returns a random sample of `limit` records in their order, or all records if there are fewer or `limit` is 0.
+    """Returns `limit` random records in their original order. Returns all if there are fewer, or if `limit` is 0.
 
     A smaller sample is a subset of a larger one. The sample does not depend on a seed, so that runs are compared on the
     same records.
@@ -224,7 +224,7 @@ def sample_records(records: Sequence[Any], limit: int) -> Sequence[Any]:
 
 
 def read_encoder_config(settings: FinetuningSettings, source: str) -> BertConfig:
-    """Reads the encoder config of a Hugging Face directory, and sets the fields in config.model, such as dropout."""
+    """Reads the encoder config of a Hugging Face directory. The fields of config.model take precedence."""
     choices = dataclasses.asdict(settings.model)
     scan = choices['scan_layers'] and not any(map(needs_unrolled, settings.trained_parts))
     return read_config(source, **{**choices, 'scan_layers': scan})

@@ -34,8 +34,9 @@ class TaskModel:
     """The model of a task on a mesh, for training, evaluation and prediction.
 
     Args:
-      splits: The splits to train and evaluate on, at least one. They determine the padded lengths, and the first split
-        determines the arrays of a batch. If `layout` is set, the first split must be the training split.
+      splits: The splits to train and evaluate on, at least one. The first split determines the arrays of a batch, and
+        all splits determine the padded lengths. If `layout` is set, the first split must be the training split. It
+        then affects the padded lengths only if there is no other split.
       length_count: The maximum number of padded lengths.
       layout: The layout of packed training batches; None for padded rows.
 
@@ -91,7 +92,7 @@ class TaskModel:
         return BucketedExamples(features, shapes=self.shapes, **options)
 
     def predictor(self, members: int = 0) -> Predictor:
-        """Returns the predictor for `members` stacked models, or for one model that is not stacked if `members` is 0.
+        """Returns the predictor for `members` stacked models; 0 means a single model whose arrays are not stacked.
 
         All splits share the predictor, so that each length is compiled once.
         """
@@ -132,11 +133,11 @@ class TaskModel:
     ) -> Phase:
         """Returns the single phase of a fine-tuning run, or of several runs that are trained together.
 
-        `examples` are the examples of one of the runs, which all have the same batch shapes. `total` is the number of
-        steps. For the other arguments, see `Phase`.
+        `examples` are the examples of any of the runs: their batches have the same shapes in all runs. `total` is the
+        number of steps. For the other arguments, see `Phase`.
         """
         settings = self.settings
-        # The number of FLOPs is known only if all parameters are trained.
+        # These are the FLOPs of training all parameters. If only some are trained, the number is unknown.
         length = self.layout.mean_length if self.layout else examples.mean_length
         flops = train_flops_per_sequence(self.data.encoder, round(length), 0)
         return Phase(
@@ -193,7 +194,7 @@ class TaskEvaluator:
 def prepare(
     data: TaskData, mesh: Mesh, length_count: int, *, layout: PackedLayout | None = None, selection_key: str = ''
 ) -> tuple[TaskSplit, TaskModel]:
-    """Tokenises all splits and builds the model, so that their errors are reported before training.
+    """Tokenises all splits and builds the model, so that errors in them are reported before training.
 
     For `length_count` and `layout`, see `TaskModel`. `selection_key` is the config key that selects a model by its
     dev score; '' for none.

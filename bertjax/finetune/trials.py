@@ -1,4 +1,4 @@
-"""The trials of a sweep (all combinations of the values in config.sweep), and a table of their results."""
+"""The trials of a sweep, which are all combinations of the values in config.sweep, and a table of their results."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ from bertjax.writers.console import format_value
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Trial:
-    """One run of a sweep. Each field is the config key that it sets. `epochs` is 0 if config.steps sets the length."""
+    """One run of a sweep. Each field is the value of a config key. `epochs` is 0 if config.steps sets the length."""
 
     trainable: str
     batch_size: int
@@ -83,11 +83,12 @@ def dev_score(results: Mapping[str, Any]) -> float:
 
 
 def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> dict[str, Any]:
-    """Returns the content of sweep.json. `score` is the name of the dev metric that ranks the trials.
+    """Summarises finished runs as the content of sweep.json. `score` is the dev metric that ranks the runs.
 
     Returns:
-      The statistics of the runs that differ only in their seed (median, mean, standard deviation, best score and number
-      of collapsed runs), and the name of the best run on dev.
+      A dict with `score`; `settings`, a list with one entry for all runs that differ only in their seed; and `best`,
+      the name of the best run. An entry has the shared settings, the numbers of runs and of collapsed runs, and the
+      median, mean, standard deviation and maximum of the scores.
     """
     lines = []
     ordered = sorted(runs, key=lambda run: run[0])

@@ -1,4 +1,4 @@
-"""Types for the return values of the methods of `api.Bert`, for type checkers and editors."""
+"""The types of the results of `api.Bert`, for type checkers and editors."""
 
 from collections.abc import Sequence
 from typing import NotRequired, TypedDict
@@ -61,8 +61,8 @@ class Answer(TypedDict):
 class TaggedEntity(TypedDict):
     """An entity in a text or in a list of words.
 
-    `start` (inclusive) and `end` (exclusive) are character offsets in a text, or word indices in a list. `score` is the
-    mean probability of the entity's words.
+    The entity begins at `start` and ends before `end`. Both are character offsets in a text, or word indices in a list.
+    `score` is the mean probability of the entity's words.
     """
 
     type: str
@@ -86,7 +86,7 @@ class TaggedWords(TypedDict):
 
 
 class ChoiceAnswer(TypedDict):
-    """The best ending for a context. `prediction` is the index of this ending in `endings`."""
+    """The best ending for the context `prompt`. `prediction` is its index in `endings`. `start` is empty."""
 
     prompt: str
     start: str

@@ -79,12 +79,12 @@ def check_value(argument: str, value: Any, allowed: Range, fix: str) -> Any:
 
 
 def check_values(verb: str, values: Mapping[str, Any], **names: str) -> dict[str, Any]:
-    """Converts arguments to Python values and checks them against the ranges of the config keys config.VERB.NAME.
+    """Converts arguments to Python values, and checks them. An argument has the range of the key config.VERB.NAME.
 
     Args:
       verb: The VERB of the config keys.
       values: {argument: value}.
-      **names: argument=NAME for each argument whose name differs from NAME.
+      **names: argument=NAME if the names of an argument and its key differ.
 
     Raises:
       UserError: A value is outside its range.

@@ -23,7 +23,7 @@ class Attention(NamedTuple):
     Attributes:
       pieces: The S pieces, including special tokens.
       weights: float32 [L, H, S, S] for L layers and H heads. `weights[l, h, i, j]` is the attention from position i to
-        position j in head h of layer l, both counted from 0. The weights sum to 1 over j.
+        position j in head h of layer l. The weights sum to 1 over j.
     """
 
     pieces: list[str]
@@ -33,10 +33,10 @@ class Attention(NamedTuple):
 def apply_encoder(
     module: nn.Module, params: Any, batch: Mapping[str, jax.Array], *, hidden: bool = False
 ) -> dict[str, jax.Array]:
-    """Returns the attention probabilities and, if requested, the hidden states of an encoder; see model/capture.py.
+    """Runs the encoder, and returns its attention probabilities and, if `hidden` is True, its hidden states.
 
     Returns:
-      A dict with `probabilities` [L, B, H, S, S] and, if `hidden` is True, `hidden` [L + 1, B, S, D].
+      A dict with `probabilities` [L, B, H, S, S] and, if requested, `hidden` [L + 1, B, S, D]; see model/capture.py.
     """
     inputs = [batch[name] for name in INPUTS]
     capture = (PROBABILITIES, HIDDEN) if hidden else (PROBABILITIES,)
@@ -52,7 +52,7 @@ def max_batch_size(config: BertConfig, length: int) -> int:
 def compute_attention(runner: Runner, features: Features) -> list[Attention]:
     """Computes the attention weights of each row, including [CLS] and [SEP]."""
     model = runner.model
-    # Each new batch size is compiled, so the maximum is a power of two that depends only on the padded length.
+    # The maximum is a power of two and depends only on the longest padded length, so few batch sizes are compiled.
     longest = runner.lengths[int(find_buckets(features.lengths, runner.lengths).max())]
     max_rows = 1 << (max_batch_size(model.config, longest).bit_length() - 1)
     outputs = runner.run('attention', _make_forward, features, max_rows=max_rows, title='attention')

@@ -1,4 +1,4 @@
-"""A description of a model for the user: its sizes, its heads and its devices."""
+"""Describes a model for the user: its sizes, its heads and its devices."""
 
 import jax
 

@@ -34,8 +34,8 @@ class Encoding:
       layers: The hidden states to use: 0 is the embeddings, 1 to L are the blocks, -1 is the last block.
       combine: The method that combines several layers: 'mean', 'sum', 'concat', or 'weighted', the sum with `weights`.
       weights: One weight per layer.
-      pool: 'mean' over the tokens of a text including [CLS] and [SEP], or another method in `model.pooling.POOL`;
-        'pooler', the output of the pooler for [CLS] in the last layer; or 'none' for one vector per token.
+      pool: A method in `model.pooling.POOL`, such as 'mean' over all tokens including [CLS] and [SEP]. 'pooler' is the
+        output of the pooler for [CLS] in the last layer. 'none' means one vector per token.
       normalize: Whether to divide each vector by its Euclidean norm.
       prompt: A prefix of every text.
       dense: Dense layers applied to the pooled vectors before normalization.
@@ -81,10 +81,11 @@ def resolve_encoding(
     """Makes an Encoding from options and, with pool='auto', the `sentence_modules` of the model.
 
     Args:
-      pool: The pooling. 'auto' uses the pooling, prompt, Dense layers, normalization and number of dimensions of the
-        modules; for a model without modules it means 'mean'. Any other value of `Encoding.pool` disables the default
-        prompt and the Dense layers.
-      prompt: The name of one of the model's prompts, or a prefix of every text; None for the default prompt.
+      pool: The pooling. 'auto' uses all settings of the modules, such as their pooling, prompt, Dense layers and
+        normalization; for a model without modules it means 'mean'. With any value of `Encoding.pool`, the modules
+        are ignored, except for the names of their prompts.
+      prompt: The name of one of the model's prompts, or a prefix of every text. None uses the default prompt of the
+        modules if `pool` is 'auto', else no prompt.
       normalize: Whether to normalize. None uses the setting of the modules if `pool` is 'auto', else False.
       **options: The fields `layers`, `combine`, `weights` and `truncate_dim` of the Encoding.
 
@@ -149,7 +150,7 @@ def find_prompt(model: LoadedModel, names: Sequence[str]) -> str:
 def make_encode(module: nn.Module, encoding: Encoding) -> Forward:
     """Makes the function (params, batch) -> {'features': float32 [B, D], or [B, S, D] without pooling}.
 
-    It applies neither the Dense layers nor the truncation of the encoding. D is the width before them.
+    The function applies neither the Dense layers nor the truncation of `encoding`, so D is the width before them.
     """
     only_last = encoding.layers == (-1,)
 
@@ -206,7 +207,7 @@ def token_spans(
 
 
 def check_encoding(model: LoadedModel, encoding: Encoding) -> None:
-    """Checks that the model has the layers and the width of the encoding, and the pooler if the encoding uses it.
+    """Checks that the model can compute the encoding.
 
     Raises:
       UserError: The model lacks a layer or the pooler, or its vectors are shorter than `truncate_dim`.
@@ -235,7 +236,7 @@ def encode(
     """
     check_encoding(runner.model, encoding)
     per_token = ('features',) if encoding.pool == 'none' else ()
-    # All values of `truncate_dim` share a compiled function, which has no Dense layers.
+    # The compiled function neither truncates nor applies Dense layers, so all values of `truncate_dim` share it.
     normalize = encoding.normalize and not encoding.dense
     full = dataclasses.replace(encoding, truncate_dim=0, truncate_first=True, dense=(), normalize=normalize)
     make_forward = functools.partial(make_encode, encoding=full)

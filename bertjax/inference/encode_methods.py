@@ -76,9 +76,9 @@ class EncodeMethods:
           pairs: The second texts, which the model reads together with the first.
           layers: One or several hidden states: 0 is the embeddings, 1 to L are the blocks, -1 is the last block.
           pool: The pooling: 'mean' over all tokens, 'cls', 'max', 'mean_sqrt_len_tokens', 'weightedmean', 'lasttoken',
-            'pooler' (tanh of a projection of [CLS]), or None for one vector per token. For a sentence-transformers
-            folder or a model of configs/embed.py, 'auto' computes the same vectors as `SentenceTransformer.encode`,
-            with prompt, Dense layers and normalization; for other models it means 'mean'.
+            'pooler' (tanh of a projection of [CLS]), or None for one vector per token. 'auto' means 'mean', except for
+            a sentence-transformers folder or a model of configs/embed.py. For these, 'auto' computes the same vectors
+            as `SentenceTransformer.encode`, with prompt, Dense layers and normalization.
           combine: The method that combines several layers: 'mean', 'sum', 'concat', or 'weighted', the sum with
             `weights`.
           weights: One weight per layer.
@@ -86,23 +86,23 @@ class EncodeMethods:
             else False.
           prompt: The name of a prompt of the model, such as 'query' or 'document', or a prefix of every text. None uses
             the default prompt of the model if `pool` is 'auto', else no prompt.
-          truncate_dim: The number of leading dimensions to keep, selected before normalization. If `pool` is 'auto',
-            None uses the setting of the model, which applies after the model's own normalization; else None keeps all
-            dimensions.
+          truncate_dim: The number of leading dimensions to keep. Vectors are truncated before they are normalized.
+            None uses the setting of the model if `pool` is 'auto', else all dimensions. That setting applies after the
+            model's own normalization.
           precision: 'float32', 'int8' (one byte per dimension) or 'binary' (one bit per dimension, eight in a byte);
             see `model.quantization.quantize`. `similarity` computes the cosines of quantized vectors.
-          calibration: float32 [M, D], only for 'int8': vectors that `encode` returned, or only the minimum and the
-            maximum of each dimension. The range of each dimension is divided into 255 steps. None uses the vectors
-            of `texts`.
+          calibration: float32 [M, D], only for 'int8': vectors that `encode` returned. Their minimum and maximum in
+            each dimension are enough. This range of a dimension is divided into 255 steps. None uses the vectors of
+            `texts`.
 
         Returns:
           float32 or int8, [D] for one text or [N, D] for several. With 'binary', uint8 [D / 8] or [N, D / 8]. Without
-          pooling, float32 [S, D] for one text or a list of such arrays for several, where S is the number of tokens
+          pooling, float32 [S, D] for one text, or a list of such arrays for several. S is the number of tokens
           including [CLS] and [SEP]; see `pieces` and `spans`.
 
         Raises:
           UserError: The model lacks a layer or the pooler, its vectors are shorter than `truncate_dim`, or `precision`
-            needs pooling or `calibration`.
+            does not fit the pooling or `calibration`.
         """
         layers = to_python(layers)
         options = {'layers': layers if isinstance(layers, tuple) else (layers,), 'combine': combine, 'weights': weights}
@@ -146,8 +146,8 @@ class EncodeMethods:
         """Returns the character span of each of the `pieces`.
 
         Returns:
-          For each text an array int32 [S, 2]: the index of the first character and the index after the last
-          character, or -1 for [CLS] and [SEP]. The spans of a second text are indices in the second text.
+          For each text an array int32 [S, 2]: the index of the first character, and the index after the last
+          character. Both are -1 for [CLS] and [SEP]. The spans of a second text are indices in the second text.
         """
         if not as_text_list(texts):
             return []
@@ -169,9 +169,9 @@ class EncodeMethods:
           pairs: The second texts, which the model reads together with the first.
 
         Returns:
-          For each text `pieces`, including [CLS] and [SEP], and `weights`, float32 [L, H, S, S]. The first S
-          indexes the queries, the last S the keys. The weights of a query sum to 1. With dtype='bfloat16' the weights
-          are computed from rounded queries and keys.
+          An `Attention` for each text. It has `pieces`, including [CLS] and [SEP], and `weights`, float32 [L, H, S, S].
+          The first S indexes the queries, the last S the keys. The weights of a query sum to 1. With dtype='bfloat16'
+          the weights are computed from rounded queries and keys.
         """
         if not as_text_list(texts):
             return []
@@ -194,7 +194,7 @@ def _check_precision(precision: str, pool: str, calibration: np.ndarray | None) 
 
 
 def _find_ranges(x: np.ndarray, calibration: np.ndarray | None) -> np.ndarray:
-    """Returns the minimum and maximum of each dimension, float32 [2, D], of `calibration` or, if None, of x [N, D]."""
+    """Returns the range of each dimension, float32 [2, D]: of `calibration`, or of x [N, D] without calibration."""
     if calibration is None and len(x) == 1:
         fix = 'pass vectors of other texts: each dimension needs a range'
         raise UserError('calibration', "nothing for a single vector with precision='int8'", 'vectors', fix)

@@ -24,7 +24,7 @@ VectorPart = dict[str, np.ndarray]
 # The number of texts in a part, for one vector per text and for one vector per token. A thousand texts with one vector
 # of width 768 each take 3 MB, and with one vector per token about 100 times as much.
 PART_SIZE, TOKEN_PART_SIZE = 4096, 256
-_VERSION = 4  # increase this number if a change of the code changes the parts of the same texts
+_VERSION = 4  # increase this number when a change of the code gives other parts for the same texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Extractor:
         return digest.digest()
 
     def part_key(self, items: Sequence[Item]) -> str:
-        """Returns the key of a part, a hash of the model, the texts and the definition of the features."""
+        """Returns the key of a part: a hash of its texts, the model and the options."""
         texts = [item.values if isinstance(item, Row) else None for item in items]
         return hashlib.sha256(self.identity + json.dumps(texts).encode()).hexdigest()[:32]
 
@@ -121,7 +121,8 @@ def compute_vectors(extractor: Extractor, texts: Sequence[str], folder: pathlib.
 def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
     """Returns the columns that are written next to the features of an item.
 
-    The columns are the field of the record that `id` names ('' for none), and the texts, None for a blank item.
+    Each text is a column, which is None for a blank item. Unless the argument `id` is '', another column `id` has the
+    value of the record's field that the argument names.
 
     Raises:
       UserError: The field is missing, or its value cannot be written.

@@ -27,11 +27,11 @@ from bertjax.tasks.reading.records import Row
 class Extraction:
     """Converts a file of texts to a file of features in constant memory.
 
-    The input is read up to three times: to check it, to compute the features, and to write the other columns. The parts
-    are stored in a folder next to the target until the target is written. The name of a part is derived from its texts,
-    the model and the options. A run therefore reuses only identical parts of an earlier run. The metadata file
-    NAME.FORMAT.json records the input. Before it exists, input.json in the folder of the parts records the input. These
-    records prevent a run from replacing the features of another input.
+    The input is read up to three times: to check it, to compute the features, and to write the other columns. The
+    features are computed in parts, which stay in a folder next to the target until the target is written. The name of a
+    part is derived from its texts, the model and the options. A run therefore reuses only identical parts of an earlier
+    run. The metadata file NAME.FORMAT.json records the input. Until that file exists, input.json in the folder of the
+    parts records it. These records prevent a run from replacing the features of another input.
 
     Attributes:
       source: The texts, in a file or spooled from standard input.
@@ -57,7 +57,7 @@ class Extraction:
         self._parts: list[pathlib.Path] = []
         self._identity, self._origin, self._rows, self._blank = '', self.source.origin, 0, 0
         self._files: list[pathlib.Path] = []  # the files to write
-        self._vector_files: list[pathlib.Path] = []  # those with one vector per text, in the format .npy
+        self._vector_files: list[pathlib.Path] = []  # the .npy files of vectors, if there is one vector per text
         self._ranges_path = self.target.with_suffix(feature_files.RANGES)
         self._ranges = self.storage.read_ranges(self.extractor.width)
 

@@ -42,11 +42,11 @@ def write_vectors(
     """Writes .npy files with one vector per text, in the dtype of the precision.
 
     Args:
-      paths: The files. Each gets the next `shard` vectors.
+      paths: The files to write.
+      parts: The parts, in the order of the texts.
       size: The number of vectors in each part but the last.
       shard: The number of vectors in each file but the last.
-      precision: See `model.quantization.quantize`.
-      ranges: See `model.quantization.quantize`.
+      precision, ranges: See `model.quantization.quantize`.
     """
     rows = _shapes(parts)['features'][0]
     empty = quantize(np.zeros((0, _shapes(parts[:1])['features'][1]), np.float32), precision, ranges)
@@ -79,9 +79,9 @@ def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
 
 
 def write_safetensors(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
-    """Writes NAME.safetensors with `features`, float32 [N, D] or [T, D].
+    """Writes NAME.safetensors with `features`, float32 [N, D], or [T, D] with one vector per token.
 
-    The file of per-token features also has `offsets` and the arrays in TOKEN.
+    With one vector per token, the file also has `offsets` and the arrays in TOKEN.
     """
     shapes = _shapes(parts)
     tensors: dict[str, Tensor] = {}
@@ -201,7 +201,7 @@ def _tensor(path: pathlib.Path, name: str) -> np.ndarray:
 
 
 def _offsets(parts: Sequence[pathlib.Path]) -> Iterator[np.ndarray]:
-    """Yields int64 arrays. Their concatenation is 0, followed by the end of each row."""
+    """Yields int64 arrays. Their concatenation is 0 and then, for each text, the index after its last token."""
     yield np.zeros(1, np.int64)
     total = 0
     for path in parts:

@@ -131,8 +131,8 @@ def fill_jointly(runner: Runner, texts: Sequence[MaskedText], advance: Advance |
     `Runner.run` for `advance`.
 
     Returns:
-      For each text, a dict with `text`; `tokens`, one piece per mask; `order`, the mask indices in the order of
-      filling; and `log_probability`, the log-probability of all pieces in this order (by the chain rule).
+      For each text, a dict. `text` is the filled text. `tokens` has one piece per mask. `order` has the mask indices in
+      the order of filling. `log_probability` is the sum of the conditional log-probabilities of the pieces.
     """
     ids = [text.ids.copy() for text in texts]
     unfilled = [dict(enumerate(text.positions)) for text in texts]  # {mask index: position} of each text
@@ -173,9 +173,9 @@ def extend(
 ) -> list[str]:
     """Appends masks to each text and fills them from left to right, one per forward pass.
 
-    The method follows Wang and Cho 2019 ("BERT has a Mouth, and It Must Speak", arXiv 1902.04094). It is slow, and the
-    continuations are poor, because masked language models are not trained for it. The model does not read the beginning
-    of a text that is too long. The continuation of a text does not depend on the other texts.
+    The method follows Wang and Cho 2019 ("BERT has a Mouth, and It Must Speak", arXiv 1902.04094). It is slow. The
+    continuations are poor, because masked language models are not trained to continue texts. If a text is too long, the
+    model does not read its beginning. The continuation of a text does not depend on the other texts.
 
     See `masked_methods.MaskedMethods.extend` for the options, and `Runner.run` for `advance`.
 

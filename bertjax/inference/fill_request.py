@@ -45,7 +45,7 @@ def check_options(options: FillKeys) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class FillRequest:
-    """A request to a masked language model about texts.
+    """A request of run=fill: a model, and what it predicts about texts.
 
     Attributes:
       max_length: The maximum length in tokens. Longer texts are truncated.
@@ -66,13 +66,13 @@ class FillRequest:
         """Checks that the texts suit the request.
 
         Raises:
-          UserError: `ask` is 'masks', but a text has no mask, or truncation would remove a mask.
+          UserError: The request fills masks, but a text has no mask, or truncation would remove a mask.
         """
         if self.options.ask == 'masks':
             self._masked_texts(items)
 
     def answers(self, items: Sequence[Item], advance: Advance | None = None) -> list[dict[str, Any]]:
-        """Returns an object with the text and its answer for each non-blank item.
+        """Returns a dict for each item that is not blank. The dict has the text and its answer.
 
         `advance` is called with the number of newly finished items; None shows a progress bar.
         """

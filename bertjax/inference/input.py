@@ -31,11 +31,11 @@ class InputSource:
     """A user's texts or text pairs.
 
     Attributes:
-      path: The path of a file with plain lines (pairs are separated by a tab), JSON lines, a JSON list, a table with
-        tabs or commas, Parquet or Arrow. The format is detected from the suffix or the first line. Text files may be
-        compressed. '-' is standard input.
+      path: The path of a file; '-' for standard input. The suffix or the first line determines the format: plain lines
+        (a tab separates the texts of a pair), JSON lines, a JSON list, a table with tabs or commas, Parquet or Arrow.
+        Text files may be compressed.
       columns: The one or two record fields that contain the texts.
-      tabs: Whether plain lines are pairs if the first line has a tab, independently of `columns`.
+      tabs: Whether a tab in the first plain line means that all plain lines are pairs, even if there is one column.
       key: The config key of `path`, for messages.
       spool: The path of a copy of standard input (see `spool_standard_input`); '' to read standard input directly.
     """
@@ -62,7 +62,7 @@ class InputSource:
         return str(pathlib.Path(self.path).expanduser().resolve())
 
     def check(self) -> None:
-        """Checks that the path is set and is not a special file, which could be read only once. '-' is allowed.
+        """Checks that the path is set, and that the file can be read more than once. '-' is allowed.
 
         Raises:
           UserError: The path is not set, or is a special file such as a pipe.
@@ -92,7 +92,7 @@ class InputSource:
                 print(f'{self.path}: read as {"Parquet" if bare_suffix(self.path) == ".parquet" else "Arrow"}')
             rows = select_columns(read_records([user_path(self.path, self.key)]), self.columns)
         else:
-            # A JSON list is often a single line, so `read_lines`, which limits the length of lines, cannot read it.
+            # `read_lines` limits the length of lines, but a JSON list is often a single long line.
             is_json = bare_suffix(self.path) == '.json'
             lines = number_lines(read_text(self.path)) if is_json else read_lines(self.path)
             rows = read_input(lines, self.path, self.columns, **options)

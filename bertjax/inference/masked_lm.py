@@ -14,7 +14,7 @@ from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, ensure_progress, scale_progress
 from bertjax.train.predict import SCORE_INPUTS, Forward, make_token_scores
 
-_CHUNK = 1 << 20  # the number of tokens of masked copies in memory at once
+_CHUNK = 1 << 20  # the approximate number of tokens in the masked copies that are in memory at once
 
 
 def predict_pieces(
@@ -39,7 +39,7 @@ def predict_pieces(
 
     Returns:
       For each sequence with M positions, the ids of the pieces, int32 [M, K], and their log-probabilities, float32
-      [M, K], in descending order.
+      [M, K]. The most probable piece of a position is the first.
     """
     tokenizer = runner.model.tokenizer
     # The embedding table may have more rows than the tokenizer has pieces.
@@ -81,7 +81,7 @@ def _make_predict_pieces(module: nn.Module, top_k: int, banned: np.ndarray) -> F
 def pseudo_log_likelihoods(
     runner: Runner, sequences: Sequence[np.ndarray], lengths: tuple[int, ...], advance: Advance | None = None
 ) -> list[np.ndarray]:
-    """Computes the log-probability of each piece when only that piece is masked: float32 [S - 2] for each sequence.
+    """Computes float32 [S - 2] for each sequence: the log-probability of each piece when only that piece is masked.
 
     The sum is the pseudo-log-likelihood of Salazar et al. 2020 ("Masked Language Model Scoring", arXiv 1910.14659,
     equation 1). A sequence needs S - 2 masked copies. The copies are computed in the order of their length, about
@@ -89,7 +89,7 @@ def pseudo_log_likelihoods(
 
     Args:
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
-      lengths: The padded lengths of `choose_score_lengths`.
+      lengths: The padded lengths that `choose_score_lengths` returns; () for the lengths in `runner.LENGTHS`.
       advance: A function to call with the approximate number of newly finished sequences; None shows a progress bar.
     """
     results = [np.zeros(0, np.float32)] * len(sequences)
@@ -113,7 +113,7 @@ def pseudo_log_likelihoods(
 
 
 def choose_score_lengths(runner: Runner, sequences: Sequence[np.ndarray]) -> tuple[int, ...]:
-    """Chooses padded lengths for the masked copies of sequences with `Runner.choose_lengths`."""
+    """Chooses padded lengths for the masked copies of the sequences; see `Runner.choose_lengths`."""
     length = np.array([len(ids) for ids in sequences], np.int64)
     return runner.choose_lengths(np.repeat(length, np.maximum(length - 2, 0)))
 

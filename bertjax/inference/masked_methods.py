@@ -45,17 +45,17 @@ class MaskedMethods:
     def fill(self, texts: Sequence[str], *, top_k: int = ..., jointly: Literal[True]) -> list[JointFilling]: ...
 
     def fill(self, texts: Texts, *, top_k: int = 5, jointly: bool = False) -> Any:
-        """Predicts the pieces for the masks in texts. A mask is written as [MASK] or <mask>.
+        """Predicts the pieces for the masks in texts. A mask is written as [MASK], <mask> or the model's mask token.
 
         Args:
           texts: One text or several, each with at least one mask.
-          top_k: The number of candidates per mask.
+          top_k: The number of candidates per mask; not used with `jointly`.
           jointly: Whether to fill the masks of a text one after the other. The next mask is the one with the most
             probable piece. Each prediction is then conditioned on the pieces that are already filled in.
 
         Returns:
-          For each text, a list of `{'token': …, 'probability': …, 'text': …}`, the most probable first, or a list of
-          such lists if the text has several masks. With `jointly`, for each text, a dict
+          For a text with one mask, a list of `{'token': …, 'probability': …, 'text': …}`, the most probable first. For
+          a text with several masks, a list of such lists. With `jointly`, a dict for each text:
           `{'text': …, 'tokens': …, 'order': …, 'log_probability': …}`; see `inference.fill.fill_jointly`.
 
         Raises:
@@ -129,7 +129,7 @@ class MaskedMethods:
     ) -> Any:
         """Continues texts by appending masks and filling them from left to right.
 
-        This is slow, and the continuations are poor, because masked language models are not trained for it.
+        The method is slow. The continuations are poor, because masked language models are not trained to continue text.
 
         Args:
           texts: One text or several.

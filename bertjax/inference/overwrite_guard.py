@@ -1,4 +1,4 @@
-"""Keeps a run from overwriting results of another input, because inputs of the same name have the same result files."""
+"""Keeps a run from overwriting the results of another input. Inputs of the same name share their result files."""
 
 import json
 import pathlib
@@ -26,7 +26,8 @@ def check_overwrite(
     Args:
       facts: The paths of the JSON metadata files of results, which record the input. The files need not exist.
       origin: The identity of this run's input, as recorded in the metadata.
-      files, known: The paths of the files to write, and the names of those that may be replaced.
+      files: The paths of the files to write.
+      known: The names of files that may be replaced.
 
     Raises:
       UserError: Results of another input exist, or a file to write exists and is of unknown origin.
@@ -48,7 +49,7 @@ class ResultFiles:
       target, facts, parts: The three paths.
 
     Raises:
-      UserError: The input would be replaced; see also `check_overwrite`.
+      UserError: The results would replace the input or, see `check_overwrite`, the results of another input.
     """
 
     def __init__(self, folder: pathlib.Path, name: str, origin: str):

@@ -25,8 +25,8 @@ from bertjax.progress import Advance, ensure_progress
 from bertjax.train.predict import Forward, Predictor
 
 # The padded lengths, up to the model's number of positions. A length is compiled when it is first needed. From 48
-# on, each length is a third to a half longer than the one before it, so 10 to 20 % of the positions are padding if the
-# lengths of the sequences are uniformly distributed.
+# on, each length is a third to a half longer than the one before it. If the lengths of the sequences are uniformly
+# distributed, 10 to 20 % of the positions are padding.
 LENGTHS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 _MAX_CHOSEN, _MAX_CHOICES = 16, 32  # `Runner.choose_lengths` chooses up to 16 of at most 32 lengths
 _SMALL_SIZES = (1, 8)  # the batch sizes for small numbers of sequences
@@ -71,10 +71,10 @@ class Runner:
         title: str = '',
         advance: Advance | None = None,
     ) -> dict[str, list[np.ndarray]]:
-        """Computes a forward function for each row. The other rows of a batch change its outputs only by rounding.
+        """Computes a forward function for each row. Except for rounding, the outputs of a row depend only on this row.
 
-        Short sequences are packed into shared rows if packing saves padding (data/packing_plan.py). The layout depends
-        only on the arguments, the runner and, on a CPU, the number of cores.
+        Short sequences are packed into shared rows if that costs less (data/packing_plan.py). The layout depends only
+        on the arguments, the runner and, on a CPU, the number of cores.
 
         Args:
           name: The name of the function. Each name must identify one function, which is compiled once per shape.
@@ -110,7 +110,7 @@ class Runner:
             return self._predictors[key].outputs(self.model.params, features, advance=report, batches=plan.batches())
 
     def choose_lengths(self, lengths: np.ndarray) -> tuple[int, ...]:
-        """Chooses padded lengths for many sequences of lengths [N], if the saved padding is worth compiling them.
+        """Chooses padded lengths for N sequences of lengths [N], if the saved padding is worth the compilation.
 
         Returns:
           The lengths, ascending, or () if the lengths in LENGTHS, which may be compiled already, are cheaper.
@@ -144,7 +144,7 @@ class Runner:
         size = round_up(min(choose_batch_rows(len(features), self._sizes), max_rows or self._sizes[-1]), mean)
         if max_rows or shapes or features.choices > 1:
             return plan_single_rows(lengths, shapes or self.lengths, size)
-        # Packed batches have half the rows, so they have about as many sequences as batches without packing.
+        # Packed batches get half the rows, so that they contain about as many sequences as other batches.
         half = (*(size for size in _SMALL_SIZES if size < self._sizes[-1] // 2), max(1, self._sizes[-1] // 2))
         sizes = lambda length: tuple(dict.fromkeys(round_up(size, length) for size in half))  # noqa: E731
         return choose_plan(lengths, self.lengths, size, sizes, self._cost)

@@ -16,7 +16,7 @@ from bertjax.progress import Advance, scale_progress
 from bertjax.tasks.minimal_pairs import deduplicate
 
 _MAX_EXPONENT = 709  # exp of a larger number overflows float64
-_VERSION = 1  # increase this number if a change of the code changes the scores of the same sentences
+_VERSION = 1  # increase this number when a change of the code gives other scores for the same sentences
 _PART = 1024  # the number of pairs in a part; a part takes some seconds with a small model
 
 
@@ -74,9 +74,9 @@ def compute_scores(
 ) -> np.ndarray:
     """Computes the pseudo-log-likelihoods of N pairs, float64 [N, 2], in parts that are saved one by one.
 
-    `sequences` has the good and the bad sentence of each pair, see `tasks.minimal_pairs.encode_pairs`. The name of a
-    part in `folder` contains a hash of its sentences and the model, so a run reuses only identical parts of an earlier
-    run. `advance` is called with the number of newly finished pairs.
+    `sequences` has the good and the bad sentence of each pair, see `tasks.minimal_pairs.encode_pairs`. A part is a file
+    in `folder`. Its name contains a hash of its sentences and the model, so a run reuses only identical parts of an
+    earlier run. `advance` is called with the number of newly finished pairs.
     """
     scores, lengths = [], choose_score_lengths(runner, sequences)
     for start in range(0, len(sequences), 2 * _PART):
@@ -99,7 +99,7 @@ def score_pairs(
 ) -> np.ndarray:
     """Computes the pseudo-log-likelihoods of N pairs together, float64 [N, 2].
 
-    See `compute_scores`, and `choose_score_lengths` for `lengths`.
+    `lengths` is the result of `choose_score_lengths`. For the other arguments, see `compute_scores`.
     """
     distinct, index = deduplicate(sequences)
     step = scale_progress(advance, len(sequences) // 2, len(distinct))

@@ -31,10 +31,10 @@ class SearchHit(TypedDict):
 class SearchMethods(EncodeMethods):
     """Methods that compare texts by the cosine of their vectors, or with the head of a cross-encoder.
 
-    The methods also take vectors that `encode` returned in place of texts. The dtype of the vectors determines their
-    precision. The cosine of binary vectors is 1 - 2 · (Hamming distance) / D. The ranges of int8 vectors come from
-    `calibration` or from `load_vectors`. If the ranges are known, int8 vectors are dequantized first, and can be
-    compared with texts and float32 vectors. Otherwise, the integers are compared.
+    In place of texts, `similarity` and `search` also take vectors that `encode` returned. The dtype of the vectors
+    determines their precision. The cosine of binary vectors is 1 - 2 · (Hamming distance) / D. The ranges of int8
+    vectors come from `calibration` or from `load_vectors`. With known ranges, int8 vectors are dequantized first, and
+    can be compared with texts and float32 vectors. Without them, the integers are compared.
     """
 
     def similarity(
@@ -48,7 +48,7 @@ class SearchMethods(EncodeMethods):
           calibration: The `calibration` with which `encode` made the int8 vectors.
 
         Returns:
-          float32 [N, M], without N if `a` is a single text or vector, and without M if `b` is one.
+          float32 [N, M]. If `a` is a single text or vector, there is no dimension N; if `b` is one, there is no M.
 
         Raises:
           UserError: The vectors differ in width or precision, or int8 vectors without ranges are compared with texts.
@@ -85,13 +85,13 @@ class SearchMethods(EncodeMethods):
         *,
         calibration: np.ndarray | None = None,
     ) -> Any:
-        """Finds the texts of a corpus with the highest cosine to each query, exactly, on all devices of the process.
+        """Finds the texts with the highest cosines to each query. The search is exact, on all devices of the process.
 
         Args:
-          queries: One text or several, which get the model's prompt 'query', if it has one; or vectors, [D] or [Q, D].
-          corpus: Texts, which get the model's prompt 'document', 'passage' or 'corpus', if it has one; or their vectors
-            [N, D]. The search reads vectors in blocks, so they may be a memory map or the result of `load_vectors`.
-            Text queries get the width of the vectors, and their precision unless it is int8.
+          queries: One text or several, or vectors, [D] or [Q, D]. Texts get the model's prompt 'query', if it has one.
+          corpus: Texts or vectors [N, D]. Texts get the model's prompt 'document', 'passage' or 'corpus', if present.
+            The search reads vectors in blocks, so they may be a memory map or the result of `load_vectors`.
+            Text queries are encoded with the width of the corpus vectors, as binary vectors if the corpus is binary.
           top_k: The number of texts per query.
           calibration: The `calibration` with which `encode` made the int8 vectors.
 
@@ -150,7 +150,7 @@ class SearchMethods(EncodeMethods):
 
         Args:
           like: The other vectors; None for float32 vectors of the model's width.
-          prompts: Names of prompts, of which the first that the model has is used; () for the default prompt.
+          prompts: Names of prompts. The first one that the model has is used. () means the default prompt.
           ranges: The ranges of int8 vectors, float32 [2, D]; None if they are unknown.
         """
         prompt = find_prompt(self._model, prompts) if prompts else None
@@ -187,7 +187,7 @@ def _find_ranges(calibration: np.ndarray | None, *vectors: Vectors | None) -> np
 
 
 def _decode_others(x: Vectors, ranges: np.ndarray | None) -> Vectors:
-    """Returns int8 vectors whose ranges are not `ranges` as float32, and other vectors unchanged."""
+    """Dequantizes int8 vectors with ranges of their own that differ from `ranges`. Other vectors do not change."""
     own = x.ranges if isinstance(x, VectorShards) else None
     if own is None or np.array_equal(own, ranges):
         return x

@@ -31,8 +31,8 @@ class TaskMethods:
         """Predicts the labels or scores of texts or text pairs.
 
         Returns:
-          For each text, `{'label': …, 'probabilities': {label: …}}`, or `{'labels': …, 'probabilities': …}` for a
-          multi-label task, or `{'score': …}` for a regression.
+          For each text, `{'label': …, 'probabilities': {label: …}}`. For a multi-label task, the dict has `labels` in
+          place of `label`. For a regression, it is `{'score': …}`.
 
         Raises:
           UserError: The model was not fine-tuned on a classification or regression task.
@@ -76,15 +76,15 @@ class TaskMethods:
 
         Args:
           sentences: One text or several, or lists of words. Texts are split into words and punctuation.
-          aggregation_strategy: The method that tags a word of several pieces, as in transformers' pipeline: 'first'
-            uses the first piece, as in training; 'average' averages the probabilities of the pieces; 'max' uses the
-            piece with the highest probability; 'simple' tags each piece of a text instead of words.
+          aggregation_strategy: The method that tags a word of several pieces, as in transformers' pipeline. 'first'
+            uses the first piece, as in training. 'average' averages the probabilities of the pieces. 'max' uses the
+            piece with the highest probability. 'simple' tags each piece of a text instead of words.
 
         Returns:
           For each sentence, `{'words': …, 'tags': …, 'probabilities': …, 'offsets': …, 'entities': …}`. An entity has
           `type`, `text`, `start`, `end` and `score`, the mean probability of its words. `start` and `end` are character
-          offsets in a text, or word indices in a list. `offsets`, the character spans of the words, is present only for
-          texts, and `entities` only if the tags follow a scheme such as BIO.
+          offsets in a text, or word indices in a list. `entities` is present only if the tags follow a scheme such as
+          BIO. `offsets`, the character spans of the words, is present only for texts.
 
         Raises:
           UserError: The model was not fine-tuned on tagging, or the strategy is unknown or unsuitable.

@@ -51,7 +51,7 @@ def _outputs(runner: Runner, records: Sequence[Any]) -> tuple[Features, Outputs]
 
 
 def tag_records(runner: Runner, records: Sequence[Sentence], strategy: str) -> list[dict[str, Any]]:
-    """Returns the rows of `answer_records`, with tags aggregated by a strategy of tasks/tagging/predictions.py.
+    """Returns the rows of `answer_records`, with the tags that a strategy of tasks/tagging/predictions.py chooses.
 
     The model does not read sentences without words; their rows have empty lists.
 
@@ -77,8 +77,8 @@ def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Seq
     """Makes records of texts or text pairs for classification or regression.
 
     Raises:
-      UserError: The model is for another kind of task, it needs pairs but `pairs` is None, or it is a regression of
-        single texts but `pairs` is given.
+      UserError: The model is for another kind of task, needs pairs but gets single texts, or is a regression of single
+        texts but gets pairs.
     """
     task = check_kind(task, TextTask, where)
     if pairs is None and len(task.text_columns) == 2:
@@ -90,7 +90,9 @@ def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Seq
 
 
 def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> list[float] | None:
-    """Scores N queries and their texts `pairs` with a reranker, a late-interaction model or a regression of pairs.
+    """Scores N pairs with a reranker, a late-interaction model or a regression of pairs.
+
+    `texts` has the queries, and `pairs` the text to score for each query.
 
     Returns:
       N scores; higher is more relevant. They equal the scores of sentence-transformers' CrossEncoder and
@@ -157,7 +159,8 @@ def check_kind(task: Task | None, kind: type[Task], where: str) -> Any:
     """Returns the task if it is an instance of `kind`.
 
     Raises:
-      UserError: The model `where` is for another kind of task. The message names the method for that task.
+      UserError: The model `where` is not fine-tuned, or is for another kind of task. In the second case, the message
+        names the method for that task.
     """
     if isinstance(task, kind):
         return task

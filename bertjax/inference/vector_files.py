@@ -53,8 +53,8 @@ class VectorStorage:
         """Returns the ranges of the calibration vectors, float32 [2, width], or None without calibration.
 
         Raises:
-          UserError: The precision needs another width, or the calibration is no file of two or more float vectors of
-            this width.
+          UserError: The precision does not support the width, or the calibration file does not have two or more float
+            vectors of this width.
         """
         quantize(np.zeros((0, width), np.float32), self.precision, np.zeros((2, width)))  # checks the width
         if not self.calibration:
@@ -64,7 +64,7 @@ class VectorStorage:
 
 
 class VectorShards:
-    """The vectors of several .npy files as one array [N, D] that reads a row or a slice of rows.
+    """The vectors of several .npy files as one array [N, D], which can be indexed by a row or a slice of rows.
 
     Attributes:
       shape: (N, D).
@@ -98,7 +98,7 @@ class VectorShards:
 
 
 def load_vectors(path: str | os.PathLike) -> VectorShards:
-    """Opens the vectors that run=extract wrote, one per text, without reading them. `path` is NAME.npy.json.
+    """Opens vectors that run=extract wrote, one per text, without reading them. `path` is their NAME.npy.json.
 
     Raises:
       UserError: The file does not exist or does not describe vectors, or one of its files is missing or damaged.

@@ -78,7 +78,7 @@ class LoadedModel:
       mesh: The mesh of the devices.
       missing: The paths of parameters that the files lack. They were initialized at random and are untrained.
       unused: The names of tensors in the files that the module does not use.
-      summary: Lines about the loaded, newly initialized and unused parameters, and about modules of a folder.
+      summary: Lines about the loaded, newly initialized and unused parameters, and about modules.json if there is one.
       origin: The content of the model's files other than the parameters.
       sentence_modules: The modules of a sentence-transformers folder, or of a task that trains embeddings of texts;
         None for other models.
@@ -163,13 +163,13 @@ def load_model(
 
     Args:
       path: A workdir, or any path that config.init accepts, see `workdir.resolve_path.huggingface_directory`.
-      step: The step of a checkpoint in a workdir. 0 loads the export. If there is no export, 0 loads the newest
-        checkpoint, or the best checkpoint if config.use_checkpoint is 'best'.
+      step: The step of a checkpoint in a workdir. 0 loads the export or, if there is none, the newest checkpoint. If
+        config.use_checkpoint of the run is 'best', the best checkpoint replaces the newest.
       dtype: The dtype of computation, 'float32' or 'bfloat16'.
       key: The config key or the function to which the path was given, for error messages.
 
     Raises:
-      UserError: The path does not exist, is not a model, or has no checkpoint of this step.
+      UserError: The path does not exist, or has no model or no checkpoint of this step.
     """
     name = str(user_path(path, key, checkpoints=bool(step))) if is_remote(path) else os.path.expanduser(os.fspath(path))
     folder = pathlib.Path(name)
@@ -191,7 +191,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
     task, task_text = _read_task(pathlib.Path(directory), config)
     if task is None:
         imported = load_pretraining_model(directory, dtype=dtype)
-        # The tensors of sentence-transformers modules have a folder in their names. `encode` uses them.
+        # A name with a folder is a tensor of a sentence-transformers module. `encode` uses these tensors.
         unused = [name for name in imported.unused if '/' not in name]
         imported = dataclasses.replace(imported, unused=unused)
         module = BertForPreTraining(imported.config)
@@ -218,9 +218,9 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
 
 
 def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None, str]:
-    """Returns the task of a directory and the text of its task.json; None and '' for a model without a task.
+    """Returns the task of a directory and the text of its task.json. A model without a task has None and ''.
 
-    If task.json is missing, both are derived from config.json, or from the files of sentence-transformers.
+    If task.json is missing, task and text are derived from config.json or from the files of sentence-transformers.
     """
     path, longest = directory / TASK_FILE, config.max_positions
     if not path.is_file():

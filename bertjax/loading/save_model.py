@@ -24,7 +24,7 @@ from bertjax.workdir.resolve_path import PathKind, classify_path
 
 
 def save_model(model: LoadedModel, path: str | os.PathLike, format: str) -> None:
-    """Writes a model to a local directory that does not exist or is empty, atomically, in one of FORMATS.
+    """Writes a model atomically, in one of FORMATS. The path is a local directory that is empty or does not exist.
 
     Raises:
       UserError: The path is in use, not local or not writable; or the format is unknown or cannot represent the model.
@@ -45,8 +45,9 @@ def save_model(model: LoadedModel, path: str | os.PathLike, format: str) -> None
 def model_to_export(model: LoadedModel, formats: Collection[str], where: str) -> ExportContent:
     """Makes the export content of a loaded model.
 
-    Parameters that were initialized at random are omitted. The other parameters have the dtype of the files if the
-    format supports it, else float32, which represents the same values. The key or argument `where` has the formats.
+    A part with parameters that were initialized at random, such as an untrained head, is omitted. The other parts keep
+    the dtype of the files if the format supports it, else they have float32, which represents the same values. `where`
+    names the key or the argument with the formats, for error messages.
 
     Raises:
       UserError: One of the formats cannot represent the model.
@@ -100,8 +101,8 @@ def _new_directory(path: Any) -> pathlib.Path:
 def _labels(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the task's fields for config.json.
 
-    The label names come from the model's original config.json if it has the same number of names, because a regression
-    task itself has no name for its output.
+    A regression task has no name for its output. The names in the model's original config.json are therefore used, if
+    their number is right.
     """
     names = values.get('id2label')
     if not isinstance(names, dict) or len(names) != len(fields.get('id2label', ())):
@@ -110,7 +111,7 @@ def _labels(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, A
 
 
 def _format_error(error: UserError, format: str, where: str) -> UserError:
-    """Rewords an error of `check_formats`, which mentions config keys of a training, for an existing model."""
+    """Rewords an error of `check_formats` for an existing model. The error mentions config keys of a training."""
     key = error.where.removeprefix('config.')
     found, expected = f'{format} for a model with {key} {error.found.partition(" with ")[0]}', error.expected
     if key == 'export_formats':

@@ -44,7 +44,7 @@ def class_scores(table: np.ndarray) -> ClassScores:
 
 
 def scores_from_counts(right: npt.ArrayLike, true: npt.ArrayLike, predicted: npt.ArrayLike) -> ClassScores:
-    """Returns the scores of C classes from the numbers of correct, true and predicted records, int64 [C] or int."""
+    """Returns the scores of C classes from their numbers of correct, true and predicted records, int64 [C] or int."""
     share = lambda part, total: part / np.maximum(total, 1)  # noqa: E731
     f1 = share(2 * right, true + predicted)
     return ClassScores(share(right, predicted), share(right, true), f1, right, true, predicted)
@@ -136,7 +136,7 @@ def multi_label_figures(true: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[s
 
 
 def relation_figures(table: np.ndarray, negative: int | None) -> dict[str, float | None]:
-    """Returns micro_f1, precision, recall, macro_f1 and accuracy, each in [0, 1], or None if there are no records.
+    """Returns micro_f1, precision, recall, macro_f1 and accuracy, in [0, 1]. All are None if there are no records.
 
     With a negative label, micro_f1, precision and recall are computed as in TACRED's scorer (utils/scorer.py in
     yuhaozhang/tacred-relation). Precision is the fraction of non-negative predictions that are correct. Recall is the
@@ -147,7 +147,7 @@ def relation_figures(table: np.ndarray, negative: int | None) -> dict[str, float
 
     Args:
       table: The confusion table, int64 [C, C], see `confusion`.
-      negative: The index of the negative label; None if there is no such label.
+      negative: The index of the negative label, such as 'no_relation'; None if there is no such label.
     """
     if not table.sum():
         return dict.fromkeys(('micro_f1', 'precision', 'recall', 'macro_f1', 'accuracy'))

@@ -33,12 +33,12 @@ def spans(tags: Sequence[str], plain: bool = False) -> list[EntitySpan]:
 
     If `plain` is True, the tags follow no scheme, and each word is an entity of its own.
 
-    An entity begins at a B or S, and at an I or E that is first in the sentence or follows O, the end of an entity, or
-    a tag of another type. It ends with an E or S, before an O, before the next entity, and at the end of the sentence.
-    M counts as I, L as E, and U as S.
+    An entity begins at a B or S. It also begins at an I or E that is first in the sentence or follows O, the end of an
+    entity, or a tag of another type. It ends with an E or S, before an O, before the next entity, and at the end of the
+    sentence. M counts as I, L as E, and U as S.
 
-    The rules for B, I and O come from conlleval. conlleval does not know S, L, U and M, and starts no entity at a B
-    after an E. The rules for E and S come from seqeval.
+    The rules for B, I and O come from conlleval, and those for E and S from seqeval. The program conlleval does not
+    know S, L, U and M. After an E, it begins no entity at a B of the same type.
     """
     if plain:
         return [EntitySpan(tag, i, i + 1) for i, tag in enumerate(tags)]
@@ -69,9 +69,9 @@ def to_scheme(tags: Sequence[str], scheme: str) -> list[str]:
 
     Args:
       tags: The tags of a sentence, in any scheme.
-      scheme: The name of the scheme: 'iob2'; 'iob1', where an entity begins with B only if it directly follows another
-        entity of its type; 'ioe2', where each entity ends with E; 'ioe1', where an entity ends with E only if another
-        entity of its type directly follows; or a key of WITH_ENDS.
+      scheme: The name of the scheme. In 'iob2', each entity begins with B. In 'iob1', an entity begins with B only if
+        it directly follows another entity of its type. In 'ioe2', each entity ends with E. In 'ioe1', an entity ends
+        with E only if another entity of its type directly follows. The other schemes are the keys of WITH_ENDS.
     """
     new = ['O'] * len(tags)
     entities = spans(tags)

@@ -3,8 +3,9 @@
 On the leaderboard (Wang et al. 2018, arXiv 1804.07461), the score of a task is the mean of its metrics. MNLI matched
 and mismatched are one task. The average covers all nine tasks, including WNLI.
 
-Table 1 of the BERT paper (arXiv 1810.04805) has a single metric in each column, two columns for MNLI matched and
-mismatched, and no WNLI. Its averages, 79.6 for BERT-base and 82.1 for BERT-large, are the means of these columns.
+In table 1 of the BERT paper (arXiv 1810.04805), each column has a single metric. MNLI has two columns, matched and
+mismatched, and WNLI has none. The averages in the table, 79.6 for BERT-base and 82.1 for BERT-large, are the means of
+these columns.
 """
 
 import statistics
@@ -33,7 +34,7 @@ SPLITS = {'mnli': ('dev', 'dev_mismatched')}  # the splits that the score of a t
 
 
 def task_figures(figures: Figures, task: str) -> dict[str, tuple[float | None, ...]]:
-    """Returns {split: values of the OFFICIAL metrics} of a task for its evaluated splits. Values are in [-1, 1]."""
+    """Returns {split: values of the OFFICIAL metrics} for the evaluated SPLITS of a task. Values are in [-1, 1]."""
     splits = {split: figures[task][split] for split in SPLITS.get(task, ('dev',)) if split in figures[task]}
     return {split: tuple(values[name] for name in OFFICIAL[task]) for split, values in splits.items()}
 

@@ -12,18 +12,18 @@ def pair_accuracies(correct: Sequence[bool], sets: Sequence[str], phenomena: Seq
 
     The accuracy p of a set is the fraction of correct pairs among its n pairs. Its standard error is the binomial
     √(p (1 - p) / n). The accuracy of a phenomenon is the mean over its K sets, and `accuracy` is the mean over all
-    sets. The standard error of a mean over K sets with the standard errors s_k is √(Σ s_k²) / K, because only the pairs
-    are a random sample, not the sets.
+    sets. If the K sets of a mean have the standard errors s_k, the mean has the standard error √(Σ s_k²) / K. Only
+    the pairs count as a random sample, not the sets.
 
     Args:
-      correct: Whether each pair is correct, N > 0. A tie is not correct.
+      correct: For each of N > 0 pairs, whether the model prefers the good sentence; False for a tie.
       sets: The set of each pair.
       phenomena: The phenomenon of each pair.
 
     Returns:
-      A dict with `pairs`; `accuracy` and `standard_error`; `share` and `share_standard_error`, the fraction of correct
-      pairs among all pairs and its binomial standard error; and the dicts `phenomena` and `sets`, which map each name
-      to a dict with `pairs`, `accuracy` and `standard_error`.
+      A dict with `pairs`, `accuracy` and `standard_error`. `share` is the fraction of correct pairs among all pairs,
+      and `share_standard_error` is its binomial standard error. `phenomena` and `sets` map each name to a dict with
+      `pairs`, `accuracy` and `standard_error`.
     """
     correct, names = np.asarray(correct, bool), np.asarray(sets)
     share = _share(correct)

@@ -12,8 +12,8 @@ def retrieval_figures(
 ) -> dict[str, float | None]:
     """Returns nDCG@10, MRR@10 and the recall at 1, 10 and 100, each averaged over all queries.
 
-    In nDCG, the gain of a document is its relevance, and the discount is 1 / log2(1 + rank). A query without relevant
-    documents has the value 0, as in trec_eval.
+    In nDCG, the gain of a document is its relevance, and the discount is 1 / log2(1 + rank). All values of a query
+    without relevant documents are 0, as in trec_eval.
 
     Args:
       rankings: The documents of each query, the best first: at least 100 of them, or all documents.
