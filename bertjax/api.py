@@ -64,13 +64,13 @@ def load(
       path: A bertjax workdir, finished or not; a directory in the format of Hugging Face, google-research/bert or our
         Orbax export; or a model on the hub, 'org/name'.
       step: The step of a checkpoint in a workdir. 0 loads the export. If there is no export, 0 loads the newest
-        checkpoint, or the best one with config.use_checkpoint='best'.
+        checkpoint, or the best one if the run has config.use_checkpoint='best'.
       dtype: The dtype of computation: 'float32', or 'bfloat16', which is several times faster on TPUs and GPUs.
       dropout: The dropout rate of `apply` with `rngs`. None uses the rate that the model was trained with.
       batch_size: The maximum batch size.
-      max_length: The length in tokens to which texts are truncated. 0 uses the limit that a folder of
-        sentence-transformers sets, or else the model's number of positions. With 0, the methods for a task use the
-        sequence length of the fine-tuning.
+      max_length: The length in tokens to which texts are truncated. With 0, the methods for a task use the sequence
+        length of the fine-tuning. Other methods then use the limit in a folder of sentence-transformers, or else the
+        model's number of positions.
 
     Raises:
       UserError: The model does not exist or is not supported, or an argument is invalid. The one-line message names the
@@ -105,10 +105,10 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
       missing: The paths of parameters that the model's files lack. They were initialized at random.
       apply: The model as a pure function (params, batch, rngs=None) -> {output name: array}. `batch` is a dict of
         arrays from the method `batch`. Dropout is active only with rngs={'dropout': key}. A model that was only
-        pre-trained returns `hidden` [B, S, D]. If it has a pair head, it also returns `pooled` [B, D] and `nsp_logits`
-        [B, 2] (0: the second text follows). If the batch has `masked_positions` [B, P], it also returns `mlm_logits`
-        [B, P, V]. A model for a task returns the outputs of its head, for example `logits`, or both `start_logits` and
-        `end_logits`, or `embeddings`, which are not normalized.
+        pre-trained returns `hidden` [B, S, D] for B sequences of length S. A model with a pair head also returns
+        `pooled` [B, D] and `nsp_logits` [B, 2] (0: the second text follows). If the batch has `masked_positions`
+        [B, P], the model also returns `mlm_logits` [B, P, V]. A model for a task returns the outputs of its head: for
+        example `logits`, the pair `start_logits` and `end_logits`, or `embeddings`, which are not normalized.
     """
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0):
@@ -142,7 +142,7 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         The attribute `missing` of the copy is empty. The copy shares the compiled functions of this model.
 
         Raises:
-          ValueError: The names or shapes differ from the parameters of this model.
+          ValueError: The names or shapes of `params` are not those of this model's parameters.
         """
         shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, self.params)]
         if shapes[0] != shapes[1]:
@@ -161,8 +161,8 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
 
         Args:
           path: The path of a local folder that does not exist or is empty.
-          format: 'hf', 'orbax' or 'google', which `load` reads back bit for bit; or 'stablehlo' or 'onnx', which `load`
-            does not read.
+          format: 'hf', 'orbax', 'google', 'stablehlo' or 'onnx'. `load` reads back the first three bit for bit, and
+            does not read the last two.
 
         Raises:
           UserError: The path is in use, or the format cannot represent the model.
@@ -183,7 +183,7 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
           compiled only a few times for each number of texts.
 
         Raises:
-          UserError: There are no texts, or no endings for a multiple-choice model, or the model reads other inputs too.
+          UserError: There are no texts, a multiple-choice model gets no endings, or the model needs further inputs.
         """
         if not as_text_list(texts):
             raise UserError('texts', 'no texts', 'at least one text', 'pass a text')

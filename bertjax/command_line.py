@@ -43,7 +43,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     """Parses the flags as absl does, but raises every mistake as a UserError with a fix.
 
     Returns:
-      The name of the program and, if an argument does not begin with '-', all flags in their long form.
+      The name of the program. If any argument does not begin with '-', all flags follow in their long form.
     """
     if any(argument in ('--help', '-h', '-help', '--helpshort') for argument in argv[1:]):
         recipes = _recipes(to_flags(argv))
@@ -79,7 +79,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     except flags.IllegalFlagValueError as e:
         raise _wrong_value_error(str(e)) from None
     except (flags.Error, ValueError, TypeError, RecursionError, MemoryError) as e:
-        # Python's parser raises the last two.
+        # Python's parser raises RecursionError and MemoryError for deeply nested values.
         found = 'a value that is nested too deeply' if isinstance(e, RecursionError | MemoryError) else str(e)
         raise UserError('command line', found, 'flags as in --help', 'correct the flag') from None
     if len(rest) > 1:
@@ -119,7 +119,7 @@ def to_flags(argv: Sequence[str]) -> list[str]:
 
 
 def _pair_flag(pair: str, keys: Collection[str]) -> str:
-    """Returns the flag that `KEY=VALUE` is short for, where `keys` are the keys of the recipe."""
+    """Returns the long form of `pair`, an argument KEY=VALUE. `keys` are the keys of the recipe."""
     key, _, value = pair.partition('=')
     if key in ALIASES:
         key = next((ours for ours in FLAGS[key] if ours in (*keys, *_FLAGS)), key)
@@ -151,7 +151,7 @@ def _recipes(argv: Sequence[str]) -> list[str]:
 
 
 def _check_names(argv: Sequence[str]) -> None:
-    """Raises a UserError for an argument that cannot be decoded, because it cannot be written to config.json."""
+    """Raises a UserError for an argument that cannot be decoded. config.json could not record such an argument."""
     for argument in argv[1:]:
         if not argument.isprintable() and any('\udc80' <= char <= '\udcff' for char in argument):
             fix = 'rename the file, or give its folder; if the name is UTF-8, set PYTHONUTF8=1'

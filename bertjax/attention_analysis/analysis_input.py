@@ -31,8 +31,8 @@ def inspect_input(source: InputSource) -> tuple[list[str], int, int]:
     """Reads a file to its end, to report mistakes before anything is computed.
 
     Returns:
-      The sorted relations of a treebank ([] for other files), the number of texts or sentences, and the number of blank
-      lines (0 for a treebank).
+      (relations, count, blank): the sorted relations of a treebank, the number of texts or sentences, and the number of
+      blank texts. Only a treebank has relations, and only other files have blank texts.
 
     Raises:
       UserError: The file does not exist, is malformed, or has no text. The message names the file and any bad line.
@@ -57,10 +57,10 @@ def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chun
 
     Args:
       source: The texts, or a CoNLL-U file, which `has_trees` recognizes by its name.
-      quiet: Whether not to print the detected format.
+      quiet: Whether to keep silent about the detected format.
 
     Raises:
-      UserError: The file does not exist, is not UTF-8, has a malformed line or (unless CoNLL-U) has no text.
+      UserError: The file does not exist, is not UTF-8 or has a malformed line, or a file of texts has no text.
     """
     if has_trees(source.path):
         yield from split_chunks(read_trees(source.path), size)

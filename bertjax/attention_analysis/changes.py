@@ -15,7 +15,8 @@ from bertjax.model.stacking import STACKED, unstack_layers
 # The parts of a block, by the prefixes of their parameter paths.
 PARTS = ('attention/query', 'attention/key', 'attention/value', 'attention/output', 'mlp/gate', 'mlp/up', 'mlp/down')
 NORMS, ALL_PARTS = 'norms', 'whole'
-_MIN_WEIGHT = 1e-30  # Smaller attention weights count as 0, because some devices flush subnormal numbers.
+# Smaller attention weights count as 0. A device may flush half of a tiny weight to 0, and the divergence divides by it.
+_MIN_WEIGHT = 1e-30
 
 
 def check_comparable(before: LoadedModel, after: LoadedModel) -> None:
@@ -38,9 +39,9 @@ def parameter_changes(before: Any, after: Any) -> list[dict[str, float]]:
     """Computes the relative Euclidean distance ‖after - before‖ / ‖before‖ of the parameters of each layer.
 
     Returns:
-      A row per layer, starting with the embeddings (layer 0). A row has `layer`, and `whole`, which is the distance
-      of all parameters of the layer. The row of a block also has the distance of each of its PARTS (kernel and bias
-      together) and the distance of `norms`.
+      A row per layer. Layer 0 is the embeddings. Each row has `layer` and `whole`, the distance over all parameters of
+      the layer. The row of a block also has the distance of each of its PARTS, kernel and bias together, and the
+      distance of its `norms`.
     """
     old, new = _encoder(before), _encoder(after)
     sums: dict[tuple[int, str], np.ndarray] = {}
@@ -55,7 +56,7 @@ def parameter_changes(before: Any, after: Any) -> list[dict[str, float]]:
             sums[layer, name] = sums.get((layer, name), 0) + np.array([np.square(y - x).sum(), np.square(x).sum()])
     rows: dict[int, dict[str, float]] = {}
     for (layer, name), (difference, norm) in sums.items():
-        # The norm is at least a tiny number, so parameters that changed from 0 have a very large distance.
+        # The divisor is not 0, so parameters that changed from 0 have a very large but finite distance.
         rows.setdefault(layer, {'layer': layer})[name] = _round(np.sqrt(difference / max(norm, 1e-30)))
     names = ('layer', ALL_PARTS, *PARTS, NORMS)
     return [{name: rows[i][name] for name in names if name in rows[i]} for i in sorted(rows)]
@@ -74,16 +75,16 @@ def change_sums(
 
     Args:
       before, after: The outputs of `inference.attention.apply_encoder` for the two models: `hidden` [L + 1, B, S, D]
-        and `probabilities` [L, B, H, S, S].
+        and `probabilities` [L, B, H, S, S] (layers, texts, heads, queries, keys).
       mask: float32 [B, S], 1 for tokens and 0 for padding.
 
     Returns:
       A dict of sums and counts:
         cosine: float32 [L + 1], the sum of 1 - cos(x, y) over the tokens. x and y are the two models' hidden states
           of a token. The first entry is for the embeddings.
-        cosine_cls: float32 [L + 1], the same sum over [CLS] only.
-        divergence: float32 [L, H], the sum over the tokens of the Jensen-Shannon divergence, in bits, of a token's two
-          attention distributions. The divergence is 0 for equal and 1 for disjoint distributions.
+        cosine_cls: float32 [L + 1], the sum of 1 - cos(x, y) over [CLS] only.
+        divergence: float32 [L, H], a sum over the tokens. The summand is the Jensen-Shannon divergence, in bits, of a
+          token's two attention distributions: 0 for equal and 1 for disjoint distributions.
         positions, texts: int32 [], the number of tokens and of texts.
     """
     x, y = before['hidden'].astype(jnp.float32), after['hidden'].astype(jnp.float32)
@@ -111,9 +112,9 @@ def change_sums(
 def change_rows(parameters: list[dict[str, float]], sums: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """Makes a row per layer, starting with the embeddings, from the sums of `change_sums` over a corpus.
 
-    A row has `layer`, `parameters` (the distances of `parameter_changes`), and `hidden` and `hidden_cls`, which are the
-    means of 1 - cosine over all tokens and over [CLS]. The row of a block also has `attention_of_heads`, the mean
-    divergence of each head, and `attention`, the mean of all heads.
+    A row has `layer` and `parameters`, the distances of `parameter_changes`. `hidden` and `hidden_cls` are the means of
+    1 - cosine over all tokens and over [CLS]. The row of a block also has `attention_of_heads`, the mean divergence of
+    each head, and `attention`, the mean of all heads.
     """
     counts = {'cosine': 'positions', 'cosine_cls': 'texts', 'divergence': 'positions'}
     means = {name: np.asarray(sums[name], np.float64) / sums[count] for name, count in counts.items()}

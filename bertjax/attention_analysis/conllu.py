@@ -37,7 +37,7 @@ class Tree:
 def read_trees(path: epath.PathLike) -> Iterator[Tree]:
     """Yields the sentences of a plain or compressed file, each one as soon as its lines are read.
 
-    Comments, multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped, because only syntactic words have a head.
+    Comments are skipped. Multiword tokens (`3-4`) and empty nodes (`5.1`) are also skipped, because they have no head.
 
     Raises:
       UserError: The file does not exist or is damaged, or a line is malformed.
@@ -88,7 +88,7 @@ def _add_line(
 
 
 def _make_tree(rows: Mapping[int, tuple[int, str, str, str]], ranges: Mapping[int, int], where: str) -> Iterator[Tree]:
-    """Yields the tree of the lines after the last blank line, if they have words."""
+    """Yields the tree of one sentence, or nothing if there are no words."""
     for last, line in ranges.items():
         if last > len(rows):
             found, expected = f'a multiword token up to word {last}', f'at most {len(rows)}, the last word'

@@ -31,10 +31,11 @@ class Findings:
 
     Attributes:
       unit: 'piece' or 'word'.
-      texts, positions: The numbers of measured texts and positions. A position is a `unit` or a special token.
+      texts, positions: The numbers of measured texts and positions. Each piece or word (see `unit`) and each special
+        token is a position.
       cut: The number of texts that were truncated.
       left_out: The number of trees that were skipped because they were too long.
-      means: The mean of each measure in `heads.MEASURES` by name, float64 [L, H].
+      means: {name in `heads.MEASURES`: float64 [L, H]}, the mean of each measure for L layers of H heads.
       relations: The rows of `relation_table`; empty for texts.
       changes: The rows of `change_rows`; empty without a model to compare with.
     """

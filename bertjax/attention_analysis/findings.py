@@ -20,7 +20,7 @@ _OUTPUTS = (PAGE, HEADS, RELATIONS, CHANGES, WEIGHTS)
 
 
 def check_replaceable(folder: pathlib.Path, path: str) -> None:
-    """Checks that replacing the output folder does not delete the input file `path` or other files of the user.
+    """Checks that the output folder may be replaced: it has neither the input file `path` nor other files of the user.
 
     Raises:
       UserError: The folder has the input file or another file of the user.

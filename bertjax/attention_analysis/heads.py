@@ -39,7 +39,7 @@ def head_sums(weights: jax.Array, mask: jax.Array, separators: jax.Array) -> dic
     distances = jnp.abs(positions[:, None] - positions).astype(weights.dtype)
 
     def total(values: jax.Array, queries: jax.Array) -> jax.Array:
-        """Sums values [L, B, H, Q] over the queries that are 1 in `queries` [B, Q] -> [L, H]."""
+        """Sums values [L, B, H, Q] over the texts and queries to [L, H]. `queries` [B, Q] is 0 for excluded queries."""
         return jnp.einsum('LBHQ,BQ->LH', values, queries, precision='highest')
 
     is_positive = weights > 0
@@ -54,7 +54,7 @@ def head_sums(weights: jax.Array, mask: jax.Array, separators: jax.Array) -> dic
         'cls': total(weights[..., 0], mask),
         'sep': total(to_sep, mask),
         'previous': total(diagonal(-1), mask[:, 1:]),
-        'next': total(diagonal(1), mask[:, 1:]),  # The mask of the next position excludes padding.
+        'next': total(diagonal(1), mask[:, 1:]),  # mask[:, 1:] is 0 for queries that padding follows.
         'same': total(diagonal(0), mask),
         'cls_entropy': total(entropy, first),
         'positions': mask.sum().astype(jnp.int32),

@@ -25,7 +25,7 @@ def predict_heads(weights: jax.Array, words: jax.Array) -> jax.Array:
     """Predicts the syntactic head of each unit with each attention head, in both directions.
 
     Args:
-      weights: float32 [L, B, H, U, U], the attention between U units, queries before keys.
+      weights: float32 [L, B, H, U, U] (layers, sentences, heads, queries, keys), the attention between U units.
       words: bool [B, U], True for units that are words.
 
     Returns:
@@ -71,9 +71,9 @@ def relation_table(correct: np.ndarray, names: Sequence[str], offsets: Offsets) 
       offsets: The head offsets of the same trees, see `count_offsets`.
 
     Returns:
-      The rows. A row has `relation` and its number of `words`. The best attention head is given by `layer` and `head`
-      (from 1) and `direction`, and `accuracy` is its accuracy. The best fixed offset from a word to its syntactic head
-      is `offset`, and `baseline` is its accuracy.
+      The rows. A row has `relation` and its number of `words`. `layer` and `head`, both from 1, and `direction` are
+      those of the best attention head, and `accuracy` is its accuracy. `offset` is the best fixed offset from a word to
+      its syntactic head, and `baseline` is the accuracy of this offset.
     """
     index = {name: i for i, name in enumerate(names)}
     by_frequency = sorted(offsets, key=lambda name: (-offsets[name].total(), name))

@@ -35,7 +35,8 @@ class ShownText:
 def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], unit: str, count: int) -> list[ShownText]:
     """Computes the attention in the first texts or trees of a chunk.
 
-    Texts are truncated to MAX_SHOWN_TOKENS tokens, or to `max_positions` if it is smaller. Longer trees are skipped.
+    Texts are truncated to MAX_SHOWN_TOKENS tokens, or to the model's number of positions if it is smaller. Trees that
+    exceed this limit are skipped.
 
     Args:
       relations: The relations of the trees; () for texts.
@@ -69,17 +70,16 @@ def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], uni
 def to_safetensors(shown_texts: Sequence[ShownText]) -> bytes:
     """Returns the content of a safetensors file with one array of weights per text, float32 [L, H, U, U].
 
-    The names of the arrays are `0`, `1`, …. The metadata entry `units` is a JSON list with the list of units of each
-    text.
+    The names of the arrays are `0`, `1`, …. The metadata entry `units` is a JSON list with one list of units per text.
     """
     arrays = {str(i): np.ascontiguousarray(text.weights) for i, text in enumerate(shown_texts)}
     return save(arrays, {'units': json.dumps([text.units for text in shown_texts], ensure_ascii=False)})
 
 
 def encode_for_page(text: ShownText) -> dict[str, Any]:
-    """Encodes a text for the page: its `units`, and its `weights` with one byte per weight, gzip-compressed, in base64.
+    """Returns the `units` of a text, and its `weights` as one byte per weight, compressed with gzip, in base64.
 
-    The byte of a weight w is 255·√w, rounded, so the error of w is at most 0.004 and small weights are distinguishable.
+    The byte of a weight w is 255·√w, rounded. The error of w is at most 0.004, and smaller for small weights.
     """
     quantised = np.rint(255 * np.sqrt(text.weights)).clip(0, 255).astype(np.uint8)
     data = gzip.compress(quantised.tobytes(), mtime=0)

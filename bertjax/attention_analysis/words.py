@@ -76,7 +76,7 @@ def merge_units(weights: jax.Array, units: jax.Array, mask: jax.Array) -> jax.Ar
       mask: int32 or float32 [B, S], 1 for pieces and 0 for padding.
 
     Returns:
-      float32 [L, B, H, S, S], with zeros after the last unit.
+      float32 [L, B, H, S, S], the weights between units. Entries after the last unit are 0.
     """
     one_hot = jax.nn.one_hot(units, units.shape[1], dtype=weights.dtype) * mask[..., None]  # [B, S, U]
     to_units = jnp.einsum('LBHQS,BSU->LBHQU', weights, one_hot, precision='highest')

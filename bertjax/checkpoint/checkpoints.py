@@ -49,10 +49,10 @@ class Checkpoints:
     If processes have separate workdirs, only the primary process saves, and it saves the full state. The other
     processes receive and read copies.
 
-    Saving is asynchronous. The arrays are copied to the host. Then a thread writes them, reads back their structure,
-    syncs the files and their checksums to disk, and removes old checkpoints (all but the newest `keep` and the
-    checkpoint with the lowest cost). If a save fails, the next `save`, `wait` or `close` raises its error. All
-    processes must call `save` and `wait`, which raise in all processes if the save failed in one of them.
+    Saving is asynchronous. The arrays are copied to the host. In the background, they are written, their structure is
+    read back, and the files and their checksums are synced to disk. Old checkpoints are then removed, except the
+    newest `keep` and the one with the lowest cost. If a save fails, the next `save`, `wait` or `close` raises its
+    error. All processes must call `save` and `wait`, which raise in all processes if the save failed in one of them.
 
     Args:
       directory: The folder, which is created if needed.
@@ -99,7 +99,7 @@ class Checkpoints:
             item_names=('state', 'position', 'config'),
             options=ocp.CheckpointManagerOptions(
                 enable_async_checkpointing=True,
-                # Orbax can create the folder only together with all processes.
+                # Orbax does not support `create` for one of several processes.
                 create=not self._read_only and not has_separate_workdirs(),
                 read_only=self._read_only,
                 multiprocessing_options=self._processes,
@@ -120,7 +120,7 @@ class Checkpoints:
 
         Raises:
           UserError: There are checkpoints, or folders that may be checkpoints, but all are damaged or renamed. Or this
-            process has a damaged copy.
+            process has a damaged copy of the newest checkpoint.
         """
         step = decide_on_primary(self._steps.newest)
         self._check_local_copy(step)
@@ -156,8 +156,8 @@ class Checkpoints:
     def restore(self, step: int, template: Any) -> Any:
         """Restores the state of a finished step with the shapes and shardings of the abstract `template`.
 
-        Only a few arrays are read at a time, because arrays exist twice during their transfer if devices share the
-        host's memory.
+        If devices share the host's memory, an array exists twice during its transfer. Only a few arrays are therefore
+        read at a time.
         """
         handler = ocp.StandardCheckpointHandler(
             restore_concurrent_gb=_restore_gigabytes(template), multiprocessing_options=self._processes
@@ -240,7 +240,7 @@ class Checkpoints:
             self._failure = error
 
     def best(self) -> int | None:
-        """Returns the undamaged step with the lowest cost (the later step if equal), or None if there is none."""
+        """Returns the undamaged step with the lowest cost (the later of equal ones), or None without such a step."""
         with primary_first():  # copies the saved files to separate workdirs
             pass
         step = decide_on_primary(self._steps.best)
@@ -261,7 +261,7 @@ class Checkpoints:
         return self._finisher is not None and self._finisher.is_alive()
 
     def wait(self) -> None:
-        """Waits in all processes for the end of the running save, and raises its error if it failed.
+        """Waits for the end of the running save in all processes. If the save failed, raises its error.
 
         Raises:
           OtherStoppedError: The save failed in another process.
@@ -293,7 +293,7 @@ class Checkpoints:
 
 
 def _single_process() -> ocp.options.MultiprocessingOptions:
-    """Returns options for separate workdirs, with which Orbax does not wait for other processes."""
+    """Returns the options for separate workdirs: Orbax then does not wait for other processes."""
     index = jax.process_index()
     return ocp.options.MultiprocessingOptions(
         primary_host=index, active_processes={index}, barrier_sync_key_prefix=f'process{index}'
@@ -303,7 +303,7 @@ def _single_process() -> ocp.options.MultiprocessingOptions:
 def _copy_on_cpu(x: Any) -> Any:
     """Returns a copy of a JAX array if JAX runs on CPU, else the argument itself.
 
-    On CPU, Orbax makes no copy. The next step, to which the state is donated, would then wait for the write.
+    On CPU, Orbax makes no copy itself. The state is donated to the next step, which would have to wait for the write.
     """
     if not isinstance(x, jax.Array) or jax.default_backend() != 'cpu':
         return x

@@ -1,7 +1,7 @@
 """The seal of a checkpoint: a file, written last, with the sizes and checksums of all other files.
 
-Orbax marks a step as committed, but silently restores arrays with flipped bits. In bertjax, a step is finished if its
-seal exists, and undamaged if all other files have the recorded sizes and checksums.
+Orbax marks a complete step as committed, but it does not notice flipped bits when it restores the arrays. In bertjax, a
+step is finished if its seal exists, and undamaged if all other files have the recorded sizes and checksums.
 """
 
 import hashlib
@@ -21,7 +21,8 @@ def write_checksums(step_dir: pathlib.Path, cost: float | None) -> None:
 
     Args:
       step_dir: The folder of the step.
-      cost: The held-out loss or the negative dev score, lowest for the best step; None if it was not measured.
+      cost: The held-out loss or the negative dev score, so that the best step has the lowest cost. None if it was not
+        measured.
     """
     sync_tree(step_dir)
     sync_directory(step_dir.parent)

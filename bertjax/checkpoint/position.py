@@ -13,8 +13,8 @@ class Position:
       step: The number of finished steps, one batch each.
       phase: The index of the phase, from 0.
       next: The index of the next example of the phase, from 0.
-      left: The next example of each phase when the run last left it, 0 for a phase without steps. A run can return to
-        a phase if its steps change.
+      left: Entry i is `next` at the time when the run last left phase i, or 0 if the run has not left phase i. A
+        resumed run can return to an earlier phase if the lengths of the phases have changed.
     """
 
     step: int = 0
@@ -29,5 +29,5 @@ class Position:
         return dataclasses.replace(self, phase=phase, next=left[phase], left=left)
 
     def after(self, end: int) -> Self:
-        """Returns the position after a step whose batch ended before the example `end`."""
+        """Returns the position after a step. `end` is the index of the first example after its batch."""
         return dataclasses.replace(self, step=self.step + 1, next=end)

@@ -23,7 +23,7 @@ def structure(tree: Any) -> Structure:
 
 
 def check_readable(step_dir: pathlib.Path, state: Structure, items: Mapping[str, Any]) -> None:
-    """Checks that the structure of a step and its JSON items can be read as another process would read them.
+    """Checks that another process could read the structure of a step and its JSON items.
 
     Args:
       step_dir: The folder of the step, as a path that Orbax accepts.

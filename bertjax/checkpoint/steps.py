@@ -35,7 +35,7 @@ def finished_steps(directory: pathlib.Path) -> list[int]:
 def any_checkpoint(directory: pathlib.Path) -> bool:
     """Returns whether a folder has, or may have had, a checkpoint.
 
-    Damaged, renamed and unsealed checkpoints count. Half-written checkpoints of a killed process do not count.
+    Damaged, renamed and unsealed checkpoints count. Unfinished checkpoints of a killed process do not count.
     """
     if not directory.is_dir():
         return False
@@ -63,7 +63,7 @@ def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> No
             shutil.rmtree(path)
         elif mark_match and path.is_file():
             step = directory / mark_match[1]
-            # A sealed, undamaged step is kept: the process was killed after writing the seal, or before removing files.
+            # A sealed, undamaged step is kept: the process had written the seal, or had not yet begun to remove files.
             if step.is_dir() and not (checksums.is_finished(step) and checksums.find_damage(step) is None):
                 log(f'checkpoint {step.name} is incomplete: it is removed')
                 shutil.rmtree(step)
@@ -157,7 +157,7 @@ class Steps:
         self._on_move()
 
     def best(self) -> int:
-        """Returns the undamaged step with the lowest cost (the later step if equal), or -1 if there is none."""
+        """Returns the undamaged step with the lowest cost (the later of equal ones), or -1 without such a step."""
         step = self._lowest_cost()
         while step is not None and not self.is_undamaged(step):
             step = self._lowest_cost()

@@ -31,7 +31,7 @@ from bertjax.workdir.lock import lock_workdir
 VERB = Verb()
 
 _CHUNK = 1024  # The maximum number of texts in a chunk of the input.
-_MIN_WORDS = 100  # The terminal hides relations with fewer words, unless all have fewer.
+_MIN_WORDS = 100  # The terminal hides rows of relations with fewer words. If all rows have fewer, it shows all.
 _PLAIN = {'box': None, 'padding': (0, 1)}  # The style of the tables.
 
 
@@ -41,8 +41,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     The statistics are about the texts of config.input, or about config.attention.texts if config.input is empty.
 
     Raises:
-      UserError: There is no model or no text, a file is malformed, all trees are too long, the compared model has
-        another shape or tokenizer, Plotly is missing for a comparison, or WORKDIR/attention has files of the user.
+      UserError: There is no model or no text, a file is malformed, all trees are too long, or WORKDIR/attention has
+        files of the user. Or the model to compare with has another shape or tokenizer, or Plotly is missing.
     """
     settings, folder = inference_settings(config, 'attention'), pathlib.Path(workdir)
     options, path = settings.options, settings.input
@@ -90,7 +90,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 def _inspect(source: InputSource, num_texts: int) -> tuple[list[str], int | None]:
     """Returns the syntactic relations in the input, and the number of texts.
 
-    The number is None for texts from standard input or a pipe, and `num_texts` if there is no input.
+    The number is None for texts from standard input or a pipe. Without config.input it is `num_texts`.
     """
     if not source.path:
         return [], num_texts

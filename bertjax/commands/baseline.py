@@ -30,12 +30,12 @@ BASELINES = 'baseline.json'
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
     """Trains simple methods on the training records, and scores them on every other labelled split.
 
-    The metrics are written to WORKDIR/baseline.json, and printed in a table per split with any recorded metrics of the
-    workdir's model. The verb needs neither a model nor config.init. The workdir may be the workdir of a
-    fine-tuning, or new.
+    The metrics are written to WORKDIR/baseline.json, and printed in a table per split. If results.json has metrics of
+    the workdir's model, the tables show them too. The verb needs neither a model nor config.init. The workdir may be
+    the workdir of a fine-tuning, or new.
 
     Raises:
-      UserError: Records are malformed, there is no other labelled split, the kind of task has no baselines, or
+      UserError: Records are malformed, only the training split has labels, the kind of task has no baselines, or
         scikit-learn is missing.
     """
     folder = pathlib.Path(workdir)

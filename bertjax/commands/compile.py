@@ -26,11 +26,12 @@ VERB = Verb(needs='corpus', teacher=False, bucket='look')
 def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> None:
     """Compiles the train step of every phase, and writes WORKDIR/compile.json.
 
-    The file has the results of each phase. Its top level repeats the results of the phase that needs the most memory,
-    but `fits` there tells whether all phases fit. Phases without steps are skipped.
+    The file has the results of each phase. Its top level repeats the results of the phase that needs the most memory.
+    Only `fits` differs: at the top level it tells whether all phases fit. Phases without steps are skipped.
 
-    With config.find_batch the verb doubles the batch of each phase while it fits, or halves it until it fits. If a
-    phase does not fit, the verb also compiles other ways to compute the same step.
+    With config.find_batch the verb doubles the batch of a phase while it fits. If the first batch does not fit, the
+    verb halves it until it fits or cannot be halved. If no batch of a phase fits, the verb also compiles other ways to
+    compute the same step.
 
     Raises:
       UserError: The topology is empty or unknown, its compiler is missing, or the number of chips does not fit the
@@ -89,7 +90,7 @@ def _try_others(
     """Compiles other ways to compute a phase that does not fit.
 
     Returns:
-      A dict with 'flags', 'fits' and 'hbm_bytes_per_chip' for each way. These values are also printed.
+      A list with a dict for each way: 'flags', 'fits' and 'hbm_bytes_per_chip'. These values are also printed.
     """
     tried = []
     for way, other in search.search_plans(phase, result):

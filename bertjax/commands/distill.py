@@ -67,7 +67,7 @@ def _distil_general(
 
 
 def _check_initial_weights(settings: PretrainingSettings, distill: DistillationSettings) -> None:
-    """Raises a UserError for keys about initial weights that a pre-training allows but a distillation does not."""
+    """Raises a UserError for config.vocab.add, and for config.embeddings if the student copies the teacher's."""
     if settings.vocab.add:
         found = f'words of {settings.vocab.add}'
         expected = 'none: a student has the vocabulary of its teacher, which lacks these words'

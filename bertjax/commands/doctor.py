@@ -27,7 +27,7 @@ def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str
     """Prints a line for each check.
 
     The verb does not disturb a run in progress. It leaves no file behind, unless a bucket forbids deleting the object
-    that the check writes. The config belongs to the run in the workdir, or to a run that will start.
+    that the check writes. The config is that of the run in the workdir, or of a run that has not started.
 
     Raises:
       UserError: A check failed, because a run cannot start or its result is unusable.

@@ -25,12 +25,13 @@ _MAX_WIDTH = 4096  # The maximum width of a table in characters, enough for the 
 
 
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
-    """Evaluates the workdir's model on config.split, such as 'dev' or 'dev,test'. A new workdir needs config.init.
+    """Evaluates the workdir's model on config.split, such as 'dev' or 'dev,test'.
 
-    With config.ensemble the verb evaluates the models of several workdirs, together and individually. config.step and
-    config.use_checkpoint choose the checkpoint. The run need not be finished. The workdir may be the workdir of a
-    fine-tuning, or new. The metrics are added to WORKDIR/results.json, or replace its content if it is about another
-    model. The predictions, and any files that the task's benchmark expects, are written to WORKDIR/predictions.
+    The workdir is that of a fine-tuning, finished or not. config.step and config.use_checkpoint choose its checkpoint.
+    In a new workdir, the verb evaluates the model of config.init. With config.ensemble it evaluates the models of
+    several workdirs, together and individually. The metrics are added to WORKDIR/results.json. If this file is about
+    another model, its content is replaced. The predictions, and any files that the task's benchmark expects, are
+    written to WORKDIR/predictions.
 
     A task may have thresholds, such as the null threshold of SQuAD 2.0. The thresholds of a finished run's final
     model are used unchanged. The thresholds of any other model are tuned on dev, if config.split has dev.
@@ -77,8 +78,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
 def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: EvaluatedTask | Ensemble) -> dict[str, Any]:
     """Returns the facts that identify the evaluated model, or the members of the ensemble.
 
-    The facts are config.init, config.use_checkpoint, the step and the trial. The final model of a finished run needs no
-    step.
+    For a single model, the facts are config.init, config.use_checkpoint, the step of the checkpoint and the trial of a
+    sweep. The step is left out for the final model of a finished run.
     """
     if isinstance(tuned, Ensemble):
         return {'ensemble': [str(member) for member in tuned.members]}
@@ -90,7 +91,10 @@ def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: Eval
 
 
 def _read_earlier_results(path: pathlib.Path, model: dict[str, Any]) -> dict[str, Any]:
-    """Returns results.json updated with the facts `model`; only `model` if the file is missing or of another model."""
+    """Returns the content of results.json, updated with the facts `model`.
+
+    If there is no such file, or it is about another model, only `model` is returned.
+    """
     results = read_recorded_results(path) if path.exists() else {}
     same = all(results.get(key, value) == value for key, value in model.items())
     same &= all(results.get(key) == model.get(key) for key in (STEP, 'ensemble'))

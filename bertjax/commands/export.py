@@ -29,8 +29,8 @@ def run(
 ) -> None:
     """Exports the checkpoint of config.step.
 
-    Step 0 means the newest checkpoint, or with config.use_checkpoint='best' the checkpoint with the best score on dev.
-    The model and the tokenizer come from the workdir. A recipe of a task must be for the model's kind of task. A
+    Step 0 means the newest checkpoint. With config.use_checkpoint='best' it means the checkpoint with the best score on
+    dev. The model and the tokenizer come from the workdir. A recipe of a task must be for the model's kind of task. A
     recipe of a pre-training must describe the model's architecture.
 
     Raises:

@@ -31,14 +31,14 @@ _ENCODING_KEYS = ('layers', 'combine', 'weights', 'pool', 'normalize', 'prompt',
 def run(config: ConfigDict, workdir: str) -> None:
     """Writes features of the texts in config.input to WORKDIR/features/NAME.FORMAT, and metadata to NAME.FORMAT.json.
 
-    NAME is the input file's name without suffixes. The verb reads this file to its end first, so that mistakes are
+    NAME is the input file's name without suffixes. The verb first reads the input file to its end, so that mistakes are
     reported before anything is computed. The features are saved in parts. After a kill, the same command continues
     after the last saved part, and writes the same file as a run without a kill. Some options split the file or add
     files. The metadata lists all files.
 
-    If config.input is '-' (standard input) and config.extract.format is set, the texts are saved in the workdir during
-    the run, and NAME is stdin. For standard input without a format, the features are written as JSON lines to standard
-    output as the texts arrive.
+    If config.input is '-' (standard input) and config.extract.format is not set, the features are written as JSON lines
+    to standard output as the texts arrive. If the format is set, the verb first copies all texts to a temporary file in
+    the workdir, and NAME is stdin.
 
     The workdir may be the workdir of the model, or new.
 

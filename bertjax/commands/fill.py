@@ -33,11 +33,11 @@ _CHUNK = 256  # The maximum number of texts in a chunk of a file.
 def run(config: ConfigDict, workdir: str) -> None:
     """Answers the question config.fill.ask about texts.
 
-    For a single text, config.fill.text, the answer is printed as a table. For a file, config.input, the answers are
-    JSON lines in WORKDIR/fill/NAME.ASK.jsonl, and NAME.ASK.json names the input. NAME is the file's name without
-    suffixes. For ask='score', NAME.ASK.json also has the scores of the whole file. If masks are filled jointly, ASK is
-    `jointly`. For standard input, '-', the answers are printed as the texts arrive: as tables on a terminal, otherwise
-    as JSON lines.
+    The answer for a single text, config.fill.text, is printed as a table. The answers for a file, config.input, are
+    JSON lines in WORKDIR/fill/NAME.ASK.jsonl, and NAME.ASK.json names the file. NAME is the file's name without
+    suffixes. ASK is config.fill.ask, or `jointly` if masks are filled jointly. For ask='score', NAME.ASK.json also has
+    the scores of the whole file. For standard input, '-', the answers are printed as the texts arrive: as tables on a
+    terminal, otherwise as JSON lines.
 
     The workdir may be the workdir of the model, or new.
 

@@ -33,11 +33,11 @@ VERB = Verb()
 def run(config: ConfigDict, workdir: str) -> None:
     """Writes the pairs of config.input with negatives to WORKDIR/negatives/NAME.jsonl, and metadata to NAME.json.
 
-    NAME is the name of config.input without suffixes. The pairs are records with an anchor and a positive, a BEIR
-    folder with its qrels/train.tsv, or the questions and paragraphs of a SQuAD file. The negatives come from
-    config.mine_negatives.corpus and from the texts of config.input: the positives and known negatives of all records,
-    all documents, or all paragraphs. The result depends only on the model, the texts and the options. After a kill, the
-    same command continues after the last saved part of the vectors.
+    NAME is the name of config.input without suffixes. config.input has records with an anchor and a positive, or is a
+    BEIR folder with qrels/train.tsv, or is a SQuAD file, whose pairs are questions and paragraphs. The negatives are
+    chosen from config.mine_negatives.corpus and from config.input, which gives all positives and known negatives of
+    records, all documents of BEIR, or all paragraphs of SQuAD. The result depends only on the model, the texts and the
+    options. After a kill, the same command continues after the last saved part of the vectors.
 
     Raises:
       UserError: The model or a file does not exist, a record is malformed, the options contradict each other, or the

@@ -75,7 +75,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _table(pairs: Sequence[MinimalPair], results: Mapping[str, Any]) -> Table:
-    """Returns a table with a row for each phenomenon, followed by rows for its sets, and rows for all pairs."""
+    """Returns a table with a row for each phenomenon and for each of its sets, and one or two rows for all pairs."""
     table = Table(box=None, pad_edge=False)
     for heading in ('', 'pairs', 'accuracy', 'standard error'):
         table.add_column(heading, justify='right' if heading else 'left', no_wrap=not heading)

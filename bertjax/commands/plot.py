@@ -28,7 +28,7 @@ _COLORS = {
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Draws the large charts and the teacher charts of a run's page (report/curves.py), for any recipe.
+    """Draws the main charts and the teacher charts of report/curves.py. Any recipe is accepted.
 
     Raises:
       UserError: metrics.jsonl is missing or has no values, config.json is damaged, or matplotlib is not installed.

@@ -32,22 +32,24 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     """Writes the predictions for a file, for standard input, or for splits of the task.
 
     If config.input is a file, WORKDIR/predictions/input/NAME.jsonl gets one JSON object per record or blank line.
-    NAME is the file's name without suffixes. NAME.json records the file, whose predictions another file of the same
-    name does not replace.
+    NAME is the file's name without suffixes. NAME.json records the file's path. If the input is another file of the
+    same name, the verb raises an error and keeps the existing predictions.
 
     If config.input is '-', the predictions for standard input go to standard output as the input arrives, in batches of
     at most config.eval_batch_size records. A batch is predicted when it is full, or when no more input is waiting.
 
-    Without config.input, all records of the splits in config.split, such as 'test,test_mismatched', are predicted.
+    Without config.input, WORKDIR/predictions/SPLIT.jsonl gets the predictions for all records of each split in
+    config.split, such as 'test,test_mismatched'.
 
-    If the task's benchmark expects files in another format, they are written to a folder next to the JSON lines, and
-    also as a zip. Standard input gets no such files.
+    If the task's benchmark expects files in another format, these files are written to a folder next to the JSON lines,
+    and also as a zip. For standard input there are no such files.
 
     The model is chosen as in run=evaluate. With config.ensemble, several models predict together. The workdir is
     the workdir of a fine-tuning, or a new folder.
 
     Raises:
-      UserError: The model, the file or a split does not exist, or a record is malformed.
+      UserError: The model, the file or a split does not exist, a record is malformed, or the predictions for another
+        file would be replaced.
     """
     folder = pathlib.Path(workdir)
     folders = member_folders(config.ensemble, folder) if config.ensemble else [folder]

@@ -25,13 +25,13 @@ VERB = Verb(devices=False)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str) -> None:
-    """Writes the page of a run, a sweep, an evaluation or a corpus, finished or not, with any recipe.
+    """Writes the page of a run, a sweep, an evaluation or a corpus. The run may be unfinished. Any recipe is accepted.
 
-    For a benchmark the verb writes one page about all tasks, and a page about each task. A page names its missing
-    parts.
+    For a benchmark the verb writes one page about all tasks, and a page about each task that has started. A page names
+    its missing parts.
 
     The page compares the config of the run with the recipe. If the workdir has only a corpus, or only the evaluation of
-    a model without a recorded config, the page uses `config`.
+    a model without a recorded config, the page shows `config` instead.
 
     Raises:
       UserError: The workdir has no run, corpus or evaluation, its config.json is damaged, or Plotly is not installed.

@@ -20,7 +20,7 @@ COMPUTED_KEYS = ('fingerprints', 'model.vocab_size')
 
 
 def config_keys(config: Mapping[str, Any]) -> dict[str, Key]:
-    """Returns {name: key} for all keys that `config` should have, which depend on its verb, task and phases.
+    """Returns {name: key} for all keys that `config` should have. They depend on its verb, its task and its phases.
 
     Raises:
       UserError: The kind of task is unknown.
@@ -90,8 +90,8 @@ def _keys_below(group: str, known: Iterable[str]) -> list[str]:
 def check_key(key: str, known: Collection[str]) -> None:
     """Raises a UserError unless `key` is one of `known`, the keys of a recipe.
 
-    A ConfigDict does not check its keys. It accepts the names of its attributes, such as `items`, and indices into
-    strings and tuples, such as `corpus[0]`, and then fails to set their values.
+    Without this check, a ConfigDict would accept the names of its attributes, such as `items`, and indices into strings
+    and tuples, such as `corpus[0]`. It would then fail to set their values.
     """
     # If `known` contains 'phases[0].steps', 'phases' is also a key.
     if key in known or key in {name.partition('[')[0] for name in known}:

@@ -93,7 +93,7 @@ class Recipe:
             values = flatten(load_recipe(path))
             try:
                 without = flatten(load_recipe(recipe))
-            except UserError:  # The recipe requires an argument, so there are no other values to compare with.
+            except UserError:  # The recipe requires an argument, so there is no other config to compare with.
                 without = values
             keys |= {key for key, value in values.items() if value != without.get(key)}
             if '=' not in argument.split(',')[0] and 'task' in config:  # the first item is a name, as in glue:rte
@@ -102,7 +102,7 @@ class Recipe:
         return keys
 
     def describe_default_argument(self) -> str:
-        """Returns a sentence about what a recipe without an argument means, as in `glue`; '' for other recipes."""
+        """Returns a sentence about the options of a recipe without an argument, as in `glue`; '' for other recipes."""
         name = self.base
         inner = name.partition(':')[2] if 'distill' in self.config else name
         if 'task' not in self.config or ':' in inner or find_recipe(inner or name).startswith(str(SAVED_CONFIG)):

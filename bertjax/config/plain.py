@@ -20,7 +20,7 @@ def to_plain(config: Any) -> Any:
 
 
 def from_plain(plain: Any) -> Any:
-    """Returns the config that has this plain form, such as the content of config.json."""
+    """Converts a plain form, such as the content of config.json, back to a config."""
     if isinstance(plain, dict):
         return ml_collections.ConfigDict({key: from_plain(value) for key, value in plain.items()})
     return tuple(map(from_plain, plain)) if isinstance(plain, list) else plain

@@ -41,7 +41,10 @@ class Vocab:
 
 
 def _inherited(allowed: Range, unset: Any, run_key: str = '') -> Any:
-    """Declares a key of a phase. Its default, `unset`, means the run's value of `run_key`, or of the same key if ''."""
+    """Declares a key of a phase. If its value is `unset`, the phase uses the value of a key of the run.
+
+    This key of the run is `run_key`, or has the same name if `run_key` is ''.
+    """
     about = f'the {f"`{run_key}` " if run_key else "value "}in this phase'
     return key(unset, either(allowed, special(unset, 'the value of the run')), about, run_key=run_key)
 
@@ -75,8 +78,8 @@ class PhaseKeys:
     final_mask_rate: float = _inherited(MASK_RATE, -1.0, 'masking.final_rate')
 
 
-# {key of a phase: the default, which means that the key is unset}. An unset key in INHERITED has the value of a key of
-# the run, {key of a phase: key of the run}.
+# UNSET is {key of a phase: its default, which means that the key is unset}. INHERITED is {key of a phase: key of the
+# run}. An unset key in INHERITED has the value of this key of the run.
 UNSET = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if 'run_key' in field.metadata}
 INHERITED = {
     field.name: field.metadata['run_key'] or field.name

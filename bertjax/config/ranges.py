@@ -90,7 +90,7 @@ def either(first: Range, second: Range) -> Range:
 
 
 def special(value: Any, why: str) -> Range:
-    """Allows one value with a special meaning, as in `special(0, 'the value of the run')`; 0 may also stand for 0.0."""
+    """Allows one value with a special meaning, as in `special(-1, 'config.seed')`. A float allows the equal int too."""
     types = (int, float) if isinstance(value, float) else (type(value),)
     return Range(f'{value!r} for {why}', lambda other: type(other) in types and other == value)
 
@@ -115,7 +115,7 @@ def parse_duration(value: int | float | str) -> tuple[float, str]:
     The unit is '' for `1000` and `'1000'`, '%' for `'10%'`, and 'epochs' for `'2 epochs'`.
 
     Raises:
-      ValueError: `value` is not a duration, or the absolute value of its amount is not below 1e18.
+      ValueError: `value` is not a duration, or its amount is not between -1e18 and 1e18.
     """
     if not isinstance(value, int | float | str) or isinstance(value, bool):
         raise ValueError(value)
@@ -153,8 +153,8 @@ def in_steps(
     """Converts a duration to steps: `1000`, `'1000'`, `'10%'` of `total`, `'2 epochs'` of `steps_per_epoch` steps.
 
     Raises:
-      UserError: `value` is not a duration, the steps are negative or exceed int32, or the duration is relative to
-        `total` or `steps_per_epoch` and that argument is None.
+      UserError: `value` is not a duration, or the steps are negative or exceed int32. Or the unit is '%' and `total` is
+        None, or the unit is 'epochs' and `steps_per_epoch` is None.
     """
     try:
         amount, unit = parse_duration(value)
@@ -180,8 +180,8 @@ def check_value(key: str, value: Any, allowed: Range, example: Any) -> None:
     """Checks that a value of config.KEY is in its range.
 
     Raises:
-      UserError: The value is outside its range. The fix shows a flag with the value `example`, or with the form of a
-        list if `example` is a list.
+      UserError: The value is outside its range. The fix shows a flag with the value `example`. If `example` is a list,
+        the fix shows the form of a list.
     """
     if not allowed.contains(value):
         several = isinstance(example, list | tuple)

@@ -83,7 +83,7 @@ def modern_phase(seq_len: int, **values: Any) -> ConfigDict:
 
 
 _MIN_PIECES = 2048
-# (seconds, operations, pieces): a budget of at most these seconds or operations has a vocabulary of this many pieces.
+# (seconds, operations, pieces). The first row with at least the seconds or operations of a budget gives its pieces.
 _VOCABULARIES = ((300, 1e13, _MIN_PIECES), (3600, 3e14, 4096), (8 * 3600, 3e15, 8192), (math.inf, math.inf, 16384))
 
 
@@ -150,7 +150,7 @@ def inference_config(verb: str, **options: Any) -> ConfigDict:
 def as_config(record: Any) -> ConfigDict:
     """Converts a dataclass of keys to a ConfigDict, without groups that are None.
 
-    If a field declares several types, the key of the ConfigDict accepts values of all these types.
+    If a field declares several types, the key of the ConfigDict accepts values of any type.
     """
     config = ConfigDict()
     for field in dataclasses.fields(record):

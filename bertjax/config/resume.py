@@ -18,7 +18,7 @@ _START_WEIGHTS = ('init', 'embeddings')  # keys that name the weights at step 0
 def changed_keys(saved: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, tuple[Any, Any, Change]]:
     """Returns {key: (saved value, current value, its Change)} for the keys that differ between two configs.
 
-    The value of a missing key is None. Values that a run computes, such as its fingerprints, must never change.
+    The value of a missing key is None. Values that a run computes, such as its fingerprints, have Change.STATE.
     """
     known, old, new = config_keys(current), flatten(saved), flatten(current)
     changes = {}
@@ -35,7 +35,7 @@ def changed_keys(saved: Mapping[str, Any], current: Mapping[str, Any]) -> dict[s
 def check_resume(
     saved: Mapping[str, Any], current: Mapping[str, Any], where: str, *, finished: bool = False
 ) -> list[str]:
-    """Checks that a run may resume from a checkpoint: compares the two resolved configs.
+    """Checks that a run may resume from a checkpoint, by comparing the two resolved configs.
 
     Args:
       saved: The config of the checkpoint.
@@ -47,8 +47,8 @@ def check_resume(
       One line for each change that is allowed and reported, such as `batch_size: 256 -> 512`.
 
     Raises:
-      UserError: A change is not allowed, such as a change of the model, tokenizer, store or optimiser, or of the
-        training settings of a finished run. The error names the first such change.
+      UserError: A change is not allowed. Every run must keep what decides its saved state, such as the architecture
+        and the tokenizer. A finished run must also keep its training settings. The error names the first such change.
     """
     reported, changes = [], changed_keys(saved, current)
     options = ', '.join(place_of(name) for name in changes if name.startswith('task.'))
@@ -86,7 +86,7 @@ def place_of(name: str) -> str:
 def _short(value: Any, other: Any) -> str:
     """Returns `value` as text. A text of more than 24 characters is cut to 16 characters.
 
-    The cut text begins at the first difference from `other` if both begin with the same 16 characters.
+    If both values begin with the same 16 characters, the cut text begins at the first difference from `other`.
     """
     text = str(value)
     if len(text) <= 24:

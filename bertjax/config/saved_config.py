@@ -63,7 +63,7 @@ def get_config(path: str) -> ConfigDict:
 def make_recipe(name: str, config: ConfigDict, flag_keys: Collection[str] = ()) -> Recipe:
     """Returns the recipe that the user spells `name`. The keys that a saved config changes count as set by the user.
 
-    The size and dtype in the config of a run with a budget also count as set, so that another run keeps them.
+    In the config of a run with a budget, the size and dtype also count as set, so that a new run keeps them.
     """
     keys, base = {*flag_keys}, name
     while find_recipe(base).startswith(f'{SAVED_CONFIG}:'):
@@ -77,7 +77,7 @@ def make_recipe(name: str, config: ConfigDict, flag_keys: Collection[str] = ()) 
 
 
 def _read(path: str) -> tuple[str | None, dict[str, Any]]:
-    """Returns the recipe that a file names, or None, and the keys of the file with their values."""
+    """Returns (recipe, values): the recipe that a file names, or None, and the values of its other keys."""
     expected, fix = 'a YAML mapping of keys to values', 'for example the lines `recipe: glue:rte` and `steps: 9`'
     try:
         values = yaml.load(pathlib.Path(path).read_text(encoding='utf-8'), _Loader)

@@ -2,9 +2,9 @@
 
     batch_size: int = key(32, ROWS, 'rows per update, over all devices', change=TRAINING)
 
-Everything else is derived from these declarations. `recipes.as_config` converts a dataclass to the ConfigDict of a
-recipe, and `from_config` converts a config to the frozen settings of a run. `keys_of` lists the keys for the checks of
-values, the rules of resuming, --help, and docs/keys.md.
+Other forms of the keys are derived from these declarations. `recipes.as_config` converts a dataclass to the ConfigDict
+of a recipe, and `from_config` converts a config to the frozen settings of a run. `keys_of` lists the keys for the
+checks of values, the rules of resuming, --help, and docs/keys.md.
 """
 
 import dataclasses
@@ -79,7 +79,8 @@ def key(
     Args:
       allowed: The range; None allows True and False if the default is a bool, and any text if it is a string.
       about: One line of documentation; '' means the field's entry in the docstring of its class.
-      change, trained: See Key; None means the value that the group of the key declares, or else the default of Key.
+      change, trained: See Key. None means the value that the group of the key declares. If the group declares none,
+        None means the default of Key.
       **metadata: Further entries of the field's metadata.
     """
     declared = {'range': allowed, 'about': about, 'change': change, 'trained': trained}
@@ -90,8 +91,8 @@ def group(default: Any, *, record: type | None = None, entry: type | None = None
     """Returns a dataclass field for a group of keys, or for a list of groups of the class `entry`.
 
     Args:
-      default: An instance with the default of each key; () for a list; None if only some recipes have the group, whose
-        class is then `record`.
+      default: An instance with the default of each key, or () for a list of groups. None means that only some recipes
+        have the group. Its class is then `record`.
       **metadata: `change` and `trained` for the keys of the group that do not declare these themselves.
     """
     record = record or entry or type(default)
@@ -99,7 +100,7 @@ def group(default: Any, *, record: type | None = None, entry: type | None = None
 
 
 def override(record: type, name: str, default: Any = None, **metadata: Any) -> Any:
-    """Returns a copy of the field `name` of `record`, for another dataclass, with another default or other metadata."""
+    """Returns a copy of the field `name` of `record`. `metadata` and a `default` other than None replace its own."""
     (field,) = (field for field in dataclasses.fields(record) if field.name == name)
     about = metadata.get('about') or _about(record, field)
     default = field.default if default is None else default

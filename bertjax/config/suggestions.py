@@ -3,8 +3,8 @@
 import difflib
 from collections.abc import Iterable, Mapping
 
-# {names in bertjax: the names in other programs}. These names come from transformers (TrainingArguments, configs and
-# example scripts), google-research/bert and others. The suggestion is the first listed key that the recipe has.
+# {names in bertjax: the names in other programs}. The other programs are transformers (TrainingArguments, configs and
+# example scripts), google-research/bert and others. The suggestion is the first name in bertjax that the recipe has.
 _KEYS = {
     'batch_size': 'eval_batch_size per_device_train_batch_size train_batch_size',
     'checkpoint_every': 'save_steps save_strategy',

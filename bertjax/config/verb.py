@@ -8,7 +8,7 @@ from typing import Literal
 class Verb:
     """The requirements and the properties of a verb.
 
-    The function `run` of a verb takes the config and the workdir. It may also take
+    The function `run` of a verb takes the config and the workdir. It may also take these arguments:
 
       recipe: The recipe as the command line or the Python program spells it.
       flag_keys: The config keys that the user set, with flags `--config.KEY=VALUE` or with arguments in Python.

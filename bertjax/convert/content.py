@@ -29,12 +29,12 @@ class ExportContent:
       task: The task's fields of config.json: `id2label` with a name for each output, `label2id` and `problem_type`.
       extra_files: {name: text} of further files, which all formats get.
       dtype: The dtype of the tensors in a Hugging Face directory: 'float32', 'float16' or 'bfloat16'.
-      values: The config.json of the Hugging Face directory from which the model was read; empty for other models. The
-        exported directory keeps the family, and the keys that the export does not set.
+      values: The config.json of the Hugging Face directory from which the model was read; empty for other models. An
+        export to a Hugging Face directory keeps the model family, and the keys that the export does not set.
       files: Additional files of a Hugging Face directory, {relative path: content}. They replace files of the export,
         except config.json and the tensors.
-      embeddings: The module that computes vectors of texts, exported as a function to StableHLO and ONNX; None if there
-        is no such function.
+      embeddings: The module that computes vectors of texts. StableHLO and ONNX get a function of this module. None if
+        there is no such module.
     """
 
     module: BertForPreTraining | BertForTask
@@ -59,12 +59,12 @@ class ExportContent:
 
     @property
     def projection(self) -> str:
-        """The name of the linear layer `head` in transformers, or '' for a pre-trained model."""
+        """The name that transformers gives to our linear layer `head`; '' for a pre-trained model."""
         return self.head.projection if self.head else ''
 
     @contextlib.contextmanager
     def stage(self, directory: epath.PathLike) -> Iterator[epath.Path]:
-        """Yields a directory with the tokenizer and the extra files. It then replaces `directory` atomically."""
+        """Yields a new directory with the tokenizer and the extra files. It replaces `directory` after the body."""
         with atomic_directory(directory) as staging:
             self.tokenizer.save(staging)
             for name, text in self.extra_files.items():

@@ -28,7 +28,7 @@ def make_functions(
 
     Args:
       model: The model with its config.
-      parts: The parts of a pre-trained model, besides the encoder, that have weights. The functions return no outputs
+      parts: The parts of a pre-trained model that have weights, besides the encoder. The functions return no outputs
         of other parts. Without the part 'mlm' there is no function `mlm`.
       embeddings: A module that computes vectors of texts. It adds a function `embeddings`, which replaces `task`.
     """
@@ -81,7 +81,7 @@ def function_card(
 ) -> str:
     """Fills in a template of a README.md with the fields {functions}, {first}, {inputs}, {example} and `values`.
 
-    `outputs` is {name of a function: the result of `describe_outputs`}. `suffix` is that of the functions' files.
+    `outputs` is {name of a function: the result of `describe_outputs`}. `suffix` is the suffix of the function files.
     """
     described = {name: ', '.join(f'`{key}` {x}' for key, x in shapes.items()) for name, shapes in outputs.items()}
     dimensions, longest = _dimensions(model), model.config.max_positions

@@ -21,8 +21,8 @@ INDEX = '.index'
 # DataType of tensorflow/core/framework/types.proto.
 _DTYPES = {1: np.float32, 2: np.float64, 3: np.int32, 9: np.int64, 14: ml_dtypes.bfloat16, 19: np.float16}
 _FLOAT32 = 1
-# The empty key of the header, the fields of BundleHeaderProto (number of data files, byte order, format version), and a
-# field of VersionDef.
+# The key of the header, which is empty. The fields of BundleHeaderProto: number of data files, byte order and format
+# version. A field of VersionDef.
 _HEADER, _SHARDS, _BIG_ENDIAN, _VERSION, _PRODUCER = b'', 1, 2, 3, 1
 # The fields of BundleEntryProto, and the fields of dimensions in TensorShapeProto.
 _DTYPE, _SHAPE, _SHARD, _OFFSET, _SIZE, _CRC, _SLICES = 1, 2, 3, 4, 5, 6, 7

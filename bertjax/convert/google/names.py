@@ -55,5 +55,5 @@ def to_google(name: str) -> str:
 
 
 def transpose_kernel(name: str, x: np.ndarray) -> np.ndarray:
-    """Converts a kernel in either direction by transposing it. Other variables are returned unchanged."""
+    """Transposes a kernel, which converts it in either direction. Returns other variables unchanged."""
     return x.T if name.endswith('/kernel') else x

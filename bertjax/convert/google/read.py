@@ -23,7 +23,7 @@ _AGAIN = 'copy the folder again'
 
 
 def recognises(path: epath.Path) -> bool:
-    """Returns whether a path is a folder with bert_config.json or the prefix of a checkpoint."""
+    """Returns whether a path is the prefix of a checkpoint, or a folder with bert_config.json."""
     return (path / CONFIG).exists() or _is_prefix(path)
 
 
@@ -55,12 +55,12 @@ def read(path: epath.Path) -> CheckpointSource:
 def find_newest(folder: epath.Path) -> epath.Path:
     """Returns the prefix of the newest checkpoint of a folder.
 
-    The file 'checkpoint' names the newest checkpoint. Without this file, the result is the checkpoint NAME, else the
-    checkpoint with the largest step (if all names have a step), else the only checkpoint.
+    The file 'checkpoint' names the newest checkpoint. Without this file, the result is the checkpoint NAME. If that is
+    missing too, the result is the only checkpoint, or the one with the largest step if all names have a step.
 
     Raises:
-      UserError: The folder has no checkpoint, or several of which some have no step. Or its file 'checkpoint' names
-        none of them.
+      UserError: The folder has no checkpoint, or it lacks NAME and has several others, of which some have no step. Or
+        its file 'checkpoint' names no checkpoint in the folder.
     """
     if (folder / _NEWEST).exists():
         data = read_bytes(folder / _NEWEST, 'the name of a checkpoint', _AGAIN, max_bytes=1 << 20)
