@@ -53,7 +53,7 @@ def load_verb(name: str) -> types.ModuleType:
 
 
 def example_recipe(verb: str) -> str:
-    """Returns a recipe that this verb can run, or the placeholder 'RECIPE'."""
+    """Returns an example of a recipe that a verb can run, or the placeholder 'RECIPE'."""
     return verb if verb in recipe_names() else EXAMPLES.get(load_verb(verb).VERB.needs, 'RECIPE')
 
 
@@ -73,7 +73,7 @@ def _purpose(verb: str) -> str:
 
 
 def recipe_help(recipe: str) -> str:
-    """Returns the docstring of the recipe `NAME[:ARGUMENT]` or `FILE.py[:ARGUMENT]`, and its keys, values and ranges.
+    """Returns the docstring of a recipe, NAME[:ARGUMENT] or FILE.py[:ARGUMENT], and its keys with values and ranges.
 
     Raises:
       UserError: The recipe does not exist or raises an error, or its argument sets a value outside its range.

@@ -8,8 +8,8 @@ With --config.run=vocab --config.vocab.candidates=1000, the same command lists w
 splits into pieces. --config.heldout_texts=wiki=FILE also evaluates on other text, to show how much the model forgets.
 
 Hardware: depends on the checkpoint; benchmarks/adapt.py adapts a BERT-mini on 2 CPU cores (docs/data.md). The learning
-rate, 2e-5, is the rate that google-research/bert's README recommends for additional steps from a checkpoint. The useful
-number of steps depends on the text: arXiv 2004.10964 uses 12,500 steps of 2,048 sequences. A checkpoint without an MLM
+rate of 2e-5 is the recommendation of google-research/bert's README for additional steps from a checkpoint. The useful
+number of steps depends on the text; arXiv 2004.10964 uses 12,500 steps of 2,048 sequences. A checkpoint without an MLM
 head, such as a sentence encoder, gets a randomly initialised head and needs a higher learning rate.
 """
 

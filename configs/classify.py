@@ -4,12 +4,12 @@
 
 DIR has train.csv and, if available, dev.csv (or val.csv …) and test.csv, with the columns `text` and `label`. Other
 formats are .tsv, .jsonl and .json (also gzipped, as .gz), .parquet, .arrow, and folders that `datasets` saved. DIR can
-also be a single file. If there is no dev file, a tenth of the training records becomes dev.
-For other column names: --config.task.text_a=message --config.task.label=category. To label texts, one per line:
+also be a single file. If there is no dev file, a tenth of the training records becomes dev. For other column names, set
+--config.task.text_a=message --config.task.label=category. This command labels the texts of FILE, one per line:
 
     python -m bertjax.main --config=configs/classify.py --workdir=out/spam --config.run=predict --config.input=FILE
 
-A recipe of your own has ten lines. This recipe classifies spam, from a table without a header:
+You can write a recipe in a file of your own. The following file classifies spam, from a table without a header:
 
     from bertjax.config.recipes import finetuning_config
 

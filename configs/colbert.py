@@ -17,12 +17,12 @@ Arguments, as in --config=configs/colbert.py:seq=300
 
 | argument | meaning                                                    |
 |----------|------------------------------------------------------------|
-| seq=N    | tokens of the longest document; default: 180               |
+| seq=N    | maximum number of tokens in a document; default: 180       |
 | query=N  | tokens of a query, filled with [MASK]; default: 32         |
 | dim=N    | the width of the vectors; default: 128                     |
 
-[unused0] marks a query, and [unused1] a document; config.task.query_prompt and document_prompt set other markers. A
-batch of thousands of rows fits in memory with config.grad_accum_steps.
+[unused0] marks a query, and [unused1] marks a document. config.task.query_prompt and config.task.document_prompt set
+other markers. With config.grad_accum_steps, batches of thousands of rows fit in memory.
 
 Hardware: one accelerator; not run here at the size of MS MARCO. The batch of 32 is the paper's (section 4.1). Expected
 results (not run here): an MRR@10 of 0.349 on MS MARCO's dev queries, reranking the first 1,000 (table 1).

@@ -11,8 +11,8 @@ config.task.anchor=question name other columns. The columns determine the loss a
 | text_a, text_b, score            | CoSENT, or config.task.loss=cosine              | Spearman's correlation       |
 | text                             | SimCSE: a text with new dropout is its positive | -                            |
 
-DIR can also be a folder of BEIR with corpus.jsonl, queries.jsonl and qrels/train.tsv, dev.tsv and test.tsv, or of
-SQuAD's files, where each question searches all paragraphs of its split.
+DIR can also be a BEIR folder with corpus.jsonl, queries.jsonl and qrels/train.tsv, dev.tsv and test.tsv, or a folder
+with SQuAD's files. With SQuAD's files, each question searches all paragraphs of its split.
 
 Arguments, as in --config=configs/embed.py:stsb
 
@@ -23,7 +23,7 @@ Arguments, as in --config=configs/embed.py:stsb
 | nli      | NLI triplets in the columns anchor, positive, negative; batches of 128                                  |
 | simcse   | unlabelled text: one epoch, batches of 64, learning rate 3e-5 (arXiv 2104.08821)                        |
 | pool=HOW | mean, cls, max …; the default is mean, or the pooling of a sentence-transformers CHECKPOINT             |
-| seq=N    | tokens of the longest text; default: 128                                                                |
+| seq=N    | maximum number of tokens in a text; default: 128                                                        |
 
 With config.grad_accum_steps, batches of thousands of rows fit in memory, and all texts of a batch are still negatives.
 

@@ -3,8 +3,8 @@
     python -m bertjax.main --config=configs/ettin.py:17m --workdir=out/ettin_17m --config.corpus=PATH
 
 The first phase has 1,700 billion tokens in packed rows of 1,024. The second has 250 billion in packed rows of 8,192.
-The third has 50 billion in such rows, while the learning rate falls from half its peak to 0 as 1 - sqrt. The learning
-rates and the weight decay come from JHU-CLSP/ettin-encoder-vs-decoder.
+The third has 50 billion, also in rows of 8,192, and its learning rate falls as 1 - sqrt, from half the peak to 0. The
+learning rates and the weight decay come from JHU-CLSP/ettin-encoder-vs-decoder.
 
 Differences from the original: The learning rate is constant in the second phase (original: it falls to half). Every
 phase has 30 % masks (original: 15 % in the last phase). A batch has the same number of tokens in every phase. The

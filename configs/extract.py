@@ -9,8 +9,8 @@ WORKDIR/features/FILE.npy belongs to text i. With one vector per token, text i b
     features = numpy.load('out/tiny/features/FILE.npy', mmap_mode='r')
 
 After an interruption the same command continues. The formats are npy, safetensors, parquet (with the extra `arrow`)
-and jsonl. With --config.input=- the command reads standard input, and writes WORKDIR/features/stdin.FORMAT if
-config.extract.format is set, else JSON lines to standard output. docs/models.md has more; docs/keys.md lists every key.
+and jsonl. With --config.input=- the command reads standard input. It then writes JSON lines to standard output, or
+WORKDIR/features/stdin.FORMAT if config.extract.format is set. docs/models.md and docs/keys.md have more.
 
 Arguments, as in --config=configs/extract.py:sentences
 

@@ -2,9 +2,10 @@
 
     python -m bertjax.main --config=configs/fill.py --workdir=out/tiny --config.fill.text='the [MASK] of a list'
 
-The model comes from --workdir, or from --config.init=PATH, as for bertjax.load. It needs an MLM or NSP head. Instead of
-one text, --config.input=FILE gives one text per line, or records with a field `text`. The answers are JSON lines in
-WORKDIR/fill/. --config.input=- reads standard input and writes JSON lines to standard output.
+The model comes from --workdir, or from --config.init=PATH with any path that bertjax.load accepts. The model needs an
+MLM head, or an NSP head for `pairs`. --config.input=FILE replaces the text by a file with one text per line, or with
+records that have a field `text`. The answers are JSON lines in WORKDIR/fill/. --config.input=- reads standard input and
+writes JSON lines to standard output.
 
 Arguments, as in --config=configs/fill.py:score
 

@@ -6,8 +6,8 @@ DIR is the output of GLUE's download script, or the folder of one task. Without 
 tensorflow-datasets, which must have prepared it. CHECKPOINT is the workdir of a pre-training, a Hugging Face directory,
 or org/name on the hub.
 
-This command runs all tasks, then writes a table with the average and submission.zip for gluebenchmark.com; after an
-interruption it continues:
+The next command runs all tasks. It then writes a table with the average, and submission.zip for gluebenchmark.com.
+After an interruption, the same command continues:
 
     python -m bertjax.main --config=configs/glue.py:all --workdir=out/glue --config.init=CHECKPOINT --config.data=glue
 
@@ -17,7 +17,7 @@ Arguments, as in --config=configs/glue.py:mrpc,grid or :mnli,seq=256
 |----------|----------------------------------------------------------------------------------------------------------|
 | NAME     | cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli; default: rte                                         |
 | all      | all nine, each in WORKDIR/NAME; --config.benchmark='rte:epochs=10;cola:seeds=5' changes single tasks     |
-| seq=N    | tokens of the longest sequence; default: 128                                                             |
+| seq=N    | maximum number of tokens in a sequence; default: 128                                                     |
 | grid     | a sweep over the paper's learning rates 5e-5, 4e-5, 3e-5, 2e-5 and batches of 16 and 32, 3 epochs each   |
 | seeds=N  | a sweep over N seeds; with `grid`, N seeds for every combination                                         |
 
@@ -37,8 +37,8 @@ test rows are arXiv 1810.04805, table 1 (F1 for QQP and MRPC, Spearman for STS-B
 | base, test  | 84.6/83.4 | 71.2 | 90.5 | 93.5  | 52.1 | 85.8  | 88.9 | 66.4 |
 | large, test | 86.7/85.9 | 72.1 | 92.7 | 94.9  | 60.5 | 86.5  | 89.3 | 70.1 |
 
-The paper excludes WNLI, because all submitted models were worse than the most frequent answer (65.1 on test): sentences
-of the training set recur in dev with the opposite answer.
+The paper excludes WNLI, because all submitted models were worse than the most frequent answer (65.1 on test). One cause
+is that sentences of the training set recur in dev with the opposite answer.
 """
 
 from ml_collections import ConfigDict

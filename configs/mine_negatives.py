@@ -3,11 +3,11 @@
     python -m bertjax.main --config=configs/mine_negatives.py --workdir=out/mined --config.init=CHECKPOINT \
         --config.input=pairs.jsonl
 
-Any model that bertjax.load accepts can be CHECKPOINT. A model trained on the pairs finds the hardest negatives.
-The input is a file of pairs, as for configs/embed.py:pairs, a BEIR folder with qrels/train.tsv, or a SQuAD file.
-Negatives come from all positives, known negatives, documents or paragraphs of the input, and from
---config.mine_negatives.corpus=FILE, which has a text per line or records with a field `text`. Every
-text that is a positive of the anchor in any record is excluded.
+CHECKPOINT can be any model that bertjax.load accepts. A model trained on the pairs finds the hardest negatives. The
+input is a file of pairs, as for configs/embed.py:pairs, a BEIR folder with qrels/train.tsv, or a SQuAD file. Negatives
+are texts of the input: the positives and known negatives of all pairs, all documents, or all paragraphs. More texts
+come from --config.mine_negatives.corpus=FILE, with a text per line or records with a field `text`. A text that is a
+positive of the anchor in any record is excluded.
 
 WORKDIR/negatives/pairs.jsonl has the pairs with a list `negative`, and the cosines in `scores`. To train with it:
 

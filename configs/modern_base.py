@@ -4,11 +4,11 @@
 
 The phases come from arXiv 2412.13663. The first has 1,719 billion tokens in packed rows of 1,024, with a constant
 learning rate after a warm-up over 3 billion tokens. The second has 250 billion in packed rows of 8,192. The third has
-50 billion in such rows, while the learning rate falls to 0 as 1 - sqrt.
+50 billion, also in rows of 8,192, and its learning rate falls to 0 as 1 - sqrt.
 
 Differences from the original: The global RoPE theta is 160,000 from the start (original: 10,000 in the first phase). A
 row is one part of a document, or several short documents that do not attend to each other. Batches of rows of 8,192
-have 64 rows (original: 72). The first batches are not smaller (original: they are).
+have 64 rows (original: 72). The batch size is constant in each phase (original: the first batches are smaller).
 
 Hardware: 64 chips of TPU v5e take 90 hours in bfloat16 and use 10 GiB per chip (by the compiler's estimate of a step,
 667 ms for rows of 1,024 and 139 ms for rows of 8,192, see docs/scaling.md; not run).

@@ -9,13 +9,13 @@ label; in JSON it has lists: ["sport", "politics"]. Alternatively, name one colu
         --config.data=DIR --config.task.label_columns="('toxic','threat','insult')"
 
 Each label is decided independently: the sigmoid of its logit is compared with config.task.threshold. The loss is
-torch's BCEWithLogitsLoss, as in transformers for problem_type='multi_label_classification', which the export sets.
+torch's BCEWithLogitsLoss. The export sets problem_type='multi_label_classification', so transformers uses this loss too.
 
 Arguments, as in --config=configs/multi_label.py:long=windows,seq=512
 
 | argument | meaning                                                                                                |
 |----------|--------------------------------------------------------------------------------------------------------|
-| seq=N    | tokens of the longest sequence; default: 128                                                           |
+| seq=N    | maximum number of tokens in a sequence; default: 128                                                   |
 | long=HOW | how to read longer texts: truncate, head_tail or windows, see configs/classify.py                      |
 
 Hardware: any; 4,000 sentences with a model of 6 layers and width 384 take minutes on 2 CPU cores (not run here at that

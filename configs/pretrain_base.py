@@ -2,8 +2,8 @@
 
     python -m bertjax.main --config=configs/pretrain_base.py --workdir=out/pretrain_base --config.corpus=PATH
 
-As in arXiv 1810.04805, appendix A.2, and google-research/bert, there are 1,000,000 steps of 256 sequences, and 90 % of
-the steps have 128 positions.
+The run has 1,000,000 steps of 256 sequences. The sequences have 128 positions in the first 90 % of the steps, then 512
+(arXiv 1810.04805, appendix A.2, and google-research/bert).
 
 Hardware: 16 chips of TPU v5e, in bfloat16. The compiler's estimate of a step (docs/scaling.md) gives 4.4 hours for the
 first 90 % of the steps and 1.2 hours for the rest; not run here. Expected: held-out perplexity 3.99 (paper, table 6),

@@ -3,9 +3,9 @@
     python -m bertjax.main --config=configs/pretrain_large_lamb.py --workdir=out/lamb --config.corpus=PATH
 
 Phase 0 has 7,038 steps of 65,536 sequences of 128 with a learning rate of 6e-3. Phase 1 has 1,563 steps of 32,768
-sequences of 512 with a learning rate of 4e-3. Each phase has a warm-up and a polynomial decay of power 0.5. The decay
-begins at the end of the warm-up. NVIDIA's decay begins at step 0, so its highest learning rates are 0.85 and 0.93 of
-the nominal rates.
+sequences of 512 with a learning rate of 4e-3. Each phase has a warm-up and a polynomial decay of power 0.5. Here, the
+decay begins at the end of the warm-up. NVIDIA's decay begins at the first step of a phase, so the learning rate only
+reaches 0.85 and 0.93 of these values.
 
 Hardware: 256 chips of TPU v5e, in bfloat16, or 64 H100 (not tried), with 8 accumulation steps per batch
 (config.grad_accum_steps). The compiler's estimate of a step (docs/scaling.md) gives 0.9 and 0.4 hours for the

@@ -13,8 +13,8 @@ from bertjax.config.recipes import pretraining_config
 
 def get_config() -> ConfigDict:
     config = pretraining_config('mini')
-    # In an hour on two cores the model sees each sentence about twice. With AdamW, which has bias correction, and
-    # without dropout, it soon learns more than the frequencies of pieces. With BERT's Adam at 1e-3 it does not
+    # In an hour on two cores, the model sees each sentence about twice. AdamW has bias correction. With AdamW and
+    # without dropout, the model soon learns more than the frequencies of pieces. With BERT's Adam at 1e-3, it does not
     # (docs/pretraining.md).
     config.batch_size = 16
     config.steps = 5000

@@ -15,17 +15,17 @@ Arguments, as in --config=configs/relation.py:starts,markers=typed
 |             | words: << >> and [[ ]] as words                                                                       |
 | starts      | the head reads the outputs at both opening markers instead of [CLS] (arXiv 1906.03158, its best       |
 |             | variant); transformers has no such class, so there is no export to Hugging Face                       |
-| seq=N       | tokens of the longest sequence; default: 128                                                          |
+| seq=N       | maximum number of tokens in a sequence; default: 128                                                  |
 
-The score is micro F1 without the label no_relation, as in TACRED's scorer. For data without that label it equals the
-accuracy. For ChemProt, papers also report macro F1 (--config.task.metric=macro_f1).
+The score is micro F1 over all labels except no_relation, as in TACRED's scorer. If the data has no such label, micro F1
+equals the accuracy. For ChemProt, papers also report macro F1 (--config.task.metric=macro_f1).
 
 Hardware: one accelerator; 3 epochs of TACRED's 68,124 sentences are 6,387 steps of 32. Not run here.
 4,169 sentences of ChemProt with a model of 6 layers and width 384 take minutes on 2 CPU cores.
 
-Expected results (not run here): on TACRED's test set F1 of 70.1 with BERT-large and entity starts (arXiv 1906.03158;
-71.5 with its own pre-training), 70.9 with BERT-base and typed punctuation marks (arXiv 2102.01373); on ChemProt micro
-F1 of 83.6 with SciBERT (arXiv 1903.10676).
+Expected results (not run here): On TACRED's test set, BERT-large with entity starts has an F1 of 70.1, and of 71.5 with
+the pre-training of arXiv 1906.03158. BERT-base with typed markers has 70.9 (arXiv 2102.01373). On ChemProt, SciBERT has
+a micro F1 of 83.6 (arXiv 1903.10676).
 """
 
 from ml_collections import ConfigDict

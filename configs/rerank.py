@@ -13,7 +13,7 @@ config.task.anchor=question name other columns. The columns determine the loss a
 | scores of positive and negatives  |                                                            |                 |
 | text_a, text_b, score from 0 to 1 | binary cross-entropy, or config.task.loss=mse              | Spearman        |
 
-This command scores pairs. FILE has a query, a tab and a text in each line, or rows with text_a and text_b:
+The next command scores pairs. FILE has lines with a query, a tab and a text, or rows with text_a and text_b:
 
     python -m bertjax.main --config=configs/rerank.py --workdir=out/rerank --config.run=predict --config.input=FILE
 
@@ -22,7 +22,7 @@ Arguments, as in --config=configs/rerank.py:stsb
 | argument  | meaning                                                                                                |
 |-----------|--------------------------------------------------------------------------------------------------------|
 | stsb      | GLUE's STS-B, a TSV with sentence1, sentence2 and score; the scores are divided by 5                   |
-| seq=N     | tokens of the longest pair; default: 256. Longer pairs lose the end of their longer text               |
+| seq=N     | maximum number of tokens in a pair; default: 256. Longer pairs lose the end of their longer text       |
 
 A trained reranker can also teach a smaller one with the same tokenizer: configs/distilbert.py:rerank.
 

@@ -5,9 +5,9 @@
 The run has 500,000 steps of 8,192 sequences of 512, Adam with b2 0.98 and bias correction, no clipping, and a warm-up
 of 30,000 steps.
 
-config.vocab or config.tokenizer sets the vocabulary. With the default, WordPiece, the model is exported as a
-BertForMaskedLM. With RoBERTa's byte-level pieces (--config.vocab.family=bpe --config.vocab.lowercase=False
---config.vocab.size=50265) it is exported as a RobertaForMaskedLM.
+By default, the vocabulary is WordPiece, and the model is exported as a BertForMaskedLM. To train RoBERTa's byte-level
+pieces, set --config.vocab.family=bpe --config.vocab.lowercase=False --config.vocab.size=50265; for existing ones, set
+config.tokenizer. The model is then exported as a RobertaForMaskedLM.
 
 Hardware: 256 chips of TPU v5e, in bfloat16; 2 accumulation steps (config.grad_accum_steps). Expected with RoBERTa's 160
 GB of text: MNLI 90.2, SST-2 96.4 (fairseq's README); not run here.

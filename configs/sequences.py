@@ -8,8 +8,8 @@ Each line is a document: a list of sentences, each a list of symbols (or of toke
     {"codes": [["E11", "I10"], ["C10AB", "N18"]], "segments": [0, 1]}
 
 The vocabulary has the symbols of the corpus, or of --config.tokenizer=FILE with one symbol per line. With
---config.corpus_options.segments=2 the field `segments` gives the segment type of each sentence, 0 or 1;
---config.model.num_segments must not be smaller. --config.embeddings=FILE.npy sets the initial embedding of each symbol.
+--config.corpus_options.segments=2, the field `segments` gives the segment type of each sentence, 0 or 1. For more
+types, also raise --config.model.num_segments. --config.embeddings=FILE.npy sets the initial embeddings of the symbols.
 docs/data.md has an example with synthetic data and its results.
 
 The size, 2 layers of width 128, suits vocabularies of a few thousand symbols. There are no sentence pairs: a document

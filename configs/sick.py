@@ -5,7 +5,8 @@
 DIR has SICK_train.txt, SICK_trial.txt (dev) and SICK_test_annotated.txt of SemEval-2014, task 1, with the columns
 pair_ID, sentence_A, sentence_B, relatedness_score and entailment_judgment, separated by tabs.
 
-The argument is e (default; three labels, scored by accuracy) or r (a score from 1 to 5, by Pearson's correlation).
+The argument is e (default; three labels, scored by accuracy) or r (a number from 1 to 5, scored by Pearson's
+correlation).
 
 Hardware: a base model on one accelerator takes a minute (4,439 pairs, 3 epochs, 417 steps of 32); not run here.
 Expected results: on SICK-E's test set the constant answer NEUTRAL has an accuracy of 56.7 %, and the best system of

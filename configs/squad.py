@@ -3,9 +3,9 @@
     python -m bertjax.main --config=configs/squad.py:v1 --workdir=out/squad1 --config.init=CHECKPOINT --config.data=DIR
     python -m bertjax.main --config=configs/squad.py:v2 --workdir=out/squad2 --config.init=CHECKPOINT --config.data=DIR
 
-DIR has train-v1.1.json and dev-v1.1.json (or v2.0), plain or gzipped, or train.jsonl, val.parquet etc. with one
-question per row; config.task.train_file, dev_file and test_file set other names. Without --config.data the data is
-squad/v1.1 or squad/v2.0, prepared by tensorflow-datasets.
+DIR has train-v1.1.json and dev-v1.1.json (or v2.0), plain or gzipped. Or it has train.jsonl, val.parquet etc. with one
+question per row. config.task.train_file, dev_file and test_file set other names. Without --config.data, squad/v1.1 or
+squad/v2.0 is read from tensorflow-datasets, which must have prepared it.
 
 The learning rate is 5e-5. SQuAD 1.1 has batches of 32 and 3 epochs; 2.0 has batches of 48 and 2 epochs (arXiv
 1810.04805, sections 4.2 and 4.3). Windows have 384 pieces, as in google-research/bert, run_squad.py. For a small

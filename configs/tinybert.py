@@ -8,16 +8,16 @@
 The first command is the general distillation. 4 blocks of width 312 with random weights imitate blocks 2, 5, 8 and 11
 (counted from 0) of a base model. The losses are squared distances of embeddings and hidden states (the student's after
 a learned projection) and of attention scores before mask and softmax. There is no MLM loss, so the MLM head keeps its
-random weights. The student trains for three passes over Wikipedia, with batches of 256 sequences of 128.
+random weights. The student trains for three passes over the corpus, with batches of 256 sequences of 128.
 
 The second command is the task distillation. The text after the colon is a recipe of a task with its argument. 20 epochs
 minimise the hidden losses at 5e-5, then 3 epochs learn the teacher's outputs at 2e-5, without labels.
 --config.distill.augment=20 --config.distill.augment_model=CHECKPOINT adds the paper's augmentation, 20 copies of each
 row; docs/distillation.md lists the differences.
 
-Hardware: tested on CPUs only. Expected results of both steps together on GLUE's test sets (the paper's table 1;
-its BERT-base teacher in parentheses): 96.8 % of the teacher, 7.5 times smaller, 9.4 times as fast; MNLI-m 82.5 (83.9),
-SST-2 92.6 (93.4), RTE 66.6 (67.0), average 77.0 (79.5). Not run here.
+Hardware: tested on CPUs only. The paper's student is 7.5 times smaller than its BERT-base teacher, 9.4 times as fast,
+and keeps 96.8 % of its score. Expected results of both commands together on GLUE's test sets (table 1; teacher in
+parentheses): MNLI-m 82.5 (83.9), SST-2 92.6 (93.4), RTE 66.6 (67.0), average 77.0 (79.5). Not run here.
 """
 
 from ml_collections import ConfigDict

@@ -36,7 +36,7 @@ class SymbolTokenizer(Tokenizer):
     The arguments are those of `Tokenizer`; `symbol_settings` makes the settings.
 
     Raises:
-      UserError: The vocabulary lacks BERT's special tokens, or its settings do more than split at white space.
+      UserError: The vocabulary lacks BERT's special tokens, or the settings are not a plain split at white space.
     """
 
     family = 'symbols'
@@ -69,7 +69,7 @@ class SymbolTokenizer(Tokenizer):
 
 
 def symbol_settings(pieces: Sequence[str]) -> dict[str, Any]:
-    """Returns the tokenizer.json of a table of `pieces` (index = id). The pieces include BERT's special tokens."""
+    """Makes the settings of a tokenizer.json. `pieces` are all pieces by id, including BERT's special tokens."""
     ids = {piece: index for index, piece in enumerate(pieces)}
     return {
         **TOKENIZER_JSON,
@@ -109,7 +109,7 @@ def count_symbols(texts: Iterable[str]) -> dict[str, int]:
 
 
 def build_symbols(counts: Mapping[str, int], *, vocab_size: int, unused: int = 0) -> SymbolTokenizer:
-    """Makes a vocabulary of the most frequent symbols, in order of frequency.
+    """Makes a vocabulary of the special tokens and the most frequent symbols, which are sorted by frequency.
 
     Args:
       counts: The result of `count_symbols`.

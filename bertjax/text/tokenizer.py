@@ -21,8 +21,8 @@ from bertjax.text.wordpiece import WordPieceTokenizer
 def load_tokenizer(path: epath.PathLike) -> Tokenizer:
     """Loads a tokenizer.
 
-    Whether a WordPiece tokenizer lower-cases text depends on the tokenizer_config.json beside the file, else on
-    tokenizer.json, else on the pieces: a vocabulary with almost no upper-case letters is uncased.
+    The tokenizer_config.json beside a WordPiece vocabulary determines whether text is lower-cased. If this file does
+    not, tokenizer.json does. Else, a vocab.txt counts as uncased if almost none of its pieces has upper-case letters.
 
     Args:
       path: A vocab.txt, a tokenizer.json, a SentencePiece *.model, a vocab.json with a merges.txt beside it, a
@@ -148,7 +148,8 @@ def _from_merges(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
 def _special_names(config: dict[str, Any], pieces: Collection[Any]) -> dict[str, str]:
     """Returns the names that a tokenizer_config.json gives to BERT's special tokens.
 
-    If the vocabulary lacks [CLS] or [SEP], the keys of the bos and eos tokens may name them, as in a decoder.
+    In a vocabulary without [CLS], such as a decoder's, `bos_token` names [CLS] if there is no `cls_token`. The same
+    holds for [SEP], `eos_token` and `sep_token`.
     """
     names = {}
     for token, *keys in (
@@ -162,7 +163,7 @@ def _special_names(config: dict[str, Any], pieces: Collection[Any]) -> dict[str,
     return names
 
 
-# The tokenizers of BertJapaneseTokenizer in transformers that agree with BERT's. Others need a dictionary of words.
+# The tokenizers of transformers' BertJapaneseTokenizer that agree with BERT's. Its other tokenizers are not supported.
 _BASIC_KINDS = {'word': 'basic', 'subword': 'wordpiece'}
 
 
@@ -192,7 +193,7 @@ def _read_bytes(file: epath.Path) -> bytes:
     return data
 
 
-# The files that are downloaded together with a single vocabulary file in a bucket.
+# If the path is a single vocabulary file in a bucket, these files are downloaded with it.
 _COMPANION_FILES = ('tokenizer_config.json', 'special_tokens_map.json', 'merges.txt', 'config.json')
 _TRIAL = ['A word, 1. \u4f60 \U0001fae0']  # has unusual characters, so that most vocabularies produce [UNK]
 _ORIGINAL = 'use the original file'

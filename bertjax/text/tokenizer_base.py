@@ -22,7 +22,7 @@ _UNSPACED = re.compile(f'[{UNSPACED}]')
 
 
 def is_unspaced(text: str) -> bool:
-    """Returns whether a text begins with a character of a script without spaces, so that any piece may be a word.
+    """Returns whether a text begins with a character of a script without spaces. Any piece of such text may be a word.
 
     google-research/albert, create_pretraining_data.py, also begins a word at pieces of such scripts.
     """
@@ -74,9 +74,9 @@ class Tokenizer(abc.ABC):
         check_ids(self._settings, where)
 
     def _set_pieces(self, pieces: list[str], other_special: Sequence[int] = (), kind: str = '') -> None:
-        """Checks the pieces, and sets the attributes that depend only on the pieces and the names of special tokens.
+        """Checks the pieces. Sets `pieces`, `vocab_size`, `special_ids` and the ids of BERT's five special tokens.
 
-        `other_special` are the ids of other special tokens. See `check_pieces` for `kind`.
+        `other_special` are the ids of special tokens besides BERT's five. See `special.check_pieces` for `kind`.
 
         Raises:
           UserError: See `special.check_pieces`.
@@ -99,9 +99,9 @@ class Tokenizer(abc.ABC):
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
         """Returns the ids of `encode` and the start and end of each piece in the text. It is slower than `encode`.
 
-        Offsets count Python characters of the original text. `text[start:end]` is the text of the piece, without the
-        space before the piece, and with the combining marks that normalisation removed. The span of a piece that is
-        only a space is empty. If one character became several pieces, these pieces have the same span.
+        Offsets count Python characters of the original text. `text[start:end]` is the text of the piece. The span
+        excludes the space before the piece, and includes combining marks that normalisation removed. A piece that is
+        only a space has an empty span. If one character became several pieces, these pieces have the same span.
 
         Returns:
           (ids, starts, ends) of the N pieces of each text, int32 [N] each, starts and ends ascending.

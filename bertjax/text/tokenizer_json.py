@@ -37,9 +37,8 @@ class JsonTokenizer(Tokenizer):
 
     SentencePiece and similar models (XLM-RoBERTa's, Gemma's) mark the start of a word with U+2581. Byte-level BPE
     (RoBERTa's, ModernBERT's) marks it with Ġ. Other models may mark the pieces that continue a word with a prefix.
-    Without any of these marks, each piece counts as a word. The ids equal those of transformers, so the name of a
-    special token in a text becomes the token. A vocabulary that can spell any text may lack an unknown token. In this
-    case, [MASK] also serves as the unknown token.
+    Without any of these marks, each piece counts as a word. The ids equal those of transformers. Therefore, the name of
+    a special token in a text becomes the token. In a vocabulary without an unknown token, [MASK] also serves as one.
 
     The arguments are those of `Tokenizer`. RoBERTa's names of special tokens are recognised if BERT's are absent.
 
@@ -78,7 +77,7 @@ class JsonTokenizer(Tokenizer):
         if byte_level or marks_words:
             # In ModernBERT and Gemma, runs of spaces and line ends are added tokens, which do not have the mark.
             begins = (self._space, ' ', '\n', '\t')
-            # A byte-level piece may end inside its first character: ¿ is the byte BF, the largest one that can follow.
+            # A byte-level piece may end inside its first character. ¿ completes it with BF, the largest possible byte.
             read = (lambda piece: decoders.ByteLevel().decode([f'{piece}¿¿'])) if byte_level else str
             continues = [not (piece.startswith(begins) or is_unspaced(read(piece))) for piece in pieces]
             self.word_prefix = '' if self.family == 'sentencepiece' and self._prepare('a').startswith(SPACE) else ' '
@@ -104,7 +103,7 @@ class JsonTokenizer(Tokenizer):
         return encode_batch(self._tokenizer, texts)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        # If `tokenizers` puts a space before the text, it reports the offsets of the first character for this space.
+        # `tokenizers` may put a space before the text. It gives this space the offsets of the first character.
         space = self._tokenizer.token_to_id(self._space)
         located = locate(self._tokenizer, texts, SPACE if self.family == 'sentencepiece' else ' ')
         return [(ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in located]

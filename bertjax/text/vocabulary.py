@@ -1,6 +1,6 @@
-"""Trains vocabularies. The same texts always give the same vocabulary.
+"""Trains vocabularies. The same texts and arguments give the same vocabulary.
 
-The memory is bounded for WordPiece and SentencePiece.
+The training of WordPiece and SentencePiece needs a bounded amount of memory.
 """
 
 import collections
@@ -30,11 +30,11 @@ from bertjax.text.wordpiece import WordPieceTokenizer
 
 # If a count has more distinct words than this (about 300 MB), only the MAX_WORDS // 2 most frequent words are kept.
 MAX_WORDS = 2_000_000
-# A chunk is the text between ASCII white space. If the chunks of a text have more characters than this on average, as
-# in Chinese, longer chunks are not cached.
+# A chunk is the text between ASCII white space. Chunks are counted, so that equal chunks are split once. But if the
+# chunks of a text have more characters than this on average, as in Chinese, its longer chunks are split immediately.
 _MAX_CHUNK = 64
-# If there is room, the 1,000 most frequent characters become pieces (as in `tokenizers`). If they cover less than
-# 99.95 % of the text (SentencePiece's default share), for example of Chinese, more characters become pieces.
+# If there is room, the 1,000 most frequent characters become pieces (as in `tokenizers`). More characters become pieces
+# until 99.95 % of the text is covered (SentencePiece's default), for example of Chinese.
 _ALPHABET = 1_000
 _COVERAGE = 0.9995
 # The smallest share of the text's characters that a vocabulary may cover.
@@ -50,7 +50,7 @@ _SENTENCEPIECE_NAMES = {'pad': PAD, 'unk': UNK, 'bos': CLS, 'eos': SEP}
 def train_wordpiece(
     texts: Iterable[str], *others: Iterable[str], lowercase: bool, **options: Any
 ) -> WordPieceTokenizer:
-    """Counts the words of one or more corpora, which are read once, and calls `build_wordpiece`."""
+    """Counts the words of one or more corpora, and calls `build_wordpiece`. Each corpus is read once."""
     counts = [count_words(some, lowercase) for some in (texts, *others)]
     return build_wordpiece(counts, lowercase=lowercase, **options)
 
@@ -97,8 +97,8 @@ def count_words(texts: Iterable[str], lowercase: bool, strip_accents: bool | Non
 
     If there are more than MAX_WORDS words, the rarest are dropped. See `bert_settings` for `strip_accents`.
 
-    ASCII white space always separates words, and BERT's normaliser works on single characters. Equal short chunks
-    between white space are therefore counted and split only once, which is much faster than splitting all text.
+    ASCII white space always separates words, and BERT's normaliser works on single characters. Therefore, equal chunks
+    between white space give equal words. Short chunks are counted first and split later, which is much faster.
     """
     normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -138,7 +138,7 @@ def count_words(texts: Iterable[str], lowercase: bool, strip_accents: bool | Non
 
 
 def _alphabet(words: dict[str, int], max_entries: int, vocab_size: int) -> list[str]:
-    """Returns the sorted characters that become pieces, then the sorted ## forms of characters inside words."""
+    """Returns the characters that become pieces, sorted, then the ## forms of those that can continue a word."""
     counts: collections.Counter[str] = collections.Counter()
     for word, count in words.items():
         for character in word:
@@ -206,10 +206,10 @@ def build_sentencepiece(
       smoothing: See `build_wordpiece`.
       model_type: The type of the model: 'unigram' (Kudo 2018) or 'bpe'.
       lowercase: Whether case is folded.
-      sample_sentences: The maximum number of sentences in a mixture of several corpora.
+      sample_sentences: The maximum number of sentences in the mixture, if `drawn` has several corpora.
 
     Raises:
-      UserError: See `build_wordpiece`.
+      UserError: The sample is empty, or SentencePiece rejects `vocab_size`.
     """
     rule = 'nmt_nfkc_cf' if lowercase else 'nmt_nfkc'
     sentences = drawn[0][0]
@@ -229,12 +229,12 @@ def build_sentencepiece(
             hard_vocab_limit=False,
             normalization_rule_name=rule,
             character_coverage=_COVERAGE,
-            # In bytes, although MAX_SENTENCE is in characters: NFKC can expand a character to 33 bytes.
+            # The unit is bytes, but MAX_SENTENCE counts characters, and NFKC can expand a character to 33 bytes.
             max_sentence_length=100 * MAX_SENTENCE,
             control_symbols=controls,
             **{f'{key}_id': names.index(name) for key, name in _SENTENCEPIECE_NAMES.items()},
             **{f'{key}_piece': name for key, name in _SENTENCEPIECE_NAMES.items()},
-            # Fixed, because each thread computes a partial sum, and the number of threads changes the last digits.
+            # The threads compute partial sums, so another number of threads would change the last digits of scores.
             num_threads=8,
             minloglevel=2,
         )

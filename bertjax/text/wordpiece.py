@@ -48,8 +48,8 @@ class WordPieceTokenizer(Tokenizer):
       strip_accents: See `bert_settings`.
 
     Raises:
-      UserError: The ids are damaged, or BERT's special tokens are missing. `encode` raises it if no library can load
-        the settings.
+      UserError: The ids are damaged, BERT's special tokens are missing, or no library can load the settings. Without
+        nanotoken, settings that cannot be loaded raise the error only in `encode`.
     """
 
     family = 'wordpiece'
@@ -91,7 +91,7 @@ class WordPieceTokenizer(Tokenizer):
         return locate(self._reference, texts)
 
     def _load_fast(self) -> Any:
-        """Returns a tokenizer of nanotoken; None, with a warning, if nanotoken does not support the settings."""
+        """Returns nanotoken's tokenizer, or None without nanotoken. Unsupported settings give None and a warning."""
         if nanotoken is None:
             return None
         try:
@@ -138,7 +138,7 @@ class WordPieceTokenizer(Tokenizer):
 
 
 def describe_fast_saving(size: float) -> str:
-    """Returns a line about the time that the extra `fast` would save on `size` bytes.
+    """Returns a line that compares the times of encoding `size` bytes with and without the extra `fast`.
 
     Returns '' if the extra is installed or would save little.
     """

@@ -38,7 +38,7 @@ class AnyProcessFlags:
 
 
 def _make_any() -> Callable[[np.ndarray], jax.Array]:
-    """Builds a function from the flags of this process, bool [N], to the combined flags of all processes, bool [N]."""
+    """Builds a function (flags of this process, bool [N]) -> combined flags of all processes, bool [N]."""
     mesh = Mesh(np.asarray(jax.devices()), ('all',))
     sharded, replicated = NamedSharding(mesh, PartitionSpec('all')), NamedSharding(mesh, PartitionSpec())
     reduce = jax.jit(lambda flags: flags.any(0), out_shardings=replicated)

@@ -22,12 +22,12 @@ Program = Callable[..., tuple[TrainState, Any]]
 class StepLowering:
     """Lowers the train step of a phase, as one program or as two programs for gradients and update.
 
-    The peak learning rate and the dropout seed are arguments of the program, so that runs that differ only in these
-    values share it.
+    The peak learning rate and the dropout seed are arguments of the program. Runs that differ only in these values
+    therefore share a program.
 
     Args:
-      members: If > 0, the number of runs that the step trains together. The axis of members is the first axis of
-        states, rates and seeds, and the second axis of the arrays of a batch.
+      members: If > 0, the number of runs (members) that the step trains together. The members are along the first axis
+        of states, rates and seeds, and along the second axis of the arrays of a batch.
     """
 
     def __init__(self, setup: Setup, phase: PhaseSettings, members: int = 0):
@@ -40,7 +40,7 @@ class StepLowering:
         self._seed = jax.ShapeDtypeStruct(shape, jnp.uint32, sharding=self._replicated)
 
     def step(self, batch: BatchSpec) -> jax.stages.Lowered:
-        """Lowers the step as one program for batches of these shapes. `batch` describes the batch of one member."""
+        """Lowers the step as one program. `batch` has the shapes and dtypes of the batch of one member."""
         arguments = (self._state, self._arrays(batch), self._first, self._rate, self._seed, *self._setup.teacher)
         return self._lower_update(make_train_step(self._setup, self._phase), (0, 1, None, 0, 0), arguments)
 
@@ -78,7 +78,7 @@ class StepLowering:
 
 
 def lower_in_two(lowering: StepLowering, batches: Mapping[int, BatchSpec]) -> Callable[[int], Callable[[], Program]]:
-    """Returns a `lower` for CompiledSteps that makes one gradient program per length and one update program for all.
+    """Returns the `lower` of CompiledSteps for steps of two programs: gradients for each length, and a shared update.
 
     On CPU, the update takes nearly half of the compile time of a step, so it is compiled only once.
     """
@@ -107,9 +107,9 @@ class CompiledSteps(Mapping[int, Program]):
 
     Args:
       lower: length -> a function that compiles the lowered step.
-      in_parallel: Whether to compile all lengths in parallel at the first use. This suits accelerators, whose host is
-        idle. On CPU it would take time and memory from the training, for lengths that a short run may not use; see
-        `compile_ahead`.
+      in_parallel: Whether to compile all lengths in parallel at the first use of a step. This suits accelerators,
+        because their host is idle. On CPU, it would slow the training, and a short run may not use all lengths. There,
+        use `compile_ahead`.
 
     Attributes:
       ready: {length: step} for the lengths that have been used.
@@ -125,9 +125,9 @@ class CompiledSteps(Mapping[int, Program]):
     def compile_ahead(self, lengths: Iterable[int]) -> None:
         """Compiles steps in a background thread; does nothing if `in_parallel`.
 
-        The first compilation starts now. The others start in `compile_rest`, because on few cores they would delay the
-        first step. The program of a step does not depend on when it is compiled. `lengths` are in the order of their
-        first use.
+        `lengths` are in the order of their first use. The first compilation starts now. The others start in
+        `compile_rest`, because on few cores they would delay the first step. A step has the same program whenever it is
+        compiled.
         """
         if not self._in_parallel:
             self._postponed = list(lengths)  # never empty, because a finished phase is not started
@@ -177,10 +177,10 @@ class CompiledSteps(Mapping[int, Program]):
 def compile_steps(
     setup: Setup, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
 ) -> CompiledSteps:
-    """Returns the steps of a phase, which compile at their first use. The setup caches those of the latest phase.
+    """Returns the steps of a phase, which compile at their first use. The setup caches the steps of the latest phase.
 
     Args:
-      batches: {padded length S: shapes and dtypes of a batch of one run}. The lengths are part of the cache key. On a
+      batches: {padded length: shapes and dtypes of a batch of one run}. The lengths are part of the cache key. On a
         single CPU device, several lengths share one update program.
       members: See `StepLowering`.
     """

@@ -34,8 +34,8 @@ class Distillation:
       description: Lines about the teacher and the losses, printed at the start of the run.
       first_stage_steps: (number of steps of the run, number of batches in an epoch) -> number of steps of the first of
         two stages.
-      initial_params: () -> the student's initial parameters, host arrays in the tree of its model; None if the weights
-        come from config.init or are random.
+      initial_params: () -> the student's initial parameters, as host arrays in the tree of the student's model. None if
+        the student starts from config.init or from random weights.
       initial_weights: A line about the student's initial parameters, printed when they are made; '' for none.
       random: Whether the student starts from random weights even if the run has a config.init.
     """

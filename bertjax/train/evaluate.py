@@ -21,12 +21,13 @@ OnCompile = Callable[[str], contextlib.AbstractContextManager[None]]
 
 @dataclasses.dataclass
 class Evaluator:
-    """Computes mean losses over the first `count` examples, for any batch size and mesh.
+    """Computes the values of a metrics row, such as mean losses, over the first `count` examples.
 
     Attributes:
       eval_step: (params, batch) -> {name: (sum, weight)}, jitted (train/step.py).
       examples: The examples; example n is a pure function of n.
-      batch_size: The number of rows of a batch; the last batch is padded with rows of weight 0.
+      count: The number of examples that are evaluated.
+      batch_size: The number of rows of a batch. The last batch is padded with rows of weight 0.
       values: A function from sums and weights to the values of a metrics row.
       split: The name of the examples in metrics rows.
     """
@@ -57,7 +58,7 @@ class Evaluator:
             yield global_arrays(rows, sharding, self.batch_size)
 
     def sums(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> dict[str, tuple[float, float]]:
-        """Computes {name: (sum, weight)} over all examples, with a single transfer from the devices."""
+        """Computes {name: (sum, weight)} over the first `count` examples, with one transfer from the devices."""
         parts, params = [], unshard(params)
         with mesh_context(self.mesh):
             for batch in self.batches():

@@ -1,4 +1,4 @@
-"""The training loop, in a fixed order: batch, update, record, evaluate, save. The position advances with the state."""
+"""The training loop: loads a batch, updates the state and the position, records, and evaluates and saves if due."""
 
 import contextlib
 import time
@@ -26,7 +26,7 @@ class Loop:
     """Trains one run, or several runs together, from a position to the end.
 
     The loop evaluates and saves at the intervals of `settings` and at the end of the run. Directly after a non-finite
-    step, only the end of the run, a request to stop or the time limit causes a checkpoint.
+    step, it saves only at the end of the run, after a request to stop, or when the time limit ends the phase.
 
     Args:
       settings: The settings, with `eval_every` and `checkpoint_every` in steps.
@@ -57,11 +57,11 @@ class Loop:
         Raises:
           PreemptedError: A signal requested a stop, and all finished steps are saved.
           PhaseTimeError: The time of a phase is used up, and the state is saved.
-          NonFiniteError: In a single run, three steps in a row were not finite, see `Recorder`.
+          NonFiniteError: A single run had three non-finite steps in a row, see `Recorder`.
         """
         self._state, self._position, stopping = state, position, self._early_stopping
         total = self._phases[-1].settings.last_step
-        # After a request before the first step of this process, there is nothing new to save.
+        # If a stop is requested before the first step of this process, nothing has changed since the last checkpoint.
         if broadcast_from_primary(self._interrupt.requested()) and position.step < total and not stopping.should_stop:
             raise self._stopped()
         for phase in self._phases:
@@ -112,7 +112,7 @@ class Loop:
         if must_evaluate and self._early_stopping.limit and phase is self._phases[-1]:
             may_save |= self._early_stopping.note(cost)
             last |= self._early_stopping.should_stop
-        # After a non-finite step, the parameters are suspect, so a periodic checkpoint could replace a better one.
+        # A non-finite step makes the parameters suspect. A periodic checkpoint of them could replace a better one.
         if last or stop or over or (may_save and not self._recorder.suspect):
             self._save(cost if phase.may_be_best else None, last=last, stop=stop or over)
         if stop and not last:

@@ -29,7 +29,7 @@ class EvaluatorProtocol(Protocol):
     split: str
 
     def run(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> dict[str, float | None]:
-        """Computes the values of a metrics row, None if undefined, and reports compilations to `on_compile`."""
+        """Computes the values of a metrics row. Undefined values are None. Reports compilations to `on_compile`."""
         ...
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
@@ -81,13 +81,13 @@ class Phase:
 
     Attributes:
       members: The runs that are trained together; often only one.
-      batches: {padded length S: shapes and dtypes of a batch of one member}.
+      batches: {padded length: shapes and dtypes of a batch of one member}.
       stacked: Whether state and batches have an axis for the members.
       evaluator: The evaluator that selects the best checkpoint; None without held-out examples.
       other_evaluators: Further evaluators, which do not affect the best checkpoint.
       evaluate_first: Whether to evaluate before the first step; False if the head is randomly initialised.
       flops_per_sequence: The FLOPs of a training step per row, summed over all members; 0 if unknown.
-      may_be_best: Whether the best checkpoint may come from this phase; False if it does not train a student's head.
+      may_be_best: Whether the best checkpoint may come from this phase; False if the phase does not train the head.
       teacher: (teacher parameters,) on the mesh if the objective has a `teacher_fn`, else ().
     """
 
@@ -118,9 +118,9 @@ class Phase:
 
     @contextlib.contextmanager
     def compiling(self, first: int, steps: int) -> Iterator[None]:
-        """A context that, on CPU, compiles the step in the background for `steps` batches from example `first` on.
+        """A context in which the step compiles in the background on CPU, for `steps` batches from example `first` on.
 
-        The compilation of the first length starts immediately, that of the other lengths after the first step.
+        The first length compiles immediately. The other lengths compile after the first step.
         """
         programs, examples = self._programs(), self.members[0].examples
         is_bucketed = isinstance(examples, BucketedExamples)

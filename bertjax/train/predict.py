@@ -31,7 +31,7 @@ def no_op(rows: int) -> None:
 
 
 def make_token_scores(module: nn.Module) -> Forward:
-    """Makes a function: (params, batch) -> {'log_probabilities': float32 [B, P]} of `masked_ids` under an MLM."""
+    """Makes (params, batch) -> {'log_probabilities': float32 [B, P]}: the MLM's log p of each of P `masked_ids`."""
 
     def forward(params: Any, batch: Batch) -> dict[str, jax.Array]:
         inputs = [batch[name] for name in (*INPUTS, 'masked_positions')]
@@ -48,10 +48,10 @@ class Predictor:
     Args:
       forward: (params, batch) -> {name: output}, with the rows of the batch along the first axis.
       mesh: The mesh; its data axes split the rows.
-      per_token: The names of outputs with a value per token, from which padding is cut off.
+      per_token: The names of outputs with a value per token. The values of padding are cut off.
       batch_size: The number of rows of a batch, rounded up to a multiple of the mesh's row shards.
       shapes: The padded lengths, ascending; no row is longer than the last length.
-      members: If > 0, the number of models whose parameters and outputs are stacked along a first axis.
+      members: If > 0, the number of models. Their parameters and outputs are stacked along a first axis.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class Predictor:
         """Computes the outputs of all rows.
 
         Args:
-          advance: A callback that is called after each batch with its number of rows.
-          batches: The (row indices, padded length) of each batch, with index -1 for an empty slot. The batches contain
-            every row of `features`. None to sort the rows by length.
+          advance: A callback that is called after each batch with the number of rows of `features` in it.
+          batches: (row indices, padded length) of each batch; the index -1 stands for padding. Together, the batches
+            must contain every row of `features`. By default, rows are sorted by length and batched.
 
         Returns:
           {name: an array per row}; if `members` > 0, each array has one entry per model along its first axis.

@@ -35,14 +35,15 @@ _MIN_REPORTED = 1.0  # seconds: the duration of a longer compilation is printed
 
 
 class Recorder:
-    """Writes metrics.jsonl, ledger.jsonl and TensorBoard for each run, and prints losses, averaged over the runs.
+    """Writes metrics.jsonl, ledger.jsonl and TensorBoard events for each run. Prints losses: the mean over the runs.
 
     A writer that fails is dropped with a warning. A ledger that fails stops the training, because it must list all
     examples.
 
     A training row contains the weighted means of the losses since the previous row, and the norms, learning rate and
-    counters of its step. The means exclude non-finite steps, in which loss, gradient or update is not finite. Three
-    non-finite steps in a row end a single run. If several runs are trained together, only the affected run fails.
+    counters of its step. In a non-finite step, the loss, the gradient or the update is not finite; the means exclude
+    such steps. Three non-finite steps in a row end a single run. If several runs are trained together, the affected run
+    is marked as failed, and the training continues.
 
     Args:
       values: A function from sums of training batches to the values of a metrics row.
@@ -80,18 +81,18 @@ class Recorder:
         self._unread: collections.deque = collections.deque()
         self._sums: list[dict[str, tuple[float, float]]] = [{} for _ in folders]
         self._tokens, self._sequences = [0.0 for _ in folders], [0.0 for _ in folders]
-        # The position and the scalars of the last step that was read, if they are not in a row yet.
+        # The position and the scalars of the last step whose metrics were read, if no row contains them yet.
         self._pending: tuple[Position, list[dict[str, float]]] | None = None
         self._skipped_in_row = [0 for _ in folders]  # as of the last step that was read
         self.failed = list(failed) or [False for _ in folders]
 
     @property
     def suspect(self) -> bool:
-        """Whether the last step that was read was skipped in a run that has not failed."""
+        """Whether a run that has not failed skipped the last step whose metrics were read."""
         return any(skipped and not failed for skipped, failed in zip(self._skipped_in_row, self.failed, strict=True))
 
     def truncate_after(self, step: int) -> None:
-        """Discards the rows of an earlier process after the restored checkpoint at `step`; -1 discards all rows."""
+        """Discards rows of earlier processes after `step`, the step of the checkpoint. -1 discards all rows."""
         for lines in (*self._writers, *self._ledgers):
             lines.truncate_after(step)
 
@@ -109,7 +110,7 @@ class Recorder:
         self.run_clock.write()  # so that repeated work can be attributed to exact steps
 
     def begin_phase(self, flops_per_sequence: float) -> None:
-        """Starts to measure the time of a phase, whose steps need these FLOPs per row (0 if unknown)."""
+        """Starts to measure the throughput of a phase. See `Phase` for `flops_per_sequence`."""
         self._throughput.begin(flops_per_sequence)
         self.run_clock.begin()
 
@@ -225,7 +226,7 @@ class Recorder:
         return rows
 
     def close(self) -> None:
-        """Closes the files."""
+        """Ends a running trace, and closes the writers and ledgers."""
         self._profiler.close()
         for lines in (*self._writers, *self._ledgers):
             lines.close()

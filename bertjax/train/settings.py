@@ -31,7 +31,7 @@ def check_grad_accum_steps(batch_size: int, grad_accum_steps: int, key: str = 'g
 
 
 def check_mesh(model: BertConfig, mesh: Mesh) -> None:
-    """Raises a UserError unless the axes of the mesh divide the sizes of the model that they split."""
+    """Raises a UserError unless each axis of the mesh divides the model dimensions that it splits."""
     for axis, what, size in (
         ('tensor', 'config.model.num_heads', model.num_heads),
         ('tensor', 'config.model.mlp_dim', model.mlp_dim),
@@ -68,15 +68,15 @@ def check_memory(
 ) -> None:
     """Raises a UserError if a run does not fit the memory of the devices, before anything is allocated.
 
-    The estimate is a lower bound. It counts the parameters and moments, a batch, and, for one part of the batch, the
-    logits of the vocabulary and the input of each block (of one block if `moments` is 0).
+    The estimate is a lower bound. It counts the parameters, the moments and the batch. For one part of the batch, it
+    also counts the logits of the vocabulary and the input of each block. If `moments` is 0, it counts one block only.
 
     Args:
       model: The config of the model; the parameters of heads are not counted.
       rows, parts: The number of rows and the number of parts of a batch.
       seq_len, predictions: The sequence length, and the number of predictions per row.
       moments: The number of optimiser arrays for each parameter; 0 if the encoder is not trained.
-      zero1: Whether the parameters and moments are sharded over the data axis, one of `parallel.zero1.ZERO1`.
+      zero1: Whether to shard the parameters and moments over the data axis: 'auto', 'on' or 'off'.
       key: The config key of `rows`, for the message.
     """
     weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize * (1 + moments)

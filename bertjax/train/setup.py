@@ -30,7 +30,7 @@ from bertjax.train.state import (
 
 @dataclasses.dataclass(frozen=True)
 class PhaseSettings:
-    """The settings of a phase, which is a part of training with one schedule.
+    """The settings of a phase, which is a part of the training with one schedule.
 
     Attributes:
       number: The index of the phase, from 0. Example n is a function of n and this index.
@@ -40,9 +40,9 @@ class PhaseSettings:
       grad_accum_steps: The number of parts of a batch, which are processed one after the other.
       schedule, warmup_fraction, power, decay, decay_fraction: See `optim.schedules.make_schedule`.
       reset_optimizer: Whether the phase begins with a fresh optimiser.
-      layout: The slots of packed sequences if they are the same in every batch, else None.
-      schedule_steps: The steps of the run at which the schedule begins and ends, if these settings are for a part of a
-        phase with a separate batch size; None for a whole phase.
+      layout: The arrangement of packed sequences if it is the same in every batch, else None.
+      schedule_steps: The steps of the run at which the schedule begins and ends, if these settings describe only a part
+        of a phase. None for a whole phase, whose schedule goes from `first_step` to `last_step`.
     """
 
     number: int
@@ -69,10 +69,10 @@ class Setup:
       optimizer: The optimiser, from optim.make_optimizer.
       trained: A function that selects the trained parameters.
       layer_decay: The learning rate factor per layer, see `optim.trainable.layer_rates`.
-      init: key -> fresh state, boxed.
+      init: key -> fresh state, with boxed parameters (nn.Partitioned).
       state: The abstract state: shapes, dtypes and shardings.
       ema_decay: The decay of the average of the weights, see `state.update_ema`; 0 for no average.
-      teacher: (abstract parameters,) if the objective has a `teacher_fn`. They are not part of the state.
+      teacher: (abstract parameters of the teacher,) if the objective has a `teacher_fn`, else (). Not part of `state`.
       exchange: The gradient exchange if the state is sharded over the data axis (ZeRO-1, see parallel/zero1.py), else
         None.
       moment_params: The abstract trained parameters if only their moments are sharded over the data axis, else None.
@@ -106,9 +106,9 @@ class Setup:
         return lambda seed: create(jax.random.key(seed))
 
     def create_from(self, params: Mapping[str, Any], seed: int) -> TrainState:
-        """Creates the state of step 0 with these model parameters, which are host arrays in the model's tree.
+        """Creates the state of step 0 from model parameters, which are host arrays in the model's tree.
 
-        Only the parameters of the objective are random. They equal those of `create` with the same seed.
+        Only the parameters of the objective are random. `create` gives them the same values for the same seed.
         """
         placed = put_params(params, self.state)
         state = self._create_around(placed, jax.random.key(seed))

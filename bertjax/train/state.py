@@ -47,7 +47,7 @@ class TrainState(struct.PyTreeNode):
 
 
 class EmaTrainState(TrainState):
-    """A train state with an average of the weights. As a separate class, it keeps `ema` out of other checkpoints.
+    """A train state with an average of the weights. The class is separate so that other checkpoints have no `ema`.
 
     Attributes:
       ema: float32, the exponential moving average of the parameters, in their tree and with their shardings.
@@ -73,8 +73,8 @@ def start_ema(params: Any) -> Any:
 def update_ema(ema: Any, params: Any, decay: float, updates: jax.Array) -> Any:
     """Updates an average: d ema + (1 - d) params with d = min(decay, (1 + updates) / (10 + updates)).
 
-    The rising decay lets the average forget the initial weights. With `decay` = 0.999 from the start, they would still
-    be 37 % of the average after 1,000 updates. Source: tf.train.ExponentialMovingAverage, `num_updates`.
+    d is small at first, so that the average forgets the initial weights. With d = 0.999 from the start, the average
+    would still be 37 % initial weights after 1,000 updates. Source: tf.train.ExponentialMovingAverage, `num_updates`.
 
     Args:
       params: The parameters after the update.
@@ -139,7 +139,7 @@ def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> Train
 
 
 def put_params(params: Mapping[str, Any], abstract: TrainState) -> Any:
-    """Puts host arrays on the devices, with the dtypes and shardings of the model parameters in the state."""
+    """Puts model parameters (host arrays) on the devices, with the dtypes and shardings of the state `abstract`."""
     return put_like(dict(params), without_aux(abstract.params))
 
 

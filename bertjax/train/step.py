@@ -31,7 +31,7 @@ class Gradients(struct.PyTreeNode):
     Attributes:
       grads: The gradients, in the tree of the trained parameters.
       loss: float32 scalar, the minimised loss.
-      sums: {name: (sum, weight)} of the losses and accuracies.
+      sums: {name: (sum, weight)} of the losses and accuracies; sum / weight is the mean.
       counts: {name: int32 scalar}: `tokens`, and `sequences` for packed rows.
     """
 
@@ -44,7 +44,7 @@ class Gradients(struct.PyTreeNode):
 def make_train_step(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[TrainState, Metrics]]:
     """Makes a train step to be jitted: (state, batch, first, rate, seed, *teacher) -> (new state, metrics).
 
-    `rate` is the peak learning rate, the `peak` of `make_update`. See `make_gradients` for the other arguments. The
+    `rate` is the peak learning rate, called `peak` in `make_update`. See `make_gradients` for the other arguments. The
     metrics are `sums`, {name: (sum, weight)}, and `scalars`, {name: float32 or int32}.
     """
     gradients, update = make_gradients(setup, phase), make_update(setup, phase)
@@ -64,11 +64,11 @@ def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradient
     seed of all dropout, a uint32 scalar. `teacher` has the teacher's parameters if the objective has a `teacher_fn`,
     else it is empty.
 
-    The minimised loss is the sum of the losses, each a weighted mean over the whole batch times its factor. The weights
-    depend only on the batch. Therefore, a batch can be processed in `grad_accum_steps` parts whose gradients add up to
-    the gradients of the full batch, with a fraction of the memory. This is also true for objectives that compare the
-    rows of a batch, see whole_batch.py. With `setup.exchange`, each device computes the gradients of its rows and
-    receives the summed gradients of its part of the parameters.
+    Each loss is a weighted mean over the whole batch. The minimised loss is the sum of the losses times their factors.
+    The weights depend only on the batch. Therefore, the gradients of the `grad_accum_steps` parts of a batch add up to
+    the gradients of the batch, and processing the parts one after the other saves memory. whole_batch.py does this for
+    objectives that compare the rows of a batch. With `setup.exchange`, each device computes the gradients of its rows
+    and receives the summed gradients of its part of the parameters.
     """
     objective, trained, exchange = setup.objective, setup.trained, setup.exchange
     grad_accum_steps, layout = phase.grad_accum_steps, phase.layout
@@ -155,7 +155,7 @@ def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradient
 
 
 def make_update(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[TrainState, Metrics]]:
-    """Makes a function: (state, gradients, peak) -> (new state, metrics). It is the same for all batch shapes.
+    """Makes a function: (state, gradients, peak) -> (new state, metrics). It does not depend on the batch shape.
 
     `gradients` are the `Gradients` of a batch. `peak` is the peak learning rate of the phase, a float32 scalar. If the
     loss, the gradient norm or the square of the update norm is not finite, a step changes only `step` and the counters
@@ -181,8 +181,8 @@ def make_update(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[Train
             grads, old = (shard_like_moments(tree, moment_params) for tree in (grads, old))
         direction, opt_state = optimizer.update(grads, state.opt_state, old)
         if platform() == 'cpu':
-            # The update on a CPU is memory-bound. The direction comes from a second call of the optimiser, so that XLA
-            # can fuse the moments of the first call into their selection below, instead of writing and reading them.
+            # The update on a CPU is memory-bound. A second call of the optimiser computes the direction, so that only
+            # `keep` uses the moments of the first call. XLA can then fuse the two, without storing the moments between.
             # The barrier keeps XLA from merging the two calls.
             direction, _ = optimizer.update(*jax.lax.optimization_barrier((grads, state.opt_state, old)))
         if setup.layer_decay != 1:
@@ -232,7 +232,7 @@ def make_eval_step(model: nn.Module, objective: Objective) -> Callable[..., Sums
 
 
 def with_teacher_outputs(objective: Objective, batch: Batch, *teacher: Any) -> Batch:
-    """Adds the outputs of the objective's `teacher_fn`, if there is one, to the batch."""
+    """Adds the outputs of the objective's `teacher_fn` to the batch as 'teacher', if there is a `teacher_fn`."""
     return {**batch, 'teacher': objective.teacher_fn(*teacher, batch)} if objective.teacher_fn else batch
 
 

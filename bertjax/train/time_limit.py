@@ -13,13 +13,13 @@ from bertjax.train.health.goodput_clock import recorded_until
 class TimeLimit:
     """A limit on the wall time of a run. It may also end a phase of the run by the clock, after any number of steps.
 
-    The time counts from `recorded_until`, by default the start of the process, and includes the preparation of the
-    text. Time between a kill and the next start does not count, nor does the time of steps that a kill has lost.
+    In each process, the time counts from `recorded_until`, by default the start of the process. It includes the
+    preparation of the text. It excludes the time between a kill and the next start, and steps that a kill has lost.
 
     Args:
       seconds: The limit for the whole run.
       phase: The index of the phase that ends by the clock; -1 for none.
-      ends: The elapsed time of the run at which that phase ends, in seconds.
+      ends: The phase ends when the elapsed time of the run reaches this many seconds.
     """
 
     def __init__(self, seconds: float, *, phase: int = -1, ends: float = math.inf):
@@ -27,7 +27,7 @@ class TimeLimit:
         self._spent, self._since = 0.0, time.perf_counter()
 
     def begin(self, folder: pathlib.Path, step: int) -> None:
-        """Reads the time that the run in a workdir took up to `step`, where the run now continues."""
+        """Reads the time that the run in a workdir took up to `step`. The run now continues from this step."""
         goodput = read_goodput(folder, until=step)
         self._spent = goodput.total - goodput.seconds.get(LOST, 0.0) if goodput else 0.0
         self._since = recorded_until()

@@ -1,4 +1,4 @@
-"""The trainer, which starts or resumes a training of any kind in its workdir, and records and saves it."""
+"""Starts or resumes a training of any kind. Its records and checkpoints go to a workdir."""
 
 import abc
 import contextlib
@@ -40,7 +40,7 @@ class Experiment(abc.ABC):
 
     Attributes:
       settings: The settings of the run, with `steps`, `eval_every` and `checkpoint_every` in steps.
-      resolved: The settings in plain form, with fingerprints, for config.json and every checkpoint.
+      resolved: The settings in plain form and fingerprints, to be saved in config.json and every checkpoint.
       folders: The folder of each run, for its rows and its ledger.
       values: A function from sums of training batches to the values of a row.
       files: {name in the workdir: text} of further files to write before the first step.
@@ -82,7 +82,7 @@ def fit(
 
     Args:
       use_checkpoint: The state to return: 'last' for the last step, 'best' for the saved step with the best dev score.
-      time_limit: The limit that determines the number of steps of the run; None if the config determines it.
+      time_limit: The time limit, if it determines the number of steps of the run; None if the config determines it.
 
     Returns:
       The state and the number of the last trained step. This number is below config.steps if config.patience ended the
@@ -94,7 +94,7 @@ def fit(
       PreemptedError, PhaseTimeError, NonFiniteError: See `train.loop.Loop.run`.
     """
     resolved, keep = experiment.resolved, experiment.settings.checkpoint_keep
-    # The signal handlers stay until the checkpoints are closed, so that a signal cannot interrupt the last save.
+    # The checkpoints close before the signal handlers are removed, so that a signal cannot interrupt the last save.
     with Interrupt() as interrupt, contextlib.closing(Checkpoints(folder / 'checkpoints', keep=keep)) as checkpoints:
         saved = checkpoints.latest()
         if saved is not None:
@@ -220,7 +220,7 @@ def resume_or_start(
 
 
 def _trackers(experiment: Experiment) -> list[Tracker]:
-    """Returns a tracker for each run, if config.tracker is set. The name of a trial begins with that of its sweep."""
+    """Returns a tracker for each run, if config.tracker is set. The name of a trial is SWEEP/TRIAL."""
     settings, trackers = experiment.settings, []
     for folder in experiment.folders if settings.tracker and is_primary() else ():
         path = folder.resolve()

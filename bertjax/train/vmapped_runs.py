@@ -28,7 +28,7 @@ class StackedExamples:
         self._examples = examples
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Makes the batch of the examples `indices`, int64 [B], of all M runs: arrays [B, M, ...]."""
+        """Makes the batch of examples `indices`, int64 [B]. Its arrays [B, M, ...] have the rows of all M runs."""
         parts = [one.batch(indices) for one in self._examples]
         return {name: np.stack([part[name] for part in parts], axis=1) for name in parts[0]}
 
@@ -39,7 +39,7 @@ def stack_states(states: Sequence[TrainState]) -> TrainState:
 
 
 def select_run(tree: Any, member: int) -> Any:
-    """Selects one run from a tree with the runs along the first axis of each leaf."""
+    """Selects the run `member` from a tree. The runs are along the first axis of each leaf."""
     return jax.tree.map(lambda x: x[member], tree)
 
 

@@ -1,9 +1,9 @@
-"""Exact gradients of losses that compare all rows of a batch, across its parts and the devices.
+"""Exact gradients of losses that compare all rows of a batch, even if the rows are split over parts and devices.
 
 Source: gradient caching (Gao et al. 2021, arXiv 2101.06983). If a batch has several parts, each part is computed
-twice. The first pass computes the outputs of all parts, which are small, and then the gradient of the loss with respect
-to these outputs. The second pass computes the gradient with respect to the parameters. Dropout is a function of the
-seed and the example numbers, so both passes drop the same values.
+twice. The first pass computes the outputs of all parts, which are small. Then the gradient of the loss with respect to
+these outputs is computed. The second pass computes the gradient with respect to the parameters. Dropout is a function
+of the seed and the example numbers, so both passes drop the same values.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,13 +39,13 @@ def whole_batch_gradients(
     parts: int,
     exchange: GradientExchange | None,
 ) -> tuple[tuple[jax.Array, Any], Any]:
-    """Computes ((loss, sums) of the whole batch, the contribution of `rows` to the gradients).
+    """Computes ((loss, sums), gradients). The loss is that of the whole batch; the gradients are the part from `rows`.
 
     Args:
       forward: (parameters, rows) -> outputs of these rows.
       loss: (outputs of all rows, `compared` of all rows) -> (loss, sums).
-      rows: The rows, or inside `exchange.over_devices` the rows of this device.
-      compared: The arrays of the rows that the loss reads.
+      rows: The rows of the batch. With an `exchange`, only the rows of this device.
+      compared: The arrays of the batch that the loss reads, with the same rows.
       parts: The number of parts A in which the rows are computed.
       exchange: The exchange between the devices; None if the arrays contain the rows of all devices.
     """

@@ -45,9 +45,9 @@ def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
 
 
 def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `config` with durations in steps and automatic values resolved, to compare it with the saved `run`."""
+    """Returns `config` with durations in steps and automatic values as in `run`, the saved config to compare with."""
     resolved, is_task = dict(config), 'task' in config
-    # A sweep records durations as its config has them.
+    # The saved config of a sweep has unresolved durations.
     per_epoch = run['steps'] / run['epochs'] if is_task and isinstance(run['steps'], int) and run['epochs'] else None
     if per_epoch:
         steps = in_steps(config['steps'], 'steps', steps_per_epoch=per_epoch)
@@ -57,7 +57,7 @@ def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str,
         resolved['steps'] = run['steps']  # The number of steps in an epoch depends on the text.
     total = resolved['steps'] if isinstance(resolved['steps'], int) and resolved['steps'] else None
     for key in ('eval_every', 'checkpoint_every'):
-        with contextlib.suppress(UserError):  # The interval is relative to an unknown number.
+        with contextlib.suppress(UserError):  # The duration is relative, and the total or the epoch is unknown.
             if isinstance(run[key], int):
                 resolved[key] = in_steps(config[key], key, total=total, steps_per_epoch=per_epoch)
     if is_task and run.get('max_padded_lengths') and not resolved['max_padded_lengths']:

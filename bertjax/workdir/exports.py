@@ -40,8 +40,8 @@ def check_formats(
 ) -> None:
     """Checks that every format can represent the model. The check is cheap, so it runs before the training.
 
-    `vocabulary` is the family of the tokenizer; '' if it is not known yet. A pre-training model has neither `module`
-    nor `head`.
+    `vocabulary` is the family of the tokenizer; '' if it is not known yet. `module` and `head` are None for a
+    pre-training model.
 
     Raises:
       UserError: A format cannot represent the model.
@@ -79,7 +79,7 @@ def write_exports(content: ExportContent, folder: pathlib.Path, formats: Collect
 
 
 def write_export(content: ExportContent, directory: pathlib.Path, name: str) -> None:
-    """Writes or replaces a directory in the format `name`. This process must be able to read all parameters."""
+    """Writes or replaces an export in the format `name`. All parameters must be readable in this process."""
     # Each format is imported lazily, because most runs need only some of the formats.
     match name:
         case 'hf':
@@ -96,7 +96,7 @@ def write_export(content: ExportContent, directory: pathlib.Path, name: str) -> 
 
 
 def check_push_to(name: str, formats: Collection[str]) -> None:
-    """Checks before the training that a push to `name`, config.push_to, can succeed; '' is no push.
+    """Checks that a push to `name` (config.push_to) can succeed, before the training. '' stands for no push.
 
     Raises:
       UserError: The format 'hf' is not exported; also see `convert/hub.py:check_push`.
@@ -117,6 +117,6 @@ def push_export(folder: pathlib.Path, name: str, *, private: bool) -> None:
 
 
 def exported_model(folder: pathlib.Path) -> pathlib.Path | None:
-    """Returns the folder of the first loadable export in a workdir: hf, orbax or google; None without them."""
+    """Returns the folder of the export to load from a workdir: hf, else orbax, else google, else None."""
     paths = (folder / 'export' / name for name in ('hf', 'orbax', 'google'))
     return next((path for path in paths if path.is_dir()), None)

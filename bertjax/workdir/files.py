@@ -39,10 +39,10 @@ def read_recorded_config(path: pathlib.Path, kind: str | None = None) -> dict[st
 
 
 def task_options(facts: Mapping[str, Any], path: pathlib.Path, kind: str | None = None) -> dict[str, Any]:
-    """Returns the kind and the options of the task in a task.json or config.json. Checks the kind if `kind` is given.
+    """Returns the kind and the options of the task in a task.json or config.json.
 
     Raises:
-      UserError: There is no task, or it is of another kind or has an unknown option.
+      UserError: There is no task, its kind is not `kind` (if given), or it has an unknown option.
     """
     if 'task' not in facts:
         fix = _RESTORE if kind is None else 'give the recipe of this workdir'
@@ -73,9 +73,7 @@ def read_recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
     """Reads task.json.
 
     Its keys are 'task' (the options of the task), 'learned' (the result of `Task.learned_state`), 'encoder' (the config
-    of the encoder) and 'seq_len'.
-
-    The values of 'learned' are restored into `task`, the task of the config.
+    of the encoder) and 'seq_len'. `task` is the task of the config. The function restores 'learned' into it.
 
     Raises:
       UserError: The file is damaged.
@@ -128,6 +126,6 @@ def _check(value: Any, form: Any, where: str) -> None:
 
 
 def distillation_facts(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns the numbers in config.distill except 0 and False, for the model card; {} without a teacher."""
+    """Returns the non-zero numbers and True flags of config.distill, for the model card; {} without a teacher."""
     values = config.get('distill', {})
     return {f'distillation, {key}': value for key, value in values.items() if isinstance(value, int | float) and value}

@@ -46,7 +46,7 @@ _MARKERS = {
 _IGNORED = r'(^|/)(partial|plans)/|\.unfinished$|\.orbax-checkpoint-tmp'
 _RULES = MirrorRules(_MARKERS, _IGNORED)
 _DOCTOR_RULES = MirrorRules(_MARKERS, rf'{_IGNORED}|(^|/)(export/|\.unfinished/|checkpoints/\d+/(?!{checksums.FILE}$))')
-# The seals show that the run has checkpoints, so that run=compile takes its architecture.
+# The checksum files of checkpoints are mirrored, because run=compile takes the architecture of a run with checkpoints.
 _READ_ONLY_RULES = MirrorRules(
     _MARKERS, rf'{_IGNORED}|(^|/)((\.unfinished|store|heldout|export)/|checkpoints/(?!\d+/{checksums.FILE}$))'
 )
@@ -88,7 +88,7 @@ def mirrored_workdir(url: str, use: str) -> Iterator[str]:
 def _read_only_mirror(remote: RemoteFolder, name: str, *, inspect: bool) -> Iterator[pathlib.Path]:
     """Yields a temporary mirror, and publishes its changes after the body.
 
-    With `inspect`, it has more files, errors of the bucket are ignored, and nothing is published.
+    With `inspect`, more files are mirrored, errors of the bucket are ignored, and nothing is published.
     """
     with tempfile.TemporaryDirectory(prefix='bertjax-') as top:
         mirror = Mirror(pathlib.Path(top, name), remote, _DOCTOR_RULES if inspect else _READ_ONLY_RULES)
@@ -105,7 +105,7 @@ def _read_only_mirror(remote: RemoteFolder, name: str, *, inspect: bool) -> Iter
 def _publish_mirror(folder: pathlib.Path, remote: RemoteFolder, home: pathlib.Path) -> Iterator[None]:
     """Publishes the mirror during the body of the context and at its end, even after an error.
 
-    Only the primary process calls this function. It holds the lease of the workdir within the context.
+    Only the primary process calls this function. The process holds the lease of the workdir within the context.
     """
     identity = home / 'identity'  # a random id of the mirror, because host names need not be unique
     if not identity.exists():
@@ -131,7 +131,7 @@ def _publish_mirror(folder: pathlib.Path, remote: RemoteFolder, home: pathlib.Pa
 
 @contextlib.contextmanager
 def _fetch_mirror(mirror: Mirror) -> Iterator[None]:
-    """Fetches the published changes each time the primary process has called `Publisher.hand_over`.
+    """Fetches the published changes after each call of `Publisher.hand_over` in the primary process.
 
     All processes except the primary process call this function.
     """
@@ -158,7 +158,7 @@ def _fetch_mirror(mirror: Mirror) -> Iterator[None]:
 def _finish(publisher: 'Publisher', body_error: BaseException | None) -> None:
     """Publishes the remaining changes, and raises `body_error`, the error of the body.
 
-    The other processes wait for this function if their bodies have also ended.
+    If the bodies of the other processes have also ended, these processes wait for this function.
     """
     try:
         all_ended = body_error is None or isinstance(body_error, _IN_ALL_PROCESSES)
@@ -178,9 +178,9 @@ def _finish(publisher: 'Publisher', body_error: BaseException | None) -> None:
 class Publisher:
     """A thread that publishes a mirror within its context, and stops the run if publishing fails.
 
-    Each pass of the thread publishes the newest files, so it skips a checkpoint that was superseded before it was sent.
-    The training never waits for the thread. If retries take too long, writing is denied, or another process has taken
-    the workdir, the thread interrupts the run like Ctrl-C, and `finish` raises the error.
+    Each pass of the thread publishes the current files. A checkpoint that was already replaced is therefore not sent.
+    The training does not wait for the thread. The thread fails if retries take too long, writing is denied, or another
+    process has taken the workdir. It then interrupts the run like Ctrl-C, and `finish` raises the error.
     """
 
     def __init__(self, mirror: Mirror, lease: Lease):

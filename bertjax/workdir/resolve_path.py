@@ -41,15 +41,14 @@ def classify_path(path: str) -> PathKind:
 
 
 def huggingface_directory(init: str, where: str = 'config.init') -> str:
-    """Returns the folder of a model.
+    """Returns the folder of a model. For a workdir, it is the folder of its export. A hub model is downloaded.
 
     Args:
-      init: A model directory in any format of convert/load.py, a bertjax workdir (its export is returned), or the name
-        of a model on the hub (the model is downloaded).
+      init: A model directory in any format of convert/load.py, a bertjax workdir, or the name of a model on the hub.
       where: The config key of `init`, for error messages.
 
     Raises:
-      UserError: `init` is none of these, is a workdir without an export, or its export has another vocabulary.
+      UserError: `init` is none of these, or is a workdir without an export or with an export of another vocabulary.
     """
     if not init:
         option = f'--{where}=' if where.startswith('config.') else ''

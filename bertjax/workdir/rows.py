@@ -1,8 +1,8 @@
 """Writes rows that a Python program passes as data. The workdir stores them as files, which the run reads.
 
 WORKDIR/rows/HASH/NAME has a file of JSON lines for each split. NAME is the name of the workdir, because a task on
-custom data is named after its folder. HASH is the hash of NAME and the rows. So if a resumed run passes the same rows,
-it reads the same files. If it passes different rows, it reads new files, which are checked like any changed data.
+custom data is named after its folder. HASH is the hash of NAME and the rows. If a resumed run gets the same rows, it
+reads the same files. If it gets different rows, it reads new files, which are checked like any changed data.
 """
 
 import datetime
@@ -47,8 +47,8 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
       The recipe with the paths of the files instead of the rows.
 
     Raises:
-      UserError: The key does not accept rows, a key of {split: rows} is not the name of a split, there are no rows, or
-        a row cannot be written as JSON.
+      UserError: The recipe or the corpus format does not accept rows, a key of {split: rows} does not name a split,
+        there are no rows, or a row cannot be written as JSON.
     """
     keys: dict[str, Any] = {}
     with lock_workdir(folder):
@@ -73,7 +73,7 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
 
 
 def _check_names(splits: Mapping[str, Any], files: Collection[str]) -> Mapping[str, Any]:
-    """Checks that each name is a usual name of a split, such as dev or dev_matched, or the name of one of `files`."""
+    """Checks that each name is usual for a split, such as dev or dev_matched, or names one of `files`."""
     usual = {*itertools.chain(*STEMS.values()), 'ax'}
     for name in splits:
         is_valid = isinstance(name, str) and re.fullmatch(r'[\w.-]+', name)
@@ -84,7 +84,7 @@ def _check_names(splits: Mapping[str, Any], files: Collection[str]) -> Mapping[s
 
 
 def _write(folder: pathlib.Path, splits: Mapping[str, Any], text_key: str = '') -> pathlib.Path:
-    """Writes {split: rows} to files SPLIT.jsonl, if they are not there yet, and returns their folder."""
+    """Writes {split: rows} to files SPLIT.jsonl and returns their folder. An existing folder of these rows is kept."""
     unfinished, name = folder / FOLDER / '.unfinished', folder.resolve().name
     shutil.rmtree(unfinished, ignore_errors=True)  # left by a killed process
     digest = hashlib.blake2b(name.encode(), digest_size=8)
@@ -145,7 +145,7 @@ def _records(name: str, rows: Any) -> Iterable[Any]:
 
 
 def _to_json(value: Any, where: str) -> Any:
-    """Converts a value to JSON as tasks/reading/arrow.py does. NaN becomes null, because it marks a missing value."""
+    """Converts a value to JSON as tasks/reading/arrow.py does. NaN marks a missing value and becomes null."""
     if isinstance(value, Mapping):
         return {str(key): _to_json(item, where) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
 """WORKDIR/tokenizer: the tokenizer of the run, which is verified at every start.
 
-The file `saved.json` has the checksums of the tokenizer's files, and records the text of a trained vocabulary. It is
-written after these files and removed before them, so a tokenizer with `saved.json` is complete.
+The file `saved.json` has the checksums of the tokenizer's files. For a trained vocabulary, it also records the text.
+`saved.json` is removed before the other files change, and written after them. If it exists, the tokenizer is complete.
 """
 
 import json
@@ -28,7 +28,7 @@ def save_tokenizer(
 ) -> None:
     """Replaces the workdir's tokenizer.
 
-    A trained vocabulary has a `key`, its `PretrainingSettings.vocabulary_key`, and the records of its `text`.
+    For a trained vocabulary, `key` is the `PretrainingSettings.vocabulary_key` and `text` the records of its text.
 
     Raises:
       UserError: The workdir's run has recorded another tokenizer.
@@ -43,7 +43,7 @@ def save_tokenizer(
         path.unlink(missing_ok=True)
     old_inodes = {path: path.stat().st_ino for path in _files(directory)}
     tokenizer.save(directory)
-    for path in _files(directory):  # Remove the files of another family, which could take precedence when loading.
+    for path in _files(directory):  # Remove files that `save` did not write: `load_tokenizer` could prefer them.
         if path.stat().st_ino == old_inodes.get(path):
             path.unlink()
     _write_saved(directory, text)
@@ -168,13 +168,13 @@ def check_replaceable(workdir: pathlib.Path) -> None:
 
 
 def set_workdir_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, source: str = '') -> None:
-    """Saves `tokenizer` to WORKDIR/tokenizer unless it is already there. Prints its `source` if it replaces another.
+    """Saves `tokenizer` to WORKDIR/tokenizer unless it is already there. Prints its `source` if another one was there.
 
     Raises:
       UserError: See `load_workdir_tokenizer` and `check_replaceable`.
     """
     saved = _load_if_any(workdir)
-    # A resumed run keeps the number of separators of its saved tokenizer.
+    # A resumed run keeps its saved tokenizer, even if the number of separators differs.
     if (
         saved is not None
         and saved.fingerprint == tokenizer.fingerprint

@@ -22,10 +22,10 @@ class TrainingConsole(Writer):
     """A writer that shows the progress of a run: step, loss, sequences/s, time left.
 
     Args:
-      total_steps: The last step.
+      total_steps: The number of steps of the run.
       first_step: The step at which the run starts or resumes.
-      describe_time: A function that describes the used part of the time limit, for a run whose last step depends on a
-        time limit; None for any other run.
+      describe_time: A function that describes the used part of the time limit. None if the number of steps does not
+        depend on a time limit.
     """
 
     def __init__(self, total_steps: int, first_step: int, describe_time: Callable[[], str] | None = None):
@@ -70,7 +70,7 @@ class TrainingConsole(Writer):
         self._progress.update(self._task, completed=step)
 
     def write(self, row: Row) -> None:
-        """Shows a training row in the bar, or as a line if there is no terminal, and any other row as a line."""
+        """Shows a training row in the bar, or prints it if there is no terminal. Other rows are always printed."""
         if row['split'] == 'train':
             speed, loss = f'{row["sequences_per_s"]:,.0f} seq/s', format_value(row['loss'])
             time = '' if self._describe_time is None else f'  {self._describe_time()}'
@@ -95,7 +95,7 @@ def format_value(value: float | None) -> str:
 def print_output_files(
     console: Console, folder: pathlib.Path, descriptions: Mapping[str, str], *, exported: bool
 ) -> None:
-    """Prints the existing output files of a workdir, those of an export only if `exported`.
+    """Prints the output files of a workdir that exist. Files of an export are printed only if `exported`.
 
     `descriptions` are {path within the workdir: description}.
     """

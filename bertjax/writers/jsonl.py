@@ -1,4 +1,4 @@
-"""Append-only files of JSON lines, which are truncated to the step of the checkpoint when a run resumes."""
+"""Append-only files of JSON lines. When a run resumes, they are truncated to the step of the checkpoint."""
 
 import errno
 import json
@@ -60,8 +60,8 @@ class JsonLines:
     def truncate_after(self, step: int) -> int:
         """Removes the lines of steps after `step` and damaged lines at the end. Returns the number of removed bytes.
 
-        The file is read backwards from the end, so that the cost depends only on the removed lines. A single atomic
-        truncation removes them.
+        The file is read backwards, so that the cost depends only on the removed lines. One atomic truncation removes
+        these lines.
         """
         self.close()
         size = self.path.stat().st_size if self.path.exists() else 0

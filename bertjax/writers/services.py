@@ -1,7 +1,7 @@
 """The clients of experiment trackers: Weights & Biases, MLflow, Trackio.
 
-The user configures the server of each tracker in its standard way: `wandb login` and WANDB_MODE, MLFLOW_TRACKING_URI,
-TRACKIO_SPACE_ID.
+The user chooses the server in the standard way of the tracker: `wandb login` and WANDB_MODE for Weights & Biases,
+MLFLOW_TRACKING_URI, or TRACKIO_SPACE_ID.
 """
 
 import abc
@@ -75,7 +75,7 @@ class WandB(Service):
             console='off',
             x_disable_stats=True,
             x_disable_meta=True,
-            # Without these timeouts, the process would wait forever at its end if there is no network.
+            # Without a network and without these timeouts, the process would never end.
             init_timeout=_NETWORK_SECONDS,
             finish_timeout=_NETWORK_SECONDS,
         )
@@ -136,7 +136,7 @@ class MLflow(Service):
 
 
 class Trackio(Service):
-    """Hugging Face's Trackio. A run is identified by its name, which gets a random suffix."""
+    """Hugging Face's Trackio. The id of a run is its name with a random suffix."""
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
         import trackio

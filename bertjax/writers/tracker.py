@@ -30,7 +30,7 @@ def check_tracker(name: str) -> None:
     if not name:
         return
     spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:  # a folder of this name, in which trackers keep runs, is no package
+    if spec is None or spec.origin is None:  # a folder of runs may have the name of the tracker, but has no origin
         fix = f"install the extra '{name}': pip install 'bertjax[{name}]'"
         raise UserError('config.tracker', f'no {name}', f'the package {name}', fix)
     refusal = SERVICES[name]().refusal()
@@ -39,7 +39,7 @@ def check_tracker(name: str) -> None:
 
 
 class Tracker(Writer):
-    """A writer that sends the numbers of each row as `SPLIT/NAME`. A later process continues the same run.
+    """A writer that sends the numbers of each row as `SPLIT/NAME`. A resumed training continues its run in the tracker.
 
     After a kill, the rows since the last checkpoint are sent twice, because trackers can only append.
 
@@ -63,7 +63,7 @@ class Tracker(Writer):
         return f'the tracker {self._identity["tracker"]}'
 
     def truncate_after(self, step: int) -> None:
-        """Makes the first row start a new run of the tracker if `step` is below 0. Otherwise, sent rows stay."""
+        """Removes nothing, because trackers can only append. If `step` is below 0, the next row starts a new run."""
         self._fresh = step < 0
 
     def write(self, row: Row) -> None:

@@ -11,21 +11,21 @@ Row = Mapping[str, Any]
 
 
 def row_numbers(row: Row) -> dict[str, float]:
-    """Returns {`SPLIT/NAME`: value} of the finite numbers of a row."""
+    """Returns {`SPLIT/NAME`: value} of the finite numbers of a row, except its step and phase."""
     values = {name: x for name, x in row.items() if isinstance(x, int | float) and name not in ('step', 'phase')}
     return {f'{row["split"]}/{name}': float(x) for name, x in values.items() if math.isfinite(x)}
 
 
 class Writer:
-    """A consumer of rows, in the order of their steps. Any method may raise an error. See `Writers`.
+    """A consumer of rows, in the order of their steps. Any method may raise an error, which `Writers` handles.
 
-    By default, a writer stores nothing, so there is nothing to discard, to sync or to close.
+    By default, `truncate_after`, `sync` and `close` do nothing. This suits writers that store nothing.
     """
 
     def truncate_after(self, step: int) -> None:
-        """Discards the rows of an earlier process whose step is greater than `step`.
+        """Discards the rows of earlier processes with a greater step than `step`.
 
-        It is called once, before the first row. The run continues at `step`, or starts if `step` is -1.
+        This method is called once, before the first row. The run continues at `step`, or starts if `step` is -1.
         """
 
     def write(self, row: Row) -> None:

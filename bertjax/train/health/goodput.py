@@ -10,18 +10,18 @@ from bertjax.progress import format_duration
 from bertjax.train.health.goodput_clock import KINDS, STEP, TIMES
 from bertjax.writers.jsonl import parse_row
 
-LOST = 'lost'  # steps after the last checkpoint, which a later process repeated
+LOST = 'lost'  # the time of steps that a later process repeated, because they came after the last checkpoint
 _DESCRIPTIONS = {**{kind: kind for kind in KINDS}, LOST: 'steps done again', 'data': 'waiting for data'}
 
 
 @dataclasses.dataclass(frozen=True)
 class Goodput:
-    """The wall time of all processes of a run, each from the start of its record to the end of its training.
+    """The wall time of all processes of a run. The time of a process ends with its last row in time.jsonl.
 
     Attributes:
       seconds: {kind: seconds} with the kinds in `goodput_clock.KINDS` and LOST. 'step' counts only productive steps,
         whose updates are in the state of the run.
-      processes: The number of processes, which ran one after the other.
+      processes: The number of processes. They ran one after the other, because each restart is a new process.
       slow: The log rows about slow steps.
     """
 
@@ -58,13 +58,13 @@ class Goodput:
 
 
 def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | None:
-    """Reads the goodput of the run in a workdir, finished or not. Returns None if its log has no usable rows.
+    """Reads the goodput of a run, finished or not, from its workdir. Returns None if the log has no usable rows.
 
     Steps that a later process repeated are lost. If that process resumed at a step inside a row, the row's step seconds
-    are split in proportion to its steps.
+    are split in proportion to the numbers of steps.
 
     Args:
-      until: The step from which the run will continue, so that later steps are lost too; None for no such step.
+      until: If not None, the run will continue from this step, and later steps count as lost.
     """
     seconds: dict[str, float] = {}
     spans: list[tuple[int, int, float]] = []  # (after, step, seconds) of the steps that the state contains

@@ -1,7 +1,7 @@
-"""A check of the gradient of a tiny layer against stored numbers, to detect a faulty compiler before a run starts.
+"""Compares the gradient of a tiny layer with stored numbers, to detect a faulty compiler before a run starts.
 
-Some XLA releases silently compiled a gradient into another function (see the issues of openxla/xla and jax). The only
-symptom is that the model does not learn.
+Some XLA releases compiled gradients wrongly without an error (see the issues of openxla/xla and jax). The only symptom
+is that the model does not learn.
 """
 
 import functools
@@ -29,8 +29,8 @@ SHAPES = {
     'up': (WIDTH, 2 * WIDTH),
     'down': (2 * WIDTH, WIDTH),
 }
-# The result of `summarize_gradient` for the gradient of each input. JAX computed it in float64, and
-# tests/train/test_gradient_check.py computes it with PyTorch.
+# {input: (norm, checksum)} of the right gradient, from `summarize_gradient`. JAX computed these numbers in float64.
+# tests/train/test_gradient_check.py computes them with PyTorch.
 EXPECTED = {
     'x': (36.06642407, -1.360318039),
     'query': (7.415997206, 0.1046290104),
@@ -95,7 +95,7 @@ def numbers(shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 
 def summarize_gradient(gradient: dict[str, np.ndarray]) -> dict[str, tuple[float, float]]:
-    """Returns {name: (norm of the gradient, its dot product with fixed numbers as a checksum)} for each input."""
+    """Returns {input: (norm, checksum)} of the gradients. The checksum is the dot product with fixed numbers."""
     wide = {name: np.asarray(g, np.float64) for name, g in gradient.items()}
     return {name: (float(np.linalg.norm(g)), float(np.sum(g * numbers(g.shape, 9)))) for name, g in wide.items()}
 

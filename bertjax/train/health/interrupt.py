@@ -17,10 +17,10 @@ _LAST = 3  # this many signals end a training immediately
 
 
 class Interrupt:
-    """A context that records SIGTERM and SIGINT. If the third signal S ends the process, the exit status is 128 + S.
+    """A context that records SIGTERM and SIGINT. If the third signal ends the process, the status is 128 + its number.
 
-    A separate thread answers signals, even while the main thread runs compiled code or waits for a disk. Outside
-    of the main thread, where Python allows no signal handlers, the context records nothing.
+    A separate thread answers signals, even while the main thread runs compiled code or waits for a disk. Python allows
+    signal handlers only in the main thread. In any other thread, the context records nothing.
 
     Attributes:
       doing: A description of the current activity, for the answer to the second signal.
@@ -66,7 +66,7 @@ class Interrupt:
     def _answer(self) -> None:
         count = 0
         end = 'ends the process' if self._ends_process else 'interrupts the call'
-        while byte := os.read(self._reader, 1):  # Python writes the number of each signal when it arrives
+        while byte := os.read(self._reader, 1):  # Python writes the number of each arriving signal to the pipe
             if byte[0] not in SIGNALS:
                 continue
             count += 1

@@ -19,14 +19,14 @@ def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
       Descriptions of the damage, with line or step numbers; [] for an undamaged ledger.
     """
     unreadable, missing, out_of_order = [], [], []
-    # The next step and the next example of each phase. A phase begins at 0, and continues if the run returns to it.
+    # The expected step, and the expected next example of each phase. If a run returns to a phase, it continues there.
     expected, next_examples = 1, collections.Counter[int]()
     last = (0, 0)  # (phase, next example)
     with path.open('rb') if path.exists() else contextlib.nullcontext(()) as lines:
         for number, line in enumerate(lines, 1):
             row = _parse_line(line)
             if row is None:
-                # A kill cuts off the last line, and its step will be done again.
+                # A last line without a line end was cut off by a kill. The run will do its step again.
                 unreadable += [(number, number)] if line.endswith(b'\n') else []
                 continue
             step, phase, first, count = row

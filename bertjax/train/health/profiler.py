@@ -30,7 +30,7 @@ def profiled_steps(profile: str) -> range:
 
 
 class Profiler:
-    """Traces steps into WORKDIR/profile, unless that folder already exists.
+    """Traces steps into WORKDIR/profile, unless that folder already exists. Only the primary process traces.
 
     If a trace fails, the profiler logs a warning and training continues.
 
@@ -43,7 +43,7 @@ class Profiler:
         self._is_tracing, self._traced = False, []
 
     def during(self, step: int, drain: Callable[[], None]) -> contextlib.AbstractContextManager:
-        """Returns the context of a step. `drain` waits until the previous steps are done."""
+        """Returns the context to run a step in. `drain` is a function that waits until all previous steps are done."""
         if step not in self._steps:
             return contextlib.nullcontext()
         if not self._is_tracing:

@@ -29,7 +29,7 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 class Throughput:
-    """Computes rates since the last `lap`. The clock excludes the time of compilation, evaluation and saving."""
+    """Computes rates since the last `lap`, from the time of steps and of waiting for data. Other times do not count."""
 
     def __init__(self, run_clock: GoodputClock):
         self._run_clock = run_clock
@@ -38,7 +38,7 @@ class Throughput:
         self.begin(0.0)
 
     def begin(self, flops_per_sequence: float) -> None:
-        """Begins a phase, whose steps need these FLOPs per row (0 if unknown)."""
+        """Begins a phase. `flops_per_sequence` is the FLOPs of a training step per row, 0 if unknown."""
         self._flops_per_sequence = flops_per_sequence
         self._rows = self._steps = 0
 
@@ -55,8 +55,8 @@ class Throughput:
           sequences: The number of sequences of each run since the last lap.
 
         Returns:
-          For each run: sequences_per_s, tokens_per_s, seconds_per_step, mfu (over all runs; None if the peak or
-          the FLOPs are unknown) and data_wait, the fraction of the time that was spent waiting for data.
+          For each run: its sequences_per_s and tokens_per_s, and the common values seconds_per_step, mfu and data_wait.
+          data_wait is the fraction of the time spent waiting for data. mfu is None if the peak or FLOPs are unknown.
         """
         spent = self._run_clock.lap()
         waited = spent.get(DATA, 0.0)

@@ -1,4 +1,4 @@
-"""A watchdog for hanging runs: prints the stack of each thread and ends the process, so a scheduler can restart it."""
+"""A watchdog for hanging runs. It prints all stacks and ends the process, so that a scheduler can restart the run."""
 
 import contextlib
 import faulthandler
@@ -49,7 +49,7 @@ def watch_for_hangs(
         idle, moves, before = 0.0, run_clock.moves, time.monotonic()
         while not ended.wait(tick):
             now = time.monotonic()
-            # A process that was suspended for an hour did not hang for an hour.
+            # At most two ticks are added, because the time in which a process was suspended does not count as a hang.
             idle += min(now - before, 2 * tick)
             before = now
             if run_clock.moves != moves:
