@@ -29,7 +29,7 @@ _ESCAPES |= {code: f'\\u{code:04x}' for code in (*_BIDI, 0x2028, 0x2029)}
 class Console(rich.console.Console):
     """A console that escapes the control characters of printed strings, but keeps its own colours.
 
-    It prints plain text even in a notebook. With force_jupyter=None, rich displays each line as HTML in a notebook.
+    In a notebook, it prints plain text. With force_jupyter=None, rich would display each line as HTML there.
     """
 
     def __init__(self, *arguments, force_jupyter: bool | None = False, **options):
@@ -37,12 +37,12 @@ class Console(rich.console.Console):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a bar can be redrawn with cursor movements. False in a notebook, which prints every movement."""
+        """Whether a progress bar can be redrawn by moving the cursor. In a notebook it cannot, so this is False."""
         return _NOTEBOOK not in os.environ and super().is_terminal
 
     @property
     def file(self) -> TextIO:
-        """The stream to write to, without the wrappers: `_Text`, and rich's wrapper while a bar is shown."""
+        """The innermost stream, without `_Text` and without the wrapper that rich adds while a bar is shown."""
         file = super().file
         while inner := getattr(file, 'rich_proxied_file', None):
             file = inner
@@ -85,7 +85,7 @@ class _Text(io.TextIOWrapper):
     """A text stream for a terminal, which escapes control characters.
 
     Attributes:
-      rich_proxied_file: The stream that rich writes to instead, because `Console` has escaped the text already.
+      rich_proxied_file: A stream without escapes. `Console` writes to it, because it has escaped the text already.
       data: The stream of `data_output`.
     """
 
@@ -112,8 +112,8 @@ def data_output() -> Iterator[TextIO]:
 def is_shown(record: logging.LogRecord) -> bool:
     """Returns whether to show a log message.
 
-    Messages of Orbax and asyncio are hidden, because Orbax also raises its errors. Debug messages of loggers other than
-    absl's are shown only with --verbosity=2.
+    Messages of Orbax, and of asyncio, which Orbax uses, are hidden. No error is lost, because Orbax also raises its
+    errors. Debug messages of loggers other than absl's are shown only with --verbosity=2.
     """
     if record.levelno <= logging.DEBUG and record.name != 'absl' and absl.logging.get_verbosity() < 2:
         return False

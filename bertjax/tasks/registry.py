@@ -1,4 +1,4 @@
-"""The registry of the kinds of tasks, the values of config.task.kind."""
+"""The registry of task kinds. A kind is a value of config.task.kind."""
 
 import importlib
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ def build_task(kind: str, *, data: str, seq_len: int, **options: Any) -> Task:
       kind: One of KINDS.
       data: The folder or the file with the data; '' for tensorflow-datasets or no data.
       seq_len: The maximum sequence length, in tokens.
-      **options: The options of the kind, which are the fields of its class.
+      **options: The options of the kind, which are the other fields of its class.
 
     Raises:
       UserError: The kind is unknown, or an argument has an invalid value.
@@ -45,7 +45,7 @@ def options(kind: str) -> Mapping[str, Key]:
 
 
 def options_with_kind(task: Task) -> dict[str, Any]:
-    """Returns the kind and the options of a task as plain values, the content of `task` in task.json."""
+    """Returns the kind and the options of a task as plain values. They are stored under `task` in task.json."""
     name = f'{type(task).__module__}:{type(task).__name__}'
     kind = next(kind for kind, known in KINDS.items() if known == name)
     return {'kind': kind, **{option: to_plain(getattr(task, option)) for option in options(kind)}}

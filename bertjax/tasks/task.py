@@ -21,7 +21,7 @@ from bertjax.tasks.reading.splits import SplitFiles
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.text.tokenizer import Tokenizer
 
-# The part of a run that an option affects decides which changes of its value are allowed:
+# Each option affects a part of a run. This part decides which changes of the option's value are allowed:
 # 'model': the parameters. The value can change neither in a resumed run nor when the finished model is used.
 # 'training': the training data or the loss. An unfinished run can be resumed with another value and reports the
 #   change. The value cannot change when the finished model is used.
@@ -42,9 +42,9 @@ def option(
     affects: Literal['model', 'training', 'reading'] = 'training',
     named: bool = False,
 ) -> Any:
-    """Returns a dataclass field of a task class that is a key of config.task.
+    """Declares a field of a task class as an option, which is a key of config.task.
 
-    A field with a default that is declared without `option` affects 'training'.
+    A field that has a default but is declared without this function is also an option. It affects 'training'.
 
     Args:
       default: the value if a recipe does not set the option.
@@ -90,8 +90,8 @@ class Judgment:
 class Task(abc.ABC, Generic[Record, Prediction]):
     """A task: reads records, converts them to features, builds the model, and reports on its predictions.
 
-    A subclass is a dataclass. Its fields are `data`, the folder of its files ('' for tensorflow-datasets), `seq_len`,
-    the maximum sequence length in tokens, and its options (see `option`), which are the fields of config.task.
+    A subclass is a dataclass. Its field `data` is the folder of its files, or '' for tensorflow-datasets. Its field
+    `seq_len` is the maximum sequence length in tokens. All other fields are options, see `option`.
 
     Attributes:
       name: the name in titles, such as 'RTE'.
@@ -128,8 +128,8 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     def splits(self) -> Sequence[str]:
         """Returns the names of the labelled splits.
 
-        They are 'train', 'dev' and 'test' if their records have labels. MNLI also has 'dev_mismatched'. At its end,
-        a run evaluates all of these splits except 'train'. A subclass without `_files` overrides this method.
+        They are those of 'train', 'dev' and 'test' whose records have labels. MNLI also has 'dev_mismatched'. At
+        its end, a run evaluates all of these splits except 'train'. A subclass without `_files` overrides this method.
         """
         return self._files.splits()
 
@@ -148,7 +148,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """Tokenises records. Without `training`, they need no labels, and each record has at least one row."""
 
     def fixed_tokens(self, records: Sequence[Record], features: Features, tokenizer: Tokenizer) -> np.ndarray:
-        """Returns a mask, bool [T], of the T tokens of all rows that augmentation must not replace, as entity marks."""
+        """Returns bool [T] for the T tokens of all rows. True means that augmentation must not replace the token."""
         return np.zeros(len(features.tokens), bool)
 
     @abc.abstractmethod
@@ -214,7 +214,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     ) -> list[Prediction]:
         """Returns the predictions of an ensemble, computed from the mean logits of its models.
 
-        A member is the features of the records, and the outputs of a model.
+        `members` has for each model its features of the records and its outputs.
 
         Raises:
           UserError: The models' logits are not comparable, for example because their tokenizers differ.
@@ -248,7 +248,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """Yields a JSON object for each record with its prediction: labels and probabilities, spans, or tags."""
 
     def judgments(self, records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """Yields a judgment for each labelled record and its object of `rows`, or nothing without an error report."""
+        """Yields a judgment for each labelled record and its object in `rows`; nothing if there is no error report."""
         return iter(())
 
     def tune(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> None:

@@ -1,7 +1,8 @@
 """Adds words to a WordPiece vocabulary: first into its [unusedN] slots, then after the last piece.
 
 bertjax and transformers never split an added word, because WordPiece takes the longest piece first. Words
-that begin with an added word may be split differently than before. All pieces except the used slots keep their ids.
+that begin with an added word may be split differently than before. A word takes the id of the slot that it replaces.
+All other pieces keep their ids.
 """
 
 import heapq
@@ -80,7 +81,7 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
 
 
 def find_previous_ids(old_tokenizer: Tokenizer, new_tokenizer: Tokenizer) -> dict[int, list[int]]:
-    """Returns {id of a piece that `insert_words` added: the ids of the same word in the old tokenizer}."""
+    """Returns {id of a word that `insert_words` added: the ids of the word's pieces in the old tokenizer}."""
     new = [
         i
         for i, piece in enumerate(new_tokenizer.pieces)
@@ -95,7 +96,7 @@ def rank_candidates(
 ) -> list[tuple[str, int, list[str]]]:
     """Returns the repeated words that would save the most pieces if they were added, the best first.
 
-    Adding a word that is currently [UNK] counts as saving one piece per occurrence.
+    If a word is now [UNK], each of its occurrences counts as one saved piece.
 
     Args:
       counts: The counts of the words of a text, from `vocabulary.count_words`.

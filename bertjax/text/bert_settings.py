@@ -8,8 +8,8 @@ from bertjax.errors import UserError
 from bertjax.text.special import SPECIAL_TOKENS, TOKENIZER_JSON, UNK, is_unused, make_added_tokens, pair_template
 
 PREFIX = '##'
-# Longer words become one [UNK]. The limit comes from Hugging Face's fast tokenizer, because the ids must be the same as
-# in transformers. In google-research/bert, tokenization.py, the limit is 200.
+# The maximum length of a word. A longer word becomes one [UNK]. The value is that of Hugging Face's fast tokenizer, so
+# that ids are the same as in transformers. In google-research/bert, tokenization.py, the value is 200.
 MAX_CHARACTERS = 100
 # A vocabulary is cased if more than this share of its pieces has an upper-case letter. The share is 0.29 in
 # bert-base-cased and 0 in bert-base-uncased.
@@ -66,7 +66,7 @@ def looks_lowercase(pieces: Sequence[str]) -> bool:
 
 
 def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns `settings` whose BertNormalizer has the options of `config`, a tokenizer_config.json.
+    """Returns a copy of `settings`. Its BertNormalizer has the options of `config`, a tokenizer_config.json.
 
     Raises:
       UserError: `settings` has no BertNormalizer, and its normaliser contradicts `do_lower_case` in `config`.
@@ -117,7 +117,7 @@ def is_bert(settings: Mapping[str, Any]) -> bool:
 
 
 def canonical_id_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the part of `settings` that determines ids. It is equal for a vocab.txt and its tokenizer.json."""
+    """Returns the part of `settings` that determines ids. A vocab.txt and its tokenizer.json have equal parts."""
     normalizer = copy.deepcopy(settings.get('normalizer'))
     for node in _nodes(normalizer):
         if node['type'] == 'BertNormalizer' and node.get('strip_accents') is None:

@@ -1,17 +1,18 @@
 """Shortens words of thousands of characters, which occur in base64 dumps and in files without white space.
 
-No language has such words, and the time to train a vocabulary grows with the square of a word's length.
+No language has such words. They would slow down the training of a vocabulary, whose time grows with the square of a
+word's length.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 
-# The maximum length in characters. BPE and SentencePiece learn only from the beginning of a longer word, and a longer
-# symbol is ignored. Runs of Chinese without punctuation are shorter than this.
+# The maximum length of a word in characters. BPE and SentencePiece learn only from the beginning of a longer word.
+# A vocabulary of symbols (symbols.py) ignores a longer symbol. Runs of Chinese without punctuation are shorter.
 MAX_WORD = 10_000
-# A run consists of letters and digits, of white space, or of other characters. A long word of byte-level BPE has only
-# one run, after an optional space. The look-behinds let a match begin only at the start of a run, so that the time of a
-# search is linear.
+# A run consists of letters and digits, of white space, or of other characters. In byte-level BPE, a long word is
+# a single run, after an optional space. The look-behinds let a match begin only at the start of a run, so that the time
+# of a search is linear.
 _RUN = re.compile(
     rf'(?<![^\W_])([^\W_]{{{MAX_WORD}}})[^\W_]+'
     rf'|(?<!\s)(\s{{{MAX_WORD}}})\s+'
@@ -22,7 +23,7 @@ _ASCII_RUN = re.compile(rf'(?<![A-Za-z0-9])([A-Za-z0-9]{{{MAX_WORD}}})[A-Za-z0-9
 
 
 def shorten_runs(texts: Iterable[str]) -> Iterator[str]:
-    """Yields the texts with each run of letters and digits, white space, or other characters cut to MAX_WORD."""
+    """Yields each text with its runs, see `_RUN`, cut to MAX_WORD characters."""
     for text in texts:
         yield _RUN.sub(_first_group, text) if len(text) > MAX_WORD else text
 

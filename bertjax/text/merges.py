@@ -11,7 +11,7 @@ from bertjax.text.bert_settings import PREFIX
 def learn_merges(
     words: Mapping[str, int], start: Sequence[str], *, max_new_pieces: int, min_frequency: int
 ) -> list[str]:
-    """Returns the pieces that byte-pair merges add to an alphabet, in the order of the merges.
+    """Returns the pieces that byte-pair merges add to the pieces `start`, in the order of the merges.
 
     The method comes from Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subword Units
     (2016), section 3.2. It starts from words in WordPiece's form: `word` is `w ##o ##r ##d`. Each step merges the most
@@ -67,7 +67,7 @@ def learn_merges(
 
 
 def _cut(words: Mapping[str, int], ids: Mapping[str, int]) -> tuple[list[list[int]], list[int]]:
-    """Returns each word as a list of the ids of its characters, and the counts.
+    """Returns the ids of the characters of each word, and the count of each word.
 
     Words of one character, and words with a character outside the alphabet, are left out.
     """

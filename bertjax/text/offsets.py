@@ -28,7 +28,7 @@ def encode_batch(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[
 
 
 def locate(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], space: str = ' ') -> list[PieceOffsets]:
-    """Returns the ids and the offsets of the pieces of each text, computed by `tokenizers`. See `trim_spans`."""
+    """Returns the ids and offsets of the pieces of each text, computed by `tokenizers` and `trim_spans`."""
     located: list[PieceOffsets] = []
     for begin in range(0, len(texts), _AT_ONCE):
         chunk = texts[begin : begin + _AT_ONCE]
@@ -45,8 +45,8 @@ def repair_surrogates(text: str) -> tuple[str, np.ndarray | None]:
     """Joins surrogate pairs and replaces lone surrogates.
 
     Returns:
-      The text, and the original index of each character and of the end, int64 [len + 1]; None instead of the indices if
-      the text is unchanged.
+      The repaired text, and the indices in `text` of its characters and its end, int64 [len + 1]. If the text has no
+      surrogates, None instead of the indices.
     """
     if text.isascii() or not _SURROGATE.search(text):
         return text, None
@@ -64,8 +64,8 @@ def trim_spans(
 ) -> PieceOffsets:
     """Returns ids and spans as arrays, without the spaces at both ends of the spans.
 
-    No piece covers a combining mark that normalisation removed or composed with the letter before it. Such a mark is
-    added to the piece before it, and so is any other uncovered character except spaces and control characters.
+    Normalisation may remove a combining mark, or compose it with the letter before it. Then no span covers the mark, so
+    it is added to the span before it. The same holds for other uncovered characters, except spaces and controls.
 
     Args:
       text: The original text.

@@ -25,7 +25,7 @@ def iter_sentences(texts: Iterable[str]) -> Iterator[str]:
 
 
 def sample(stream: Iterable[Sampled], size: int, seed: int) -> tuple[list[Sampled], int]:
-    """Returns a uniform sample of a stream of unknown length, and the length (Vitter 1985, algorithm R)."""
+    """Returns a uniform sample of up to `size` items of a stream, and its length (Vitter 1985, algorithm R)."""
     # random() is the only random function of Python that gives the same numbers in all versions.
     draw = random.Random(seed).random
     drawn: list[Sampled] = []

@@ -22,14 +22,14 @@ from bertjax.text.special import (
 )
 from bertjax.text.tokenizer_base import Tokenizer, is_unspaced
 
-# NFKC replaces it by '~', but the rules of SentencePiece keep it, because Japanese uses it for ranges.
+# The full-width tilde. NFKC replaces it by '~'. SentencePiece's rules keep it, because Japanese uses it for ranges.
 _WIDE_TILDE = '\uff5e'
 
 
 class SentencePieceTokenizer(Tokenizer):
     """Converts text to ids with a SentencePiece model.
 
-    Its special tokens except [UNK] are control symbols, which no text produces.
+    The special tokens except [UNK] are control symbols. No text is converted to their ids.
 
     Args:
       model: The bytes of a *.model file.
@@ -98,8 +98,8 @@ class SentencePieceTokenizer(Tokenizer):
     def _files(self) -> dict[str, str | bytes]:
         """See Tokenizer.
 
-        transformers computes the same ids as this class, except where a text contains the name of a special token, such
-        as [SEP]: transformers converts the name to the special token.
+        From these files, transformers computes the same ids as this class, with one exception. If a text contains the
+        name of a special token, such as [SEP], transformers converts the name to the special token.
         """
         return {'tokenizer.model': self._model, **super()._files()}
 
@@ -141,7 +141,7 @@ class SentencePieceTokenizer(Tokenizer):
             # SentencePiece strips and merges only U+0020. Its character map turns all other white space into U+0020.
             {'type': 'Replace', 'pattern': {'Regex': '^ +| +$'}, 'content': ''},
             {'type': 'Replace', 'pattern': {'Regex': ' {2,}'}, 'content': ' '},
-            # Unlike Prepend, Metaspace adds no prefix to a text that starts with a literal U+2581.
+            # Metaspace would add no prefix to a text that starts with a literal U+2581, so Prepend is used.
             {'type': 'Prepend', 'prepend': SPACE},
             _replace(' ', SPACE),
         ]
@@ -175,7 +175,7 @@ def _merges(pieces: Sequence[str], scores: Sequence[float], special: set[int]) -
     A SentencePiece model has no list of merges. Each step joins the neighbours that form the piece with the highest
     score, so every way to cut a piece into two pieces is a merge. If two merges that form the same piece overlap in a
     text, SentencePiece applies the left merge first. A tokenizer.json applies the first merge of the list, which has
-    the longer left half. The results differ only in texts such as `ababa`, where the halves overlap.
+    the longer left half. The results differ only in texts such as `ababa`, where the merges overlap.
     """
     ordinary = {piece for index, piece in enumerate(pieces) if index not in special}
     order = sorted((-scores[index], index) for index, piece in enumerate(pieces) if piece in ordinary)

@@ -56,7 +56,8 @@ def unicode_steps(rule: str) -> list[str]:
 
     The character map is a fixed table of short sequences. SentencePiece applies it to text, but `tokenizers` applies it
     to graphemes, so their results differ for decomposed Vietnamese or Korean. The results are equal if the text is
-    already in NFKC (and, for _cf rules, in lower case). They change SentencePiece's result only for U+FF5E.
+    already in NFKC, and in lower case for a rule that ends in _cf. These normalisers change SentencePiece's own result
+    only for U+FF5E.
     """
     return {
         'nmt_nfkc': ['NFKC'],

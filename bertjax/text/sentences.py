@@ -1,4 +1,4 @@
-"""A rule-based sentence splitter. One regular expression finds candidates, and fast checks accept or reject each.
+"""A rule-based sentence splitter. A regular expression finds possible boundaries, and fast checks select among them.
 
 The splitter never changes, drops or reorders characters other than white space. So an error moves a boundary but loses
 no text. The rules are for English and languages with the same punctuation. They also cover the sentence-final
@@ -17,10 +17,10 @@ _LOOK_BACK = 32  # the maximum number of characters that `_ends` inspects before
 _CLOSERS = '"\'”’»›)\\]}'
 _CJK_CLOSERS = '"\'”’」』】〕）》〉］'
 _STOPS, _CJK_STOPS = '.!?…‼⁇⁈⁉؟۔।॥', '。！？｡'
-# A run of stops, then closing quotes, brackets and footnote marks, then white space; or a run of
-# CJK stops and closing quotes or brackets, with or without white space. The expression begins with a
-# single set of characters, because `re` finds a set ten times faster than alternatives. The look-behinds match a run
-# only at its first stop. They and the possessive quantifiers keep the time linear, even for a million dots.
+# A run of stops, then closing quotes, brackets and footnote marks, then white space; or a run of CJK stops, then
+# closing quotes and brackets, with or without white space. The expression begins with a single set of characters,
+# because `re` finds a set ten times faster than alternatives. The look-behinds match a run only at its first stop. The
+# look-behinds and the possessive quantifiers keep the time linear, even for a million dots.
 _CANDIDATE = re.compile(
     rf'([{_STOPS}{_CJK_STOPS}])(?:'
     rf'(?<=[{_STOPS}])(?<![{_STOPS}][{_STOPS}])([{_STOPS}]*+)(?:[{_CLOSERS}]|\[[^\]\s]{{1,12}}\])*+\s++'
@@ -109,10 +109,10 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def _ends_plainly(text: str, start: int, at: int) -> bool:
-    """Returns True only if an ordinary word precedes the stop at `at`, in the sentence that begins at `start`.
+    """Returns whether an ordinary word clearly precedes the stop at `at`, in the sentence that begins at `start`.
 
-    If a capital letter follows the stop, True means that the stop ends the sentence. This fast check decides most
-    stops. `_ends` decides the others.
+    If so, and if a capital letter follows the stop, the stop ends the sentence. This fast check decides most stops.
+    `_ends` decides the others.
     """
     if at - start > _LONG and text[at - _LONG : at].isalpha():
         return True

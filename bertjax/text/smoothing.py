@@ -51,10 +51,11 @@ def smoothed_sample(
     may repeat.
 
     Args:
-      samples: The sentences drawn from each corpus. If fewer are needed, they are taken at equal distances.
+      samples: The sentences drawn from each corpus. If the mixture needs only some of them, it takes them at equal
+        distances.
       sizes: The number of sentences of each corpus.
       power: See `smoothed_shares`.
-      max_sentences: The maximum number of sentences in the mixture. Rounding may add a few.
+      max_sentences: The maximum number of sentences in the mixture, which rounding may exceed by a few.
     """
     total = min(max_sentences, sum(map(len, samples)))
     mixed: list[str] = []

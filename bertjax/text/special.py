@@ -11,7 +11,7 @@ from typing import Any
 from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
 
-# The order of BERT's vocabulary files (google-research/bert, vocab.txt of every release).
+# The special tokens, in the order of BERT's vocabulary files (google-research/bert, vocab.txt of every release).
 PAD, UNK, CLS, SEP, MASK = '[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]'
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 # The first keys of every tokenizer.json. Truncation and padding are None, because the code that builds the input
@@ -67,9 +67,9 @@ def check_pieces(
 
 @contextlib.contextmanager
 def wrap_tokenizer_errors(where: str) -> Iterator[None]:
-    """Converts any error about the file of a tokenizer to a UserError that names the file.
+    """Converts an error in the block to a UserError that names `where`, the file of the tokenizer.
 
-    Every error counts, because a damaged file can make a library fail when it is loaded or later.
+    Errors of all types are converted, because a damaged file can make a library fail in many ways.
     """
     try:
         yield
@@ -118,7 +118,7 @@ def hash_settings(settings: Mapping) -> str:
 
 
 def replace_surrogates(text: str) -> str:
-    """Returns `text` with surrogate pairs joined and lone surrogates (broken JSON escapes) replaced by U+FFFD."""
+    """Joins surrogate pairs, and replaces lone surrogates by U+FFFD. Lone surrogates come from broken JSON escapes."""
     return text.encode('utf-16-le', 'surrogatepass').decode('utf-16-le', 'replace')
 
 

@@ -43,7 +43,7 @@ def build_splitter(name: str) -> Splitter:
 
 
 def splitter_version(name: str) -> str:
-    """Returns the splitter and its version, such as 'rules 3' or 'pysbd 0.3.4', or UNKNOWN if it is not installed."""
+    """Returns the splitter and its version, such as 'rules 3' or 'pysbd 0.3.4', or UNKNOWN without pysbd."""
     if name == RULES:
         return f'{RULES} {RULES_VERSION}'
     try:
@@ -53,7 +53,7 @@ def splitter_version(name: str) -> str:
 
 
 class _Pysbd:
-    """Splits with pysbd (Sadvilkar and Neumann, 2020, arXiv 2010.09657), without changing a character."""
+    """Splits with pysbd (Sadvilkar and Neumann, 2020, arXiv 2010.09657). Only white space changes."""
 
     def __init__(self, language: str):
         try:
@@ -72,7 +72,7 @@ class _Pysbd:
     def __call__(self, paragraph: str) -> list[str]:
         sentences: list[str] = []
         for piece in _pieces(paragraph):
-            # A piece reaches 2 * _MAX_PIECE only where the rules find no end of a sentence.
+            # A piece reaches 2 * _MAX_PIECE only if the rules give a very long sentence. pysbd would be too slow.
             sentences += self._split(piece) if len(piece) < 2 * _MAX_PIECE else split_sentences(piece)
         return sentences
 
@@ -90,7 +90,10 @@ class _Pysbd:
 
 
 def _pieces(paragraph: str) -> Iterator[str]:
-    """Yields the paragraph, or pieces of about _MAX_PIECE characters, which end where the rules end a sentence."""
+    """Yields a paragraph of up to _MAX_PIECE characters as it is, and a longer one in pieces of about _MAX_PIECE.
+
+    A piece ends where the rules end a sentence.
+    """
     if len(paragraph) <= _MAX_PIECE:
         yield paragraph
         return

@@ -13,7 +13,7 @@ _Cells = Iterator[tuple[int, list[str]]]
 
 
 def table_records(lines: Iterable[Line], where: str, format: str, layout: TableLayout, blank: str) -> Iterator[Record]:
-    """Yields the rows of a table in the format 'tsv' or 'csv'; see records.py:parse_records."""
+    """Yields the rows of a TSV or CSV table. See records.py:parse_records for the arguments."""
     if format == 'csv':
         cells = _csv_cells(lines, where)
     else:
@@ -34,7 +34,7 @@ def _drop_blank(numbered: _Cells, where: str, blank: str) -> _Cells:
 
 
 def _csv_cells(lines: Iterable[Line], where: str) -> _Cells:
-    """Yields (number of the first line, cells) for each row. A blank line has no cells."""
+    """Yields (number of the first line, cells) for each row. The cells of an empty line are []."""
     csv.field_size_limit(_MAX_FIELD)
     reader = csv.reader((line + '\n' for _, line in lines), strict=True)
     while True:

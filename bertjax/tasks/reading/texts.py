@@ -17,7 +17,7 @@ Line = tuple[int, str]  # the number of a line, from 1, and its text without the
 
 
 class Blank(NamedTuple):
-    """A blank line or an empty record in the input of a prediction. Its row in the output has no prediction.
+    """A blank line or an empty record in the input of run=predict. The output has a row without a prediction for it.
 
     Attributes:
       where: the location, 'file:line'.
@@ -64,7 +64,7 @@ def _open(path: epath.PathLike) -> BinaryIO:
 
 
 def decode_file(file: BinaryIO, where: str) -> str:
-    """Reads the text of an open file or pipe, at its start.
+    """Reads the whole text of a file or pipe that was just opened.
 
     The content is decompressed if it is gzip, bzip2, xz or zstd. A byte order mark is removed.
 
@@ -90,10 +90,10 @@ def decode_file(file: BinaryIO, where: str) -> str:
 def peek_lines(
     lines: Iterable[Line], count: int = 1, accept: Callable[[str], object] = str.strip
 ) -> tuple[Iterator[Line], list[str]]:
-    """Returns all lines, and the texts of the first `count` lines that `accept` accepts, by default lines with text.
+    """Returns an iterator over all lines, and the texts of the first `count` lines that `accept` accepts.
 
-    There are fewer texts if the file has fewer such lines. The texts let the caller detect a format without waiting for
-    further lines.
+    By default, `accept` accepts each line that is not blank. If the file has fewer than `count` such lines, there are
+    fewer texts. With the texts, the caller can detect the format before it reads further lines.
     """
     lines, read, texts = iter(lines), [], []
     for line in lines:
@@ -108,7 +108,7 @@ def peek_lines(
 def check_not_empty(
     items: Iterator[T], where: str, found: str = 'no row', expected: str = 'at least one'
 ) -> Iterator[T]:
-    """Yields all items of a file; raises a UserError, with `found` and `expected`, if there are none."""
+    """Yields all items of a file. If there are none, raises a UserError with `found` and `expected`."""
     empty = True
     for item in items:
         empty = False
@@ -118,7 +118,7 @@ def check_not_empty(
 
 
 def check_text(text: str, where: str) -> str:
-    """Returns a string from JSON; raises a UserError for a lone surrogate, such as half an emoji, which JSON allows."""
+    """Returns `text`. Raises a UserError if it has a lone surrogate, half of a pair that encodes, say, an emoji."""
     try:
         if not text.isascii():
             text.encode('utf-8')
@@ -138,9 +138,9 @@ def read_lines(path: epath.PathLike) -> Iterator[Line]:
 
 
 def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
-    """Yields the lines of an open file or pipe, each as soon as it is read; see `decode_file`.
+    """Yields the lines of an open file or pipe, each as soon as it is read.
 
-    Only \\n and \\r\\n end a line.
+    As in `decode_file`, the content is decompressed and a byte order mark is removed. Only \\n and \\r\\n end a line.
 
     Raises:
       UserError: The file is damaged, or a line is too long or not UTF-8. The message names the line.
@@ -164,6 +164,6 @@ def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
 
 
 def number_lines(text: str) -> Iterator[Line]:
-    """Yields the lines of a text as `stream_lines` does. If the text ends with a line end, the last line is empty."""
+    """Yields the lines of a text. Unlike `stream_lines`, yields an empty last line if the text ends with a line end."""
     for number, line in enumerate(text.removeprefix('\ufeff').split('\n'), 1):
         yield number, line.removesuffix('\r')

@@ -1,4 +1,4 @@
-"""Converts sentences with two entities to sequences of at most seq_len tokens in which the entities are marked."""
+"""Marks the two entities of each sentence, and converts the sentences to sequences of at most seq_len tokens."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from bertjax.tasks.relation.files import MARKS, Relation, boundaries
 from bertjax.text.special import is_unused
 from bertjax.text.tokenizer import Tokenizer
 
-STARTS = 'starts'  # name of a row array: the positions of the first tokens of the subject's and object's opening marks
+STARTS = 'starts'  # a row array: the positions of the opening marks (their first tokens), the subject's mark first
 # The methods of marking the entities, the values of config.task.markers; see `relation_features`.
 MARKERS = ('entity', 'typed', 'mask', 'words')
 _PUNCTUATION = ('@', '@', '#', '#')
@@ -24,8 +24,8 @@ def role_marks(tokenizer: Tokenizer, markers: str) -> list[np.ndarray]:
     """Returns the tokens of four marks: the opening and the closing mark of the subject, then of the object.
 
     'typed' uses the punctuation marks of arXiv 2102.01373, and 'words' uses MARKS. The other methods use the first four
-    [unusedN] slots of the vocabulary, which have no meaning yet. If there are fewer than four slots, they use the same
-    punctuation marks as 'typed'.
+    [unusedN] slots of the vocabulary, which have no meaning yet. If there are fewer than four slots, these methods use
+    the punctuation marks of 'typed'.
     """
     slots = [i for i, piece in enumerate(tokenizer.pieces) if is_unused(piece)][:4]
     if markers in ('entity', 'mask') and len(slots) == 4:
@@ -45,11 +45,11 @@ def describe_marks(tokenizer: Tokenizer, markers: str) -> str:
 def relation_features(
     records: Sequence[Relation], labels: np.ndarray | None, tokenizer: Tokenizer, *, seq_len: int, markers: str
 ) -> Features:
-    """Builds the rows of N records, `[CLS] … [SEP]`, with the row array `starts`, int32 [N, 2].
+    """Builds a row `[CLS] … [SEP]` for each of N records, with the row array `starts`, int32 [N, 2].
 
-    A sequence longer than S is truncated. The tokens before the first entity and after the last entity are removed
-    first, the farthest from the entities before the nearest. Then the middle of the text between the entities is
-    removed, and finally the ends of the entities and of their types.
+    A sequence longer than `seq_len` is truncated. Truncation first removes tokens before the first entity and after the
+    last entity, the farthest tokens first. Then it removes the middle of the text between the entities, and finally the
+    ends of the entities and of their types.
 
     Args:
       labels: The indices of the labels, int32 [N]; None if they are unknown.
@@ -61,7 +61,7 @@ def relation_features(
         'words' puts MARKS, the marks in data files, around each entity, as in the benchmarks of SciBERT.
 
     Raises:
-      UserError: S is too small for the marks.
+      UserError: `seq_len` is too small for the marks.
     """
     builder, truncated = FeatureBuilder(), 0
     for row, (tokens, starts, _, complete) in enumerate(_sequences(records, tokenizer, seq_len, markers)):
@@ -74,7 +74,7 @@ def relation_features(
 
 
 def find_fixed_tokens(records: Sequence[Relation], tokenizer: Tokenizer, *, seq_len: int, markers: str) -> np.ndarray:
-    """Returns a mask, bool [T], of the T tokens of `relation_features`. It is True for a token of a mark or a type."""
+    """Returns bool [T] for the T tokens of `relation_features`: True for each token of a mark or a type."""
     masks = (fixed for _, _, fixed, _ in _sequences(records, tokenizer, seq_len, markers))
     return np.concatenate([np.concatenate([[False], fixed, [False]]) for fixed in masks])
 
@@ -85,10 +85,10 @@ _MARK, _TYPE, _ENTITY, _CONTEXT = 'mark', 'type', 'entity', 'context'
 def _sequences(
     records: Sequence[Relation], tokenizer: Tokenizer, seq_len: int, markers: str
 ) -> Iterator[tuple[np.ndarray, Sequence[int], np.ndarray, bool]]:
-    """Yields the parts of each record's row, without [CLS] and [SEP].
+    """Yields the sequence of each record, without [CLS] and [SEP], as a tuple of four values.
 
-    They are the tokens, the positions of the two opening marks, a mask that is True for the tokens of marks and types,
-    and whether the sequence is complete, that is, not truncated.
+    The values are the tokens, the positions of the two opening marks, a boolean array that is True for the tokens of
+    marks and types, and whether the sequence is complete (not truncated).
     """
     marks, max_tokens = role_marks(tokenizer, markers), seq_len - 2
     record_parts = [_parts(record, markers) for record in records]
@@ -134,7 +134,10 @@ def _parts(record: Relation, markers: str) -> list[_Part]:
 
 
 def _select_positions(parts: Sequence[_Part], lengths: Sequence[int], max_tokens: int, where: str) -> np.ndarray:
-    """Returns the ascending positions of the `max_tokens` tokens that truncation keeps, those with the lowest costs."""
+    """Assigns a cost to each token, and returns the positions, ascending, of the `max_tokens` tokens to keep.
+
+    The tokens with the lowest costs are kept.
+    """
     costs = []
     marked = [i for i, part in enumerate(parts) if part.kind == _MARK]
     for i, (part, length) in enumerate(zip(parts, lengths, strict=True)):

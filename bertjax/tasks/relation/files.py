@@ -69,7 +69,7 @@ class Relation:
 
 
 class Boundary(NamedTuple):
-    """The start, or if it `closes`, the end of an entity. Role 0 is the subject, and role 1 is the object."""
+    """The start of an entity, or its end if `closes` is True. Role 0 is the subject, and role 1 is the object."""
 
     position: int  # the character offset in the text
     role: int
@@ -91,17 +91,17 @@ def boundaries(entities: Sequence[MarkedEntity]) -> list[Boundary]:
 def parse_relations(
     rows: Iterable[layout.Record], text: str, label: str, *, labels: str, keep_fields: bool = False
 ) -> Iterator[Relation]:
-    """Yields the relation of each row.
+    """Yields a `Relation` for each row.
 
     A row in TACRED's format (Zhang et al. 2017) has `token`, the inclusive token positions `subj_start`, `subj_end`,
-    `obj_start` and `obj_end`, and optionally `subj_type` and `obj_type`. Any other row has a text with entities that
-    are marked by MARKS.
+    `obj_start` and `obj_end`, and optionally `subj_type` and `obj_type`. In any other row, MARKS mark the
+    entities in a text.
 
     Args:
       rows: The rows of a file.
       text: The name of the field with the marked text.
       label: The name of the field with the relation; '' for `relation` or `label`.
-      labels: The treatment of labels: 'needed', 'optional', or 'ignored'. A relation of '' means no label.
+      labels: The treatment of labels: 'needed', 'optional', or 'ignored'. An empty label counts as missing.
       keep_fields: Whether to store all fields of the row in the record.
     """
     names = (label,) if label else _LABELS
@@ -178,9 +178,10 @@ def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int,
 
 
 def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Relation | Blank]:
-    """Yields records for prediction from an input file in any text format, or with one marked text per line.
+    """Yields records for prediction from an input file with rows in any text format, or with a marked text per line.
 
-    In a file of marked texts, each blank line yields a `Blank`. `text` is the name of the field with the marked text.
+    In a file with a marked text per line, each blank line yields a `Blank`. In a row, `text` is the name of the field
+    with the marked text.
     """
     lines, first_lines = peek_lines(lines)
     format = FORMATS.get(bare_suffix(where), 'lines')

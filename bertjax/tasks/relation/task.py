@@ -32,7 +32,8 @@ from bertjax.text.tokenizer import Tokenizer
 class BertForRelation(BertForTask):
     """Classifies the relation of two entities.
 
-    The input of the head is the concatenation of the last hidden states at the first tokens of both opening marks.
+    For each entity, the head reads the last hidden state of the first token of the opening mark. The two states are
+    concatenated.
     """
 
     smallest_inputs = (*BertForTask.smallest_inputs, (1, 2))
@@ -81,7 +82,7 @@ class RelationTask(TextTask):
     label: str = option('', affects='reading')
     metric: str = option('micro_f1', one_of(_METRICS))
 
-    # Attributes of TextTask that are not options here. For example, long='windows' could separate the entities.
+    # These options of TextTask are fixed here. For example, the windows of long='windows' could separate the entities.
     long: ClassVar[str] = 'truncate'
     stride: ClassVar[int] = 0
     bilstm_units: ClassVar[int] = 0

@@ -1,4 +1,4 @@
-"""Losses of rerankers. `logits` are [B] for scored pairs, or [B, M] for lists with the positive first."""
+"""Losses of rerankers. `logits` are [B] for B scored pairs, or [B, M] for B lists of M texts, the positive first."""
 
 import functools
 from typing import Any
@@ -22,12 +22,12 @@ def _present(batch: Batch) -> jax.Array:
 
 
 def binary_cross_entropy(logits: jax.Array, batch: Batch) -> jax.Array:
-    """Computes the binary cross entropy [B] of logits [B] with `labels` [B] from 0 to 1, as BCEWithLogitsLoss does."""
+    """Computes the binary cross entropy [B] of logits [B]. The `labels` [B] are targets from 0 to 1."""
     return jax.nn.softplus(logits) - batch['labels'] * logits
 
 
 def squared_error(logits: jax.Array, batch: Batch) -> jax.Array:
-    """Computes the squared error [B] to `labels` [B], or its mean over each list [B] for `labels` [B, M]."""
+    """Computes the squared difference of logits and `labels` for each pair, or its mean over each list, [B]."""
     error = jnp.square(logits - batch['labels'])
     return error if error.ndim == 1 else mean_of(error, _present(batch))
 
@@ -36,7 +36,7 @@ def _list_loss(function: Any, logits: jax.Array, batch: Batch) -> jax.Array:
     return function(logits, _present(batch), batch.get('labels'))
 
 
-# The first loss that accepts a form is the default for this form.
+# The first loss that accepts a form of records is the default for this form.
 LOSSES = {
     'bce': RowLoss(binary_cross_entropy, ('scored',), score_range=(0, 1)),
     'margin_mse': RowLoss(functools.partial(_list_loss, listwise_margin_mse), ('distilled',), needs_negatives=True),
@@ -51,5 +51,5 @@ def _distill(student: Any, teacher: Any, batch: Batch, temperature: float) -> ja
 
 
 def build_objective(loss: str) -> Objective:
-    """Builds the objective of a loss of LOSSES."""
+    """Builds the objective of the loss with the name `loss` in LOSSES."""
     return make_objective(LOSSES[loss].rows, 'logits', distill_loss=DistillLoss(_distill))

@@ -1,4 +1,4 @@
-"""Rerankers (cross-encoders), trained on scored pairs, or on lists with or without a teacher's scores."""
+"""Rerankers (cross-encoders). They are trained on scored pairs, or on a query's texts, with or without a teacher."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -46,8 +46,8 @@ _METRICS = ('ndcg_10', 'mrr_10')
 class RerankTask(TextPairTask):
     """Trains a cross-encoder, which scores pairs of a query and a text (arXiv 1901.04085).
 
-    The columns of a file decide its form: anchor, positive and negatives, with or without a teacher's scores of them;
-    or two texts with a score. If dev has anchors, the positives and negatives of each anchor are ranked.
+    The columns of a file decide its form. A record is two texts with a score; or an anchor, a positive and negatives,
+    with or without a teacher's scores. If dev has anchors, the positives and negatives of each anchor are ranked.
 
     Attributes:
       data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; a file; or, to evaluate, a BEIR
@@ -112,12 +112,12 @@ class RerankTask(TextPairTask):
         self._learned_activation = state['activation']
 
     def adopt(self, source: str) -> None:
-        """See Task. If `activation` is 'auto', a CrossEncoder determines it."""
+        """See Task. If `source` is a CrossEncoder, it determines the activation for `activation`='auto'."""
         cross_encoder = read_cross_encoder(source)
         self._learned_activation = cross_encoder.activation if cross_encoder else ''
 
     def features(self, records: Records, tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task. Without `training`, there is a row for each pair of `_pairs`."""
+        """See Task. Without `training`, there is a row for each pair that `_pairs` returns."""
         groups = [(record.texts[0], record.texts[1:]) for record in records] if training else _pairs(records)
         labels = target_scores(records, self.max_score) if training else None
         return pair_features(groups, {} if labels is None else {'labels': labels}, tokenizer, self.seq_len)
@@ -141,15 +141,15 @@ class RerankTask(TextPairTask):
         return [_rank(query, part) for query, part in zip(records, np.split(scores, ends[:-1]), strict=True)]
 
     def metrics(self, records: Records, predictions: Predictions) -> dict[str, float | None]:
-        """Returns the correlations with the scores, or nDCG@10 and MRR@10 of the rankings."""
+        """Returns the metrics of the predicted scores of pairs, or nDCG@10 and MRR@10 of the rankings."""
         figures = super().metrics(records, predictions)
         return {name: figures[name] for name in _METRICS} if isinstance(records[0], Query) else figures
 
 
 def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> list[Query]:
-    """Returns the queries, whose candidates are their first `count` documents in a run file of trec_eval.
+    """Returns the queries with new candidates: the first `count` documents of each query in a run file of trec_eval.
 
-    The file has lines `query Q0 document rank score name` that are sorted by rank.
+    Each line of the file is `query Q0 document rank score name`. The lines of a query are sorted by rank.
     """
     index = {name: i for i, name in enumerate(queries[0].corpus.ids)}
     found: dict[str, dict[int, None]] = {}  # a document that is repeated is a candidate once

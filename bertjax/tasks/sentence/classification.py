@@ -103,7 +103,7 @@ class ClassificationTask(TextTask):
         return tuple(dict.fromkeys((self.metric, *names))) if self.metric else names
 
     def learn(self, records: Sequence[Example]) -> None:
-        """See TextTask; if dev is part of the training file, labels that only occur in dev are included."""
+        """See TextTask; if dev is part of the training file, the labels include those that only occur in dev."""
         if self._shares_dev and self._shared_records:
             dev_share = f'{self._shared_records - len(records):,} of the {self._shared_records:,} records of train'
             hint = f'config.task.dev_fraction={self.dev_fraction:g} sets the fraction, or set config.task.dev to a file'
@@ -177,9 +177,9 @@ class ClassificationTask(TextTask):
         return self.example(Row(row.where, texts, fields), label, self._index(row))
 
     def _means_no_label(self, label: str) -> bool:
-        """Whether a label in a test file means 'no label': it is '', or -1 if the labels are known and lack -1.
+        """Whether the label of a test record means 'no label'. An empty label always does.
 
-        The score -1 means 'no score' if all records have it.
+        The label -1 does if the labels are known and lack -1. The score -1 does if all records of test have it.
         """
         if self.regression and label:
             return self._lacks_test_scores
@@ -193,7 +193,7 @@ class ClassificationTask(TextTask):
         return (Column((self.label,), required=required, lists='refuse'),)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
-        """Combines the cells of the label columns into a single cell, or None if there is no label."""
+        """Combines the cells of the label columns into a single cell. Returns None if there is no label."""
         return cells[0]
 
     def _rows(self, split: str) -> Iterator[Row]:
@@ -201,7 +201,7 @@ class ClassificationTask(TextTask):
         return self._files.rows(split, TableLayout(columns, tuple(self.columns)))
 
     def _index(self, row: Row) -> str:
-        """See TextTask; the index is the pair_ID of a record of SICK."""
+        """See TextTask; the index of a record of SICK is its pair_ID. Other records have none."""
         number = str((row.fields or {}).get(_PAIR_ID, ''))
         return number if self.label in _PREDICTED and number.isascii() and number.isdecimal() else ''
 
@@ -224,9 +224,9 @@ class ClassificationTask(TextTask):
 
 
 def is_held_out(record: Example, share: float) -> bool:
-    """Whether a record of the training file belongs to the dev split, which has a `share` of the records, 0 to 1.
+    """Whether a record of the training file belongs to the dev split.
 
-    A hash of the text decides. The hash ignores case and differences in white space.
+    A hash of the text selects a fraction `share` of the records. The hash ignores case and differences in white space.
     """
     text = '\0'.join(' '.join(text.casefold().split()) for text in (record.first, record.second or ''))
     digest = hashlib.blake2b(text.encode('utf-8'), digest_size=8).digest()
@@ -234,7 +234,7 @@ def is_held_out(record: Example, share: float) -> bool:
 
 
 def _parse_class_weights(text: str) -> Mapping[str, float]:
-    """Returns {label: weight} from `LABEL=WEIGHT,…`, or from JSON for labels with commas; {} if none is listed."""
+    """Parses {label: weight} from `LABEL=WEIGHT,…`, or from JSON if labels have commas. '' and 'balanced' give {}."""
     if text in ('', 'balanced'):
         return {}
     try:

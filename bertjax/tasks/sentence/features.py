@@ -1,4 +1,4 @@
-"""Converts texts and text pairs to sequences of at most seq_len tokens, by truncation or in windows."""
+"""Converts texts and pairs to sequences of at most seq_len tokens. Long texts are truncated or read in windows."""
 
 from collections.abc import Iterator, Sequence
 
@@ -33,11 +33,12 @@ def text_features(
     Args:
       first: The N first texts.
       second: The N second texts; None if the records are not pairs.
-      labels: The row array `labels`, int32 or float32 [N], or float32 [N, C] for sets of C labels; None if unknown.
+      labels: The row array `labels`: indices, int32 [N]; scores, float32 [N]; or, for C independent labels, 0 and 1,
+        float32 [N, C]. None if they are unknown.
       long: The method for records that are longer than `seq_len` tokens.
-        'truncate' removes the end of the text, and in a pair the ends that `truncate_longest_first` removes.
-        'head_tail' removes the middle of the longer text. A quarter of the remaining tokens are from its start, and the
-        others are from its end.
+        'truncate' removes the end of a single text. In a pair, it removes tokens as in `truncate_longest_first`.
+        'head_tail' removes the middle of the longer text. A quarter of the tokens that it keeps are from the start of
+        this text, and the others are from its end.
         'windows' splits the longer text into overlapping windows. Each window is a row, and all rows of a record have
         equal weights with a sum of 1.
         With 'head_tail' and 'windows', the shorter text keeps at most half of the available length.
@@ -63,7 +64,7 @@ def text_features(
 
 
 def _parts(a: np.ndarray, b: np.ndarray, max_tokens: int, long: str, stride: int) -> Iterator[Pair]:
-    """Yields the parts of both texts for each row of a record."""
+    """Yields a part of `a` and a part of `b` for each row of a record."""
     if len(a) + len(b) <= max_tokens:
         yield a, b
         return
@@ -87,14 +88,14 @@ def _head_tail(tokens: np.ndarray, width: int) -> np.ndarray:
 
 
 def _windows(tokens: np.ndarray, width: int, stride: int) -> list[np.ndarray]:
-    """Returns windows of up to `width` tokens for `text_features`. The last window has the last tokens."""
+    """Splits a text into windows of up to `width` tokens. The last window ends at the end of the text."""
     last = max(len(tokens) - width, 0)
     step = min(stride or max(width // 2, 1), width)
     return [tokens[start : start + width] for start in (*range(0, last, step), last)]
 
 
 def average_rows(features: Features, outputs: Sequence[np.ndarray], records: int) -> np.ndarray:
-    """Returns the mean of the outputs [C] of the rows of each of N records, float64 [N, C]."""
+    """Averages the outputs, [C] for each row, over the rows of a record. Returns float64 [N, C] for N = `records`."""
     values = np.stack([np.asarray(output, np.float64) for output in outputs])
     total = np.zeros((records, values.shape[1]))
     np.add.at(total, features.record, values)

@@ -19,8 +19,8 @@ class TableFiles(SplitFiles):
     Args:
       data: The folder, the training file, or a training split saved by `datasets`; '' to use `dataset`.
       dataset: The name of a dataset in tensorflow-datasets.
-      names: {split: name of its file, or of a split of `dataset`}. '' selects the usual names, but
-        neither dev nor test if `data` is a single table.
+      names: {split: name of its file, or of its split in `dataset`}. '' selects the usual names. If `data` is a single
+        table, '' means that there is no dev or test.
       format: The format of text files; 'auto' selects it by suffix, see records.py:format_of.
     """
 
@@ -69,7 +69,7 @@ class TableFiles(SplitFiles):
 
     @property
     def searched_folder(self) -> epath.Path | None:
-        """See SplitFiles. The folder of a single file is searched only if the file has a usual name of train."""
+        """See SplitFiles. The folder of a single file is searched only if its name is usual, such as train.csv."""
         if not self._data or (self._one_file and self._path.name.partition('.')[0] not in STEMS['train']):
             return None
         return self._path.parent if self._one_file else self._path

@@ -153,8 +153,8 @@ class GlueTask(TextTask):
     def _find(self, split: str) -> tuple[Files, bool]:
         """Returns the files of a split, or () if there are none, and whether they are official files.
 
-        Otherwise, they are from the Hugging Face Hub, whose splits have the same names as in tensorflow-datasets, or
-        JSON lines with the same columns.
+        Other files are Parquet, Arrow or JSON lines, as on the Hugging Face Hub. Their names are those of the splits
+        here or in tensorflow-datasets. Their columns are those of tensorflow-datasets.
         """
         (_, source), folder = self._splits[split], self._folder()
         official = next(existing_files(folder, source.files), None)
@@ -163,7 +163,10 @@ class GlueTask(TextTask):
         return split_files(folder, split, stems=(split, source.tfds[1]), suffixes=_HUB_FORMATS), False
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
-        """Returns the predictions for the server, with labels as in the official files, or {} for other splits."""
+        """Returns the file of predictions for GLUE's server, with labels as in the official files.
+
+        Returns {} if the server does not evaluate the split.
+        """
         if split not in self._splits or not self._splits[split][1].server or not records[0].index:
             return {}
         lines = ['index\tprediction\n']

@@ -25,7 +25,7 @@ class GlueRow:
 
     Attributes:
       title: the name of the task and of its folder.
-      texts: the possible column names of each of the one or two texts, in the files and in tensorflow-datasets.
+      texts: for each of the one or two texts, the possible names of its column in files and in tensorflow-datasets.
       label: the possible column names of the label.
       labels: the names of the labels, in the order of tensorflow-datasets; () for a regression.
       file_labels: the text of each label in the files and in the predictions for the server.
@@ -33,7 +33,7 @@ class GlueRow:
       splits: the location of each split, by name.
       headerless_columns: the columns of a labelled file without a header.
       headerless_test_columns: the columns of an unlabelled file without a header.
-      max_broken_rows: the maximum number of rows with a wrong number of columns in a labelled file.
+      max_broken_rows: how many rows of a labelled file may have a wrong number of columns.
     """
 
     title: str
@@ -89,8 +89,8 @@ TASKS = {
         ('index', 'genre', 'filename', 'year', 'old_index', 'source1', 'source2', 'sentence1', 'sentence2', 'score'),
         ('index', 'genre', 'filename', 'year', 'old_index', 'source1', 'source2', 'sentence1', 'sentence2'),
     ),
-    # In the first edition of QQP.zip, a few rows are broken by line ends inside questions. transformers and
-    # tensorflow-datasets also drop these rows, without a message.
+    # In the first edition of QQP.zip, a few rows are broken by line ends inside questions. These rows are dropped, as
+    # in transformers and tensorflow-datasets, which print no message.
     'qqp': GlueRow(
         'QQP', (('question1',), ('question2',)), ('is_duplicate', 'label'), ('not_duplicate', 'duplicate'), _BINARY,
         ('f1', 'accuracy'), _splits('QQP', 'qqp'),

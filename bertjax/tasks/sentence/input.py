@@ -18,15 +18,15 @@ def read_input(
 
     The suffix of the file name determines the format. If the suffix is unknown or .tsv, the first line with text
     determines it: a JSON object means JSON lines, column names mean a table, and anything else means plain lines. A
-    plain line is a text, or a pair of texts with a tab between them. Formats other than plain lines ignore blank lines.
+    plain line is a text, or a pair of texts with a tab between them.
 
-    A blank plain line that precedes a text yields a `Blank`.
+    In a file of plain lines, a blank line before a text yields a `Blank`. In other formats, blank lines are ignored.
 
     Args:
       lines: The lines of the file `where`.
       columns: The columns of the one or two texts.
       quiet: Whether to suppress the message about the detected format.
-      tabs: Whether plain lines are read as pairs if the first plain line has a tab, even if `columns` has one column.
+      tabs: Whether a tab in the first plain line makes all plain lines pairs, even if `columns` has one column.
 
     Raises:
       UserError: The file has no rows, or a row is malformed.

@@ -13,7 +13,7 @@ _PERHAPS_MISSING = ('none', 'null', 'na', 'n/a', '-', '?')  # missing values as 
 
 
 class LabelledRecord(Protocol):
-    """The interface of a labelled record; see task.py:Example for its attributes."""
+    """The interface of a record that may have a label. See task.py:Example for the attributes."""
 
     first: str
     second: str | None
@@ -32,7 +32,7 @@ def count_labels(records: Sequence[LabelledRecord]) -> Counter[str]:
 
 
 def find_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> list[str]:
-    """Returns the labels of `records` with these `counts`, sorted, numbers before words.
+    """Returns the labels in `counts`, which are the `count_labels` of `records`, sorted, with numbers before words.
 
     Raises:
       UserError: There are fewer than two labels or too many, a label is a missing value, or two labels are equal
@@ -55,7 +55,7 @@ def find_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) ->
 
 
 def _check_numbers(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> None:
-    """Raises UserError if two labels are equal numbers, such as 1 and 1.0."""
+    """Raises a UserError if two labels are equal numbers, such as 1 and 1.0."""
     label_of_number: dict[float, str] = {}
     for label in counts:
         number = _number(label)

@@ -29,7 +29,7 @@ class MultiLabelTask(ClassificationTask):
     The labels of a record are a list of strings in JSON, or a cell such as `a|b`, which may be empty. Alternatively,
     each label has a column of 0 and 1.
 
-    All attributes of ClassificationTask except `regression` also exist here. The default metric is 'micro_f1'.
+    The options of ClassificationTask except `regression` also exist here. The default metric is 'micro_f1'.
     A weight in `class_weights` applies to the records that have the label, like `pos_weight` in PyTorch.
 
     Attributes:
@@ -75,7 +75,7 @@ class MultiLabelTask(ClassificationTask):
         return tuple(Column((name,), required=required, lists='json') for name in names)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
-        """See ClassificationTask; columns of 0 and 1 become a JSON list of the names of the columns with 1."""
+        """See ClassificationTask; if labels have columns of 0 and 1, the cell is a JSON list of the columns with 1."""
         if not self.label_columns:
             return cells[0]
         if all(cell is None for cell in cells):
@@ -123,7 +123,10 @@ class MultiLabelTask(ClassificationTask):
         return self._separator
 
     def _balanced_weights(self, counts: Sequence[int], total: int) -> list[float]:
-        """Returns (total - count) / count, as torch's BCEWithLogitsLoss suggests; 1 if none or all have the label."""
+        """Returns (total - count) / count for each label, as the documentation of torch's BCEWithLogitsLoss suggests.
+
+        The weight is 1 if no record or every record has the label.
+        """
         return [(total - count) / count if 0 < count < total else 1.0 for count in counts]
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -131,7 +134,7 @@ class MultiLabelTask(ClassificationTask):
         self._separator = self.separator or self._separator
 
     def _targets(self, records: Sequence[Example]) -> np.ndarray:
-        """Returns an array that is 1 for the labels of a record and 0 elsewhere, float32 [N, C]."""
+        """Returns float32 [N, C]: 1 for each label of a record, 0 for the other labels."""
         targets = np.zeros((len(records), len(self.labels)), np.float32)
         for row, record in zip(targets, records, strict=True):
             for label in record.label:
@@ -148,7 +151,7 @@ class MultiLabelTask(ClassificationTask):
         return self._probabilities(predictions) > self.threshold
 
     def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
-        """Returns the metrics in `measures`. Each is in [0, 1]."""
+        """Returns the metrics in `measures`, each in [0, 1]; None without records."""
         values = multi_label_figures(self._targets(records), self._decisions(predictions))
         return {name: values[name] for name in self.measures}
 

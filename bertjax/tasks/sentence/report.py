@@ -17,7 +17,7 @@ _BANDS = 5  # the number of intervals of the true score in `value_report`
 def describe_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> str:
     """Returns a report on the counts of the labels in the training records, and possible problems.
 
-    If each record has a single label, the report has the accuracy of a constant prediction.
+    If each record has a single label, the report includes the accuracy of always predicting the most frequent label.
     """
     total, has_sets, width = len(records), isinstance(records[0].label, tuple), max(map(len, counts))
     order = sorted(counts, key=lambda label: -counts[label])
@@ -73,9 +73,10 @@ def _text_warnings(records: Sequence[LabelledRecord]) -> list[str]:
 
 
 def class_report(table: np.ndarray, labels: Sequence[str]) -> str:
-    """Returns precision, recall and F1 of each label, and the confusion table, int64 [C, C].
+    """Returns a text with precision, recall and F1 of each label, and the confusion table.
 
-    If there are more than 20 labels, only the most frequent confusions replace the table.
+    `table` is the confusion table, int64 [C, C]. If there are more than 20 labels, the text lists the most
+    frequent confusions instead.
     """
     scores = class_scores(table)
     seen = (scores.true + scores.predicted) > 0
@@ -99,9 +100,10 @@ def _score_lines(
 
 
 def label_report(scores: ClassScores, figures: Mapping[str, float | None], labels: Sequence[str]) -> str:
-    """Returns precision, recall and F1 by label with averages, and the fraction of records with all labels correct.
+    """Returns a text with precision, recall and F1 of each label, their averages, and the exact-match fraction.
 
-    `figures` are the averages and `exact`, see metrics/classification.py:multi_label_figures.
+    `figures` has the averages and `exact`, the fraction of records with all labels correct. See
+    metrics/classification.py:multi_label_figures.
     """
     names = {'micro': 'micro average', 'macro': _MEAN}
     averages = {

@@ -38,8 +38,8 @@ class Example:
       first: the text, or the first text of a pair.
       second: the second text of a pair; None if the task has no pairs.
       label: the name of the label, or the score, or the names of several labels; None if unknown.
-      index: the identifier of the record in an official file, see TextTask._index. In GLUE, it is the position
-        of the record, from 0, if the file has no identifiers.
+      index: the identifier of the record in an official file, see TextTask._index. If a file of GLUE has no
+        identifiers, it is the position of the record, from 0.
       where: the location, 'file:line'; not compared, so that equal records from different files are equal.
       fields: all fields of the row, if the record is read for prediction from a file with named fields.
     """
@@ -82,7 +82,7 @@ class Scores:
 
     @property
     def value(self) -> float:
-        """The score."""
+        """The predicted score of a regression."""
         return float(self.logits[0])
 
 
@@ -90,9 +90,9 @@ class Scores:
 class TextTask(Task[Example, Scores]):
     """Base class with the methods of a text task that do not depend on the source of the records.
 
-    A subclass defines `name`; `regression`, whether the label is a score; `measures`, the names of its metrics in
-    metrics/classification.py, the first of which is `score`; `text_columns`, one or two columns; and `labels`, a list
-    that is empty until the labels are known.
+    A subclass defines `name`; `regression`, whether the label is a score; `text_columns`, one or two columns; and
+    `labels`, a list that is empty until the labels are known. It also defines `measures`, the names of its metrics in
+    metrics/classification.py. The first of them is the `score`.
 
     Attributes:
       data: the folder of the files; '' for tensorflow-datasets.
@@ -156,7 +156,7 @@ class TextTask(Task[Example, Scores]):
         return ''
 
     def example(self, row: Row, label: str | None = None, index: str = '') -> Example:
-        """Builds a record from a row, whose values are one or two texts, and the content of its label cell, if any.
+        """Builds a record from a row, whose values are one or two texts, and `label`, the content of its label cell.
 
         Raises:
           UserError: A text is missing, the label is empty or not among the known labels, or the score is not a
@@ -271,7 +271,10 @@ class TextTask(Task[Example, Scores]):
         return class_report(self._confusion(records, predictions), self.labels)
 
     def rows(self, records: Sequence[Example], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
-        """Yields `label` and `probabilities` by label, or `score`. A labelled record also has `true`, its label."""
+        """Yields an object for each record, with `label` and `probabilities`, {label: probability}, or with `score`.
+
+        If the record has a label, the object also has it as `true`.
+        """
         for record, prediction in zip(records, predictions, strict=True):
             if self.regression:
                 row: dict[str, Any] = {'score': prediction.value}

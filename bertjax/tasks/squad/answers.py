@@ -45,8 +45,8 @@ class Answers:
     """The prediction for a question.
 
     Attributes:
-      nbest: the spans with the highest scores, without repeated texts, in descending order; includes `null` if a
-        question may have no answer, or if no other span exists.
+      nbest: the spans with the highest scores and different texts, in descending order of their scores. `null` is also
+        among them if a question may have no answer, or if no other span exists.
       best: the best non-empty span; `null` if no such span exists.
       null: the span that means 'no answer'.
       null_odds: the score of `null` minus the score of `best` (log odds); NO_CHOICE if `best` is `null`.
@@ -61,9 +61,9 @@ class Answers:
 def best_spans(
     start_logits: np.ndarray, end_logits: np.ndarray, first: np.ndarray, last: np.ndarray, *, longest: int, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the positions of the first and the last piece, int64, of the best spans of a window, best first.
+    """Finds the best spans of a window, and returns the positions of their first and last pieces, int64, best first.
 
-    All spans are candidates. In contrast, run_squad.py considers only spans from the n best starts to the n best ends
+    All valid spans are candidates, but run_squad.py considers only spans from the n best starts to the n best ends
     of the window. Some of these starts and ends can be invalid, because they are in the question or belong to another
     window. run_squad.py can therefore miss the best span.
 
@@ -127,7 +127,7 @@ def find_answers(
 def _rank(
     context: str, spans: list[tuple[int, int, float, float]], null: AnswerSpan, n_best: int, with_null: bool
 ) -> Answers:
-    """Returns the n best answers among the spans, which are (first character, end, start logit, end logit)."""
+    """Returns the answers to a question. `spans` are (first character, end, start logit, end logit)."""
     best_by_text: dict[str, AnswerSpan] = {}
     for first, end, a, b in sorted(spans, key=lambda span: (-span[2] - span[3], span[:2])):
         text = context[first:end]

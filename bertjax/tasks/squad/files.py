@@ -39,14 +39,14 @@ class SquadFiles(SplitFiles):
         self._version, self._names, self._folder = version, names, user_path(data, 'config.data')
 
     def splits(self) -> list[str]:
-        """Returns the names of the labelled splits, whether or not the files of 'train' and 'dev' exist."""
+        """Returns the names of the labelled splits. They include 'train' and 'dev' even if their files do not exist."""
         return [split for split in STEMS if split != 'test' or (self.find('test') and self.is_labelled('test'))]
 
     def find(self, split: str) -> Files:
         """Returns the files of a split, or () if there are none.
 
         Raises:
-          UserError: Several files match, a shard is missing, or a configured file does not exist.
+          UserError: Several files match, a shard is missing, or a configured file does not exist or is listed twice.
         """
         name, official_name = self._names[split], f'{split}-v{self._version}.json'
         if not self._data and not name:
@@ -110,7 +110,7 @@ def _read_file(path: epath.Path, labels: str) -> list[SquadQuestion]:
 
 
 def _detect_row_format(text: str) -> str:
-    """Returns 'jsonl' for a row per line, as `datasets` and pandas write it, 'json' for a list, '' for SQuAD's JSON."""
+    """Returns 'jsonl' for one row per line (from `datasets` or pandas), 'json' for a list, '' for SQuAD's JSON."""
     line, _, more = text.lstrip().partition('\n')
     if line.startswith('['):
         return 'json'
@@ -122,7 +122,7 @@ def _detect_row_format(text: str) -> str:
 
 
 def is_squad_json(path: epath.Path) -> bool:
-    """Whether a file has the layout of SQuAD's JSON, by its name and its beginning."""
+    """Whether a file looks like SQuAD's JSON: its suffix is .json, and its beginning has the key "paragraphs"."""
     if streams.bare_suffix(path.name) != '.json' or not path.is_file():
         return False
     with contextlib.suppress(*streams.DAMAGE), path.open('rb') as file:

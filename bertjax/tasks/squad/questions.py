@@ -72,8 +72,8 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, lab
     """
     questions = list(questions)
     seen: dict[str, str] = {}
-    # An empty list of answers means 'unknown' if all questions must have answers, or if no question of the split has
-    # answers or is_impossible.
+    # An empty list of answers means 'unknown' if every question must have an answer, or if no question of the split has
+    # an answer or is marked as impossible.
     has_labels = any(question.answers or question.impossible for question in questions)
     for i, question in enumerate(questions):
         _check_id(question, seen, _FIX)
@@ -94,7 +94,7 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, lab
 
 
 def _check_id(question: SquadQuestion, seen: dict[str, str], fix: str) -> None:
-    """Raises a UserError if `seen`, {id: location}, has the id of the question, and otherwise adds it."""
+    """Adds the id of a question to `seen`, {id: location}. Raises a UserError if `seen` has the id already."""
     first = seen.setdefault(question.id, question.where)
     if first != question.where:
         found = f'{question.id!r}, as in {first.rpartition("/")[2]}'
@@ -128,7 +128,8 @@ def parse_unlabelled_rows(records: Iterable[Record], *, unique_ids: bool) -> Ite
     """Yields unlabelled questions from rows with `question` and `context`, each as soon as its row is read.
 
     The id of a question is the field `id`. If the row has no such field, the id is the number of its line, or the
-    row's index in a binary file. `unique_ids` checks the ids; for a stream, this would need unbounded memory.
+    row's index in a binary file. With `unique_ids`, a repeated id is an error. This check needs memory for
+    all ids, so it does not suit a stream.
     """
     seen: dict[str, str] = {}
     for at, row in records:
@@ -219,7 +220,7 @@ def json_field(
 
 
 def json_value(value: Any, at: str, kind: type, *, form: str = '', fix: str = _FIX) -> Any:
-    """Returns a JSON value after checking its type. An error names `at`, the type followed by `form`, and `fix`."""
+    """Returns a JSON value after checking its type. An error has the location `at`, the type with `form`, and `fix`."""
     if type(value) is not kind:
         found = json.dumps(value)
         raise UserError(at, found if len(found) < 60 else found[:57] + '…', _KINDS[kind] + form, fix)

@@ -19,7 +19,7 @@ _DIFFERENCES = {
 
 
 def list_misplaced_answers(questions: Sequence[SquadQuestion]) -> list[str]:
-    """Returns a list of the first 100 questions, for each kind in _DIFFERENCES, whose first answer is misplaced."""
+    """Lists up to 100 questions whose first answer is misplaced, in a text for each kind in _DIFFERENCES."""
     by_kind: dict[str, list[str]] = {kind: [] for kind in _DIFFERENCES}
     for question in questions:
         if question.answers:
@@ -40,8 +40,8 @@ def find_question_word(question: str) -> str:
 def squad_report(questions: Sequence[SquadQuestion], texts: Mapping[str, str]) -> str:
     """Returns a table with the count, exact match and F1 of answerable questions by question word.
 
-    If there are unanswerable questions, a second table counts the questions by whether they are answerable and by
-    whether an answer is predicted. `texts` is {id: predicted answer}, where '' means no answer.
+    If there are unanswerable questions, a second table counts all questions: with and without a true answer, and with
+    and without a predicted answer. `texts` is {id: predicted answer}, where '' means no answer.
     """
     groups: dict[str, list[tuple[float, float]]] = {}
     table = {(has_answer, answered): 0 for has_answer in (True, False) for answered in (True, False)}

@@ -38,7 +38,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
     """Answers a question about a text with a span of the text.
 
     The score of SQuAD 1.1 is `f1`. The score of SQuAD 2.0, where a question may have no answer, is `best_f1`. This is
-    the maximum of F1 over all thresholds of the null odds on the same split, as in papers that report results on dev.
+    the F1 with the best threshold of the null odds for the evaluated split, as in papers that report results on dev.
 
     `tune` selects the threshold with the best F1 on dev. The predictions and the metrics `exact`, `f1`, HasAns_ and
     NoAns_ use this threshold.
@@ -135,8 +135,8 @@ class SquadTask(Task[SquadQuestion, Answers]):
     def metrics(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, float | None]:
         """Returns `exact` and `f1`, and for SQuAD 2.0 also the HasAns_, NoAns_ and best_ metrics and null_threshold.
 
-        The official script computes the same `exact`, `f1`, HasAns_ and NoAns_ values, in percent, from
-        predictions.json. The best_ metrics are computed from the best non-empty answers and the null odds.
+        From predictions.json, the official script computes the same values of `exact`, `f1`, HasAns_ and NoAns_, but in
+        percent. The best_ metrics are computed from the best non-empty answers and the null odds.
         """
         texts, answers = self._texts(records, predictions), {record.id: record.answers for record in records}
         if not self.nullable:
@@ -183,7 +183,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
     def official_files(
         self, split: str, records: Sequence[SquadQuestion], predictions: Sequence[Answers]
     ) -> dict[str, str]:
-        """Returns the files of run_squad.py: predictions.json, nbest_predictions.json, null_odds.json (SQuAD 2.0)."""
+        """Returns run_squad.py's files: predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json."""
         nbest = {
             record.id: [{name: getattr(span, name) for name in _NBEST_FIELDS} for span in prediction.nbest]
             for record, prediction in zip(records, predictions, strict=True)

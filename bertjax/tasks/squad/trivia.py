@@ -64,7 +64,7 @@ def convert_to_squad(
       folder: The folder that contains `evidence`.
       path: The path of the file of questions, for messages.
       questions: The questions of the file.
-      counts: The statistics, which are updated.
+      counts: The statistics to update.
 
     Raises:
       UserError: A question is malformed, or one of its documents does not exist.
@@ -108,7 +108,7 @@ def first_words(text: str, count: int = WORDS) -> str:
 
 
 def alias_pattern(aliases: Sequence[str]) -> re.Pattern:
-    """Compiles a case-insensitive pattern that matches an alias, but not inside a word. Longer aliases come first."""
+    """Compiles a pattern that matches any alias as whole words. It ignores case, and longer aliases have priority."""
     texts = sorted({' '.join(alias.split()) for alias in aliases} - {''}, key=lambda alias: (-len(alias), alias))
     patterns = (r'\s+'.join(map(re.escape, alias.split())) for alias in texts)
     return re.compile(rf'(?<!\w)(?:{"|".join(patterns)})(?!\w)', re.IGNORECASE)

@@ -1,7 +1,7 @@
 """Builds the rows of questions, `[CLS] question [SEP] window of the context [SEP]`.
 
-RoBERTa's tokenizer puts two [SEP] after the question. The rules come from google-research/bert, run_squad.py.
-Answers are character offsets in the context, so that texts need not be reassembled from pieces.
+RoBERTa's tokenizer puts two [SEP] after the question. The windows are those of google-research/bert, run_squad.py.
+Unlike there, answers are character offsets in the context, so no text is reassembled from pieces.
 """
 
 import re
@@ -23,8 +23,8 @@ _LETTER = rf'[^\W{UNSPACED}]'  # a character of a word, in scripts with spaces b
 def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
     """Finds an answer in its context.
 
-    White space may differ. If the answer is not at the character `start`, often because offsets are in bytes or UTF-16
-    units, its nearest occurrence as whole words is used.
+    White space may differ. If the answer is not at `start`, its nearest occurrence as whole words is used. A wrong
+    `start` often counts bytes or UTF-16 units instead of characters.
 
     Returns:
       The kind of the match, the first character, and the end. The kind is 'exact'; 'spaces' if the white space differs;
@@ -46,7 +46,7 @@ def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
 def window_bounds(length: int, max_tokens: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the starts and ends of the windows over a context of `length` tokens, int64 [W] each.
 
-    Each window starts `stride` tokens, or at most `max_tokens`, after the previous window. The last window ends at the
+    Each window starts min(`stride`, `max_tokens`) tokens after the previous window. The last window ends at the
     end of the context. An empty context has an empty window.
     """
     excess, stride = max(0, length - max_tokens), min(stride, max_tokens)
@@ -55,9 +55,10 @@ def window_bounds(length: int, max_tokens: int, stride: int) -> tuple[np.ndarray
 
 
 def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndarray:
-    """Returns the index of the best window, of those with the bounds int64 [W], of each of `length` tokens.
+    """Returns the index of the best window for each of `length` tokens, int64 [length].
 
-    The best window maximises the smaller of the token's left and right contexts, plus 0.01 times its own length.
+    The windows have the bounds `starts` and `ends`, int64 [W]. The best window for a token maximises
+    min(left context, right context) + 0.01 · length of the window.
     """
     token = np.arange(length)
     left, right = token - starts[:, None], ends[:, None] - 1 - token  # [W, T]
@@ -68,7 +69,7 @@ def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndar
 def answer_tokens(starts: np.ndarray, ends: np.ndarray, first: int, end: int) -> tuple[int, int] | None:
     """Returns the indices of the first and last piece that overlap the characters [first, end), or None for no piece.
 
-    The offsets of the pieces are int32 [T].
+    `starts` and `ends`, int32 [T], are the offsets of the pieces.
     """
     a = int(np.searchsorted(ends, first, side='right'))
     b = int(np.searchsorted(starts, end, side='left')) - 1
@@ -99,7 +100,7 @@ def squad_features(
     weight 0. The notes list these questions and the truncated questions.
 
     If `training` is False, there are two token arrays. `token_first`, int32, is the first character of the piece in the
-    context, or -1 if no answer may start at the piece, for example if the piece has more context in another window.
+    context, or -1 if no answer may start at the piece. One reason is that another window is better for the piece.
     `token_last`, int32, is the end character of the piece, or -1 if no answer may end at the piece.
 
     Args:

@@ -1,4 +1,4 @@
-"""Reads and writes CoNLL column files. A line has a word and its columns, and a blank line ends a sentence."""
+"""Reads and writes CoNLL column files. A line has the columns of a word, and a blank line ends a sentence."""
 
 import dataclasses
 import itertools
@@ -21,8 +21,8 @@ class ColumnBlock(NamedTuple):
     Attributes:
       rows: the columns of each word.
       locations: the location of each word, 'file:line'.
-      preceding_lines: the lines since the previous sentence: the columns of a document boundary, (line,) for a comment,
-        and () for a blank line.
+      preceding_lines: a tuple for each line since the previous sentence: the columns of a document boundary, (line,)
+        for a comment, () for a blank line.
       document: the number of document boundaries before the sentence.
       separator: the separator of the columns, see `split_columns`.
     """
@@ -157,7 +157,7 @@ class Sentence:
 
 
 def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool) -> list[Sentence]:
-    """Reads the sentences of a column file, with tags in IOB2 or plain if it is `tagged`.
+    """Reads the sentences of a column file. If the file is `tagged`, they have tags, in IOB2 or plain.
 
     Raises:
       UserError: The file has no words, lines that differ in their number of columns, an empty word, an invalid tag, or
@@ -181,7 +181,7 @@ def convert_to_iob2(
 ) -> list[Sentence]:
     """Converts the tags of sentences from the scheme of their file to IOB2, and sets their `scheme`.
 
-    Plain tags do not change. The locations are those of each word, 'file:line', by sentence.
+    Plain tags do not change. `locations` has the location of each word, 'file:line', for each sentence.
 
     Raises:
       UserError: A tag is invalid, or the tags do not fit any scheme.
@@ -230,9 +230,9 @@ def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], 
     The last two columns are the true and the predicted tags, as conlleval expects. The true tags are therefore repeated
     if they are not in the last column. Document boundaries, blank lines and comments are preserved.
 
-    conlleval only reads IOB and IOE. For other schemes, the true and the predicted tags are appended again, in IOB2.
+    conlleval only reads IOB and IOE. For other tags, the true and the predicted tags are appended again, in IOB2.
 
-    The tags of each sentence are in IOB2 or plain. `scheme` is used if the scheme of the file is unknown.
+    `tags` are the predicted tags of each sentence, in IOB2 or plain. `scheme` replaces an unknown scheme of the file.
     """
     lines: list[str] = []
     append_iob2 = any(_unknown_to_conlleval(sentence, sentence.scheme or scheme) for sentence in sentences)
@@ -259,7 +259,7 @@ def file_tags(sentence: Sentence) -> tuple[str, ...]:
 
 
 def convert_to_file_scheme(sentence: Sentence, tags: Sequence[str], scheme: str) -> Sequence[str]:
-    """Converts predicted tags from IOB2 to the scheme of the sentence's file, or to `scheme` if it is unknown.
+    """Converts predicted tags from IOB2 to the scheme of the sentence's file, or to `scheme` if that one is unknown.
 
     Plain tags do not change.
     """

@@ -1,4 +1,4 @@
-"""Builds the rows for tagging: selects for each row its pieces of the document and the words that it tags."""
+"""Builds the rows for tagging. A row has consecutive pieces of a document, and tags some of their words."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray,
 
 
 def piece_offsets(words: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """Returns int [P, 2] for each word: the offsets (first character, end) of its P pieces; see `word_pieces`."""
+    """Returns the offsets of the P pieces of each word, int [P, 2], as (first character, end); see `word_pieces`."""
     distinct = list(dict.fromkeys(words))
     space = tokenizer.word_prefix
     located = tokenizer.encode_with_offsets([space + word for word in distinct])
@@ -51,13 +51,14 @@ def windows(
     document, equally on both sides if there are enough words.
 
     A longer sentence is split into overlapping windows. A word is tagged in the window that maximises the smaller of
-    its left and right contexts, as in google-research/bert for answers, run_squad.py:_check_is_max_context. Windows
-    start at the start of a word, except inside a word that is longer than `stride`.
+    its left and right contexts. google-research/bert does so for answers, see run_squad.py:_check_is_max_context.
+    A window starts at the start of a word, except inside a word that is longer than `stride`.
 
     Args:
       first: The index of the first piece of each word of the document, followed by the number of pieces, int64 [W + 1].
       sentence: (start, end), the words of the sentence as indices into the document; `end` is exclusive.
       document: (start, end), the words that a window may include; equal to `sentence` if windows have no context.
+      max_pieces: The maximum number of pieces in a window.
       stride: The maximum distance between the starts of two windows, in pieces; at most `max_pieces`.
 
     Returns:

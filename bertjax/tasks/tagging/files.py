@@ -124,10 +124,12 @@ def read_input(
 
     A JSON record without words yields a `Blank`. The format is 'columns', 'text', 'words', 'jsonl', or 'auto'.
 
-    'auto' selects 'jsonl' if the first line is a JSON object. It selects 'columns' if the first line has tabs or is
-    -DOCSTART-, if all lines have the same number of columns and at least half of them have a known tag, one of
-    `labels` (at least one with a letter), or if there are several lines and all are single words. Otherwise it selects
-    'text'. For a stream, at most two lines are examined.
+    'auto' selects 'jsonl' if the first line is a JSON object. It selects 'columns' in each of three cases:
+    the first line has tabs or is -DOCSTART-;
+    all lines have the same number of columns, at least half of them have a tag in `labels`, and at least one of these
+    tags has a letter;
+    or there are several lines, and each of them is a single word.
+    Otherwise, 'auto' selects 'text'. For a stream, at most two lines are examined.
     """
     if format == 'auto':
         lines, format = _detect_format(lines, options, labels)
@@ -178,7 +180,7 @@ def _looks_like_columns(lines: Sequence[str], options: ColumnOptions, labels: Co
 def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sentence]:
     """Yields a sentence for each line that is not blank. A blank line starts a new document.
 
-    Unless a line is `raw` text, spaces and tabs separate its words.
+    `split_words` splits a line of `raw` text. In other lines, spaces and tabs separate the words.
     """
     document, before = 0, ()
     for number, line in lines:

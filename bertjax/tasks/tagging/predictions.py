@@ -23,7 +23,7 @@ STRATEGIES = ('first', 'average', 'max', 'simple')
 class Tags:
     """The prediction for a sentence: the tag of each word, in IOB2 or plain, and its probability.
 
-    `repaired` is the number of entities that begin with I in the output of the model; in `tags` they begin with B.
+    `repaired` is the number of entities that begin with I in the model's output. In `tags`, they begin with B instead.
     """
 
     tags: tuple[str, ...]
@@ -34,7 +34,7 @@ class Tags:
 def gather_word_logits(
     sentences: Sequence[Sentence], features: Features, token_logits: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """Returns the logits of the words of each sentence, float64 [W, C], from the logits [S, C] of each row."""
+    """Returns the logits of the W words of each sentence, float64 [W, C], from the logits of each row, [S, C]."""
     tags = token_logits[0].shape[-1]
     logits = [np.full((len(sentence.words), tags), np.nan) for sentence in sentences]
     for row, sentence in enumerate(features.record.tolist()):
@@ -47,7 +47,7 @@ def gather_word_logits(
 def predict_tags(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain: bool) -> list[Tags]:
     """Returns the predicted tags of each sentence, from the logits of its words, float64 [W, C].
 
-    Unless tags are `plain`, which means independent, invalid tags are converted to valid IOB2.
+    If tags are `plain`, they are independent and stay as they are. Otherwise, invalid tags are converted to valid IOB2.
     """
     result = []
     for word_logits in logits:
@@ -120,7 +120,7 @@ def _word_logits(logits: np.ndarray, strategy: str) -> np.ndarray:
 def _split_into_pieces(
     sentence: Sentence, word_offsets: Sequence[np.ndarray], logits: Sequence[np.ndarray]
 ) -> Sentence:
-    """Returns the sentence with its pieces that have logits as words."""
+    """Returns the sentence with its pieces as words. Pieces without logits are dropped."""
     offsets = tuple(
         (begin + int(first), begin + int(end))
         for (begin, _), pieces, piece_logits in zip(sentence.offsets, word_offsets, logits, strict=True)

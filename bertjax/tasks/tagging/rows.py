@@ -55,15 +55,15 @@ class TagFields:
 
 
 def _fits_a_column(cell: str) -> bool:
-    """Whether a word or a tag can be a cell of a column file with tabs."""
+    """Whether a word or a tag can be a cell of a column file whose columns are separated by tabs."""
     return bool(cell.strip(' \t\n')) and not set(cell) & set('\t\n')
 
 
 def parse_sentences(records: Iterable[Record], fields: TagFields, *, tagged: bool) -> Iterator[Sentence | Blank]:
     """Yields the sentence of each record as soon as the record is read. The tags keep their scheme.
 
-    A record without words, which some datasets have at the end of a file, yields a `Blank`. If the sentences are not
-    `tagged`, they store all fields of their records, for prediction.
+    A record without words yields a `Blank`. Some datasets have such a record at the end of a file. If `tagged` is
+    False, as for prediction, a sentence has no tags and stores all fields of its record.
 
     Raises:
       UserError: A record is malformed, or has more or fewer tags than words.

@@ -17,7 +17,10 @@ _MAX_LOCATIONS = 10  # the maximum number of deviating entities whose locations 
 
 
 def check_tags(tags: Sequence[str], locations: Sequence[str], scheme: str) -> None:
-    """Raises a UserError if a tag of a sentence, at one of the `locations` 'file:line', is invalid in the scheme."""
+    """Raises a UserError if a tag has an invalid form, such as X-PER. In the scheme 'plain', only '' is invalid.
+
+    `locations` has the 'file:line' of each tag. `detect_scheme` checks whether the tags fit the scheme.
+    """
     for tag, location in zip(tags, locations, strict=True):
         if tag and (scheme == 'plain' or _TAG.fullmatch(tag)):
             continue
@@ -39,7 +42,8 @@ def detect_scheme(
       sentences: The tags of each sentence.
       locations: The location of each tag, 'file:line'.
       where: The name of the file.
-      scheme: One of ENTITIES; 'auto' selects the scheme that fits most entities, or '' if the file has no entities.
+      scheme: One of ENTITIES, or 'auto' for the scheme that fits most entities. With 'auto', the result is '' if there
+        are no entities.
 
     Raises:
       UserError: `scheme` is 'auto', and no scheme fits 99 % of the entities.

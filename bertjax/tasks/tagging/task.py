@@ -45,8 +45,8 @@ class TaggingTask(Task[Sentence, Tags]):
     The data are CoNLL column files, or rows in JSON, Parquet or Arrow files. Entity tags are converted from the
     scheme of the files to IOB2.
 
-    The tag of a word is predicted at its first piece. An I after O or after another type is invalid in IOB2. It
-    starts an entity, as in conlleval, and `report` counts these predictions. Entity types and plain tags that do not
+    The tag of a word is predicted at its first piece. An I after O or after another type is invalid in IOB2. As
+    in conlleval, it starts an entity. `report` counts such predicted entities. Entity types and plain tags that do not
     occur in the training data cannot be predicted; the number of words with such tags is printed.
 
     Attributes:
@@ -152,7 +152,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return dataclasses.replace(features, notes=tuple(notes))
 
     def _check_tags(self, records: Sequence[Sentence], training: bool) -> list[str]:
-        """Returns notes about the tags that are not among the labels, which is an error in training records."""
+        """Returns notes about tags that are not among the labels. In training records, such a tag is an error."""
         unknown = self._count_unknown_tags(records)
         if unknown and training:
             tag, where = next((tag, record.where) for record in records for tag in record.tags or () if tag in unknown)
