@@ -19,7 +19,7 @@ Gold = Mapping[str, Sequence[str]]  # {question id: answers of the annotators, n
 
 
 def normalize(text: str) -> str:
-    """Returns the words of an answer in lower case, without ASCII punctuation and English articles."""
+    """Returns the words of an answer in lower case, without ASCII punctuation or English articles."""
     text = text.lower().translate(_NO_PUNCTUATION)
     return ' '.join(_ARTICLE.sub(' ', text).split())
 
@@ -104,10 +104,10 @@ class Evaluation:
         return figures
 
     def best(self, null_odds: Mapping[str, float]) -> dict[str, float]:
-        """Returns best_exact and best_f1, the maxima over all thresholds, with best_exact_thresh and best_f1_thresh.
+        """Returns the best scores, best_exact and best_f1, and their thresholds, best_exact_thresh and best_f1_thresh.
 
-        A question is answered if its null odds are at most the threshold. `answers` must be the best non-empty texts of
-        all questions. A threshold is 0 if answering no question is best, as in the official script.
+        A question is answered if its null odds are at most the threshold. The `answers` of this object must be the best
+        non-empty texts of all questions. A threshold is 0 if answering no question is best, as in the official script.
 
         Args:
           null_odds: {id: odds that the question has no answer}, on any scale.

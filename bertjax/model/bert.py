@@ -96,7 +96,7 @@ product_with_rows.defvjp(lambda x, table: (product_with_rows(x, table), (x, tabl
 
 
 class PairHead(Projection):
-    """A classifier of the pooled state: 0 if the second segment follows the first, else 1."""
+    """A classifier of the pooled state. Class 0: the second segment follows the first; class 1: it does not."""
 
     @nn.compact
     def __call__(self, pooled: jax.Array) -> jax.Array:
@@ -137,8 +137,8 @@ class BertForPreTraining(nn.Module):
 
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
-          masked_positions: int32 [B, P], the positions that the MLM head predicts: in causal rows from the state of the
-            position before. Unused entries may be any position.
+          masked_positions: int32 [B, P], the positions of the tokens that the MLM head predicts. In causal rows, it
+            uses the state of the position before. Unused entries may be any position.
           sequence_ids, position_ids: int32 [B, S], for packed rows; see `BatchLayout`.
           cls_positions: int32 [B, E], for packed rows: the first position of each of the E sequences. Unused entries
             may be any position.
@@ -171,9 +171,11 @@ class BertForPreTraining(nn.Module):
     def encode(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """Computes the last hidden states [B, S, D], those of every layer [L + 1, B, S, D], and the pooled ones [B, D].
+        """Computes hidden states without dropout.
 
-        There is no dropout. The pooled states are None without the pair head.
+        Returns:
+          The last hidden states [B, S, D], the hidden states of the embeddings and all blocks [L + 1, B, S, D], and the
+          pooled states [B, D], or None without the pair head.
         """
         hidden, layers = self.encoder(input_ids, segment_ids, attention_mask, all_layers=True)
         return hidden, layers, self.pooler(hidden[:, 0]) if self.config.nsp else None

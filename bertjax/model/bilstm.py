@@ -22,8 +22,8 @@ def _bias_init(key: jax.Array, shape: tuple[int, int], dtype: jnp.dtype) -> jax.
 class Lstm(nn.Module):
     """One direction of one LSTM layer. The gates are in the order input, forget, candidate, output.
 
-    Parameters: kernel [D, 4, U], recurrent [U, 4, U], bias [4, U]. The recurrent kernel is replicated on all devices,
-    because a sharded kernel would need communication in each of the S steps.
+    Parameters: kernel [D, 4, U], recurrent [U, 4, U], bias [4, U], for U = `units`. The recurrent kernel is replicated
+    on all devices. A sharded kernel would need communication in each of the S steps.
     """
 
     config: BertConfig

@@ -24,14 +24,14 @@ def is_captured(module: nn.Module, *names: str) -> bool:
 
 
 def capture_value(module: nn.Module, name: str, value: jax.Array) -> None:
-    """Stores a value in a collection, at most once per call and collection of a module, and only if `is_captured`."""
+    """Stores a value in a collection. Call it only if `is_captured`, and once per call of the module."""
     module.put_variable(name, _KEY, value)
 
 
 def apply_capturing(
     model: nn.Module, params: Any, *inputs: jax.Array, capture: Collection[str], **options: Any
 ) -> tuple[Any, dict[str, jax.Array]]:
-    """Applies a model and captures the intermediate values `capture`, some of CAPTURES. Use it within jit.
+    """Applies a model, and captures the values that `capture` names, a subset of CAPTURES. Use it within jit.
 
     Returns:
       The outputs, as without capture, and a dict with an entry for each captured name:

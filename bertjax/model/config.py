@@ -77,9 +77,9 @@ class BertConfig:
         same activation.
       norm: 'layernorm', or 'rmsnorm', which subtracts no mean (arXiv 1910.07467).
       layer_norm_eps: Number added to the variance in LayerNorm, and to the mean square in RMSNorm.
-      projection_bias: Whether the projections of the encoder, and all but the last projection of a head, have a bias.
+      projection_bias: Whether the encoder's projections, the MLM head's transform and a 'transform' pooler have a bias.
       norm_bias: Whether the norms have a bias.
-      pre_norm: Whether to normalise the inputs of attention and MLP and the encoder's output, instead of the residual
+      pre_norm: Whether to normalise the encoder's output and the inputs of attention and MLP, instead of the residual
         sums.
       first_attention_norm: Whether `pre_norm` also normalises the input of the first block's attention. ModernBERT does
         not, because the embeddings are already normalised.
@@ -89,8 +89,8 @@ class BertConfig:
       rope_local_theta: The base of the rotation's frequencies in layers with an attention window.
       attention_window: Width of the window of local attention: a token attends to `attention_window` // 2 positions on
         each side. 0 for no window.
-      global_every: If there is a window, layers whose index is a multiple of this number attend to all positions
-        instead. 0 for a window in every layer.
+      global_every: Layers whose index is a multiple of this number attend to all positions, in spite of
+        `attention_window`. 0 for no such layers.
       pooler: The layer between encoder and classifier. 'tanh' (BERT) and 'relu' (DistilBERT's classifiers) are a
         projection with this activation. 'transform' (ModernBERT) has the layers of the MLM head except the last
         projection, and starts from their weights. It precedes every task head, also for tokens or spans.
@@ -236,8 +236,8 @@ MODERN_SIZES = _sizes({
     '400m': (28, 1024, 2624, 16),
     '1b': (28, 1792, 3840, 28),
 })  # fmt: skip
-# The other fields in which ModernBERT differs from BERT. ModernBERT starts with a RoPE theta of 10,000 and raises it to
-# 160,000 for rows of 8,192 tokens; here it is 160,000 from the start.
+# The fields in which ModernBERT differs from BERT, besides its sizes. The RoPE theta is 160,000 from the start, whereas
+# ModernBERT starts with 10,000 and raises it to 160,000 for rows of 8,192 tokens.
 MODERN_FORM: dict[str, Any] = {
     'max_positions': 8192, 'num_segments': 0, 'dropout_sites': 'attention_output', 'attention_dropout': 0.0,
     'mlp': 'geglu', 'layer_norm_eps': 1e-5, 'projection_bias': False, 'norm_bias': False, 'pre_norm': True,

@@ -43,8 +43,8 @@ class Dropout(struct.PyTreeNode):
 
     Attributes:
       seed: uint32 scalar: the seed of the run, with the phase, layer and site folded in by `fold_in`.
-      example_ids: uint32 [B], the low 32 bits of each row's example number in the phase; or [B, S], the same for each
-        position of rows with fixed slots.
+      example_ids: uint32 [B], the low 32 bits of each row's example number in the phase. For fixed slots, [B, S], the
+        example number of each position.
       positions: uint32 [B, S], for fixed slots only: the index of each position within its sequence.
     """
 
@@ -90,8 +90,8 @@ def threshold(rate: float) -> int:
 def hash_bits(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.Array:
     """Hashes two words and a counter to 32 pseudo-random bits, with arithmetic that Pallas kernels support.
 
-    The words come from `Dropout.words`. They broadcast against the counters, one per value of a row or head. All are
-    uint32.
+    The words come from `Dropout.words`. There is one counter for each value of a row or head, and the words broadcast
+    against the counters. All arrays are uint32.
     """
     # The second word is added between the two multiplications. Otherwise two rows could have the same hashes in another
     # order. A final shift would improve only the low bits, which hardly affect the comparison with the threshold.
@@ -113,8 +113,8 @@ def drop(x: jax.Array, rate: float, dropout: Dropout | None, site: Site) -> jax.
 def drop_weights(weights: jax.Array, rate: float, words: jax.Array, positions: jax.Array | None = None) -> jax.Array:
     """Drops attention weights [..., Q, S]. The counter for query q and key k is 65,536 q + k in every head.
 
-    The words of `attention_words` are [..., 2], or [..., Q, 3] for fixed slots. For fixed slots, q and k are indices
-    within the query's sequence, and `positions` [..., S] is the index of each key.
+    `words` comes from `attention_words`: [..., 2], or [..., Q, 3] for fixed slots. For fixed slots, q and k are indices
+    within a sequence, and `positions`, uint32 [..., S], has the index of each key.
     """
     if not rate:
         return weights

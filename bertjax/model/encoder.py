@@ -124,7 +124,7 @@ class EncoderBlock(nn.Module):
 
     config: BertConfig
     keep_output: bool = False  # whether to return the output twice, so that a scan stacks the second output
-    # Whether to compute only the output of the first position of each sequence. It still attends to all others.
+    # Whether to compute only the output of the first position of each sequence, which still attends to all positions.
     first_only: bool = False
 
     @nn.compact
@@ -136,7 +136,7 @@ class EncoderBlock(nn.Module):
         rotations: tuple[Rotary, Rotary] | None,
         dropout: Dropout | None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Maps x [B, S, D] to [B, S, D], or with `first_only` to [B, 1, D] ([B, Q, D] with fixed slots).
+        """Maps x [B, S, D] to [B, S, D]. With `first_only`, the output is [B, 1, D], or [B, Q, D] with fixed slots.
 
         Args:
           layer: The index of the block, from 0; None only if all blocks are alike and there is no dropout.
@@ -185,8 +185,7 @@ class BertEncoder(nn.Module):
     Attributes:
       packing: How to pack the sequences of a call into shared rows: a layout with fixed slots; or the number of
         sequences per row, for calls without dropout; or None for no packing. With packing, inputs and results still
-        have one sequence per row, the results are zero outside the slots, and the caller must not capture intermediate
-        values.
+        have one sequence per row. The results are zero outside the slots. Intermediate values must not be captured.
     """
 
     config: BertConfig
@@ -222,9 +221,9 @@ class BertEncoder(nn.Module):
             must be None with fixed slots.
           key_mask: int32 [B, S], 1 for the tokens that others attend to; None for all tokens.
           all_layers: Whether to also return the hidden states of all layers, from the embeddings to the last block.
-          first_only: Whether to return only the first position. An unrolled encoder then skips most of its last block
-            (7 % of the work of 12 blocks); a scanned encoder skips nothing. It must be False with `all_layers`, and has
-            no effect if `packing` is a number.
+          first_only: Whether to return only the first position. An unrolled encoder then skips most of its last block,
+            7 % of the work of 12 blocks. A scanned encoder skips nothing. `first_only` must be False with `all_layers`,
+            and has no effect if `packing` is a number.
 
         Returns:
           The hidden states of the last block: [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or
@@ -267,7 +266,7 @@ class BertEncoder(nn.Module):
                 in_axes=(0, nn.broadcast, nn.broadcast, nn.broadcast),
                 length=c.num_layers,
                 metadata_params={nn.PARTITION_NAME: 'layers'},
-                # The check traces the block twice. It stays in init, where the drawn parameters depend on it.
+                # The check traces the block twice, so it runs only in init, where the drawn parameters depend on it.
                 check_constancy_invariants=self.is_initializing(),
             )
             indices = None if c.layers_alike and dropout is None else jnp.arange(c.num_layers)
@@ -301,7 +300,7 @@ class BertEncoder(nn.Module):
         c = self.config
         if c.position != 'rope':
             return None
-        # All positions are made, then sliced, because the length is symbolic in an exported model.
+        # An exported model has a symbolic length. ONNX has no range of a symbolic length, but it can slice an array.
         positions = jnp.arange(c.max_positions)[:length] if layout is None else jnp.asarray(layout.position_ids)
         positions = jnp.atleast_2d(positions)  # [1 or B, S]
         rotations = Rotary.of_positions

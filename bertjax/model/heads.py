@@ -52,9 +52,9 @@ class BertForTask(nn.Module):
       outputs: Size of the last dimension of the head's output.
       bilstm_units: Units in each direction of a two-layer BiLSTM between encoder and head; 0 for no BiLSTM. The paper
         adds a BiLSTM to its left-to-right ablation (Table 5) and to frozen features for NER (section 5.3).
-      layers: The input of the head, one of LAYERS: the hidden states of the 'embeddings', the 'last' or the
-        'second_to_last' block; a learned weighted sum of the last four or of all L blocks; or the last four
-        concatenated or averaged.
+      layers: The input of the head, one of LAYERS: the hidden states of the 'embeddings', of the 'last' or of the
+        'second_to_last' block; a learned weighted sum of the last four blocks or of all blocks; or the last four
+        blocks, concatenated or averaged.
       frozen: Whether to run the encoder without dropout and without gradients.
       packing: See `BertEncoder`.
 
@@ -97,9 +97,9 @@ class BertForTask(nn.Module):
         first_only: bool = False,
         key_mask: jax.Array | None = None,
     ) -> jax.Array:
-        """Computes the input of the head: [B, S, D], or [B, S, 4D] for four concatenated layers, or [B, S, 2U].
+        """Computes the input of the head: [B, S, D], [B, S, 4D] for 'concat_last_four', or [B, S, 2U] for a BiLSTM.
 
-        With `first_only`, it is only the [CLS] state [B, 1, D], if the other options allow it.
+        With `first_only`, the result may be only the [CLS] state, [B, 1, D].
         """
         only_last = self.layers == 'last'
         last, states = self.encoder(
@@ -135,7 +135,7 @@ class BertForTask(nn.Module):
         return self.head(drop(x, self.config.dropout_elsewhere, dropout, Site.HEAD)).astype(jnp.float32)
 
     def _transform(self, x: jax.Array) -> jax.Array:
-        """Applies the pooler to the states of all tokens [B, S, D] if it is a 'transform', else returns them."""
+        """Applies a 'transform' pooler to the states of all tokens [B, S, D]. Without one, returns the states."""
         return self.pooler(x) if self.config.pooler == 'transform' else x
 
 
@@ -190,7 +190,7 @@ class BertForSpans(BertForTask):
 def flatten_choices(
     inputs: Sequence[jax.Array], dropout: Dropout | None
 ) -> tuple[list[int], list[jax.Array], Dropout | None]:
-    """Reshapes inputs [B, S] or [B, C, S] to [N, S]. Returns their shape without S, the inputs, and their dropout."""
+    """Reshapes inputs [B, C, S] to [B·C, S]; [B, S] stays. Returns the old shape without S, the inputs, the dropout."""
     *shape, S = inputs[0].shape
     if dropout is not None and len(shape) > 1:
         dropout = dropout.repeat(shape[1])

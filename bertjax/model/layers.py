@@ -52,9 +52,9 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 def weight_init(config: BertConfig, into_residual: bool = False) -> nn.initializers.Initializer:
     """Returns a normal initializer, truncated at two standard deviations (google-research/bert, modeling.py).
 
-    Like TensorFlow's, it does not rescale to the nominal standard deviation: the original models and ours start with a
-    standard deviation of 0.88 · `init_stddev`. For a projection whose result is added to the residual stream
-    (`into_residual`), `config.init` scales it.
+    Like TensorFlow's, the initializer does not correct the standard deviation for the truncation: the original models
+    and ours start with 0.88 · `init_stddev`. With `into_residual`, for projections whose results are added to the
+    residual stream, `config.init` scales this value.
     """
     stddev = config.init_stddev
     if into_residual:
@@ -74,9 +74,9 @@ def save_residual(x: jax.Array) -> jax.Array:
 def add_bias(x: jax.Array, bias: jax.Array, sum_by_matmul: bool) -> jax.Array:
     """Adds bias [D] to x [..., D], in the dtype of x. The gradient of the bias is summed in float32.
 
-    With `sum_by_matmul`, it is summed by a matmul with ones. On TPU, this is faster if a Pallas kernel computes the
-    gradient of x. The compiler cannot fuse a sum into a Pallas kernel, so the sum would read the gradient from memory
-    once more, which takes much longer than the matmul. On CPU, it is faster if D is large.
+    With `sum_by_matmul`, a matmul with ones sums this gradient. On TPU, this is faster if a Pallas kernel computes the
+    gradient of x. The compiler cannot fuse a sum into a Pallas kernel, so the sum would read the gradient from
+    memory once more, which takes much longer than the matmul. On CPU, the matmul is faster if D is large.
     """
     return x + bias.astype(x.dtype)
 
@@ -102,7 +102,7 @@ def product(x: jax.Array, kernel: jax.Array, save_x: bool = False) -> jax.Array:
     the cotangent by x and transpose the result. XLA:CPU would then copy the cotangent into another layout, and its
     matmul would take three times as long.
 
-    `save_x` marks the x that the backward pass uses with `save_residual`. If x were marked before the product,
+    With `save_x`, `save_residual` marks the x that the backward pass uses. If x were marked before the product,
     `jax.checkpoint` would copy x for the forward pass. The compiler fuses such a copy into the operation that computes
     x, but not into a Pallas kernel.
     """
@@ -119,7 +119,7 @@ def dot(x: jax.Array, y: jax.Array, x_dims: tuple[int, ...], y_dims: tuple[int, 
 def dot_over_rows(x: jax.Array, y: jax.Array) -> jax.Array:
     """Sums the outer products of all rows of x [..., M] and y [..., N] -> [M, N], in their common dtype."""
     if platform() == 'cpu' and x.dtype == jnp.float32:
-        # XLA would transpose x to merge the row dimensions, which pays off for bfloat16 but not for float32.
+        # Without this, XLA would transpose x to merge the row dimensions. That pays off only for bfloat16.
         x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
     rows = tuple(range(x.ndim - 1))
     return dot(x, y, rows, rows)
@@ -257,7 +257,7 @@ class Norm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """An embedding table [rows, D]. Rows from index `used` on are 0, so they do not change the norm of the table."""
+    """An embedding table [rows, D]. Rows from index `used` on start at 0, and so do not change the table's norm."""
 
     config: BertConfig
     rows: int

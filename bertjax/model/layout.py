@@ -62,7 +62,7 @@ class Layout:
 
     @functools.cached_property
     def rows(self) -> list[list[tuple[int, list[int]]]]:
-        """For each group, the (first position, ascending starts of the sequences) of each of its rows."""
+        """The rows of each group, as (first position, starts of the row's sequences in ascending order)."""
         groups, first = [], 0
         for count, length in self.row_groups:
             begins = range(first, first + count * length, length)
@@ -77,7 +77,7 @@ class Layout:
 
     @functools.cached_property
     def cls_positions(self) -> np.ndarray:
-        """int32 [Q], the starts of all sequences, row by row, padded to E per row with the row's first position."""
+        """int32 [Q], the starts of all sequences, row by row. A row's first position pads its starts to E entries."""
         padded = [
             starts + [begin] * (most - len(starts))
             for rows, most in zip(self.rows, self.most_sequences, strict=True)

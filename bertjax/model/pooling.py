@@ -22,7 +22,7 @@ def combine_layers(x: jax.Array, combine: str, weights: tuple[float, ...]) -> ja
 
 
 def pool_tokens(x: jax.Array, mask: jax.Array, pool: str) -> jax.Array:
-    """Pools the states x [B, S, D] of the tokens in `mask` [B, S] -> [B, D], or returns x with 'none'.
+    """Pools the states x [B, S, D] of the tokens in `mask` [B, S] to [B, D]. With 'none', returns x.
 
     The modes come from sentence-transformers' Pooling: 'mean'; 'mean_sqrt_len_tokens', the sum divided by the
     square root of the number of tokens; 'weightedmean', where the i-th token has weight i; 'max'; 'cls', the first

@@ -48,7 +48,7 @@ def quantize(x: np.ndarray, precision: str, ranges: np.ndarray | None = None) ->
 
 
 def dequantize(x: jax.Array, ranges: jax.Array) -> jax.Array:
-    """Returns the middle of the steps of int8 vectors [N, D] with `ranges`, as float32. Zero vectors stay 0."""
+    """Converts int8 vectors [N, D] to float32, a value to the middle of its step in `ranges`. Zero vectors stay 0."""
     values = ranges[0] + (x.astype(jnp.float32) + 128.5) * (ranges[1] - ranges[0]) / 255
     return jnp.where((x != 0).any(-1, keepdims=True), values, 0.0)
 
@@ -57,8 +57,8 @@ def cosine_similarity(x: jax.Array, y: jax.Array, ranges: jax.Array | None = Non
     """Computes the cosines of vectors.
 
     Args:
-      x, y: A floating dtype or int8, [N, D] and [M, D]; or uint8 [N, D / 8] and [M, D / 8], whose bits stand for 1 and
-        -1, so that a cosine is 1 - 2 · (Hamming distance) / D.
+      x, y: Vectors [N, D] and [M, D] of a floating dtype or int8; or bits, uint8 [N, D / 8] and [M, D / 8]. Bits 1 and
+        0 stand for 1 and -1. Their cosine is 1 - 2 · (Hamming distance) / D.
       ranges: float32 [2, D], the ranges with which int8 vectors were quantized. An int8 value then counts as the middle
         of its step, and the other argument may have a floating dtype. None for the cosines of the integers.
 

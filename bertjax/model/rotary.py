@@ -31,7 +31,7 @@ class Rotary(struct.PyTreeNode):
 
     @classmethod
     def from_table(cls, positions: jax.Array, head_dim: int, theta: float, length: int) -> 'Rotary':
-        """Computes `of_positions` by a lookup in a constant table, for positions below `length`.
+        """Computes the same as `of_positions`, by a lookup in a constant table, for positions below `length`.
 
         XLA:CPU would otherwise compute the cosines again for each head of each block, which takes seven times as long.
         """
@@ -40,7 +40,7 @@ class Rotary(struct.PyTreeNode):
         return cls(*(jnp.take(table, positions, axis=0, mode='clip') for table in (np.cos(angles), np.sin(angles))))
 
     def rotate(self, x: jax.Array) -> jax.Array:
-        """Rotates x [B, S, H, K] in float32 and returns it in its dtype.
+        """Rotates x [B, S, H, K] in float32. The result has the dtype of x.
 
         Value i of the first half of a head is paired with value i of the second half, as in transformers
         (`rotate_half`).

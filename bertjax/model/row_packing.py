@@ -20,8 +20,8 @@ from bertjax.model.lookup import gather_positions
 class _Packing:
     """The base class of PackedLayout and BatchLayout, with the functions that pack and unpack arrays.
 
-    A subclass has `sequence_ids` and `position_ids` [T] or [R, T], and `starts` and `capacities` [N] or [R, N]. They
-    are NumPy arrays in a fixed layout, and JAX arrays in the layout of one batch.
+    A subclass has `sequence_ids`, `position_ids`, `starts` and `capacities` (see `BatchLayout`). In the layout of one
+    batch, they are JAX arrays [R, T] and [R, N]. In a fixed layout, they are NumPy arrays [T] and [N].
     """
 
     def pack(self, x: jax.Array) -> jax.Array:
@@ -39,13 +39,14 @@ class _Packing:
 
 @dataclasses.dataclass(frozen=True)
 class PackedLayout(_Packing, Layout):
-    """A layout with the same slots in every batch. Only attention sees its rows; they are concatenated elsewhere.
+    """A layout with the same slots in every batch.
 
-    R is the number of times that a batch has the layout, and T the number of positions of all its rows.
+    A batch repeats the layout R times. Only attention works on the rows of the layout. Elsewhere, they are concatenated
+    to one array of T positions.
     """
 
     def gather_cls(self, x: jax.Array) -> jax.Array:
-        """Gathers the first position of each sequence of each row: [R, T, ...] -> [R, Q, ...]."""
+        """Gathers the first positions of all sequences (`cls_positions`): [R, T, ...] -> [R, Q, ...]."""
         return _take(x, self.cls_positions)
 
     def unpack_cls(self, x: jax.Array) -> jax.Array:
@@ -69,7 +70,7 @@ class PackedLayout(_Packing, Layout):
         return jnp.concatenate([x.reshape(count, -1, *x.shape[2:]) for x in parts], axis=1)
 
     def dropout(self, dropout: Dropout) -> Dropout:
-        """Expands the Dropout of sequences, with example ids [R·N], to positions, with example ids [R, T]."""
+        """Expands a Dropout with example ids of sequences [R·N] to one with example ids of positions [R, T]."""
         example_ids = dropout.example_ids.reshape(-1, len(self.slots))[:, np.maximum(self.sequence_ids, 0)]
         positions = jnp.broadcast_to(self.position_ids.astype(np.uint32), example_ids.shape)
         return dropout.replace(example_ids=example_ids, positions=positions)
@@ -95,7 +96,7 @@ class BatchLayout(_Packing):
     def from_mask(cls, mask: jax.Array, count: int) -> 'BatchLayout':
         """Returns the layout that puts every N = `count` consecutive sequences into one row, without gaps.
 
-        `mask` is int32 [B, S], 1 for tokens. The sequences of a row together have at most S tokens, and N divides B.
+        `mask` is int32 [B, S], 1 for tokens. N must divide B, and the sequences of a row must have at most S tokens.
         """
         lengths = mask.sum(-1).reshape(-1, count)
         ends = jnp.cumsum(lengths, axis=1)  # [R, N]

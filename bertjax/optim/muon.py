@@ -57,8 +57,8 @@ def scale_by_muon(momentum: float, b1: float, b2: float, eps: float) -> optax.Gr
 def orthogonalize_kernels(kernels: Any) -> Any:
     """Orthogonalises each matrix in the tree of kernels and multiplies it by sqrt(max(1, O / I)).
 
-    Query, key and value of each layer are separate matrices. Matrices of the same shape, some of them transposed,
-    are concatenated, so the iteration compiles once per shape, and each device computes some of the matrices.
+    Query, key and value of each layer are separate matrices. Tall matrices are transposed. Then the matrices of each
+    shape are concatenated, so the iteration compiles once per shape, and each device computes some of the matrices.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(kernels)
     matrices = [_as_matrices(path, kernel) for path, kernel in leaves]

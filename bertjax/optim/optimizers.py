@@ -72,8 +72,8 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
     Source: LAMB, arXiv 1904.00962, algorithm 2.
 
     Scanned parameters have all layers along their first axis. `optax.lamb` computes one ratio for the whole stack,
-    whereas this transformation computes one per layer. The ratio is 1 for biases and LayerNorm scales, as in NVIDIA's
-    and Google's LAMB, which apply the trust ratio only to parameters with weight decay. It is also 1 if a norm is zero.
+    whereas this transformation computes one per layer. As in NVIDIA's and Google's LAMB, only parameters with weight
+    decay have a ratio; biases and LayerNorm scales do not. The ratio is 1 if one of the two norms is zero.
     """
 
     def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
@@ -106,7 +106,8 @@ def make_optimizer(
 
     The arguments are the keys of the group config.optimizer (see `config.run.Optimizer`). The update of a parameter
     includes `weight_decay` times the parameter, except for biases and LayerNorm scales. StableAdamW and LAMB scale the
-    whole update, including the decay. With Muon, `adam_lr_ratio` scales it outside the matrices of the blocks.
+    whole update, including the decay. With Muon, `adam_lr_ratio` scales the update of each parameter that is not a
+    matrix of a block.
     """
     moments = {
         'bert_adam': scale_by_bert_adam,

@@ -29,9 +29,9 @@ def make_schedule(
 ) -> Schedule:
     """Builds a schedule: linear warm-up from 0 to `peak`, then a decay to 0 at `steps`. 'constant' does not decay.
 
-    The decay starts at the end of the warm-up, from `peak`, as in transformers. In google-research/bert
-    (optimization.py) and in NVIDIA's LAMB scripts, the decay starts at step 0, so the rate drops at the end of the
-    warm-up, and the highest decayed rate is `peak * (1 - warmup_fraction) ** power`.
+    Except for 'wsd', the decay starts at the end of the warm-up, from `peak`, as in transformers. In the original code
+    (google-research/bert, optimization.py) and in NVIDIA's LAMB scripts, the decay starts at step 0. There, the rate
+    drops at the end of the warm-up, to `peak * (1 - warmup_fraction) ** power`.
 
     'slanted_triangular' is equation 3 of ULMFiT (arXiv 1801.06146). It starts and ends at `peak / 32` instead of 0, as
     in the paper, and `warmup_fraction` is the paper's `cut_frac`.

@@ -33,7 +33,7 @@ class Curve:
 
     Attributes:
       name: the entry in the legend.
-      color: a color of style.css, `--NAME`.
+      color: the NAME of a variable `--NAME` in style.css.
       kind: 'line', 'dots' (a line with its points), 'level' (a dashed line) or 'points' (no line).
       text: the hover text of each point; by default its coordinates.
     """
@@ -87,7 +87,7 @@ class BarChart:
     """Horizontal bars.
 
     Attributes:
-      bars: {name: (length, text at its end)}.
+      bars: {name: (length, text at the end of the bar)}.
     """
 
     title: str

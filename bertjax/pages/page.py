@@ -77,7 +77,7 @@ def render_page(
     Args:
       template: a file of this folder that has a macro for each section.
       charts: whether a section has charts, which make the file two megabytes larger.
-      assets: the names of further pairs of files, NAME.css and NAME.js, for this page.
+      assets: names of further assets. Each NAME adds the files NAME.css and NAME.js to the page.
 
     Raises:
       UserError: A section has charts, and Plotly is not installed.

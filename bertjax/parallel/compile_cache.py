@@ -17,13 +17,14 @@ MIN_COMPILE_SECONDS = 0.2
 
 
 def enable_compile_cache() -> None:
-    """Enables JAX's persistent compilation cache in `bertjax/compiled` in XDG_CACHE_HOME (`~/.cache` by default).
+    """Enables JAX's persistent compilation cache, in the folder $XDG_CACHE_HOME/bertjax/compiled/MACHINE.
 
-    JAX's environment variable JAX_COMPILATION_CACHE_DIR takes precedence; an empty value disables the cache. The cache
-    key of a program includes JAX's version, the compiler flags and the devices. If the cache cannot be read, JAX logs a
-    warning and compiles. Programs that compile in less than MIN_COMPILE_SECONDS are not cached, unless
-    JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS sets another limit. If the folder is not writable, nothing is cached. If
-    the cache is larger than MAX_BYTES, the least recently used programs are removed.
+    XDG_CACHE_HOME is `~/.cache` by default, and MACHINE is the result of `_machine_name`. JAX's environment variable
+    JAX_COMPILATION_CACHE_DIR takes precedence; an empty value disables the cache. The cache key of a program includes
+    JAX's version, the compiler flags and the devices. If the cache cannot be read, JAX logs a warning and compiles.
+    Programs that compile in less than MIN_COMPILE_SECONDS are not cached. The variable
+    JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS overrides this limit. If the folder is not writable, nothing is cached.
+    If the cache is larger than MAX_BYTES, the least recently used programs are removed.
     """
     if _MIN_COMPILE_VARIABLE not in os.environ:
         min_seconds = min(MIN_COMPILE_SECONDS, jax.config.jax_persistent_cache_min_compile_time_secs)
@@ -43,9 +44,10 @@ def enable_compile_cache() -> None:
 
 
 def _machine_name() -> str:
-    """Returns a name for all machines with the same CPU instructions.
+    """Returns a name that machines share only if their CPUs have the same instructions.
 
-    A program for a CPU uses all instructions of that CPU, and machines with other CPUs may share the home directory.
+    A program for a CPU uses all instructions of that CPU, so machines with other CPUs must not load it from a shared
+    home directory.
     """
     try:
         with open('/proc/cpuinfo', encoding='utf-8', errors='replace') as lines:

@@ -68,12 +68,13 @@ def _has_plugins() -> bool:
 def claim_devices() -> list[jax.Device]:
     """Prepares the process for its devices and returns all devices.
 
-    The function enables the compile cache (`compile_cache.enable_compile_cache`), sets `compiler_flags.FLAGS` if JAX
-    may use a GPU, and on a CPU makes the process keep freed memory for later computations.
+    The function enables the compile cache (`compile_cache.enable_compile_cache`). If JAX may use a GPU, it sets
+    `compiler_flags.FLAGS`. On a CPU, it makes the process keep freed memory for later computations.
 
     XLA allocates the temporary arrays of a step anew in every step. By default, glibc returns freed blocks above 32 MiB
     to the kernel immediately, so the kernel has to clear their pages in every step, which slows down small models. Only
-    the heap of the main thread can keep such blocks, so asynchronous dispatch on CPU is disabled.
+    the heap of the main thread can keep such blocks. Asynchronous dispatch on CPU would compute in other threads, so it
+    is disabled.
 
     Call this function in the main thread before JAX computes anything; later, its settings have no effect on JAX.
 

@@ -1,8 +1,9 @@
 """Coordinates several processes: lets only the primary write, makes the processes agree, and ends them together.
 
 Each process has its own devices and makes its own rows of a batch. The train state is distributed over all devices.
-Only the primary process, which is the first one, writes and prints. All processes read the same workdir on a shared
-file system, or each process has a separate workdir, to which the files of the primary are copied.
+Only the primary process, which is the first one, writes and prints. Checkpoints in a shared workdir are the exception:
+each process writes its shards. All processes share a workdir on a shared file system, or each process has a separate
+workdir. In the second case, the other processes copy the files of the primary.
 """
 
 import contextlib
@@ -108,9 +109,9 @@ def has_separate_workdirs() -> bool:
 def primary_first(*, sync_workdirs: bool = True) -> Iterator[None]:
     """A context whose body runs first in the primary process, then in the others, which see the primary's files.
 
-    The body must not compute on the mesh, which needs all processes. Within the body, the functions of this module do
-    not communicate, except `wait_for_all`, which must not be called there. Without `sync_workdirs`, processes with
-    separate workdirs do not fetch the primary's files.
+    The body must not compute on the mesh, which needs all processes, and must not call `wait_for_all`. Within the body,
+    `is_multiprocess` returns False, so the other functions of this module do not wait for other processes. Without
+    `sync_workdirs`, processes with separate workdirs do not fetch the primary's files.
 
     Raises:
       OtherStoppedError: In the other processes, if the primary has raised. In the processes without an error, if
@@ -259,7 +260,7 @@ def check_shared_folder(folder: pathlib.Path) -> None:
 
 
 def fetch_to_all_hosts(tree: Any) -> Any:
-    """Fetches full arrays, one after the other, to the hosts of all processes. A single process returns the tree."""
+    """Fetches the full arrays of a tree to all hosts, one by one. A single process returns the tree unchanged."""
     return jax.tree.map(_fetch, tree) if is_multiprocess() else tree
 
 

@@ -25,9 +25,9 @@ _AMPERE: dict[str, Any] = {
     'shared_processor': 167936,
     'links': 300_000_000_000,
 }
-# Sources: NVIDIA's whitepaper on each architecture, its data sheets, and, for shared memory (of a block and of a
-# multiprocessor), the tables of compute capabilities in the CUDA C++ programming guide. Sizes are in bytes; `cache` is
-# the L2 cache. `bandwidth` (of the memory) and `links` (NVLink, in one direction) are in bytes per second.
+# Sources: NVIDIA's whitepapers and data sheets; for the shared memory of a block and of a multiprocessor, the tables of
+# compute capabilities in the CUDA C++ programming guide. Sizes are in bytes, and `cache` is the L2 cache. `bandwidth`
+# (of the memory) and `links` (NVLink, in one direction) are in bytes per second.
 GPUS: dict[str, dict[str, Any]] = {
     'h200': {
         **_HOPPER, 'name': 'NVIDIA H200',
@@ -61,7 +61,9 @@ UNTIMED = {'xla_gpu_autotune_level': 0}
 
 
 def gpu_devices(name: str, count: int) -> list[Any]:
-    """Creates the abstract devices of a machine with `count` GPUs (a key of GPUS), for `.lower().compile()` only.
+    """Creates the abstract devices of a machine with `count` GPUs, for `.lower().compile()` only.
+
+    `name` is the kind of the GPUs, a key of GPUS.
 
     Raises:
       RuntimeError: JAX's plug-in for CUDA is not installed.

@@ -36,12 +36,12 @@ def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
     """Creates a mesh with axes (data, fsdp, tensor) over `devices` (default: all).
 
     If there are several TPU slices, the `data` axis spans them, because the network between slices is slow and the axis
-    exchanges only gradients by default. The devices of a host are adjacent, so `data` also spans the hosts, as far as
-    its size allows.
+    exchanges only gradients by default. The devices of a host are adjacent, so `data`, the outermost axis, also spans
+    the hosts, as far as its size allows.
 
     The axis types are Auto. `jax.make_mesh` would create Explicit axes, with which Linen's logical constraints become
-    assertions and `nn.Embed` raises. Enter the mesh with `jax.set_mesh(mesh)`. With the older `with mesh:`, Flax does
-    not see the mesh, and constraints silently do nothing.
+    assertions and `nn.Embed` raises. Enter the mesh with `partition.mesh_context`, which uses `jax.set_mesh`. With the
+    older `with mesh:`, Flax does not see the mesh, and constraints silently do nothing.
 
     Raises:
       UserError: A size is invalid, the product of the sizes is not the number of devices, or the number of slices does

@@ -57,12 +57,12 @@ def mesh_context(mesh: Mesh) -> Iterator[None]:
 
 
 def platform() -> str:
-    """Returns the platform of the trace: 'tpu', 'gpu' or 'cpu'. The devices of the mesh may be abstract."""
+    """Returns the platform that the trace is for: 'tpu', 'gpu' or 'cpu'. This machine may have another platform."""
     return traced_device().platform
 
 
 def traced_device() -> jax.Device:
-    """Returns the first device of the trace, which may be abstract. All devices of a trace are of the same kind."""
+    """Returns the first device that the trace is for, which may be abstract. All its devices are of the same kind."""
     mesh = _MESH.get()
     return jax.devices()[0] if mesh is None else mesh.devices.flat[0]
 

@@ -24,7 +24,7 @@ _TIMEOUT = 3.0  # seconds; the server is on the same machine and answers within 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessFlags:
-    """The command line flags for several processes; all None for one process or if the environment configures them."""
+    """The flags that connect several processes. All are None for one process, or if the environment has the values."""
 
     coordinator_address: str | None = None  # HOST:PORT of the first process
     num_processes: int | None = None
@@ -56,10 +56,10 @@ class ProcessFlags:
 def _count_tpu_processes(environment: Mapping[str, str]) -> int:
     """Counts the processes of the TPU slices of this run, or returns 1 without any sign of other processes.
 
-    JAX itself determines the number only when it connects the processes.
+    JAX itself determines the number only when it connects the processes, but the caller needs it before that.
 
-    The number is in the environment on GKE, and on Google's metadata server on TPU VMs. The server is queried only if
-    JAX has found TPU chips, so that other machines do not wait for it. Without chips, the import of JAX sets
+    On GKE, the number is in the environment; on TPU VMs, it is on Google's metadata server. The server is queried only
+    if JAX has found TPU chips, so that other machines do not wait for it. Without chips, the import of JAX sets
     TPU_SKIP_MDS_QUERY.
     """
     hosts = environment.get('TPU_PROCESS_ADDRESSES', environment.get('TPU_WORKER_HOSTNAMES'))
@@ -70,7 +70,7 @@ def _count_tpu_processes(environment: Mapping[str, str]) -> int:
             if slices is None:
                 slices = _parse_value('MEGASCALE_NUM_SLICES', _read_attribute('tpu-env', environment))
         except (OSError, http.client.HTTPException) as error:
-            # A single host may be outside Google's cloud. If there are several hosts, `devices.claim_devices` raises.
+            # Only a warning: a single host may be outside Google's cloud, and `claim_devices` raises for several hosts.
             logging.warning('cannot query the number of machines of the TPU slice, assuming 1: %s', error)
     return len((hosts or '').split(',')) * int(slices or '1')
 

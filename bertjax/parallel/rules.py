@@ -1,8 +1,8 @@
 """The table from logical axis names to mesh axes, and the mesh presets.
 
 The model names every dimension of its weights and activations, and only this file maps the names to mesh axes. Weights
-and activations have different names, because `fsdp` splits the `embed` of weights but the batch of activations, and a
-mesh axis can split only one dimension of an array.
+and activations have different names, because a mesh axis can split only one dimension of an array: `fsdp` splits the
+`embed` dimension of weights, but the batch dimension of activations.
 """
 
 from collections.abc import Mapping

@@ -39,10 +39,10 @@ class Generation:
 # Sources. Memory, memory bandwidth, links ("bidirectional ICI": both directions of four or six links) and network
 # ("data center network": 6.4 and 25.6 Tbit/s for the 256 chips of a v5e and a v6e pod, 50 Gbit/s per chip of v5p):
 # Google Cloud's pages on each generation (docs.cloud.google.com/tpu/docs/v5e, v5p, v6e, v4). Links of v3 and v4:
-# Jouppi et al., arXiv 2304.01433, table 4. Clocks: the peak divided by the FLOPs per cycle, which are two for each
-# multiplier in 4 (v3, v5e) or 8 (v4, v5p) units of 128 x 128, or in 4 units of 256 x 256 (v6e). Google's page on v6e
-# mentions two units, but then the clock would double, and the compiler's estimate of a large product would be 1.4 times
-# the peak.
+# Jouppi et al., arXiv 2304.01433, table 4. Clocks: the peak FLOPs per second of a chip, divided by its FLOPs per cycle.
+# A multiplier has two FLOPs per cycle, and a chip has 4 (v3, v5e) or 8 (v4, v5p) units of 128 x 128 multipliers, or 4
+# units of 256 x 256 (v6e). Google's page on v6e mentions two units, but then the clock would double, and the compiler's
+# estimate of a large product would be 1.4 times the peak.
 GENERATIONS = {
     'v3': Generation(16 * 2**30, 450e9, 35e9, 32, 0.94e9),
     'v4': Generation(32 * 2**30, 1200e9, 50e9, 4, 1.05e9),
@@ -78,10 +78,10 @@ def slice_chips(name: str) -> int:
 
 
 def ici_bandwidth(name: str, chips: int) -> float:
-    """Returns the bytes per second that each chip of a group in one slice can send to the others.
+    """Returns the bytes per second that a chip can send to the others of a group of `chips` chips in one slice.
 
-    A group of all chips sends along every side of the slice, and a smaller group along one side. Chips send in both
-    directions along a ring, and in one direction otherwise.
+    If the group has all chips of the slice, it sends along every side of the slice. A smaller group sends along one
+    side. Chips send in both directions along a ring, and in one direction otherwise.
     """
     _, generation, shape = parse_topology(name)
     spec = generation_of(name)

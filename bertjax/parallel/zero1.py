@@ -6,8 +6,8 @@ computes with its rows and the full parameters, inside `jax.shard_map`. Without 
 products of the model by these shardings.
 
 If `fsdp` or `tensor` already split the weights, XLA would have to partition the body of `shard_map` over these axes,
-which fails (jaxlib 0.10.2). In this case, the data axis shards only the moments of the optimiser, and the gradients
-are constrained to the same shardings. Each device updates its shard of the parameters and gathers the other shards.
+which fails (jaxlib 0.10.2). In this case, the data axis shards only the moments of the optimiser. The gradients are
+constrained to the shardings of the moments. Each device updates its shard of the parameters and gathers the others.
 """
 
 import dataclasses
@@ -48,9 +48,9 @@ def is_data_parallel(mesh: Mesh) -> bool:
 def shard_over_data(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """Shards an abstract array over the data axis. The array must be replicated over this axis.
 
-    The function splits the largest dimension of a device's shard that the axis size divides. It splits the last
-    dimension only if the axis size divides no other dimension, so that neighbours in memory stay on one device. Arrays
-    that are small or have no such dimension are returned unchanged.
+    A dimension of a device's shard fits if the axis size divides it. The function splits the largest dimension that
+    fits, but the last dimension only if no other fits, so that neighbours in memory stay on one device. Arrays that are
+    small or have no dimension that fits are returned unchanged.
     """
     mesh = x.sharding.mesh
     axes = [_split_axes(entry, mesh) for entry in (*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec)))]

@@ -44,8 +44,8 @@ SIZES = (
 _MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
 _EFFICIENCY = 0.4  # the assumed speed of a training step, relative to a large matrix product
 # The constants of `expected_loss`, from a fit to runs with 0.4 to 3.2 million parameters (benchmarks/ladder.py
-# --report). For larger models they are an extrapolation. They and _EFFICIENCY determine only the size, the warm-up and
-# intervals in percent; the clock corrects the rest.
+# --report). For larger models they are an extrapolation. With a budget in time, they and _EFFICIENCY determine only the
+# size, the warm-up and the intervals in percent; the clock determines the other steps.
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.447, 11.7, 0.2, 2800.0, 0.493
 _MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, without which tiny models would warm up for too long
 _WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed
@@ -77,8 +77,8 @@ class BudgetPlan:
 
     Attributes:
       budget: The value of config.budget.
-      model: {key of config.model: value}: the dtype unless the command line sets it, and the keys of the size unless
-        the command line sets one of them.
+      model: {key of config.model: value}, empty unless config.architecture_from is 'budget'. It has the dtype, unless
+        the command line sets it, and the keys of the size, unless the command line sets one of them.
       estimate: The estimated number of steps of the run.
       warmup, stable, decay: The steps of the three phases. With a budget in time, `stable` and `decay` are None until
         the clock ends the second phase.
@@ -151,7 +151,7 @@ class BudgetPlan:
 
 
 def chooses_size(settings: PretrainingSettings, flag_keys: Collection[str]) -> bool:
-    """Returns whether a new run chooses its size: it follows config.budget, and the command line sets no size."""
+    """Returns whether a new run chooses its size: architecture_from is 'budget', and the command line sets no size."""
     return settings.architecture_from == 'budget' and not {f'model.{key}' for key in BUDGET_SIZE} & {*flag_keys}
 
 
@@ -263,7 +263,7 @@ def product_rate(mesh: Mesh, dtype: str) -> float:
     rows, width = 4096, 1024
     with jax.default_device(mesh.local_devices[0]):
         left, right = jnp.ones((rows, width), dtype), jnp.ones((width, width), dtype)
-        # A model multiplies by `dot`, because `jnp.matmul` has no fast bfloat16 on CPUs.
+        # This uses `dot`, as models on CPUs do, because `jnp.matmul` has no fast bfloat16 there.
         product = jax.jit(functools.partial(dot, x_dims=(1,), y_dims=(0,))).lower(left, right).compile()
         times = []
         for _ in range(8):

@@ -41,7 +41,7 @@ class ChanceBaselines:
 def read_chance_baselines(folder: pathlib.Path) -> ChanceBaselines:
     """Computes the baselines of a finished or unfinished run in a workdir.
 
-    If the tokenizer or the token stores of the run are missing, only `pair` is set. Without a config.json, all values
+    If the tokenizer or a token store of the run cannot be read, only `pair` is set. Without a config.json, all values
     are defaults.
 
     Raises:
@@ -64,7 +64,7 @@ def read_chance_baselines(folder: pathlib.Path) -> ChanceBaselines:
 def compute_chance_baselines(
     settings: PretrainingSettings, stores: Sequence[WeightedStore], examples: StoreExamples, total: int
 ) -> ChanceBaselines:
-    """Computes the baselines of a run of `total` steps on the `examples` of `stores`."""
+    """Computes the baselines of a run with `total` steps. `examples` are made from `stores`."""
     pair, majority = pair_name(settings.pair_options.mode), {}
     if not examples.has_heldout:
         return ChanceBaselines(pair)

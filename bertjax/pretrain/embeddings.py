@@ -26,7 +26,7 @@ def read_embeddings(path: str, tokenizer: Tokenizer, width: int) -> tuple[np.nda
       width: The width of the model, D.
 
     Returns:
-      The ids, int [N], and the initial values of their rows in the token embedding, float32 [N, D].
+      The ids of the pieces in the file, int [N], and their embeddings, float32 [N, D].
 
     Raises:
       UserError: The file does not exist or has no matrix, or the matrix has a wrong shape or non-finite values.

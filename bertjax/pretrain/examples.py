@@ -55,7 +55,7 @@ class StoreExamples:
         """Returns the examples of a phase. With config.packing, training examples are packed into rows.
 
         Training examples have the highest mask rate of the phase, which `ScheduledMasks` can lower. Held-out examples
-        have the mask rate config.masking.eval_rate, and their P is this rate times S, rounded up.
+        have the mask rate config.masking.eval_rate, and at most this rate times S (rounded up) predictions.
 
         Args:
           shape: (S, P), the sequence length and the maximum number of predictions of training examples.

@@ -35,7 +35,7 @@ def read_heldout_pairs(settings: PretrainingSettings) -> list[MinimalPair]:
 class PairsEvaluator:
     """An evaluator of the training loop (`EvaluatorProtocol`) that computes the accuracy on minimal pairs.
 
-    There must be at least one pair. A batch has `batch_size` masked sentences.
+    There must be at least one pair. A batch has `batch_size` copies of sentences, each with one masked token.
 
     Raises:
       UserError: A sentence is longer than the model's number of positions; see `encode_pairs`.

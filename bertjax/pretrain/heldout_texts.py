@@ -77,8 +77,8 @@ def prepare_texts(
 ) -> dict[str, StoreSplit]:
     """Returns the texts as {name: split}. Their token stores are built in the workdir `folder`, or reused.
 
-    The split of an entry NAME=PATH has all documents of the text. The splits of 'each' have the held-out documents of
-    `stores`, the token stores of the corpus.
+    The split of an entry NAME=PATH has all documents of the text. 'each' adds a split for each corpus of the mixture,
+    with the held-out documents of its token store in `stores`.
 
     Raises:
       UserError: A text cannot be read, or 'each' is used and a corpus has no held-out documents.

@@ -43,8 +43,8 @@ from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats
 from bertjax.workdir.lock import has_checkpoints
 
-# Training on pairs has little effect if more than this share of the chunks has a single sentence. In Wikipedia at
-# S=128, a tenth of the chunks has a single sentence.
+# Training on pairs has little effect if more than this share of the chunks has a single sentence. In Wikipedia, a tenth
+# of the chunks of 128 tokens has a single sentence.
 _MAX_SINGLE_SHARE = 0.5
 
 
@@ -137,9 +137,8 @@ class Pretraining(Experiment):
     def init_state(self) -> TrainState:
         """Returns the training state at step 0.
 
-        The parameters are the initial parameters of the distillation, if it has any. Otherwise they come from
-        config.init, or are random if config.init is empty, and the matrix of config.embeddings replaces token
-        embeddings.
+        If the distillation has initial parameters, the state has these. Otherwise, the parameters come from
+        config.init, or are random if it is empty, and the matrix of config.embeddings replaces token embeddings.
 
         Raises:
           UserError: The sizes of the model in config.init differ from config.model.
@@ -288,7 +287,7 @@ def _describe_pairs(part: dict[str, Any]) -> str:
 
 
 def _warn_of_pairs(part: dict[str, Any]) -> str:
-    """Returns a warning if most chunks have a single sentence, so that they cannot be split into A and B, else ''."""
+    """Returns a warning if most chunks have a single sentence and so cannot be split into A and B, else ''."""
     single = part['one_sentence']
     if single is None or single <= _MAX_SINGLE_SHARE:
         return ''

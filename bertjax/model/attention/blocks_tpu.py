@@ -1,9 +1,9 @@
 """Attention on TPU by blocks of queries, for layers with a window and for rows too long for `fused_tpu`.
 
-The kernel keeps a row in the vector memory (VMEM). With a window, a block of `BLOCK` queries sees the keys from half a
-window before the block to half a window after it, so the cost grows with S·window instead of S². For S tokens, H heads
-of width K and N keys per block of queries, the kernel needs 4·S·N·H·K operations forward and 10·S·N·H·K backward (five
-products, one of which recomputes the scores). With a window of 128, N is 256; without a window, N is S.
+The kernel keeps a row of S tokens in the vector memory (VMEM). With a window, a block of `BLOCK` queries sees only the
+keys from half a window before the block to half a window after it. The kernel multiplies a block with N keys: with a
+window of 128, N is 256; without a window, N is S. For H heads of width K, it needs 4·S·N·H·K operations forward and
+10·S·N·H·K backward. The backward pass has five products, one of which recomputes the scores.
 
 The kernel has not been measured on hardware yet.
 """

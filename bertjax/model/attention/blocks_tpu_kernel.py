@@ -31,7 +31,7 @@ class BlockOptions:
     width: int  # of a head
 
     def first_key(self, block: int | jax.Array, length: int) -> int | jax.Array:
-        """Returns the position of the first key for a block of queries. All keys for the block are inside the row."""
+        """Returns the position of the first key for a block of queries, clipped so that all keys are inside the row."""
         return jnp.clip(block * BLOCK - (self.keys - BLOCK) // 2, 0, length - self.keys)
 
 
@@ -40,7 +40,8 @@ def _call(
 ) -> list[jax.Array]:
     """Runs a kernel for each row and group of heads, on blocks [S, group·width] of the arrays.
 
-    A position sees the keys at most `options.reach` positions away. See `tpu_kernel.differentiable` for the arguments.
+    A query sees only keys that are at most `options.reach` positions away. The arguments are those of `call` in
+    `tpu_kernel.differentiable`. `words` is not used, because there is no dropout.
     """
     is_forward = len(arrays) == 3
     kernel, outputs = (_forward_kernel, 1) if is_forward else (_backward_kernel, 3)

@@ -1,9 +1,9 @@
 """Attention on CPU, one head of one row at a time, so that the scores stay in the cache.
 
-Each head is read directly from the output of the projections, and its result overwrites its queries, so no array is
-copied into another layout. The backward pass recomputes the scores instead of saving an [S, S] array. The division by
-the sum of the softmax follows the product with the values. This needs fewer divisions, and the result is the same up to
-rounding.
+A head is read directly from the output of the projections, and in the forward pass its result overwrites its queries.
+No array is copied into another layout. The backward pass recomputes the scores instead of saving an [S, S] array. The
+softmax is divided by its sum only after the product with the values. This needs fewer divisions, and the result is the
+same up to rounding.
 """
 
 import functools
@@ -25,7 +25,7 @@ MAX_PLAIN_LENGTH_BFLOAT16 = 256
 
 _Arrays = tuple[jax.Array, ...]
 # The inputs that all heads of a row share: the bias of the scores, float32 [Q or 1, S], and `AttentionMask.positions`,
-# uint32 [S] or None.
+# int [S] or None.
 _Row = tuple[jax.Array, jax.Array | None]
 
 

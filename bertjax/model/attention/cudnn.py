@@ -13,12 +13,13 @@ from bertjax.model.attention.fused_gpu import GpuImplementation
 from bertjax.model.attention.implementation import Kernel
 from bertjax.model.attention.mask import AttentionMask
 
-# Limits from check_is_flash_attention in jax/_src/cudnn/fused_attention_stablehlo.py. On Hopper, JAX allows 256.
+# JAX's limits for the width of a head (check_is_flash_attention in jax/_src/cudnn/fused_attention_stablehlo.py). On
+# Hopper, JAX allows widths up to 256.
 WIDTH_MULTIPLE, MAX_WIDTH = 8, 128
 
 
 class Cudnn(GpuImplementation):
-    """The kernel of cuDNN. It supports neither dropout nor packed rows, and all positions must be queries.
+    """The kernel of cuDNN. It does not support dropout or packed rows, and all positions must be queries.
 
     If a row has no tokens, every query sees the first position, whereas in other implementations it sees all positions.
     """

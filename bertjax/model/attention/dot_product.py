@@ -55,9 +55,9 @@ def scores(query: jax.Array, key: jax.Array) -> jax.Array:
     return products * query.shape[-1] ** -0.5
 
 
-# XLA:CPU has fast matmuls for the two products in the following forms. Heads come before positions, so each matrix is
-# contiguous in memory. Barriers keep XLA from folding the transposition into the product, which would then take 1.5
-# times as long. Products of bfloat16 have float32 results, for the reason in `layers.dot`.
+# The forms of the two products for which XLA:CPU has fast matmuls. Heads come before positions, so each matrix is
+# contiguous in memory. Without the barriers, XLA would fold the transposition into the product, which would then take
+# 1.5 times as long. Products of bfloat16 have float32 results, for the reason in `layers.dot`.
 def _swap_heads(x: jax.Array) -> jax.Array:
     """Swaps axes 1 and 2 in memory: [B, S, H, K] -> [B, H, S, K], or back."""
     return jax.lax.optimization_barrier(x.swapaxes(1, 2))

@@ -1,8 +1,8 @@
 """Attention on TPU by JAX's flash attention kernel, for sequences that are too long for the other kernels.
 
 For the backward pass, the kernel saves two numbers per query instead of the scores [S, S]. It does not support dropout,
-so training uses it only with `model.attention_dropout=0`; evaluation and prediction can always use it. Its speed has
-not been measured yet.
+so training uses it only with `model.attention_dropout=0`. Evaluation and prediction have no dropout. The speed of the
+kernel has not been measured yet.
 """
 
 import jax
@@ -16,7 +16,7 @@ BLOCKS = (512, 256, 128)  # in tokens, multiples of a register's 128 columns: th
 
 
 class FlashTpu(TpuImplementation):
-    """The kernel has no dropout. It supports rows of a multiple of 128 tokens, if all positions are queries.
+    """The kernel has no dropout. It supports row lengths that are multiples of 128, if all positions are queries.
 
     A padding position sees only padding, whereas in other implementations it sees the tokens of its row.
     """

@@ -2,9 +2,9 @@
 
 A program keeps its block of queries (or keys) in registers and loops over the keys (or queries), so scores, softmax and
 dropout stay on the chip. The forward pass saves two values per query for the backward pass, the maximum and the sum of
-the softmax (arXiv 2205.14135, algorithm 1). If every key is hidden, a single log-sum-exp would round the sum away. The
-backward pass computes the scores twice, first for the gradients of queries, then for the gradients of keys and values,
-so it sums in a fixed order. A single pass would add by atomic operations, in a different order in every run.
+the softmax (arXiv 2205.14135, algorithm 1). A single value, log-sum-exp, would round the sum away if every key is
+hidden. The backward pass computes the scores twice: for the gradients of queries, and for those of keys and values.
+Each time, it sums in a fixed order. A single pass would add by atomic operations, in a different order in every run.
 """
 
 import functools
@@ -73,7 +73,10 @@ def _call(
     products: int,
     name: str,
 ) -> Sequence[jax.Array]:
-    """Runs `kernel` for each block, head and row, on all positions of the inputs and one block of the outputs."""
+    """Runs `kernel` for each block, head and row, on all positions of the inputs and one block of the outputs.
+
+    `products` is the number of matrix products [S, K] x [K, S] or [S, S] x [S, K] per head, for the cost estimate.
+    """
     B, S, H, K = inputs[0].shape
     input_specs = {
         4: pl.BlockSpec((None, S, None, K), lambda i, h, b: (b, 0, h, 0)),
@@ -173,7 +176,7 @@ def _program_block(options: KernelOptions) -> pl.Slice:
 
 
 class _Tile:
-    """Scores of a block of queries and a block of keys. `query_axis` is the axis of queries, 0 or 1."""
+    """The scores and the dropout of a block of queries and a block of keys. Queries are along `query_axis`, 0 or 1."""
 
     def __init__(self, options: KernelOptions, sequences: Any, words: Any, query_axis: int):
         self.options, self.sequences, self.query_axis = options, sequences, query_axis

@@ -84,7 +84,7 @@ class Implementation:
         return over_mesh(self._kernel(query, mask, rate), inputs, axes)(*arrays, mask, words).reshape(query.shape)
 
     def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
-        """Returns the function that computes the attention of one device, for a dropout rate."""
+        """Returns the function that computes attention on one device. `rate` is the dropout rate."""
         raise NotImplementedError
 
     def _refuse_mask(self, mask: AttentionMask) -> str | None:
@@ -107,7 +107,7 @@ class Implementation:
 
 
 def refuse_length(length: int, multiple: int, longest: int | None = None) -> str | None:
-    """Returns None if `length` is a multiple of `multiple` and at most `longest`, else the reason for a refusal."""
+    """Returns the reason to refuse `length`, or None if it is a multiple of `multiple` and at most `longest`."""
     if length % multiple == 0 and (longest is None or length <= longest):
         return None
     limit = '' if longest is None else f' up to {longest}'

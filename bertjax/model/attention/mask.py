@@ -23,12 +23,12 @@ class AttentionMask(struct.PyTreeNode):
         window.
       query_ids: int32 [B, Q], the sequence of each query. None if the queries are the first Q positions of the row, or
         if `sequence_ids` is None.
-      positions: int [B, S], the index of each key, for windows and for dropout in fixed slots (uint32; see
-        `dropout.drop_weights`). In fixed slots, it is the index within the sequence. None for the index in the row.
+      positions: int [B, S], the index of each key, for windows and for dropout. In fixed slots, it is the index
+        within the sequence, as uint32 for `dropout.drop_weights`. None for the index in the row.
       query_positions: int [B, Q], the index of each query, for windows only. None if the queries are the first Q
         positions of the row.
-      hidden_queries: Whether tokens that are hidden as keys act as queries whose results are used. Some kernels would
-        show such queries the wrong keys.
+      hidden_queries: Whether the caller uses the results of hidden tokens, which act as queries but not as keys. Some
+        kernels would show these queries the wrong keys.
       layout: The layout of rows with fixed slots, or None. `select.attend` builds a mask for each of its row groups.
     """
 
@@ -55,7 +55,7 @@ class AttentionMask(struct.PyTreeNode):
     def visible(self, num_queries: int) -> jax.Array:
         """Computes which keys each of Q = `num_queries` queries may see: bool [B, 1, Q, S], for scores [B, H, Q, S].
 
-        If all queries see the same keys, it is [B, 1, 1, S].
+        If all queries see the same keys, the result is [B, 1, 1, S].
         """
         visible = self.key_mask[:, None, None, :] > 0  # [B, 1, 1, S]
         if self.sequence_ids is not None:

@@ -38,7 +38,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 
 @dataclasses.dataclass(frozen=True)
 class AttentionChoice:
-    """The chosen implementation, a key of IMPLEMENTATIONS, and {name: reason} against those that come before it."""
+    """The name of the chosen implementation, and {name: reason} for the earlier candidates, which refuse the call."""
 
     name: str
     refusals: Mapping[str, str]
@@ -143,12 +143,12 @@ def _without_wide_window(mask: AttentionMask, key: jax.Array) -> AttentionMask:
 
 
 def _halo(mask: AttentionMask) -> int:
-    """Returns the number of key positions on each side of a block of queries, so that products are not too small."""
+    """Returns the number of keys on each side of a block of queries: half the window, but at least 32 for speed."""
     return max(mask.window // 2, 32)
 
 
 def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> bool:
-    """Returns whether to attend in blocks: with a narrow window, all positions as queries, no dropout, no causality."""
+    """Returns whether to attend in blocks. This needs a narrow window, all queries, and no dropout or causal mask."""
     is_causal = mask.causal or mask.causal_queries is not None
     S = key.shape[1]
     if not mask.window or is_causal or dropout_rate or not isinstance(S, int):  # an exported model has a symbolic S
@@ -157,7 +157,7 @@ def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, d
 
 
 def _attend_in_blocks(name: str, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask) -> jax.Array:
-    """Computes `attend` with a window for blocks of queries and the keys near them, so the cost grows with S, not S².
+    """Computes `attend` with a window: multiplies blocks of queries with the keys near them, at a cost of O(S).
 
     A block has 2 h queries and 4 h keys with h = `_halo`. All blocks are rows of one call.
     """
@@ -186,7 +186,7 @@ def _attend_in_blocks(name: str, query: jax.Array, key: jax.Array, value: jax.Ar
         window=mask.window,
         hidden_queries=mask.hidden_queries,
     )
-    # A named implementation also computes blocks that it would refuse as rows because another one is faster.
+    # A named implementation computes the blocks even if it would refuse them as too short to be fast (by_head_cpu.py).
     attend_blocks = functools.partial(attend, name) if name == 'auto' else IMPLEMENTATIONS[name].attend
     mixed = attend_blocks(of_queries(query), of_keys(key), of_keys(value), part, dropout_rate=0.0, dropout=None)
     return mixed.reshape(B, -1, *mixed.shape[2:])[:, :S]
@@ -195,7 +195,7 @@ def _attend_in_blocks(name: str, query: jax.Array, key: jax.Array, value: jax.Ar
 def describe_attention(
     config: BertConfig, rows: int, seq_len: int, packed: bool = False, causal_rows: bool = False
 ) -> str:
-    """Describes the attention of a training step on [rows, seq_len] tokens, of which `causal_rows` are causal.
+    """Describes the attention of a training step on [rows, seq_len] tokens. With `causal_rows`, some are causal.
 
     Raises:
       UserError: See `choose_attention`.

@@ -59,10 +59,10 @@ class SelfAttention(nn.Module):
         if c.qk_norm:
             query, key = Norm(c, 'head_dim', name='query_norm')(query), Norm(c, 'head_dim', name='key_norm')(key)
         if rotary is not None:
-            # With remat 'elementwise', the backward pass rotates again. Saving the result of the TPU kernel costs more.
+            # With remat 'elementwise', the backward pass rotates again: saving the TPU kernel's result costs more.
             query, key = rotary[0].rotate(query), rotary[1].rotate(key)
-        # Fused kernels never store scores and probabilities, so captured ones are computed outside of `attend`. If
-        # `attend` uses `dot_product`, XLA computes them only once.
+        # Fused kernels store neither scores nor probabilities, so a capture computes them here, outside of `attend`.
+        # If `attend` uses `dot_product`, XLA merges the two equal computations.
         if is_captured(self, SCORES):
             capture_value(self, SCORES, dot_product.scores(query, key))  # [B, H, Q, S]
         if is_captured(self, PROBABILITIES):

@@ -23,8 +23,8 @@ def differentiable(call: Callable[..., list[jax.Array]]) -> Kernel:
     """Makes a differentiable function (options, query, key, value, mask, words) -> [B, S, H·K] for H heads of width K.
 
     Args:
-      call: (options, arrays, `AttentionMask.groups`, words) -> arrays, all [B, S, H·K]. It maps [query, key, value] to
-        [output], and [query, key, value, cotangent] to the gradients of query, key and value.
+      call: (options, arrays, `AttentionMask.groups`, words of dropout) -> arrays. It maps [query, key, value] to
+        [output], and [query, key, value, cotangent] to the gradients of query, key and value, all [B, S, H·K].
     """
 
     @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
