@@ -4,6 +4,7 @@ import json
 import pathlib
 import shutil
 import types
+from importlib.machinery import ModuleSpec
 
 import pytest
 from running import GLUE, RUN, Program, copy_workdir, rows
@@ -37,7 +38,7 @@ def test_a_resumed_training_is_tracked(program: Program, trained: pathlib.Path, 
     """A run without a tracker gets one when it is resumed, which does not count as a change of the run."""
     monkeypatch.setattr(Fake, 'calls', [], raising=False)
     monkeypatch.setitem(tracker.SERVICES, 'trackio', Fake)
-    monkeypatch.setattr('importlib.util.find_spec', lambda name: name)
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: ModuleSpec(name, None, origin=name))
     workdir = copy_workdir(trained, tmp_path / 'mine')
     shutil.rmtree(workdir / 'checkpoints' / '24')
     tracked = (*RUN, f'--workdir={workdir}', '--config.tracker=trackio', '--config.tracker_project=bert')
