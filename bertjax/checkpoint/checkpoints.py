@@ -58,7 +58,7 @@ class Checkpoints:
       directory: The folder, which is created if needed.
       keep: The number of newest steps to keep, at least 1.
       log: A function that logs a line about each unfinished, damaged or unknown checkpoint.
-      read_only: Whether to leave the folder unchanged, for verbs that only read a run.
+      read_only: Whether to leave the folder unchanged, for commands that only read a run.
 
     Raises:
       UserError: `directory` or a parent of it is a file.
@@ -233,7 +233,7 @@ class Checkpoints:
                 steps.unmark(self.directory, step)
                 for old in self._steps.superseded(self._keep):
                     steps.mark(self.directory, old)
-                    # Orbax could delete only together with all other processes, which are training.
+                    # Orbax deletes a step only if all processes take part, but the other processes are training.
                     shutil.rmtree(self.directory / str(old))
                     steps.unmark(self.directory, old)
         except BaseException as error:  # raised by wait(), in the training loop's thread
@@ -303,7 +303,8 @@ def _single_process() -> ocp.options.MultiprocessingOptions:
 def _copy_on_cpu(x: Any) -> Any:
     """Returns a copy of a JAX array if JAX runs on CPU, else the argument itself.
 
-    On CPU, Orbax makes no copy itself. The state is donated to the next step, which would have to wait for the write.
+    On CPU, Orbax makes no copy itself. Without one, the next step, to which the state is donated, would have to wait
+    for the write.
     """
     if not isinstance(x, jax.Array) or jax.default_backend() != 'cpu':
         return x

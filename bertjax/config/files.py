@@ -38,7 +38,7 @@ class Recipe:
     Attributes:
       name: The recipe as the user spells it.
       config: The config of the recipe with all changes.
-      flag_keys: The config keys that the user set, with flags `--config.KEY=VALUE` or with arguments in Python.
+      flag_keys: The config keys that the user set: in flags `--config.KEY=VALUE`, in Python or in a saved config.
       rows: The rows that a Python program gave instead of files, {key of ROW_KEYS: rows}.
       base: The recipe that a saved config names, or else `name`. In the constructor, '' means `name`.
     """
@@ -77,7 +77,11 @@ class Recipe:
             try:
                 config_path.set_value(key, config, value)
             except (TypeError, ValueError) as error:  # the value does not have the type of the key in this recipe
-                raise UserError(f'config.{key}', repr(value), str(error), 'give a value of this type') from None
+                found, expected = (
+                    f'{value!r}, a {type(value).__name__}',
+                    'a value of the type that the key has in this recipe',
+                )
+                raise UserError(f'config.{key}', found, expected, str(error)) from None
         check_ranges(config)
         others = {key: value for key, value in self.rows.items() if key not in keys}
         return dataclasses.replace(
@@ -102,7 +106,7 @@ class Recipe:
         return keys
 
     def describe_default_argument(self) -> str:
-        """Returns a sentence about the options of a recipe without an argument, as in `glue`; '' for other recipes."""
+        """Returns a sentence with the task options of a recipe such as `glue` without an argument; '' for none."""
         name = self.base
         inner = name.partition(':')[2] if 'distill' in self.config else name
         if 'task' not in self.config or ':' in inner or find_recipe(inner or name).startswith(str(SAVED_CONFIG)):

@@ -15,7 +15,7 @@ from bertjax.model.quantization import PRECISIONS
 FEATURE_FORMATS = ('npy', 'safetensors', 'parquet', 'jsonl')
 ASK = ('masks', 'score', 'pairs', 'continue')
 _FIELD = text(empty=False)
-_LENGTH = either(integer(4, MANY), special(0, 'the maximum of the model'))
+_LENGTH = either(integer(4, MANY), special(0, "the model's default"))
 _MARGIN = either(number(0, 2), special(None, 'no margin'))
 _NORMALIZE = either(FLAG, special(None, "the model's setting"))
 
@@ -113,7 +113,9 @@ class ExtractKeys:
         'the name of a prompt of the model, such as `query`, or a prefix of every text',
     )
     truncate_dim: int = key(
-        0, integer(0, MANY), "the number of leading dimensions to keep, before scaling; 0: the model's default"
+        0,
+        integer(0, MANY),
+        "the number of leading dimensions to keep, before scaling; 0: the model's default if `pool=auto`, else all",
     )
     precision: str = key(
         'float32', one_of(PRECISIONS), '`npy`: the precision; `int8` has a byte per dimension, `binary` a bit'
@@ -166,7 +168,9 @@ class MineNegativesKeys:
     anchor: str = key('anchor', _FIELD, 'the field with the anchor of a pair')
     positive: str = key('positive', _FIELD, 'the field with the positive of a pair')
     negative: str = key(
-        'negative', _FIELD, 'the field with known negatives, which join the corpus; the output has the mined negatives'
+        'negative',
+        _FIELD,
+        'the field with known negatives, which are added to the corpus; in the output, the mined negatives',
     )
     corpus: str = key('', TEXT, 'a file of further texts to choose negatives from')
     field: str = key('text', _FIELD, 'the field of a record of `corpus` that holds the text')
@@ -190,7 +194,7 @@ class AttentionKeys:
     texts: tuple = key(
         (),
         list_of(_FIELD),
-        'the texts on the page, or pairs separated by a tab; without `input`, the statistics cover them too',
+        'the texts on the page; a tab separates a pair; without `input`, the statistics cover these texts too',
     )
     show: int = key(
         12, integer(0, 1000), 'if `texts` is empty, the number of texts on the page, from the start of `input`'

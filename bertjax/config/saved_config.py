@@ -53,7 +53,7 @@ def get_config(path: str) -> ConfigDict:
     try:
         changed = Recipe(recipe, load_recipe(find_recipe(recipe))).with_keys(_flat(values))
         for key in changed.rows:
-            fix = 'write one text; separate several paths by commas, such as a.txt,b.txt'
+            fix = 'write one string; separate several paths by commas, such as a.txt,b.txt'
             raise UserError(f'config.{key}', format_value(values[key]), 'text', fix)
         return changed.config
     except UserError as error:
@@ -61,7 +61,7 @@ def get_config(path: str) -> ConfigDict:
 
 
 def make_recipe(name: str, config: ConfigDict, flag_keys: Collection[str] = ()) -> Recipe:
-    """Returns the recipe that the user spells `name`. The keys that a saved config changes count as set by the user.
+    """Returns the config as a recipe. `name` is spelt as by the user. Keys that a saved config changes count as set.
 
     In the config of a run with a budget, the size and dtype also count as set, so that a new run keeps them.
     """

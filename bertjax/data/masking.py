@@ -41,8 +41,8 @@ class MaskOptions:
       random: The share of the predicted positions that become a random id. The other positions keep their ids.
       unit: The unit of masking: 'token', 'word' or 'span'.
       max_span: The maximum number of words in a span, for unit 'span'.
-      static: Whether a pair has the same masks each time it occurs, instead of new masks. Static masks depend on (plan,
-        slot) instead of the example number, and `config.pair_plans` is then Google's `dupe_factor`.
+      static: Whether a pair has the same masks each time it occurs, instead of new masks. `config.pair_plans`
+        is then Google's `dupe_factor`.
       eval_rate: The rate for held-out text. It is independent of `rate`, because losses at different rates cannot be
         compared.
       causal_share: The share of the training examples that are causal: attention goes from left to right, and the
@@ -119,8 +119,8 @@ def mask_batch(
       continues_word: bool [V], whether a piece continues the word before it.
       seed: The first key of the random draws.
       n: The second key, int64 [B].
-      within_budget: Whether a row never exceeds its budget. If all its words are longer than the budget, only a part of
-        the shortest word is then masked.
+      within_budget: Whether a row never exceeds its budget. This matters if all its words are longer than the budget:
+        with True, only a part of the shortest word is masked; with False, at most its first P pieces are.
       rates: float64 [B], the rate of each row, which replaces the rate of the options.
       causal: bool [B], the rows in which all positions keep their ids; None if there are none.
 

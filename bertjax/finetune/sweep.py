@@ -72,7 +72,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
         # The first trial decides whether the rows of all trials are packed.
         first = data.with_settings(trials[0].settings(settings))
         recorded = ''
-        if (folder / TRIALS).exists():  # if the file is damaged, `_check_same_settings` reports it
+        if (folder / TRIALS).exists():  # if config.json is damaged, `_check_same_settings` reports it
             recorded = read_json_or_none(folder / 'config.json', lambda config: config['packing']) or ''
         packing = decide_packing(first, split, mesh, passes[0], recorded)
         settings = packing.apply(settings)
@@ -155,14 +155,16 @@ def _read_results(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
         return None
     results = read_recorded_results(path)
     for field, value in dataclasses.asdict(trial).items():
-        if results.get(field, value) != value:  # the name of a trial has only six digits of each value
+        if (
+            results.get(field, value) != value
+        ):  # the name of a trial has only six digits of its epochs and learning rate
             fix = 'leave it out of the sweep, or give another --workdir'
             raise UserError(f'config.sweep, {field}', repr(value), f'{results[field]!r}, as in {path}', fix)
     return results
 
 
 class TrialGroup(Experiment):
-    """A group of trials of one `Trial.shape` that are trained together. `run_sweep` prints their description.
+    """A group of trials of one `Trial.shape` that are trained together. `run_sweep` prints a line about each.
 
     Attributes:
       total, epochs: The length of each trial, in steps and in epochs.

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bertjax.parallel.rules import AXIS_RULES, BATCH_AXES
 
 KNOWN_AXES = frozenset(name for name, _ in AXIS_RULES)
-# The concrete mesh of `mesh_context`. The abstract mesh of `jax.set_mesh` does not know the kind of the devices.
+# The concrete mesh of `mesh_context`. The abstract mesh of `jax.set_mesh` lacks some facts about the devices.
 _MESH: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar('mesh', default=None)
 
 
@@ -62,7 +62,7 @@ def platform() -> str:
 
 
 def traced_device() -> jax.Device:
-    """Returns the first device that the trace is for, which may be abstract. All its devices are of the same kind."""
+    """Returns the first device of the mesh that the trace is for. All devices of a mesh are of the same kind."""
     mesh = _MESH.get()
     return jax.devices()[0] if mesh is None else mesh.devices.flat[0]
 

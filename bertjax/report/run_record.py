@@ -100,8 +100,8 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
       config: The config of the command line, in plain form.
 
     Raises:
-      UserError: There is no run in the folder, or its files are damaged. For a corpus or an evaluation without a run,
-        also if the recipe has no corpus or no task.
+      UserError: There is no run in the folder, or its files are damaged. Or the folder has only a corpus, and the
+        recipe has none. Or it has only an evaluation, and the recipe has no task.
     """
     path = folder / 'config.json'
     if path.exists():
@@ -134,7 +134,7 @@ def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: st
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppresses prints and warnings while data is read, because the training has already shown them."""
+    """Suppresses prints and log messages up to warnings. The training shows them itself."""
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -48,7 +48,8 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
       where: The config key of `init`, for error messages.
 
     Raises:
-      UserError: `init` is none of these, or is a workdir without an export or with an export of another vocabulary.
+      UserError: `init` is none of these. Or it is a workdir without an export, or whose export has another vocabulary
+        than its run.
     """
     if not init:
         option = f'--{where}=' if where.startswith('config.') else ''
@@ -68,7 +69,7 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
         fix = 'export it first: run the command of its training with --config.run=export'
         raise UserError(where, f'{init}, a workdir without an export', 'an exported model', fix)
     if kind is PathKind.NO_MODEL_YET:
-        fix = 'start the training again, which saves a model with its first checkpoint'
+        fix = 'run the command of its training again, until it ends'
         raise UserError(where, f'{init}, a workdir without a model yet', 'a checkpoint or an export', fix)
     moved = '' if pathlib.Path(init).exists() else moved_name(init)
     raise UserError(

@@ -1,7 +1,7 @@
 """Attention on CPU, one head of one row at a time, so that the scores stay in the cache.
 
-A head is read directly from the output of the projections, and in the forward pass its result overwrites its queries.
-No array is copied into another layout. The backward pass recomputes the scores instead of saving an [S, S] array. The
+A head is read directly from the output of the projections, and its result is written into a copy of the queries. No
+array is copied into another layout. The backward pass recomputes the scores instead of saving an [S, S] array. The
 softmax is divided by its sum only after the product with the values. This needs fewer divisions, and the result is the
 same up to rounding.
 """
@@ -19,7 +19,7 @@ from bertjax.model.dropout import drop_weights
 from bertjax.model.layers import NEGATIVE
 from bertjax.parallel.partition import indivisible_reason, platform
 
-# `dot_product` is at least as fast up to these lengths in tokens (docs/performance.md).
+# `dot_product` is at least as fast up to these lengths in tokens.
 MAX_PLAIN_LENGTH = 96
 MAX_PLAIN_LENGTH_BFLOAT16 = 256
 
@@ -53,7 +53,7 @@ class ByHeadCpu(Implementation):
 def _attend(
     rate: float, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, words: jax.Array
 ) -> jax.Array:
-    """Attends with the rows and heads of one device -> [B, Q, H, K]. See `drop_weights` for `words`."""
+    """Computes attention for the rows and heads of one device -> [B, Q, H, K]. See `drop_weights` for `words`."""
 
     def attend_head(heads: _Arrays, words: jax.Array, row: _Row, output: _Arrays) -> _Arrays:
         return (_attend_head(rate, *heads, words, row),)
@@ -67,7 +67,7 @@ def _gradient(rate: float, residuals: tuple, cotangent: jax.Array) -> tuple:
     def attend_head(heads: _Arrays, words: jax.Array, row: _Row, written: _Arrays) -> _Arrays:
         return jax.vjp(lambda *heads: _attend_head(rate, *heads, words, row), *heads)[1](written[0])
 
-    # The gradients overwrite the cotangent, the keys and the values.
+    # The gradients are written over the cotangent and over copies of the keys and the values.
     return *_by_head(attend_head, (query, key, value), words, mask, (cotangent, key, value)), None, None
 
 

@@ -27,7 +27,7 @@ def _normalize(name: str) -> str:
 
 # Spellings such as 'STS-B' are also accepted. 'all' and several tasks are for run=benchmark, which checks each name.
 _NAMES = Range(
-    f'one of {", ".join(TASKS)}, all, or several',
+    f'one of {", ".join(name for name in TASKS if name != "ax")}, all, or several names separated by commas',
     lambda value: isinstance(value, str) and (',' in value or _normalize(value) in (*TASKS, 'all')),
 )
 
@@ -71,7 +71,7 @@ class GlueTask(TextTask):
         return names + list(filter(is_labelled, self.server_splits())) if self.data else names
 
     def describe_missing(self) -> str:
-        """Returns a description of the missing files or the missing dataset of the task; '' if train and dev exist."""
+        """Returns what is missing of the task's folder in `data`, or of its dataset; '' if train and dev exist."""
         if not self.data:
             try:
                 dataset_splits(self.row.splits['train'].tfds[0])

@@ -90,7 +90,7 @@ TASKS = {
         ('index', 'genre', 'filename', 'year', 'old_index', 'source1', 'source2', 'sentence1', 'sentence2'),
     ),
     # In the first edition of QQP.zip, a few rows are broken by line ends inside questions. These rows are dropped, as
-    # in transformers and tensorflow-datasets, which print no message.
+    # in transformers and tensorflow-datasets.
     'qqp': GlueRow(
         'QQP', (('question1',), ('question2',)), ('is_duplicate', 'label'), ('not_duplicate', 'duplicate'), _BINARY,
         ('f1', 'accuracy'), _splits('QQP', 'qqp'),

@@ -70,8 +70,10 @@ class TaggingTask(Task[Sentence, Tags]):
     word_column: int = option(0, _COLUMN, 'the column of the words, from 0; -1 is the last', affects='reading')
     tag_column: int = option(-1, _COLUMN, 'the column of the tags', affects='reading')
     comment: str = option('', about="the prefix of comment lines; '' for CoNLL-U's rule", affects='reading')
-    words: str = option('', about="the words' field in JSON and Arrow; '' for 'tokens' or 'words'", affects='reading')
-    tags: str = option('', about="the tags' field in JSON and Arrow; '' for 'ner_tags', 'tags', …", affects='reading')
+    words: str = option(
+        '', about="the field of the words in JSON, Parquet or Arrow; '' for `tokens` or `words`", affects='reading'
+    )
+    tags: str = option('', about="the field of the tags in such files; '' for `ner_tags`, `tags`, …", affects='reading')
     tag_names: Sequence[str] = option(
         (), list_of(text(empty=False)), 'the names of the tags 0, 1, …', affects='reading'
     )
