@@ -82,10 +82,10 @@ class _OutputBytes(io.FileIO):
 
 
 class _Text(io.TextIOWrapper):
-    """A text stream for a terminal, which escapes control characters.
+    """Standard output or standard error as text, with control characters escaped.
 
     Attributes:
-      rich_proxied_file: A stream without escapes. `Console` writes to it, because it has escaped the text already.
+      rich_proxied_file: A stream without escapes, for `Console`, which escapes the text itself.
       data: The stream of `data_output`.
     """
 
@@ -121,7 +121,7 @@ def is_shown(record: logging.LogRecord) -> bool:
 
 
 def invocation() -> str:
-    """Returns the command that started the program, without its flags.
+    """Returns the command that started the program, or that would start it, without its flags.
 
     Examples are `bertjax`, `python3 -m bertjax.main` and `python -m bertjax`.
     """

@@ -67,8 +67,8 @@ def describe_findings(results: Findings) -> str:
     text = f'{layers} layers of {heads} heads, measured on {_texts(results.texts)}'
     text += f' ({results.positions:,} {"words and special tokens" if results.unit == "word" else "pieces"})'
     text += f'; {_texts(results.cut)} truncated' if results.cut else ''
-    return text + (f'; {_texts(results.left_out, "longer ")} skipped' if results.left_out else '') + '.'
+    return text + (f'; {_texts(results.left_out)} skipped as too long' if results.left_out else '') + '.'
 
 
-def _texts(count: int, kind: str = '') -> str:
-    return f'{count:,} {kind}text{"s" if count != 1 else ""}'
+def _texts(count: int) -> str:
+    return f'{count:,} text{"s" if count != 1 else ""}'

@@ -25,7 +25,7 @@ class Vocab:
     family: str = key(
         'wordpiece',
         one_of(_FAMILIES),
-        'the kind of tokenizer; `bpe` is byte-level; with `symbols` each symbol is a piece',
+        'the kind of tokenizer; `bpe` is byte-level; `symbols` has a piece per symbol',
     )
     size: int = key(30522, integer(8, 10_000_000), 'the maximal number of pieces of a trained vocabulary')
     lowercase: bool = key(True, about='lower-case the text')
@@ -79,7 +79,7 @@ class PhaseKeys:
 
 
 # UNSET is {key of a phase: its default, which means that the key is unset}. INHERITED is {key of a phase: key of the
-# run}. An unset key in INHERITED has the value of this key of the run.
+# run}. If a phase does not set a key in INHERITED, it has the value of that key of the run.
 UNSET = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if 'run_key' in field.metadata}
 INHERITED = {
     field.name: field.metadata['run_key'] or field.name
@@ -146,7 +146,7 @@ class PretrainingKeys(RunKeys):
         '', _BUDGET, 'the wall time or the floating-point operations of the run, instead of `steps`', change=STATE
     )
     replay: str = key(
-        '', TEXT, 'the workdir of a finished run, whose size and steps for `budget` are repeated', change=VERB
+        '', TEXT, 'the workdir of a finished run with the same `budget`, to repeat its size and steps', change=VERB
     )
     warmup_fraction: float = override(RunKeys, 'warmup_fraction', 0.01)
     optimizer: Optimizer = group(Optimizer(name='bert_adam'), change=TRAINING)

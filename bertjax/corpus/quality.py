@@ -132,7 +132,7 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
         )
     broken = sum(facts['dropped'].values()) - facts['dropped'].get('empty document', 0)
     if broken:
-        warnings.append(f'{broken:,} documents or files were broken and left out; the first of each kind are listed.')
+        warnings.append(f'{broken:,} documents or files were broken and left out.')
     return warnings
 
 

@@ -68,7 +68,7 @@ class PairPlan:
     """One pass over a split.
 
     Attributes:
-      chunks: An array of dtype `CHUNK`, one for each example, in corpus order.
+      chunks: The chunks, an array of dtype `CHUNK` with an element for each example, in corpus order.
       one_sentence: The number of chunks with a single sentence; 0 without pairs.
       next_probability: The probability of IsNext for chunks of several sentences; used only in mode 'nsp'.
     """

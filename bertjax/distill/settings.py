@@ -52,7 +52,7 @@ class DistillationSettings(TaskDistillationKeys):
             raise UserError('config.distill.augment', str(self.augment), f'0, or {expected}', 'leave it 0')
         for keys, is_used, reason in (
             (('temperature',), self.soft, 'with config.distill.soft=0'),
-            (('layers',), self.hidden or self.attention, 'without losses on hidden states or attention scores'),
+            (('layers',), self.hidden or self.attention, 'with config.distill.hidden=0 and attention=0'),
             (('projection',), self._uses_any(_STATE_LOSSES), 'without losses on hidden states'),
             (('intermediate_learning_rate',), self.has_two_stages, 'with config.distill.intermediate=0'),
             (_AUGMENT_KEYS, self.augment, 'with config.distill.augment=0'),
@@ -89,7 +89,9 @@ class DistillationSettings(TaskDistillationKeys):
         num_blocks = count or self.num_layers or -(-teacher.num_layers // 2)
         blocks = self._init_blocks or evenly_spaced_layers(num_blocks, teacher.num_layers)
         where = 'config.model.num_layers' if count and not self._init_blocks else 'config.distill.student_init'
-        _check_blocks(where, blocks, teacher, fix='use fewer, or set --config.distill.student_init=random')
+        _check_blocks(
+            where, blocks, teacher, fix='use blocks of the teacher, or set --config.distill.student_init=random'
+        )
         if count and len(blocks) != count:
             found, expected = f'{len(blocks)} blocks ({self.student_init})', f'{count} (config.model.num_layers)'
             raise UserError('config.distill.student_init', found, expected, 'make the two numbers equal')
@@ -134,7 +136,8 @@ class DistillationSettings(TaskDistillationKeys):
         if not 0 < steps < total:
             expected = f'1 to {total - 1} of the {total} steps of the run'
             found = f'{self.intermediate}, which is {steps} steps'
-            raise UserError('config.distill.intermediate', found, expected, 'lower it, or raise config.epochs')
+            fix = 'lower it, or raise config.epochs' if steps else 'raise it'
+            raise UserError('config.distill.intermediate', found, expected, fix)
         return steps
 
     def describe(self, spec: DistillSpec) -> str:
@@ -154,4 +157,5 @@ def _check_blocks(where: str, blocks: tuple[int, ...], teacher: BertConfig, fix:
     count = teacher.num_layers
     if len(blocks) > count or max(blocks, default=0) >= count:
         found = f'{len(blocks)} blocks' if len(blocks) > count else f'block {max(blocks)}'
-        raise UserError(where, found, f'blocks of the teacher, 0 to {count - 1}', fix)
+        expected = f'at most {count}, as in the teacher' if len(blocks) > count else f'a block from 0 to {count - 1}'
+        raise UserError(where, found, expected, fix)

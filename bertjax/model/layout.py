@@ -77,7 +77,8 @@ class Layout:
 
     @functools.cached_property
     def cls_positions(self) -> np.ndarray:
-        """int32 [Q], the starts of all sequences, row by row. A row's first position pads its starts to E entries."""
+        """int32 [Q], the starts of all sequences, row by row. Each row has E entries; its first position fills the
+        rest."""
         padded = [
             starts + [begin] * (most - len(starts))
             for rows, most in zip(self.rows, self.most_sequences, strict=True)

@@ -22,7 +22,7 @@ from bertjax.parallel.mesh import slice_count
 
 AXIS = 'data'
 ZERO1 = ('auto', 'on', 'off')
-SMALL = 2**16  # arrays with fewer elements are not sharded, because their exchange costs more than it saves
+SMALL = 2**16  # the least elements per device to shard an array; for fewer, the exchange costs more than it saves
 MATRICES = ('kernel', 'embedding')  # names of parameters that the model casts to the dtype of the computation
 
 
@@ -30,7 +30,7 @@ def should_shard(choice: str, mesh: Mesh) -> bool:
     """Returns whether to shard the state over the data axis.
 
     'auto' shards if only the data axis is larger than 1 and there is a single slice. With several slices, libtpu 0.0.52
-    changes the layout of sharded arrays before it sends them, which is slow (docs/scaling.md has the measurements).
+    changes the layout of sharded arrays before it sends them, which is slow.
     Nothing is sharded if the data axis has size 1.
 
     Args:
@@ -48,9 +48,9 @@ def is_data_parallel(mesh: Mesh) -> bool:
 def shard_over_data(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """Shards an abstract array over the data axis. The array must be replicated over this axis.
 
-    A dimension of a device's shard fits if the axis size divides it. The function splits the largest dimension that
-    fits, but the last dimension only if no other fits, so that neighbours in memory stay on one device. Arrays that are
-    small or have no dimension that fits are returned unchanged.
+    A dimension fits if the size of the data axis divides its size in a device's shard. The function splits the largest
+    dimension that fits, but the last dimension only if no other fits, so that neighbours in memory stay on one device.
+    Arrays that are small or have no dimension that fits are returned unchanged.
     """
     mesh = x.sharding.mesh
     axes = [_split_axes(entry, mesh) for entry in (*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec)))]

@@ -100,7 +100,9 @@ class Pretraining(Experiment):
         self.tokenizer = prepare_tokenizer(settings, folder)
         self.model_config = settings.model_config(embedding_rows(settings, folder, self.tokenizer))
         check_formats(settings.formats, self.model_config, vocabulary=self.tokenizer.family)
-        encode_pairs(self._pairs, self.tokenizer, self.model_config.max_positions)  # raises before the text is read
+        encode_pairs(
+            self._pairs, self.tokenizer, self.model_config.max_positions
+        )  # raises before the token stores are built
         self._embeddings = None
         if settings.embeddings and not has_checkpoints(folder):
             self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, self.model_config.width)

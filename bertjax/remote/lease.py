@@ -74,8 +74,8 @@ class Lease:
         """Checks that the lease is held. Call this method before every request that changes the bucket.
 
         If the last renewal is older than EXPIRES_AFTER / 2, for example after a suspension, the method first renews the
-        lease, to find out whether another process has taken over. If `wait` is False, it makes no request but raises a
-        ConnectionError.
+        lease, to find out whether another process has taken over. If it would renew and `wait` is False, it makes no
+        request but raises a ConnectionError.
 
         Raises:
           LostLeaseError: Another process has taken over.

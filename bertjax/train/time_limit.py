@@ -11,7 +11,7 @@ from bertjax.train.health.goodput_clock import recorded_until
 
 
 class TimeLimit:
-    """A limit on the wall time of a run. It may also end a phase of the run by the clock, after any number of steps.
+    """The budget of the wall time of a run. By the clock, it ends one phase, but not the run.
 
     In each process, the time counts from `recorded_until`, by default the start of the process. It includes the
     preparation of the text. It excludes the time between a kill and the next start, and steps that a kill has lost.

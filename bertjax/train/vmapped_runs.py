@@ -44,7 +44,7 @@ def select_run(tree: Any, member: int) -> Any:
 
 
 def stacked_template(state: TrainState, members: int) -> TrainState:
-    """Returns the abstract state of several runs, along a first axis that is not sharded."""
+    """Returns the abstract state of several runs, stacked along a new first axis, which is not sharded."""
 
     def stacked(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         spec = jax.sharding.PartitionSpec(None, *x.sharding.spec)

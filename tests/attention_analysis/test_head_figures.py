@@ -90,5 +90,5 @@ def test_each_piece_is_numbered_with_its_word(second, expected):
 
 def test_the_description_of_findings_counts_texts():
     findings = Findings('piece', 1, 9, 1, 2, {'entropy': np.zeros((2, 3))}, [], [])
-    expected = '2 layers of 3 heads, measured on 1 text (9 pieces); 1 text truncated; 2 longer texts skipped.'
+    expected = '2 layers of 3 heads, measured on 1 text (9 pieces); 1 text truncated; 2 texts skipped as too long.'
     assert describe_findings(findings) == expected

@@ -168,7 +168,7 @@ MISTAKES_ON_TEXT = [
     (f'{OF_TEXT} --config.embeddings=e.npy', ('config.embeddings', 'e.npy', 'student_init=random')),
     (f'{OF_TEXT} --config.architecture_from=init', ('config.init', 'nothing')),
     (f'{OF_TEXT} --config.tokenizer={{vocab}}', ('config.distill.teacher', '96 pieces', '30 pieces')),
-    (f'{OF_TEXT} --config.distill.layers=0', ('distill.layers', 'without losses on hidden states')),
+    (f'{OF_TEXT} --config.distill.layers=0', ('distill.layers', 'with config.distill.hidden=0')),
     (
         f'{OF_TEXT} --config.distill.soft=0 --config.distill.hard=0 --config.distill.cosine=0',
         ('config.distill', 'a weight above 0'),

@@ -37,8 +37,8 @@ class Family:
       offset: Whether the rows 0 to `pad_token_id` of the position table are unused.
       token_ids: Pairs (key of config.json, attribute of the tokenizer) for the ids of special tokens except [PAD].
       field_names: {field from `read_fields`: its key in config.json}, for messages.
-      read_fields: A function (content of config.json, its path for messages) -> the fields of BertConfig that BERT's
-        keys do not cover; None if BERT's keys cover all fields.
+      read_fields: A function (content of config.json, its path for messages) -> fields of BertConfig that extend
+        or replace the fields from BERT's keys; None if there are none.
       write_values: A function BertConfig -> the entries of config.json that BERT lacks or that replace BERT's; None if
         there are none.
     """

@@ -33,7 +33,7 @@ _TIED = (
 def read_tensors(
     directory: epath.Path, to_bert_names: Callable[[str], tuple[str, ...]], *, tied: bool = True
 ) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, str]]:
-    """Reads the tensors as float32, except constant buffers, and renames them with `to_bert_names`.
+    """Reads all tensors except constant buffers as float32, and renames them with `to_bert_names`.
 
     The files are model.safetensors or pytorch_model.bin, possibly in shards. LayerNorm's `gamma` and `beta` become
     `weight` and `bias`. A tensor that is tied to another must equal it and is dropped.
@@ -144,7 +144,7 @@ def _read_torch(file: epath.Path) -> Iterator[Tensor]:
         with warnings.catch_warnings(action='ignore'):  # Warnings about newer pickle protocols.
             state = {} if damaged else torch.load(data, map_location='cpu', weights_only=True)
     except (
-        *(zipfile.BadZipFile, zlib.error, RuntimeError),  # of zipfile; PyTorch also raises RuntimeError
+        *(zipfile.BadZipFile, zlib.error, RuntimeError),  # zipfile raises these; PyTorch also raises RuntimeError
         *(pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError),
     ):
         found = 'a file that PyTorch does not load with weights_only=True: it is damaged or has more than tensors'

@@ -49,9 +49,9 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     Attributes:
       data: the folder of the files.
       seq_len: the maximum sequence length S in pieces, including [CLS] and two [SEP].
-      layout: the layout of the files: 'swag' for train.csv, val.csv and test.csv (without public labels); 'codah' for
-        train.tsv, dev.tsv and test.tsv, or for a single .tsv file that is split; 'jsonl' for train.jsonl, dev.jsonl
-        and test.jsonl, or Parquet or Arrow files (see files.py:parse_questions).
+      layout: the layout of the files: 'swag' for SWAG's columns in train.csv, val.csv and test.csv (without public
+        labels); 'codah' for train.tsv, dev.tsv and test.tsv, or for a single .tsv file that is split;
+        'jsonl' for the objects of files.py:parse_questions in train.jsonl, dev.jsonl and test.jsonl or other formats.
       dev_share, test_share: the fractions of dev and test if a single file is split by a hash of the context.
     """
 

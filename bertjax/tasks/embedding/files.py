@@ -75,7 +75,7 @@ class Query:
       text: the text of the query.
       relevant: {index of a document in the corpus: its relevance, at least 1}.
       corpus: the corpus.
-      candidates: the indices of the documents that a reranker scores; () if no record and no run file lists them.
+      candidates: the indices of the documents that a reranker scores, from the pairs or from a run file; () for none.
     """
 
     id: str
@@ -235,7 +235,12 @@ def _entries(path: epath.Path, names: Sequence[str]) -> dict[str, str]:
         is_new = isinstance(name, str) and name not in entries
         if not is_new or not all(isinstance(part, str) for part in parts):
             found = f'the _id {name!r}' + (' with a value that is not a text' if is_new else '')
-            raise UserError(where, found, f'a new _id, and texts as {" and ".join(names)}', 'correct the row')
+            raise UserError(
+                where,
+                found,
+                f'a text _id that no earlier row has, and texts in the fields {" and ".join(names)}',
+                'correct the row',
+            )
         if names[-1] not in fields:
             raise UserError(where, f'the fields {quote_names(fields)}', names[-1], 'correct the row')
         entries[name] = check_text(' '.join(filter(None, parts)), where)

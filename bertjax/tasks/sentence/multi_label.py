@@ -165,7 +165,7 @@ class MultiLabelTask(ClassificationTask):
         return label_report(label_scores(true, predicted), multi_label_figures(true, predicted), self.labels)
 
     def rows(self, records: Sequence[Example], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
-        """Yields `labels` and `probabilities` by label. A labelled record also has `true`, its labels."""
+        """Yields {labels, probabilities: {label: probability}} for each record, and its labels as `true`."""
         probabilities, decisions = self._probabilities(predictions), self._decisions(predictions)
         for record, label_probabilities, decided in zip(records, probabilities, decisions, strict=True):
             row: dict[str, Any] = {'labels': [self.labels[i] for i in np.flatnonzero(decided)]}
