@@ -89,9 +89,8 @@ class DistillationSettings(TaskDistillationKeys):
         num_blocks = count or self.num_layers or -(-teacher.num_layers // 2)
         blocks = self._init_blocks or evenly_spaced_layers(num_blocks, teacher.num_layers)
         where = 'config.model.num_layers' if count and not self._init_blocks else 'config.distill.student_init'
-        _check_blocks(
-            where, blocks, teacher, fix='use blocks of the teacher, or set --config.distill.student_init=random'
-        )
+        fix = 'use blocks of the teacher, or set --config.distill.student_init=random'
+        _check_blocks(where, blocks, teacher, fix)
         if count and len(blocks) != count:
             found, expected = f'{len(blocks)} blocks ({self.student_init})', f'{count} (config.model.num_layers)'
             raise UserError('config.distill.student_init', found, expected, 'make the two numbers equal')

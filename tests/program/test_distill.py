@@ -152,7 +152,7 @@ MISTAKES_ON_TEXT = [
     ('', ('config.distill.teacher', 'nothing')),
     ('--config.distill.teacher=/nowhere', ('config.distill.teacher', '/nowhere')),
     (f'{OF_TEXT} --config.run=pretrain', ('--config.run=pretrain', 'run=distill')),
-    (f'{OF_TEXT} --config.model.num_layers=3', ('config.model.num_layers', '3 blocks', '0 to 1')),
+    (f'{OF_TEXT} --config.model.num_layers=3', ('config.model.num_layers', '3 blocks', 'at most 2')),
     (f'{OF_TEXT} --config.distill.student_init=0,2', ('distill.student_init', 'block 2', '0 to 1')),
     (f'{OF_TEXT} --config.model.width=16', ('config.model.width', '16', '32', 'student_init=random')),
     (f'{OF_TEXT} --config.model.width=16 {RANDOM}', ('config.distill.projection', 'width 16', '32')),
@@ -177,7 +177,7 @@ MISTAKES_ON_TEXT = [
 MISTAKES_ON_A_TASK = [
     (OF_TEXT, ('config.distill.teacher', 'head/bias', 'a model tuned to RTE')),
     (f'{OF_TEXT} --config.distill.augment=1 --config.distill.augment_model={{trained}}', ('teacher', 'head/bias')),
-    (f'{OF_TASK} --config.distill.num_layers=3', ('distill.student_init', '3 blocks', '0 to 1')),
+    (f'{OF_TASK} --config.distill.num_layers=3', ('distill.student_init', '3 blocks', 'at most 2')),
     (f'{OF_TASK} --config.sweep.seeds=(0,1)', ('config.sweep', 'a single run')),
     (f'{OF_TASK} --config.distill.augment=1', ('distill.augment_model', 'mlm/bias', 'masked language model')),
     (f'{OF_TASK} --config.distill.intermediate_learning_rate=1e-4', ('intermediate_learning_rate', 'intermediate=0')),
