@@ -41,9 +41,10 @@ def number(minimum: float, maximum: float, *, above: bool = False, below: bool =
     )
 
     def contains(value: Any) -> bool:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return False
         is_end = (above and value == minimum) or (below and value == maximum)
-        return is_number and minimum <= value <= maximum and not is_end  # nan fails the comparison
+        return minimum <= value <= maximum and not is_end  # nan fails the comparison
 
     return Range(words, contains)
 

@@ -89,7 +89,8 @@ class FinetuningSettings(FinetuningKeys):
         """
         check_tracker(self.tracker)
         self.check_patience(self.eval_every)
-        if any(value for key, value in vars(self.sweep).items() if key != 'together'):
+        is_sweep = any(value for key, value in vars(self.sweep).items() if key != 'together')
+        if is_sweep and self.run in ('finetune', 'benchmark'):
             for key, expected in (('patience', 0), ('use_checkpoint', 'last')):  # a sweep evaluates only the last step
                 if (value := getattr(self, key)) != expected:
                     fix = f'use config.{key} only for single runs'
