@@ -62,8 +62,8 @@ def _write_task_pages(config: Mapping[str, Any], folder: pathlib.Path, recipe: s
 
 def _benchmark_page(folder: pathlib.Path, linked: Collection[str]) -> str:
     """Returns the page of a benchmark, with all its tasks. `linked` are the tasks with a page TASK/report.html."""
-    lacking = read_json_or_none(folder / RESULTS, lambda summary: dict(summary['lacking'])) or {}
-    summary, rows = summarise(folder, lacking)
+    missing = read_json_or_none(folder / RESULTS, lambda summary: dict(summary['missing_data'])) or {}
+    summary, rows = summarise(folder, missing)
     count = summary['averaged_tasks']
     tiles = {'tasks': (count, f'finished, of {len(OFFICIAL)}')}
     tiles |= {name: (value, 'of 100') for name, value in averages(summary) if count}
@@ -73,7 +73,7 @@ def _benchmark_page(folder: pathlib.Path, linked: Collection[str]) -> str:
             (link(title, f'{task}/report.html') if task in linked else title, *rest)
             for task, (title, *rest) in zip(OFFICIAL, rows, strict=True)
         ],
-        'lacking': {TASKS[task].title: reason for task, reason in lacking.items() if task not in summary['tasks']},
+        'missing_data': {TASKS[task].title: reason for task, reason in missing.items() if task not in summary['tasks']},
         'submission': SUBMISSION if (folder / SUBMISSION).exists() else '',
     }
     about = 'Scores in per cent. A task links to its page, with its curves, errors and config.'

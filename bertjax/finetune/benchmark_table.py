@@ -82,7 +82,7 @@ def summarise(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tuple[di
     figures: Figures = {task: results['splits'] for task, results in by_task.items()}
     summary = {
         'tasks': {task: {**results, 'task_score': task_score(figures, task)} for task, results in by_task.items()},
-        'lacking': dict(missing_data),
+        'missing_data': dict(missing_data),
         'averages': {
             'glue': official_average(figures),
             'glue_without_wnli': official_average(figures, without=('wnli',)),

@@ -43,9 +43,9 @@ SIZES = (
 # {dtype: the minimum speed of its matrix products, relative to float32, at which the dtype is chosen}.
 _MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
 _EFFICIENCY = 0.4  # the assumed speed of a training step, relative to a large matrix product
-# The constants of `expected_loss`, from a fit to runs with 0.4 to 3.2 million parameters (benchmarks/ladder.py
-# --report). For larger models they are an extrapolation. With a budget in time, they and _EFFICIENCY determine only the
-# size, the warm-up and the intervals in percent; the clock determines the other steps.
+# The constants of `expected_loss`, from a fit to runs with 0.4 to 3.2 million parameters (benchmarks/ladder_report.py).
+# For larger models they are an extrapolation. With a budget in time, they and _EFFICIENCY determine only the size, the
+# warm-up and the intervals in percent; the clock determines the other steps.
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.447, 11.7, 0.2, 2800.0, 0.493
 _MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, without which tiny models would warm up for too long
 _WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed

@@ -52,7 +52,7 @@ def test_two_tasks_are_tuned_and_tabulated(
     scores = [summary['tasks'][task]['splits']['dev']['accuracy'] for task in ('rte', 'wnli')]
     assert summary['averages']['glue'] == pytest.approx(sum(scores) / 2)
     assert summary['averages']['bert_paper'] == summary['averages']['glue_without_wnli'] == scores[0]
-    assert summary['lacking'].keys() == {'cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli'}
+    assert summary['missing_data'].keys() == {'cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli'}
     rte = json.loads((tmp_path / 'rte' / 'config.json').read_text())
     assert (rte['learning_rate'], rte['init'], rte['run']) == (1e-3, str(tmp_path / 'wnli'), 'finetune')
     table = (tmp_path / 'table.md').read_text()

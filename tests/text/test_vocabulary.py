@@ -178,8 +178,8 @@ def test_pieces_of_a_script_without_spaces_are_words(train):
     text = ['東京の空は青いです。', '「大阪」の海も青い。', 'ภาษาไทย', 'the théâtre of Tokyo, ấm áp'] * 20
     tokenizer = train(text, vocab_size=340 if train is train_byte_bpe else 70, lowercase=False)
     (ids,), (words,) = tokenizer.encode(['東京の海は青いです。']), tokenizer.encode(['the théâtre, ấm áp'])
-    firsts = [tokenizer.decode([i])[:1] for i in ids]
+    characters = [tokenizer.decode([i])[:1] for i in ids]
     continues = tokenizer.continues_word[ids]
-    assert not any(c and first != '\ufffd' for c, first in zip(continues, firsts, strict=True))
+    assert not any(c and character != '\ufffd' for c, character in zip(continues, characters, strict=True))
     assert len(ids) > 3 and (~continues).sum() > 3
     assert (~tokenizer.continues_word[words]).sum() == 4

@@ -1,0 +1,87 @@
+"""The changes that benchmarks/ladder.py measures, from BERT's recipe to that of configs/budget.py."""
+
+import dataclasses
+from typing import Any
+
+from bertjax.pretrain.budget import SIZES, gated_width
+
+Keys = dict[str, Any]
+
+# BERT's recipe (arXiv 1810.04805) for a model that trains in minutes: 3 layers of width 192.
+BERT: Keys = {
+    'vocab.size': 4096, 'seq_len': 64, 'max_predictions': 10, 'batch_size': 64, 'learning_rate': 1e-3,
+    'warmup_fraction': 0.1, 'corpus_options.heldout': 0.02, 'model.num_layers': 3, 'model.width': 192,
+    'model.num_heads': 3, 'model.mlp_dim': 768, 'model.dropout': 0.1, 'model.attention_dropout': 0.1,
+    'model.max_positions': 256, 'model.scan_layers': False, 'export_formats': 'orbax',
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Rung:
+    """One change: its name, its keys, and whether the rungs above keep it."""
+
+    name: str
+    keys: Keys
+    kept: bool = True
+    peer: str = ''  # the model that transformers' Trainer trains in place of bertjax
+
+
+def size_keys(layers: int, width: int, heads: int) -> Keys:
+    """Returns the keys of a model size."""
+    return {
+        'model.num_layers': layers, 'model.width': width, 'model.num_heads': heads,
+        'model.mlp_dim': gated_width(width),
+    }  # fmt: skip
+
+
+LADDER = (
+    Rung('bert', {}),
+    Rung('no dropout', {'model.dropout': 0.0, 'model.attention_dropout': 0.0}),
+    Rung('no next sentence', {'pairs.mode': 'full_sentences', 'model.num_segments': 0}),
+    Rung('pre-norm', {'model.pre_norm': True, 'model.first_attention_norm': False}),
+    Rung('rope', {'model.position': 'rope'}),
+    Rung('geglu', {'model.mlp': 'geglu', 'model.mlp_dim': 512}),
+    Rung('no biases', {'model.projection_bias': False, 'model.norm_bias': False}),
+    Rung('qk-norm', {'model.qk_norm': True}, kept=False),
+    Rung('zero init', {'model.init': 'zero_output'}),
+    Rung('adam 3e-3', {'learning_rate': 3e-3, 'optimizer.b2': 0.98}),
+    Rung('stable adamw', {'optimizer.name': 'stable_adamw'}, kept=False),
+    Rung('muon', {'optimizer.name': 'muon', 'learning_rate': 2e-2}),
+    Rung('masks 40 %', {'masking.rate': 0.4, 'max_predictions': 26}),
+    Rung('bfloat16', {'model.dtype': 'bfloat16'}),
+    # Side steps from the final recipe.
+    Rung('muon 1e-2', {'learning_rate': 1e-2}, kept=False),
+    Rung('muon 4e-2', {'learning_rate': 4e-2}, kept=False),
+    Rung('adam ratio 0.5', {'optimizer.adam_lr_ratio': 0.5}, kept=False),
+    Rung('masks 30 %', {'masking.rate': 0.3, 'max_predictions': 20}, kept=False),
+    Rung('masks 50 %', {'masking.rate': 0.5, 'max_predictions': 32}, kept=False),
+    Rung('masks 40 to 15 %', {'masking.rate': 0.4, 'masking.final_rate': 0.15}, kept=False),
+    Rung('[MASK] only', {'masking.mask': 1.0, 'masking.random': 0.0}, kept=False),
+    Rung('masked and causal', {'masking.causal_share': 0.25}, kept=False),
+    Rung('shifted', {'model.shifted_predictions': True}, kept=False),
+    Rung('masked and causal, shifted', {'masking.causal_share': 0.25, 'model.shifted_predictions': True}, kept=False),
+    Rung('sentences', {'pairs.mode': 'sentences'}, kept=False),
+    Rung('packed sentences', {'pairs.mode': 'sentences', 'packing': True}, kept=False),
+    Rung('rows of 32', {'seq_len': 32, 'batch_size': 128, 'max_predictions': 13}, kept=False),
+    Rung('rows of 128', {'seq_len': 128, 'batch_size': 32, 'max_predictions': 52}, kept=False),
+    Rung('rows of 256', {'seq_len': 256, 'batch_size': 16, 'max_predictions': 103}, kept=False),
+    Rung('batch of 16', {'batch_size': 16}, kept=False),
+    Rung('batch of 32', {'batch_size': 32}, kept=False),
+    Rung('batch of 128', {'batch_size': 128}, kept=False),
+    Rung('vocabulary of 8192', {'vocab.size': 8192}, kept=False),
+    Rung('vocabulary of 16384', {'vocab.size': 16384}, kept=False),
+    Rung('wsd', {'schedule.name': 'wsd', 'schedule.decay_fraction': 0.3, 'schedule.decay': 'linear'}, kept=False),
+    Rung('average of weights', {'ema_decay': 0.995}, kept=False),
+    # What a user would run otherwise, see benchmarks/peers/masked_lm.py.
+    Rung('transformers, BERT', {}, kept=False, peer='bert'),
+    Rung('transformers, ModernBERT', {}, kept=False, peer='modernbert'),
+    *(Rung(f'{size[0]} x {size[1]}', size_keys(*size), kept=False) for size in SIZES[:5]),
+)  # fmt: skip
+
+
+def rung_keys(rung: Rung) -> Keys:
+    """Returns the keys of a rung with those that it builds on: of the kept rungs below it; BERT's for a peer."""
+    if rung.peer:
+        return BERT
+    below = LADDER[: LADDER.index(rung)]
+    return BERT | {name: value for kept in below if kept.kept for name, value in kept.keys.items()} | rung.keys
