@@ -8,8 +8,8 @@
     bert.save(path, format='hf')                 files for transformers, Orbax, google-research/bert, StableHLO or ONNX
     bert.apply(bert.params, bert.batch(texts))   a pure function, for jax.grad and custom training loops
 
-Most methods take one text or a list of texts, and return one result or a list. Texts of similar length are batched, and
-the batches use all devices. Each batch shape is compiled once. A progress bar appears after two seconds.
+Most methods take one text or a list of texts, and return one result or a list. Texts of similar length share a batch.
+Each batch uses all devices, and each batch shape is compiled once. A progress bar appears after two seconds.
 """
 
 import dataclasses
@@ -66,15 +66,14 @@ def load(
       step: The step of a checkpoint in a workdir. 0 loads the export. If there is no export, 0 loads the newest
         checkpoint, or the best one if the run has config.use_checkpoint='best'.
       dtype: The dtype of computation: 'float32', or 'bfloat16', which is several times faster on TPUs and GPUs.
-      dropout: The dropout rate of `apply` with `rngs`. None uses the rate that the model was trained with.
+      dropout: The rate of dropout and of attention dropout in `apply` with `rngs`. None keeps the model's own rates.
       batch_size: The maximum batch size.
-      max_length: The length in tokens to which texts are truncated. With 0, the methods for a task use the sequence
-        length of the fine-tuning. Other methods then use the limit in a folder of sentence-transformers, or else the
+      max_length: The length in tokens to which texts are truncated. For the methods of a task, 0 means the sequence
+        length of the fine-tuning. For other methods, 0 means the limit of a sentence-transformers model, or else the
         model's number of positions.
 
     Raises:
-      UserError: The model does not exist or is not supported, or an argument is invalid. The one-line message names the
-        fix.
+      UserError: The model does not exist or is not supported, or an argument is invalid.
     """
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         fix = "for example bertjax.load('out/tiny')"
@@ -179,8 +178,8 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         Returns:
           A dict of `input_ids`, `segment_ids` and `attention_mask`, int32 [B, S], for `[CLS] A [SEP]` or
           `[CLS] A [SEP] B [SEP]`. For a multiple-choice model the shape is [B, C, S], where C is the largest number of
-          endings. S is the smallest of a few padded lengths that fits all texts. A jitted function is therefore
-          compiled only a few times for each number of texts.
+          endings. S is the smallest padded length that fits all texts. The few padded lengths limit how often a jitted
+          function is compiled.
 
         Raises:
           UserError: There are no texts, a multiple-choice model gets no endings, or the model needs further inputs.
@@ -212,8 +211,8 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
     def __reduce__(self) -> tuple[Any, ...]:
         """Supports pickle and copy.
 
-        A pickle stores the parameters as NumPy arrays. Unpickling puts them on the devices of the new process, which
-        compiles its functions again.
+        A pickle stores the parameters as NumPy arrays, and no compiled functions. Unpickling puts the parameters on the
+        devices of the new process.
         """
         return functools.partial(type(self), **self._init_arguments), (self._model,)
 

@@ -30,7 +30,7 @@ _NUMBER = flags.DEFINE_integer('process_id', None, 'The index of this process, f
 _KEY_VALUE = re.compile(r'[\w.\[\]]+=')
 _VALUE_FLAGS = ('config', 'workdir', 'coordinator_address', 'num_processes', 'process_id', 'flagfile', 'verbosity')
 _NEEDS_VALUE = re.compile(rf'--?({"|".join(_VALUE_FLAGS)}|config\.[^=]+)')
-# The flags that an error may suggest for a misspelt flag.
+# The flags that KEY=VALUE may set, and that errors suggest for misspelt flags.
 _FLAGS = (*_VALUE_FLAGS, 'help', 'helpfull', 'version')
 
 
@@ -43,7 +43,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     """Parses the flags as absl does, but raises every mistake as a UserError with a fix.
 
     Returns:
-      The name of the program. If any argument does not begin with '-', all flags follow in their long form.
+      The name of the program, followed by all flags in their long form if any argument does not begin with '-'.
     """
     if any(argument in ('--help', '-h', '-help', '--helpshort') for argument in argv[1:]):
         recipes = _recipes(to_flags(argv))
@@ -66,12 +66,12 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         raise UserError(first, 'a change before --config', '--config before the changes', 'put --config=… first')
     if recipes:
         recipe = find_recipe(recipes[0])
-        recipe_keys = flatten(load_recipe(recipe))  # Loaded before absl loads it and hides its errors.
+        recipe_keys = flatten(load_recipe(recipe))  # absl would hide the errors of the recipe.
         for argument in argv[1:]:
             if match := re.match(r'--?(?:no)?config\.([^=]*)', argument):
                 check_key(match[1], recipe_keys)
         argv = [f'--config={recipe}' if re.match(r'--?config=', a) else a for a in argv]
-    sys.argv = long_form  # ml_collections reads the changed keys from it.
+    sys.argv = long_form  # ml_collections reads the changed keys from sys.argv.
     try:
         rest = flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as e:
@@ -133,7 +133,7 @@ def _check_recipe(word: str, before: str) -> None:
         find_recipe(word)
     except UserError:
         flag = re.fullmatch(r'--?(\w\w+)', before)
-        if flag and not {flag[1], flag[1].removeprefix('no')} & {*flags.FLAGS}:  # `word` is probably its value
+        if flag and not {flag[1], flag[1].removeprefix('no')} & {*flags.FLAGS}:  # `word` may be the flag's value
             raise _unknown_flag_error(flag[1], ()) from None
         if not re.fullmatch(r'\w+', word):
             raise
@@ -146,7 +146,7 @@ def _check_recipe(word: str, before: str) -> None:
 
 
 def _recipes(argv: Sequence[str]) -> list[str]:
-    """Returns the recipes in the result of `to_flags`, as the command line spells them."""
+    """Returns the values of the flags --config=VALUE in `argv`."""
     return [argument.partition('=')[2] for argument in argv if re.match(r'--?config=', argument)]
 
 
@@ -181,11 +181,7 @@ def _wrong_value_error(message: str) -> UserError:
 
 
 def read_recipe() -> Recipe:
-    """Returns the recipe of the parsed flags.
-
-    Raises:
-      UserError: The command line names no recipe.
-    """
+    """Returns the recipe of the parsed flags, or raises a UserError if there is none."""
     if CONFIG.value is None:
         raise no_recipe_error()
     (name,) = _recipes(to_flags(sys.argv))

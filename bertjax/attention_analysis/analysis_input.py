@@ -35,7 +35,7 @@ def inspect_input(source: InputSource) -> tuple[list[str], int, int]:
       blank texts. Only a treebank has relations, and only other files have blank texts.
 
     Raises:
-      UserError: The file does not exist, is malformed, or has no text. The message names the file and any bad line.
+      UserError: The file does not exist, is malformed, or has no text.
     """
     if has_trees(source.path):
         relations, count = set(), 0
@@ -56,11 +56,11 @@ def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chun
     """Yields the input in chunks of at most `size` texts or sentences, in order, without blank texts.
 
     Args:
-      source: The texts, or a CoNLL-U file, which `has_trees` recognizes by its name.
-      quiet: Whether to keep silent about the detected format.
+      source: The texts, or the trees of a CoNLL-U file (see `has_trees`).
+      quiet: Whether not to print the detected format of texts.
 
     Raises:
-      UserError: The file does not exist, is not UTF-8 or has a malformed line, or a file of texts has no text.
+      UserError: The file does not exist, is not UTF-8, or has a malformed line. Or there are no texts.
     """
     if has_trees(source.path):
         yield from split_chunks(read_trees(source.path), size)

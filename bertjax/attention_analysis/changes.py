@@ -15,16 +15,12 @@ from bertjax.model.stacking import STACKED, unstack_layers
 # The parts of a block, by the prefixes of their parameter paths.
 PARTS = ('attention/query', 'attention/key', 'attention/value', 'attention/output', 'mlp/gate', 'mlp/up', 'mlp/down')
 NORMS, ALL_PARTS = 'norms', 'whole'
-# Smaller attention weights count as 0. A device may flush half of a tiny weight to 0, and the divergence divides by it.
+# Smaller attention weights count as 0, because the divergence would divide by half of the weight, which may underflow.
 _MIN_WEIGHT = 1e-30
 
 
 def check_comparable(before: LoadedModel, after: LoadedModel) -> None:
-    """Checks that two models have the same encoder shape and the same tokenizer.
-
-    Raises:
-      UserError: The encoders differ in the names or shapes of their parameters, or the tokenizers differ.
-    """
+    """Raises a UserError if two encoders differ in parameter names or shapes, or the tokenizers differ."""
     shape = lambda model: {path: x.shape for path, x in _encoder(model.params).items()}  # noqa: E731
     fix = 'name the checkpoint that the fine-tuning started from'
     if shape(before) != shape(after):
@@ -56,7 +52,7 @@ def parameter_changes(before: Any, after: Any) -> list[dict[str, float]]:
             sums[layer, name] = sums.get((layer, name), 0) + np.array([np.square(y - x).sum(), np.square(x).sum()])
     rows: dict[int, dict[str, float]] = {}
     for (layer, name), (difference, norm) in sums.items():
-        # The divisor is not 0, so parameters that changed from 0 have a very large but finite distance.
+        # `max` avoids a division by 0. Parameters that changed from 0 get a very large but finite distance.
         rows.setdefault(layer, {'layer': layer})[name] = _round(np.sqrt(difference / max(norm, 1e-30)))
     names = ('layer', ALL_PARTS, *PARTS, NORMS)
     return [{name: rows[i][name] for name in names if name in rows[i]} for i in sorted(rows)]
@@ -83,8 +79,8 @@ def change_sums(
         cosine: float32 [L + 1], the sum of 1 - cos(x, y) over the tokens. x and y are the two models' hidden states
           of a token. The first entry is for the embeddings.
         cosine_cls: float32 [L + 1], the sum of 1 - cos(x, y) over [CLS] only.
-        divergence: float32 [L, H], a sum over the tokens. The summand is the Jensen-Shannon divergence, in bits, of a
-          token's two attention distributions: 0 for equal and 1 for disjoint distributions.
+        divergence: float32 [L, H], the sum over the tokens of the Jensen-Shannon divergence between a token's two
+          attention distributions, in bits: 0 for equal and 1 for disjoint distributions.
         positions, texts: int32 [], the number of tokens and of texts.
     """
     x, y = before['hidden'].astype(jnp.float32), after['hidden'].astype(jnp.float32)

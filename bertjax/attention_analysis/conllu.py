@@ -10,7 +10,7 @@ from bertjax.errors import UserError
 from bertjax.tasks.reading.texts import Line, read_lines
 
 _COLUMNS = 10
-# The id of a multiword token, which is one surface form of several words.
+# The id of a multiword token: one surface form that stands for several words.
 _RANGE = re.compile(r'([1-9][0-9]*)-([1-9][0-9]*)')
 # The id of an empty node of the enhanced graph.
 _EMPTY = re.compile(r'(0|[1-9][0-9]*)\.[1-9][0-9]*')
@@ -19,7 +19,7 @@ _FIX = 'correct the line, or remove the sentence'
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-    """A dependency tree over the N words of a sentence.
+    """A dependency tree over the words of a sentence.
 
     Attributes:
       where: The location of the first word, 'file:line'.
@@ -35,7 +35,7 @@ class Tree:
 
 
 def read_trees(path: epath.PathLike) -> Iterator[Tree]:
-    """Yields the sentences of a plain or compressed file, each one as soon as its lines are read.
+    """Yields the sentences of a plain or compressed file. The file is read lazily.
 
     Comments are skipped. Multiword tokens (`3-4`) and empty nodes (`5.1`) are also skipped, because they have no head.
 

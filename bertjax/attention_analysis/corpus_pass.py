@@ -60,14 +60,14 @@ def measure(
     before: LoadedModel | None = None,
     advance: Advance = no_op,
 ) -> Findings | None:
-    """Measures all chunks, which may be read lazily. Returns None if all trees are too long.
+    """Measures all chunks. Returns None if all trees are too long.
 
     Args:
       unit: The unit of the positions, 'piece' or 'word'.
       max_length: The maximum sequence length. Longer texts are truncated, and longer trees are skipped.
       relations: The relations of the trees; () for texts.
       before: The model to compare with; None for no comparison.
-      advance: A function that is called with the number of texts that were finished since the last call.
+      advance: A function that takes the number of texts that were finished since its last call.
     """
     model, sums, cut, left_out = runner.model, None, 0, 0
     offsets: rel.Offsets = {}

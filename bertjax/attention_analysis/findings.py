@@ -20,11 +20,7 @@ _OUTPUTS = (PAGE, HEADS, RELATIONS, CHANGES, WEIGHTS)
 
 
 def check_replaceable(folder: pathlib.Path, path: str) -> None:
-    """Checks that the output folder may be replaced: it has neither the input file `path` nor other files of the user.
-
-    Raises:
-      UserError: The folder has the input file or another file of the user.
-    """
+    """Raises a UserError if the output folder has the input file `path` or a file that run=attention does not write."""
     if not folder.is_dir():
         return
     other_files = sorted(file.name for file in folder.iterdir() if file.name not in _OUTPUTS)

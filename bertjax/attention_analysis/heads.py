@@ -31,8 +31,7 @@ def head_sums(weights: jax.Array, mask: jax.Array, separators: jax.Array) -> dic
       separators: float32 [B, S], 1 for [SEP].
 
     Returns:
-      A dict with the sum of each measure in MEASURES, float32 [L, H], and the counts `positions` and `texts`,
-      int32 [].
+      A dict with the sum of each measure in MEASURES, float32 [L, H], and the counts `positions` and `texts`, int32 [].
     """
     S = weights.shape[-1]
     positions = jnp.arange(S)
@@ -54,7 +53,7 @@ def head_sums(weights: jax.Array, mask: jax.Array, separators: jax.Array) -> dic
         'cls': total(weights[..., 0], mask),
         'sep': total(to_sep, mask),
         'previous': total(diagonal(-1), mask[:, 1:]),
-        'next': total(diagonal(1), mask[:, 1:]),  # mask[:, 1:] is 0 for queries that padding follows.
+        'next': total(diagonal(1), mask[:, 1:]),  # A query before padding has no next position.
         'same': total(diagonal(0), mask),
         'cls_entropy': total(entropy, first),
         'positions': mask.sum().astype(jnp.int32),

@@ -63,7 +63,7 @@ def count_offsets(offsets: Offsets, trees: Iterable[Tree]) -> None:
 
 
 def relation_table(correct: np.ndarray, names: Sequence[str], offsets: Offsets) -> list[dict[str, Any]]:
-    """Makes a row for all words, a row for all words but punctuation, and a row per relation, sorted by frequency.
+    """Makes a row for all words, a row for all words but punctuation, and a row per relation, most frequent first.
 
     Args:
       correct: int [2, L, H, R], see `relation_sums`.
@@ -71,9 +71,9 @@ def relation_table(correct: np.ndarray, names: Sequence[str], offsets: Offsets) 
       offsets: The head offsets of the same trees, see `count_offsets`.
 
     Returns:
-      The rows. A row has `relation` and its number of `words`. `layer` and `head`, both from 1, and `direction` are
-      those of the best attention head, and `accuracy` is its accuracy. `offset` is the best fixed offset from a word to
-      its syntactic head, and `baseline` is the accuracy of this offset.
+      The rows. A row has `relation` and its number of `words`. `layer` and `head`, both from 1, name the best attention
+      head. `direction` is its best direction, and `accuracy` is the accuracy of this head in this direction. `offset`
+      is the best fixed offset from a word to its syntactic head, and `baseline` is the accuracy of this offset.
     """
     index = {name: i for i, name in enumerate(names)}
     by_frequency = sorted(offsets, key=lambda name: (-offsets[name].total(), name))
@@ -94,10 +94,7 @@ def relation_table(correct: np.ndarray, names: Sequence[str], offsets: Offsets) 
 
 
 def best_heads_accuracy(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Returns the accuracy of predicting each word's head with the best attention head for the word's relation.
-
-    This assumes that the relation of each word is known.
-    """
+    """Returns the accuracy of predicting each word's head with the best attention head for the word's relation."""
     single = [row for row in rows if row['relation'] not in (ALL, WORDS)]
     words = sum(row['words'] for row in single)
     return sum(row['accuracy'] * row['words'] for row in single) / words if words else 0.0

@@ -16,7 +16,7 @@ from bertjax.attention_analysis.words import UNIT, merge_units
 from bertjax.inference.attention import compute_attention
 from bertjax.inference.runner import Runner
 
-MAX_SHOWN_TOKENS = 64  # The maximum number of tokens of a text on the page. More would be unreadable.
+MAX_SHOWN_TOKENS = 64  # The maximum number of tokens of a shown text.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +35,8 @@ class ShownText:
 def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], unit: str, count: int) -> list[ShownText]:
     """Computes the attention in the first texts or trees of a chunk.
 
-    Texts are truncated to MAX_SHOWN_TOKENS tokens, or to the model's number of positions if it is smaller. Trees that
-    exceed this limit are skipped.
+    Texts with more than MAX_SHOWN_TOKENS tokens are truncated, and longer trees are skipped. The limit is lower if the
+    model has fewer positions.
 
     Args:
       relations: The relations of the trees; () for texts.
@@ -77,7 +77,7 @@ def to_safetensors(shown_texts: Sequence[ShownText]) -> bytes:
 
 
 def encode_for_page(text: ShownText) -> dict[str, Any]:
-    """Returns the `units` of a text, and its `weights` as one byte per weight, compressed with gzip, in base64.
+    """Returns the `units` and the `weights` of a text. The weights are bytes, compressed with gzip, in base64.
 
     The byte of a weight w is 255·√w, rounded. The error of w is at most 0.004, and smaller for small weights.
     """

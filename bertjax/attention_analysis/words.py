@@ -24,7 +24,7 @@ def make_text_features(
 ) -> Features:
     """Makes the features of texts or pairs with `encode.build_sequences`, and adds UNIT."""
     features = build_sequences(tokenizer, texts, pairs, max_length)
-    # The piece after a special token starts a word. In byte-level BPE, this piece may lack the mark of a word start.
+    # The piece after a special token starts a word, even if it lacks the mark of a word start (in byte-level BPE).
     special = np.isin(features.tokens, (tokenizer.cls_id, tokenizer.sep_id))
     continues = tokenizer.continues_word[features.tokens] & ~special & ~np.roll(special, 1)
     starts = np.cumsum(~continues)
@@ -67,8 +67,8 @@ def make_tree_features(
 def merge_units(weights: jax.Array, units: jax.Array, mask: jax.Array) -> jax.Array:
     """Converts attention between pieces to attention between units.
 
-    Weights to a word are summed over its pieces, and weights from a word are averaged over its pieces, so the weights
-    from a unit sum to 1. The method comes from Clark et al. 2019 (arXiv 1906.04341, section 4.1).
+    Weights to a unit are summed over its pieces, and weights from a unit are averaged over its pieces. The weights from
+    a unit sum to 1. The method comes from Clark et al. 2019 (arXiv 1906.04341, section 4.1).
 
     Args:
       weights: float32 [L, B, H, S, S], queries before keys.

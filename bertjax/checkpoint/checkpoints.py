@@ -49,10 +49,10 @@ class Checkpoints:
     If processes have separate workdirs, only the primary process saves, and it saves the full state. The other
     processes receive and read copies.
 
-    Saving is asynchronous. The arrays are copied to the host. In the background, they are written, their structure is
-    read back, and the files and their checksums are synced to disk. Old checkpoints are then removed, except the
-    newest `keep` and the one with the lowest cost. If a save fails, the next `save`, `wait` or `close` raises its
-    error. All processes must call `save` and `wait`, which raise in all processes if the save failed in one of them.
+    `save` copies the arrays to the host. A background thread writes them, reads their structure back, and syncs the
+    files and their checksums to disk. It then removes old checkpoints, except the newest `keep` and the one with the
+    lowest cost. If a save fails, the next `save`, `wait` or `close` raises its error. All processes must call `save`
+    and `wait`, which raise in all processes if the save failed in one of them.
 
     Args:
       directory: The folder, which is created if needed.
@@ -115,12 +115,10 @@ class Checkpoints:
     def latest(self) -> SavedCheckpoint | None:
         """Returns the newest undamaged checkpoint, or None if there are no checkpoints.
 
-        A damaged checkpoint is reported, and moved to `checkpoints/damaged/` unless `read_only`. Then the checkpoint
-        before it is tried.
+        Newer checkpoints that are damaged are reported. Unless `read_only`, they are moved to `checkpoints/damaged/`.
 
         Raises:
-          UserError: There are checkpoints, or folders that may be checkpoints, but all are damaged or renamed. Or this
-            process has a damaged copy of the newest checkpoint.
+          UserError: All checkpoints are damaged or renamed, or this process has a damaged copy of the checkpoint.
         """
         step = decide_on_primary(self._steps.newest)
         self._check_local_copy(step)
@@ -156,8 +154,7 @@ class Checkpoints:
     def restore(self, step: int, template: Any) -> Any:
         """Restores the state of a finished step with the shapes and shardings of the abstract `template`.
 
-        If devices share the host's memory, an array exists twice during its transfer. Only a few arrays are therefore
-        read at a time.
+        Only a few arrays are read at a time, because an array may exist twice in memory during its transfer.
         """
         handler = ocp.StandardCheckpointHandler(
             restore_concurrent_gb=_restore_gigabytes(template), multiprocessing_options=self._processes
@@ -165,10 +162,7 @@ class Checkpoints:
         return self._read(step, handler, ocp.args.StandardRestore(template))
 
     def restore_params(self, saved: SavedCheckpoint, template: Any) -> Any:
-        """Restores only the parameters in the abstract `template`, from the part `saved.eval_params` of the state.
-
-        The state in the checkpoint may have further parameters and any optimiser.
-        """
+        """Restores only the parameters in the abstract `template`, from the part `saved.eval_params` of the state."""
         state = {saved.eval_params: template}
         restore_args = ocp.checkpoint_utils.construct_restore_args(state)
         handler = ocp.PyTreeCheckpointHandler(
@@ -240,7 +234,7 @@ class Checkpoints:
             self._failure = error
 
     def best(self) -> int | None:
-        """Returns the undamaged step with the lowest cost (the later of equal ones), or None without such a step."""
+        """Returns the undamaged step with the lowest cost, the latest on a tie, or None if there is no such step."""
         with primary_first():  # copies the saved files to separate workdirs
             pass
         step = decide_on_primary(self._steps.best)
@@ -279,10 +273,7 @@ class Checkpoints:
         return failure
 
     def close(self) -> None:
-        """Waits for this process's part of the running save, then closes Orbax.
-
-        It does not wait for other processes, because they or this process may have failed.
-        """
+        """Waits for this process's part of the running save, not for other processes, and then closes Orbax."""
         try:
             if (failure := self._wait_for_save()) is not None:
                 raise failure
@@ -303,8 +294,8 @@ def _single_process() -> ocp.options.MultiprocessingOptions:
 def _copy_on_cpu(x: Any) -> Any:
     """Returns a copy of a JAX array if JAX runs on CPU, else the argument itself.
 
-    On CPU, Orbax makes no copy itself. Without one, the next step, to which the state is donated, would have to wait
-    for the write.
+    On CPU, Orbax writes from the arrays themselves. Without a copy, the next step, which overwrites these arrays, would
+    wait for the write.
     """
     if not isinstance(x, jax.Array) or jax.default_backend() != 'cpu':
         return x

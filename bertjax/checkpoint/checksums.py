@@ -19,10 +19,7 @@ FILE = 'seal.json'
 def write_checksums(step_dir: pathlib.Path, cost: float | None) -> None:
     """Syncs all files of a step to disk, and then writes the seal.
 
-    Args:
-      step_dir: The folder of the step.
-      cost: The held-out loss or the negative dev score, so that the best step has the lowest cost. None if it was not
-        measured.
+    `cost` is the held-out loss or the negative dev score, or None if it was not measured.
     """
     sync_tree(step_dir)
     sync_directory(step_dir.parent)
@@ -53,7 +50,7 @@ def is_finished(step_dir: pathlib.Path) -> bool:
 
 
 def read_cost(step_dir: pathlib.Path) -> float | None:
-    """Returns the recorded cost, or None if it was not measured or not finite, or the seal is damaged."""
+    """Returns the recorded cost. Returns None if no finite cost was measured, or the seal is missing or damaged."""
     body = _read_seal(step_dir)
     return body['cost'] if body else None
 

@@ -13,7 +13,7 @@ class Position:
       step: The number of finished steps, one batch each.
       phase: The index of the phase, from 0.
       next: The index of the next example of the phase, from 0.
-      left: Entry i is `next` at the time when the run last left phase i, or 0 if the run has not left phase i. A
+      left: Entry i is the value of `next` when the run last left phase i, or 0 if the run has not left phase i. A
         resumed run can return to an earlier phase if the lengths of the phases have changed.
     """
 

@@ -23,7 +23,7 @@ def structure(tree: Any) -> Structure:
 
 
 def check_readable(step_dir: pathlib.Path, state: Structure, items: Mapping[str, Any]) -> None:
-    """Checks that another process could read the structure of a step and its JSON items.
+    """Checks that the structure and the JSON items of a saved step can be read back.
 
     Args:
       step_dir: The folder of the step, as a path that Orbax accepts.

@@ -112,7 +112,7 @@ class Steps:
         """Returns the newest undamaged step, or -1 if there are no checkpoints.
 
         Raises:
-          UserError: There are checkpoints, or folders that may be checkpoints, but all are damaged or renamed.
+          UserError: All checkpoints are damaged or renamed.
         """
         for step in reversed(self.finished()):
             if self.is_undamaged(step):
@@ -122,7 +122,7 @@ class Steps:
         return -1
 
     def _check_for_lost_checkpoints(self) -> None:
-        """Raises UserError if a run has lost its checkpoints, so that it does not silently start from scratch."""
+        """Raises UserError if all checkpoints were lost, so that the run does not silently start from scratch."""
         where, file = str(self._directory), checksums.FILE
         damaged = len(list((self._directory / DAMAGED).glob('*'))) + len(self._damaged)
         if damaged:
@@ -157,7 +157,7 @@ class Steps:
         self._on_move()
 
     def best(self) -> int:
-        """Returns the undamaged step with the lowest cost (the later of equal ones), or -1 without such a step."""
+        """Returns the undamaged step with the lowest cost, the latest on a tie, or -1 if there is no such step."""
         step = self._lowest_cost()
         while step is not None and not self.is_undamaged(step):
             step = self._lowest_cost()

@@ -31,18 +31,18 @@ from bertjax.workdir.lock import lock_workdir
 VERB = Verb()
 
 _CHUNK = 1024  # The maximum number of texts in a chunk of the input.
-_MIN_WORDS = 100  # The terminal hides rows of relations with fewer words. If all rows have fewer, it shows all.
+_MIN_WORDS = 100  # The terminal hides relations with fewer words, unless all have fewer.
 _PLAIN = {'box': None, 'padding': (0, 1)}  # The style of the tables.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
     """Measures the attention of the model of config.init, or of the workdir's model if config.init is empty.
 
-    The statistics are about the texts of config.input, or about config.attention.texts if config.input is empty.
+    The statistics cover the texts of config.input, or config.attention.texts if config.input is empty.
 
     Raises:
       UserError: There is no model or no text, a file is malformed, all trees are too long, or WORKDIR/attention has
-        files of the user. Or the model to compare with has another shape or tokenizer, or Plotly is missing.
+        files of the user. Or the model to compare with has another shape or tokenizer. Or Plotly is missing.
     """
     settings, folder = inference_settings(config, 'attention'), pathlib.Path(workdir)
     options, path = settings.options, settings.input
@@ -90,7 +90,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 def _inspect(source: InputSource, num_texts: int) -> tuple[list[str], int | None]:
     """Returns the syntactic relations in the input, and the number of texts.
 
-    The number is None for texts from standard input or a pipe. Without config.input it is `num_texts`.
+    The number is None for texts from standard input or a pipe. Without config.input, the number is `num_texts`.
     """
     if not source.path:
         return [], num_texts

@@ -34,11 +34,11 @@ VERB = Verb(needs='task', teacher=False, trains=True)
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     """Fine-tunes on each task of config.task.task, in the folder WORKDIR/TASK. Finished tasks are not trained again.
 
-    config.benchmark overrides keys for single tasks.
+    config.benchmark overrides keys for single tasks. The settings and records of all tasks are checked before any
+    training.
 
     Raises:
-      UserError: The kind of task is not GLUE, no task has data, or a setting is wrong. The settings and records of all
-        tasks are checked before any training.
+      UserError: The kind of task is not GLUE, no task has data, a record is malformed, or a setting is wrong.
       PreemptedError, NonFiniteError: See `program.train`.
     """
     if config.task.kind != 'glue':

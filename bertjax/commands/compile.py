@@ -29,13 +29,14 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
     The file has the results of each phase. Its top level repeats the results of the phase that needs the most memory.
     Only `fits` differs: at the top level it tells whether all phases fit. Phases without steps are skipped.
 
-    With config.find_batch the verb doubles the batch of a phase while it fits. If the first batch does not fit, the
-    verb halves it until it fits or cannot be halved. If no batch of a phase fits, the verb also compiles other ways to
-    compute the same step.
+    With config.find_batch the verb doubles the batch of a phase while the phase fits. If the first batch does not fit,
+    the verb halves the batch until the phase fits or the batch cannot be halved.
+
+    If no tried batch of a phase fits, the verb also compiles other ways to compute the step.
 
     Raises:
       UserError: The topology is empty or unknown, its compiler is missing, or the number of chips does not fit the
-        mesh or the batch. If a phase does not fit the memory of a chip, the error is raised after the file is written.
+        mesh or the batch. Or a phase does not fit the memory of a chip; the file is written before this error.
     """
     settings = with_architecture(pretraining_settings(config), pathlib.Path(workdir), flag_keys)
     if not settings.topology:
@@ -87,11 +88,7 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
 def _try_others(
     search: MemorySearch, phase: PretrainingPhase, result: dict[str, Any], console: Console
 ) -> list[dict[str, Any]]:
-    """Compiles other ways to compute a phase that does not fit.
-
-    Returns:
-      A list with a dict for each way: 'flags', 'fits' and 'hbm_bytes_per_chip'. These values are also printed.
-    """
+    """Compiles other ways to compute a phase that does not fit. Returns and prints the result of each way."""
     tried = []
     for way, other in search.search_plans(phase, result):
         flags, needed = format_flags(way, search.settings, phase), other['hbm_bytes_per_chip']

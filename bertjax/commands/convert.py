@@ -22,11 +22,9 @@ VERB = Verb()
 def run(config: ConfigDict, workdir: str) -> None:
     """Writes the model of config.init, or of the workdir, to WORKDIR/export in the formats of config.convert.formats.
 
-    With config.init, the workdir must not have a model already.
-
     Raises:
-      UserError: There is no model, a format cannot represent the model, an export would be replaced, or config.init is
-        set and the workdir has a model already.
+      UserError: There is no model, a format cannot represent the model, or an export would be replaced. Or config.init
+        is set, and the workdir has a model already.
     """
     settings, folder = inference_settings(config, 'convert'), pathlib.Path(workdir)
     formats = split_formats(settings.options.formats)

@@ -18,8 +18,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     A mixture of corpora has a store for each corpus, in WORKDIR/store/0, WORKDIR/store/1 and so on.
 
     Raises:
-      UserError: There is no text, the text is malformed (with config.corpus_options.strict), or the store was made with
-        another tokenizer.
+      UserError: There is no text, or the store was made with another tokenizer. Or the text is malformed, and
+        config.corpus_options.strict is set.
     """
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)
     with lock_workdir(folder):

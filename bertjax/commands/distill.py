@@ -31,7 +31,7 @@ VERB = Verb(needs='distill', trains=True, processes=True)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Collection[str] = ()) -> None:
-    """Trains a student by distillation, in a pre-training (general distillation) or on a task.
+    """Trains a student to imitate its teacher, on text (general distillation) or on a task.
 
     The same call in the same workdir continues an interrupted run.
 
@@ -67,7 +67,7 @@ def _distil_general(
 
 
 def _check_initial_weights(settings: PretrainingSettings, distill: DistillationSettings) -> None:
-    """Raises a UserError for config.vocab.add, and for config.embeddings if the student copies the teacher's."""
+    """Raises a UserError if config.vocab.add is set, or if the student would not start from config.embeddings."""
     if settings.vocab.add:
         found = f'words of {settings.vocab.add}'
         expected = 'none: a student has the vocabulary of its teacher, which lacks these words'
@@ -94,7 +94,7 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
     with lock_workdir(folder):
         with primary_first():
             data = distillation_data(settings, distill, folder)
-            # An error about the teacher must precede the augmentation, which may take hours.
+            # The teacher is loaded before the slow augmentation, so that errors about the teacher are reported early.
             teacher = task_teacher(data, distill, mesh)
         settings.check_memory(data.encoder, mesh, training=True)
         if distill.augment:

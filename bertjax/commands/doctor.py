@@ -26,11 +26,11 @@ VERB = Verb(bucket='inspect')
 def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str] = ()) -> None:
     """Prints a line for each check.
 
-    The verb does not disturb a run in progress. It leaves no file behind, unless a bucket forbids deleting the object
-    that the check writes. The config is that of the run in the workdir, or of a run that has not started.
+    The verb does not disturb a run in progress. It leaves no file behind, except a test object in a bucket that forbids
+    deletion.
 
     Raises:
-      UserError: A check failed, because a run cannot start or its result is unusable.
+      UserError: A check failed: a run cannot start, or its result is unusable.
     """
     folder, console = pathlib.Path(workdir), Console(highlight=False, soft_wrap=True)
     address = display_path(folder)
@@ -61,7 +61,7 @@ def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str
 def _config_checks(
     config: ConfigDict, folder: pathlib.Path, flag_keys: Collection[str], done: int, total: int | None, *, at_work: bool
 ) -> Iterator[Iterable[Check]]:
-    """Yields the checks of a config that trains a model; none for other configs."""
+    """Yields the checks of a config that trains a model, and nothing for other configs."""
     if 'distill' in config:
         yield plan.teacher(DistillationSettings(**config.distill), config.init)
     if 'task' in config and not at_work:

@@ -29,12 +29,12 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
 
     The workdir is that of a fine-tuning, finished or not. config.step and config.use_checkpoint choose its checkpoint.
     In a new workdir, the verb evaluates the model of config.init. With config.ensemble it evaluates the models of
-    several workdirs, together and individually. The metrics are added to WORKDIR/results.json. If this file is about
-    another model, its content is replaced. The predictions, and any files that the task's benchmark expects, are
-    written to WORKDIR/predictions.
+    several workdirs, together and individually. The metrics are added to WORKDIR/results.json, or replace its content
+    if it is about another model. The predictions, and any files that the task's benchmark expects, are written to
+    WORKDIR/predictions.
 
-    A task may have thresholds, such as the null threshold of SQuAD 2.0. The thresholds of a finished run's final
-    model are used unchanged. The thresholds of any other model are tuned on dev, if config.split has dev.
+    A task may have thresholds, such as the null threshold of SQuAD 2.0. The final model of a finished run keeps its
+    thresholds. For any other model, the thresholds are tuned on dev if config.split has dev.
 
     Raises:
       UserError: There is no model, or a split does not exist or has no labels.
@@ -50,7 +50,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         results = {'task': task.name, 'score': task.score, **_read_earlier_results(path, facts)}
         measured, member_scores = {}, {}
         console = Console(highlight=False, soft_wrap=True)
-        # Dev comes first, because all splits use the thresholds that are tuned on dev.
+        # Dev comes first, because the other splits use the thresholds that are tuned on dev.
         for name, split in sorted(tuned.splits.items(), key=lambda item: item[0] != 'dev'):
             predictions = tuned.predictions(split)
             if name == 'dev' and not tuned.finished:
@@ -91,10 +91,7 @@ def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: Eval
 
 
 def _read_earlier_results(path: pathlib.Path, model: dict[str, Any]) -> dict[str, Any]:
-    """Returns the content of results.json, updated with the facts `model`.
-
-    If there is no such file, or it is about another model, only `model` is returned.
-    """
+    """Returns the content of results.json with the facts `model`, or only `model` if the file is for another model."""
     results = read_recorded_results(path) if path.exists() else {}
     same = all(results.get(key, value) == value for key, value in model.items())
     same &= all(results.get(key) == model.get(key) for key in (STEP, 'ensemble'))

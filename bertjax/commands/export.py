@@ -29,8 +29,8 @@ def run(
 ) -> None:
     """Exports the checkpoint of config.step.
 
-    Step 0 means the newest checkpoint. With config.use_checkpoint='best' it means the checkpoint with the best score on
-    dev. The model and the tokenizer come from the workdir. A recipe of a task must be for the model's kind of task. A
+    Step 0 means the newest checkpoint or, for a task with config.use_checkpoint='best', the checkpoint with the best
+    score on dev. The tokenizer comes from the workdir. A recipe of a task must be for the model's kind of task. A
     recipe of a pre-training must describe the model's architecture.
 
     Raises:
@@ -51,7 +51,7 @@ def run(
 
 
 def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pathlib.Path]]:
-    """Exports the model of a task; returns a description of the model, and the written folders."""
+    """Exports the model of a task. Returns a description of the model, and the written folders."""
     settings = finetuning_settings(config)
     formats = split_formats(settings.export_formats)
     check_push_to(settings.push_to, formats)
@@ -77,7 +77,7 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
 def _export_pretraining(
     config: ConfigDict, folder: pathlib.Path, flag_keys: Collection[str]
 ) -> tuple[str, list[pathlib.Path]]:
-    """Exports a checkpoint of a pre-training; returns a description of the checkpoint, and the written folders."""
+    """Exports a checkpoint of a pre-training. Returns a description of the checkpoint, and the written folders."""
     settings = with_architecture(pretraining_settings(config), folder, flag_keys)
     formats = split_formats(settings.export_formats)
     check_push_to(settings.push_to, formats)

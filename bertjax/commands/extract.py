@@ -33,11 +33,11 @@ def run(config: ConfigDict, workdir: str) -> None:
 
     NAME is the input file's name without suffixes. The verb first reads the input file to its end, so that mistakes are
     reported before anything is computed. The features are saved in parts. After a kill, the same command continues
-    after the last saved part, and writes the same file as a run without a kill. Some options split the file or add
-    files. The metadata lists all files.
+    after the last saved part, and writes the same file as a run without a kill. Some options give several files, which
+    the metadata lists.
 
-    If config.input is '-' (standard input) and config.extract.format is not set, the features are written as JSON lines
-    to standard output as the texts arrive. If the format is set, the verb first copies all texts to a temporary file in
+    config.input='-' means standard input. Without config.extract.format, the features are then written to standard
+    output, as JSON lines, while the texts arrive. With a format, the verb first copies all texts to a temporary file in
     the workdir, and NAME is stdin.
 
     The workdir may be the workdir of the model, or new.
@@ -71,11 +71,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _make_storage(options: ExtractKeys, streaming: bool) -> VectorStorage:
-    """Returns how the vectors are stored.
-
-    Raises:
-      UserError: An option has no effect on this output.
-    """
+    """Returns the options for storing vectors, or raises a UserError for an option without effect on the output."""
     storage = VectorStorage(options.precision, options.calibration, options.shard)
     format = 'JSON lines' if streaming else options.format or _DEFAULT_FORMAT
     for name in ('precision', 'calibration', 'shard'):

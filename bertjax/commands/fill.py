@@ -33,17 +33,17 @@ _CHUNK = 256  # The maximum number of texts in a chunk of a file.
 def run(config: ConfigDict, workdir: str) -> None:
     """Answers the question config.fill.ask about texts.
 
-    The answer for a single text, config.fill.text, is printed as a table. The answers for a file, config.input, are
-    JSON lines in WORKDIR/fill/NAME.ASK.jsonl, and NAME.ASK.json names the file. NAME is the file's name without
-    suffixes. ASK is config.fill.ask, or `jointly` if masks are filled jointly. For ask='score', NAME.ASK.json also has
-    the scores of the whole file. For standard input, '-', the answers are printed as the texts arrive: as tables on a
-    terminal, otherwise as JSON lines.
+    The answer for config.fill.text, a single text, is printed as a table. The answers for config.input, a file, are
+    JSON lines in WORKDIR/fill/NAME.ASK.jsonl, and NAME.ASK.json records the path of the file. NAME is the file's name
+    without suffixes. ASK is config.fill.ask, or `jointly` if masks are filled jointly. For ask='score', NAME.ASK.json
+    also has the scores of the whole file. With config.input='-', standard input, the answers are printed while the
+    texts arrive: as tables on a terminal, otherwise as JSON lines.
 
     The workdir may be the workdir of the model, or new.
 
     Raises:
-      UserError: The model or the input file does not exist, the model lacks the head, a text has no mask, an option has
-        no effect, or the answers to another input would be replaced.
+      UserError: The model or the input file does not exist, the model lacks the head for the question, a text has no
+        mask, an option has no effect, or the answers to another input would be replaced.
     """
     settings = inference_settings(config, 'fill')
     options, folder = settings.options, pathlib.Path(workdir)

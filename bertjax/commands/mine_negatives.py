@@ -33,11 +33,14 @@ VERB = Verb()
 def run(config: ConfigDict, workdir: str) -> None:
     """Writes the pairs of config.input with negatives to WORKDIR/negatives/NAME.jsonl, and metadata to NAME.json.
 
-    NAME is the name of config.input without suffixes. config.input has records with an anchor and a positive, or is a
-    BEIR folder with qrels/train.tsv, or is a SQuAD file, whose pairs are questions and paragraphs. The negatives are
-    chosen from config.mine_negatives.corpus and from config.input, which gives all positives and known negatives of
-    records, all documents of BEIR, or all paragraphs of SQuAD. The result depends only on the model, the texts and the
-    options. After a kill, the same command continues after the last saved part of the vectors.
+    NAME is the name of config.input without suffixes. The negatives are chosen from config.mine_negatives.corpus and
+    from texts of config.input:
+
+      records with an anchor and a positive: all positives and known negatives
+      a BEIR folder with qrels/train.tsv: all documents
+      a SQuAD file, whose pairs are questions and paragraphs: all paragraphs
+
+    After a kill, the same command continues after the last saved part of the vectors.
 
     Raises:
       UserError: The model or a file does not exist, a record is malformed, the options contradict each other, or the
@@ -70,7 +73,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         default = {'pool': 'auto', 'normalize': None, 'layers': (-1,)}
         try:
             encodings = [resolve_encoding(model, prompt=find_prompt(model, names), **default) for names in prompts]
-        except UserError as error:  # its `fix` is about arguments of `encode`
+        except UserError as error:  # the fix of `error` is for callers of `encode`
             raise UserError(error.where, error.found, error.expected, 'give another model') from None
         runner = Runner(model, batch_size=settings.batch_size)
         extractors = [Extractor(runner, encoding, length) for encoding in encodings]

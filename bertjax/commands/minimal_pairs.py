@@ -40,8 +40,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     The workdir may be the workdir of the model, or new.
 
     Raises:
-      UserError: The model or the file does not exist, the model lacks the head, a record is malformed, a sentence has
-        more tokens than the model has positions, or the results of another input would be replaced.
+      UserError: The model or the file does not exist, the model lacks the MLM head, a record is malformed, a sentence
+        has more tokens than the model has positions, or the results of another input would be replaced.
     """
     settings = inference_settings(config, 'minimal_pairs')
     source = InputSource(settings.input, ())
@@ -75,7 +75,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _table(pairs: Sequence[MinimalPair], results: Mapping[str, Any]) -> Table:
-    """Returns a table with a row for each phenomenon and for each of its sets, and one or two rows for all pairs."""
+    """Returns a table with a row for each phenomenon and for each set, and one or two rows for all pairs."""
     table = Table(box=None, pad_edge=False)
     for heading in ('', 'pairs', 'accuracy', 'standard error'):
         table.add_column(heading, justify='right' if heading else 'left', no_wrap=not heading)

@@ -32,8 +32,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     """Writes the predictions for a file, for standard input, or for splits of the task.
 
     If config.input is a file, WORKDIR/predictions/input/NAME.jsonl gets one JSON object per record or blank line.
-    NAME is the file's name without suffixes. NAME.json records the file's path. If the input is another file of the
-    same name, the verb raises an error and keeps the existing predictions.
+    NAME is the file's name without suffixes. NAME.json records the file's path, so that the predictions for one file do
+    not replace those for another file of the same name.
 
     If config.input is '-', the predictions for standard input go to standard output as the input arrives, in batches of
     at most config.eval_batch_size records. A batch is predicted when it is full, or when no more input is waiting.
@@ -41,11 +41,10 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     Without config.input, WORKDIR/predictions/SPLIT.jsonl gets the predictions for all records of each split in
     config.split, such as 'test,test_mismatched'.
 
-    If the task's benchmark expects files in another format, these files are written to a folder next to the JSON lines,
-    and also as a zip. For standard input there are no such files.
+    The files that the task's benchmark expects, if any, are written to a folder next to the JSON lines, and to a zip.
+    They are not written for standard input.
 
-    The model is chosen as in run=evaluate. With config.ensemble, several models predict together. The workdir is
-    the workdir of a fine-tuning, or a new folder.
+    The model is chosen as in run=evaluate. With config.ensemble, several models predict together.
 
     Raises:
       UserError: The model, the file or a split does not exist, a record is malformed, or the predictions for another

@@ -25,16 +25,16 @@ VERB = Verb(devices=False)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str) -> None:
-    """Writes the page of a run, a sweep, an evaluation or a corpus. The run may be unfinished. Any recipe is accepted.
+    """Writes the page of a run, a sweep, an evaluation or a corpus. The run may be unfinished.
 
-    For a benchmark the verb writes one page about all tasks, and a page about each task that has started. A page names
-    its missing parts.
+    For a benchmark the verb writes one page about all tasks, and a page about each task that has started.
 
-    The page compares the config of the run with the recipe. If the workdir has only a corpus, or only the evaluation of
-    a model without a recorded config, the page shows `config` instead.
+    The page compares the config of the run with the recipe, which may be any recipe. If the workdir has only a corpus
+    or an evaluation, without a recorded config, the page shows `config`, which must then have a corpus or a task.
 
     Raises:
-      UserError: The workdir has no run, corpus or evaluation, its config.json is damaged, or Plotly is not installed.
+      UserError: The workdir has no run, corpus or evaluation, its config.json is damaged, the recipe lacks the corpus
+        or the task, or Plotly is not installed.
     """
     check_plotly()
     folder, values = pathlib.Path(workdir), to_plain(config)

@@ -64,7 +64,6 @@ def _write(file: AtomicFile, data: epath.Path, path: epath.Path, counts: Counts)
     questions = read_questions(path)
     separator = '{"version": "1.1", "data": ['
     with show_progress('questions', len(questions), lines=True) as advance:
-        # The progress bar advances when a question is requested.
         counted_questions = (advance(1) or question for question in questions)
         for entry in convert_to_squad(data, path, counted_questions, counts):
             file.write((separator + json.dumps(entry, ensure_ascii=False)).encode())

@@ -22,8 +22,8 @@ _MAX_PRINTED = 12  # The maximal number of printed candidates.
 def run(config: ConfigDict, workdir: str) -> None:
     """Trains a vocabulary and writes it to WORKDIR/tokenizer, which transformers and --config.tokenizer read.
 
-    With config.vocab.candidates the verb instead writes WORKDIR/candidates.txt, a list of words of the corpus. The
-    vocabulary of config.tokenizer or config.init splits these words. The user edits the list for config.vocab.add.
+    With config.vocab.candidates the verb instead writes WORKDIR/candidates.txt. It lists words of the corpus that
+    the vocabulary of config.tokenizer or config.init splits. Edit the list, and then give it to config.vocab.add.
 
     Raises:
       UserError: There is no text, the size is impossible, the workdir has checkpoints, or there is no WordPiece

@@ -44,10 +44,9 @@ def config_keys(config: Mapping[str, Any]) -> dict[str, Key]:
 
 
 def check_ranges(config: Mapping[str, Any]) -> None:
-    """Checks the value of every key against its range. The settings classes check combinations of keys later.
+    """Raises a UserError for the first key that is unknown or outside its range, or else for the first missing key.
 
-    Raises:
-      UserError: A key is missing, unknown or outside its range. The error names the first such key.
+    The settings classes check combinations of keys later.
     """
     values, known = flatten(config), config_keys(config)
     for name, value in values.items():
@@ -68,7 +67,7 @@ def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:
     `where` is the path of the file, and `fix` is the advice of the error.
 
     Raises:
-      UserError: A key is missing, unknown or outside its range. The error names the file and the first such key.
+      UserError: A key is missing, unknown or outside its range.
     """
     known, values = config_keys(config), flatten(config)
     for name, value in values.items():
@@ -90,8 +89,8 @@ def _keys_below(group: str, known: Iterable[str]) -> list[str]:
 def check_key(key: str, known: Collection[str]) -> None:
     """Raises a UserError unless `key` is one of `known`, the keys of a recipe.
 
-    Without this check, a ConfigDict would accept the names of its attributes, such as `items`, and indices into strings
-    and tuples, such as `corpus[0]`. It would then fail to set their values.
+    Without this check, ml_collections would accept `items`, an attribute of a ConfigDict, or `corpus[0]`, a letter of a
+    string, as a key. It would then fail to set the value.
     """
     # If `known` contains 'phases[0].steps', 'phases' is also a key.
     if key in known or key in {name.partition('[')[0] for name in known}:

@@ -23,9 +23,9 @@ from bertjax.errors import UserError
 from bertjax.tasks.registry import options
 
 _PACKAGE = pathlib.Path(__file__).parent.parent
-# The first folder exists in an installed bertjax, the second folder in a checkout.
+# The folder in an installed bertjax, and the folder in a checkout.
 _FOLDERS = (_PACKAGE / 'configs', _PACKAGE.parent / 'configs')
-# The keys for which a Python program may give rows instead of names of files, see workdir/rows.py.
+# A Python program may give rows instead of file names for these keys; see workdir/rows.py.
 ROW_KEYS = ('data', 'corpus')
 _PATH = (str, os.PathLike)
 SAVED_CONFIG = _PACKAGE / 'config' / 'saved_config.py'
@@ -76,7 +76,7 @@ class Recipe:
                 check_value(key, value, known[key].allowed, known[key].default)
             try:
                 config_path.set_value(key, config, value)
-            except (TypeError, ValueError) as error:  # the value does not have the type of the key in this recipe
+            except (TypeError, ValueError) as error:
                 found, expected = (
                     f'{value!r}, a {type(value).__name__}',
                     'a value of the type that the key has in this recipe',
@@ -97,7 +97,7 @@ class Recipe:
             values = flatten(load_recipe(path))
             try:
                 without = flatten(load_recipe(recipe))
-            except UserError:  # The recipe requires an argument, so there is no other config to compare with.
+            except UserError:  # The recipe requires an argument: there is no config without it.
                 without = values
             keys |= {key for key, value in values.items() if value != without.get(key)}
             if '=' not in argument.split(',')[0] and 'task' in config:  # the first item is a name, as in glue:rte
@@ -106,7 +106,7 @@ class Recipe:
         return keys
 
     def describe_default_argument(self) -> str:
-        """Returns a sentence with the task options of a recipe such as `glue` without an argument; '' for none."""
+        """Returns a sentence about the default argument of the recipe, if it is used; '' otherwise."""
         name = self.base
         inner = name.partition(':')[2] if 'distill' in self.config else name
         if 'task' not in self.config or ':' in inner or find_recipe(inner or name).startswith(str(SAVED_CONFIG)):

@@ -69,7 +69,7 @@ class FinetuningKeys(RunKeys):
         trained=RECIPE,
     )
 
-    # The group has no keys of the architecture, because config.init decides it.
+    # config.init decides the architecture.
     model: Any = group(
         subset(BertConfig, lambda field: field.metadata['kind'] is not FieldKind.ARCHITECTURE, scan_layers=False)
     )

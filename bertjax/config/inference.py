@@ -34,7 +34,7 @@ class ModelKeys:
         'the step of a checkpoint of a workdir; 0: the export if it exists, else the newest or best',
     )
 
-    dtype = 'float32'  # the dtype of verbs without this key, such as `convert`
+    dtype = 'float32'  # the dtype of `convert`, which lacks this key
 
     @property
     def options(self) -> Any:
@@ -215,7 +215,7 @@ def _of_verb(verb: str, base: type[ModelKeys], options: Any, input: str = '') ->
     return dataclasses.make_dataclass(name, fields, bases=(base,), frozen=True, kw_only=True)
 
 
-# The verbs that use a finished model, with the class of keys of each verb.
+# {a verb that uses a finished model: the class of its keys}.
 INFERENCE_KEYS: Mapping[str, type[ModelKeys]] = {
     verb: _of_verb(verb, *arguments)
     for verb, *arguments in (
@@ -235,11 +235,7 @@ INFERENCE_KEYS: Mapping[str, type[ModelKeys]] = {
 
 
 def inference_settings(config: Mapping[str, Any], verb: str) -> ModelKeys:
-    """Returns the settings of `verb`, a verb that uses a finished model.
-
-    Raises:
-      UserError: The recipe is for another verb.
-    """
+    """Returns the settings of a verb that uses a finished model, or raises a UserError for another verb's recipe."""
     if verb not in config:
         found, expected = f'a recipe without config.{verb}', f'a recipe with config.{verb}'
         raise UserError(f'--config.run={verb}', found, expected, f'use the recipe {verb}')

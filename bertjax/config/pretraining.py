@@ -41,9 +41,9 @@ class Vocab:
 
 
 def _inherited(allowed: Range, unset: Any, run_key: str = '') -> Any:
-    """Declares a key of a phase. If its value is `unset`, the phase uses the value of a key of the run.
+    """Declares a key of a phase. If its value is `unset`, the phase uses the value of the key `run_key` of the run.
 
-    This key of the run is `run_key`, or has the same name if `run_key` is ''.
+    If `run_key` is '', the key of the run has the same name.
     """
     about = f'the {f"`{run_key}` " if run_key else "value "}in this phase'
     return key(unset, either(allowed, special(unset, 'the value of the run')), about, run_key=run_key)
@@ -78,8 +78,8 @@ class PhaseKeys:
     final_mask_rate: float = _inherited(MASK_RATE, -1.0, 'masking.final_rate')
 
 
-# UNSET is {key of a phase: its default, which means that the key is unset}. INHERITED is {key of a phase: key of the
-# run}. If a phase does not set a key in INHERITED, it has the value of that key of the run.
+# UNSET is {key of a phase: the default, which means that the phase does not set the key}. INHERITED is {key of a phase:
+# the key of the run from which an unset key takes its value}.
 UNSET = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if 'run_key' in field.metadata}
 INHERITED = {
     field.name: field.metadata['run_key'] or field.name
@@ -123,7 +123,7 @@ class PretrainingKeys(RunKeys):
         '', TEXT, 'a file of minimal pairs as for `run=minimal_pairs`; evaluations use at most `eval_examples` pairs'
     )
 
-    # The tokenizer sets the vocabulary size, and config.pairs.mode decides whether there is a head for pairs.
+    # The tokenizer decides `vocab_size`, and config.pairs.mode decides `nsp`.
     model: Any = group(subset(BertConfig, lambda field: field.name not in ('vocab_size', 'nsp')))
     pairs: Any = group(subset(PairOptions, lambda field: field.name != 'plans'), change=TRAINING)
     pair_plans: int = override(PairOptions, 'plans', change=TRAINING)

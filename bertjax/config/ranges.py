@@ -8,7 +8,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 
-# The upper limit of sizes, such as widths and batches: too large for today's machines, and far from an overflow.
+# The upper limit of sizes, such as widths and batches. It exceeds today's machines, and is far from an overflow.
 MANY = 2**20
 COUNT = 2**31 - 1  # the upper limit of steps and examples, which a checkpoint counts in int32
 
@@ -154,8 +154,8 @@ def in_steps(
     """Converts a duration to steps: `1000`, `'1000'`, `'10%'` of `total`, `'2 epochs'` of `steps_per_epoch` steps.
 
     Raises:
-      UserError: `value` is not a duration, or the steps are negative or exceed int32. Or the unit is '%' and `total` is
-        None, or the unit is 'epochs' and `steps_per_epoch` is None.
+      UserError: `value` is not a duration, the argument that its unit needs is None, or the steps are negative, exceed
+        int32, or are not whole.
     """
     try:
         amount, unit = parse_duration(value)
@@ -178,12 +178,7 @@ def in_steps(
 
 
 def check_value(key: str, value: Any, allowed: Range, example: Any) -> None:
-    """Checks that a value of config.KEY is in its range.
-
-    Raises:
-      UserError: The value is outside its range. The fix shows a flag with the value `example`. If `example` is a list,
-        the fix shows the form of a list.
-    """
+    """Raises a UserError if a value of config.KEY is outside its range. `example` is a value for the fix."""
     if not allowed.contains(value):
         several = isinstance(example, list | tuple)
         fix = f"--config.{key}='(VALUE,)', or () for none" if several else f'--config.{key}={example!r}'

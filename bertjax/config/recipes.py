@@ -29,12 +29,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
 
 
 def phase(**values: Any) -> ConfigDict:
-    """Returns an entry of config.phases, see `config.pretraining.PhaseKeys`.
-
-    Args:
-      **values: The values of keys. `steps` is a number, or a percentage of config.steps. Most other keys
-        default to the values of the run.
-    """
+    """Returns an entry of config.phases in which `values` replace defaults, see `config.pretraining.PhaseKeys`."""
     return _set_values(as_config(PhaseKeys()), values)
 
 
@@ -53,8 +48,7 @@ def two_phases(**second: Any) -> tuple[ConfigDict, ConfigDict]:
 def modern_config(size: str, *, learning_rate: float, weight_decay: float = 1e-5) -> ConfigDict:
     """Returns the config of ModernBERT's pre-training (arXiv 2412.13663) without its phases; see `modern_phase`.
 
-    Rows are packed, 30 % of the tokens are masked, the optimiser is StableAdamW, the learning rate is constant
-    unless a phase sets a warm-up or a decay, and the tokenizer is byte-level BPE.
+    The learning rate is constant, unless a phase sets a warm-up or a decay.
 
     Args:
       size: A name in `model.config.MODERN_SIZES`.
@@ -83,7 +77,7 @@ def modern_phase(seq_len: int, **values: Any) -> ConfigDict:
 
 
 _MIN_PIECES = 2048
-# (seconds, operations, pieces). The first row with at least the seconds or operations of a budget gives its pieces.
+# (seconds, operations, pieces). A budget gets the pieces of the first row with at least its seconds or operations.
 _VOCABULARIES = ((300, 1e13, _MIN_PIECES), (3600, 3e14, 4096), (8 * 3600, 3e15, 8192), (math.inf, math.inf, 16384))
 
 
@@ -96,7 +90,7 @@ def vocabulary_size(budget: str) -> int:
 def budget_config(budget: str) -> ConfigDict:
     """Returns the config of the recipe configs/budget.py for a value of config.budget."""
     config = pretraining_config('tiny', budget=budget, architecture_from='budget', corpus='pydoc:')
-    # ModernBERT's form, so that the model is exported as a ModernBERT. Rows are too short for local attention.
+    # The model is exported as a ModernBERT. It has no local attention, because its rows are short.
     config.model.update(MODERN_FORM | {'attention_window': 0, 'rope_theta': 10_000.0, 'max_positions': 512})
     config.model.update(mlp_dim=352, init='zero_output', dropout=0.0, scan_layers=False)
     config.vocab.size = vocabulary_size(budget)
@@ -159,7 +153,7 @@ def as_config(record: Any) -> ConfigDict:
             continue
         if dataclasses.is_dataclass(value):
             value = as_config(value)
-        elif isinstance(field.type, types.UnionType):  # also None, which flags write as `None`
+        elif isinstance(field.type, types.UnionType):  # such as `bool | None`
             value = config_dict.FieldReference(value, field_type=object)
         config[field.name] = ConfigDict(value) if isinstance(value, dict) else value
     return config

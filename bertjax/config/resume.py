@@ -10,7 +10,7 @@ from bertjax.config.schema import Change
 from bertjax.errors import UserError
 
 _SILENT = (Change.OUTPUT, Change.VERB)
-# The values of a run that the options of its task can change.
+# The computed values that depend on the options of the task.
 _MADE_BY_TASK = ('fingerprints.data', 'fingerprints.labels', 'fingerprints.batches')
 _START_WEIGHTS = ('init', 'embeddings')  # keys that name the weights at step 0
 
@@ -44,11 +44,11 @@ def check_resume(
       finished: Whether the run has no step left to train.
 
     Returns:
-      One line for each change that is allowed and reported, such as `batch_size: 256 -> 512`.
+      A line for each reported change, such as `batch_size: 256 -> 512`.
 
     Raises:
-      UserError: A change is not allowed. Every run must keep what decides its saved state, such as the architecture
-        and the tokenizer. A finished run must also keep its training settings. The error names the first such change.
+      UserError: A key with Change.STATE differs, such as the architecture. Or the run is finished, and a key with
+        Change.TRAINING differs. The error names the first such key.
     """
     reported, changes = [], changed_keys(saved, current)
     options = ', '.join(place_of(name) for name in changes if name.startswith('task.'))
@@ -69,16 +69,16 @@ def check_resume(
 
 
 def without(config: Mapping[str, Any], group: str, *changes: Change) -> dict[str, Any]:
-    """Returns a plain config without `group`, and without some top-level keys and groups.
+    """Returns a plain config without `group`, and without the top-level keys whose `change` is one of `changes`.
 
-    A key is left out if its `change` is one of `changes`. A group is left out if this holds for any of its keys.
+    A group with such a key is left out as a whole.
     """
     excluded = {name.partition('.')[0] for name, key in config_keys(config).items() if key.change in changes}
     return {name: value for name, value in config.items() if name not in (group, *excluded)}
 
 
 def place_of(name: str) -> str:
-    """Returns how a message names a key of a resolved config, such as `config.seed` or `the tokenizer`."""
+    """Returns the name of a key of a resolved config in messages, such as `config.seed` or `the tokenizer`."""
     group, _, rest = name.partition('.')
     return f'the {rest}' if group == 'fingerprints' else f'config.{name}'
 

@@ -16,7 +16,7 @@ RATE = number(0, 10, above=True)
 EPOCHS = number(0, 1e6)
 _SEED_OR_DEFAULT = either(SEED, special(-1, 'config.seed'))
 _DEVICES = either(integer(1, MANY), special(-1, 'the remaining devices'))
-_BETA = number(0, 0.999999)  # nearer to 1, the divisor of the bias correction can round to 0 in float32
+_BETA = number(0, 0.999999)  # with a larger beta, the divisor of the bias correction may round to 0 in float32
 TEXT = text()
 WARMUP = number(0, 1, below=True)
 FRACTION = number(0, 1)

@@ -43,7 +43,7 @@ def get_config(path: str) -> ConfigDict:
         for key in COMPUTED_KEYS:
             group, _, name = key.rpartition('.')
             keys = values.get(group, values)
-            if isinstance(keys, dict):  # else the check below refuses the value
+            if isinstance(keys, dict):  # otherwise, `check_recorded` raises an error
                 keys.pop(name, None)
         if values.get('budget'):  # the run computed these phases from its budget
             values['phases'] = []
@@ -61,9 +61,10 @@ def get_config(path: str) -> ConfigDict:
 
 
 def make_recipe(name: str, config: ConfigDict, flag_keys: Collection[str] = ()) -> Recipe:
-    """Returns the config as a recipe. `name` is spelt as by the user. Keys that a saved config changes count as set.
+    """Returns the recipe `name` (as the user spells it), with its `config`.
 
-    In the config of a run with a budget, the size and dtype also count as set, so that a new run keeps them.
+    The keys that a saved config changes are added to `flag_keys`. For the saved config of a run with a budget, the keys
+    of its size and dtype are added, so that a new run keeps them.
     """
     keys, base = {*flag_keys}, name
     while find_recipe(base).startswith(f'{SAVED_CONFIG}:'):

@@ -2,9 +2,9 @@
 
     batch_size: int = key(32, ROWS, 'rows per update, over all devices', change=TRAINING)
 
-Other forms of the keys are derived from these declarations. `recipes.as_config` converts a dataclass to the ConfigDict
-of a recipe, and `from_config` converts a config to the frozen settings of a run. `keys_of` lists the keys for the
-checks of values, the rules of resuming, --help, and docs/keys.md.
+`recipes.as_config` converts such a dataclass to the ConfigDict of a recipe, and `from_config` converts a config to the
+frozen settings of a run. `keys_of` lists the keys for the checks of values, the rules of resuming, --help, and
+docs/keys.md.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ STATE, TRAINING, RUN, MACHINE, OUTPUT, VERB = Change
 
 
 class Trained(enum.Enum):
-    """Where the verbs evaluate, predict, export and baseline take the value of a key from."""
+    """The source of the value of a key in the verbs evaluate, predict, export and baseline."""
 
     RUN = "the run's config.json"
     SAME = "the run's config.json; another value on the command line is refused"
@@ -53,7 +53,7 @@ class Key:
       allowed: The values that the key may have.
       about: One line of documentation.
       change: Whether a resumed run may have another value.
-      trained: Where the verbs that use a trained model take the value from.
+      trained: The source of the value in some verbs, see `Trained`.
       named: Whether the argument of a recipe sets the key without its name, as in configs/glue.py:rte.
     """
 
@@ -79,8 +79,7 @@ def key(
     Args:
       allowed: The range; None allows True and False if the default is a bool, and any text if it is a string.
       about: One line of documentation; '' means the field's entry in the docstring of its class.
-      change, trained: See Key. None means the value that the group of the key declares. If the group declares none,
-        None means the default of Key.
+      change, trained: See Key. None means the value that the group of the key declares, or else the default of Key.
       **metadata: Further entries of the field's metadata.
     """
     declared = {'range': allowed, 'about': about, 'change': change, 'trained': trained}
@@ -100,7 +99,7 @@ def group(default: Any, *, record: type | None = None, entry: type | None = None
 
 
 def override(record: type, name: str, default: Any = None, **metadata: Any) -> Any:
-    """Returns a copy of the field `name` of `record`. `metadata` and a `default` other than None replace its own."""
+    """Returns a copy of the field `name` of `record`, updated with `metadata` and with a `default` other than None."""
     (field,) = (field for field in dataclasses.fields(record) if field.name == name)
     about = metadata.get('about') or _about(record, field)
     default = field.default if default is None else default
@@ -125,7 +124,7 @@ def keys_of(
 ) -> dict[str, Key]:
     """Returns {name: key} for a dataclass. The name of a key in a group is 'GROUP.KEY'.
 
-    Fields without a default, and groups that are None, are skipped.
+    Fields without a default and groups that are None have no key.
 
     Args:
       record: The class, or an instance whose values are the defaults.
@@ -179,11 +178,7 @@ def _about(record: Any, field: dataclasses.Field) -> str:
 
 
 def check_fields(record: Any, prefix: str) -> None:
-    """Checks the fields of a dataclass against their ranges.
-
-    Raises:
-      UserError: A value is outside its range. The error names the config key of the first such value.
-    """
+    """Raises a UserError for the first field of a dataclass whose value is outside its range."""
     for field in dataclasses.fields(record):
         if field.default is not dataclasses.MISSING:
             name = field.metadata.get('key', f'{prefix}.{field.name}')

@@ -3,8 +3,8 @@
 import difflib
 from collections.abc import Iterable, Mapping
 
-# {names in bertjax: the names in other programs}. The other programs are transformers (TrainingArguments, configs and
-# example scripts), google-research/bert and others. The suggestion is the first name in bertjax that the recipe has.
+# {names in bertjax: the names in other programs}, such as transformers (TrainingArguments, configs and example scripts)
+# and google-research/bert. The suggestion is the first name in bertjax that the recipe has.
 _KEYS = {
     'batch_size': 'eval_batch_size per_device_train_batch_size train_batch_size',
     'checkpoint_every': 'save_steps save_strategy',
@@ -91,7 +91,7 @@ def nearest_name(
     """Returns the known name that the user probably meant; '' if no known name is similar.
 
     Args:
-      others: {name in another program: names in bertjax}; the first known name is returned.
+      others: {name in another program: names in bertjax, the preferred name first}.
       similarity: The minimal similarity, from 0 to 1 (see difflib).
     """
     known = list(known)

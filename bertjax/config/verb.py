@@ -11,12 +11,12 @@ class Verb:
     The function `run` of a verb takes the config and the workdir. It may also take these arguments:
 
       recipe: The recipe as the command line or the Python program spells it.
-      flag_keys: The config keys that the user set, with flags `--config.KEY=VALUE` or with arguments in Python.
+      flag_keys: The config keys that the user set, see `config.files.Recipe`.
       command_line_keys: The keys in `flag_keys`, and the keys that the argument of the recipe sets.
 
     Attributes:
       needs: The config key that the recipe must have (see EXAMPLES); '' for none.
-      teacher: Whether the verb accepts a recipe with config.distill, because it uses the teacher or trains nothing.
+      teacher: Whether the verb accepts a recipe with config.distill.
       trains: Whether the verb trains a model.
       processes: Whether several processes can run the verb together.
       devices: Whether the verb computes on devices.

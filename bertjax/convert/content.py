@@ -21,8 +21,8 @@ class ExportContent:
 
     Attributes:
       module: The Flax module of the model, with its config.
-      params: The parameters, on devices or on the host, without Linen's boxes. The layers are stacked if the config
-        says so. A pre-trained model may lack heads.
+      params: The parameters, on devices or on the host, without Linen's boxes. The layers are stacked if
+        `config.scan_layers` is true. A pre-trained model may lack heads.
       tokenizer: The tokenizer. All formats have its files.
       card, about, figures: The content of the model card, see `convert/huggingface/card.py`.
       head: The head of a task's model; None for a pre-trained model.
@@ -30,7 +30,7 @@ class ExportContent:
       extra_files: {name: text} of further files, which all formats get.
       dtype: The dtype of the tensors in a Hugging Face directory: 'float32', 'float16' or 'bfloat16'.
       values: The config.json of the Hugging Face directory from which the model was read; empty for other models. An
-        export to a Hugging Face directory keeps the model family, and the keys that the export does not set.
+        export to Hugging Face keeps the model family and the keys that it does not set.
       files: Additional files of a Hugging Face directory, {relative path: content}. They replace files of the export,
         except config.json and the tensors.
       embeddings: The module that computes vectors of texts. StableHLO and ONNX get a function of this module. None if

@@ -23,14 +23,13 @@ def make_functions(
 ) -> dict[str, Function]:
     """Returns the functions `encoder` and `mlm` of a pre-trained model, or the function `task` of a task's model.
 
-    Each function takes {path: weight} and the three int32 arrays of `data.features.INPUTS`, and returns {name of the
-    output: array}.
+    Each function takes {path: weight} and the int32 arrays of `data.features.INPUTS`, and returns {output name: array}.
 
     Args:
       model: The model with its config.
       parts: The parts of a pre-trained model that have weights, besides the encoder. The functions return no outputs
         of other parts. Without the part 'mlm' there is no function `mlm`.
-      embeddings: A module that computes vectors of texts. It adds a function `embeddings`, which replaces `task`.
+      embeddings: A module that computes vectors of texts; it gives a function `embeddings`, and no function `task`.
     """
     pooled = 'pooler' in parts and model.config.nsp
 
@@ -45,7 +44,7 @@ def make_functions(
         return {'mlm_logits': logits, **pair}
 
     def function(method: Function | None, model: BertForPreTraining | BertForTask = model) -> Function:
-        # An export must run on any platform and with symbolic sizes.
+        # This attention runs on any platform and with symbolic sizes.
         model = model.clone(config=dataclasses.replace(model.config, attention='dot_product'))
 
         def call(weights: Mapping[str, jax.Array], *inputs: jax.Array) -> dict[str, jax.Array]:

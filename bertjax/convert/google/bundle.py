@@ -21,10 +21,10 @@ INDEX = '.index'
 # DataType of tensorflow/core/framework/types.proto.
 _DTYPES = {1: np.float32, 2: np.float64, 3: np.int32, 9: np.int64, 14: ml_dtypes.bfloat16, 19: np.float16}
 _FLOAT32 = 1
-# The key of the header, which is empty. The fields of BundleHeaderProto: number of data files, byte order and format
-# version. A field of VersionDef.
+# _HEADER is the key of the header. The next three are fields of BundleHeaderProto: the number of data files, the byte
+# order and the format version. _PRODUCER is a field of VersionDef.
 _HEADER, _SHARDS, _BIG_ENDIAN, _VERSION, _PRODUCER = b'', 1, 2, 3, 1
-# The fields of BundleEntryProto, and the fields of dimensions in TensorShapeProto.
+# The fields of BundleEntryProto. In the next line, the fields of TensorShapeProto and of its dimensions.
 _DTYPE, _SHAPE, _SHARD, _OFFSET, _SIZE, _CRC, _SLICES = 1, 2, 3, 4, 5, 6, 7
 _DIMENSION, _LENGTH = 2, 1
 _EXPECTED = 'a complete checkpoint of TensorFlow'
@@ -48,7 +48,7 @@ class Bundle:
         try:
             table = read_table(read_bytes(self._index, _EXPECTED, _AGAIN))
             header = protobuf.single_fields(table.pop(_HEADER, b''))
-            # The keys of slices of partitioned variables begin with a zero byte.
+            # Keys that begin with a zero byte belong to slices of partitioned variables.
             messages = {key.decode(): x for key, x in table.items() if not key.startswith(b'\0')}
             self._entries = {name: protobuf.single_fields(message) for name, message in messages.items()}
             self.shapes = {name: _shape(entry.get(_SHAPE, b'')) for name, entry in self._entries.items()}

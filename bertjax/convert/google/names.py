@@ -55,5 +55,5 @@ def to_google(name: str) -> str:
 
 
 def transpose_kernel(name: str, x: np.ndarray) -> np.ndarray:
-    """Transposes a kernel, which converts it in either direction. Returns other variables unchanged."""
+    """Transposes a kernel, for both directions of the conversion. Returns other variables unchanged."""
     return x.T if name.endswith('/kernel') else x

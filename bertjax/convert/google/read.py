@@ -55,12 +55,11 @@ def read(path: epath.Path) -> CheckpointSource:
 def find_newest(folder: epath.Path) -> epath.Path:
     """Returns the prefix of the newest checkpoint of a folder.
 
-    The file 'checkpoint' names the newest checkpoint. Without this file, the result is the checkpoint NAME. If that is
-    missing too, the result is the only checkpoint, or the one with the largest step if all names have a step.
+    The file 'checkpoint' names the newest checkpoint. Without this file, the result is the checkpoint NAME, if it
+    exists. Otherwise, the result is the only checkpoint, or the one with the largest step if all names have a step.
 
     Raises:
-      UserError: The folder has no checkpoint, or it lacks NAME and has several others, of which some have no step. Or
-        its file 'checkpoint' names no checkpoint in the folder.
+      UserError: No checkpoint can be chosen, or the file 'checkpoint' names none in the folder.
     """
     if (folder / _NEWEST).exists():
         data = read_bytes(folder / _NEWEST, 'the name of a checkpoint', _AGAIN, max_bytes=1 << 20)
@@ -95,7 +94,7 @@ def _is_prefix(path: epath.Path) -> bool:
 def _values(config_path: epath.Path) -> dict[str, Any]:
     """Returns the values of an equivalent config.json.
 
-    `hidden_act` 'gelu' means the tanh form in google-research/bert (modeling.py), but the exact form in transformers.
+    'gelu' means the tanh form in google-research/bert (modeling.py), but the exact form in transformers.
     """
     values: Mapping[str, Any] = read_json_object(config_path, _AGAIN)
     activation = values.get('hidden_act', 'gelu')

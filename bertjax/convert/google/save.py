@@ -53,8 +53,8 @@ def check_google(config: BertConfig, head: Head | None = None, vocabulary: str =
 def export_google(content: ExportContent, directory: epath.PathLike) -> None:
     """Writes bert_config.json, bert_model.ckpt.index, bert_model.ckpt.data-00000-of-00001 and vocab.txt.
 
-    The local directory appears atomically. Equal parameters give equal bytes. All files of the tokenizer are written,
-    although google-research/bert reads only vocab.txt.
+    The directory appears atomically. Equal parameters give equal bytes. Other files of the tokenizer are written too,
+    although google-research/bert does not read them.
 
     Raises:
       UserError: See `check_google`.
