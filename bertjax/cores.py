@@ -13,7 +13,7 @@ def schedulable_cores() -> int:
 
 
 def available_cores() -> int:
-    """Returns the number of cores that can work at once: at most as many as the container's processor time allows."""
+    """Returns the number of schedulable cores, limited by the processor time of the container."""
     cores = schedulable_cores()
     try:
         quota, period = CPU_MAX.read_text().split()

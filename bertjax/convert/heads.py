@@ -1,4 +1,4 @@
-"""Kinds of task heads, and the equivalent classes of transformers, if there are any."""
+"""The kinds of task heads, with the equivalent classes of transformers."""
 
 import dataclasses
 
@@ -9,16 +9,14 @@ from bertjax.model.heads import BertForClassification, BertForMultipleChoice, Be
 class Head:
     """A kind of head. The attribute `head` of a task is a `Head`.
 
-    This module defines the common heads. A task with a special head defines the head in the folder of the task.
-
     Attributes:
       module: The Flax module of the whole model, including the encoder.
-      per_token: The names of the outputs that have an entry for each token. These outputs can be cut at the padding.
-      architecture: The equivalent class of transformers. If there is none, it is '', and the model cannot be exported
-        to the Hugging Face format.
+      per_token: The names of the outputs that have an entry for each token.
+      architecture: The equivalent class of transformers; '' if there is none. A model without such a class cannot be
+        exported to the Hugging Face format.
       pipeline: The pipeline tag on the hub.
-      projection: The name that the class of transformers gives to our linear layer `head`. If the layer is a module of
-        sentence-transformers, the name begins with the folder of the module.
+      projection: The name of our linear layer `head` in transformers. If the layer is a module of
+        sentence-transformers, the name is FOLDER/linear.
       id2label: Whether `id2label` in the config.json of `architecture` has an entry for each output.
       pools_cls: Whether the head reads only the first position.
       layers: The values of the module's field `layers` that transformers or sentence-transformers can represent.
@@ -35,7 +33,7 @@ class Head:
 
     @property
     def name(self) -> str:
-        """The name that a saved model has in `architectures`: `architecture`, or else the class in bertjax."""
+        """The class in `architectures` of a saved model: `architecture`, or else the name of `module`."""
         return self.architecture or self.module.__name__
 
 

@@ -25,7 +25,7 @@ _WEIGHTS = (
     r'.*\.ckpt.*|checkpoint',
 )
 _MODULE = r'\d+_\w+/[^/]+'  # A file of a sentence-transformers module, such as 1_Pooling/config.json.
-# A push removes these files of an earlier model if the new model lacks them, because readers would mix the two.
+# A push removes these files of an earlier model from the repository, unless the new model replaces them.
 _STALE = ['model.safetensors', 'model.safetensors.index.json', 'model-?????-of-?????.safetensors']
 _STALE += ['pytorch_model.bin', 'pytorch_model.bin.index.json', 'pytorch_model-?????-of-?????.bin']
 _STALE += ['tf_model.h5', 'flax_model.msgpack', 'task.json', 'generation_config.json', 'tokenizer.json']
@@ -42,10 +42,7 @@ def hub_name(name: str) -> tuple[str, str | None] | None:
 
 
 def moved_name(name: str) -> str:
-    """Returns the full name for the short name of a model; '' for other names.
-
-    For 'bert-base-uncased' the result is 'google-bert/bert-base-uncased'.
-    """
+    """Returns 'google-bert/bert-base-uncased' for 'bert-base-uncased', and so on; '' for other names."""
     owner = next((owner for pattern, owner in _MOVED.items() if re.fullmatch(pattern, name)), '')
     return f'{owner}/{name}' if owner else ''
 
@@ -55,7 +52,7 @@ def pull(name: str, where: str) -> str:
     """Returns the local folder of a model on the hub, after downloading the files that are not cached.
 
     Only the description, the tokenizer and one format of the weights are downloaded. If the network is not available,
-    the function returns the cached model. `name` is 'org/name' or 'org/name@revision', and `where` is its config key.
+    the function returns a cached model. `name` is 'org/name' or 'org/name@revision', the value of config key `where`.
 
     Raises:
       UserError: The model does not exist or is not accessible, or neither the network nor a cached model is available.
@@ -81,7 +78,7 @@ def pull(name: str, where: str) -> str:
         raise make_error(f'a model without the revision {revision!r}', 'give a branch, a tag or a commit') from None
     except errors.RepositoryNotFoundError:
         raise make_error('unknown or private', f'check the path or the name; for a private model, {_LOG_IN}') from None
-    except Exception as error:  # The class of a network error depends on huggingface_hub's HTTP library.
+    except Exception as error:  # A network error. Its class depends on huggingface_hub's HTTP library.
         cached = _cached(repository, revision)
         if cached is None:
             raise make_error(f'not available: {_reason(error)}', _LATER) from None
@@ -119,11 +116,10 @@ def check_push(name: str) -> None:
 def push(folder: str | os.PathLike, name: str, *, private: bool) -> str:
     """Uploads a complete Hugging Face directory to the repository 'org/name', and returns its address on the hub.
 
-    The upload replaces earlier weights and tokenizer files. If the repository does not exist, it is created, and is
-    private if `private` is True.
+    The upload replaces earlier weights and tokenizer files. A new repository is private if `private` is True.
 
     Raises:
-      UserError: The upload failed. The local folder is not changed.
+      UserError: The upload failed.
     """
     from huggingface_hub import HfApi, constants
 
@@ -159,7 +155,7 @@ def _cached(repository: str, revision: str | None) -> str | None:
 
     try:
         folder = snapshot_download(repository, revision=revision, local_files_only=True)
-    except Exception as error:  # If it has a `snapshot_path`, the cache has some files, such as those of `pull`.
+    except Exception as error:  # After `pull`, the snapshot is incomplete, and the error has its path.
         folder = getattr(error, 'snapshot_path', None)
     names = os.listdir(folder) if folder else []
     return folder if any(re.fullmatch(form, name) for form in _WEIGHTS for name in names) else None

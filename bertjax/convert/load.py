@@ -31,7 +31,7 @@ from bertjax.model.stacking import unstack_layers
 from bertjax.parallel.distributed import fetch_to_all_hosts
 
 FORMATS = (huggingface, google, orbax)  # the formats that can be read, in the order in which they are tried
-_MAX_LISTED = 12  # The maximal number of names in a line.
+_MAX_LISTED = 12  # The maximum number of names in a line.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ImportedModel:
     dtype: str = 'float32'
 
     def describe(self, where: str, action: str = 'starting from') -> str:
-        """Returns a line about loaded and newly initialized parameters and, if content is unused, a second line."""
+        """Returns a line about the loaded and the new parameters. Unused content adds a second line."""
         source = f' of its {self.kind}' if self.kind else ''
         missing, unused = _format_names(self.missing), _format_names(self.unused)
         line = f'{action} {where}; {self.used} tensors{source} loaded; newly initialized: {missing}'
@@ -88,8 +88,8 @@ def read_source(directory: epath.PathLike) -> CheckpointSource:
 def read_config(directory: epath.PathLike, **changes: Any) -> BertConfig:
     """Reads the BertConfig of a directory from its description, such as config.json, without reading its tensors.
 
-    `changes` are BertConfig fields that replace the directory's fields (dropout, dtype, scan_layers ...). The
-    config.json of a BERT does not say whether the model has a pair head: `nsp` is then True, unless `changes` sets it.
+    `changes` are BertConfig fields that replace the directory's fields (dropout, dtype, scan_layers ...). For the
+    config.json of a BERT, which does not mention the pair head, `nsp` is True unless `changes` sets it.
 
     Raises:
       UserError: The directory has no model, its description is damaged, or the model is not a BERT.
@@ -127,7 +127,7 @@ def load_task_model(
 ) -> ImportedModel:
     """Loads a BERT as the start of a task's model.
 
-    The encoder is read from the directory, and the pooler if its shapes fit. A head that is a module of
+    The encoder is always read from the directory, and the pooler only if its shapes fit. A head that is a module of
     sentence-transformers is also read. Any other head is read only if the directory's model has the same class and the
     same number of outputs. If both models name their outputs, the names must also be equal, in the same order.
 
@@ -215,7 +215,7 @@ def _read_params(
     described, used = os.path.basename(source.description_file), set()
     entries = list(names.entries(config, shapes, head))
     incomplete = {entry.ours for entry in entries if entry.theirs not in source.tensors}
-    # If the only block does not use its attention norm, the norm has no entry. Its array is then all ones.
+    # If a model of one block does not use its attention norm, the norm has no entry, and its array is all ones.
     params = {path: np.ones(shapes[path], np.float32) for path in shapes.keys() - {entry.ours for entry in entries}}
     for entry in entries:
         x, path = source.tensors.pop(entry.theirs, None), entry.ours
@@ -236,7 +236,7 @@ def _read_params(
             params[path] = np.ascontiguousarray(entry.to_ours(x, shapes[path]))
         elif path not in incomplete:
             if path not in params:
-                params[path] = np.ones(shapes[path], x.dtype)  # ones for a norm that is unused and has no entry
+                params[path] = np.ones(shapes[path], x.dtype)  # the unused norm of block 0 keeps ones
             params[path][entry.layer] = entry.to_ours(x, shapes[path])
     return params, used
 

@@ -1,7 +1,6 @@
-"""Converts parameters between our names and layouts and Hugging Face's.
+"""Converts the names and the layouts of parameters from bertjax to transformers and back.
 
-One table defines both directions of the conversion. In this module, "ours" means bertjax, and "theirs" means
-transformers.
+In this module, "ours" means bertjax, and "theirs" means transformers.
 """
 
 import dataclasses
@@ -18,8 +17,8 @@ LAYERS = 'encoder/layers/'  # A row of TABLE with this prefix is one module in e
 DENSE_FOLDERS = tuple(f'{i}_Dense' for i in range(2, 10))
 _BLOCK = 'bert.encoder.layer.{i}.'
 
-# (our module, Hugging Face's module). BERT has no gate, no norms of queries and keys, and no final norm. We chose the
-# names of these modules, and convert/huggingface/modernbert.py maps the gate and the final norm to ModernBERT's names.
+# (our module, Hugging Face's module). BERT has no gate, no norms of queries and keys, and no final norm: we chose
+# these names. convert/huggingface/modernbert.py maps the gate and the final norm to ModernBERT's names.
 TABLE: tuple[tuple[str, str], ...] = (
     ('encoder/embeddings/token', 'bert.embeddings.word_embeddings'),
     ('encoder/embeddings/position', 'bert.embeddings.position_embeddings'),
@@ -58,7 +57,7 @@ _VOCABULARY = ('encoder/embeddings/token/embedding', 'mlm/decoder/embedding', 'm
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """The names of one tensor, and the conversion between its layouts.
+    """The two names of a tensor, and the conversion between its two layouts.
 
     In our layout, a kernel is [in..., out...] and a bias [out...]. In theirs, they are [out, in] and [out].
 
@@ -100,12 +99,11 @@ def entries(
 ) -> Iterator[Entry]:
     """Yields an entry for each tensor of a model whose paths are the keys of `ours`.
 
-    If the model does not use the attention norm of the first block, there is no entry for it.
+    The attention norm of the first block has no entry if the model does not use it.
 
     Args:
       head: The name of a task's head in transformers (Head.projection).
-      keep_unnamed: Whether a path without a name in transformers, such as a BiLSTM's, is kept, with dots as its name.
-        If False, such a path is an error.
+      keep_unnamed: Whether to keep paths without a name in transformers, such as a BiLSTM's, with dots for slashes.
 
     Raises:
       KeyError: A path has no name in transformers, and `keep_unnamed` is False.

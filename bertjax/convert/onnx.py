@@ -49,7 +49,7 @@ outputs = dict(zip(names, session.run(names, dict(zip({names}, inputs)))))
 
 
 def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
-    """Checks, before training starts, that a pre-trained model or a task's model can be exported to ONNX.
+    """Checks that a pre-trained model or a task's model can be exported to ONNX.
 
     Raises:
       UserError: jax2onnx is not installed, the model has a BiLSTM (jax2onnx cannot convert a loop from right to left),
@@ -70,8 +70,8 @@ def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
 def export_onnx(content: ExportContent, directory: epath.PathLike) -> None:
     """Writes a file for each function of `make_functions`, such as `encoder.onnx`, and a README.md.
 
-    The model must have passed `check_onnx`. The files are in float32, whatever the dtype of the model is. The local
-    directory appears atomically. Equal parameters give equal bytes.
+    The model must have passed `check_onnx`. Weights and outputs are float32. The local directory appears atomically.
+    Equal parameters give equal bytes.
     """
     unstacked = unstack_layers(unflatten_dict(flat_stacked(content.params, content.config), sep='/'))
     changes = {'scan_layers': False, 'remat': 'none', 'dtype': 'float32', 'param_dtype': 'float32'}
@@ -109,7 +109,7 @@ def _convert(
 
 
 def _number_constants(graph: Any) -> None:
-    """Renames constants in the order of first use, because jax2onnx's names depend on earlier conversions."""
+    """Numbers constants in the order of first use. The names from jax2onnx depend on earlier conversions."""
     constants = {tensor.name for tensor in graph.initializer}
     used = dict.fromkeys(name for node in graph.node for name in node.input if name in constants)
     names = {name: f'constant_{number}' for number, name in enumerate(used)}
@@ -121,7 +121,7 @@ def _number_constants(graph: Any) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences the warnings of jax2onnx and onnx_ir about unused parts of jax2onnx and undeclared types of values."""
+    """Silences the warnings of jax2onnx and onnx_ir."""
     loggers = [logging.getLogger(name) for name in ('jax2onnx', 'onnx_ir')]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

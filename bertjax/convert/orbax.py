@@ -1,7 +1,4 @@
-"""Exports a model as an Orbax directory for JAX programs, and reads such a directory.
-
-The directory has `params/`, a checksum, the config of the model, the files of the tokenizer, and a task's metadata.
-"""
+"""Exports a model as an Orbax directory for JAX programs, and reads such a directory."""
 
 import dataclasses
 import hashlib
@@ -60,11 +57,7 @@ def _head_facts(content: ExportContent) -> dict[str, Any]:
 
 
 def _save(params: Any, directory: pathlib.Path) -> None:
-    """Writes files that `StandardCheckpointer` can restore, with less memory than its `save` needs.
-
-    `StandardCheckpointer.save` copies host arrays, and buffers all compressed data until the end. So it needs memory
-    for two more copies of the model.
-    """
+    """Writes files for `StandardCheckpointer`, whose own `save` needs memory for two more copies of the model."""
     import orbax.checkpoint as ocp  # Imported here, because it is as slow as the import of JAX.
 
     arrays = ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)

@@ -15,17 +15,14 @@ class CheckpointSource:
     Attributes:
       where: The directory, for error messages.
       description_file: The path of the file with `values`, for error messages.
-      values: The content of an equivalent config.json of model_type 'bert', with `architectures` and `id2label` if the
-        format has them. Two values extend BERT's config.json: `type_vocab_size` 0 means no segment embedding, and
-        `pooler_act` is the activation of a pooler without tanh.
-      read: A function that reads the tensors. It is called when `tensors` is first used, because many callers need only
-        the sizes of a model.
-      format_names: {name of a tensor or key in BERT: its name in the format}, for names that differ. Error messages
-        have the names of the format.
+      values: The content of an equivalent config.json of model_type 'bert'. From Orbax, it has only `architectures`
+        and the task's fields. Two values extend BERT's config.json: `type_vocab_size` 0 means no segment embedding,
+        and `pooler_act` is the activation of a pooler without tanh.
+      read: A function that reads the tensors. It is called when `tensors` is first used.
+      format_names: {name of a tensor or key in BERT: its name in the format}, for names that differ.
       fields: The fields of a BertConfig, if `values` cannot represent them all (Orbax, ModernBERT); else empty.
       unused_content: A description of unused content of the directory, such as the variables of an optimizer.
-      dtypes: The NumPy names of the stored dtypes by tensor name. `read` adds them. Tensors without an entry are
-        float32.
+      dtypes: {name of a tensor: NumPy name of its stored dtype}, filled in by `read`. The default is float32.
     """
 
     where: str
@@ -39,7 +36,7 @@ class CheckpointSource:
 
     @functools.cached_property
     def tensors(self) -> dict[str, np.ndarray]:
-        """The float32 arrays by name in transformers' BertForPreTraining, BertForSequenceClassification ...
+        """The float32 arrays by their names in the BERT classes of transformers.
 
         The conversion to our arrays removes the converted arrays from the dictionary.
 

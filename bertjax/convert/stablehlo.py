@@ -70,7 +70,7 @@ def export_stablehlo(content: ExportContent, directory: epath.PathLike) -> None:
 
 @contextlib.contextmanager
 def _without_source_locations() -> Iterator[None]:
-    """Keeps source locations and tracebacks, which JAX records for each operation, out of the exported files."""
+    """Keeps the source locations and tracebacks of operations out of the exported files."""
     key = 'jax_traceback_in_locations_limit'
     previous = jax.config.values[key]
     jax.config.update(key, 0)

@@ -20,19 +20,17 @@ def flat_paths(tree: Mapping) -> dict[str, Any]:
 
 
 def flat_stacked(params: Mapping, config: BertConfig) -> dict[str, np.ndarray]:
-    """Returns float32 host arrays by path, with stacked layers. `config.scan_layers` tells the layout of `params`."""
+    """Returns float32 host arrays by path, with stacked layers. `params` are stacked if `config.scan_layers`."""
     tree = jax.tree.map(lambda x: np.asarray(x, np.float32), dict(params))
     return flat_paths(tree if config.scan_layers else stack_layers(tree))
 
 
 class HostParams:
-    """Parameters by path with stacked layers, converted to float32 on the host one block at a time.
+    """Parameters by path with stacked layers. `get` converts one array at a time, to avoid a second copy of the model.
 
-    This avoids a second copy of the model in memory. `params` are on devices or on the host.
-    `config.scan_layers` tells whether their layers are stacked.
-
-    Attributes:
-      shapes: The shapes by path.
+    Args:
+      params: The parameters, on devices or on the host.
+      config: The config of the model. `scan_layers` tells whether the layers of `params` are stacked.
     """
 
     def __init__(self, params: Mapping, config: BertConfig):
@@ -41,7 +39,7 @@ class HostParams:
         self.shapes: dict[str, tuple[int, ...]] = {path: x.shape for path, x in flat_paths(stacked).items()}
 
     def get(self, path: str, layer: int | None = None) -> np.ndarray:
-        """Returns the array of a path, or only the part of block `layer`."""
+        """Returns the array of a path, or only its part of block `layer`, in float32 on the host."""
         if layer is None or self._stacked:
             x = np.asarray(self._flat[path])
             return np.asarray(x if layer is None else x[layer], np.float32)

@@ -12,10 +12,10 @@ from bertjax.model.config import BertConfig
 def add_piece_rows(
     params: Mapping[str, Any], model: BertConfig, origins: Mapping[int, Sequence[int]]
 ) -> dict[str, Any]:
-    """Extends the parameters of a BertForPreTraining, NumPy arrays, to the vocabulary of `model`.
+    """Extends the parameters (NumPy arrays) of a BertForPreTraining to the vocabulary of `model`.
 
-    Existing pieces keep their rows, and padding rows are zero. `origins` is {id of a new piece: ids of old pieces}. The
-    embedding, the output row and the bias of a new piece are the means over its old pieces.
+    `origins` is {id of a new piece: ids of old pieces}. The embedding, the output row and the bias of a new piece are
+    the means over these old pieces. Added padding rows are zero.
     """
 
     def extend(table: np.ndarray) -> np.ndarray:
@@ -34,7 +34,7 @@ def add_piece_rows(
 def set_embedding_rows(params: Mapping[str, Any], rows: np.ndarray, matrix: np.ndarray) -> dict[str, Any]:
     """Returns the parameters of a BertForPreTraining after replacing some rows of the token embedding.
 
-    The parameters are on the host or on devices. `rows`, int [N], has the indices, and `matrix` [N, D] the new rows.
+    The parameters are on the host or on devices. `matrix` [N, D] has the new rows, and `rows`, int [N], their indices.
     """
     table = _table(params)
     new = np.array(table)

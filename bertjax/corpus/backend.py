@@ -1,7 +1,4 @@
-"""The backends of a build: processes on this machine, or pipelines of Apache Beam.
-
-Both apply the same functions to each shard and each bucket of hashes, so both build the same store.
-"""
+"""The backends of a build: processes on this machine, or pipelines of Apache Beam. Both build the same store."""
 
 import functools
 import logging
@@ -15,7 +12,7 @@ from bertjax.errors import UserError
 
 
 class Backend:
-    """A backend that runs on this machine. Its steps process each shard or bucket of hashes independently."""
+    """A backend that runs on this machine, and the base class of other backends."""
 
     encode = staticmethod(workers.encode_shards)
 

@@ -1,6 +1,6 @@
-"""Builds a token store from text: worker processes encode shards, then the shards are merged and a manifest is written.
+"""Builds a token store from text: encodes shards, merges them, and writes a manifest.
 
-If a build is killed, the next call encodes only the missing shards, and the shards whose text has changed. The store is
+After a killed build, the next call encodes only the missing shards and the shards whose text has changed. The result is
 the same as after an uninterrupted build. If the tokenizer, the settings, or the number or sizes of files have changed,
 the partial work is removed with a warning.
 """
@@ -51,8 +51,8 @@ def build_store(
       options: See `CorpusOptions`.
       progress: Whether to report progress: with a bar on a terminal, with occasional lines elsewhere.
       replace: Whether to replace a finished store of other text or settings. If False, such a store is an error.
-      other_fix: An additional fix in this error's message. It follows 'restore …', so it must begin with ', or '.
-      log: A function that logs how files are read, and which files are compared with earlier text.
+      other_fix: A further fix for the message of this error, such as ', or …'. It follows 'restore …'.
+      log: A function that logs a line, for example about how files are read.
       beam: The flags of Apache Beam, which builds the same store; '' for a build on this machine.
 
     Returns:
@@ -76,7 +76,7 @@ def build_store(
 
     @functools.cache
     def make_plan() -> BuildPlan:
-        """Returns the plan. This reads the beginnings of files, so the plan is made only if it is needed."""
+        """Returns the plan. Only called if needed, because this function reads the beginnings of files."""
         auto = options.format == 'auto'
         chosen, readings = reading.choose_readings(text_sources) if auto else (text_sources, [])
         return BuildPlan(store_identity, chosen, cut_shards(chosen, options.format), options.strict, readings)
@@ -108,7 +108,7 @@ def _broken_store_error(problems: dict[str, list[str]]) -> UserError:
 
 
 def _identity(text_sources: list[TextSource], tokenizer: Tokenizer, options: CorpusOptions) -> dict:
-    """Returns the values that are known before the text is read, and identify the store: version, tokenizer ..."""
+    """Returns the identity of the store, which is known before the text is read: version, tokenizer ..."""
     return {
         'version': store.STORE_VERSION,
         'tokenizer': {

@@ -1,8 +1,8 @@
 """The directory of a build: a finished store, or the partial work of an unfinished build (its plan and its shards).
 
 A process may be killed between any two file operations. So the manifest is removed before any other file of a store,
-the plan is written before the partial work, and the manifest is written after all other files. A directory then always
-contains a complete store, partial work that matches its plan, or leftovers that no manifest or plan lists.
+the plan is written before the partial work, and the manifest is written after all other files. Files that neither a
+manifest nor a plan lists are leftovers.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ class BuildPlan:
         }
 
     def with_names_of(self, old: dict) -> 'BuildPlan':
-        """Returns this plan with the identity and the source names of `old`, the plan.json of the finished shards."""
+        """Returns this plan with the identity and the source names of `old`, the plan.json of a killed build."""
         old_names = {path: name for parts in old['units'] for _, path, name, *_ in parts}
         names = {s.path: old_names.get(path, s.name) for s, (path, *_) in zip(self.sources, old['inputs'], strict=True)}
         return dataclasses.replace(
@@ -71,8 +71,7 @@ def check_directory(directory: pathlib.Path) -> None:
     """Checks that a directory is absent or empty, or contains a store or an unfinished store.
 
     Raises:
-      UserError: The path is a file. Or the directory has other files, but no finished or unfinished store. Or its
-        `partial` has other files.
+      UserError: The path is a file. Or the directory has other files and no store. Or its `partial` has other files.
     """
     if not directory.exists():
         return
@@ -111,8 +110,8 @@ def find_finished_store(
 ) -> dict | None:
     """Returns the manifest of a finished store of the same text, tokenizer and settings; None if there is none.
 
-    `expected` is the identity of the store that is needed, see `BuildPlan`. `sources` are its text, and `make_plan`
-    returns its plan. For `replace`, `other_fix` and `log`, see `build.build_store`.
+    `expected` and `sources` are the identity and the sources of the store that is needed, and `make_plan` returns its
+    plan (see `BuildPlan`). For `replace`, `other_fix` and `log`, see `build.build_store`.
 
     Raises:
       UserError: The store has other text or settings and may not be replaced, or its manifest is invalid.
@@ -158,8 +157,7 @@ def _describe_other_text(
     """Describes how the text differs from the text of a finished store; returns None if the texts are equal.
 
     `old` is the entry 'inputs' of the store's manifest. `new` is the same entry for `sources`, without a content hash.
-
-    If the text is the same but its files have changed (for example their dates), the record of the store is updated.
+    If only the dates or paths of the files have changed, the record of the store is updated.
     """
     record = identity.read_record(directory, old['content'])
     if record is None:
@@ -178,13 +176,13 @@ def _describe_other_text(
             return None
     try:
         identity.write_record(directory, old['content'], known, readings)
-    except OSError as error:  # the store is read-only, so each start reads moved files again
+    except OSError as error:  # the store is read-only: the next start reads the files again
         logging.info('Cannot write %s in %s: %s', identity.RECORD, directory, error)
     return None
 
 
 def remove_partial_files(directory: pathlib.Path, manifest: dict) -> None:
-    """Removes the partial work, and token, segment and temporary files that the manifest does not list."""
+    """Removes the partial work and temporary files, and token and segment files that the manifest does not list."""
     shutil.rmtree(directory / 'partial', ignore_errors=True)
     manifest_names = {entry['file'] for entry in store.manifest_files(manifest)}
     for path in [*store.token_files(directory), *directory.glob('*.segments'), *directory.glob('.*.tmp-*')]:

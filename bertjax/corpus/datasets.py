@@ -33,7 +33,7 @@ def pydoc_documents() -> Iterator[tuple[str, list[str]]]:
 
 
 def pydoc_paragraphs(text: str) -> list[str]:
-    """Extracts the prose of reStructuredText rendered as plain text.
+    """Extracts the prose of a help topic.
 
     Joins wrapped lines, removes bullets and emphasis marks, and drops titles, rules, grammar, code and signatures.
     """
@@ -66,7 +66,7 @@ _MARKER = re.compile(r'_START_(ARTICLE|SECTION|PARAGRAPH)_|_NEWLINE_')
 
 
 def wiki40b_paragraphs(text: str) -> list[str]:
-    """Returns the paragraphs of a wiki40b text, without titles of articles and sections, as in BERT's paper."""
+    """Returns the paragraphs of a wiki40b text, without the titles of articles and sections."""
     first, *rest = _MARKER.split(text)
     paragraphs, title = [first], False
     for kind, piece in zip(rest[::2], rest[1::2], strict=True):
@@ -93,7 +93,7 @@ def _parse_tfds(spec: str) -> tuple[str, str, str | None]:
 
 
 def tfds_name(spec: str) -> str:
-    """Returns `spec` with an explicit split. If NAME is a path, only the last two parts of the path are kept."""
+    """Returns `spec` with an explicit split. If NAME is a path, only its last two components are kept."""
     name, split, feature = _parse_tfds(spec)
     if name.startswith('/') or is_remote(name):
         name = '/'.join(name.rstrip('/').split('/')[-2:])

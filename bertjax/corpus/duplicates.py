@@ -1,7 +1,6 @@
 """Finds repeated documents and counts distinct lines in all shards, by their hashes.
 
-The search handles one bucket of the hash space at a time. So it never needs all hashes in memory, and workers can
-process buckets independently.
+Memory never holds all hashes: buckets of the hash space are processed one by one, or in several workers.
 """
 
 import itertools
@@ -15,7 +14,7 @@ BUCKET = 1 << 22  # the number of hashes to sort at once
 
 
 def bucket_edges(count: int) -> list[int]:
-    """Returns the edges of buckets of 64-bit hashes. A bucket has about BUCKET of `count` random hashes, or fewer."""
+    """Returns the edges of buckets of 64-bit hashes. Each bucket gets about BUCKET of `count` hashes, or fewer."""
     number = max(1, -(-count // BUCKET))
     return [(index << 64) // number for index in range(number + 1)]
 

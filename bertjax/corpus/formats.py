@@ -3,7 +3,7 @@
 The events of a document are `Document.START`, one string for each paragraph or line, and `Document.END`. A document
 that is not text has `SequenceSentence`s instead of strings. A `Broken` event inside a document marks the document as
 broken. A `Broken` event between documents reports text outside of documents, or an empty, damaged or unreadable file.
-Only a line of JSON or a record of a dataset is in memory as a complete document.
+Only lines of JSON and records of datasets are in memory as complete documents.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ from bertjax.files.paths import unusual_kind
 from bertjax.files.streams import Broken, decode
 from bertjax.remote.paths import open_file
 
-SNIFF = 1 << 16  # The format of a file is detected in this number of bytes from its start.
-HEAD = 1 << 18  # The meaning of blank lines is detected in this number of bytes from the start of a file.
+SNIFF = 1 << 16  # The number of bytes at the start of a file from which its format is detected.
+HEAD = 1 << 18  # The number of bytes at the start of a file from which the meaning of blank lines is detected.
 Progress = Callable[[int], None] | None
 
 
@@ -43,7 +43,7 @@ def read_head(path: str) -> tuple[str | None, bytes]:
     """Returns the compression ('' if there is none) and the first decompressed bytes of a file.
 
     The compression is None for a pipe or a device, and if reading fails before the first byte. Damage is not reported
-    here, because the encoding of the file reports it.
+    here, but in the events of `read_events`.
     """
     compression, head = None, b''
     if unusual_kind(path):  # opening a pipe without a writer would block
@@ -94,7 +94,7 @@ def _is_json(text: bytes) -> bool:
 
 
 class Picker:
-    """Counts documents and selects each document n with n % `of` == `stride`.
+    """Counts documents, and selects the documents n with n % `of` == `stride`.
 
     Attributes:
       inside: Whether a document is open.
@@ -243,7 +243,7 @@ def _file_events(part: TextPart, options: CorpusOptions, progress: Progress, dig
         in_stride = pick.selected if pick.inside else part.stride == 0  # so that only one part reports the error
         if in_stride:
             kind = 'unreadable file' if isinstance(error, OSError) and error.errno else 'damaged file'
-            # A later part has no line number: the lines before it would have to be counted, and may be unreadable.
+            # No line number for a later part: the lines before it would have to be counted, and may be unreadable.
             yield Broken(kind, 0 if part.begin else lines.number, str(error) or type(error).__name__)
         if in_stride and pick.inside:
             yield Document.END

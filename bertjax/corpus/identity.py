@@ -1,8 +1,8 @@
 """Decides whether a text still has the content that was read earlier. Paths, dates and folder names may differ.
 
 The record of the text that was read is a list of `KnownText`, stored in `inputs.json` beside the manifest of a store. A
-file of another size has changed. If the size is equal, but the modification time or the inode is not, the file is read
-again to compare hashes.
+file of another size has changed. A file of the same size with another modification time or inode is read again, to
+compare hashes.
 """
 
 import concurrent.futures
@@ -55,7 +55,7 @@ def file_facts(source: TextSource) -> tuple[int, str, int]:
 
 
 def collect_digests(read: Iterable[tuple[TextPart, str]]) -> dict[tuple[str, Range], str]:
-    """Collects the digests of the parts of a build as {(path, range): digest}.
+    """Collects the pairs (part, digest) of `read` as {(path, range): digest}.
 
     Raises:
       UserError: Two readings of a file gave different bytes.
@@ -105,7 +105,7 @@ def read_record(directory: pathlib.Path, content: str) -> dict[str, Any] | None:
 
 
 def write_record(directory: pathlib.Path, content: str, known: Sequence[KnownText], readings: Sequence[str]) -> None:
-    """Writes inputs.json. Unlike the manifest, the file depends on the paths and the dates of the text."""
+    """Writes inputs.json. Unlike the manifest, it depends on the paths and the dates of the text."""
     facts = {'content': content, 'readings': list(readings), 'files': to_json(known)}
     write_atomic(directory / RECORD, json.dumps(facts) + '\n')
 
@@ -117,7 +117,7 @@ def read_readings(store: TokenStore) -> list[str]:
 
 
 def with_current_files(known: Sequence[KnownText], sources: Sequence[TextSource]) -> list[KnownText]:
-    """Replaces the facts in a record by the current facts of the sources. Their content must be unchanged."""
+    """Returns a record with the current facts of the sources, whose content must be unchanged."""
     return [dataclasses.replace(text, facts=file_facts(source)) for text, source in zip(known, sources, strict=True)]
 
 
@@ -140,7 +140,7 @@ def describe_difference(known: Sequence[KnownText], sources: Sequence[TextSource
 
 
 def hash_ranges(ranges: Sequence[tuple[TextSource, Range]], log: LogFunction) -> list[str]:
-    """Returns the digests of ranges of files, read in parallel. Digests of unchanged files are cached."""
+    """Returns the digests of ranges of files, read in parallel. Later calls reuse the digests of unchanged files."""
     paths = list(dict.fromkeys(source.path for source, _ in ranges if source.kind == 'file'))
     if paths:
         others = f' and {len(paths) - 1:,} other files' if len(paths) > 1 else ''
@@ -174,7 +174,7 @@ def hash_content(shards: Shards, digests: Mapping[tuple[str, Range], str]) -> st
 
 
 def read_again(sources: Sequence[TextSource], shards: Shards, log: LogFunction) -> tuple[list[KnownText], str]:
-    """Reads the ranges of the sources that `shards` read. Returns the record and the result of `hash_content`."""
+    """Reads the ranges of all parts of `shards`. Returns the new record and the result of `hash_content`."""
     by_path = {source.path: source for source in sources}
     ranges = list(dict.fromkeys((part.path, (part.begin, part.end)) for parts in shards for part in parts))
     digests = dict(zip(ranges, hash_ranges([(by_path[path], part) for path, part in ranges], log), strict=True))

@@ -41,7 +41,7 @@ class Shard:
 
 
 def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
-    """Returns the `number` smallest and the `number` largest distinct document hashes (or all), both ascending."""
+    """Returns the smallest and the largest distinct document hashes, up to `number` of each, both ascending."""
     small = large = np.empty(0, '<u8')
     for shard in shards:
         hashes = np.unique(shard.array('documents')['hash'])
@@ -53,9 +53,9 @@ def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
 def heldout_threshold(shards: list[Shard], heldout: float) -> int:
     """Returns the hash below which documents are held out, so that the share of held-out documents is about `heldout`.
 
-    In a small corpus, the threshold is moved so that each split has at least two documents, because a NotNext pair
-    needs two. With two or three distinct documents, a split may have only one. If there is only one distinct document,
-    or `heldout` is 0, no document is held out.
+    In a small corpus, the threshold is moved so that each split has at least two distinct documents, because a NotNext
+    pair needs two. With only two or three distinct documents, a split may have one. With one distinct document, or if
+    `heldout` is 0, no document is held out.
     """
     small, large = _extremes(shards, 4)
     distinct = len(small)
@@ -88,7 +88,7 @@ def choose_destinations(shards: list[Shard], repeats: np.ndarray, threshold: int
 
 
 def _copy_documents(shard: Shard, table: np.ndarray, mask: np.ndarray, itemsize: int, target: AtomicFile) -> None:
-    """Appends to `target` the tokens of the documents where `mask` (bool) is true, in the order of `table`."""
+    """Appends the tokens of documents to `target`, in the order of `table`. `mask`, bool, selects the documents."""
     begins = np.empty(len(table), np.int64)
     for flag in (0, 1):  # a document is in the train file or the held-out file of its shard
         in_file = table['heldout'] == flag
@@ -120,7 +120,7 @@ def rewrite_train_file(shard: Shard, destination: np.ndarray, *, itemsize: int) 
 
 
 class _Split:
-    """The offset files and the counts of one split during the merge."""
+    """The offset files, any file of segment types, and the counts of one split during the merge."""
 
     def __init__(self, name: str, directory: pathlib.Path, segments: bool):
         self.name = name
@@ -130,7 +130,7 @@ class _Split:
         self._files = {kind: AtomicFile(directory / f'{name}.{kind}') for kind in kinds}
 
     def add(self, table: np.ndarray, lengths: np.ndarray, segments: np.ndarray | None) -> None:
-        """Adds documents: updates the counts, and writes document offsets, sentence offsets and any segment types."""
+        """Adds documents to the files and to the counts."""
         if segments is not None:
             self._files['segments'].write(segments)
         ends = self.tokens + np.cumsum(lengths, dtype=np.int64)
@@ -170,7 +170,7 @@ def merge_shards(
     destinations: list[np.ndarray],
     rewrite: Callable[[Shard, np.ndarray], str],
 ) -> dict:
-    """Writes the held-out file, the offset files and the changed train files.
+    """Writes the held-out file, the offset and segment files, and the changed train files.
 
     Args:
       shards: All shards, in order.

@@ -10,7 +10,7 @@ from bertjax.corpus.sources import split_components
 from bertjax.errors import UserError
 from bertjax.files.paths import is_hidden, is_pattern, is_remote, would_match
 
-# Examples of the files that a build, a pre-training run and later commands write: one of each kind and depth.
+# Examples of the files that a build, a run and later commands write: one of each kind and depth.
 _TOKENIZER = ['tokenizer/vocab.txt', 'tokenizer/tokenizer.json', 'tokenizer/tokenizer.model']
 STORE_FILES = [
     *('manifest.json', 'inputs.json', 'train-00000.tokens', 'train.sentences', 'train.documents'),
@@ -31,7 +31,7 @@ def check_outside(
     written: Sequence[str] = STORE_FILES,
     where: str = 'config.corpus',
 ) -> None:
-    """Checks that the text `spec` of the key `where` excludes the files `written`, which a run writes to `folder`.
+    """Checks that the text `spec` does not include the files `written`, which a run writes to `folder`.
 
     Raises:
       UserError: A component is a directory that contains the folder, or a glob that matches one of its files.

@@ -1,7 +1,7 @@
 """Problems of a corpus and their fixes: broken input, the warnings of the report, and shuffled sentences.
 
 In running text, neighbouring sentences share far more rare words than sentences of different documents. If they do
-not, the sentences were shuffled, and a model learns nothing from sentence pairs. `coherence` measures this.
+not, the sentences were shuffled, and a model learns nothing from sentence pairs. `coherence` compares the two.
 """
 
 import collections
@@ -16,8 +16,8 @@ from bertjax.files.streams import Broken
 
 MAX_PROBLEMS = 5  # the maximum number of broken inputs of each kind that are reported with file and line
 
-# Thresholds of the warnings. Wikipedia with bert-base-uncased has 0.01 % [UNK] and 1.10 pieces per word. In rot13, an
-# example of a language that the vocabulary does not cover, Wikipedia has 2.6 pieces per word.
+# Thresholds of the warnings. Wikipedia with bert-base-uncased has 0.01 % [UNK] and 1.10 pieces per word. Wikipedia in
+# rot13, which stands for a language that the vocabulary does not cover, has 2.6 pieces per word.
 ONE_SENTENCE = 0.2
 DUPLICATE_DOCUMENTS = 0.01
 DUPLICATE_LINES = 0.3
@@ -137,10 +137,7 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
 
 
 def warn_long_documents(store: TokenStore) -> list[str]:
-    """Returns a list with a warning if documents have MANY_SENTENCES sentences or more, else [].
-
-    The warning is computed from an open store and is not part of the manifest.
-    """
+    """Returns a list with a warning if documents have MANY_SENTENCES sentences or more, else []."""
     count = longest = 0
     for name in ('train', 'heldout'):
         sizes = np.diff(store.split(name).document_offsets)
@@ -157,7 +154,7 @@ def warn_long_documents(store: TokenStore) -> list[str]:
 
 def _sample(split: StoreSplit) -> list[list[np.ndarray]]:
     """Returns neighbouring sentences (arrays of ids) of each sampled document that has two sentences or more."""
-    # The first sample is larger than DOCUMENTS, because documents of one sentence are removed afterwards.
+    # More than DOCUMENTS, because documents of one sentence are removed afterwards.
     sampled = np.unique(np.linspace(0, max(0, split.num_documents - 1), 8 * DOCUMENTS).astype(np.int64))
     begins, ends = split.document_offsets[sampled], split.document_offsets[np.minimum(sampled + 1, split.num_documents)]
     several = np.flatnonzero(ends - begins > 1)
@@ -183,10 +180,10 @@ def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
     sentences (2.6, 1.5). Shuffled Wikipedia has (0.9, 1.0), and Wikipedia shuffled within each document (20, 1.0).
 
     Returns:
-      Two ratios. The first is the overlap of neighbours divided by the overlap of sentences of different documents. It
-      is about 1 if all sentences were shuffled. The second is the overlap of neighbours divided by the overlap of
-      distant sentences of the same document. It is about 1 if sentences were shuffled within documents, and None if
-      there are too few pairs. If there are too few pairs even for the first ratio, the result is None.
+      Two ratios. The first is the overlap of neighbours divided by the overlap of sentences of different documents,
+      about 1 if all sentences were shuffled. The second is the overlap of neighbours divided by the overlap of distant
+      sentences of the same document, about 1 if sentences were shuffled within documents. The second is None if there
+      are too few pairs. The result is None if there are too few pairs even for the first.
     """
     documents = [[set(ids.tolist()) for ids in document] for document in _sample(split)]
     counts = collections.Counter(token for document in documents for ids in document for token in ids)

@@ -2,7 +2,7 @@
 
 The name of a file does not show this: 'texts/*.txt' may be in BERT's format (one sentence or paragraph on each line, a
 blank line between documents), or each file may be a book. So some files of each component are inspected, and the
-majority decides how all files of the component are read. A directory, a glob and a list of paths give the same result.
+majority decides how all files of the component are read.
 """
 
 import dataclasses
@@ -17,9 +17,9 @@ MAX_INSPECTED = 24
 # A block is a sequence of lines without a blank line.
 BLOCK_OF_LINES = 2 / 3  # if fewer than this share of the blocks have several lines, each block is a paragraph
 LONG_BLOCK = 150  # words in the median block; articles have more, paragraphs have 80 in essays and 20 in novels
-# Thresholds for the lines of a block except its last line. In wrapped text, under 0.4 of them end a sentence, and the
-# 9th decile of their lengths is at most 1.2 times the median. If lines are sentences or paragraphs, 0.8 or more of them
-# end a sentence, and the 9th decile is about twice the median.
+# Thresholds for the share of lines that end a sentence, and for the 9th decile of line lengths divided by the median.
+# The last line of each block is ignored. In wrapped text, the values are under 0.4 and at most 1.2. If lines are
+# sentences or paragraphs, the values are at least 0.8 and about 2.
 ENDING, RAGGED = 0.5, 1.5
 _ENDS = tuple('.!?…:;。！？｡।۔؟')
 _CLOSING = '"\'”’»)]}*_ \t\r\f\v'
@@ -33,7 +33,7 @@ _HOW = {
 
 
 def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], list[str]]:
-    """Sets the field `single` of files. The content of some files of a component decides for all its files.
+    """Sets the field `single` of files. Some files of a component are inspected to decide for all its files.
 
     Returns:
       The sources with this field, and a line about each decision. A component has no line if all its inspected files

@@ -29,8 +29,8 @@ def make_report(
     """Returns the corpus report for the manifest and for `print_report`.
 
     Most counts cover the documents of the store. `documents_read`, `characters`, `lines` and the duplicates cover all
-    documents that are not broken or empty. `duplicate_documents` and `duplicate_lines` count the documents and the
-    lines that equal an earlier document or line. Equal texts may differ in case and in the amount of white space.
+    documents that are not broken or empty. A duplicate equals an earlier document or line, except for case and for the
+    amount of white space.
 
     `destinations` and `splits` are the results of `merge.choose_destinations` and `merge.merge_shards`, and `likeness`
     the result of `quality.coherence`.

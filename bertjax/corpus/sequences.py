@@ -1,5 +1,6 @@
-"""Reads sequences that are not text from JSON lines. Each line is a document: a list of sentences, which are
-lists of ids or symbols.
+"""Reads sequences that are not text from JSON lines.
+
+Each line is a document: a list of sentences, each a list of ids or symbols.
 
     {"tokens": [[17, 4, 250], [8, 8]]}                              format 'ids'
     {"codes": [["E11", "I10"], ["C10AB"]], "segments": [0, 2]}      format 'symbols'
@@ -103,7 +104,7 @@ def encode_sentence(
       sentence: The sentence.
       where: The file and line, for messages.
       vocabulary: {piece: id}.
-      unk_id: The id of a symbol that the vocabulary lacks. If `strict`, such a symbol is an error.
+      unk_id: The id of symbols that the vocabulary lacks, if not `strict`.
       segments, strict: See `CorpusOptions`.
 
     Raises:

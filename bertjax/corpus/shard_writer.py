@@ -7,7 +7,7 @@ Shard K has these files in the store's directory:
   partial/K.segments           uint8, the segment type of each sentence, if the data has segment types
   partial/K.documents          DOCUMENT records, in the order of reading
   partial/K.lines              uint64 hashes of lines, in sorted runs of about RUN hashes
-  partial/K.json               the record: counts, sizes and checksums, written last to mark the shard as done
+  partial/K.json               the record: counts, sizes and checksums; written last, when the shard is done
 """
 
 import array
@@ -44,7 +44,7 @@ DOCUMENT = np.dtype(
 
 @dataclasses.dataclass
 class _Draft:
-    """A document that is not completely written: its hashes, its counts, and its sentences in the batch."""
+    """A document that is not completely written."""
 
     text: object  # the hash object of the normalised text
     lines: bytearray  # uint64 hashes of the lines, little-endian
@@ -60,7 +60,7 @@ class _Draft:
 
 
 class ShardWriter:
-    """Writes the files of a shard. Its methods take the events. For the arguments, see `encode_shard`."""
+    """Writes the files of a shard. Its methods take the events of documents. For the arguments, see `encode_shard`."""
 
     def __init__(self, directory: pathlib.Path, shard: int, tokenizer: Tokenizer, options: CorpusOptions):
         partial, name = directory / 'partial', f'{shard:05d}'
@@ -95,7 +95,7 @@ class ShardWriter:
     def add_paragraph(self, text: str) -> None:
         """Adds text to the open document."""
         document = self._open
-        # A cheap check that avoids split and join for most texts: U+0020 is the only printable white space.
+        # Most texts need no split and join. U+0020 is the only printable white space.
         has_single_spaces = text.isprintable() and '  ' not in text
         normal = (text.strip() if has_single_spaces else ' '.join(text.split())).lower()
         if not normal or document.broken:
@@ -167,11 +167,11 @@ class ShardWriter:
             self._dropped[document.broken] += 1
             self._batch.pop()
             self._remove(document)
-        elif document.tokens:  # its beginning is on disk, and the rest must follow directly
+        elif document.tokens:  # its beginning is in the train file, and the rest must follow directly
             self._flush()
 
     def _remove(self, document: _Draft) -> None:
-        """Removes the written part of a document from disk."""
+        """Removes the part of a document that is already in the train file."""
         if document.tokens:
             self._train.file.seek(document.begin)
             self._train.file.truncate()
@@ -236,7 +236,7 @@ class ShardWriter:
             self._spill_lines()
 
     def _move(self, begin: int) -> None:
-        """Moves the end of the train file, from byte `begin`, to the held-out file."""
+        """Moves the bytes of the train file after offset `begin` to the end of the held-out file."""
         file = self._train.file
         file.seek(begin)
         shutil.copyfileobj(file, self._files['heldout'].file)

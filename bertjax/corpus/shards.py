@@ -14,10 +14,10 @@ MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # the bounds of the target size of a s
 TARGET_SHARDS = 64  # enough that the cores of a large machine finish at about the same time
 FILES_A_SHARD = 10_000
 RECORDS_A_SHARD = 20_000  # the number of records of a tfds dataset in a shard
-# A large compressed file cannot be cut. Instead, up to MAX_STRIDES workers decompress it, and each of n workers encodes
-# every n-th document.
+# A compressed file cannot be cut. If it is large, up to MAX_STRIDES workers decompress it, and each of n workers
+# encodes every n-th document.
 MAX_STRIDES = 8
-STRIDE_BYTES = 8 << 20  # a file has a part for each STRIDE_BYTES of its compressed size, and up to MAX_STRIDES parts
+STRIDE_BYTES = 8 << 20  # a compressed file has a part for each STRIDE_BYTES, but at most MAX_STRIDES parts
 EXPANSION = 3.5  # the estimated bytes of text per compressed byte
 
 _BOUNDARY = {
@@ -57,10 +57,7 @@ def _cut(part: TextPart, target: int) -> list[TextPart]:
 
 
 def _parts_of(source: TextSource, format_option: str, target: int) -> Iterator[tuple[TextPart, bool]]:
-    """Yields (part, whether the part may share a shard) for each part of a source.
-
-    `format_option` is the value of config.corpus_options.format.
-    """
+    """Yields (part, whether the part may share a shard) for each part of a source."""
     if source.kind != 'file':
         step = RECORDS_A_SHARD if source.kind == 'tfds' else source.size  # Python's help ('pydoc') is one part
         for begin in range(0, source.size, step):

@@ -94,7 +94,7 @@ class TextSource:
       stamp: A value that changes if the content may have changed: a file's modification time in ns, or the version of
         an object or dataset.
       single: Whether the whole file is one document, if its format is 'auto' and not recognised. `resolve_sources` sets
-        it to True in directories. `reading.choose_readings` then decides by the content of files.
+        True for files of directories. `reading.choose_readings` can replace this by a decision from the content.
       inode: The inode of a local file; otherwise 0.
       component: The directory or glob that matched the file; '' if the corpus names the file itself.
     """
@@ -129,7 +129,7 @@ class TextPart:
 
 
 def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
-    """Splits 'A=0.7,B=0.3' into [('A', 0.7), ('B', 0.3)], and 'A,B' into [('A,B', None)]. The weight 'auto' is AUTO.
+    """Splits 'A=0.7,B=0.3' into [('A', 0.7), ('B', 0.3)], 'A=auto' into [('A', AUTO)], and 'A,B' into [('A,B', None)].
 
     Each component with a weight becomes a separate store. Components without weights become one store.
 
@@ -240,7 +240,7 @@ def resolve_sources(spec: str | Sequence[str], text_key: str = 'text') -> list[T
     """Returns all sources of a specification, each path once. The sources of each component are sorted.
 
     Raises:
-      UserError: A component matches no file or cannot be opened, or a file is sparse.
+      UserError: A weight is invalid, a component is empty, matches no file or cannot be opened, or a file is sparse.
     """
     sources = [source for part in split_components(spec) for source in _resolve_one(part, text_key)]
     unique: dict[str, TextSource] = {}

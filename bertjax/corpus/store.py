@@ -1,7 +1,7 @@
 """The token store: a directory of memory-mapped token ids, with the offsets of sentences and documents.
 
-manifest.json is written last. It lists these files with their sizes and checksums. Offsets count from the start of the
-split, and the last offset is the end of the split:
+Offsets count from the start of the split, and the last offset is the end of the split. manifest.json is written last.
+It lists these files with their sizes and checksums:
   train-*.tokens, heldout-00000.tokens   ids, uint16 or int32; each document is in one file
   SPLIT.sentences                        int64 [sentences + 1], the first token of each sentence
   SPLIT.documents                        int64 [documents + 1], the first sentence of each document
@@ -46,7 +46,7 @@ class StoreSplit:
       document_offsets: int64 [num_documents + 1], sentence indices; the last is num_sentences.
       segments: uint8 [num_sentences], the segment type of each sentence; None if the data has no segment types, or the
         split is empty.
-      sha: The sha256 (hex) of the split's entry in the manifest. The entry has the checksums of the split's files.
+      sha: The sha256 (hex) of the split's entry in the manifest, which has the checksums of the files.
     """
 
     def __init__(self, directory: pathlib.Path, name: str, entry: dict, dtype: np.dtype):
@@ -67,7 +67,7 @@ class StoreSplit:
         """Returns a read-only view of the `length` token ids from offset `start` of the split.
 
         Raises:
-          IndexError: The range is outside the split, or spans two files. (No document spans two files.)
+          IndexError: The range is outside the split, or spans two files.
         """
         index = bisect.bisect_right(self._starts, start) - 1
         if start < 0 or length < 0 or start + length > self.num_tokens:

@@ -21,13 +21,11 @@ def iter_texts(
 ) -> Iterator[str]:
     """Yields the paragraphs of a corpus, including held-out documents.
 
-    If `options.strict` is False, broken input is skipped, because `build_store` reports it. Memory does not grow with
-    the corpus.
+    If `options.strict` is False, broken input is skipped, because `build_store` reports it.
 
     Args:
       spec, options: See `build.build_store`.
-      note: A function that is called after each file or dataset with its `KnownText`, from which
-        `identity.describe_difference` can later find changes.
+      note: A function that is called with the `KnownText` of each file or dataset, after its last paragraph.
       progress: See `formats.read_events`.
 
     Raises:

@@ -2,8 +2,8 @@
 
 A file is a sequence of blocks and a footer. A block has four parts: a list of entries, a list of offsets of entries, a
 byte for the compression, and a checksum. The entries at the listed offsets have complete keys. The other entries omit
-the prefix that their key shares with the previous key. The last block is the index of the other blocks
-(tensorflow/core/lib/io/{format,block_builder,table_builder}.cc, after LevelDB).
+the prefix that their key shares with the previous key. The last two blocks are an empty block and the index of all
+other blocks (tensorflow/core/lib/io/{format,block_builder,table_builder}.cc, after LevelDB).
 """
 
 import itertools
@@ -14,9 +14,9 @@ import google_crc32c
 from bertjax.files.protobuf import decode_varint, encode_varint
 
 _MAGIC = 0xDB4775248B80FB57.to_bytes(8, 'little')
-_FOOTER = 48  # The size of the footer in bytes. It has two handles (offset and size of a block), padding and _MAGIC.
+_FOOTER = 48  # The bytes of the footer: two handles (the offset and the size of a block), padding and _MAGIC.
 _TRAILER = 5  # The size in bytes of the compression type and the checksum after each block.
-_BLOCK = 256 << 10  # A new block starts after this number of bytes.
+_BLOCK = 256 << 10  # The number of bytes after which a new block starts.
 _RESTART_INTERVAL = 16  # Every 16th entry of a block has a complete key. In the index, every entry has one.
 
 
@@ -36,7 +36,7 @@ def read_table(data: bytes) -> dict[bytes, bytes]:
         raise ValueError('bytes that are not a complete table of TensorFlow')
     statistics, position = _handle(data[-_FOOTER:], 0)
     index, _ = _handle(data[-_FOOTER:], position)
-    _block(data, *statistics)  # The block is empty. This call only checks its checksum.
+    _block(data, *statistics)  # This only checks the checksum of the empty block.
     blocks = [_handle(handle, 0)[0] for _, handle in _entries(_block(data, *index))]
     return dict(itertools.chain.from_iterable(_entries(_block(data, *block)) for block in blocks))
 
@@ -59,14 +59,14 @@ def write_table(entries: Mapping[bytes, bytes]) -> bytes:
             index[key] = put(_encode(block, _RESTART_INTERVAL))
             block, size = {}, 0
     if block:
-        # As in TensorFlow, the index key of the last block is a short key greater than all keys of the block.
+        # As in TensorFlow, the last block has a short key in the index, >= the keys of the block.
         index[bytes([max(block)[0] + 1]) if max(block) else b''] = put(_encode(block, _RESTART_INTERVAL))
     handles = put(_encode({}, 1)) + put(_encode(index, 1))
     return bytes(data) + handles.ljust(_FOOTER - len(_MAGIC), b'\0') + _MAGIC
 
 
 def _handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
-    """Decodes a handle: returns (offset, size) of its block, and the position after the handle."""
+    """Decodes a handle. Returns (offset, size) of the block, and the position after the handle."""
     offset, position = decode_varint(data, position)
     size, position = decode_varint(data, position)
     return (offset, size), position

@@ -1,4 +1,4 @@
-"""Writes the model card, the README.md of an export."""
+"""Composes the model card, the README.md of an export."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -41,7 +41,7 @@ ask = pipeline('{tag}', model='{name}')
 ask({arguments})
 ```
 """
-# {the hub's pipeline tag: (the purpose of the model, the arguments of transformers' pipeline)}.
+# {the hub's pipeline tag: (the purpose of the model, the arguments of a call of the pipeline)}.
 _USES = {
     'fill-mask': (
         'Fine-tuning on tasks such as classification, tagging and question answering, and filling masked words. The '
@@ -132,14 +132,12 @@ def model_card(
     Args:
       config: The config of the model.
       architecture: The class of transformers that loads the model.
-      card: Facts about the training, in display order. A value that is a mapping becomes a section with a table. Three
-        optional keys are not facts: 'title' is the heading, 'name' is the model's name on the hub, and 'made' replaces
-        the word 'pre-trained' or 'fine-tuned'. Values must not contain times or paths, because equal runs must give
-        equal cards.
+      card: Facts about the training. A value that is a mapping becomes a section with a table. Three optional keys are
+        not facts: 'title' is the heading, 'name' is the model's name on the hub, and 'made' replaces the word
+        'pre-trained' or 'fine-tuned'. Equal runs must give equal cards, so values must not contain times or paths.
       parameters: The number of parameters.
       pipeline: The hub's pipeline tag; '' for a pre-trained model with an MLM head.
-      about: Facts that only the user knows, from config.card: license, language, datasets, base_model. Empty values
-        are omitted.
+      about: The license, language, datasets and base_model, as in config.card. Empty values are omitted.
       figures: The metrics of a task's model by split. The hub shows them if `about` names exactly one data set.
     """
     header_keys = ('title', 'name', 'made')
@@ -172,7 +170,7 @@ def model_card(
 
 
 def _data(about: Mapping[str, str]) -> str:
-    """Returns the sentences about the data sets, the base model and the language that `about` names."""
+    """Returns the text of the section about training data."""
     sets = [name for name in about.get('datasets', '').split(',') if name]
     links = ', '.join(f'[{name}](https://huggingface.co/datasets/{name})' for name in sets)
     base = about.get('base_model')

@@ -29,7 +29,7 @@ FIELDS = (
     ('layer_norm_eps', 'layer_norm_eps'),
     ('init_stddev', 'initializer_range'),
 )
-# The keys of FIELDS that a file may lack. Our defaults then apply. They equal the defaults of transformers.
+# The keys of FIELDS that a file may lack. For these keys, our defaults equal the defaults of transformers.
 _OPTIONAL = {'type_vocab_size', 'hidden_dropout_prob', 'attention_probs_dropout_prob'}
 _OPTIONAL |= {'layer_norm_eps', 'initializer_range', 'max_position_embeddings'}
 _FIX = 'set --config.export_formats=orbax to train it anyway'
@@ -104,8 +104,8 @@ def architecture(config: BertConfig, missing_parts: Collection[str] = ()) -> str
     """Returns the class of transformers for a pre-trained model.
 
     `missing_parts` are the parts of the model, such as 'mlm' and 'nsp', that have no weights. A left-to-right model
-    without a pair head is exported as BertForMaskedLM. If `is_decoder` is true, BertForMaskedLM uses a causal mask, and
-    its loss is at the masked positions, as in bertjax. BertLMHeadModel has the same tensors, but shifts the labels.
+    without a pair head is a BertForMaskedLM with `is_decoder`, whose loss is at the masked positions, as in bertjax.
+    BertLMHeadModel has the same tensors, but predicts the next token.
     """
     nsp = config.nsp and 'nsp' not in missing_parts
     if 'mlm' in missing_parts:
@@ -120,9 +120,9 @@ def to_json(
     task: Mapping[str, Any] = MappingProxyType({}),
     missing_parts: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Returns the content of config.json for a model that has passed `check_exportable`.
+    """Returns a config.json with the keys of BERT, for a model that has passed `check_exportable`.
 
-    `task` are the fields of the task in config.json (`id2label` ...). See `architecture` for `missing_parts`.
+    `task` has the fields of the task in config.json (`id2label` ...). See `architecture` for `missing_parts`.
     """
     return {
         **task,
@@ -142,13 +142,13 @@ def to_json(
 def from_json(
     values: Mapping[str, Any], where: str, format_names: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Returns the fields of a BertConfig that `values` defines, see `CheckpointSource.values`.
+    """Returns the fields of a BertConfig from `values`, see `CheckpointSource`.
 
-    Error messages name the file `where`, and use its names of keys. `format_names` is {key in BERT: key in the file},
-    for keys that differ.
+    Error messages name the file `where` and its keys. `format_names` is {key in BERT: key in the file}, for keys that
+    differ.
 
     Raises:
-      UserError: The model is not a BERT or has features that our model lacks, or a key is missing or has a wrong type.
+      UserError: The model is not a BERT or has features that ours lacks, a required key is missing, or a type is wrong.
     """
 
     def fail(key: str, expected: str, fix: str) -> None:
@@ -157,7 +157,7 @@ def from_json(
     other = 'give a directory of a BERT'
     classes = values.get('architectures')
     kind = str(classes[0]) if isinstance(classes, list) and classes else ''
-    # Some files, for example old ones, have no model_type. The name of the class then shows the family.
+    # Old files have no model_type. The name of the class then shows the family.
     if values.get('model_type', 'bert' if kind.startswith('Bert') or not kind else None) != 'bert':
         known = [name for family in FAMILIES for name in (family.name, *family.variants)]
         fix = f'{other}: {kind} computes another function' if kind else f'{other}: other models compute other functions'

@@ -1,7 +1,7 @@
 """Reads and writes the files that turn a folder of transformers into a CrossEncoder of sentence-transformers.
 
-A CrossEncoder scores pairs of texts. Here it is a model for sequence classification with one output and an activation.
-The formats come from sentence-transformers 2 to 6 (cross_encoder/model.py and base/modules/transformer.py).
+A CrossEncoder scores pairs of texts: it is a model for sequence classification with an activation. Only models with one
+output are read. Source: sentence-transformers 2 to 6 (cross_encoder/model.py and base/modules/transformer.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ def read_cross_encoder(directory: epath.PathLike) -> CrossEncoder | None:
     """Reads the settings of a CrossEncoder. Returns None if the folder is not a CrossEncoder with one output.
 
     Raises:
-      UserError: The CrossEncoder has an unknown activation, a default prompt or a wrong length, or a file is damaged.
+      UserError: The activation is unknown, there is a default prompt, the length is invalid, or a file is damaged.
     """
     folder = epath.Path(directory)
     config, settings = read_settings(folder / 'config.json'), read_settings(folder / SETTINGS)

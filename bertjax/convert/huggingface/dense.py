@@ -1,7 +1,6 @@
 """Reads and writes the Dense modules of sentence-transformers: linear layers with an activation.
 
-A Dense module transforms the vector of a text or, in multi_vector.py, the vectors of tokens. Source:
-sentence-transformers 2 to 6 (base/modules/dense.py).
+Source: sentence-transformers 2 to 6 (base/modules/dense.py).
 """
 
 import dataclasses
@@ -57,7 +56,7 @@ class Dense:
 
 
 def read_dense(folder: epath.Path, settings: Mapping[str, Any], fix: str) -> Dense:
-    """Reads a Dense module. `settings` is its config.json, and `fix` the advice if the module is not supported.
+    """Reads a Dense module. `settings` is its config.json. `fix` is the fix in the error for unsupported modules.
 
     Raises:
       UserError: The activation is unknown, the layer has a residual connection, or a tensor is missing or wrong.
@@ -84,7 +83,7 @@ def read_dense(folder: epath.Path, settings: Mapping[str, Any], fix: str) -> Den
 
 
 def dense_settings(config: DenseConfig, width: int) -> dict[str, Any]:
-    """Returns the content of the config.json of a Dense module; `width` is the width of its input."""
+    """Returns the config.json of a Dense module. `width` is the width of the input."""
     return {
         'in_features': width,
         'out_features': config.width,
@@ -94,7 +93,7 @@ def dense_settings(config: DenseConfig, width: int) -> dict[str, Any]:
 
 
 def to_tensors(layers: Sequence[Dense]) -> dict[str, np.ndarray]:
-    """Returns the tensors of consecutive layers, {name in convert/names.py: tensor}."""
+    """Returns the tensors of the layers, {name: tensor}, with names such as '2_Dense/linear.weight'."""
     tensors = {}
     for folder, layer in zip(DENSE_FOLDERS, layers, strict=False):
         tensors[f'{folder}/linear.weight'] = np.ascontiguousarray(layer.kernel.T)

@@ -77,9 +77,9 @@ def find_family(model_type: Any) -> Family:
 def choose_family(config: BertConfig, separators: int, *, pairs: bool) -> Family:
     """Returns the family in which a model is exported.
 
-    The first matching rule applies. A model with features that BERT lacks is a ModernBERT. A model without a segment
-    embedding is a DistilBERT. A model is a RoBERTa if it has one segment, two `separators` between the texts of a pair,
-    the erf form of GELU, bidirectional attention, and no pair head (`pairs` is False). All other models are BERTs.
+    A model with features that BERT lacks is a ModernBERT. Else, a model without a segment embedding is a DistilBERT.
+    Else, a model is a RoBERTa if it has one segment, two `separators` between the texts of a pair, the erf form of
+    GELU, bidirectional attention, and no pair head (`pairs` is False). All other models are BERTs.
     """
     if config.modern_fields:
         return MODERNBERT

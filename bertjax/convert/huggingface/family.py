@@ -1,8 +1,8 @@
 """Families of models in transformers: how the names and settings of a family differ from BERT.
 
-The readers and writers of directories use BERT's names. A `Family` converts these names to its own names and back. For
-parts that BERT lacks, convert/names.py defines the names. `Family.read_fields` and `Family.write_values` convert the
-keys of config.json that BERT lacks.
+The readers and writers of directories use BERT's names, and the names of convert/names.py for parts that BERT lacks. A
+`Family` converts these names to its own names and back. `Family.read_fields` and `Family.write_values` convert the keys
+of config.json that BERT lacks.
 """
 
 import dataclasses
@@ -28,12 +28,12 @@ class Family:
       variants: Families that differ only in their names, {`model_type`: prefix of the class names}.
       tensors: Pairs (prefix in BERT, prefix in this family) of tensor names. A dot follows each prefix, and {i} in a
         prefix matches a number. The first match applies.
-      classifier: The additional pairs for the class for sequence classification.
-      spans: The additional pairs for the class for question answering.
+      classifier: Additional pairs of tensor names in the class for sequence classification.
+      spans: Additional pairs of tensor names in the class for question answering.
       fused: Pairs (prefix in this family, prefixes in BERT) of tensors that concatenate several tensors of BERT.
       keys: Pairs (key of BERT in config.json, key of this family).
       fixed: Pairs (key of BERT that this family lacks, the value that describes this family).
-      activation: The activation of the MLM head if it is fixed; '' if it is the encoder's activation.
+      activation: The fixed activation of the MLM head; '' if the head has the encoder's activation.
       offset: Whether the rows 0 to `pad_token_id` of the position table are unused.
       token_ids: Pairs (key of config.json, attribute of the tokenizer) for the ids of special tokens except [PAD].
       field_names: {field from `read_fields`: its key in config.json}, for messages.
@@ -70,14 +70,14 @@ class Family:
         return dataclasses.replace(self, name=model_type, classes=classes) if classes else self
 
     def to_bert_names(self, name: str, architecture: str = '') -> tuple[str, ...]:
-        """Returns the name that a tensor of the family has in BERT. A fused tensor has several names in BERT.
+        """Converts the name of a tensor of the family to its name in BERT, or to several names for a fused tensor.
 
         The name may lack the encoder's prefix. `architecture` is the class of the model in BERT or in the family.
         """
         if re.match(r'(embeddings|encoder|transformer|pooler|layers|final_norm)\.', name):
             name = f'{self.prefix}.{name}'
         elif self.tensors and re.match(r'(bert|cls)\.', name):
-            return (f'other.{name}',)  # 'other' marks a tensor that the family does not have.
+            return (f'other.{name}',)  # The family has no such name. The prefix makes the tensor unused.
         for theirs, ours in self.fused:
             parts = tuple(_rename(name, [(theirs, part)]) for part in ours)
             if name not in parts:
@@ -99,8 +99,8 @@ class Family:
         """Converts a config.json of the family to a config.json of BERT.
 
         Raises:
-          UserError: `pad_token_id` is not an integer of at least 0. Or the family fixes the activation of the MLM head,
-            and the encoder has another activation.
+          UserError: `pad_token_id` is invalid. Or the family fixes the activation of the MLM head, and the encoder has
+            another activation.
         """
         if self.name == 'bert':
             return dict(values)

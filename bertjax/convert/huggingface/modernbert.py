@@ -77,7 +77,7 @@ def _is_plain(facts: Any) -> bool:
 
 
 def read_fields(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns fields of BertConfig that extend and override the fields from `huggingface.config.from_json`.
+    """Returns fields of BertConfig that extend or replace the fields from `huggingface.config.from_json`.
 
     Raises:
       UserError: The model has features that bertjax lacks.
@@ -169,7 +169,7 @@ MODERNBERT = Family(
         ('position_embedding_type', 'absolute'),
         ('use_cache', False),
     ),
-    # These ids are written because transformers' defaults for them only fit ModernBERT's own vocabulary.
+    # These ids are written because transformers' defaults only fit the vocabulary of the published ModernBERT.
     token_ids=(
         ('bos_token_id', 'cls_id'),
         ('cls_token_id', 'cls_id'),

@@ -1,9 +1,9 @@
 """Reads and writes the files of a ColBERT, which sentence-transformers loads as a MultiVectorEncoder.
 
-Its modules are Transformer, Dense (the projection of token vectors), MultiVectorMask and Normalize. Two other forms are
-read, but not written. In the form of PyLate 3, modules.json lists only Transformer and Dense, and the other settings
-are in config_sentence_transformers.json. In the form of the original ColBERT, there is no modules.json: the projection
-is a tensor of the checkpoint, and artifact.metadata contains the settings. Sources: sentence-transformers 6
+The modules are Transformer, Dense (the projection of token vectors), MultiVectorMask and Normalize. Two other forms are
+read, but not written. PyLate 3 lists only Transformer and Dense in modules.json, and has the other settings in
+config_sentence_transformers.json. The original ColBERT has no modules.json: the projection is a tensor of the
+checkpoint, and artifact.metadata contains the settings. Sources: sentence-transformers 6
 (multi_vector_encoder/model.py and modules/multi_vector_mask.py, base/modules/transformer.py) and
 stanford-futuredata/ColBERT (infra/config/settings.py, modeling/hf_colbert.py).
 """
@@ -130,7 +130,6 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
     limit = read_max_length(folder, encoder) or longest
 
     def length(name: str) -> int:
-        # The limit applies to queries or documents only if no length is set for them.
         value, file = encoder.get(name) or given.get(name) or limit, ENCODER if encoder.get(name) else SETTINGS
         return _parse_length(value, name, str(folder / file), longest)
 
@@ -171,9 +170,7 @@ def _parse_length(value: Any, name: str, where: str, longest: int) -> int:
 
 
 def read_projection(directory: epath.PathLike) -> np.ndarray:
-    """Reads the matrix that projects token vectors from width D to D'.
-
-    The matrix is float32 [D', D], as in torch.nn.Linear.
+    """Reads the matrix, float32 [D', D], that projects token vectors from width D to D'.
 
     Raises:
       UserError: The Dense module has an activation, a nonzero bias or wrong tensors, or there is no projection.
@@ -192,7 +189,7 @@ def read_projection(directory: epath.PathLike) -> np.ndarray:
 
 
 def settings_as_options(directory: str, settings: MultiVector) -> dict[str, Any]:
-    """Returns the task options, including `seq_len`, with which late interaction reproduces a saved model.
+    """Returns the options of the task late interaction, including `seq_len`, that reproduce a saved model.
 
     Raises:
       UserError: The skiplist is neither empty nor Python's string.punctuation, queries are filled to more tokens than
@@ -233,7 +230,7 @@ def multi_vector_files(settings: MultiVector, width: int, dim: int) -> dict[str,
             'document_length': settings.document_len,
             'query_expansion': expansion if settings.augment else None,
         },
-        # The prompts are also written as prefixes. The first word of a prefix becomes one token, if it is a piece.
+        # With these prefixes, sentence-transformers reads the first word of a prompt as one token, if it is a piece.
         SETTINGS: {
             'model_type': MULTI_VECTOR,
             'prompts': prompts,

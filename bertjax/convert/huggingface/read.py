@@ -27,11 +27,7 @@ def recognises(directory: epath.Path) -> bool:
 
 
 def read_further_files(directory: epath.Path) -> dict[str, bytes]:
-    """Reads the files that transformers and sentence-transformers use, except config.json and the model's tensors.
-
-    Returns:
-      The files of the tokenizer, the model card and the modules with their tensors, {relative path: content}.
-    """
+    """Reads the files of the tokenizer, the model card and the modules with their tensors, {relative path: content}."""
     paths = [directory / name for name in _FURTHER]
     modules = read_json_or_none(directory / MODULES, lambda rows: [module['path'] for module in rows]) or []
     for name in modules:
@@ -41,7 +37,7 @@ def read_further_files(directory: epath.Path) -> dict[str, bytes]:
 
 
 def read(directory: epath.Path) -> CheckpointSource:
-    """Reads the description of a model, see load.py. Tensor names and keys of other families become those of BERT."""
+    """Reads the description of a model, see load.py. The names of tensors and keys become those of BERT."""
     where = str(directory / CONFIG)
     values = read_json_object(directory / CONFIG, 'copy the directory again')
     family = find_family(values.get('model_type', 'bert'))

@@ -32,7 +32,7 @@ _DIRECTORY_KEYS = {'dtype', 'torch_dtype', 'auto_map', 'quantization_config', '_
 def export_huggingface(content: ExportContent, directory: epath.PathLike) -> None:
     """Writes a directory that transformers loads: config.json, model.safetensors, tokenizer files, README.md.
 
-    The local directory appears atomically and replaces an earlier export. Equal parameters give equal bytes.
+    The local directory appears atomically and replaces an earlier export. Equal content gives equal bytes.
     A pre-trained model without some of its heads is exported as a class of transformers without these heads. A task's
     model must have passed `check_head_exportable`.
 
@@ -68,7 +68,7 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
         family = choose_family(config, tokenizer.separators, pairs=pairs)
     config_json = family.to_family_values(to_json(config, tokenizer.pad_id, head, content.task, missing_parts))
     config_json |= family.write_values(config) if family.write_values else {}
-    export_keys = config_json.keys() - {'use_cache'} | _DIRECTORY_KEYS  # Encoders ignore `use_cache`: the old is kept.
+    export_keys = config_json.keys() - {'use_cache'} | _DIRECTORY_KEYS  # `use_cache` keeps its old value.
     config_json |= {'torch_dtype': content.dtype, **{key: getattr(tokenizer, name) for key, name in family.token_ids}}
     config_json |= {key: x for key, x in content.values.items() if key not in export_keys}
     unused = family.unused_positions(config_json, CONFIG)

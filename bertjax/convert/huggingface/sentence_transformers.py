@@ -1,7 +1,7 @@
 """Reads and writes the modules of a sentence-transformers model, which compute the vector of a text.
 
-modules.json and the files in the folders that it names define the modules. The formats come from the package
-sentence-transformers, 2 to 6 (base/modules/transformer.py, sentence_transformer/modules/pooling.py, base/model.py).
+modules.json lists the modules and their folders. The formats come from the package sentence-transformers, 2 to 6
+(base/modules/transformer.py, sentence_transformer/modules/pooling.py, base/model.py).
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ class SentenceModules:
       dense_layers: The same modules with their tensors; () if the tensors are parameters of the model.
       normalize: Whether the result is scaled to length 1.
       truncate_dim: The number of leading dimensions of the result to keep; 0 for all.
-      refusal: The error if bertjax does not support the modules, else None. If it is set, only `max_length` is valid.
+      refusal: The error if the modules are damaged or not supported, else None. If set, only `max_length` is valid.
     """
 
     max_length: int = 0
@@ -142,7 +142,7 @@ def module_files(modules: SentenceModules, width: int, num_layers: int) -> dict[
 
 
 def json_files(modules: Sequence[tuple[str, str]], contents: Mapping[str, Any]) -> dict[str, bytes]:
-    """Encodes `contents`, {path: value}, as JSON files, and adds modules.json with `modules`, pairs (folder, type)."""
+    """Encodes `contents`, {path: value}, as JSON files. Adds modules.json for `modules`, pairs (folder, type)."""
     listed = [
         {'idx': i, 'name': str(i), 'path': folder, 'type': f'sentence_transformers.{kind}'}
         for i, (folder, kind) in enumerate(modules)
@@ -245,7 +245,7 @@ def read_modules(
         if not isinstance(kind, str) or not is_valid:
             expected = 'the type of a module and the name of its folder'
             raise UserError(f'{folder / MODULES}: module {number}', format_value(module), expected, _NAME_POOL)
-        # A module of another package that has no alias keeps its full type name. Callers refuse such names.
+        # Without an alias, the type of another package keeps its full name, which callers refuse.
         kind = aliases.get(kind, kind)
         kinds.append(kind.rpartition('.')[2] if kind.startswith('sentence_transformers.') else kind)
         file = folder / path / 'config.json'

@@ -21,7 +21,7 @@ MODEL = 'model.safetensors'
 _TORCH = 'pytorch_model.bin'
 _DTYPES = {'F64': np.float64, 'F32': np.float32, 'F16': np.float16, 'BF16': jnp.bfloat16}
 _AGAIN = 'copy the directory again'
-# Constant buffers (a range and zeros) that older versions saved with the parameters.
+# Constant buffers (a range and zeros) that older versions of transformers saved with the parameters.
 _BUFFERS = ('bert.embeddings.position_ids', 'bert.embeddings.token_type_ids')
 # Pairs (tensor, the tensor to which it is tied). Some programs save both tensors, which are equal in a BERT.
 _TIED = (
@@ -36,13 +36,13 @@ def read_tensors(
     """Reads all tensors except constant buffers as float32, and renames them with `to_bert_names`.
 
     The files are model.safetensors or pytorch_model.bin, possibly in shards. LayerNorm's `gamma` and `beta` become
-    `weight` and `bias`. A tensor that is tied to another must equal it and is dropped.
+    `weight` and `bias`. Two tied tensors must be equal, and become one tensor.
 
     Args:
       directory: The directory of the files.
       to_bert_names: A function that converts a name in the file to a tuple of names in BERT. If it returns several
         names, the tensor is split into equal parts along its first axis.
-      tied: Whether the output embedding is the input embedding. If False, the output embedding is a separate tensor.
+      tied: Whether the output embedding is the input embedding.
 
     Returns:
       Three dicts whose keys are the names in BERT: the tensors, their names in the file, and the NumPy names of their
@@ -144,7 +144,7 @@ def _read_torch(file: epath.Path) -> Iterator[Tensor]:
         with warnings.catch_warnings(action='ignore'):  # Warnings about newer pickle protocols.
             state = {} if damaged else torch.load(data, map_location='cpu', weights_only=True)
     except (
-        *(zipfile.BadZipFile, zlib.error, RuntimeError),  # zipfile raises these; PyTorch also raises RuntimeError
+        *(zipfile.BadZipFile, zlib.error, RuntimeError),  # of zipfile; PyTorch also raises RuntimeError
         *(pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError),
     ):
         found = 'a file that PyTorch does not load with weights_only=True: it is damaged or has more than tensors'
@@ -164,8 +164,8 @@ def _read_torch(file: epath.Path) -> Iterator[Tensor]:
 def _damaged_entry(data: io.BytesIO) -> str | None:
     """Returns the name of the first entry whose CRC-32 is wrong, or None. PyTorch does not check the CRC-32.
 
-    The result is also None if there are no checksums. The format before PyTorch 1.6 is not an archive, and
-    `torch.serialization.set_crc32_options(False)` sets every CRC-32 to 0.
+    The result is also None if there are no checksums: before PyTorch 1.6, files are not archives, and after
+    `torch.serialization.set_crc32_options(False)`, every CRC-32 is 0.
     """
     if not zipfile.is_zipfile(data):
         return None

@@ -22,8 +22,7 @@ KEY = 'config.beam'
 _EXPECTED, _FIX = "flags of Apache Beam's PipelineOptions", 'for example --runner=DirectRunner'
 _DASK_MODULE = 'apache_beam.runners.dask.dask_runner'
 _DASK_SECONDS = 10  # the timeout of a request to the scheduler; Dask's default is 30
-# The maximum number of Dask partitions, because Dask shuffles up to 32 ** 2 partitions in two rounds. If there are more
-# elements, a partition holds several elements.
+# The maximum number of Dask partitions. Dask shuffles up to 32 ** 2 partitions in two rounds.
 _DASK_PARTITIONS = 1024
 
 
@@ -35,8 +34,7 @@ def parse_flags(flags: str, elements: int = 1) -> tuple[PipelineRunner, Pipeline
       elements: The number of elements with which the pipeline starts.
 
     Raises:
-      UserError: The flags cannot be parsed, the runner cannot be imported, or neither Beam nor the runner knows a flag
-        or value.
+      UserError: The flags cannot be parsed, the runner cannot be imported, or a flag or an argument is unknown.
     """
     stderr = io.StringIO()
     try:
@@ -122,7 +120,7 @@ def _is_loose(argument: str, previous: str) -> bool:
 def _set_dask_defaults(options: PipelineOptions, elements: int) -> None:
     """Sets the timeout and the size of partitions, if config.beam does not set them.
 
-    Here, an element is a complete shard of text. DaskRunner's default, up to 128 elements in a partition, is too large.
+    DaskRunner's default, up to 128 elements in a partition, is too large for elements that are shards of text.
     """
     dask = options.view_as(sys.modules[_DASK_MODULE].DaskOptions)
     if dask.timeout is None:
@@ -135,7 +133,7 @@ def _check_scheduler(options: PipelineOptions) -> None:
     """Checks that the Dask scheduler answers, if one is configured. Warns if the scheduler has no workers.
 
     Raises:
-      UserError: The scheduler does not answer, or its file does not exist.
+      UserError: The scheduler does not answer, or its file is missing or has no address.
     """
     import dask.config
     import distributed

@@ -1,8 +1,7 @@
 """Runs pipelines of Apache Beam on any runner. All workers share a folder with the plan of the work.
 
-A pipeline starts with numbers, and the plan maps each number to a unit of work. Workers write files atomically, and the
-content of a file depends only on the plan and the text. So a runner may bundle, distribute and repeat the work in any
-way.
+A pipeline starts with numbers, and the plan maps each number to a unit of work. Units may run in any order, and several
+times: workers write files atomically, and the content of a file depends only on the plan and the text.
 """
 
 import dataclasses
@@ -34,7 +33,6 @@ class Job:
       root: The directory from which relative paths of text files start.
 
     Attributes:
-      folder: The path of the folder.
       plan: The content of plan.json.
 
     Raises:
@@ -100,7 +98,7 @@ def run_pipeline(
     Args:
       flags: The value of config.beam.
       folder: The folder of the job.
-      numbers: The numbers of the units of work, which are distributed to the workers.
+      numbers: The numbers of the units of work to distribute to the workers.
       fill: A function that adds the steps of the pipeline to the collection of `numbers`.
 
     Raises:

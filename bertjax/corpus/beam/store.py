@@ -1,10 +1,10 @@
 """The backend of Apache Beam: the steps of `backend.Backend` as pipelines.
 
-Workers read the text. They also read the plan, the tokenizer and the files of shards in the store's folder. Besides the
-files of shards, which `shard_writer` lists, the steps use these files in the folder `partial`:
-  repeats-B     int64, the numbers of the repeated documents with hashes in bucket B, counted over all shards
+Workers read the text, and the plan, the tokenizer and the files of shards (see `shard_writer`) in the store's folder.
+They also use these files in the folder `partial`:
+  repeats-B     int64, the numbers, over all shards, of the repeated documents with hashes in bucket B
   distinct-B    the number of distinct lines with hashes in bucket B
-  K.where       uint8, the destinations of the documents of shard K, if its train file must change
+  K.where       uint8, the destinations of shard K's documents, if its train file must change
   K.kept        the checksum of the new train file of shard K
 """
 
@@ -122,7 +122,7 @@ class BeamBackend(Backend):
             raise missing_results_error(directory / 'partial', len(missing), len(shards))
 
     def compare(self, shards: list[Shard]) -> tuple[np.ndarray, int]:
-        """Returns the flags of repeated documents, bool [documents], and the number of distinct lines."""
+        """Returns whether each document is a repeat, bool [documents], and the number of distinct lines."""
         directory = shards[0].directory
         bases = list(itertools.accumulate((shard.record['documents'] for shard in shards), initial=0))
         counts = bases[-1], sum(shard.record['lines'] for shard in shards)
@@ -169,7 +169,7 @@ def _step(label: str, work: Callable, directory: pathlib.Path) -> beam.PTransfor
 
 @contextlib.contextmanager
 def _report_progress(directory: pathlib.Path, shards: dict[int, list[TextPart]], progress: Progress) -> Iterator[None]:
-    """While the block runs, reports the documents and bytes of finished shards to `progress`, from a thread."""
+    """Starts a thread that reports the counts of finished shards to `progress` while the block runs."""
     done = threading.Event()
 
     def follow() -> None:

@@ -67,7 +67,7 @@ def _count(
 
 
 class _Sum(beam.CombineFn):
-    """Adds up counts in place. A plain function, called for about ten elements at a time, would copy the total."""
+    """Adds up counts in place. With a plain function, Beam would copy the total after every ten elements."""
 
     def create_accumulator(self) -> collections.Counter:
         return collections.Counter()
@@ -125,7 +125,7 @@ class BeamTextStatistics:
         start, because a killed run may have left files.
 
     Raises:
-      UserError: A specification matches nothing.
+      UserError: A specification has weights or matches nothing.
     """
 
     def __init__(self, corpora: Sequence[Sequence[str]], options: CorpusOptions, flags: str, folder: pathlib.Path):
@@ -142,8 +142,8 @@ class BeamTextStatistics:
     ) -> tuple[list[dict[str, int]], list[KnownText]]:
         """Returns the counts of the `limit` most frequent words or symbols of each corpus, and the record of the text.
 
-        If there are more than MAX_WORDS words, `text.vocabulary.count_words` drops the rarest. With Beam, it counts
-        each unit separately, so the counts may differ from the counts without Beam.
+        `text.vocabulary.count_words` drops the rarest words of a very large text. With Beam, it counts each unit
+        separately, so the counts may differ from the counts without Beam.
 
         Args:
           count: A module-level function that counts the words or symbols of texts, or a `functools.partial` of one.
@@ -173,8 +173,8 @@ class BeamTextStatistics:
     def sentences(self, size: int, seed: int) -> tuple[list[tuple[list[str], int]], list[KnownText]]:
         """Returns (sample of sentences, number of sentences) of each corpus, and the record of the text.
 
-        The samples equal the result of `text.sampling.sample`. The text is read twice, because a sample depends on the
-        number of sentences.
+        Each sample equals the result of `text.sampling.sample` for the complete corpus. The text is read twice, because
+        a sample depends on the number of sentences.
 
         Raises:
           UserError: See `counts`.
@@ -194,7 +194,7 @@ class BeamTextStatistics:
             return [([texts[index] for index in indices], count) for indices, count in drawn], known
 
     def _read_sentences(self, sentences: list[int], begins: list[int]) -> dict[int, str]:
-        """Returns {index: text} for the sorted indices `sentences`. An index counts the sentences of all units.
+        """Returns {index: text} for the sorted indices `sentences` within the text of all units.
 
         `begins` contains the index of the first sentence of each unit, and then the number of all sentences.
         """
