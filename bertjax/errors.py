@@ -1,13 +1,13 @@
 """The exceptions that end a run without being a bug of bertjax."""
 
-_MAX_QUOTE = 600  # The maximum number of characters that a message quotes from a value, which may be a whole file.
+_MAX_QUOTE = 600  # the maximum number of characters in a part of a message, which may quote a whole file
 
 
 def printable(text: str) -> str:
     r"""Returns `text` as one line without characters that control a terminal.
 
-    Line ends and other non-printable characters become Python escapes such as `\n` or `\x1b`. So do undecodable bytes,
-    such as `\xff` in a file name that is not UTF-8.
+    Line ends and other non-printable characters become Python escapes such as `\n` or `\x1b`. Undecodable bytes of a
+    file name become escapes such as `\xff`.
     """
     return ''.join(char if char.isprintable() else _escape(char) for char in text)
 
@@ -18,7 +18,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _escape(char: str) -> str:
-    if '\udc80' <= char <= '\udcff':  # Python's code for a byte of a file name that it cannot decode.
+    if '\udc80' <= char <= '\udcff':  # Python's code for an undecodable byte of a file name
         return f'\\x{ord(char) - 0xDC00:02x}'
     return char.encode('unicode_escape').decode('ascii')
 

@@ -1,8 +1,4 @@
-"""Encodes shards in this process and in worker processes. Each process takes the next shard from a queue.
-
-Workers are spawned, because a fork is unsafe if this process runs threads of JAX. This process encodes shards while the
-workers start.
-"""
+"""Encodes shards in this process and in worker processes. Each process takes the next shard from a queue."""
 
 import concurrent.futures
 import contextlib
@@ -33,12 +29,12 @@ from bertjax.progress import make_bar
 from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
-SMALL = 16 << 20  # bytes; by default, a smaller text gets no workers, because it is encoded while they start
+SMALL = 16 << 20  # bytes; by default, a smaller text gets no workers, because they take too long to start
 LOG_EVERY = 20.0  # in seconds
 
 _RECORD = 1000  # the estimated bytes of text in a record from TFDS
 
-_worker: tuple = ()  # the arguments of `_work` in a worker process
+_worker: tuple = ()  # in a worker process: the values that `_work` uses
 
 
 class _Stopped(Exception):  # noqa: N818  not an error: the build was stopped
@@ -158,7 +154,7 @@ def text_bytes(parts: Iterable[TextPart | TextSource]) -> float:
 def _without_main() -> Iterator[None]:
     """Hides the main module, so that processes started in the block do not import it.
 
-    The processes do not need the main module. It may import JAX, or it may be a script that would make this call again.
+    They do not need the main module, which may import JAX, or may be a script that would start the same work again.
     """
     main = sys.modules['__main__']
     sys.modules['__main__'] = types.ModuleType('__main__')
@@ -187,11 +183,11 @@ def encode_shards(
         for shard, parts in shards.items():
             encode_shard(directory, shard, parts, tokenizer, options, progress.add)
         return
-    context = multiprocessing.get_context('spawn')
-    waiting, counters = context.Queue(), context.Array('q', 3)  # counters: documents, bytes, whether to stop
+    context = multiprocessing.get_context('spawn')  # a fork is unsafe if threads of JAX run
+    waiting, counters = context.Queue(), context.Array('q', 3)  # documents, bytes or records, whether to stop
     for item in (*shards.items(), *[None] * number):
         waiting.put(item)
-    # The tokenizer is saved, because a large argument would block this process until each worker has started.
+    # Workers load the tokenizer from disk, because a large argument would block this process until they have started.
     tokenizer.save(directory / 'partial' / 'tokenizer')
     arguments = (directory, tokenizer.fingerprint, options, waiting, counters)
     pool = concurrent.futures.ProcessPoolExecutor(number - 1, context, _start_worker, arguments)
@@ -201,7 +197,7 @@ def encode_shards(
 
         def count(documents: int, size: int) -> None:
             if any(future.done() and future.exception() for future in futures):
-                raise _Stopped  # not the worker's error: the code that reads the text might catch that
+                raise _Stopped  # the code that reads the text might catch the worker's own error
             _count(counters, documents, size)
             progress.set_counts(*counters[:2])
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from bertjax.cost.hlo import Computation, Instruction, shape_bytes
 
-# {opcode: function of the number n of chips}: the bytes that a chip sends, as a share of the operands or the results,
-# whichever are larger. The all-reduce is assumed to use a ring, which needs the fewest bytes.
-# Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009.
+# {opcode: function of n, the number of chips in a group}. The function returns the bytes that a chip sends, divided by
+# the bytes of its operands or results (the larger). The all-reduce is assumed to use a ring, which needs the fewest
+# bytes: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009.
 SENT_SHARES = {
     'all-reduce': lambda n: 2 * (n - 1) / n,
     'all-gather': lambda n: (n - 1) / n,
@@ -33,7 +33,7 @@ class Collective:
       first, last: The names of the first and last instruction. They differ only if the collective is asynchronous.
       network: Whether the collective uses the data centre network between slices.
       seconds: The transfer time in seconds; set by `estimate`.
-      exposed: The part of `seconds` that does not overlap with other work; set by `estimate`.
+      exposed: The seconds for which the chip waits for the end of the transfer; set by `estimate`.
       count: The number of executions per step; set by `estimate`.
     """
 
@@ -84,8 +84,8 @@ def _make_collective(instruction: Instruction, inner: Instruction, chips: int) -
 def _make_key(instruction: Instruction, inner: Instruction) -> str:
     """Returns a key that all instructions of a collective share.
 
-    In a fusion, the key combines the ids of the channel and of the chain, because several collectives in `shard_map`
-    may have the same channel. Otherwise, the key is the name of `inner`.
+    In a fusion with a channel, the key combines the ids of the channel and of the chain, because several collectives in
+    `shard_map` may have the same channel. Otherwise, the key is the name of `inner`.
     """
     channel = inner.find(r'channel_id=(\d+)')
     in_parts = instruction.opcode == 'fusion' and channel
@@ -93,13 +93,13 @@ def _make_key(instruction: Instruction, inner: Instruction) -> str:
 
 
 def _continues_chain(instruction: Instruction, inner: Instruction) -> bool:
-    """Returns whether a fusion belongs to a collective (by its chain id) that another instruction starts."""
+    """Returns whether an instruction is a fusion that continues a collective, which another instruction starts."""
     chained = instruction.opcode == 'fusion' and inner.find(_CHAIN)
     return bool(chained) and not any('"AsyncCollectiveStart"' in other.attributes for other in instruction.inside())
 
 
 def _find_between_slices(computation: Computation) -> Iterator[Collective]:
-    """Yields the collectives between slices: the transfers through the hosts that libtpu calls "megascale"."""
+    """Yields the collectives between slices. They go through the hosts, and libtpu calls them "megascale"."""
     rendezvous = r'_xla_host_transfer_rendezvous="([^"]+)".*_xla_megascale_target'
     ends = {
         instruction: instruction.find(rendezvous)

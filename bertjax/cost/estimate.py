@@ -1,4 +1,4 @@
-"""Estimates the time of a compiled step from the cycles that the compiler reports, and from a model of the rest."""
+"""Estimates the time of a compiled step from the compiler's cycles. Instructions without cycles are modelled."""
 
 import collections
 import dataclasses
@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from bertjax.cost.collectives import Collective, find_collectives, is_collective
 from bertjax.cost.hlo import Computation, Instruction, shape_bytes, trip_count
 
-# The assumed fraction of the peak FLOPs, or of the memory bandwidth, that modelled instructions reach.
+# The assumed fraction of the peak FLOPs or the memory bandwidth that kernels and instructions without cycles reach.
 EFFICIENCY = 0.6
-# Instructions that take no time: they only name values, annotate, or start and end asynchronous work.
+# Opcodes that take no time if the compiler reports no cycles for them.
 _FREE = {
     'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'after-all', 'partition-id', 'replica-id',
     'opt-barrier', 'optimization-barrier', 'add-dependency', 'domain', 'custom-call', 'send', 'recv',
@@ -30,7 +30,7 @@ _MODULES = {
 PARTS = {*_MODULES.values(), 'optimiser', 'stacks', 'casts', 'copies', 'collectives', 'other'}
 _PRODUCTS = {'dot', 'convolution'}
 _MOVES = {'copy', 'transpose', 'reshape', 'slice', 'concatenate', 'pad', 'reverse', 'copy-start', 'copy-done'}
-_SCAN_STACK = r'dynamic_(update_)?(slice|index_in_dim)'  # a scan stores residuals, and its backward pass reads them
+_SCAN_STACK = r'dynamic_(update_)?(slice|index_in_dim)'  # stores and reads the residuals of a scan
 _IDLE = {'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'broadcast', 'iota', 'partition-id'}
 
 
@@ -85,7 +85,7 @@ class Estimate:
 
     @property
     def step_s(self) -> float | None:
-        """The seconds per step; None without cycles and kernels. Only the TPU compiler reports cycles."""
+        """The seconds per step; None if there are neither cycles nor kernels. Only the TPU compiler reports cycles."""
         return self.seconds() if self.seconds('compiler', 'kernel') else None
 
     @property
@@ -109,13 +109,13 @@ def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
     take the cycles that the compiler reports. Kernels, collectives and instructions without cycles are modelled:
 
     * kernels: max(FLOPs / peak, bytes / HBM bandwidth) / EFFICIENCY;
-    * collectives: bytes sent / bandwidth, minus the time of the work between their start and their end. The links and
-      the network between slices each run one collective at a time;
+    * collectives: bytes sent / bandwidth, minus the time of the work between their start and their end. One collective
+      at a time runs on the links of a slice, and one on the network between slices;
     * other instructions: bytes / HBM bandwidth / EFFICIENCY.
 
     The estimate ignores asynchronous copies between the chip's memories, the latency of collectives, and the host.
     """
-    # `free_at[False]` is the time from which the links are free, `free_at[True]` that of the network between slices.
+    # free_at: the times when the links of the slice (False) and the network between slices (True) become free.
     total, now, free_at = Estimate(), 0.0, {False: 0.0, True: 0.0}
     collectives = find_collectives(entry, chips)
     end_times: dict[int, float] = {}
@@ -138,7 +138,7 @@ def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
 
 
 def _estimate_instruction(instruction: Instruction, rates: Rates, chips: int) -> Estimate:
-    """Estimates one instruction and the computations that it calls."""
+    """Estimates one instruction, including the computations that it calls."""
     total = Estimate()
     if instruction.opcode == 'while':
         turns = trip_count(instruction)
@@ -177,7 +177,7 @@ def _is_kernel(instruction: Instruction) -> bool:
 def _kernel_work(instruction: Instruction) -> tuple[float, float]:
     """Returns the FLOPs and bytes that a kernel's author states (`pl.CostEstimate`).
 
-    A kernel without this statement has 0 FLOPs, and the bytes of its operands and results.
+    Without a statement, the FLOPs are 0, and the bytes are those of the operands and results.
     """
     stated = dict(re.findall(r'"(\w+)":"?(-?[\d.e+]+)', instruction.find(r'"cost_estimate":\{([^}]*)\}') or ''))
     return float(stated.get('flops', 0)), float(stated.get('bytes_accessed', 0)) or float(
@@ -193,9 +193,9 @@ def _moved_bytes(instruction: Instruction, hbm_only: bool = True) -> int:
 def part_of(instruction: Instruction) -> str:
     """Returns the part of the step that an instruction belongs to: a row of the table in docs/performance.md.
 
-    A fusion belongs to the part of its matrix product, or of its result if it has no product. In any module, an
-    instruction that only changes types is a cast, and an instruction that only moves data is a copy. The stacks are
-    the arrays that the scan over the blocks stores for the backward pass.
+    A fusion belongs to the part of its matrix product, or of its result if it has no product. An instruction of any
+    module is a cast if it only changes types, and a copy if it only moves data. The stacks are the arrays that the scan
+    over the blocks stores for the backward pass.
     """
     work = [inner for inner in instruction.inside() if inner.opcode not in _IDLE]
     opcodes = {inner.opcode for inner in work}
@@ -223,7 +223,7 @@ def _iterate_operand_names(instruction: Instruction) -> Iterator[str]:
 
 
 def _part_of_name(op_name: str) -> str:
-    """Returns the part that an op name belongs to. The names of compiler passes have no path and give ''."""
+    """Returns the part that an op name belongs to. A name without a path, from a compiler pass, gives ''."""
     path = op_name.split('/')
     for element in reversed(path):
         if part := _MODULES.get(re.sub(r'_\d+$', '', element)):  # `layers_0` without scan

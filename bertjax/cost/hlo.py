@@ -25,7 +25,8 @@ class Instruction:
       name: The name, which is unique in the program.
       shape: The shape of the result as text, with its layout.
       opcode: The opcode, such as 'fusion', 'while' or 'all-reduce-start'.
-      operands: The text between the parentheses: names of instructions, or the value of a constant.
+      operands: The text between the parentheses: names of instructions, the value of a constant, or the number of a
+        parameter.
       attributes: The text after the operands.
     """
 
@@ -70,7 +71,7 @@ class Instruction:
         return [self.computation.module[name] for text in texts for name in re.findall(r'[\w.-]+', text)]
 
     def inside(self) -> Iterator['Instruction']:
-        """Yields this instruction or, for a fusion or asynchronous wrapper, the instructions inside, recursively."""
+        """Yields the instructions inside a fusion or an asynchronous wrapper, recursively; otherwise, yields `self`."""
         if self.opcode in ('fusion', 'async-start'):
             for instruction in self.called('calls')[0].instructions.values():
                 yield from instruction.inside()
@@ -78,7 +79,7 @@ class Instruction:
             yield self
 
     def source(self) -> 'Instruction':
-        """Returns the instruction that computes the value, behind any copies and conversions."""
+        """Returns the instruction that computes the value, before any copies and conversions."""
         return self.inputs[0].source() if self.opcode in _TRANSPARENT else self
 
 
@@ -123,9 +124,7 @@ def parse(text: str) -> Computation:
 def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
     """Returns the bytes of all arrays in a shape such as `f32[64,128]{1,0:T(8,128)}`, or in a tuple of such shapes.
 
-    Args:
-      shape: The shape as text.
-      hbm_only: Whether to count only arrays in HBM, and not, for example, arrays on the chip (`S(1)`).
+    `hbm_only` ignores arrays in other memories, such as `S(1)` on the chip.
     """
     total = 0
     for dtype, dims, layout in _ARRAY.findall(shape):
@@ -160,7 +159,7 @@ def trip_count(loop: Instruction) -> int | None:
 
 
 def _find_operands(instruction: Instruction) -> tuple[Instruction | None, Instruction | None]:
-    """Returns the sources of the two operands, or (None, None). The operands of a fusion are those of its root."""
+    """Returns the sources of the operands, or (None, None) if there are not two. A fusion has its root's operands."""
     root = instruction.called('calls')[0].root if instruction.opcode == 'fusion' else instruction
     sides = [side.source() for side in root.inputs]
     if instruction is not root:

@@ -31,7 +31,7 @@ from bertjax.train.setup import Setup
 
 TRIES = 3  # the maximum number of compiles for each way to save memory
 
-# The values of config.model.remat. Each keeps fewer residuals in memory than the one before it.
+# The values of config.model.remat except 'auto'. Each keeps fewer residuals in memory than the one before it.
 REMAT_BY_MEMORY = ('none', 'elementwise', 'dots', 'full')
 
 MemoryPlan = dict[str, Any]  # {config key: value}
@@ -42,7 +42,7 @@ class MemorySearch:
     """Compiles the phases of a pre-training for a TPU slice or GPUs, which need not be attached.
 
     Args:
-      settings: The pre-training settings. No text is read.
+      settings: The pre-training settings. The corpus is not read.
       topology: The slice or the GPUs; see `parallel.topology.topology_devices`.
 
     Raises:
@@ -69,7 +69,7 @@ class MemorySearch:
         return self._setups[key]
 
     def compile(self, phase: PretrainingPhase, plan: MemoryPlan | None = None) -> CompileResult:
-        """Compiles the step of a phase with the values of `plan`, or with those of the config if `plan` is None.
+        """Compiles the step of a phase. Values that `plan` does not set come from the config.
 
         Returns:
           The entries of compile.json. `hbm_bytes_per_chip` is None if the compiler does not state the number.
@@ -115,8 +115,8 @@ class MemorySearch:
     def batches(self, phase: PretrainingPhase) -> Iterator[CompileResult]:
         """Compiles a phase with its batch size, then with doubled batch sizes until one does not fit.
 
-        If the first batch size does not fit, the batch size is halved instead until it fits. The rows per chip and
-        accumulation step are rounded down, but not below 1.
+        If the first batch size does not fit, the batch size is halved instead, until it fits or a chip has 1 row per
+        accumulation step. Halving rounds the rows per chip and accumulation step down.
         """
         result = self.compile(phase)
         yield result
@@ -133,10 +133,10 @@ class MemorySearch:
     ) -> Iterator[tuple[MemoryPlan, CompileResult]]:
         """Compiles other ways to compute a phase that does not fit.
 
-        There are three ways: more accumulation steps, more rematerialisation, and weights split over more chips. The
-        search of each way stops at the first plan that fits, after at most TRIES compiles. If no plan fits, the
-        next plan combines the first two ways. If that plan does not fit either and the weights can be split over more
-        chips, the last plan combines all three.
+        There are three ways: more accumulation steps, more rematerialisation, and weights split over more chips. Each
+        way is tried until a plan fits, with at most TRIES compiles. If no plan fits, the next plan combines the first
+        two ways. If that plan does not fit either and the weights can be split over more chips, the last plan combines
+        all three.
         """
         any_fits = False
         for plans in (self._accumulation_plans(phase, result), self._remat_plans(), self._fsdp_plans(result)):
@@ -173,7 +173,7 @@ class MemorySearch:
         return [{'model.remat': more} for more in REMAT_BY_MEMORY[REMAT_BY_MEMORY.index(remat) + 1 :]]
 
     def _fsdp_plans(self, result: CompileResult) -> list[MemoryPlan]:
-        """Returns plans that split the weights and the optimiser state over more chips, if that could suffice."""
+        """Returns the plans of `_mesh_plans` that should fit. A chip then stores a smaller part of the weights."""
         fixed, fsdp = _fixed_bytes(result), self.setup({}).mesh.shape['fsdp']
         rest, plans = _needed_bytes(result) - fixed, self._mesh_plans()
         return [plan for plan in plans if rest + fixed * fsdp / plan['mesh.fsdp'] <= result['hbm_bytes_available']]
@@ -194,7 +194,7 @@ class MemorySearch:
 def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
     """Compiles the step of a phase. Returns whether it `fits`, its memory, and its `text` if the compiler accepts it.
 
-    On TPUs, libtpu writes the text. jaxlib 0.10.2 cannot print every program of libtpu 0.0.52, for example an
+    On TPUs, libtpu writes the text, because jaxlib 0.10.2 cannot print every program of libtpu 0.0.52, for example an
     asynchronous gather on the SparseCore of v6e.
     """
     lowered = StepLowering(setup, phase).step(phase.batches[phase.seq_len])

@@ -12,17 +12,15 @@ from bertjax.terminal import make_table
 
 
 def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict[str, Any]:
-    """Estimates the time and the traffic of a step from its optimized HLO; see docs/performance.md.
+    """Estimates the time of a step and the bytes that it sends, from its optimized HLO `text` (docs/performance.md).
 
     Args:
-      text: The optimized HLO.
       topology: The slice or the GPUs; see `parallel.topology.topology_devices`.
       flops: The FLOPs per step and chip, computed from the shapes of the model.
       peak_flops: The peak FLOPs per second of a chip.
 
     Returns:
-      Entries of compile.json. If XLA has changed the format of the HLO, so that it cannot be parsed, the only entry is
-        `estimate_error`.
+      Entries of compile.json. If the HLO cannot be parsed, the only entry is `estimate_error`.
     """
     chip = generation_of(topology)
     links = lambda group: ici_bandwidth(topology, group)  # noqa: E731

@@ -1,10 +1,9 @@
 """Data augmentation: copies of training rows in which some words are replaced.
 
 The method follows TinyBERT (arXiv 1909.10351, algorithm 1; huawei-noah, TinyBERT/data_augmentation.py). TinyBERT masks
-one word at a time. It takes the candidates for a word of one piece from a masked language model, and it takes the
-candidates for a word of several pieces from GloVe vectors. This module instead masks all chosen words of a copy
-together, so a copy costs one forward pass. It never replaces words of several pieces, so all pieces keep their
-positions, and tags and spans stay valid.
+one word at a time. Its candidates come from a masked language model, or from GloVe vectors for words of several pieces.
+bertjax instead masks all chosen words of a copy together, so a copy costs one forward pass. It never replaces words of
+several pieces, so all pieces keep their positions, and tags and spans stay valid.
 """
 
 import dataclasses
@@ -33,13 +32,11 @@ def find_single_piece_words(features: Features, special: np.ndarray, continues_w
 
 
 def choose_words(features: Features, words: np.ndarray, *, seed: int, probability: float, mark: str) -> np.ndarray:
-    """Chooses each token of `words`, bool [T], with the given probability, but no token in first copies.
+    """Chooses the tokens to replace. Returns bool [T].
 
-    The random draw depends on (seed, n, position). `features` is a result of `repeat_rows`, and n is the index of a
-    sequence in it.
-
-    Returns:
-      bool [T], True for a token to replace.
+    `features` comes from `repeat_rows`. In the first copy of a row, no token is chosen. In the other copies, each token
+    of `words`, bool [T], is chosen with the given probability. A draw depends on the seed, the index of the token's
+    sequence in `features`, and the token's position in that sequence.
     """
     n, position = token_positions(features)
     copies = np.repeat(features.row[mark] == 0, features.choices)[n]
@@ -55,16 +52,16 @@ def token_positions(features: Features) -> tuple[np.ndarray, np.ndarray]:
 def choose_candidates(
     candidates: np.ndarray, words: np.ndarray, n: np.ndarray, position: np.ndarray, *, seed: int
 ) -> np.ndarray:
-    """Draws a replacement for each word: one of its first K candidates that differ from it. Returns int32 [M].
+    """Draws a replacement for each word: one of the K most likely candidates other than the word. Returns int32 [M].
 
     Args:
       candidates: int32 [M, K + 1], distinct ids, the most likely first.
       words: int32 [M], the ids of the words to replace.
-      n, position: int64 [M], the sequence of each word, and its position in the sequence.
+      n, position: int64 [M], the index of each word's sequence, and the word's position in that sequence.
     """
     K = candidates.shape[1] - 1
     other = candidates != words[:, None]
     other[:, K] &= ~other[:, :K].all(1)  # the last candidate is used only if the word is among the first K
-    order = np.argsort(~other, axis=1, kind='stable')  # put the word itself last
+    order = np.argsort(~other, axis=1, kind='stable')  # usable candidates first
     drawn = randint(K, seed, Stream.AUGMENT_WORD, n, position)
     return np.take_along_axis(candidates, np.take_along_axis(order, drawn[:, None], 1), 1)[:, 0]

@@ -19,9 +19,9 @@ If `config.masking.causal_share` is above 0, a training batch has one more array
 |------------------|--------|---------|-----------------------------------------------------------------------------|
 | causal           | [B, S] | int32   | 1 for the tokens of a causal example (they attend only to the left), else 0 |
 
-A packed row contains several examples one after the other (data/packed_examples.py), each with its own segments.
+A packed row contains several examples, one after the other, each with its own segments (data/packed_examples.py).
 `masked_positions` count from the start of the row, and P is the limit for the whole row. A packed batch also has the
-first three arrays below, and its NSP arrays have another shape, where E = `max_examples(S)`:
+first three arrays below. Its NSP arrays are [B, E], where E = `max_examples(S)`:
 
 | name             | shape  | dtype   | content                                                                     |
 |------------------|--------|---------|-----------------------------------------------------------------------------|
@@ -38,8 +38,7 @@ import numpy as np
 
 BatchSpec = dict[str, tuple[tuple[int, ...], np.dtype]]
 
-# The maximum number of positions in a chunk of `make_in_chunks`. Larger intermediate arrays do not fit in the
-# cache of a core, and NumPy allocates new memory for them in each call.
+# The maximum positions in a chunk of `make_in_chunks`. Larger intermediate arrays do not fit in the cache of a core.
 _CHUNK_POSITIONS = 1 << 16
 
 
@@ -83,7 +82,8 @@ def make_in_chunks(
     """Calls `make` on chunks of `indices` and concatenates the results.
 
     Args:
-      make: A function that returns the rows of some indices. Each row depends only on its own index.
+      make: A function of (indices, *others) that returns the rows of these indices. Row i depends only on entry i of
+        each argument.
       indices: int64 [B].
       seq_len: S.
       *others: Further arguments of `make`, arrays [B], which are split like `indices`.

@@ -13,7 +13,7 @@ from bertjax.data.batch import BatchSpec, ordinals
 from bertjax.files.atomic import write_atomic
 
 _TOKEN = 'token_'  # the name prefix of arrays with one value for each token
-INPUTS = ('input_ids', 'segment_ids', 'attention_mask')  # the inputs of every model, int32 [B, S] each
+INPUTS = ('input_ids', 'segment_ids', 'attention_mask')  # the inputs of every model, int32 [B, S] or [B, C, S] each
 FEATURES_VERSION = 4  # a part of the cache key; increase it whenever the same records give other rows
 
 
@@ -29,7 +29,7 @@ class Features:
       offsets: int64 [N + 1], the index of each sequence's first token; the last entry is T.
       second: int32 [N], the position in each sequence where segment 1 begins. A sequence without segment 1 has its
         length here.
-      record: int32 [N/C], the index of the record that each row comes from, ascending.
+      record: int32 [N/C], the index of the record that each row comes from; ascending unless `take` reorders the rows.
       row: {name: [N/C, ...]}, the arrays with one value for each row, such as int32 `labels`. `FeatureBuilder` always
         adds `weights` (float32), the weight of each row in the loss.
       token: {name: [T]}, the arrays with one value for each token, such as int32 `token_labels`. The names begin with
@@ -91,8 +91,8 @@ class Features:
         """Returns the batch of the given rows, padded to S = `length`.
 
         `rows` is int64 [B]. The index -1 stands for an empty row, which has only padding and weight 0. No row may be
-        longer than S. The result has the row arrays, [B, ...]. It also has INPUTS and the token arrays, [B, S], or
-        [B, C, S] if C > 1.
+        longer than S. The row arrays of the batch are [B, ...]. INPUTS and the token arrays are [B, S], or [B, C, S] if
+        C > 1.
         """
         B, C = len(rows), self.choices
         real = rows >= 0
@@ -166,7 +166,7 @@ class FeatureBuilder:
         self._token: dict[str, list[np.ndarray]] = {}
 
     def add_sequence(self, tokens: Sequence[int], second: int | None = None, **token: np.ndarray) -> None:
-        """Adds a sequence with its special tokens. Segment 1, if there is one, begins at position `second`."""
+        """Adds a sequence. `tokens` includes the special tokens. Segment 1, if there is one, begins at `second`."""
         self._tokens.append(np.asarray(tokens, np.int32))
         self._second.append(len(tokens) if second is None else second)
         for name, values in token.items():
@@ -225,7 +225,7 @@ def masked_copies(sequences: Sequence[np.ndarray], mask_id: int) -> Features:
 def load_or_build(folder: pathlib.Path, key: object, make: Callable[[], Features]) -> Features:
     """Loads the features of `key` from `folder`, or calls `make` and saves its result there.
 
-    The file name is a hash of FEATURES_VERSION and the repr of `key`. So the repr must determine the features.
+    The repr of `key` must determine the features, because the file name is a hash of the repr and FEATURES_VERSION.
     """
     path = folder / f'{hashlib.sha256(repr((FEATURES_VERSION, key)).encode()).hexdigest()[:32]}.npz'
     try:

@@ -19,7 +19,7 @@ _ROUNDS = 6
 
 
 class Stream(enum.IntEnum):
-    """The purpose of a random number. Each use has its own stream. Never change the number of a stream."""
+    """The purpose of a random number. Never change the number of a stream."""
 
     PHASE = 1
     SHORT = 2
@@ -66,10 +66,10 @@ def _unsigned(x: npt.ArrayLike) -> np.ndarray:
 
 
 def hash_bits(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
-    """Returns 64 random bits for each (seed, stream, n, position), uint64 of the broadcast shape (0-d for scalars).
+    """Returns 64 random bits for each (seed, stream, n, position), as uint64.
 
     Only the low 64 bits of `seed` count. `stream` is a `Stream` or another constant. `n` and `position` are integers
-    that broadcast. `n` is usually the number of an example, a plan or a row.
+    that broadcast to the shape of the result. `n` is usually the number of an example or a row.
     """
     n, position = _unsigned(n), _unsigned(position)
     shape = np.broadcast_shapes(n.shape, position.shape)
@@ -87,7 +87,7 @@ def hash_bits_ragged(
 
 
 def _keys(seed: int, stream: int, n: np.ndarray) -> np.ndarray:
-    """Returns the start of the SplitMix64 sequence of each n, uint64."""
+    """Returns the state at which the SplitMix64 sequence of each n starts, uint64."""
     # The overflow is intended. The seed is an array, because numpy warns about the overflow of scalars.
     start = _mix(np.array([int(seed) & _BITS], np.uint64)) + np.uint64((int(stream) + 1) * _GOLDEN & _BITS)
     return _mix(np.atleast_1d(n) * np.uint64(_GOLDEN) + _mix(start))
@@ -123,9 +123,9 @@ def permute(index: npt.ArrayLike, size: npt.ArrayLike, key: npt.ArrayLike) -> np
     """Applies a pseudo-random permutation of 0..size-1 to each index, without storing the permutation.
 
     The permutation is a Feistel network over pairs (left, right) of Z_a x Z_b, where a and b are about sqrt(size) and
-    a * b >= size. Each round adds a hash of one half to the other half. A round can be inverted, so the network is a
-    bijection for every size. A result outside 0..size-1 goes through the network again until it is inside (cycle
-    walking). This is rare for large sizes, because a * b - size < a.
+    a·b >= size. Each round adds a hash of one half to the other half. A round can be inverted, so the network is a
+    bijection for every size. A result outside 0..size-1 goes through the network again, until it is inside (cycle
+    walking). Few results are outside, because a·b - size < a.
 
     Args:
       index: int64 [N], each in 0..size-1.

@@ -46,12 +46,13 @@ def choose_lengths(lengths: np.ndarray, *, count: int, max_length: int, multiple
       max_length: The maximum sequence length of the model.
       multiple: Every padded length is a multiple of this number, or `max_length`.
     """
-    rows = np.bincount(-(-np.asarray(lengths) // multiple))  # rows[i]: the rows of i steps of `multiple` tokens
-    shorter = np.concatenate([[0], np.cumsum(rows)])  # shorter[i]: the rows of less than i steps
+    # A step is `multiple` tokens.
+    rows = np.bincount(-(-np.asarray(lengths) // multiple))  # rows[i]: the number of rows of i steps
+    shorter = np.concatenate([[0], np.cumsum(rows)])  # shorter[i]: the number of rows of fewer than i steps
     steps = np.arange(len(rows))
     # best[i]: the minimum total padded length (in steps) of the rows of up to i steps, with the buckets so far.
     best, choice = steps * shorter[1:], [np.full(len(rows), -1)]
-    last_bucket = steps * (shorter[1:] - shorter[1:, None])  # [j, i]: the padded length of the rows of j + 1 to i steps
+    last_bucket = steps * (shorter[1:] - shorter[1:, None])  # [j, i]: the padded length of all rows of j+1 to i steps
     last_bucket[np.tril_indices(len(rows))] = np.iinfo(np.int64).max // 2
     for _ in range(count - 1):
         table = best[:, None] + last_bucket
@@ -73,9 +74,9 @@ def find_buckets(lengths: np.ndarray, shapes: tuple[int, ...]) -> np.ndarray:
 class BucketedExamples:
     """An endless sequence of examples, epoch after epoch. All rows of a batch have the same padded length.
 
-    Example n has index n % B in batch n // B. The seed determines which row of the features it is. An epoch visits
-    every row once. The rows of a bucket that do not fill a batch move to the next longer bucket. So only one batch of
-    an epoch can have empty rows, which have weight 0.
+    Example n has index n % B in batch n // B. The seed determines the row of the features that example n is. An epoch
+    has every row once. The rows with the same padded length are a bucket. Those that do not fill a batch move to the
+    next longer bucket. So only one batch of an epoch can have empty rows, which have weight 0.
 
     The sequence of padded lengths does not depend on the seed, so runs that differ only in their seed can be trained
     together (train/vmapped_runs.py).
@@ -146,11 +147,10 @@ def fill_last_batch(
     """Divides rows into batches, bucket after bucket.
 
     The rows of a bucket that do not fill a batch go to the next bucket. Rows that remain after the last bucket form one
-    more batch of that bucket, padded with empty rows. The number of batches of each bucket does not depend on the order
-    of the rows.
+    more batch of that bucket, padded with empty rows. The order of the rows does not change the number of batches of
+    each bucket.
 
-    `order`, int64 [N], contains the rows. `bucket`, int64 [N], is the bucket of each entry of `order`, from 0 to
-    `count` - 1.
+    `order`, int64 [N], contains the rows. `bucket`, int64 [N], is the bucket of each of these, from 0 to `count` - 1.
 
     Returns:
       The rows of all batches, int64 [batches·B], -1 for empty rows, and the bucket of each batch, int64 [batches].

@@ -45,8 +45,7 @@ def make_numbered_batch(
 ) -> NumberedBatch:
     """Makes the `NumberedBatch` of the examples `first` to `first + count - 1` on the mesh of `sharding`."""
     replicated = NamedSharding(sharding.mesh, PartitionSpec())
-    # jax.device_put would also check that all processes have the same number, but a background thread must not
-    # communicate with other processes.
+    # Not jax.device_put: it compares the numbers of all processes, but a background thread must not communicate.
     number = jax.make_array_from_process_local_data(replicated, np.uint32(first % 2**32), ())
     return NumberedBatch(first, count, number, arrays)
 
@@ -65,11 +64,11 @@ def global_arrays(rows: Mapping[str, np.ndarray], sharding: NamedSharding, total
 
 
 class Loader:
-    """An endless iterator over batches of consecutive examples, made and copied to the devices by background threads.
+    """An endless iterator over batches of consecutive examples. Background threads make them and copy them to devices.
 
-    One thread is enough for most devices (benchmarks/input_pipeline.py). It uses large numpy operations, which release
-    the GIL. Each time the training loop has waited for _MAX_LATE more batches, another thread starts, up to `threads`.
-    Each thread makes whole batches, so the examples do not depend on the number of threads.
+    One thread is enough for most devices (benchmarks/input_pipeline.py). Each time the training loop has waited for
+    _MAX_LATE more batches, another thread starts, up to `threads`. Each thread makes whole batches, so the examples do
+    not depend on the number of threads.
 
     Args:
       examples: The source of the examples. Several threads may call it at the same time.

@@ -4,8 +4,8 @@ All positions except [CLS], [SEP] and padding are maskable. The budget of a row 
 maskable positions, at least 1 and at most P, the maximum number of predictions. The unit of masking is one of:
 
 * token: positions drawn uniformly (google-research/bert, `create_masked_lm_predictions`).
-* word: whole words in random order, as in the same function with `do_whole_word_mask`. A word that is longer than the
-  remaining budget is skipped.
+* word: whole words in random order, as in the same function with `do_whole_word_mask`. A word longer than the remaining
+  budget is skipped.
 * span: 1 to `max_span` whole words that begin at a random word. The length n is drawn with p(n) proportional to 1/n. A
   span is shortened to fit the budget, and skipped if it overlaps an earlier span (ALBERT, arXiv 1909.11942 section 3.1
   and its `create_pretraining_data.py`).
@@ -112,15 +112,13 @@ def mask_batch(
     """Masks `input_ids` in place, and returns the positions to predict and their original ids.
 
     Args:
-      input_ids: int32 [B, S].
-      maskable: bool [B, S].
+      input_ids, maskable: int32 and bool [B, S].
       max_predictions: P.
       allowed_ids: int32, the ids of random replacements; see `replacement_ids`.
       continues_word: bool [V], whether a piece continues the word before it.
-      seed: The first key of the random draws.
-      n: The second key, int64 [B].
-      within_budget: Whether a row never exceeds its budget. This matters if all its words are longer than the budget:
-        with True, only a part of the shortest word is masked; with False, at most its first P pieces are.
+      seed, n: The keys of the random draws; n is int64 [B].
+      within_budget: Whether a row never exceeds its budget. If all words of a row are longer than the budget, the first
+        pieces of the shortest word are masked: as many as the budget if True, up to P if False.
       rates: float64 [B], the rate of each row, which replaces the rate of the options.
       causal: bool [B], the rows in which all positions keep their ids; None if there are none.
 
@@ -156,7 +154,7 @@ def mask_batch(
 
 
 def _choose_tokens(scores: np.ndarray, maskable: np.ndarray, budget: np.ndarray) -> np.ndarray:
-    """Chooses the `budget` maskable positions of each row with the lowest scores. Returns ascending indices of B·S."""
+    """Returns the `budget` maskable positions with the lowest scores in each row, as in `Words.positions`."""
     rows, seq_len = scores.shape
     low = np.uint64((1 << seq_len.bit_length()) - 1)
     # The low bits of each score are replaced by its position, because sort is several times faster than argsort.

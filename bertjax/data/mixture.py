@@ -16,9 +16,9 @@ _ORDER = 0x6D6978
 
 
 def block_counts(weights: Sequence[float]) -> np.ndarray:
-    """Returns the number of examples of each component in a block, in proportion to `weights` and at least 1.
+    """Returns the number of examples of each component in a block, int64, in proportion to `weights`.
 
-    The numbers are rounded by the largest-remainder method.
+    Each number is at least 1. The numbers are rounded by the largest-remainder method.
     """
     shares = np.asarray(weights, np.float64) / np.sum(weights) * BLOCK
     counts = np.maximum(np.floor(shares).astype(np.int64), 1)
@@ -32,9 +32,9 @@ def block_counts(weights: Sequence[float]) -> np.ndarray:
 class MixedExamples:
     """The examples of a mixture. Example n is a pure function of n.
 
-    Block b consists of the BLOCK examples from b·BLOCK on. All blocks contain the same number of examples of each
-    component, in an order that depends on b. A component with c examples per block gives block b its examples c·b, ...,
-    c·b + c - 1. So no example is left out or repeated.
+    Block b consists of the examples b·BLOCK, ..., (b + 1)·BLOCK - 1. All blocks contain the same number of examples of
+    each component, in an order that depends on b. A component with c examples per block gives block b its examples c·b,
+    ..., c·b + c - 1. So each example of a component occurs once.
 
     Args:
       components: The examples (or packed rows) of each corpus, with equal shapes.
@@ -94,7 +94,7 @@ class MixedExamples:
 class ScheduledMasks:
     """The examples (or packed rows) of a phase, with a mask rate that changes linearly with the example number.
 
-    The rate of example n depends only on n and the attributes. So it stays the same when a run resumes.
+    The rate of example n depends only on n and the attributes, so a resumed run has the same rates.
 
     Attributes:
       examples: The examples. Their own mask rate is the higher of `first` and `last`.

@@ -14,9 +14,9 @@ from bertjax.data.pretraining import PretrainingExamples
 class PackedExamples:
     """The examples of one phase in packed rows: row m is a pure function of (seed, phase, m).
 
-    The row numbers go through all plans, one after the other. The order of the rows of a plan is a permutation that
-    depends on (seed, phase, cycle, plan). In the first cycle, the rows contain the same examples as without packing.
-    In later cycles, each row has the same pairs again, including random segments B. Its masks are new unless static.
+    A cycle goes through the plans of `examples`, one after the other. The order of the rows of a plan is a permutation
+    that depends on (seed, phase, cycle, plan). In the first cycle, the rows contain the same examples as without
+    packing. In later cycles, each row keeps its pairs, also the random B. Its masks are new, unless masks are static.
 
     Args:
       examples: The examples to pack. A packed row has the same S and P as one of these examples.
@@ -46,10 +46,7 @@ class PackedExamples:
         return int(self._ends[-1])
 
     def locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Locates the examples of the rows `indices`.
-
-        Args:
-          indices: int64 [B], the row numbers, >= 0.
+        """Locates the examples of the rows `indices`, int64 [B], not negative.
 
         Returns:
           Three int64 [X] arrays with one entry per example, in the order of the rows: the index of the row in
@@ -83,8 +80,8 @@ class PackedExamples:
         tokens, predictions = np.count_nonzero(real, axis=1), np.count_nonzero(used, axis=1)
         ordinal = ordinals(np.bincount(row_index, minlength=len(indices)))
         begin = starts_in_rows(tokens, ordinal)
-        # A packed row begins with the tokens of its examples in order, and the same holds for its predictions. This is
-        # also the order in which boolean indexing of the single rows returns them.
+        # A packed row begins with the tokens of its examples in order. Boolean indexing of `single` returns them in the
+        # same order. The same holds for the predictions.
         mask = _prefix_mask(row_index, tokens, rows['input_ids'].shape)
         rows['attention_mask'] = mask.astype(np.int32)
         rows['sequence_ids'][mask] = np.repeat((ordinal + 1).astype(np.int32), tokens)
@@ -102,7 +99,7 @@ class PackedExamples:
 
     @functools.cached_property
     def report(self) -> dict[str, object]:
-        """The report of the examples, but `real_positions` is the share of non-padding positions in packed rows.
+        """The report of the examples, but `real_positions` is for packed rows.
 
         Further entries are `unpacked_real_positions` (the share without packing), `rows_per_plan`, `examples_per_row`
         (a mean), and `most_examples` (the result of `max_examples`).

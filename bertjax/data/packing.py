@@ -2,7 +2,7 @@
 
 Examples are packed block by block with best fit decreasing (Johnson 1974, "Fast algorithms for bin packing"). The
 largest example comes first, and each example goes to the fullest row that has room for it. Packing needs only the
-lengths of the examples, which depend only on the plan and the seed. So the number of a row determines its examples.
+lengths of the examples, which depend only on the plan and the seed. So every process gets the same rows.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ class Packing:
     """The rows of one plan.
 
     Attributes:
-      members: int64 [N], the examples of each row, one row after the other. An entry is an example of the first cycle,
-        counted from the start of the plan.
+      members: int64 [N], the examples of each row, one row after the other. Each entry is the number of an example in
+        the first cycle, counted from the start of the plan.
       starts: int64 [R + 1], the start of each row in `members`; the last entry is N.
       real: The total number of positions that are not padding.
     """
@@ -95,8 +95,7 @@ def best_fit(sizes: np.ndarray, capacity: int, max_items: int | None = None) -> 
     """Packs items into rows by best fit decreasing.
 
     Args:
-      sizes: int64 [N], each from 1 to `capacity`.
-      capacity: The capacity of a row.
+      sizes: int64 [N], each from 1 to `capacity`, the capacity of a row.
       max_items: The maximum number of items in a row, at least 2; None for no limit.
 
     Returns:
@@ -127,7 +126,7 @@ def best_fit(sizes: np.ndarray, capacity: int, max_items: int | None = None) -> 
 
 
 def rows_of_items(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the row of each item, and its index in the row, integer [N] each, in the order of `best_fit`."""
+    """Returns the row of each item and its index in the row, integer [N] each. Items are in the order of `best_fit`."""
     counts = np.diff(ends, prepend=0)
     return np.repeat(np.arange(len(ends)), counts), ordinals(counts)
 

@@ -11,7 +11,7 @@ from bertjax.data.length_buckets import fill_last_batch, find_buckets
 from bertjax.data.packing import best_fit, rows_of_items
 
 MAX_SEQUENCES = 4  # per row
-_MAX_COST = 0.95  # packing is used only if it costs less than this fraction of the plan with single rows
+_MAX_COST = 0.95  # packing must cost less than this fraction of the cost of single rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,14 +77,14 @@ class PackingPlan:
 
 
 def choose_batch_rows(rows: int, sizes: tuple[int, ...]) -> int:
-    """Returns the number of rows of a batch: the first of the ascending `sizes` that is >= `rows`, or the last."""
+    """Returns the number of rows of a batch: the first of the ascending `sizes` that is >= `rows`, or else the last."""
     return sizes[min(bisect.bisect_left(sizes, rows), len(sizes) - 1)]
 
 
 def plan_single_rows(lengths: np.ndarray, shapes: tuple[int, ...], size: int) -> PackingPlan:
     """Returns the plan with one sequence per row."""
     bucket = find_buckets(lengths, shapes)
-    # `fill_last_batch` pads the last batch to the longest length, so longer lengths that no row needs are dropped.
+    # Lengths above the longest row are dropped, because `fill_last_batch` pads the last batch to the last length.
     return PackingPlan(np.arange(len(lengths))[:, None], bucket, shapes[: int(bucket.max(initial=0)) + 1], size)
 
 
@@ -115,19 +115,19 @@ def choose_plan(
     sizes: Callable[[int], tuple[int, ...]],
     cost: Cost,
 ) -> PackingPlan:
-    """Returns the cheapest plan. Packing must cost less than _MAX_COST times the plan with single rows.
+    """Returns the cheapest plan. A packed plan must cost less than _MAX_COST times the plan with single rows.
 
     Args:
       lengths: int64 [N], the lengths of the sequences; N > 0.
       shapes: The possible lengths of a row, ascending. The last length fits every sequence.
       size: The number of rows in a batch with one sequence per row.
-      sizes: A function from the minimum row length of a packed plan to the possible numbers of rows in its batches,
-        ascending.
+      sizes: A function that returns the possible numbers of rows in a batch of a packed plan, ascending. Its argument
+        is the minimum row length of the plan.
       cost: The costs of the encoder.
     """
     best = plan_single_rows(lengths, shapes, size)
     bound = _MAX_COST * best.cost(cost)
-    # In longer rows, MAX_SEQUENCES sequences of mean length leave room unused.
+    # Longer rows are not tried: MAX_SEQUENCES sequences of mean length would leave room unused.
     end = bisect.bisect(shapes, MAX_SEQUENCES * lengths.mean())
     for min_bucket in range(bisect.bisect_left(shapes, lengths.min()), end):
         plan = plan_packed_rows(lengths, shapes, sizes(shapes[min_bucket]), min_bucket)

@@ -1,7 +1,4 @@
-"""Pairing plans: the options for making examples from sentences, and the chunks of one pass over a corpus.
-
-`walking.py` makes the plans.
-"""
+"""The options for making examples from sentences, and pairing plans: the chunks of one pass over a corpus."""
 
 import dataclasses
 
@@ -16,8 +13,8 @@ from bertjax.errors import UserError
 MODES = ('nsp', 'sop', 'full_sentences', 'doc_sentences', 'sentences')
 
 
-# With pairs, `start` is the index of the first sentence. `a` and `b` are the numbers of sentences in A and B; `b` is 0
-# if B is drawn from another document (nsp) or absent (sop). Without pairs, `start` is the index of the first token,
+# With pairs, `start` is the index of the first sentence; `a` and `b` are the numbers of sentences in A and B. If B is
+# drawn from another document (nsp) or absent (sop), `b` is 0. Without pairs, `start` is the index of the first token,
 # `a` is the number of tokens, and `b` is the number of documents that these tokens span.
 CHUNK = np.dtype([('start', '<i8'), ('a', '<i4'), ('b', '<i4')])
 

@@ -27,7 +27,7 @@ T = TypeVar('T')
 def locate_in_plans(
     indices: np.ndarray, ends: np.ndarray, seed: int, stream: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Maps the numbers of examples or rows to slots of plans. A slot is an example or a row of a plan.
+    """Maps the numbers of examples or rows to the slots of plans. Each slot is one example or row.
 
     A cycle goes through all plans one after the other. In each cycle, the slots of each plan have a new order.
 
@@ -58,10 +58,10 @@ def load_plans(
 ) -> list[PairPlan]:
     """Loads the `options.plans` plans of a split from `cache_dir`. Makes and saves plans that are absent or damaged.
 
-    The name of a plan contains its index and a hash of all that determines the plan. `NAME.npy` contains the chunks.
-    `NAME.json` contains their number, the checksum of `NAME.npy`, and the other fields of the plan. A plan whose two
-    files do not match is made again. Processes that make the same plan at the same time write the same bytes. If
-    `cache_dir` is None, the plans stay in memory.
+    The NAME of a plan consists of a hash of the rules that all plans share, and the index of the plan. `NAME.npy`
+    contains the chunks. `NAME.json` contains the number of chunks, the checksum of `NAME.npy`, and the other fields of
+    the plan. Processes need no lock, because all write the same bytes. If `cache_dir` is None, the plans stay in
+    memory.
     """
     calibrated = options.balanced and walking.calibration_plans(split, options)  # changes the probability of IsNext
     rules = [WALK_VERSION, split.sha, options.mode, seq_len, options.short_probability, calibrated, seed]
@@ -127,10 +127,7 @@ def _write_array(stem: pathlib.Path, array: np.ndarray, facts: dict[str, Any]) -
 
 
 def _read_array(stem: pathlib.Path, load: Callable[[np.ndarray, dict[str, Any]], T | None]) -> T | None:
-    """Returns `load(array, facts)` for the files that `_write_array` wrote, or None if they are absent or damaged.
-
-    The array is memory-mapped.
-    """
+    """Returns `load(array, facts)` with the memory-mapped array, or None if the files are absent or damaged."""
     path = stem.with_suffix('.npy')
 
     def verify(facts: dict[str, Any]) -> T | None:

@@ -22,7 +22,7 @@ _SAMPLE = 8192
 
 @dataclasses.dataclass(frozen=True)
 class _Slots:
-    """The places of B examples in the plans, as arrays [B]. `key` is the n of the random draws of each example."""
+    """The places of B examples in the plans, as arrays [B]. `key` is the key n of an example's random draws."""
 
     cycle: np.ndarray
     plan: np.ndarray
@@ -42,7 +42,7 @@ class PretrainingExamples:
     Args:
       split: The training or held-out split of a token store.
       seq_len, max_predictions: The length S of a row in tokens, and the maximum number P of predicted positions in it.
-      seed, phase: Integers. An example depends only on its number, `seed`, `phase`, the text and the options.
+      seed, phase: Integers that determine all random draws.
       cache_dir: A local directory for the plans; None keeps them in memory.
 
     Raises:
@@ -94,7 +94,7 @@ class PretrainingExamples:
 
     @property
     def identity(self) -> list[object]:
-        """JSON values that determine the examples of a cycle, except for their masks."""
+        """JSON values that determine the examples of the first cycle, except for their masks."""
         text = [self.split.sha, self.vocabulary.separators, self.seq_len, self._walk_seed, self.phase_seed]
         rules = [WALK_VERSION, dataclasses.asdict(self.pairs), self.masking.static]
         return [*text, *rules, self.plan_lengths]
@@ -116,7 +116,7 @@ class PretrainingExamples:
     ) -> dict[str, np.ndarray]:
         """Returns examples of the first cycle with the masks of other cycles.
 
-        Example `indices[i]` gets its masks of the cycle `cycle[i]`, int64 [B], where 0 is the first cycle. Static masks
+        Example `indices[i]` gets masks for the cycle `cycle[i]`, int64 [B], where 0 is the first cycle. Static masks
         are the same in all cycles. No example has more positions to predict than its budget; see `masking.mask_batch`.
         For `rates`, see `batch`.
         """
@@ -127,7 +127,7 @@ class PretrainingExamples:
     def _make(
         self, slots: _Slots, mask_keys: np.ndarray, rates: np.ndarray | None, within_budget: bool = False
     ) -> dict[str, np.ndarray]:
-        """Makes the rows of `slots` with masks drawn by `mask_keys` (int64 [B])."""
+        """Makes the rows of `slots`. `mask_keys`, int64 [B], are the keys n of the random draws for masks."""
         ids = (self.vocabulary.cls_id, self.vocabulary.sep_id, self.vocabulary.pad_id)
         if self.pairs.paired:
             separators = self.vocabulary.separators
@@ -169,7 +169,7 @@ class PretrainingExamples:
     def report(self) -> dict[str, object]:
         """Statistics of the examples as JSON values.
 
-        Lengths, `real_positions` and `truncated` come from a sample. All other values cover all plans.
+        `real_positions`, `mean_a`, `mean_b` and `truncated` come from a sample. All other values cover all plans.
 
         * `one_sentence`: the share of chunks of one sentence (NotNext in 'nsp', no B in 'sop'); null without pairs.
         * `is_next`: the share of IsNext among all examples; null if the mode is not 'nsp'.
@@ -201,7 +201,7 @@ class PretrainingExamples:
         }
 
     def lengths(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns, for each example, the number of real (not padding) and of maskable positions, int64 [B] each."""
+        """Returns the numbers of real (not padding) and of maskable positions of each example, int64 [B] each."""
         a, b, real, _ = self._lengths(self._locate(indices))
         return real, a + b
 

@@ -15,7 +15,7 @@ class Segments:
     """Two ranges of tokens for each row. All arrays are int64 [B], except `paired`.
 
     Attributes:
-      a_start, b_start: The indices in the split of the first tokens of A and B.
+      a_start, b_start: The first tokens of A and B, as indices in the split.
       a_length, b_length: The numbers of tokens of A and B; `b_length` is 0 if there is no B.
       labels: 0 if B follows A, 1 if B is from elsewhere or A and B are swapped.
       paired: bool [B], whether there is a pair to classify.
@@ -35,7 +35,8 @@ def draw_pairs(
     """Returns the segments of pairs before truncation. A segment is a range of whole sentences.
 
     The B of a NotNext pair comes from a document drawn uniformly from all documents except A's. B starts at a sentence
-    drawn uniformly. It ends where A and B together reach the target length, or where the document ends.
+    drawn uniformly from this document. B ends with the sentence in which A and B together reach the target length, or
+    at the end of the document.
 
     Args:
       chunks: [B], the chunks of a plan.
@@ -69,14 +70,12 @@ def draw_pairs(
 
 
 def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray, separators: int = 1) -> Segments:
-    """Cuts pairs to S - 3 tokens by the rule of `truncate_seq_pair` in google-research/bert.
+    """Cuts pairs to S - 2 - `separators` tokens, and rows without B to S - 2 tokens.
 
-    The limit is S - 2 tokens for a row without B, and S - 4 tokens for a pair with two `separators`.
-
-    Google's rule removes one token at a time from the longer segment, or from B if both have the same length. A coin
-    decides whether the token is removed from the front or from the end. So the longer segment loses tokens until both
-    have the same length, then B and A lose a token in turn. A segment tosses one coin for each removed token. The
-    number of heads is the number of tokens that are removed from its front.
+    The rule of `truncate_seq_pair` in google-research/bert removes one token at a time from the longer segment, or from
+    B if both have the same length. A coin decides whether the token is removed from the front or from the end. So the
+    longer segment loses tokens until both have the same length, then B and A lose a token in turn. A segment tosses one
+    coin for each removed token. The number of heads is the number of tokens that are removed from its front.
     """
     a, b = segments.a_length, segments.b_length
     max_tokens = np.where(b > 0, seq_len - 2 - separators, seq_len - 2)
@@ -95,7 +94,7 @@ def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray, separat
 
 
 def count_heads(coins: np.ndarray, seed: int, stream: int, n: np.ndarray) -> np.ndarray:
-    """Counts the heads of each n in its first `coins` tosses, int64 [B]. Toss t is bit t % 64 of hash t // 64."""
+    """Counts the heads in the first `coins` tosses of each n, int64 [B]. Toss t is bit t % 64 of hash t // 64."""
     total = np.zeros(len(coins), np.int64)
     rows, word = np.nonzero(coins > 0)[0], 0
     while rows.size:
@@ -138,7 +137,7 @@ def lay_out_pairs(
     start = np.append(segments.a_start, segments.b_start[with_b])
     length = np.append(segments.a_length, segments.b_length[with_b])
     laid_out = _lay_out(split, (len(rows), seq_len), cls_id, sep_id, pad_id, row, column, start, length)
-    last = b_column - 1  # the last [SEP] between A and B
+    last = b_column - 1  # the [SEP] before B
     laid_out.input_ids[with_b, last], laid_out.maskable[with_b, last] = sep_id, False
     if split.segments is None:
         laid_out.segment_ids[with_b] = laid_out.real[with_b] & (np.arange(seq_len) >= b_column[:, None])
@@ -185,7 +184,7 @@ def _lay_out(
     Args:
       shape: (B, S).
       row, column: int64, the row and the first column of each range. Each row has at least one range.
-      start, length: int64, the index in the split of each range's first token, and the number of its tokens.
+      start, length: int64, the first token of each range as an index in the split, and the number of its tokens.
     """
     ids, sep = np.full(shape, pad_id, np.int32), column + length
     for r, c, token, count in zip(*(x.tolist() for x in (row, column, start, length)), strict=True):

@@ -1,9 +1,9 @@
 """Chooses the words to mask for the units "word" and "span" of masking.py. Processes all rows of a batch together.
 
-Spans are considered in random order. A span is rejected if it overlaps a span that was selected before. Two stages
-avoid one step per span. In the first stage, a row has budget for whole spans, so only overlaps matter. Each step
-selects all undecided spans that overlap no earlier undecided span, then rejects all spans that overlap a selected span.
-In the second stage, `_fill` spends the small rest of each row's budget span by span.
+Spans are considered in random order. A span is rejected if it overlaps a span that was selected before. For speed, most
+spans are selected together. While a row has budget for whole spans, only overlaps matter. Each step selects all
+undecided spans that overlap no earlier undecided span, then rejects all spans that overlap a selected span. Finally,
+`_fill` spends the small rest of each row's budget span by span.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ class Words:
     """The words of all rows of a batch, in order.
 
     Attributes:
-      positions: int64 [M], the maskable positions among all B·S, ascending.
+      positions: int64 [M], the maskable positions as indices of the flattened [B, S], ascending.
       bounds: int64 [N + 1], the start of each word in `positions`; the last entry is M.
       rows: int64 [B + 1], the first word of each row; the last entry is N.
       seq_len: S.
@@ -63,14 +63,14 @@ def choose_spans(
       seed, n: The keys of the random scores and span lengths; n is int64 [B].
 
     Returns:
-      The selected positions as ascending indices of B·S, int64.
+      int64, the selected positions as indices of the flattened [B, S], ascending.
     """
     counts, sizes = np.diff(words.rows), np.diff(words.bounds)
     if not len(sizes):
         return words.positions
     positions = words.positions[words.bounds[:-1]] - np.repeat(np.arange(len(counts)) * words.seq_len, counts)
     scores = hash_bits_ragged(counts, seed, Stream.MASK_CHOICE, n, positions)
-    # Few words begin a span, so it is enough for nearly all rows to sort only the words with the lowest scores.
+    # A row needs few spans. So for nearly all rows, it is enough to sort only the words with the lowest scores.
     in_row = np.maximum(np.diff(words.bounds[words.rows]), 1)
     per_span = max_words / np.sum(1 / np.arange(1, max_words + 1)) * in_row / np.maximum(counts, 1)  # mean positions
     expected = budget / np.maximum(per_span, 1) * (1 if max_words == 1 else 1.25)
@@ -94,8 +94,8 @@ def _choose(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns whether each word is selected, bool [N], and the unused budget of each row, int64 [B].
 
-    A span may begin only at a word with a low score. `scores` is uint64 [N]. `share`, float64 [B], is about the share
-    of a row's words at which a span may begin. For the other arguments, see `choose_spans`.
+    A span may begin only at a word with a low score. `scores` is uint64 [N]. `share`, float64 [B], is the approximate
+    share of such words in each row. For the other arguments, see `choose_spans`.
     """
     spans = _Spans(words, scores, share, max_words, seed, n)
     selected = np.zeros(len(scores) + max_words, bool)  # padded, because `_fill` looks `max_words` words ahead
@@ -175,8 +175,8 @@ def _select_whole_spans(spans: _Spans, budget: np.ndarray, selected: np.ndarray)
     sizes = spans.bounds[first + sizes_in_words] - spans.bounds[first]
     free = sizes_in_words > 0 if spans.max_words == 1 else _without_overlaps(first, sizes_in_words, len(selected))
     used = np.cumsum(np.where(free, sizes, 0), axis=1)
-    # Selection stops at the first span that is too long, even if it overlaps a selected span, because `_fill` may
-    # shorten it so far that it no longer overlaps.
+    # Selection stops at the first span that is too long for the budget. If that span overlaps a selected span, `_fill`
+    # may shorten it so far that it no longer overlaps.
     over = np.where(free, used, used + sizes) > budget[:, None]
     end = np.where(over.any(1), over.argmax(1), len(ranks))
     free &= ranks < end[:, None]
@@ -188,7 +188,7 @@ def _select_whole_spans(spans: _Spans, budget: np.ndarray, selected: np.ndarray)
 
 
 def _without_overlaps(first: np.ndarray, sizes_in_words: np.ndarray, words: int) -> np.ndarray:
-    """Selects each span that overlaps no selected span of lower rank, without a budget. Returns bool [B, R]."""
+    """Returns bool [B, R], True for spans that overlap no selected span of lower rank. The budget is ignored."""
     free, selected, owner = np.zeros(first.shape, bool), np.zeros(words, bool), np.empty(words, np.int64)
     open_ = np.flatnonzero(sizes_in_words)  # the spans that are not decided yet
     while open_.size:

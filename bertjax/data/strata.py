@@ -1,7 +1,7 @@
 """Stratified batches for fine-tuning. All batches have the same mix of short and long rows, so one layout fits them.
 
 The rows of an epoch are sorted by length and cut into B strata. A batch has one row of each stratum. So a layout fits
-every batch if its slots have the maximum lengths of the strata.
+every batch if it has a slot for the longest row of each stratum.
 """
 
 import functools
@@ -43,14 +43,13 @@ def row_strata(batch_size: int) -> np.ndarray:
 def row_sizes(lengths: np.ndarray) -> np.ndarray:
     """Returns a sort key for each row, int64 [rows]: first by the longest sequence, then by the number of tokens.
 
-    Args:
-      lengths: int64 [rows, C], the lengths of the C sequences of each row.
+    `lengths`, int64 [rows, C], are the lengths of the C sequences of each row.
     """
     return lengths.max(1) * (lengths.sum(1).max() + 1) + lengths.sum(1)
 
 
 def slot_capacities(lengths: np.ndarray, batch_size: int, shards: int = 1, parts: int = 1) -> np.ndarray:
-    """Returns the maximum lengths of the N = B/(D·A) rows that a device computes in an accumulation step, int64 [N, C].
+    """Returns the maximum sequence lengths of the N = B/(D·A) rows of a device and accumulation step, int64 [N, C].
 
     Args:
       lengths: int64 [rows, C], the lengths of the sequences of all rows.
@@ -64,7 +63,7 @@ def slot_capacities(lengths: np.ndarray, batch_size: int, shards: int = 1, parts
     order = np.argsort(sizes, kind='stable')
     _, first, number = np.unique(sizes[order], return_index=True, return_inverse=True)
     longest = np.maximum.reduceat(padded[order], first)  # [distinct sizes, C]
-    # Rows of equal size can be in any of the strata that they extend over.
+    # Rows of equal size are shuffled, so each of them can be in any of their strata.
     strata = number.reshape(batch_size, -1)
     longest = np.stack([longest[begin : end + 1].max(0) for begin, end in strata[:, [0, -1]]])  # [B, C]
     longest = longest[row_strata(batch_size)].reshape(shards, -1, parts, lengths.shape[1])
@@ -87,8 +86,8 @@ def choose_layout(
 ) -> Layout:
     """Returns the cheapest layout.
 
-    Layouts with one sequence per row have rows of a few different lengths. If `shared`, layouts with several sequences
-    per row are tried too. All their rows have the same length.
+    Layouts with one sequence per row have rows of up to `max_groups` different lengths. If `shared`, layouts with
+    several sequences per row are tried too. All rows of such a layout have the same length.
 
     Args:
       capacities: int64 [N, C], see `slot_capacities`.
@@ -128,13 +127,11 @@ def _several_per_row(capacities: np.ndarray, length: int) -> Layout:
 
 
 class StratifiedExamples:
-    """An endless sequence of examples, epoch after epoch.
+    """An endless sequence of examples, epoch after epoch. All batches have the same shape.
 
-    Each batch has one row of each stratum, and all batches have the same shape.
-
-    Example n has index n % B in batch n // B. The seed determines which row of the features it is. An epoch has every
-    row once. If the batches of an epoch have more rows than the features, the remaining rows are empty. Empty
-    rows have weight 0 and count as the shortest rows.
+    Example n has index n % B in batch n // B. The seed determines the row of the features that example n is. An epoch
+    has every row once. If its batches have more rows than the features, the remaining rows are empty. Empty rows have
+    weight 0 and count as the shortest rows.
     """
 
     def __init__(self, features: Features, *, batch_size: int, length: int, seed: int, pad_id: int):
@@ -164,7 +161,7 @@ class StratifiedExamples:
         """Returns the rows of an epoch [batches·B], -1 for empty rows."""
         count, empty = len(self._features), self.cycle_length - len(self._features)
         drawn = hash_bits(self._seed, Stream.TASK_ORDER, np.arange(count), epoch)
-        # Rows of equal size are shuffled, so that each of them can be in any of the strata that they extend over.
+        # Rows of equal size are shuffled, also between strata.
         sizes = row_sizes(self._features.lengths_of_choices)
         by_size = np.pad(np.lexsort((drawn, sizes)), (empty, 0), constant_values=-1)
         strata = by_size.reshape(self.batch_size, self.batches)

@@ -7,7 +7,7 @@ next chunk. The number of chunks depends on these draws, so each pass is made in
 
 A chunk depends only on its first sentence, because each draw is a hash of (seed, plan, sentence). The walk first
 computes, for *every* sentence, the chunk that would begin there and the start of the next chunk. This takes a few array
-operations. Then the walk follows the links to the next chunks, from the first sentence.
+operations. Then the walk follows the links from chunk to chunk, starting at the first sentence.
 """
 
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ from bertjax.data.batch import ordinals
 from bertjax.data.hashing import Stream, randint, uniform
 from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, draw_target_lengths
 
-# The maximum number of sentences that `walk` processes at once, which does not change its result. A longer document is
-# processed in one piece. `calibrate` walks at least this many sentences, or all plans.
+# `walk` processes documents together if they have at most this many sentences. The number does not change its result.
+# `calibrate` walks at least this many sentences in each try, or all plans.
 _BLOCK = 1 << 20
 
 
@@ -44,12 +44,11 @@ def calibration_plans(split: StoreSplit, options: PairOptions) -> int:
 def calibrate(split: StoreSplit, options: PairOptions, seq_len: int, seed: int) -> float:
     """Finds the probability of IsNext that makes half of all examples IsNext.
 
-    If `options.balanced` is False, the result is 0.5.
-
-    The probability applies to chunks of two sentences or more. It changes the share of one-sentence chunks, because
-    the rest of a NotNext chunk begins the next chunk. So new probabilities are tried until half of the examples
-    are IsNext, at most eight times. To make the noise small, each try walks at least `_BLOCK` sentences, or all plans.
-    If more than half of the chunks have one sentence, fewer than half of the examples are IsNext.
+    If `options.balanced` is False, the result is 0.5. The probability applies to chunks of two or more sentences. It
+    changes the share of one-sentence chunks, because the rest of a NotNext chunk begins the next chunk. So up to eight
+    probabilities are tried, until half of the examples are IsNext. To make the noise small, each try walks at least
+    `_BLOCK` sentences, or all plans. If more than half of the chunks have one sentence, even the probability 1 gives
+    too few.
     """
     if not options.balanced:
         return 0.5
@@ -113,7 +112,7 @@ def _walk_pairs(split, options, seq_len, seed, plan, next_probability) -> Iterat
 
 
 def _walk_sentences(split, options, seq_len, seed, plan, next_probability) -> Iterator[tuple[np.ndarray, int]]:
-    """Yields chunks of contiguous sentences for rows [CLS] ... [SEP].
+    """Yields (chunks of contiguous sentences, 0). Each chunk is for one row [CLS] ... [SEP].
 
     A sentence that is longer than a row is cut into full rows and a shorter last piece, so no token is lost. The first
     row of the corpus ('full_sentences') or of each document longer than a row ('doc_sentences') has a random capacity.

@@ -65,8 +65,8 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
     """Adds augmented rows to the training split of `data`, as config.distill.augment specifies.
 
     Raises:
-      UserError: The masked language model does not exist, has another vocabulary or has too few positions, or the
-        vocabulary has too few words.
+      UserError: The masked language model does not exist, has no MLM head, has another vocabulary, or has too few
+        positions. Or the vocabulary has too few words.
     """
     settings = data.settings
     with primary_first():
@@ -134,7 +134,7 @@ def augment_split(
       times: The number of rows for each original row, including the original row.
       probability: The probability that a word of one piece is replaced.
       count: The number of candidates for a replacement. They are the words that the model predicts as most likely.
-      seed: The seed. Each draw depends on the seed, the index of the sequence and the position of the word.
+      seed: The seed of the random draws; see `choose_words`.
       batch_size: The number of sequences in a batch of `masked_lm`.
     """
     words = find_single_piece_words(features, tokenizer.special_ids, tokenizer.continues_word) & ~fixed
@@ -160,9 +160,9 @@ def augment_split(
 def _candidates(
     rows: Features, chosen: np.ndarray, tokenizer: Tokenizer, masked_lm: Teacher, predict: PredictWords, batch_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields (indices, candidates) for batches of chosen tokens. The indices in `rows.tokens` are [M].
+    """Yields (indices in `rows.tokens` [M], candidates [M, count + 1]) for batches of chosen tokens.
 
-    The candidates are [M, count + 1]. They are predicted from the sequence with all its chosen tokens masked.
+    The candidates are predicted from the sequence with all its chosen tokens masked.
     """
     number, _ = token_positions(rows)
     counts = np.bincount(number[chosen], minlength=len(rows.second))

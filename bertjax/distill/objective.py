@@ -1,4 +1,4 @@
-"""The objective of a distillation, and the choice of the teacher layers that the student's layers are compared with.
+"""The objective of a distillation, and the choice of the teacher layers that the student imitates.
 
 DistilBERT (arXiv 1910.01108) distills the outputs and the direction of the last hidden states. TinyBERT (arXiv
 1909.10351) distills the embeddings, and the hidden states and attention scores of all layers. A learned projection can
@@ -68,8 +68,8 @@ def uniform_layers(count: int, num_layers: int) -> tuple[int, ...]:
 def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, student: BertConfig) -> Objective:
     """Builds the objective of a distillation.
 
-    The objective has the losses whose factor is not 0, each as (sum, weight). Each sum is over the real tokens (not
-    padding), unless stated otherwise:
+    The objective has the losses whose factor is not 0, each as (sum, weight). Unless stated otherwise, the sum is over
+    the real tokens (not padding), and the weight is their number:
       soft_loss: See `losses.DistillLoss`, at the temperature of the spec.
       The losses of `base` (factor `hard`), over rows with a label. The `loss` of `base` is renamed to label_loss.
       embeddings_loss: The squared distance from the teacher's embeddings, averaged over the width.
@@ -80,9 +80,9 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
         the key. The weight is the number of pairs, averaged over the blocks.
       cosine_loss: 1 - cos of the last hidden states.
 
-    There are two differences from the original code. TinyBERT's code also averages over padding, with scores of 0 for
-    masked pairs. In pre-training, DistilBERT's code uses the soft targets of all tokens. This module uses only those of
-    the masked positions, because no other logits are computed.
+    The original code differs in two points. TinyBERT's code also averages over padding, with scores of 0 for masked
+    pairs. In pre-training, DistilBERT's code uses the soft targets of all tokens. bertjax uses only those of the masked
+    positions, because it computes no other logits.
 
     Args:
       base: The objective of the student without a teacher.

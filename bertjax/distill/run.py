@@ -40,8 +40,8 @@ def _load_teacher(
     directory = huggingface_directory(distill.teacher, f'config.{KEY}')
     changes = {'seed': settings.run_seeds.init, 'nsp': student.nsp, **teacher_config_changes(student.dtype)}
     imported = load_pretraining_model(directory, **changes)
-    # If the embedding table of a teacher is padded, it has more outputs than pieces, and its probabilities include
-    # pieces that do not exist. So its student must have as many outputs, for example because it copies this table.
+    # A teacher with a padded embedding table has more outputs than pieces. Its probabilities include pieces that do not
+    # exist, so the student must have as many outputs. A student that copies the table has them.
     if imported.config.vocab_size != student.vocab_size:
         found = f'a model with {imported.config.vocab_size:,} token embeddings in {directory}'
         expected = f'{student.vocab_size:,}, the number of pieces of its tokenizer'
@@ -64,11 +64,11 @@ def student_encoder(distill: DistillationSettings, teacher: BertConfig) -> BertC
 def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> Teacher:
     """Loads and checks the teacher for a task, before any record is tokenised.
 
-    `data` has the encoder config of the student, and `data.task` must know the labels.
+    `data` must have the encoder config of the student, and `data.task` must know the labels.
 
     Raises:
-      UserError: The teacher has another vocabulary, has too few positions, lacks the task's head (if the soft loss is
-        used), or cannot be compared with the student.
+      UserError: The teacher has another vocabulary, too few positions or, with the soft loss, no head for the task. Or
+        it cannot be compared with the student.
     """
     task, directory = data.task, huggingface_directory(distill.teacher, f'config.{KEY}')
     check_vocabulary(directory, data.tokenizer)
@@ -97,8 +97,8 @@ def distill_pretraining(
       The settings with the student's tokenizer, and the distillation for `Pretraining`.
 
     Raises:
-      UserError: The teacher has another vocabulary, has too few positions, lacks the MLM head (if the soft loss is
-        used), or cannot be copied to or compared with the student.
+      UserError: The teacher has another vocabulary, too few positions or, with the soft loss, no MLM head. Or it cannot
+        be compared with the student or copied to it.
     """
     directory = huggingface_directory(distill.teacher, f'config.{KEY}')
     if not settings.tokenizer and not settings.init:
@@ -130,10 +130,7 @@ def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher
 def _distillation(
     teacher: Teacher, distill: DistillationSettings, student: BertConfig, *, is_task: bool = False
 ) -> Distillation:
-    """Builds the distillation. If config.distill.intermediate is above 0, there are two stages, as in TinyBERT.
-
-    The first stage has the HIDDEN_LOSSES, and the second stage has the OUTPUT_LOSSES.
-    """
+    """Builds the distillation. If config.distill.intermediate is above 0, there are two stages, as in TinyBERT."""
     spec = distill.make_spec(teacher.config, student)
 
     def stage(losses: tuple[str, ...], rate: float | None = None) -> DistillationStage:

@@ -1,4 +1,4 @@
-"""The settings of a distillation from config.distill: the teacher, the student's initial weights, and the losses."""
+"""The settings in config.distill: the teacher, the student's initial weights, and the losses."""
 
 from collections.abc import Collection
 
@@ -126,7 +126,7 @@ class DistillationSettings(TaskDistillationKeys):
         return DistillSpec(factors, self.temperature, layers, self.projection and compares_states)
 
     def intermediate_steps(self, total: int, batches: int) -> int:
-        """Returns the number of steps of the first stage, in a run of `total` steps with `batches` steps per epoch.
+        """Returns the steps of the first stage in a run of `total` steps, where an epoch has `batches` steps.
 
         Raises:
           UserError: A stage would have no steps.

@@ -1,4 +1,4 @@
-"""The teacher of a distillation, and the initial parameters of a student that are copied from the teacher."""
+"""The teacher of a distillation, and the parameters that a student copies from it."""
 
 import dataclasses
 import functools
@@ -69,7 +69,7 @@ class Teacher:
         return self.module.config
 
     def check_head(self, parts: Sequence[str], expected: str) -> None:
-        """Checks that the directory has these top-level parts of the parameter tree. A missing part gets random values.
+        """Checks that the directory has all parameters of these top-level parts of the parameter tree.
 
         Raises:
           UserError: A part is missing.
@@ -129,7 +129,7 @@ class Teacher:
         )
 
     def check_copies(self, student: BertConfig) -> None:
-        """Checks that the student can be initialized with blocks of the teacher: both have the same architecture.
+        """Checks that the student has the architecture of the teacher, except for the number of blocks and NSP.
 
         Raises:
           UserError: A config field differs. The error names the first such field.

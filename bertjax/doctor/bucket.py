@@ -23,7 +23,7 @@ def rights(url: str) -> Iterator[Check]:
     folder, probe = RemoteFolder(url, '--workdir'), f'.doctor-{secrets.token_hex(8)}'
     actions = {
         'list': folder.find,
-        'read': lambda: folder.read(probe),  # the object is missing: 404 with the rights to list and read, else 403
+        'read': lambda: folder.read(probe),  # no such object: 404 with the rights to list and read, else 403
         'write': lambda: folder.write(probe, b'run=doctor'),
         'delete': lambda: folder.remove(probe),
     }
@@ -45,7 +45,7 @@ def rights(url: str) -> Iterator[Check]:
 
 
 def lease(url: str) -> Iterator[Check]:
-    """Yields a warning with the holder of the workdir's lease, if there is one."""
+    """Yields a warning with the holder of the workdir's lease, if the workdir has a lease."""
     with contextlib.suppress(UserError):  # `rights` reports the error
         if owner := lease_holder(RemoteFolder(url)):
             yield Check('lease', WARN, f'{owner} works in {url}, or was killed there', 'wait for it, or end it')

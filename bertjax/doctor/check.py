@@ -50,7 +50,7 @@ def check(about: str) -> Callable[[Callable[..., Iterable[Check]]], Callable[...
 
 
 def print_checks(console: Console, title: str, *groups: Iterable[Check]) -> collections.Counter[str]:
-    """Prints a title and the checks of all groups, or nothing without checks. Returns {status: number of checks}."""
+    """Prints a title and the checks, or nothing if there are no checks. Returns {status: number of checks}."""
     counts: collections.Counter[str] = collections.Counter()
     for result in itertools.chain.from_iterable(groups):
         if not counts:

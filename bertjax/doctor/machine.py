@@ -17,7 +17,7 @@ from bertjax.files.atomic import lock_directory
 from bertjax.parallel.devices import unused_accelerator
 from bertjax.train.health.gradient_check import training_devices
 
-_DEVICE_PACKAGES = ('libtpu', 'jax-cuda', 'jax-rocm')  # each release of jax requires one version of each
+_DEVICE_PACKAGES = ('libtpu', 'jax-cuda', 'jax-rocm')  # a release of jax requires a certain version of each
 _EXTRAS = {'TPU': 'tpu', 'GPU': 'cuda'}
 
 
@@ -45,7 +45,7 @@ def versions() -> Iterator[Check]:
 
 
 def _requirements(owner: str) -> Iterator[Requirement]:
-    """Yields the requirements of a package that apply to this machine, and those for installed device packages."""
+    """Yields the requirements of a package that apply to this machine or name an installed device package."""
     if _version(owner) is None:  # bertjax runs from a checkout without installation
         return
     for requirement in map(Requirement, importlib.metadata.requires(owner) or []):
@@ -103,7 +103,7 @@ def is_at_work(folder: pathlib.Path) -> bool:
 
 @check('disk')
 def disk_space(folder: pathlib.Path, needed: Mapping[str, int]) -> Iterator[Check]:
-    """Compares the free disk space with the sizes of a run's files, {name: bytes}. The first entry must fit."""
+    """Compares the free disk space with the sizes of a run's files, {name: bytes}. Fails if the first does not fit."""
     free = shutil.disk_usage(nearest_folder(folder)).free
     message = f'{gib(free)} free; {", ".join(f"{name} {gib(size)}" for name, size in needed.items())}'
     if free < next(iter(needed.values())):

@@ -1,4 +1,4 @@
-"""Checks the outcome of a finished or unfinished run, and looks for the causes of problems in its training text."""
+"""Checks the outcome of a run, finished or not. Searches the training text for reasons why the run did not learn."""
 
 import statistics
 from collections.abc import Iterator
@@ -24,8 +24,8 @@ from bertjax.workdir.resolve_path import huggingface_directory
 
 STUCK_SHARE = 0.98  # a loss above this share of the unigram entropy shows that the model does not use any context
 MIN_EXAMPLES = 50_000  # after fewer examples, most new models have learned only the frequencies of the pieces
-RISE = 0.3  # nats; a larger rise of the held-out loss above its lowest value is a problem
-SLOW_INPUT = 0.1  # it is a problem if a larger share of the step time is spent waiting for data
+RISE = 0.3  # nats; a stuck held-out loss that is further above its lowest value has diverged
+SLOW_INPUT = 0.1  # a larger share of the step time spent waiting for data is a problem
 GOOD_GOODPUT = 0.9  # a higher goodput needs no advice
 _SHORT = 600.0  # seconds; the start-up dominates the goodput of a shorter run
 # {cause of unproductive time: advice}.
@@ -86,7 +86,7 @@ def not_finite(run: Run) -> Iterator[Check]:
     fix = f'--config.learning_rate={run.config["learning_rate"] / 2:g}, or a longer config.warmup_fraction'
     if not run.config['optimizer']['clip_norm']:
         fix = '--config.optimizer.clip_norm=1'
-    if rows[-1]['loss'] is None or grown >= STOP_AFTER_SKIPPED:  # such steps have ended the run, or will soon end it
+    if rows[-1]['loss'] is None or grown >= STOP_AFTER_SKIPPED:  # non-finite steps ended the run, or may end it soon
         yield Check('numbers', FAIL, f'{message}, including the last steps', fix)
     else:
         yield Check('numbers', WARN, message, fix)
@@ -94,7 +94,7 @@ def not_finite(run: Run) -> Iterator[Check]:
 
 @check('MLM loss')
 def mlm_loss(run: Run) -> Iterator[Check]:
-    """Compares the held-out loss with the unigram entropy. Gives the reasons for a loss that is not clearly lower."""
+    """Compares the held-out loss with the unigram entropy. If it is not clearly lower, looks for the reasons."""
     rows = [row for row in run.rows_of('heldout') if row.get('mlm_loss') is not None]
     if not rows or not rows[-1]['step'] or not run.trains_outputs:
         return
@@ -159,7 +159,7 @@ def collapsed(run: Run) -> Iterator[Check]:
 
 @check('input')
 def slow_input(run: Run) -> Iterator[Check]:
-    """Checks the median share of step time that was spent waiting for data. The first of several rows is left out."""
+    """Checks the median share of step time spent waiting for data. If there are several log rows, ignores the first."""
     shares = [row['data_wait'] for row in run.rows_of('train') if row.get('data_wait') is not None]
     if not shares:
         return

@@ -42,19 +42,19 @@ from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats, check_push_to
 from bertjax.workdir.resolve_path import huggingface_directory
 
-_CPU_FLOPS = 3e11  # the maximum FLOPs of a step that is timed on a CPU: a few seconds
+_CPU_FLOPS = 3e11  # the approximate maximum FLOPs of a step that is timed on a CPU: a few seconds
 _CPU_ROWS = 16  # the maximum rows of a fine-tuning step that is timed on a CPU
 _RECORDS = 256  # the maximum number of records for the timed steps of fine-tuning
 _STEPS = 3  # the number of timed steps
 _LONG = 30 * 24  # hours; a longer run gets a warning
-_ASSUMED_STEPS = 1_000_000  # the assumed number of steps of a run whose corpus determines the number
+_ASSUMED_STEPS = 1_000_000  # the assumed length of a run whose corpus determines the number of steps
 
 
 @check('disk')
 def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator[Check]:
     """Compares the free disk space with the size of a run's checkpoints and exports."""
     weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
-    # Two checkpoints must fit: the best checkpoint, and the checkpoint that is being written.
+    # The best checkpoint and the checkpoint that is being written must fit.
     more, arrays = settings.checkpoint_keep, 3 + (settings.ema_decay > 0)
     needed = {'two checkpoints': 2 * arrays * weights, f'{more} more': arrays * weights * more}
     yield from disk_space(folder, needed | ({'export': weights * len(settings.formats)} if settings.formats else {}))
@@ -78,8 +78,7 @@ def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Ite
     """Compiles each remaining phase for config.topology, checks that it fits in memory, and estimates the hours.
 
     Args:
-      settings: The settings of the run.
-      done: The number of finished steps, which are not counted in the hours.
+      done: The number of finished steps. The hours do not include them.
       total: The total number of steps; None if the corpus determines it.
     """
     search, hours = MemorySearch(settings, settings.topology), 0.0
@@ -143,7 +142,7 @@ def teacher(distill: DistillationSettings, init: str) -> Iterator[Check]:
 
 @check('data')
 def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Iterator[Check]:
-    """Reads the records, checks the encoder, and times some steps to estimate the hours of the steps after `done`."""
+    """Reads the records, checks the encoder, and times some steps. Estimates the hours of the steps after `done`."""
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     runs = max(1, len(make_trials(settings)))

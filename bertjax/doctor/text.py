@@ -39,7 +39,7 @@ _ENOUGH = 10**6  # a number of held-out tokens that causes no warning
 
 
 def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Tokenizer | None:
-    """Returns the tokenizer of the workdir, config.tokenizer or config.init, or None if there is none yet.
+    """Returns the tokenizer of the workdir, else of config.tokenizer, else of config.init, or None if there is none.
 
     Raises:
       UserError: The tokenizer cannot be read.
@@ -67,7 +67,7 @@ def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[C
 
 @check('corpus')
 def corpus(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Check]:
-    """Reports the warnings of the corpus report, or the size of the text if there are none."""
+    """Yields the warnings of the corpus report, or the size of the text if there are no warnings."""
     existing = load_existing_tokenizer(settings, folder)
     built = settings.data or all((path / 'manifest.json').exists() for path in store_directories(settings, folder))
     if existing is None or not built:
@@ -107,7 +107,7 @@ def _check_sample(spec: str, settings: PretrainingSettings, existing: Tokenizer 
         facts: dict[str, Any] = build_store(
             [str(path)], pathlib.Path(scratch, 'store'), sample_tokenizer, plain, progress=False
         )
-    # These values are replaced, because they mean nothing for a sample or for a vocabulary that the run will not use.
+    # Replace values that mean nothing for a sample, or for a vocabulary that the run will not use.
     facts |= {'heldout_documents': int(options.heldout > 0), 'heldout_tokens': _ENOUGH, 'tokens': _ENOUGH**2}
     facts |= {} if existing else {'pieces_per_word': 1.0, 'unknown_rate': 0.0}
     message += f'; sampled {len(sample) / 1e6:.1f} million characters, {facts["documents"]:,} documents'

@@ -22,13 +22,13 @@ from etils import epath
 from bertjax.errors import StoppedError, UserError
 from bertjax.files.disk import annotate_write_errors
 
-_temporary_names = threading.local()  # its `prefix` precedes the process id in this thread's temporary names
+_temporary_names = threading.local()  # `prefix`: text before the process id in this thread's temporary names
 _ALGORITHMS = {'sha256': hashlib.sha256, 'blake2b-128': lambda: hashlib.blake2b(digest_size=16)}
 _writes_disabled = False
 
 
 def disable_writes() -> None:
-    """Makes this process discard all its writes, and take no locks. Only the primary process of a run writes."""
+    """Makes this process discard its writes and take no locks, because only the primary process of a run writes."""
     global _writes_disabled
     _writes_disabled = True
 
@@ -81,9 +81,7 @@ def make_directory(path: str | os.PathLike) -> None:
 class AtomicFile:
     """A binary file that is written under a temporary name. `close` flushes it to disk and renames it to `path`.
 
-    As a context manager, it closes the file at the end of the block, or removes it after an exception.
-
-    The attribute `file` is the open file, which can also be read.
+    A with block closes the file at its end, or removes it after an exception. The open file `file` can also be read.
     """
 
     def __init__(self, path: epath.PathLike):
@@ -131,7 +129,7 @@ class AtomicFile:
         return size
 
     def _discard(self) -> None:
-        with contextlib.suppress(OSError):  # on a full disk, closing the file repeats the failed write
+        with contextlib.suppress(OSError):  # on a full disk, `close` repeats the failed write
             self.file.close()
         if not self._discards_writes:
             self._temporary.unlink(missing_ok=True)
@@ -242,7 +240,7 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
 
 
 def is_at(path: str | os.PathLike, handle: int) -> bool:
-    """Returns whether the open file or directory `handle` is still at this path; also True if this is unknown."""
+    """Returns whether the open file or directory `handle` is still at this path. Returns True if this is unknown."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(handle))
     except (FileNotFoundError, NotADirectoryError):

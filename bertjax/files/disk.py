@@ -35,7 +35,7 @@ _NATIVE = re.compile(r"os_error_code='(\d+)'|\(os error (\d+)\)")
 
 @contextlib.contextmanager
 def annotate_write_errors(path: str | os.PathLike, size: int) -> Iterator[None]:
-    """Completes an OSError of the with block. Sets `write_size` to `size` (bytes), and an empty `filename` to `path`.
+    """Completes an OSError of the block: adds `size` (bytes) as `write_size`, and `path` as `filename` if it has none.
 
     An error of tensorstore or safetensors that contains an error number is raised as an OSError.
     """
@@ -47,7 +47,7 @@ def annotate_write_errors(path: str | os.PathLike, size: int) -> Iterator[None]:
             raise
         is_missing = os_error is error and error.errno == errno.ENOENT
         if is_missing and pathlib.Path(os.fsdecode(error.filename or path)).absolute().parent.is_dir():
-            raise  # A file that is missing although its folder exists is a bug of the program.
+            raise  # its folder exists, so the missing file is a bug of the program
         os_error.filename, os_error.write_size = os_error.filename or os.fspath(path), size
         if os_error is error:
             raise
@@ -57,8 +57,8 @@ def annotate_write_errors(path: str | os.PathLike, size: int) -> Iterator[None]:
 def reraise_machine_errors(error: Exception, path: str | os.PathLike) -> None:
     """Raises a read error again, with the path, if it concerns the machine and not this file.
 
-    After any other read error, the callers skip the rest of the file. If they did so after an error of the machine,
-    such as an unmounted disk, they would lose text silently.
+    After any other read error, the callers skip the rest of the file. After an error of the machine, such as an
+    unmounted disk, that would lose text silently.
     """
     if isinstance(error, OSError) and error.errno is not None and error.errno not in _FILE_ERRORS:
         error.filename = error.filename or os.fspath(path)
@@ -76,7 +76,7 @@ def _find_os_error(error: BaseException) -> OSError | None:
 
 
 def explain_os_error(error: BaseException, workdir: str) -> UserError | None:
-    """Returns a UserError if the exception comes from an error of the operating system with a known fix, else None."""
+    """Returns a UserError if an error of the operating system with a known fix caused the exception, else None."""
     while error is not None:
         os_error = _find_os_error(error)
         if os_error is not None:
@@ -118,7 +118,7 @@ def _explain(error: OSError, workdir: str) -> UserError | None:
 
 
 def check_open_files() -> None:
-    """Raises a lower soft limit of open files to 1,024, or to the hard limit if that is below 1,024.
+    """Increases the soft limit of open files to at least 1,024, or to the hard limit if that is lower.
 
     Raises:
       UserError: The limit is below OPEN_FILES.

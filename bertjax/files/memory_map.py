@@ -38,10 +38,10 @@ def register_mapped(path: str | os.PathLike, size: int) -> None:
 
 
 def explain_bus_errors() -> None:
-    """Installs a SIGBUS handler that prints the cause as a UserError and exits with its status.
+    """Installs a SIGBUS handler that prints the cause as a UserError and exits with the status of a UserError.
 
     The handler is installed with `signal` of the C library. Python would call a handler of `signal.signal` only after
-    the current bytecode instruction, which never finishes after a SIGBUS.
+    the current bytecode instruction. After a SIGBUS, that instruction never finishes.
     """
     global _handler
 

@@ -41,7 +41,7 @@ def register_address(folder: pathlib.Path, address: str) -> None:
 
 
 def display_path(path: pathlib.Path) -> str:
-    """Returns the path to show to the user: the bucket address if the path is in the mirror of a bucket."""
+    """Returns the path as text for the user: the bucket address if the path is in the mirror of a bucket."""
     for folder in (path, *path.parents) if _names else ():
         if name := _names.get(os.fspath(folder)):
             return '/'.join([name, *path.relative_to(folder).parts])
@@ -82,7 +82,7 @@ def unusual_kind(path: epath.PathLike) -> str:
 
 
 def unwritten_bytes(path: epath.PathLike) -> int:
-    """Returns the number of bytes in the holes of a sparse file, which were never written; 0 if less than 1 GiB."""
+    """Returns the bytes in the holes of a sparse file, which were never written. Returns 0 if they are below 1 GiB."""
     facts = None if is_remote(path) else os.stat(path)
     if facts is None or facts.st_size - 512 * facts.st_blocks < _MIN_UNWRITTEN or not hasattr(os, 'SEEK_HOLE'):
         return 0
@@ -103,8 +103,8 @@ def unwritten_bytes(path: epath.PathLike) -> int:
 def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
     """Yields the files below a directory, sorted within each folder. Names that begin with '.' or '_' are skipped.
 
-    Links are followed. A folder that is reached a second time, for example through a link to its parent, is skipped.
-    The skipped folders are logged in a warning.
+    Links are followed. A folder that is reached a second time, for example through a link to its parent, is skipped
+    with a warning.
 
     Raises:
       UserError: A folder cannot be listed.
@@ -166,9 +166,9 @@ def would_match(pattern: str, path: pathlib.Path) -> bool:
 
 
 def name_matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Returns whether a path matches a pattern.
+    """Returns whether `match_files` would return a path.
 
-    Both are lists of components below the directory that `split_pattern` returns.
+    Both arguments are lists of components below the directory that `split_pattern` returns.
     """
     is_skipped = '**' in pattern and is_hidden(names)
     return not is_skipped and _matches(names, pattern)

@@ -1,7 +1,7 @@
 """Encode and decode protocol buffers (protobuf.dev, Encoding), for the few messages that bertjax reads and writes.
 
-The generated modules of other packages cannot be used together. Several of them register the same name in the pool of
-the process, and some need a newer protobuf than others allow.
+This module replaces the generated modules of other packages, which cannot be used together: several register the same
+name with protobuf, and some need a newer protobuf than others allow.
 """
 
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def decode_varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def varint_field(field: int, value: int) -> bytes:
-    """Encodes a field with a varint. The default value 0 is left out: the result is empty."""
+    """Encodes a field with a varint. The result is empty for the default value 0."""
     return encode_varint(field << 3) + encode_varint(value) if value else b''
 
 

@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.files.paths import unusual_kind
 
 Parsed = TypeVar('Parsed')
-MAX_SETTINGS_BYTES = 1 << 30  # real files of settings or vocabularies are far smaller
+MAX_SETTINGS_BYTES = 1 << 30  # a larger file of settings or a vocabulary is an error
 
 
 def read_json_object(path: epath.PathLike, fix: str) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _read_json(path: epath.PathLike, kind: type, expected: str, fix: str) -> Any
 def read_json_or_none(path: pathlib.Path, parse: Callable[[Any], Parsed]) -> Parsed | None:
     """Parses a JSON file that bertjax wrote. Returns None if the file is missing or damaged.
 
-    The function `parse` may raise a KeyError, ValueError or similar for an unexpected JSON value.
+    A KeyError, ValueError or similar that `parse` raises also counts as damage.
     """
     try:
         return parse(json.loads(path.read_text(encoding='utf-8')))

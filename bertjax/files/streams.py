@@ -19,11 +19,11 @@ import zstandard
 CHUNK = 1 << 18  # bytes per read
 MAX_LINE = 1 << 20  # bytes; a longer line of text is cut at white space
 MAX_RECORD = 1 << 26  # bytes; a longer line of JSON is dropped, because it cannot be cut
-_ZSTD_READ = 1 << 10  # compressed bytes per read; they can expand to 32 MiB, because 4 bytes can encode 128 KiB
+_ZSTD_READ = 1 << 10  # compressed bytes per read; 4 bytes can encode 128 KiB, so a read expands to at most 32 MiB
 
 _BYTE_ORDER_MARK = b'\xef\xbb\xbf'
 TOO_LONG = b'\0 too long'  # replaces a line longer than MAX_RECORD; compare with `is`
-# A text may begin with 'BZh'. So the next bytes are also checked: a bzip2 block or the end of the file must follow.
+# A text may begin with 'BZh'. So the magic number of a bzip2 block, or of the end of the data, must follow.
 _MAGIC = re.compile(
     rb'(?P<gzip>\x1f\x8b)|(?P<bzip2>BZh[1-9](?:1AY&|\x17rE8))|(?P<xz>\xfd7zXZ\x00)|(?P<zstd>\x28\xb5\x2f\xfd)'
 )
@@ -40,7 +40,7 @@ DAMAGE = (DamagedFileError, EOFError, OSError, zlib.error, lzma.LZMAError, zstan
 
 
 def detect_compression(path: str, head: bytes) -> str:
-    """Returns 'gzip', 'bzip2', 'xz', 'zstd' or '', according to the first 8 bytes of a file, then its suffix."""
+    """Returns 'gzip', 'bzip2', 'xz', 'zstd' or '', from the first 8 bytes of a file (`head`) or else its suffix."""
     if match := _MAGIC.match(head):
         return match.lastgroup
     return _SUFFIXES.get(os.path.splitext(path)[1].lower(), '') if head else ''
@@ -72,7 +72,7 @@ def _zstd_pieces(raw: io.BufferedIOBase) -> Iterator[bytes]:
 
 
 def _join_pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Joins pieces into chunks of at least CHUNK bytes. The last chunk, or the chunk before damage, may be shorter."""
+    """Joins pieces into chunks of at least CHUNK bytes. Only the last chunk before the end or damage can be shorter."""
     ready = bytearray()
     try:
         for piece in pieces:
@@ -162,10 +162,9 @@ def read_range(path: str, file, begin: int, end: int, progress=None, digest=None
 
 
 class Lines:
-    """An iterable of the lines in chunks of bytes, without their line ends.
+    """An iterable of the lines in the chunks of bytes `source`, without their line ends.
 
     Args:
-      source: The chunks.
       cut: Whether to yield a line of more than MAX_LINE bytes in several parts, without the blank parts. The parts have
         the same `number`. If False, TOO_LONG is yielded for a line of more than MAX_RECORD bytes.
       merge_blank: Whether a chunk that has only blank lines yields a single blank line. `number` counts all its lines.
@@ -212,7 +211,7 @@ class Lines:
                 yield rest
 
     def _split_long(self, line: bytes, started: bool) -> tuple[list[bytes], bytes]:
-        """Returns the parts of a long line to yield, without blank parts, and the rest, at most MAX_LINE bytes."""
+        """Returns the non-blank parts of a long line to yield, and the rest, which has at most MAX_LINE bytes."""
         if not self._cut:
             return [] if started else [TOO_LONG], b''
         parts = []
@@ -236,7 +235,7 @@ class Broken:
     detail: str
 
     def located_in(self, name: str) -> str:
-        """Returns `name:line`, or the `name` of the file if the whole file is meant."""
+        """Returns `name:line`, or the `name` of the file if `line` is 0."""
         return f'{name}:{self.line}' if self.line else name
 
 
